@@ -54,11 +54,11 @@ COMMANDS = {
     "train": Command("train {base}/config.json --data {base}/data --out out", stops=4),
     "embed": Command(f"{_EMBED} --split test", f"{_EMBED} --split train"),
     "evaluate": Command(f"{_EVALUATE} --metrics R@1,AP", f"{_EVALUATE} --metrics AP"),
-    "report": Command("report {base}/r.json --out p.html", "report {base}/r.json --out p.html --title Before"),
+    "report": Command("report {base}/r.json --out p.html", "report {base}/r.json --out p.html --title Before", stops=1),
     "audit": Command(
         "audit --embeddings {base}/e.npy --out out", "audit --embeddings {base}/e.npy --out out --data {base}/data"
     ),
-    "export": Command("export --checkpoint {base}/run --out x.torchscript"),
+    "export": Command("export --checkpoint {base}/run --out x.torchscript", stops=2),
     "calibrate": Command(
         "calibrate --checkpoint run --data {base}/many --split test --test-split test", works_on=("run",)
     ),

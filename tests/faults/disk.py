@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Literal
 import polars as pl
 import pytest
 
-Fault = Literal["stop", "full", "read-only", "interrupt"]
+Fault = Literal["stop", "kill", "full", "read-only", "interrupt"]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _REMOVALS = {"os.remove", "os.rmdir"}
 _FOLDER_AT = {"os.rename": 2, "os.link": 2, "os.symlink": 2, "os.mkdir": 2} | dict.fromkeys(_REMOVALS, 1)  # dir_fd
@@ -54,8 +55,12 @@ class _Disk:
             finally:
                 self.is_busy = False
         match self.fault:
-            case "stop":
+            case "stop" if threading.current_thread() is threading.main_thread():
                 raise Stopped
+            case "stop":  # a thread that is gone without a word would be waited for
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
             case "full" if kind not in _REMOVALS:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             case "read-only":
@@ -76,9 +81,9 @@ class _Disk:
         elif event == "os.truncate" and self.holds(*(("", given[0]) if isinstance(given[0], int) else given[:1])):
             self.change(event)
 
-    def _tear(self, path: str, flags: int) -> None:
+    def _tear(self, path: Any, flags: int) -> None:
         """Leave what a stop behind opening leaves: an empty file where a new one was begun."""
-        if self.fault in ("stop", "full") and flags & os.O_CREAT and not Path(path).is_dir():
+        if self.fault in ("stop", "kill", "full") and flags & os.O_CREAT and not Path(os.fsdecode(path)).is_dir():
             os.close(os.open(path, flags & ~os.O_EXCL, 0o666))
 
 
@@ -95,8 +100,8 @@ def _hook(event: str, given: tuple[Any, ...]) -> None:
 def failing_disk(root: Path, after: int, fault: Fault = "stop") -> Iterator[None]:
     """Let so many changes under a folder happen, and the fault from the next one on.
 
-    stop: each raises :class:`Stopped`. full: all but removals fail. read-only: all fail. interrupt: SIGINT comes before
-    the next one, once; the changes behind it happen.
+    stop: each raises :class:`Stopped`. kill: SIGKILL. full: all but removals fail. read-only: all fail. interrupt: SIGINT
+    comes before the next one, once; the changes behind it happen.
     """
     global _watched  # an audit hook cannot be removed
     if not _hooked:
