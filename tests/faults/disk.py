@@ -100,8 +100,8 @@ def _hook(event: str, given: tuple[Any, ...]) -> None:
 def failing_disk(root: Path, after: int, fault: Fault = "stop") -> Iterator[None]:
     """Let so many changes under a folder happen, and the fault from the next one on.
 
-    stop: each raises :class:`Stopped`. kill: SIGKILL. full: all but removals fail. read-only: all fail. interrupt: SIGINT
-    comes before the next one, once; the changes behind it happen.
+    stop: each raises :class:`Stopped`. kill: SIGKILL. full: all but removals fail. read-only: all fail. interrupt:
+    SIGINT comes before the next one, once; the changes behind it happen.
     """
     global _watched  # an audit hook cannot be removed
     if not _hooked:
