@@ -66,15 +66,19 @@ class PartialFile:
         self._final = final
         self._url = url if url == shown else f"{shown} {hashlib.sha256(url.encode()).hexdigest()}"  # what may hold keys
         self._path = final.with_name(f"{final.name}.part")
-        self._facts = final.with_name(f"{final.name}.part.json")
+        self._facts = _facts_of(final)
         self._lock = file_lock(self._path, f"{self._path} is being written by another process; wait for it or stop it.")
         self._handle: FileIO
 
     def __enter__(self) -> "PartialFile":
         self._handle = self._lock.__enter__()
-        self.validator = self._read_validator()
-        if not self.validator:
-            self.restart("")
+        try:
+            self.validator = self._read_validator()
+            if not self.validator:
+                self.restart("")
+        except BaseException:
+            self._lock.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -117,6 +121,11 @@ class PartialFile:
             return ""
         known = isinstance(facts, dict) and facts.get("url") == self._url
         return str(facts.get("validator", "")) if known else ""
+
+
+def _facts_of(final: Path) -> Path:
+    """Return the file that says of which address and version the received part of a file is."""
+    return final.with_name(f"{final.name}.part.json")
 
 
 # -- the downloader ---------------------------------------------------------------------------------------------------
@@ -484,6 +493,8 @@ def _fetched_before(file: RemoteFile) -> FetchResult | None:
         if found != file.md5:
             file.path.unlink()
             return None
+    with suppress(OSError):  # a stop right behind the last rename leaves these
+        _facts_of(file.path).unlink()
     return FetchResult(file.path, file.path.stat().st_size, 0, "there", file.md5 is not None)
 
 

@@ -1,17 +1,25 @@
 """Every command that writes, with a disk that fails at every change: nothing is lost, and the same command mends it."""
 
+import hashlib
 import json
 import os
+import random
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hgld.errors import HgldError, StorageError
+from hgld.pipelines.download import Downloader, RemoteFile
+from hgld.pipelines.hierarchy.review.decisions.decisions import Move
+from hgld.pipelines.hierarchy.review.decisions.journal import Journal
 from tests.faults.commands import COMMANDS, Command, contents, place_of, run, write_base
 from tests.faults.disk import Stopped, counted_changes, failing_disk, largest_file
+from tests.pipelines.cutting_server import CuttingServer
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -128,3 +136,68 @@ def test_two_at_once(base, case, two, tmp_path):
         for code, said in ended:
             assert code == 0 or (code == 2 and BUSY.search(said) and said.count("\n") == 1), said
         assert contents(place) == whole
+
+
+def test_a_clock_that_is_set_back(base, case, tmp_path):
+    """Half done, with files from tomorrow in the folder: no time of a file decides what is done again."""
+    command, _, whole, changes = case
+    place = place_of(command, base, tmp_path / "place")
+    fails(command.words, base, place, changes // 2, "stop")
+    tomorrow = time.time() + 86_400
+    for path in place.rglob("*"):
+        os.utime(path, (tomorrow, tomorrow))
+    code, said = run(command.words, base, place)
+    assert code == 0, said
+    assert contents(place) == whole
+
+
+@pytest.mark.parametrize("fault", ["stop", "full", "read-only"])
+def test_a_download(fault, tmp_path):
+    data = random.Random(0).randbytes(300_000)
+    with CuttingServer({"a.tar": data}) as server:
+
+        def fetch(place: Path) -> None:
+            file = RemoteFile(f"{server.url}/a.tar", place / "a.tar", hashlib.md5(data).hexdigest())
+            Downloader(backoff=0.001, timeout=5.0).fetch([file])
+
+        with counted_changes(tmp_path / "whole") as changes:
+            fetch(tmp_path / "whole")
+        assert len(changes) > 3
+        for after in range(len(changes)):
+            place = tmp_path / str(after)
+            try:
+                with failing_disk(place, after, fault):
+                    fetch(place)
+            except (Stopped, HgldError):
+                pass
+            fetch(place)
+            assert (place / "a.tar").read_bytes() == data
+            assert [path.name for path in place.iterdir()] == ["a.tar"], after
+
+
+@pytest.mark.parametrize("fault", ["stop", "full", "read-only", "interrupt"])
+def test_decisions_are_kept_once_they_are_confirmed(fault, tmp_path):
+    """Two are made, the second is taken back, a third is made; what did not come through is done again."""
+    for after in range(100):
+        file, confirmed = tmp_path / f"{after}.yaml", []
+
+        def decide(file: Path = file, confirmed: list[str] = confirmed) -> None:
+            for why in ("first", "second", None, "third"):
+                journal = Journal(file, "ada", "annotator")
+                if why is None:
+                    journal.take_back(1)
+                    confirmed.pop()
+                else:
+                    journal.append([Move(who="ada", when=journal.now(), why=why, names=("tug",), to="ship")])
+                    confirmed.append(why)
+
+        try:
+            with failing_disk(tmp_path, after, fault):
+                decide()
+        except (Stopped, StorageError, KeyboardInterrupt):
+            kept = [entry.decision.why for entry in Journal(file, "ada", "annotator").entries]
+            assert kept[: len(confirmed)] == confirmed or kept == confirmed[:-1]
+            assert len(kept) <= len(confirmed) + 1
+        else:
+            break
+    assert 2 < after < 99
