@@ -1,16 +1,17 @@
-"""Starts a command in two processes at a time, in one folder: ``python -m tests.faults.twice BASE WORDS PLACE...``.
+"""Starts a command in two processes at a time, in one folder, for every line of JSON on its standard input.
 
-The processes are forks, with all imports done, that wait for each other at the start. Of each the exit code and what it
-said come out as a line of JSON.
+The processes are forks that wait for each other at the start, with the modules imported that the line names. Of each
+the exit code and what it said come out as a line of JSON.
 """
 
 import json
 import os
 import sys
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 from tests.faults.commands import run
-from tests.hgld import small_dataset as _imports  # noqa: F401  # what the commands import, once
 
 
 def both(base: Path, words: str, place: Path) -> list[tuple[int, str]]:
@@ -42,4 +43,8 @@ def both(base: Path, words: str, place: Path) -> list[tuple[int, str]]:
 if __name__ == "__main__":
     for line in sys.stdin:
         asked = json.loads(line)
+        for name in asked["modules"]:
+            if name not in sys.modules:
+                with suppress(ImportError):
+                    import_module(name)
         print(json.dumps(both(Path(asked["base"]), asked["words"], Path(asked["place"]))), flush=True)
