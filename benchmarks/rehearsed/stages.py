@@ -47,11 +47,12 @@ def stages(world: World, at: Addresses, steps: int) -> list[Stage]:
     """Return all stages in order; paths are relative to the chain's folder, so that its place shows in no file."""
     images = {which: world.count(count) for which, count in IMAGES.items()}
     landmarks = sum(world.count(count) for count in LANDMARKS.values())
+    labelled = {which: int(own.images[own.labelled].sum()) for which, own in world.landmarks.items()}
     return [
         *_labels(world, at, landmarks, sum(images.values())),
-        *_shards(sum(images.values()), images["train"] + images["index"]),
+        *_shards(sum(images.values()), sum(labelled.values())),
         *_training(at, steps),
-        *_use(images["index"]),
+        *_use(labelled["index"]),
     ]
 
 
