@@ -50,9 +50,8 @@ def test_prefixes_are_what_evaluations_of_the_prefixes_give(with_gallery, normal
 
 def test_processes_rank_a_share_each_of_prefixes_and_codes(monkeypatch):
     """Embeddings are read part by part there as well."""
-    query, gallery = (
-        tuple(x.astype(np.float16) if x.dtype == float else x for x in side) for side in (items(0), items(1, 90))
-    )
+    (rows, labels), (others, known) = items(0), items(1, 90)
+    query, gallery = (rows.astype(np.float16), labels), (others.astype(np.float16), known)
     alone = EvaluationOptions(metrics=METRICS)
     ranked = []
 
