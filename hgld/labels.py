@@ -8,7 +8,7 @@ import polars as pl
 from torch import Tensor
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import InputError, TableError, quoted
+from hgld.errors import InputError, TableError, excerpt, quoted
 
 _UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
 _DIGITS = r"^[+-]?[0-9]+$"
@@ -188,7 +188,7 @@ def _chosen(
         return columns
     if missing := [level for level in levels if level not in columns]:
         raise InputError(
-            f"{called} have no column {', '.join(map(repr, missing))}; their columns are {', '.join(columns)}."
+            f"{called} have no column {', '.join(map(repr, missing))}; their columns are {excerpt(', '.join(columns))}."
         )
     return {level: columns[level] for level in levels}
 

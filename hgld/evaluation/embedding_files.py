@@ -153,7 +153,7 @@ def read_labels(path: str | Path, levels: Sequence[str] | None) -> pl.DataFrame:
         )
     if missing:
         raise TableError(
-            f"{file}: no column {', '.join(map(repr, missing))}; its columns are {', '.join(table.columns)}. "
+            f"{file}: no column {', '.join(map(repr, missing))}; its columns are {excerpt(', '.join(table.columns))}. "
             "Name the levels among them, finest first."
         )
     is_csv = file.suffix.lower() == ".csv"
@@ -171,7 +171,7 @@ def read_keys(path: Path) -> pl.Series:
     """
     table = _read_table(path)
     if KEY not in table.columns:
-        raise TableError(f"{path}: no column {KEY!r}; its columns are {', '.join(table.columns)}.")
+        raise TableError(f"{path}: no column {KEY!r}; its columns are {excerpt(', '.join(table.columns))}.")
     return table[KEY]
 
 

@@ -117,7 +117,7 @@ def _read(path: Path) -> pl.DataFrame:
     except POLARS_FAULTS as error:
         raise TableError(f"{path}: not a readable CSV table ({excerpt(error)}).") from error
     if not set(_COLUMNS) <= set(table.columns):
-        raise TableError(f"{path}: columns {', '.join(table.columns)}; expected {', '.join(_COLUMNS)}.")
+        raise TableError(f"{path}: columns {excerpt(', '.join(table.columns))}; expected {', '.join(_COLUMNS)}.")
     read = table.with_columns(pl.col("value").cast(pl.Float64, strict=False))
     wrong = read.select((pl.col("value").is_null() | ~pl.col("value").is_between(0, 100)).arg_true()).to_series()
     if len(wrong):

@@ -128,7 +128,7 @@ def _scan_tar(tar: Path) -> Iterator[tuple[LandmarkKey, ImagePlace]]:
                 name = str(PurePosixPath(info.name))
                 if info.isreg() and (match := _MEMBER.fullmatch(name)):
                     yield _landmark(match), ImagePlace(name, tar, info.offset_data, info.size, stamp)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError, OSError) as error:  # of sizes that no file has
         raise ConfigError(
             f"--images {tar}: not a readable, uncompressed tar ({excerpt(error)}). Unpack it, or make it anew "
             "without compression."

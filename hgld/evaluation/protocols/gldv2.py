@@ -84,7 +84,7 @@ def _read_table(file: Path, columns: list[str]) -> pl.DataFrame:
     except POLARS_FAULTS as error:
         raise TableError(f"{file}: not a CSV table ({excerpt(error)}).") from error
     if table.columns != columns:
-        raise TableError(f"{file}: columns are {', '.join(table.columns)}; expected {', '.join(columns)}.")
+        raise TableError(f"{file}: columns are {excerpt(', '.join(table.columns))}; expected {', '.join(columns)}.")
     return table
 
 

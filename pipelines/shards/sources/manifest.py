@@ -162,7 +162,7 @@ def _columns(source: Path) -> tuple[str, ...]:
 def _path_column(source: Path, columns: tuple[str, ...]) -> str:
     found = [column for column in PATH_COLUMNS if column in columns]
     if len(found) != 1:
-        fault = f"has the columns {', '.join(found)}" if found else "has no column that names the image files"
+        fault = f"has the columns {excerpt(', '.join(found))}" if found else "has no column that names the image files"
         raise ConfigError(f"{source} {fault}; expected exactly one of {', '.join(PATH_COLUMNS)}. Rename the column.")
     return found[0]
 
@@ -172,7 +172,7 @@ def _level_columns(
 ) -> dict[str, str]:
     """Return the column of every level, finest first; those that are taken are none."""
     others = [column for column in columns if column not in (*taken, SPLIT)]
-    shown = ", ".join(others[:20]) or "none"
+    shown = excerpt(", ".join(others)) if others else "none"
     if not levels:
         raise ConfigError(
             f"name the columns of {source} that are levels, finest first: --levels A,B. There are {shown}."
