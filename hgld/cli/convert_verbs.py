@@ -25,7 +25,10 @@ def convert_command() -> click.Command:
     @click.argument("data", metavar="DATASET")
     @click.option("--to", "tool", type=click.Choice(_TOOLS), required=True, help="The tool.")
     @click.option(
-        "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="New or empty folder to write."
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        required=True,
+        help="New or empty folder to write; an earlier conversion there is replaced.",
     )
     @click.option("--split", help="One split alone.  [default: all]")
     @click.option("--levels", type=Names(), help="Some levels alone, finest first.  [default: all]")

@@ -17,6 +17,7 @@ from hgld.pipelines.conversion import fiftyone, label_studio
 from hgld.pipelines.conversion.reviewed import Verdict, Verdicts, path_of
 
 PICTURES = "data"  # folder of the pictures, where they are written
+_MARK = ".hgld-conversion"  # in a folder that another conversion may replace
 _AT_ONCE = 256  # items that are in memory
 Progress = Callable[[str, int, int | None], None]
 
@@ -110,7 +111,7 @@ def convert(
 
     Args:
         dataset: opened with the levels that are wanted.
-        out: new or empty folder; it appears whole or not at all.
+        out: new or empty folder, or an earlier conversion, which is replaced; it appears whole or not at all.
         kind: one of :data:`FORMATS`.
         at: address or folder where the pictures lie under their keys; None: they are written to ``out/data``.
         verdicts: of people, about this dataset.
@@ -120,8 +121,8 @@ def convert(
         ConfigError: ``out`` is not empty, or the format cannot hold the dataset.
         InputError: a picture cannot be read.
     """
-    if out.is_dir() and any(out.iterdir()):
-        raise ConfigError(f"{out} is not empty. Name a new folder.")
+    if out.is_dir() and any(out.iterdir()) and not (out / _MARK).is_file():
+        raise ConfigError(f"{out} is not empty, and holds no earlier conversion. Name a new folder.")
     items = _Items(dataset, verdicts, progress)
     facts = {"name": dataset.manifest.name, "levels": list(dataset.levels), "items": len(dataset)}
     facts |= {"licence": dataset.manifest.provenance["licence"]} if "licence" in dataset.manifest.provenance else {}
@@ -143,6 +144,9 @@ def _put_whole(out: Path, fill: Callable[[Path], None]) -> None:
     aside.mkdir(parents=True)
     try:
         fill(aside)
+        (aside / _MARK).touch()
+        if (out / _MARK).is_file():
+            shutil.rmtree(out)
         aside.replace(out)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -78,6 +78,19 @@ def test_fiftyone_gets_a_field_a_level_and_the_pictures(dataset, tmp_path):
     assert json.loads((out / "metadata.json").read_text())["info"]["fields"]["top.of all"] == "top_of_all"
 
 
+def test_an_earlier_conversion_is_replaced_when_the_new_one_is_whole(dataset, tmp_path, monkeypatch):
+    opened, out = hgld.open_dataset(dataset), tmp_path / "out"
+    convert(opened, out, "fiftyone", at="")
+    before = (out / "samples.json").read_bytes()
+    monkeypatch.setattr(label_studio, "MOST_CHOICES", 1)
+    with pytest.raises(ConfigError, match="classes are more than"):
+        convert(opened, out, "label-studio", at="")
+    assert (out / "samples.json").read_bytes() == before
+    monkeypatch.undo()
+    convert(opened, out, "label-studio", at="")
+    assert sorted(path.name for path in out.iterdir()) == [".hgld-conversion", "config.xml", "tasks-00000.json"]
+
+
 def test_label_studio_gets_the_tree_and_a_task_an_item(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(label_studio, "_TASKS_A_FILE", 2)
     made = convert(hgld.open_dataset(dataset, "train"), tmp_path / "out", "label-studio", at="https://a.example/x y/")
