@@ -69,6 +69,7 @@ _QUOTES = re.compile(r"\{(?![A-Z_]+!)([^{}]*)!r\}")  # constants apart
 OWN_FILES = {  # modules that parse, beside those of NOT_FROM_OUTSIDE, and why the campaign has no reader of theirs
     "hgld/data/decode.py": "over the reader of images",
     "hgld/distributed.py": "bytes of the other processes",
+    "hgld/evaluation/evaluate_files.py": "the schema of a table that read_keys has read",
     "hgld/evaluation/running.py": "bytes of the other processes",
     "hgld/installation.py": "the file of hgld's own extras",
     "hgld/published/results.py": "a file that hgld ships",
