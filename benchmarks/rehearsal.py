@@ -47,7 +47,7 @@ class Record:
 
     Attributes:
         path: of the file.
-        facts: scale, seed, ports, and the stages by name: spent, attempts, done, items, unit, disk.
+        facts: scale, seed, ports, and the stages by name: spent, attempts, killed, done, items, unit, disk.
     """
 
     path: Path
@@ -78,6 +78,7 @@ class Record:
         self.facts["stages"][stage.name] = {
             "spent": total.to_dict(),
             "attempts": before.get("attempts", 0) + 1,
+            "killed": before.get("killed", 0) + (spent.code < 0),
             "done": done,
             "items": stage.items,
             "unit": stage.unit,
@@ -223,8 +224,9 @@ def _kill_all(told: argparse.Namespace, record: Record, chain: list[Stage], whol
         second.run(stage, walls["spent"]["wall"] / walls["attempts"])
     if found := compare(whole, broken, chain):
         raise SystemExit("\n".join(["other bytes after kills:", *found]))
-    kills = sum(told.kills for stage in chain[1:])
-    print(f"{kills} kills: all that {sum(bool(s.made) for s in chain)} stages leave is equal, byte for byte.")
+    kills = sum(own.facts["stages"][stage.name]["killed"] for stage in chain[1:])
+    compared = sum(bool(stage.made) for stage in chain)
+    print(f"{kills} kills before the end: what {compared} stages leave is equal, byte for byte.")
 
 
 if __name__ == "__main__":
