@@ -78,8 +78,10 @@ class _Disk:
         elif event in _FOLDER_AT:
             if self.holds(given[0], given[_FOLDER_AT[event]]):
                 self.change(event)
-        elif event == "os.truncate" and self.holds(*(("", given[0]) if isinstance(given[0], int) else given[:1])):
-            self.change(event)
+        elif event == "os.truncate":
+            is_open = isinstance(given[0], int)
+            if self.holds("" if is_open else given[0], given[0] if is_open else -1):
+                self.change(event)
 
     def _tear(self, path: Any, flags: int) -> None:
         """Leave what a stop behind opening leaves: an empty file where a new one was begun."""

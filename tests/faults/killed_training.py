@@ -47,4 +47,4 @@ def both(config: str, data: str, out: Path, after: int) -> list[int]:
 if __name__ == "__main__":
     for line in sys.stdin:
         place, number = json.loads(line)
-        print(json.dumps(both(*sys.argv[1:], Path(place), number)), flush=True)
+        print(json.dumps(both(sys.argv[1], sys.argv[2], Path(place), number)), flush=True)

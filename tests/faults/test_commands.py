@@ -127,18 +127,19 @@ def two():
     """``two(words, base, place)``: what two processes ended with that ran a command at a time."""
     line = [sys.executable, "-m", "tests.faults.twice"]
     with subprocess.Popen(line, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starter:
-        assert starter.stdin is not None
-        assert starter.stdout is not None
+        to, of = starter.stdin, starter.stdout
+        assert to is not None
+        assert of is not None
 
         def start(words: str, base: Path, place: Path) -> list[tuple[int, str]]:
             known = [name for name in sys.modules if name.split(".")[0] in IMPORTED]
             asked = {"words": words, "base": str(base), "place": str(place), "modules": known}
-            starter.stdin.write(json.dumps(asked) + "\n")
-            starter.stdin.flush()
-            return [tuple(one) for one in json.loads(starter.stdout.readline())]
+            to.write(json.dumps(asked) + "\n")
+            to.flush()
+            return [tuple(one) for one in json.loads(of.readline())]
 
         yield start
-        starter.stdin.close()
+        to.close()
 
 
 def test_two_at_once(base, case, two, tmp_path):
@@ -193,6 +194,7 @@ def test_a_download(fault, tmp_path):
 @pytest.mark.parametrize("fault", ["stop", "full", "read-only", "interrupt"])
 def test_decisions_are_kept_once_they_are_confirmed(fault, tmp_path):
     """Two are made, the second is taken back, a third is made; what did not come through is done again."""
+    after = 0
     for after in range(100):
         file, confirmed = tmp_path / f"{after}.yaml", []
 
