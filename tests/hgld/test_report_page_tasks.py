@@ -35,7 +35,7 @@ def test_an_evaluation_of_the_checkpoint_stands_beside_its_run(tmp_path):
     facts = write_report_page([tmp_path / "run", tmp_path / "again.json"], tmp_path / "r.html", baseline="again")
     assert facts.splits == ("test",)
     page = (tmp_path / "r.html").read_text()
-    table, _ = re.findall(r'<table class="scores">.*?</table>', page, re.DOTALL)  # and one of published rows
+    table, _ = re.findall(r'<table class="scores sortable">.*?</table>', page, re.DOTALL)  # and one of published rows
     assert re.findall(r'<th scope="row">([^<]*)', table)[:2] == ["run", "again"]
     assert "p = " in table
     assert "`hgld evaluate --checkpoint` keeps no embeddings" in page
