@@ -1,5 +1,6 @@
 """A trained model as one file that runs without hgld: TorchScript or ONNX, with its transforms as JSON beside it."""
 
+import io
 import json
 import os
 import shutil
@@ -166,7 +167,9 @@ def _write(write: _Writer, embedder: nn.Module, size: int, path: Path, kind: str
 
 def _write_torchscript(embedder: nn.Module, images: Tensor, path: Path) -> None:
     traced = torch.jit.trace(embedder, images, check_trace=False)
-    torch.jit.save(traced, path)
+    buffer = io.BytesIO()
+    torch.jit.save(traced, buffer)  # torch's own writer of files ends the process where the last bytes find no room
+    path.write_bytes(buffer.getvalue())
 
 
 def _write_onnx(embedder: nn.Module, images: Tensor, path: Path) -> None:
