@@ -21,6 +21,7 @@ from hgld.errors import StorageError
 
 PART = ".part"
 _CALLS = itertools.count()
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # file systems of clusters may be mounted without
 _Made = TypeVar("_Made")
 
 
@@ -171,12 +172,15 @@ def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[File
 
     Raises:
         StorageError: another process holds it, or the file cannot be opened.
+        OSError: with ``busy``, of :data:`NO_LOCKS`; without, a file system that has no locks keeps nobody out.
     """
     try:
         file = _locked(path, wait=not busy)
     except BlockingIOError as error:
         raise StorageError(busy) from error
     except OSError as error:
+        if error.errno in NO_LOCKS:
+            raise
         raise StorageError(
             f"{path}: cannot be opened for writing ({error.strerror}). Free space, or see to the rights there."
         ) from error
@@ -197,7 +201,9 @@ def _locked(path: Path, *, wait: bool = True) -> FileIO:
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     return file
-        except BaseException:
+        except BaseException as error:
+            if wait and isinstance(error, OSError) and error.errno in NO_LOCKS:
+                return file
             file.close()
             raise
         file.close()  # its last holder removed it meanwhile

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from hgld.errors import InputError, SchemaError, StorageError, quoted
+from hgld.errors import InputError, SchemaError, StorageError, excerpt, quoted
 from hgld.files import write_atomic, write_folder
 from hgld.training.config import is_validation, read_json_object
 
@@ -230,7 +230,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: not a readable safetensors file ({reason}). Take another checkpoint.") from error
+        raise InputError(
+            f"{path}: not a readable safetensors file ({excerpt(reason)}). Take another checkpoint."
+        ) from error
 
 
 def _best(run: Path) -> Path | None:

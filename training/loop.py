@@ -4,7 +4,6 @@ Everything random in a step is a function of (seed, epoch, step), and everything
 checkpoint. So a run that was stopped anywhere ends in the same weights as one that was not (bit for bit on a CPU).
 """
 
-import errno
 import json
 import math
 import os
@@ -25,7 +24,7 @@ from hgld.distributed import Processes, StopRequests, stop_requests
 from hgld.errors import DivergenceError, HgldError, InputError, StorageError
 from hgld.evaluation.metric import lower_is_better
 from hgld.evaluation.report import RetrievalReport
-from hgld.files import file_lock, write_atomic
+from hgld.files import NO_LOCKS, file_lock, write_atomic
 from hgld.training.checkpoint import LAST, checkpoint_folder, described_selection, newest_checkpoint
 from hgld.training.config import TrainConfig, flat
 from hgld.training.config_checks import check_config
@@ -39,7 +38,6 @@ from hgld.training.step import Backward, BrokenStep, Safeguard, StepInput, StepV
 
 SUMMARY = "summary.json"
 LOCK = ".hgld-train"
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # file systems of clusters may be mounted without
 _PICTURES = 16  # of a batch that the loggers are shown
 _STEPS_UNREAD = 16  # steps after which a GPU is asked at the latest whether all of them were finite
 
@@ -161,7 +159,7 @@ def _run_lock(out: Path, processes: Processes, reporter: ProgressReporter) -> It
             except StorageError as error:
                 failure = error
             except OSError as error:
-                if error.errno in _NO_LOCKS:
+                if error.errno in NO_LOCKS:
                     reporter.note(
                         f"the file system of {out} has no locks ({error.strerror}); "
                         "see that no other training runs in this folder."

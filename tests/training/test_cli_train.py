@@ -149,7 +149,7 @@ def test_a_run_its_rerun_and_one_that_starts_from_it(capsys, data, tmp_path):
     assert re.match(r"step 2 of 6, epoch 1: loss .* s left$", first)
     assert evaluated.startswith("epoch 1, test: ")
     assert ended.startswith(f"{tmp_path / 'b'}: finished after 6 steps")
-    assert [line.split(":")[0] for line in values] == ["test"]  # no checkpoint is chosen on test
+    assert [line.split(":")[0] for line in values] == ["test", "next"]  # no checkpoint is chosen on test
     assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
 
     start = ["--init-from", tmp_path / "a", "--lr", 0, "--lr-head", 0, "--frozen-epochs", 1]

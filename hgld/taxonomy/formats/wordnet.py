@@ -90,8 +90,8 @@ def _read_index(made: TaxonomyBuilder, document: Document) -> None:
         for synset in senses[fields[0]]:
             if synset not in made:
                 raise HierarchyError(
-                    f"{document.path}, line {line:,}: {short(fields[0])} means {synset}, which {made.source} does not "
-                    "have. Take both files of one release."
+                    f"{document.path}, line {line:,}: {short(fields[0])} means {short(synset)}, which "
+                    f"{made.source} does not have. Take both files of one release."
                 )
     made.order_senses({word.replace("_", " "): synsets for word, synsets in senses.items()})
 

@@ -130,7 +130,7 @@ def _read_categories(path: Path, levels: Sequence[str]) -> pl.DataFrame:
 
 def _category(path: Path, entry: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
     missing = [field for field in wanted if entry.get(field) in (None, "")]
-    if missing or not isinstance(entry["id"], int):
+    if missing or not isinstance(entry["id"], int) or abs(entry["id"]) >= 2**63:
         raise TableError(
             f"{path}: category {quoted(str(entry.get('id'))[:20])} lacks "
             f"{', '.join(missing) or 'a number as id'}; expected "
