@@ -77,7 +77,7 @@ class Hierarchy:
 
     def _check(self) -> None:
         if not self.levels or len(set(self.levels)) != len(self.levels) or not all(self.levels):
-            raise HierarchyError(f"levels are {self.levels}; expected at least one level, with distinct names.")
+            raise HierarchyError(f"levels are {quoted(self.levels)}; expected at least one level, with distinct names.")
         if len(self.names) != len(self.levels) or len(self.parents) != len(self.levels) - 1:
             raise HierarchyError(
                 f"{len(self.levels)} levels come with {len(self.names)} lists of names and {len(self.parents)} "

@@ -116,7 +116,7 @@ def check_levels(levels: Sequence[str], where: str) -> tuple[str, ...]:
     odd = [level for level in levels if not 0 < len(level) <= 100 or not level.isprintable()]
     if not levels or len(set(levels)) != len(levels) or taken or odd:
         raise InputError(
-            f"{where}: levels are {list(levels)}; expected at least one, each once, of printable text, "
+            f"{where}: levels are {quoted(list(levels))}; expected at least one, each once, of printable text, "
             f"and none of {', '.join(COLUMNS_BESIDE_LEVELS)}."
         )
     return tuple(levels)

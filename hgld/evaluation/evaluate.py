@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError, HierarchyError, InputError
+from hgld.errors import ConfigError, HierarchyError, InputError, quoted
 from hgld.evaluation.heads import Heads, ranking_heads, worth_heads
 from hgld.evaluation.judgements import (
     MOST_LEVELS,
@@ -760,7 +760,7 @@ def level_names(levels: Sequence[str] | None, query_labels: np.ndarray, gallery_
     names = tuple(levels)
     if isinstance(levels, str) or len(names) != num_levels or len(set(names)) != num_levels or not all(names):
         raise ConfigError(
-            f"levels are {levels!r} for labels of {num_levels} columns; expected one distinct name a column."
+            f"levels are {quoted(levels)} for labels of {num_levels} columns; expected one distinct name a column."
         )
     return names
 
