@@ -297,7 +297,7 @@ def test_what_is_wrong_in_wordnet_is_named_by_its_line(write, change, said):
     with pytest.raises(HierarchyError, match=r"line 3: the id 'n00000118' is that of line 3 too|that of line"):
         read_taxonomy(write("data.noun", data + data.splitlines(keepends=True)[-1]))
     write("both/index.noun", index.replace(offsets["frump"], "09999999"))
-    with pytest.raises(HierarchyError, match=r"index\.noun, line 4: 'dog' means n09999999, which"):
+    with pytest.raises(HierarchyError, match=r"index\.noun, line 4: 'dog' means 'n09999999', which"):
         read_taxonomy(write("both/data.noun", data))
 
 
