@@ -143,7 +143,7 @@ def _scan_manifest(folder: Path) -> Iterator[tuple[LandmarkKey, ImagePlace]]:
             missing = {"split", "landmark_id", "path"} - set(rows.fieldnames or ())
             if missing:
                 raise TableError(
-                    f"{manifest}: columns {sorted(missing)} are missing; found {list(rows.fieldnames or ())}, "
+                    f"{manifest}: columns {sorted(missing)} are missing; found {quoted(list(rows.fieldnames or ()))}, "
                     "expected split, landmark_id, path."
                 )
             for row in rows:

@@ -24,7 +24,8 @@ def read_paths(document: Document) -> Taxonomy:
         TableError: it is not such a table, or a path has an empty part.
     """
     if not is_paths(document):
-        raise TableError(f"{document.path} lacks the column 'path'; found {', '.join(document.columns[:20])}.")
+        shown = ", ".join(map(short, document.columns[:20]))
+        raise TableError(f"{document.path} lacks the column 'path'; found {shown}.")
     made = TaxonomyBuilder(str(document.path), FORMAT)
     declared: set[str] = set()
     for line, (path, name, label) in document.select(("path", "name", "label")):

@@ -93,7 +93,7 @@ def _frame(file: Path) -> tuple[list[str], np.ndarray]:
     table = _read(file)
     keys = _keys(file, table)
     if ROWS not in table.columns:
-        raise TableError(f"{file}: lacks the column {ROWS!r}; found {table.columns[:20]}. {_WAY_OUT}")
+        raise TableError(f"{file}: lacks the column {ROWS!r}; found {quoted(table.columns[:20])}. {_WAY_OUT}")
     column = table[ROWS]
     if not isinstance(column.dtype, pl.List | pl.Array) or not column.dtype.inner.is_numeric():
         raise TableError(f"{file}: {ROWS!r} is of type {column.dtype}; expected lists of numbers.")
@@ -114,7 +114,7 @@ def _keys(file: Path, table: pl.DataFrame) -> list[str]:
     column = next((name for name in KEYS if name in table.columns), None)
     if column is None:
         raise TableError(
-            f"{file}: none of the columns {', '.join(KEYS)} is there; found {table.columns[:20]}. {_WAY_OUT}"
+            f"{file}: none of the columns {', '.join(KEYS)} is there; found {quoted(table.columns[:20])}. {_WAY_OUT}"
         )
     keys = table[column].cast(pl.String, strict=False)
     if keys.null_count():

@@ -13,7 +13,7 @@ import polars as pl
 from scipy.sparse import csr_array
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import TableError, excerpt
+from hgld.errors import TableError, excerpt, quoted
 
 _COLUMNS = ("class_id", "label", "parents")
 _BLOCK = 256  # rows of the similarity at a time: keeps the temporaries small beside the result
@@ -58,7 +58,7 @@ class ClassGraph:
         missing = [column for column in _COLUMNS if column not in table.columns]
         if missing:
             raise TableError(
-                f"{path}: columns {missing} are missing; found {table.columns}, expected {list(_COLUMNS)}. "
+                f"{path}: columns {missing} are missing; found {quoted(table.columns)}, expected {list(_COLUMNS)}. "
                 "Run the scrape again."
             )
         ids = table["class_id"].to_list()
