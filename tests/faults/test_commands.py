@@ -21,7 +21,11 @@ from tests.faults.commands import COMMANDS, Command, contents, place_of, run, wr
 from tests.faults.disk import Stopped, counted_changes, failing_disk, largest_file
 from tests.pipelines.cutting_server import CuttingServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # TensorBoard writes from a thread of its own, which a failing disk ends too; the run says so in one line.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
 ROOT = Path(__file__).parents[2]
 BUSY = re.compile(r"(?i)another|in use")
 IMPORTED = {
