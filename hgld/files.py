@@ -99,23 +99,24 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
             raise
 
 
-def write_folder(path: Path, fill: Callable[[Path], _Made], *, racing: bool = False) -> _Made:
+def write_folder(path: Path, fill: Callable[[Path], _Made], *, racing: bool = False, flush: bool = True) -> _Made:
     """Fill a folder and put it in the place of the one that is there, which stays as it is until then.
 
     Args:
         path: the folder.
         fill: writes files into the empty folder it is given.
         racing: of :func:`aside_of`; the last process wins.
+        flush: whether its files reach the disk before it takes its place; of a million pictures that takes hours.
 
     Returns:
         the result of ``fill``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with nullcontext() if racing else file_lock(lock_of(path), keep=False):
-        return _fill_folder(path, aside_of(path, racing=racing), fill)
+        return _fill_folder(path, aside_of(path, racing=racing), fill, flush=flush)
 
 
-def _fill_folder(path: Path, aside: Path, fill: Callable[[Path], _Made]) -> _Made:
+def _fill_folder(path: Path, aside: Path, fill: Callable[[Path], _Made], *, flush: bool) -> _Made:
     before = aside.with_name(f"{aside.name.removesuffix(PART)}.before{PART}")
     try:
         for left in (aside, before):
@@ -123,12 +124,8 @@ def _fill_folder(path: Path, aside: Path, fill: Callable[[Path], _Made]) -> _Mad
         fault_point(f"make {path.name}")
         aside.mkdir(parents=True)
         made = fill(aside)
-        mode = aside.stat().st_mode
-        for file in aside.rglob("*"):
-            if file.is_file():
-                file.chmod(mode & 0o666)
-            sync(file)
-        sync(aside)
+        if flush:
+            _flush(aside)
         _exchange(aside, path, before)
         sync(path.parent)
     finally:
@@ -136,6 +133,16 @@ def _fill_folder(path: Path, aside: Path, fill: Callable[[Path], _Made]) -> _Mad
         for left in (aside, before):
             shutil.rmtree(left, ignore_errors=True)
     return made
+
+
+def _flush(folder: Path) -> None:
+    """Flush a folder and all in it to the disk; its files get the rights that new ones have."""
+    mode = folder.stat().st_mode
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(mode & 0o666)
+        sync(file)
+    sync(folder)
 
 
 def _exchange(aside: Path, path: Path, before: Path) -> None:

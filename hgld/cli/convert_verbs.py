@@ -34,9 +34,9 @@ def convert_command() -> click.Command:
     @click.option("--levels", type=Names(), help="Some levels alone, finest first.  [default: all]")
     @click.option(
         "--at",
-        metavar="PREFIX",
-        help="Where the pictures lie already, under their keys: what stands before KEY.jpg, https://... or a folder.  "
-        "[default: they are written to OUT/data]",
+        metavar="PLACE",
+        help="Where the pictures lie already, under their keys: for FiftyOne a folder, for Label Studio what stands "
+        "before KEY.jpg, as https://HOST/pictures/.  [default: they are written to OUT/data]",
     )
     @click.option(
         "--decisions",

@@ -1,6 +1,5 @@
 """A dataset written for another tool: its items one after another, and the pictures beside them or by reference."""
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from hgld.data.dataset import ShardDataset
 from hgld.data.index import BOX
 from hgld.errors import ConfigError
-from hgld.files import aside_of
+from hgld.files import write_folder
 from hgld.hierarchy import Hierarchy
 from hgld.pipelines.conversion import fiftyone, label_studio
 from hgld.pipelines.conversion.reviewed import Verdict, Verdicts, path_of
@@ -68,7 +67,7 @@ class Format(Protocol):
             hierarchy: of the items.
             verdicts: of people; None where none were given.
             items: read once.
-            at: what stands before the pictures' names where they lie elsewhere.
+            at: where the pictures lie elsewhere, as the tool takes it.
             facts: about the dataset, JSON-ready.
             boxes: whether some items may be parts of their pictures.
         """
@@ -113,7 +112,8 @@ def convert(
         dataset: opened with the levels that are wanted.
         out: new or empty folder, or an earlier conversion, which is replaced; it appears whole or not at all.
         kind: one of :data:`FORMATS`.
-        at: address or folder where the pictures lie under their keys; None: they are written to ``out/data``.
+        at: where the pictures lie under their keys: for FiftyOne a folder, for Label Studio what stands before
+            ``KEY.jpg``, an address for instance; None: they are written to ``out/data``.
         verdicts: of people, about this dataset.
         progress: called with a task, the number of items done and their total.
 
@@ -131,25 +131,11 @@ def convert(
     def fill(folder: Path) -> None:
         reading = items.read(folder / PICTURES if at is None else None)
         FORMATS[kind].write(folder, dataset.hierarchy, verdicts, reading, at, facts, boxes=boxes)
+        (folder / _MARK).touch()
 
-    _put_whole(out, fill)
+    write_folder(out, fill, flush=False)
     elsewhere = 0 if verdicts is None else len(verdicts.of_item) - items.given
     return Converted(len(dataset), items.decided, items.dropped, elsewhere, items.pictures, items.picture_bytes)
-
-
-def _put_whole(out: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a folder aside and rename it; no file is waited for on the disk, as a million pictures would take hours."""
-    aside = aside_of(out)
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    try:
-        fill(aside)
-        (aside / _MARK).touch()
-        if (out / _MARK).is_file():
-            shutil.rmtree(out)
-        aside.replace(out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 class _Items:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, quoted
 from hgld.hierarchy import Hierarchy
 from hgld.pipelines.conversion.reviewed import Verdicts
 
@@ -43,8 +43,11 @@ def write(
     ``dropped``.
 
     Raises:
-        ConfigError: two levels whose names make one field.
+        ConfigError: two levels whose names make one field, or pictures that do not lie on a disk.
     """
+    if at is not None and "://" in at:
+        raise ConfigError(f"{quoted(at)} is an address, and FiftyOne reads pictures from a disk: name a folder.")
+    pictures = Path("data") if at is None else Path(at).absolute()
     fields = field_names(hierarchy.levels)
     info = {**facts, "fields": dict(zip(hierarchy.levels, fields, strict=True))}
     declared = {"key": _TEXT, **dict.fromkeys(fields, _CLASS), **({"box": _BOX} if boxes else {})}
@@ -56,7 +59,7 @@ def write(
         file.write('{"samples": [')
         for number, item in enumerate(items):
             file.write(",\n" if number else "\n")
-            json.dump(_sample(item, fields, at), file, ensure_ascii=False)
+            json.dump(_sample(item, fields, pictures), file, ensure_ascii=False)
         file.write("\n]}\n")
 
 
@@ -73,13 +76,13 @@ def field_names(levels: tuple[str, ...]) -> list[str]:
     return found
 
 
-def _sample(item: "ConvertedItem", fields: list[str], at: str | None) -> dict[str, Any]:
+def _sample(item: "ConvertedItem", fields: list[str], pictures: Path) -> dict[str, Any]:
     kind = mimetypes.guess_type(item.file)[0]
     size = {"width": item.size[0], "height": item.size[1]}
     metadata = {"_cls": "ImageMetadata", "size_bytes": item.bytes, "mime_type": kind, **size}
     tags = [item.split, *(["decided"] if item.verdict else [])]
     sample: dict[str, Any] = {
-        "filepath": f"data/{item.file}" if at is None else at + item.file,
+        "filepath": str(pictures / item.file),
         "tags": tags,
         "metadata": metadata,
         "key": item.key,

@@ -5,6 +5,7 @@ prediction of every task, what people decided an annotation.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ MOST_CHOICES = 20_000  # of a taxonomy that a browser still opens
 _TASKS_A_FILE = 20_000
 _LOCAL = "/data/local-files/?d=data/"  # with LOCAL_FILES_DOCUMENT_ROOT at the folder
 _NAME, _ITEM = "classes", "image"
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, 2.2: Char
 Tree = dict[str, "Tree"]
 
 
@@ -88,7 +90,7 @@ def taxonomy_path(path: Iterable[str | None]) -> list[str]:
     ['c d', 'a\ufffd b']
     """
     known = [" ".join(name.split()) for name in path if name is not None]
-    return ["".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name) for name in reversed(known)]
+    return [_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", name) for name in reversed(known)]
 
 
 def _paths(hierarchy: Hierarchy) -> Iterator[list[str]]:

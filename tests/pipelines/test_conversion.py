@@ -168,6 +168,20 @@ def test_classes_that_are_dropped_or_form_a_new_group(dataset, tmp_path):
     ]
 
 
+def test_names_keep_what_xml_holds():
+    name = "میان\u200cرود \u200eX"  # a zero-width non-joiner, and a mark of the direction
+    assert label_studio.taxonomy_path([name, "\ud800\ufffe"]) == ["\ufffd\ufffd", name]
+
+
+def test_fiftyone_takes_a_folder_of_pictures_and_no_address(dataset, tmp_path, monkeypatch):
+    opened = hgld.open_dataset(dataset)
+    monkeypatch.chdir(tmp_path)
+    convert(opened, tmp_path / "out", "fiftyone", at="pictures")  # of the working directory, not of tmp_path/out
+    assert samples(tmp_path / "out")[0]["filepath"] == f"{tmp_path}/pictures/{opened.keys[0]}.jpg"
+    with pytest.raises(ConfigError, match="reads pictures from a disk"):
+        convert(opened, tmp_path / "out", "fiftyone", at="https://a.example/")
+
+
 def test_what_cannot_be_converted_is_told(dataset, tmp_path, monkeypatch):
     opened = hgld.open_dataset(dataset)
     with pytest.raises(ConfigError, match="data set is not empty"):
