@@ -98,7 +98,7 @@ class Batch:
         for i, image in enumerate(drawn):
             uri = data_uri(Image.fromarray(image.permute(1, 2, 0).contiguous().cpu().numpy()))
             tiles.append((uri, (f"labels {self.labels[i].tolist()}", f"item {int(self.indices[i])}")))
-        note = f"The first {len(tiles)} of {len(self.images)}." if len(tiles) < len(self.images) else ""
+        note = f"The first {len(tiles)} of {len(self.images)}." if 0 < len(tiles) < len(self.images) else ""
         return picture_sheet(heading, tiles, note)
 
 

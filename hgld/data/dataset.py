@@ -290,7 +290,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
             labels = zip(self.hierarchy.names, self.labels[position].tolist(), strict=True)
             named = [names[label] if label >= 0 else "unknown" for names, label in labels]
             tiles.append((picture, (*named, self.keys[position])))
-        note = f"{len(tiles)} of {len(self):,} items, evenly spaced." if len(tiles) < len(self) else ""
+        note = f"{len(tiles)} of {len(self):,} items, evenly spaced." if 0 < len(tiles) < len(self) else ""
         return picture_sheet(heading, tiles, note)
 
     def select(self, positions: Sequence[int] | np.ndarray | Tensor) -> "ShardDataset":
