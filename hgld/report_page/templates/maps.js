@@ -2,9 +2,10 @@
 // Maps are whole pictures without this; it names the dot that is pointed at, and makes room between dots that lie close.
 for (const figure of document.querySelectorAll("figure[data-dots]")) {
   const REACH = 22, MOST = 32, STEP = 1.5; // pixels from a dot; times larger at most; and at a press
+  const KEYS = "Arrow keys go from dot to dot, plus and minus change the size, 0 shows the whole map.";
   const names = JSON.parse(figure.dataset.dots);
   const svg = figure.querySelector("svg");
-  const uses = [...svg.querySelectorAll('g[id*="-dots-"] use')];
+  const uses = [...svg.querySelectorAll("g[id] use")].filter((use) => /-dots-\d+$/.test(use.closest("g[id]").id));
   if (uses.length !== names.length) continue; // never a wrong name
   const dots = uses.map((use, i) => ({ use, name: names[i], x: use.x.baseVal.value, y: use.y.baseVal.value }));
   const ends = (side) => [Math.min(...dots.map((dot) => dot[side])), Math.max(...dots.map((dot) => dot[side]))];
@@ -24,7 +25,9 @@ for (const figure of document.querySelectorAll("figure[data-dots]")) {
   svg.before(frame);
   frame.append(svg, label);
   svg.tabIndex = 0;
-  svg.setAttribute("aria-roledescription", "map: arrow keys go from dot to dot, + and - change its size, 0 shows all");
+  svg.setAttribute("role", "application"); // of a picture a screen reader would keep the arrow keys for itself
+  svg.setAttribute("aria-roledescription", "map");
+  svg.setAttribute("aria-label", `${svg.getAttribute("aria-label")}. ${KEYS}`);
   const spot = document.createElementNS(svg.namespaceURI, "circle");
   spot.setAttribute("class", "spot");
   spot.setAttribute("r", "5");
@@ -52,12 +55,13 @@ for (const figure of document.querySelectorAll("figure[data-dots]")) {
   const show = (dot) => {
     chosen = dot;
     const shown = dot !== null && inside(place(dot));
-    spot.style.display = label.style.display = shown ? "block" : "none";
+    spot.style.display = shown ? "block" : "none";
+    const said = shown ? dot.name : "";
+    if (label.textContent !== said) label.textContent = said; // never hidden: what appears with its text is not read out
     if (!shown) return;
     const [x, y] = place(dot);
     spot.setAttribute("cx", x);
     spot.setAttribute("cy", y);
-    label.textContent = dot.name;
     const at = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
     const box = frame.getBoundingClientRect();
     label.style.left = `${within(at.x - box.left - label.offsetWidth / 2, 0, box.width - label.offsetWidth)}px`;
@@ -106,7 +110,7 @@ for (const figure of document.querySelectorAll("figure[data-dots]")) {
   });
   svg.addEventListener("pointerdown", (event) => {
     show(nearest(event));
-    if (scale === 1) return;
+    if (scale === 1 || event.button || !event.isPrimary) return;
     held = user(event);
     svg.setPointerCapture(event.pointerId);
   });
