@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = click.Path(path_type=Path, file_okay=False, exists=True)
 _LEAST_ONE = click.IntRange(min=1)
+_TRIED = 8  # images of a dry run
 
 
 class _GemP(click.ParamType):
@@ -337,7 +338,7 @@ def embed_command() -> click.Command:
             pooled = "" if embedder.gem_p is None else f", GeM's p {embedder.gem_p:g}"
             echo(f"{out}: {count} embeddings of {dim} dimensions{pooled}; keys and labels: {labels_file(out)}")
             say_selection(embedder.checkpoint, embedder.selection)
-            _say_next(out, data, split, dataset.levels)
+            _say_next(out, data, dataset)
 
     return embed
 
@@ -353,28 +354,30 @@ def _refuse_embedding(
         raise click.UsageError("--fit-whitening goes without --parts.")
 
 
-def _say_next(out: Path, data: str, split: str | None, levels: tuple[str, ...]) -> None:
+def _say_next(out: Path, data: str, dataset: "ShardDataset") -> None:
     """Print how these embeddings are evaluated, where queries search another split with those of both."""
     from hgld.training.inference.embedding import labels_file
 
-    if split == "query":
+    if dataset.split == "query":
         say_next("hgld", "embed", "--checkpoint", "RUN", "--data", data, "--split", "gallery", "--out", "GALLERY.npy")
-    elif split == "gallery":
+    elif dataset.split == "gallery":
         say_next("hgld", "evaluate", "--embeddings", "QUERY.npy", "--gallery-embeddings", out, "--data", data)
-    elif split is None:
+    elif dataset.split is None and dataset.manifest.protocol:
         say_next("hgld", "evaluate", "--embeddings", out, "--data", data)
     else:
-        labels = ("--labels", labels_file(out), "--levels", ",".join(levels))
+        labels = ("--labels", labels_file(out), "--levels", ",".join(dataset.levels))
         say_next("hgld", "evaluate", "--embeddings", out, *labels)
 
 
 def _say_plan(out: Path, embedder: "Embedder", dataset: "ShardDataset", *, as_json: bool) -> None:
-    """Say how many bytes would be read and written; the first image that can be read tells the dimensions."""
+    """Say how many bytes would be read and written; the first images, one of which can be read, tell the dimensions."""
     import shutil
 
     from hgld.files import existing_parent
 
-    dim = embedder.embed_readable(dataset.select([0])).vectors.shape[1]
+    dim = embedder.embed_readable(dataset.select(range(min(len(dataset), _TRIED)))).vectors.shape[1]
+    if not embedder.processes.is_main:
+        return
     plan = {
         "images": len(dataset),
         "read_bytes": int(dataset.places[3].sum()),
@@ -420,7 +423,7 @@ def _embed_parts(
         print_json({**files, "items": items, "unreadable": joined.unreadable, "dimensions": dim})
     else:
         echo(f"{out}: {items} embeddings of {dim} dimensions; keys and labels: {labels_file(out)}")
-        _say_next(out, data, dataset.split, dataset.levels)
+        _say_next(out, data, dataset)
 
 
 def export_command() -> click.Command:

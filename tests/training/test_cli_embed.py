@@ -17,7 +17,7 @@ from hgld.data.views import TestView
 from hgld.errors import InputError
 from hgld.training.inference.embedding import embed
 from hgld.training.inference.embedding_parts import EmbeddingParts
-from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
 
 
@@ -76,6 +76,17 @@ def test_a_dry_run_says_the_sizes_and_writes_nothing(places, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
     assert run(capsys, "embed", *of_run(folder, "--out", out, "--split", "gallery"))[0] == 0
     assert plan["write_bytes"] == np.load(out).nbytes
+
+
+def test_a_dry_run_passes_over_what_is_unreadable_and_without_a_protocol_labels_are_named(places, tmp_path, capsys):
+    items = items_of_classes([3, 2], ["test"])
+    write_dataset(tmp_path / "data", [Item((0, 0), "test", b"not a picture"), *items])
+    asked = ["--checkpoint", places[0] / "run", "--data", tmp_path / "data", "--out", tmp_path / "e.npy"]
+    code, printed, _ = run(capsys, "embed", *asked, "--dry-run", "--json")
+    assert (code, json.loads(printed)["images"]) == (0, 6)
+    code, printed, _ = run(capsys, "embed", *asked)
+    assert code == 0
+    assert f"next: hgld evaluate --embeddings {tmp_path}/e.npy --labels {tmp_path}/e.labels.parquet" in printed
 
 
 @pytest.mark.parametrize("other", [{"items": "b"}, {"model": {"weights": "b"}}])
