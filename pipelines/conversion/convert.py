@@ -118,11 +118,13 @@ def convert(
         progress: called with a task, the number of items done and their total.
 
     Raises:
-        ConfigError: ``out`` is not empty, or the format cannot hold the dataset.
+        ConfigError: ``out`` is not empty, or holds the working directory, or the format cannot hold the dataset.
         InputError: a picture cannot be read.
     """
     if out.is_dir() and any(out.iterdir()) and not (out / _MARK).is_file():
         raise ConfigError(f"{out} is not empty, and holds no earlier conversion. Name a new folder.")
+    if Path.cwd().is_relative_to(out.resolve()):
+        raise ConfigError(f"{out}: the working directory is in it, and it is replaced whole. Name another folder.")
     items = _Items(dataset, verdicts, progress)
     facts = {"name": dataset.manifest.name, "levels": list(dataset.levels), "items": len(dataset)}
     facts |= {"licence": dataset.manifest.provenance["licence"]} if "licence" in dataset.manifest.provenance else {}

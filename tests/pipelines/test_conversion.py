@@ -3,6 +3,7 @@
 import json
 import xml.etree.ElementTree as ET
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,6 +187,10 @@ def test_what_cannot_be_converted_is_told(dataset, tmp_path, monkeypatch):
     opened = hgld.open_dataset(dataset)
     with pytest.raises(ConfigError, match="data set is not empty"):
         convert(opened, dataset, "fiftyone")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ConfigError, match="the working directory is in it"):
+        convert(opened, Path(), "fiftyone")
     with pytest.raises(ConfigError, match=r"levels a\.b, a b would make the fields a_b, a_b"):
         field_names(("a.b", "a b"))
     one = Hierarchy(("fine",), (("a",),), ())
