@@ -97,12 +97,14 @@ class StopRequests:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequests]:
-    """Catch SIGTERM (a scheduler's) and SIGINT (Ctrl-C) while a run lasts.
+    """Catch SIGTERM (a scheduler's), SIGINT (Ctrl-C) and SIGHUP (of a terminal that closes) while a run lasts.
 
-    Every process of a group gets them: torchrun and Slurm pass them on.
+    Every process of a group gets them: torchrun and Slurm pass them on. nohup has SIGHUP ignored, which it stays.
     """
     requests = StopRequests()
-    before = {number: signal.signal(number, requests._handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    asking = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    asking = [number for number in asking if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, requests._handle) for number in asking}
     try:
         yield requests
     finally:

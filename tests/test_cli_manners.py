@@ -244,6 +244,31 @@ def test_ctrl_c_is_130_and_a_line(hgld, monkeypatch, verb):
     assert hgld(verb) == (EXIT_STOPPED, "", f"hgld: stopped{goes_on}.\n")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_sighup_stop_as_ctrl_c_does(hgld, monkeypatch, number):
+    def signalled():
+        os.kill(os.getpid(), number)
+
+    command = command_of("download")
+    command.params, command.callback = [], signalled
+    monkeypatch.setattr(cli, "get_command", lambda context, name: command)
+    said = f"hgld: stopped by {number.name}; the same command goes on from here.\n"
+    assert hgld("download") == (128 + number, "", said)
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_command_under_nohup_outlives_its_terminal(hgld, monkeypatch):
+    command = command_of("download")
+    command.params, command.callback = [], lambda: os.kill(os.getpid(), signal.SIGHUP)
+    monkeypatch.setattr(cli, "get_command", lambda context, name: command)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert hgld("download") == (0, "", "")
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_arguments_that_are_no_text_are_refused_by_every_verb(hgld, nowhere, verb):
     name = os.fsdecode(b"\xe2\x82\xac\xfe\x1b.npy")

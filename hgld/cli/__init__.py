@@ -1,15 +1,20 @@
 """The ``hgld`` command: verbs that import what they need only when they run.
 
 Exit codes: 0 done, 1 a check failed, 2 bad input, 3 verify found nothing but images that look alike, 70 a fault of
-hgld itself, 130 stopped by the user, 141 the reader of the output went away.
+hgld itself, 129 stopped by SIGHUP, 130 stopped by the user, 141 the reader of the output went away, 143 stopped by
+SIGTERM.
 """
 
 import io
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 from typing import TextIO
 
 import click
@@ -66,17 +71,52 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(shell_complete(cli, {}, "hgld", COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE]))
     try:
         _refuse_bytes(given)
-        code = _run(given)
-    except (KeyboardInterrupt, click.Abort):
+        with _stops_by_signals():
+            code = _run(given)
+    except (KeyboardInterrupt, click.Abort) as stop:
         verb = next((word for word in given if not word.startswith("-")), "")
+        by = f" by {signal.Signals(stop.number).name}" if isinstance(stop, _SignalStop) else ""
         goes_on = "; the same command goes on from here" if verb in _GO_ON else ""
-        _say(f"hgld: stopped{goes_on}.")
-        code = EXIT_STOPPED
+        _say(f"hgld: stopped{by}{goes_on}.")
+        code = 128 + stop.number if isinstance(stop, _SignalStop) else EXIT_STOPPED
     except (click.ClickException, HgldError, OSError) as error:
         code = _refusal(error, debug="--debug" in given)
     except Exception as error:  # noqa: BLE001  # where Python leaves with 1, which here means that a check failed
         code = _refusal(error, debug="--debug" in given) if _lacks_memory(error) else _fault(error)
     sys.exit(code)
+
+
+class _SignalStop(KeyboardInterrupt):
+    """A signal that stops a command as Ctrl-C does: what it began is tidied up."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextmanager
+def _stops_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP stop a command as Ctrl-C does; the second one ends the process at once.
+
+    They keep their meaning where they have one: SIGHUP under nohup, both in a program that calls :func:`main`.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        default()
+        raise _SignalStop(number)
+
+    def default() -> None:
+        for number in caught:
+            signal.signal(number, signal.SIG_DFL)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    asked = (signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    caught = [number for number in asked if signal.getsignal(number) is signal.SIG_DFL]
+    for number in caught:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        default()
 
 
 def _refuse_bytes(arguments: list[str]) -> None:

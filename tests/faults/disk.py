@@ -19,8 +19,9 @@ from typing import Any, Literal
 import polars as pl
 import pytest
 
-Fault = Literal["stop", "kill", "full", "read-only", "interrupt"]
+Fault = Literal["stop", "kill", "full", "read-only", "interrupt", "terminate", "hang up"]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_SIGNALS = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "hang up": signal.SIGHUP}
 _REMOVALS = {"os.remove", "os.rmdir"}
 _FOLDER_AT = {"os.rename": 2, "os.link": 2, "os.symlink": 2, "os.mkdir": 2} | dict.fromkeys(_REMOVALS, 1)  # dir_fd
 
@@ -65,8 +66,8 @@ class _Disk:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             case "read-only":
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-            case "interrupt" if self.left == -1:
-                signal.raise_signal(signal.SIGINT)
+            case "interrupt" | "terminate" | "hang up" if self.left == -1:
+                signal.raise_signal(_SIGNALS[self.fault])
 
     def heard(self, event: str, given: tuple[Any, ...]) -> None:
         if self.is_busy:
@@ -102,8 +103,8 @@ def _hook(event: str, given: tuple[Any, ...]) -> None:
 def failing_disk(root: Path, after: int, fault: Fault = "stop") -> Iterator[None]:
     """Let so many changes under a folder happen, and the fault from the next one on.
 
-    stop: each raises :class:`Stopped`. kill: SIGKILL. full: all but removals fail. read-only: all fail. interrupt:
-    SIGINT comes before the next one, once; the changes behind it happen.
+    stop: each raises :class:`Stopped`. kill: SIGKILL. full: all but removals fail. read-only: all fail. interrupt,
+    terminate, hang up: SIGINT, SIGTERM or SIGHUP comes before the next one, once; the changes behind it happen.
     """
     global _watched  # an audit hook cannot be removed
     if not _hooked:

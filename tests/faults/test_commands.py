@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hgld.errors import HgldError, StorageError
+from hgld.files import PART
 from hgld.pipelines.download import Downloader, RemoteFile
 from hgld.pipelines.hierarchy.review.decisions.decisions import Move
 from hgld.pipelines.hierarchy.review.decisions.journal import Journal
@@ -42,6 +43,7 @@ IMPORTED = {
     "rich",
 }
 FAULTS = ("stop", "full", "read-only", "interrupt")
+CODES = {"interrupt": 130, "terminate": 143, "hang up": 129}
 ALL = "HGLD_STOPS" in os.environ  # the long form: every change, of which the short one takes some
 
 
@@ -86,7 +88,7 @@ def test_a_disk_that_fails_at_any_change(base, case, fault, tmp_path):
         assert contents(place) == whole, changes
 
 
-def fails(words: str, base: Path, place: Path, changes: int, fault: Any) -> int:
+def fails(words: str, base: Path, place: Path, changes: int, fault: Any, *also: int) -> int:
     """Run a command on a failing disk; 0 if it came to its end all the same."""
     try:
         with failing_disk(place, changes, fault):
@@ -94,13 +96,30 @@ def fails(words: str, base: Path, place: Path, changes: int, fault: Any) -> int:
     except Stopped:
         return -1
     if code:
-        assert_said(said, code, 130 if fault == "interrupt" else 2)
+        assert_said(said, code, CODES.get(fault, 2), *also)
     return code
 
 
-def assert_said(said: str, code: int, expected: int) -> None:
+@pytest.mark.parametrize(("fault", "share"), [("terminate", 0.4), ("hang up", 0.8)])
+def test_sigterm_and_sighup(base, case, fault, share, tmp_path):
+    """They stop it as Ctrl-C does: nothing stays beside its files; the same command again ends in the same bytes."""
+    command, before, whole, all_changes = case
+    for changes in range(all_changes) if ALL else [int(share * all_changes)]:
+        place = place_of(command, base, tmp_path / str(changes))
+        is_train = command.words.startswith("train")  # which writes a checkpoint once it trains
+        code = fails(command.words, base, place, changes, fault, *([130] if is_train else []))
+        left = contents(place)
+        assert code or left == whole
+        assert not [name for name, data in left.items() if PART in name and data], changes  # one just begun is empty
+        assert_kept(command, before, left, whole)
+        code, said = run(command.words, base, place)
+        assert code == 0, said
+        assert contents(place) == whole, changes
+
+
+def assert_said(said: str, code: int, *expected: int) -> None:
     """Hold an error to be one line; TensorBoard's thread shows a traceback of its own before it."""
-    assert code == expected, said
+    assert code in expected, said
     lines = said.splitlines()
     assert len(lines) <= 1 or "tensorboard" in said, said
     assert not lines or (lines[-1].startswith("hgld") and len(lines[-1]) < 2_000), said

@@ -346,16 +346,19 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(lock_of(path), keep=False):
-            write(aside[0], embeddings.contiguous(), dataset)
-            item_table(dataset).write_parquet(aside[1])
-            _fault_table(faults).write_csv(aside[2])
-            for part, file in zip(aside, files, strict=True):
-                put_in_place(part, file)
+            try:
+                write(aside[0], embeddings.contiguous(), dataset)
+                item_table(dataset).write_parquet(aside[1])
+                _fault_table(faults).write_csv(aside[2])
+                for part, file in zip(aside, files, strict=True):
+                    put_in_place(part, file)
+            except BaseException:
+                for part in aside:
+                    part.unlink(missing_ok=True)
+                raise
             if not faults:
                 files[2].unlink()
     except (OSError, SafetensorError, *POLARS_FAULTS) as error:
-        for part in aside:
-            part.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
         raise StorageError(f"cannot write {path} ({reason}). Free space or write elsewhere.") from error
 
