@@ -2,7 +2,7 @@
 
 What is written lies beside its place first (``.NAME.part``), reaches the disk, and is then renamed. A process that is
 killed anywhere leaves the earlier file or the new one; what it leaves beside it is overwritten by the next one. Of two
-processes that write one file or folder at a time, one waits for the other.
+processes or threads that write one file or folder at a time, one waits for the other (``.NAME.lock``).
 """
 
 import errno
@@ -53,7 +53,11 @@ def aside_of(path: Path, *, racing: bool = False) -> Path:
 
 
 def lock_of(path: Path) -> Path:
-    """Return the lock of those who write a file or folder, there only meanwhile: ``.NAME.lock`` beside it."""
+    """Return the lock of those who write a file or folder, there only meanwhile: ``.NAME.lock`` beside it.
+
+    What is written aside is not locked itself: over SMB a locked file can be written by the descriptor alone that holds
+    the lock, and some writers (safetensors) put a file of their own in the place of the one that they are given.
+    """
     return path.with_name(f".{path.name}.lock")
 
 
@@ -83,7 +87,7 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
     """
     aside = aside_of(path, racing=racing)
     fault_point(f"write {path.name}")
-    with nullcontext() if racing else _locked(aside):
+    with nullcontext() if racing else file_lock(lock_of(path), keep=False):
         try:
             with open(aside, "wb") as file:
                 mode = os.fstat(file.fileno()).st_mode
@@ -178,15 +182,16 @@ def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[File
         the file, opened unbuffered for reading and appending.
 
     Raises:
-        StorageError: another process holds it, or the file cannot be opened.
-        OSError: with ``busy``, of :data:`NO_LOCKS`; without, a file system that has no locks keeps nobody out.
+        StorageError: with ``busy``: another process holds it, or the file cannot be opened.
+        OSError: with ``busy``, of :data:`NO_LOCKS`. Without, the file cannot be opened; a file system that has no locks
+            keeps nobody out.
     """
     try:
         file = _locked(path, wait=not busy)
     except BlockingIOError as error:
         raise StorageError(busy) from error
     except OSError as error:
-        if error.errno in NO_LOCKS:
+        if not busy or error.errno in NO_LOCKS:
             raise
         raise StorageError(
             f"{path}: cannot be opened for writing ({error.strerror}). Free space, or see to the rights there."

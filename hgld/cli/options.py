@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from hgld.errors import ConfigError, StorageError
+from hgld.errors import ConfigError
 from hgld.evaluation.metric_kinds import offered_names
 from hgld.evaluation.protocol_kinds import protocol_names
 from hgld.files import file_lock, lock_of
@@ -83,9 +83,8 @@ class NewFile(click.Path):
         try:  # permissions do not tell of disks that are read-only; a stop here leaves what the writer takes up
             with file_lock(lock_of(folder / path.name), keep=False):
                 return path
-        except StorageError as error:
-            why = getattr(error.__cause__, "strerror", None) or error
-            self.fail(f"'{path}' cannot be written ({why}). Name another place.", param, ctx)
+        except OSError as error:
+            self.fail(f"'{path}' cannot be written ({error.strerror}). Name another place.", param, ctx)
 
 
 class Names(click.ParamType):
