@@ -50,6 +50,8 @@ LOSSES: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {  # fiel
     "TreeSoftmax": ({"loss": "TreeSoftmax"}, _TEMPERATURE),
     "HXE": ({"loss": "HXE"}, _TEMPERATURE),
     "SoftLabels": ({"loss": "SoftLabels"}, _BETA),
+    "HierCos": ({"loss": "HierCos"}, _RATES | {"hiercos_alpha": (0.1, 1.0)}),
+    "EntailmentCones": ({"loss": "EntailmentCones"}, _TEMPERATURE),
     "HyperbolicPairs, levels": (
         {"loss": "HyperbolicPairs", "sum_levels": True},
         _RATES | {"hyperbolic_temperature": (0.2, 0.5)},

@@ -200,6 +200,53 @@ def soft_label_loss(
     return -sum((w / sum(wanted) * log for w, log in zip(wanted, logs, strict=True)), torch.zeros_like(logs[0]))
 
 
+def hier_cos_loss(embedding: Tensor, nodes: Sequence[Sequence[Tensor]], path: Sequence[int], alpha: float) -> Tensor:
+    """Hier-COS (Sani and Anand) of an item (D,): the map's rows for each level's nodes; path: -1 where unknown."""
+    sizes = [[(row @ embedding / embedding.norm()).abs() for row in rows] for rows in nodes]
+    powers = sum(torch.exp(size) for level in sizes for size in level)
+    known = [(level, own) for level, own in enumerate(path) if own >= 0]
+    wanted = {level: math.exp(1 / (level + 1)) ** 2 for level, _ in known}
+    total = torch.zeros((), dtype=torch.float64)
+    for level, own in known:
+        share = wanted[level] / sum(wanted.values())
+        total = total + share * (math.log(share) - torch.log(torch.exp(sizes[level][own]) / powers))
+        norm = torch.stack(sizes[level]).norm()
+        for number, size in enumerate(sizes[level]):
+            total = total + alpha * (float(number == own) - size / norm).abs()
+    return total
+
+
+def entailment_loss(
+    embedding: Tensor,
+    nodes: Sequence[Sequence[Tensor]],
+    path: Sequence[int],
+    temperature: float,
+    weight: float,
+    radius: float,
+) -> Tensor:
+    """Levels' cross-entropy and MERU's entailment of an item (D,), by points of the hyperboloid of curvature -1."""
+
+    def lift(tangent: Tensor) -> tuple[Tensor, Tensor]:
+        space = torch.sinh(tangent.norm()) * tangent / tangent.norm()
+        return space, torch.sqrt(1 + space @ space)
+
+    def inner(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
+        return one[0] @ other[0] - one[1] * other[1]
+
+    image = lift(radius * embedding / embedding.norm())
+    total = torch.zeros((), dtype=torch.float64)
+    for rows, own in zip(nodes, path, strict=True):
+        if own < 0:
+            continue
+        places = [lift(row) for row in rows]
+        powers = [torch.exp(-torch.acosh(-inner(image, place)) / temperature) for place in places]
+        product, (space, height) = inner(image, places[own]), places[own]
+        exterior = torch.acos((image[1] + height * product) / (space.norm() * torch.sqrt(product**2 - 1)))
+        aperture = torch.asin(0.2 / space.norm().clamp(min=math.sqrt(0.2**2 + 1e-6)))
+        total = total - torch.log(powers[own] / sum(powers)) + weight * (exterior - aperture).clamp(min=0)
+    return total / len(nodes)
+
+
 def poincare_distance(x: Tensor, y: Tensor, curvature: float) -> Tensor:
     """Distance in the ball of curvature -c, by Moebius addition of -x and y."""
     c, u = curvature, -x

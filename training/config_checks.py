@@ -133,6 +133,7 @@ READERS: dict[str, Reader] = {
 """The reader of every field that some runs do not read; there, a value of it would be without effect."""
 
 _EVERY_IMAGE_ALIKE = ("shuffled", "repeated-augmentation")  # samplers that draw every image equally often
+_OF_TREE = ("CSL", "TreeSoftmax", "HXE", "SoftLabels", "HierCos", "EntailmentCones")  # they learn it
 
 
 def check_config(config: TrainConfig) -> None:
@@ -159,7 +160,7 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
     if loss.level and loss.sum_levels:
         yield f"level is {loss.level!r} and sum_levels is on; a sum over all levels has no one level."
     yield from _prefix_problems(config)
-    of_tree = loss.loss in ("CSL", "TreeSoftmax", "HXE", "SoftLabels") or second_term(config) == "tree"
+    of_tree = loss.loss in _OF_TREE or second_term(config) == "tree"
     if of_tree and config.batch.merge_classes > 1:
         yield f"loss {loss.loss} learns the tree of the classes, which merge_classes tears; take another loss."
     if loss.sum_weights != "equal" and (loss.simix or loss.class_weights):

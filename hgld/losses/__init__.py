@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from hgld.losses.metric_learning import MetricLearningLoss as MetricLearningLoss
     from hgld.losses.metric_learning import wrap as wrap
     from hgld.losses.mixup import SiMix as SiMix
+    from hgld.losses.node_proxies import EntailmentCones as EntailmentCones
+    from hgld.losses.node_proxies import HierCos as HierCos
     from hgld.losses.pairs import CalibrationLoss as CalibrationLoss
     from hgld.losses.pairs import Contrastive as Contrastive
     from hgld.losses.pairs import Margin as Margin

@@ -24,7 +24,8 @@ class LossEntry:
     Attributes:
         module: of ``hgld.losses``.
         kind: ``rank``: a ``RankLoss``; ``pairs``: of pairs and triplets; ``proxies``: with a vector for each class;
-            ``views``: of several views of an image; ``terms``: a composition of two.
+            ``nodes``: with one for each node of the tree, and no classifier; ``views``: of several views of an image;
+            ``terms``: a composition of two.
         options: names of the parameters of its ``__init__`` that a config sets, with the config's names for them.
         learns: whether it has parameters of its own, whatever its options.
         rank: the first term of a composition.
@@ -32,7 +33,7 @@ class LossEntry:
     """
 
     module: str
-    kind: Literal["rank", "pairs", "proxies", "views", "terms"]
+    kind: Literal["rank", "pairs", "proxies", "nodes", "views", "terms"]
     options: Mapping[str, str] = field(default_factory=dict)
     learns: bool = False
     rank: str = ""
@@ -48,6 +49,7 @@ _H_AP = _same("alpha", "relevance")
 _RECALL = _same(k="recall_at", temperature="recall_temperature")
 _LEVEL = _same("level")
 _PROXY = _same(temperature="proxy_temperature")
+_CONES = _same(temperature="proxy_temperature", weight="cone_weight", radius="cone_radius")
 _HYPERBOLIC = _same("curvature", temperature="hyperbolic_temperature", radius="hyperbolic_radius")
 _PAIR = _same(alpha="pair_positive", beta="pair_negative")
 _BLACKBOX = _same(lambda_="blackbox_lambda", margin="blackbox_margin")
@@ -75,6 +77,8 @@ LOSSES: Mapping[str, LossEntry] = {
     "TreeSoftmax": LossEntry("tree_proxies", "proxies", _PROXY | _same(level_weights="proxy_levels"), learns=True),
     "HXE": LossEntry("tree_proxies", "proxies", _PROXY | _same(alpha="hxe_alpha"), learns=True),
     "SoftLabels": LossEntry("tree_proxies", "proxies", _PROXY | _same(beta="soft_beta"), learns=True),
+    "HierCos": LossEntry("node_proxies", "nodes", _same(alpha="hiercos_alpha"), learns=True),
+    "EntailmentCones": LossEntry("node_proxies", "nodes", _CONES, learns=True),
     "Triplet": LossEntry("pairs", "pairs", _same("margin") | _LEVEL),
     "Contrastive": LossEntry("pairs", "pairs", _same("margin", variant="contrastive") | _LEVEL),
     "HyperbolicPairs": LossEntry("hyperbolic", "pairs", _HYPERBOLIC | _LEVEL),

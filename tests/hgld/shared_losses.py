@@ -40,6 +40,8 @@ SHARED = {
     "TreeSoftmax": lambda: losses.TreeSoftmax(TREE, DIM),
     "HXE": lambda: losses.HXE(TREE, DIM),
     "SoftLabels": lambda: losses.SoftLabels(TREE, DIM),
+    "HierCos": lambda: losses.HierCos(TREE, DIM),
+    "EntailmentCones": lambda: losses.EntailmentCones(TREE, DIM),
     "HyperbolicPairs": losses.HyperbolicPairs,
     "HAPPIER": lambda: losses.HAPPIER(CLASSES, DIM),
     "ROADMAP": lambda: losses.ROADMAP(),

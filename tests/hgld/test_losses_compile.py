@@ -15,6 +15,7 @@ from hgld.losses.hyperbolic import HyperbolicPairs
 from hgld.losses.level_weights import LevelWeighted
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.mixup import SiMix
+from hgld.losses.node_proxies import EntailmentCones, HierCos
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Triplet
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import inner_products
@@ -36,6 +37,8 @@ LOSSES = {
     "TreeSoftmax": lambda: TreeSoftmax(TREE, DIM),
     "HXE": lambda: HXE(TREE, DIM),
     "SoftLabels": lambda: SoftLabels(TREE, DIM),
+    "HierCos": lambda: HierCos(TREE, DIM),
+    "EntailmentCones": lambda: EntailmentCones(TREE, DIM),
     "HyperbolicPairs": lambda: HyperbolicPairs(),
     "LevelWeighted": lambda: LevelWeighted(FastAP(reduction="none"), 2, "hard"),
     "HAPPIER": lambda: HAPPIER(4, DIM),

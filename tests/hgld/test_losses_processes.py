@@ -9,6 +9,7 @@ from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.blackbox_ap import BlackboxAP
 from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, Composition, RODRecall
 from hgld.losses.hyperbolic import HyperbolicPairs
+from hgld.losses.node_proxies import EntailmentCones, HierCos
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
 from hgld.losses.pnp import PNP
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
@@ -44,6 +45,8 @@ LOSSES = {
     "TreeSoftmax": lambda **o: TreeSoftmax(TREE, DIM, **o),
     "HXE": lambda **o: HXE(TREE, DIM, **o),
     "SoftLabels": lambda **o: SoftLabels(TREE, DIM, **o),
+    "HierCos": lambda **o: HierCos(TREE, DIM, **o),
+    "EntailmentCones": lambda **o: EntailmentCones(TREE, DIM, **o),
     "HyperbolicPairs": HyperbolicPairs,
     "ROADMAP": ROADMAP,
     "ROADMAP, proxy": lambda **o: ROADMAP(CLASSES, DIM, decomposability="proxy", **o),

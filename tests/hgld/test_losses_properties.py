@@ -15,6 +15,7 @@ from hgld.losses.hyperbolic import HyperbolicPairs
 from hgld.losses.level_weights import LevelWeighted
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.mixup import SiMix
+from hgld.losses.node_proxies import EntailmentCones, HierCos
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
 from hgld.losses.pnp import PNP, Variant
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
@@ -48,6 +49,8 @@ OTHERS = {
     "TreeSoftmax": lambda: TreeSoftmax(TREE, DIM),
     "HXE": lambda: HXE(TREE, DIM),
     "SoftLabels": lambda: SoftLabels(TREE, DIM),
+    "HierCos": lambda: HierCos(TREE, DIM),
+    "EntailmentCones": lambda: EntailmentCones(TREE, DIM),
     "LevelWeighted, learned": lambda: LevelWeighted(SmoothAP(reduction="none"), 2),
     "LevelWeighted, hard": lambda: LevelWeighted(SupAP(reduction="none"), 2, "hard"),
     "ROADMAP": lambda: ROADMAP(),

@@ -104,7 +104,7 @@ def test_every_option_that_a_loss_takes_changes_something(name):
         "contrastive": "cosine", "csl_margins": (0.9, 0.5, 0.1), "csl_scale": 4.0, "simix": True, "class_weights": True,
         "memory": 30, "memory_from_epoch": 0, "memory_weight": 0.3, "ties": "relaxed", "proxy_levels": (1.0, 0.2, 0.2),
         "hxe_alpha": 2.0, "soft_beta": 4.0, "hyperbolic_temperature": 0.5, "curvature": 1.0, "hyperbolic_radius": 1.0,
-        "sum_weights": "hard", "sum_gamma": 3.0,
+        "sum_weights": "hard", "sum_gamma": 3.0, "hiercos_alpha": 1.0, "cone_weight": 1.0, "cone_radius": 2.0,
         "matryoshka": (2, DIM), "matryoshka_levels": ("mid", ""),
     }  # fmt: skip
     embeddings, labels, instances = batch()

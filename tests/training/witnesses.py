@@ -231,6 +231,8 @@ HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory
 @witness(LossConfig, {"loss": "TreeSoftmax"}, proxy_levels=(1.0, 0.5, 0.0))
 @witness(LossConfig, {"loss": "HXE"}, hxe_alpha=0.1)
 @witness(LossConfig, {"loss": "SoftLabels"}, soft_beta=4.0)
+@witness(LossConfig, {"loss": "HierCos"}, hiercos_alpha=1.0)
+@witness(LossConfig, {"loss": "EntailmentCones"}, cone_weight=1.0, cone_radius=2.0)
 @witness(LossConfig, {"loss": "HyperbolicPairs"}, hyperbolic_temperature=0.5, curvature=1.0, hyperbolic_radius=1.0)
 @witness(LossConfig, {"loss": "SupAP", "sum_levels": True}, sum_weights="hard")
 @witness(LossConfig, {"loss": "SupAP", "sum_levels": True, "sum_weights": "hard"}, sum_gamma=3.0)
