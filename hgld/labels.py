@@ -86,7 +86,7 @@ def distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     if high - low > 4 * len(numbers):
         return np.unique(numbers, return_inverse=True)
-    shifted = numbers - low
+    shifted = np.subtract(numbers, low, dtype=np.int64)  # in 8 or 16 bits the difference may not fit
     there = np.zeros(high - low + 1, bool)
     there[shifted] = True
     return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[shifted]

@@ -82,7 +82,7 @@ _Argument = TypeVar("_Argument")
 
 
 class ProcessEndedError(Exception):
-    """The end of a process before its result: a crash in native code, or no end in time. The text says which."""
+    """The end of a process before its result: a signal, as a crash in native code is, or no end in time."""
 
 
 def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seconds: float, memory: int) -> _Result:
@@ -97,7 +97,8 @@ def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seco
         memory: bytes that the process may address beyond what it has when it begins (Linux; a MemoryError there).
 
     Raises:
-        ProcessEndedError: it ended without a result, or was killed.
+        ProcessEndedError: a signal ended it before its result, or it was killed.
+        HgldError: it did not begin, or left by itself without a result.
         Exception: what ``work`` raised.
     """
     context = multiprocessing.get_context(START)
@@ -109,10 +110,15 @@ def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seco
         if not answers.poll(seconds):
             raise ProcessEndedError(f"no end in {seconds:g} s")
         result, error = answers.recv()
-    except EOFError:
+    except (EOFError, OSError):  # OSError: within the answer
         process.join()
         code = process.exitcode or 0
-        raise ProcessEndedError(f"{signal.strsignal(-code)}" if code < 0 else f"exit status {code}") from None
+        if code < 0:
+            raise ProcessEndedError(f"{signal.strsignal(-code)}") from None
+        raise HgldError(
+            f"a process of its own for one call did not begin, or ended early (exit status {code}); what it printed "
+            "says why. A script that calls hgld does so under `if __name__ == '__main__':`."
+        ) from None
     finally:
         process.kill()
         process.join()
@@ -139,15 +145,16 @@ def _most_memory(more: int) -> "Iterator[None]":
         import resource
 
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        limits = resource.getrlimit(resource.RLIMIT_AS)
+        before, most = resource.getrlimit(resource.RLIMIT_AS)
     except (ImportError, OSError):  # not Linux: the memory of the machine is the limit
         yield
         return
-    resource.setrlimit(resource.RLIMIT_AS, (used + more, limits[1]))
+    limit = used + more if before == resource.RLIM_INFINITY else min(used + more, before)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, limits)
+        resource.setrlimit(resource.RLIMIT_AS, (before, most))
 
 
 def worker_died(unit: Unit, why: str) -> HgldError:

@@ -21,9 +21,11 @@ class Labelled:
     labels = torch.tensor([[0, 0], [1, 0], [-1, 0], [0, 0]])
 
 
-@pytest.mark.parametrize("numbers", [[], [5], [7, -1, 7, 0], [10**12, 3, 3], [-(2**63), 2**63 - 1]])
-def test_distinct_numbers_are_numpys(numbers):
-    given = np.array(numbers, np.int64)
+@pytest.mark.parametrize(
+    "given", [[], [5], [7, -1, 7, 0], [10**12, 3, 3], [-(2**63), 2**63 - 1], np.array([-128, 100] * 60, np.int8)]
+)
+def test_distinct_numbers_are_numpys(given):
+    given = np.asarray(given, None if len(given) else np.int64)
     for mine, other in zip(distinct(given), np.unique(given, return_inverse=True), strict=True):
         np.testing.assert_array_equal(mine, other)
 

@@ -1,4 +1,5 @@
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hgld.errors import HgldError, InputError
+from hgld.pipelines import executor
 from hgld.pipelines.executor import ProcessEndedError, run_alone, run_units
 from tests.pipelines.unit_workers import Sum, add, done_alone
 
@@ -126,6 +128,7 @@ def alive(process: int) -> bool:
         ("fail", InputError, "it failed"),
         ("crash", ProcessEndedError, "Segmentation fault"),
         ("hang", ProcessEndedError, r"no end in 0\.5 s"),
+        ("leave", HgldError, r"exit status 3\); what it printed"),
         pytest.param("take", MemoryError, "^$", marks=pytest.mark.skipif(sys.platform != "linux", reason="of Linux")),
     ],
 )
@@ -137,3 +140,14 @@ def test_what_ends_a_process_for_one_call_is_an_error_here(what, error, said):
 @pytest.mark.slow
 def test_a_process_for_one_call_gives_its_result():
     assert run_alone(done_alone, "return", seconds=60.0, memory=1 << 30) == "return"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
+def test_a_limit_of_memory_is_never_raised(monkeypatch):
+    """A cluster may have set one, and the system refuses more than the hard one."""
+    limits, asked = (1 << 40, 1 << 41), []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: asked.append(pair))
+    with executor._most_memory(1 << 50):
+        pass
+    assert asked == [limits, limits]

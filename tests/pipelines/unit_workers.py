@@ -37,12 +37,14 @@ def wait_forever(unit: Sum) -> None:
 
 
 def done_alone(what: str) -> str:
-    """Return, fail, crash, hang, or take memory, as it is told."""
+    """Return, fail, crash, leave, hang, or take memory, as it is told."""
     match what:
         case "fail":
             raise InputError("it failed")
         case "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
+        case "leave":
+            os._exit(3)
         case "hang":
             signal.pause()
         case "take":
