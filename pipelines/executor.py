@@ -59,7 +59,8 @@ def run_units(
         ray_address: of a running Ray cluster; empty: one is started here.
 
     Raises:
-        HgldError: a unit raised it, or a unit's worker died :data:`ATTEMPTS` times. Finished units stay done.
+        HgldError: a unit raised it or ran out of memory, or its worker died :data:`ATTEMPTS` times. Finished units stay
+            done.
         MissingResourceError: Ray is asked for and not installed.
     """
     if executor == "ray":
@@ -68,7 +69,11 @@ def run_units(
     processes = min(workers or available_cores(), len(units))
     if processes <= 1:
         for unit in units:
-            done(unit, work(unit))
+            try:
+                result = work(unit)
+            except MemoryError as error:
+                raise lacks_memory(unit) from error
+            done(unit, result)
     else:
         _SupervisedPool(work, processes).run(units, done)
 
@@ -165,6 +170,14 @@ def worker_died(unit: Unit, why: str) -> HgldError:
     )
 
 
+def lacks_memory(unit: Unit) -> HgldError:
+    """Return the error of a unit that ran out of memory."""
+    return HgldError(
+        f"there is not enough memory for {unit.name}. Finished work is kept: run the same command again with fewer "
+        "--workers, or with more memory."
+    )
+
+
 class _SupervisedPool(Generic[_Unit, _Result]):
     """A pool that is rebuilt when a worker dies. Units that may have killed it are then done one at a time."""
 
@@ -188,6 +201,8 @@ class _SupervisedPool(Generic[_Unit, _Result]):
                     except BrokenProcessPool:
                         self._recover([unit, *self.running.values()])
                         break
+                    except MemoryError as error:
+                        raise lacks_memory(unit) from error
                     done(unit, result)
         finally:
             self._stop()
@@ -283,6 +298,8 @@ def _result(ray: Any, reference: Any, unit: Unit) -> Any:
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, HgldError):
             raise error.cause from error
+        if isinstance(error.cause, MemoryError):
+            raise lacks_memory(unit) from error
         raise
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
         raise worker_died(unit, type(error).__name__) from error

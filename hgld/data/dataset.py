@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _DRAWN = 12  # pictures in a notebook
 _DIGEST = 32  # bytes of a SHA-256
+_MOST_BYTES_AT_ONCE = 4 << 30  # of images that are read together; the loader reads those of more one by one
 
 
 def read_manifest(storage: ShardStorage) -> Manifest:
@@ -336,9 +337,14 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """Read the files of several images, in the order given; neighbours in a shard are read together.
 
         Raises:
-            InputError: as :meth:`read`, for one that cannot be read.
+            InputError: as :meth:`read`, for one that cannot be read; or they are of more than 4 GiB together.
         """
         i = self._positions(indices)
+        if (total := self._size[i].sum(dtype=np.float64)) > _MOST_BYTES_AT_ONCE:
+            raise InputError(
+                f"{self.storage.where}: {len(i)} images of {total:.0f} bytes together, as the index has it; expected "
+                f"at most {_MOST_BYTES_AT_ONCE}. Read fewer at a time."
+            )
         shards, names = self._shard[i].tolist(), self._shard_names
         requests = [
             (names[shard], offset, size)

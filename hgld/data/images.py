@@ -104,7 +104,8 @@ def turned(pixels: NDArray[np.uint8], turn: Turn) -> NDArray[np.uint8]:
 # -- headers and limits -----------------------------------------------------------------------------------------------
 
 PILLOW_FAULTS = (  # raised by Pillow's readers at files that were made to break them; Warning where those are errors
-    *(OSError, ValueError, SyntaxError, EOFError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError),
+    # No MemoryError: what a file may ask for is bounded before, so that it says nothing of the file.
+    *(OSError, ValueError, SyntaxError, EOFError, TypeError, LookupError, AttributeError, ArithmeticError),
     *(RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Warning),
 )
 _PLAIN = ("YCbCr", "RGB", "Gray")  # the colour spaces that libjpeg-turbo turns into RGB; Pillow does CMYK

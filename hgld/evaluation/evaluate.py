@@ -28,6 +28,7 @@ from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import (
     Rows,
     block_rows,
+    check_not_shortened,
     choose_device,
     exact_products,
     open_embeddings,
@@ -574,6 +575,7 @@ def embeddings_fingerprint(*embeddings: Tensor | np.ndarray) -> str:
     for table in embeddings:
         digest.update(repr(tuple(table.shape)).encode())
         for start in range(0, len(table), _HASHED_ROWS):
+            check_not_shortened(table)
             rows = table[start : start + _HASHED_ROWS]
             if isinstance(rows, Tensor):
                 rows = rows.detach().cpu()

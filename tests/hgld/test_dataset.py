@@ -100,6 +100,20 @@ def test_bytes_are_those_that_were_written(url):
         dataset.read_many([3, -1])
 
 
+def test_a_shard_that_is_shortened_or_removed_under_an_open_dataset(root):
+    dataset, late = open_dataset(root, "train"), open_dataset(root, "train")
+    dataset.read(0)
+    for shard in root.glob("train-*.tar"):
+        os.truncate(shard, 100)
+    for read in (dataset.read, dataset.image):
+        with pytest.raises(InputError, match=r"item 1, key .*The file is cut off"):
+            read(1)
+    for shard in root.glob("train-*.tar"):
+        shard.unlink()
+    with pytest.raises(InputError, match=r"item 1, key .*no such file"):
+        late.read(1)
+
+
 def test_no_shard_is_opened_for_labels(root):
     for shard in root.glob("*.tar"):
         shard.unlink()

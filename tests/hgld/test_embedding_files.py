@@ -1,6 +1,7 @@
 """Embeddings and labels from files, and their evaluation: every format the same numbers, every fault named."""
 
 import json
+import os
 
 import numpy as np
 import polars as pl
@@ -11,9 +12,10 @@ from safetensors.torch import save_file
 import hgld.evaluation.embedding_files
 from hgld.errors import ConfigError, HgldError, InputError, TableError
 from hgld.evaluation.embedding_files import read_embeddings, read_labels
-from hgld.evaluation.evaluate import EvaluationOptions, evaluate
+from hgld.evaluation.evaluate import EvaluationOptions, embeddings_fingerprint, evaluate
 from hgld.evaluation.evaluate_files import evaluate_files
 from hgld.evaluation.postprocess import Whitening, expand_queries
+from hgld.evaluation.scores import Rows
 from hgld.labels import label_codes
 
 LEVELS = ("product", "category")
@@ -62,6 +64,23 @@ def test_every_format_gives_the_same_report(tmp_path, embeddings, suffix, labels
 
 def test_npy_stays_on_the_disk(tmp_path, embeddings):
     assert isinstance(read_embeddings(write_embeddings(tmp_path / "e.npy", embeddings)).values, np.memmap)
+
+
+def test_a_file_that_is_shortened_while_it_is_read_is_named(tmp_path, embeddings):
+    """To read what is gone would end the process by SIGBUS."""
+    file = write_embeddings(tmp_path / "e.npy", np.tile(embeddings, (2_000, 1)))
+    mapped = read_embeddings(file).values
+    rows = Rows(mapped, "gallery")
+    os.truncate(file, 4_096)
+    for read in (rows.whole, lambda: Rows(mapped, "gallery"), lambda: embeddings_fingerprint(mapped)):
+        with pytest.raises(InputError, match=r"e\.npy: 4096 bytes, \d+ when it was opened"):
+            read()
+
+
+def test_a_file_that_another_one_replaces_is_read_to_its_end(tmp_path, embeddings):
+    mapped = read_embeddings(write_embeddings(tmp_path / "e.npy", embeddings)).values
+    write_embeddings(tmp_path / "new.npy", embeddings[:1]).rename(tmp_path / "e.npy")
+    assert len(Rows(mapped, "gallery").whole()) == len(embeddings)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

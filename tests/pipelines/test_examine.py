@@ -3,6 +3,7 @@ import gzip
 import hashlib
 import io
 import os
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from PIL import Image, ImageOps
 
 from hgld.data.format import BOX
 from hgld.data.images import read_header
-from hgld.errors import ImageError, InputError
+from hgld.errors import HgldError, ImageError, InputError
+from hgld.pipelines.shards import examine_stage
 from hgld.pipelines.shards.catalog import Container
 from hgld.pipelines.shards.examine import (
     EXAMINED,
@@ -32,6 +34,8 @@ from hgld.pipelines.shards.examine import (
 from hgld.pipelines.shards.image_facts import thumbnail
 from hgld.pipelines.stage import read_facts
 from tests.fake_releases.pictures import jpeg, png
+from tests.pipelines.toy_release import ToyRelease, build, bytes_of
+from tests.pipelines.unit_workers import examine_in_little_memory
 
 OPTIONS = ExamineOptions(resize=0, quality=90, max_pixels=10_000, max_bytes=20_000)
 
@@ -335,3 +339,22 @@ def test_boxes_of_items(tmp_path):
     sound, unsound = rows_of(unit)
     assert tuple(sound[side] for side in BOX) == (5, 5, 25, 30)
     assert unsound["reason"] == "empty-box"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are of Linux")
+def test_a_worker_without_memory_is_no_fault_of_the_image(tmp_path, monkeypatch):
+    """It is named, and nothing is dropped; with more memory the build goes on and ends as it would have."""
+    toy = ToyRelease.make()
+    large = io.BytesIO()
+    Image.new("RGB", (7000, 7000)).save(large, "PNG", compress_level=1)
+    toy.add("9/large.png", "train", "species 0", "family 0", large.getvalue())
+    catalog = toy.catalog(toy.write(tmp_path / "images"))
+    monkeypatch.setattr(examine_stage, "FILES_PER_UNIT", 8)
+    build(catalog, tmp_path / "whole")
+    with monkeypatch.context() as starving:
+        starving.setattr(examine_stage, "examine", examine_in_little_memory)
+        with pytest.raises(HgldError, match=r"not enough memory for .*\. Finished work is kept"):
+            build(catalog, tmp_path / "out", workers=2)
+    build(catalog, tmp_path / "out", workers=2)
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")

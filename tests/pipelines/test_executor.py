@@ -74,6 +74,12 @@ def test_what_a_unit_refuses_is_raised(tmp_path, workers):
         sums(units_of(tmp_path, special={3: {"refuses": True}}), workers)
 
 
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_unit_that_runs_out_of_memory_is_named(tmp_path, workers):
+    with pytest.raises(HgldError, match=r"not enough memory for unit 3\. Finished work is kept"):
+        sums(units_of(tmp_path, special={3: {"starves": True}}), workers)
+
+
 PARENT = """
 import sys
 from pathlib import Path

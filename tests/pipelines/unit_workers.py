@@ -1,22 +1,29 @@
 """Units of work for tests of executors, in a module of their own so that worker processes can import them."""
 
 import os
+import resource
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hgld.errors import InputError
+
+if TYPE_CHECKING:
+    from hgld.data.images import ImageHeader
+    from hgld.pipelines.shards.examine import ExamineUnit, UnitResult
 
 
 @dataclass(frozen=True)
 class Sum:
-    """Adds numbers; may kill its worker the first so many times, or refuse."""
+    """Adds numbers; may kill its worker the first so many times, refuse, or ask for more memory than there is."""
 
     name: str
     numbers: tuple[int, ...]
     folder: Path
     kills: int = 0
     refuses: bool = False
+    starves: bool = False
 
 
 def add(unit: Sum) -> tuple[int, int]:
@@ -27,7 +34,32 @@ def add(unit: Sum) -> tuple[int, int]:
         os.kill(os.getpid(), signal.SIGKILL)
     if unit.refuses:
         raise InputError(f"{unit.name} is refused")
+    if unit.starves:
+        bytearray(1 << 60)
     return sum(unit.numbers), os.getpid()
+
+
+def examine_in_little_memory(unit: "ExamineUnit") -> "UnitResult":
+    """Examine a unit; an image is decoded in 96 MiB more than the process has: too few for one of 147 MB.
+
+    The limit is on decoding alone: polars has no error for it, and ends the process.
+    """
+    from hgld.pipelines.shards import examine
+
+    def check_decodes(data: bytes, header: "ImageHeader") -> None:
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20), limits[1]))
+        try:
+            given(data, header)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+
+    given, examine.check_decodes = examine.check_decodes, check_decodes
+    try:
+        return examine.examine(unit)
+    finally:
+        examine.check_decodes = given
 
 
 def wait_forever(unit: Sum) -> None:

@@ -138,14 +138,14 @@ class EmbeddingParts:
 
 
 def _join_rows(files: Sequence[Path], out: Path, shape: tuple[int, int]) -> None:
-    table, start = np.lib.format.open_memmap(out, "w+", np.float32, shape), 0
-    for file in files:
-        rows = np.load(file, mmap_mode="r")
-        for first in range(0, len(rows), _ROWS_AT_ONCE):
-            part = rows[first : first + _ROWS_AT_ONCE]
-            table[start + first : start + first + len(part)] = part
-        start += len(rows)
-    table.flush()
+    """Write the rows of files behind one another; not by a memory map, where a full disk would end the process."""
+    with open(out, "wb") as joined:
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(joined, header)
+        for file in files:
+            rows = np.load(file, mmap_mode="r")
+            starts = range(0, len(rows), _ROWS_AT_ONCE)
+            joined.writelines(np.ascontiguousarray(rows[i : i + _ROWS_AT_ONCE], np.float32).data for i in starts)
 
 
 def _facts_file(file: Path) -> Path:
