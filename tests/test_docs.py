@@ -73,9 +73,11 @@ SHORTER = {  # a command that takes long: what its run here takes besides
     ],
 }
 TRAINED = "docs/getting-started.md"  # what it leaves behind is where these begin
+REHEARSED = "docs/h-gldv2.md"  # needs the release; tests/test_rehearsal.py walks it over a made one
 AFTER_TRAINING = [
     "docs/audit.md",
     "docs/extending.md",
+    "docs/hubs.md",
     "docs/models.md",
     "docs/report.md",
     "docs/scale.md",
@@ -290,7 +292,7 @@ def with_programs() -> list[str]:
     names = {
         b.document.relative_to(ROOT).as_posix() for b in BLOCKS if b.language in ("sh", "python") and not b.examples
     }
-    return sorted(names - {TRAINED})
+    return sorted(names - {TRAINED, REHEARSED})
 
 
 @pytest.mark.slow

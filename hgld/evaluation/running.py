@@ -107,7 +107,8 @@ class Retrieval:
             ConfigError: some batches had ``items`` and others none.
         """
         processes = current_processes()
-        if not all(from_all(b"" if self._report is None else b"known", processes)):
+        all_have = all(from_all(b"" if self._report is None else b"known", processes))
+        if self._report is None or not all_have:
             query, gallery = (self._gathered(side, processes) for side in _SIDES)
             if query is None:
                 raise InputError("no embeddings: call update(embeddings, labels) with every batch first.")
