@@ -26,6 +26,7 @@ from hgld.cli.options import (
     Names,
     NewFile,
     Numbers,
+    OnceOption,
     WholeNumbers,
     complete_metrics,
     complete_protocols,
@@ -55,11 +56,16 @@ def evaluate_command() -> click.Command:
     any_file = click.Path(path_type=Path, dir_okay=False)
 
     @click.command()
-    @click.option("--embeddings", type=any_file, help="Embeddings: .npy, .safetensors or .parquet.")
-    @click.option("--labels", type=any_file, help="Labels, one row an embedding: .parquet or .csv.")
+    @click.option("--embeddings", cls=OnceOption, type=any_file, help="Embeddings: .npy, .safetensors or .parquet.")
+    @click.option("--labels", cls=OnceOption, type=any_file, help="Labels, one row an embedding: .parquet or .csv.")
     @click.option("--levels", type=Names(), help="Columns of the labels, finest first; of --data: default all.")
-    @click.option("--gallery-embeddings", type=any_file, help="The gallery; without it every item queries the rest.")
-    @click.option("--gallery-labels", type=any_file, help="The gallery's labels.")
+    @click.option(
+        "--gallery-embeddings",
+        cls=OnceOption,
+        type=any_file,
+        help="The gallery; without it every item queries the rest.",
+    )
+    @click.option("--gallery-labels", cls=OnceOption, type=any_file, help="The gallery's labels.")
     @source_options(several=True)
     @click.option("--data", help="What models are evaluated on: dataset directory, or its URL.")
     @click.option(

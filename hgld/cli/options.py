@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, quoted
 from hgld.evaluation.metric_kinds import offered_names
 from hgld.evaluation.protocol_kinds import protocol_names
 from hgld.files import file_lock, lock_of
@@ -205,6 +205,20 @@ class SplitTable(click.ParamType):
         if not Path(path).is_file():
             self.fail(f"{path!r} is not a file.", param, ctx)
         return split, Path(path)
+
+
+class OnceOption(click.Option):
+    """An option that is refused where it is given twice; click takes the last value."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, multiple=True, **kwargs)
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        values = super().process_value(ctx, value)
+        if len(values) > 1:
+            given = ", ".join(quoted(str(one)) for one in values)
+            raise click.BadParameter(f"given {len(values)} times ({given}); expected one.", ctx, self)
+        return values[0] if values else None
 
 
 class SectionedOption(click.Option):

@@ -63,7 +63,7 @@ def check_not_shortened(table: Tensor | np.ndarray) -> None:
     owner, name = table, "a memory-mapped file"
     while isinstance(owner, np.ndarray):
         name, owner = getattr(owner, "filename", None) or name, owner.base
-    if isinstance(owner, mmap.mmap) and (size := owner.size()) < len(owner):
+    if isinstance(owner, mmap.mmap) and (size := int(owner.size())) < len(owner):
         raise InputError(
             f"{name}: {size} bytes, {len(owner)} when it was opened: it was written to meanwhile. Run it again when "
             "the file is finished; writers that rename a new file to its place do no harm."

@@ -116,6 +116,7 @@ def test_what_cannot_be_compared_is_refused(files, capsys, against, said):
         (["--levels", "fine", "--whitening", "{}/e.npy"], "not a whitening"),
         (["--levels", "fine", "--device", "cuda:99"], "cannot be used here"),
         (["--levels", "fine", "--distractors", "{}/none.npy"], "cannot be read"),
+        (["--levels", "fine", "--embeddings", "{}/e.npy"], "given 2 times"),
     ],
 )
 def test_bad_input_exits_with_2_and_says_why(files, capsys, options, said):

@@ -139,6 +139,22 @@ def test_nothing_but_p_learns_and_a_wild_rate_is_an_error():
         learned_gem_p(maps_as_they_are(AveragePool()), classifier, [(maps, targets)], 1)
 
 
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_an_exponent_is_learned_from_maps_of_the_runs_precision_in_float32(amp):
+    torch.manual_seed(0)
+    maps, _ = views("largest")
+    model, made = EmbeddingModel(nn.Conv2d(CHANNELS, 4, 1), 4, GeM(3.0), dim=5), set()
+    model.backbone.register_forward_hook(lambda module, given, out: made.add(out.dtype))
+    model.projection.register_forward_hook(lambda module, given, out: made.add(out.dtype))
+    classifier = Classifier(torch.randn(2, 5), torch.zeros(2), None, "fine", ("a", "b"))
+    batches = [(maps, torch.arange(len(maps)) % 2)] * 3
+    found = learned_gem_p(model, classifier, batches, 3, rate=0.2, amp=amp)
+    assert made == {torch.bfloat16 if amp == "bf16" else torch.float16, torch.float32}
+    exact = learned_gem_p(model, classifier, batches, 3, rate=0.2)
+    assert found == pytest.approx(exact, rel=0.02)
+    assert exact != 3.0
+
+
 @given(st.lists(st.sampled_from([(4, 6), (6, 4), (5, 5)]), min_size=1, max_size=20), st.integers(1, 5), st.booleans())
 def test_batches_have_one_shape_and_every_image_once(shapes, batch_size, drawn):
     table = np.array(shapes, dtype=np.int64)

@@ -161,15 +161,16 @@ def test_p_tuned_for_a_size_is_learned_from_the_first_images_of_every_class(clas
     monkeypatch.setattr(resolution, "_TUNING_IMAGES", 2)
     seen, given = [], []
 
-    def watched(model, classifier, batches, steps):
+    def watched(model, classifier, batches, steps, *, amp):
+        assert amp == "bf16"
         seen.extend(batches)
-        given.append((steps, learned_gem_p(model, classifier, seen, steps)))
+        given.append((steps, learned_gem_p(model, classifier, seen, steps, amp=amp)))
         return given[0][1]
 
     monkeypatch.setattr(resolution, "learned_gem_p", watched)
     data = str(classified / "data")
     with trained_embedder(
-        classified / "run", device="cpu", data=data, size=24, geometry="longest", gem_p="tuned"
+        classified / "run", device="cpu", data=data, size=24, geometry="longest", gem_p="tuned", amp="bf16"
     ) as one:
         assert (one.gem_p, len(seen)) == (given[0][1], given[0][0])
         assert f"p={one.gem_p:.3g}" in repr(one.model.pooling)

@@ -406,9 +406,9 @@ def _with_gem_p(
     chosen = gem_p
     if chosen in ("auto", "tuned"):
         dataset = open_dataset(data, config.run.train_split)
-        options: dict[str, Any] = {"workers": embedder.workers, "seed": config.run.seed}
+        options: dict[str, Any] = {"workers": embedder.workers, "seed": config.run.seed, "amp": embedder.amp}
         if chosen == "auto":
-            options |= {"batch_size": embedder.batch_size, "amp": embedder.amp}
+            options["batch_size"] = embedder.batch_size
             best = choose_gem_p(embedder.model, config.images, dataset, embedder.view.size, **options)
         else:
             if embedder.network is not None:

@@ -218,6 +218,7 @@ def learned_gem_p(
     rate: float = _RATE,
     momentum: float = _MOMENTUM,
     power: float = _POWER,
+    amp: Amp = "off",
 ) -> float:
     """Learn the exponent alone by the cross-entropy of classes; nothing else of the model moves.
 
@@ -231,6 +232,8 @@ def learned_gem_p(
         rate: at the beginning.
         momentum: of SGD.
         power: of the decay.
+        amp: precision of the backbone's arithmetic. What stands behind it is float32, in which p's gradient needs no
+            scale.
 
     Raises:
         ConfigError: the model does not pool by GeM.
@@ -241,8 +244,9 @@ def learned_gem_p(
     optimizer = torch.optim.SGD([parameter], lr=rate, momentum=momentum)
     with evaluating(model), torch.enable_grad():
         for step, (images, targets) in enumerate(batches):
-            with torch.no_grad():
+            with torch.no_grad(), autocast(images.device, amp):
                 maps = model.backbone(images)
+            maps = maps.float()
             pool.to(maps.device)
             loss = cross_entropy(classifier.logits(_head(model, pool(maps)).float()), targets.to(maps.device))
             optimizer.param_groups[0]["lr"] = rate * (1 - step / steps) ** power
@@ -266,6 +270,7 @@ def tune_gem_p(
     *,
     workers: int,
     seed: int = 0,
+    amp: Amp = "off",
 ) -> float:
     """Learn the exponent for the view of a test, from training images seen as in the test.
 
@@ -279,6 +284,7 @@ def tune_gem_p(
         view: of the test.
         workers: threads that read and decode.
         seed: of the order.
+        amp: precision of the backbone's arithmetic.
 
     Raises:
         ConfigError: the model does not pool by GeM, or the dataset lacks the classifier's level.
@@ -295,7 +301,7 @@ def tune_gem_p(
             (prepare_images(batch.images, model, device, channels_last=False), numbers[batch.indices])
             for batch in batches
         )
-        return learned_gem_p(model, classifier, shown, len(sampler))
+        return learned_gem_p(model, classifier, shown, len(sampler), amp=amp)
 
 
 def _first_of_each(targets: NDArray[np.int64], count: int) -> NDArray[np.int64]:
