@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.evaluate import Progress, checked_self_index
 from hgld.evaluation.heads import ranking_heads, worth_heads
 from hgld.evaluation.scores import Rows, block_rows, choose_device, exact_products, open_embeddings, score_blocks
 
@@ -17,7 +17,7 @@ def nearest_neighbors(
     gallery_embeddings: Tensor | np.ndarray,
     k: int,
     *,
-    self_index: np.ndarray | None = None,
+    self_index: Tensor | np.ndarray | None = None,
     normalize: bool = True,
     chunk_size: int | None = None,
     device: torch.device | str | None = None,
@@ -53,7 +53,7 @@ def nearest_neighbors(
     device = choose_device(query_embeddings, device)
     query = open_embeddings(query_embeddings, "query", normalize=normalize, device=device)
     gallery = open_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=device)
-    index = np.full(len(query), -1) if self_index is None else np.asarray(self_index)
+    index = np.full(len(query), -1) if self_index is None else checked_self_index(self_index, len(query))
     _check(query, gallery, k, index)
     indices, scores = np.empty((len(query), k), np.int64), np.empty((len(query), k), np.float32)
     with exact_products(query.device):
@@ -100,22 +100,24 @@ def _by_rows(
 def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k highest scores of every row and their places; of equal ones at the cut the first."""
     best, place = scores.topk(min(k + 1, scores.shape[1]), dim=1)
-    cut = torch.nonzero(best[:, k - 1] == best[:, k])[:, 0] if best.shape[1] > k else ()
+    cut = torch.nonzero(best[:, k - 1] == best[:, k])[:, 0] if best.shape[1] > k else best.new_empty(0)
     best, place = best[:, :k], place[:, :k]
-    for row in map(int, cut):
-        last = best[row, k - 1]
-        above = int((best[row] > last).sum())
-        place[row, above:] = torch.nonzero(scores[row] == last)[: k - above, 0]
+    if len(cut):  # all rows together: a GPU is waited for as often for one as for all
+        last = best[cut, k - 1, None]
+        above = (best[cut] > last).sum(1, keepdim=True)
+        equal = scores[cut] == last
+        first = torch.nonzero(equal & (equal.cumsum(1, dtype=torch.int32) <= k - above))[:, 1]
+        chosen = place[cut]
+        chosen[torch.arange(k, device=place.device) >= above] = first
+        place[cut] = chosen
     return best, place
 
 
 def _check(query: Tensor | Rows, gallery: Tensor | Rows, k: int, index: np.ndarray) -> None:
     if query.shape[1] != gallery.shape[1]:
         raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
-    if index.shape != (len(query),) or not np.issubdtype(index.dtype, np.integer) or index.max() >= len(gallery):
-        raise InputError(
-            f"self_index has shape {index.shape} and dtype {index.dtype}; expected ({len(query)},) gallery indices."
-        )
+    if index.max() >= len(gallery):
+        raise InputError(f"self_index holds {index.max()}; the gallery has items 0..{len(gallery) - 1}.")
     most = len(gallery) - int((index >= 0).any())
     if not 1 <= k <= most:
         raise ConfigError(f"k is {k}; expected 1 to {most}, the items that a query can find in this gallery.")

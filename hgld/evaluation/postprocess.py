@@ -15,7 +15,7 @@ from torch import Tensor
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
-from hgld.evaluation.scores import prepare_embeddings
+from hgld.evaluation.scores import choose_device, prepare_embeddings
 from hgld.files import write_atomic
 
 SCHEMA_VERSION = 1
@@ -198,7 +198,7 @@ def expand_queries(
     *,
     k: int = 10,
     alpha: float = 2.0,
-    self_index: np.ndarray | None = None,
+    self_index: Tensor | np.ndarray | None = None,
     chunk_size: int | None = None,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
@@ -216,7 +216,7 @@ def expand_queries(
         alpha: exponent of their scores, >= 0; 0 is plain average query expansion.
         self_index: (Q,) gallery index of the query itself, which is no neighbour; -1 for none.
         chunk_size: queries at a time; None chooses from the free memory.
-        device: where to search.
+        device: where to search; None takes the queries' own device.
         progress: called with a task, the number of queries done and their total.
 
     Returns:
@@ -228,6 +228,7 @@ def expand_queries(
     """
     if not 0 <= alpha < float("inf"):
         raise ConfigError(f"alpha is {alpha}; expected a finite number >= 0.")
+    device = choose_device(query_embeddings, device)
     query = prepare_embeddings(query_embeddings, "query").numpy()
     gallery = prepare_embeddings(gallery_embeddings, "gallery").numpy()
     places, scores = nearest_neighbors(

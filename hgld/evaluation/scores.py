@@ -48,6 +48,7 @@ _SHARE_OF_FREE = 0.4
 _MOST_SCORES = 1 << 30
 _LARGEST_DOT = 1e37  # differences of scores stay finite in float32
 _NUMBERS_AT_ONCE = 1 << 17  # in float64 they stay in the processor's second-level cache
+_NUMBERS_A_COPY = 1 << 22  # to or from a GPU, which is waited for every time
 _SHARE_PREPARED = 0.2
 _CACHED_NUMBERS = 1 << 24  # of 16 bits, more than these are read again as fast as a copy of 32 bits
 
@@ -102,7 +103,8 @@ class Rows:
         self._given, self._source = embeddings, _as_table(embeddings, side)
         self.shape = tuple(self._source.shape)
         self.device = torch.device(device)
-        self._at_once = max(16, _NUMBERS_AT_ONCE // self.shape[1])
+        on_cpu = self.device.type == self._source.device.type == "cpu"
+        self._at_once = max(16, (_NUMBERS_AT_ONCE if on_cpu else _NUMBERS_A_COPY) // self.shape[1])
         wide = torch.empty(min(self._at_once, len(self)), self.shape[1], dtype=torch.float64, device=device)
         narrow = torch.empty_like(wide, dtype=torch.float32)
         norms = torch.empty(len(self), dtype=torch.float64, device=device)

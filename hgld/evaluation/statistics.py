@@ -1,5 +1,6 @@
 """Order statistics of a block of queries, on the CPU or in torch, and the metrics that they make."""
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -446,16 +447,28 @@ def first_items(
     sorted_ = np.lexsort(keys, axis=1)[:, :depth]
     found = np.take_along_axis(named, sorted_, axis=1)
     if 0 < depth < best.shape[1]:
-        for row in np.flatnonzero(best[:, depth - 1] == best[:, depth]):  # of equal scores topk takes any
-            last = best[row, depth - 1]
-            higher = int((best[row] > last).sum())
-            equal = torch.nonzero(scores[row] == float(last))[:, 0].cpu().numpy()
-            level = grades[row].cpu().numpy()[equal]
+        tied = np.flatnonzero(best[:, depth - 1] == best[:, depth])  # of equal scores topk takes any
+        for row, equal, level in _equal_to(scores, grades, tied, best[tied, depth - 1]):
+            higher = int((best[row] > best[row, depth - 1]).sum())
             equal = equal if items is None else items[row, equal]
             chosen = np.lexsort((equal if order is None else order[equal], level))[: depth - higher]
             found[row, higher:] = equal[chosen]
     found[np.take_along_axis(best, sorted_, axis=1) == -np.inf] = -1
     return found
+
+
+def _equal_to(
+    scores: Tensor, grades: Tensor, rows: np.ndarray, wanted: np.ndarray
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield some rows, the columns where their scores are those wanted, and the grades there; waits for all at once."""
+    if not len(rows):
+        return
+    chosen, score = (torch.from_numpy(part).to(scores.device) for part in (rows, wanted))
+    number, column = torch.nonzero(scores[chosen] == score[:, None], as_tuple=True)
+    grade = grades[chosen[number], column].cpu().numpy()
+    ends = np.searchsorted(number.cpu().numpy(), np.arange(1, len(rows)))
+    for row, *parts in zip(rows.tolist(), np.split(column.cpu().numpy(), ends), np.split(grade, ends), strict=True):
+        yield row, *parts
 
 
 # -- order statistics on the CPU --------------------------------------------------------------------------------------
@@ -549,17 +562,29 @@ def order_statistics_torch(
     depth: int | None,
     asked: frozenset[str],
 ) -> OrderStatistics:
-    """Rank every row; arguments and result are those of :func:`hgld.evaluation.statistics.order_statistics`."""
+    """Rank every row; arguments and result are those of :func:`hgld.evaluation.statistics.order_statistics`.
+
+    The host waits for the device once, when the sums are whole.
+    """
     device = scores.device
     num_queries, size = scores.shape
     num_levels = counts.shape[1] - 1
-    found = OrderStatistics.zeros(num_queries, num_levels, len(depths))
+    whole = OrderStatistics.zeros(num_queries, num_levels, len(depths))
+    found = {
+        field.name: torch.zeros(getattr(whole, field.name).shape, dtype=torch.float64, device=device)
+        for field in fields(whole)
+    }
     listed, ends = _ordered(scores, grades, None if depth is None or depth + 1 >= size else depth + 1)
     totals = torch.from_numpy(counts).to(device)
     _fill_formula(found, listed, ends, torch.from_numpy(relevance).to(device), depths, "exact_ap" in asked)
     _fill_list(found, listed, totals, depths)
-    found.asi[:] = _set_intersection(listed, totals).cpu().numpy()
-    return found
+    found["asi"][:] = _set_intersection(listed, totals, int(counts[:, 1:].sum(axis=1).max(initial=0)))
+    widths = [math.prod(sums.shape[1:]) for sums in found.values()]
+    table = torch.cat([s.reshape(num_queries, w) for s, w in zip(found.values(), widths, strict=True)], dim=1)
+    for name, part in zip(found, np.split(table.cpu().numpy(), np.cumsum(widths)[:-1], axis=1), strict=True):
+        field = getattr(whole, name)
+        field[:] = part.reshape(field.shape)
+    return whole
 
 
 def _ordered(scores: Tensor, grades: Tensor, length: int | None) -> tuple[Tensor, Tensor]:
@@ -582,9 +607,9 @@ def _ordered(scores: Tensor, grades: Tensor, length: int | None) -> tuple[Tensor
 
 
 def _fill_formula(
-    found: OrderStatistics, listed: Tensor, ends: Tensor, relevance: Tensor, depths: np.ndarray, exact: bool
+    found: dict[str, Tensor], listed: Tensor, ends: Tensor, relevance: Tensor, depths: np.ndarray, exact: bool
 ) -> None:
-    num_levels = found.ap.shape[1]
+    num_levels = found["ap"].shape[1]
     device = listed.device
     share = 1.0 / (ends + 1).double()
     hap = torch.zeros(len(listed), dtype=torch.float64, device=device)
@@ -594,41 +619,41 @@ def _fill_formula(
     for grade in range(num_levels, 0, -1):
         counted = (listed == grade).cumsum(1).gather(1, ends)
         at_least += counted
-        found.ap[:, grade - 1] = _sum(at_least * share * (listed >= grade))
+        found["ap"][:, grade - 1] = (at_least * share * (listed >= grade)).sum(1)
         hap += (torch.minimum(gain, relevance[:, grade, None]) * counted * share * (listed > 0)).sum(1)
         if exact:
             precision = counted.double() / (counted + negatives).clamp(min=1)
-            found.exact_ap[:, grade - 1] = _sum(precision * (listed == grade))
-    found.hap[:] = hap.cpu().numpy()
+            found["exact_ap"][:, grade - 1] = (precision * (listed == grade)).sum(1)
+    found["hap"][:] = hap
     gains = torch.from_numpy(exponential_gains(num_levels)).to(device)
     by_rank = torch.from_numpy(discounts(listed.shape[1])).to(device)
     dcg = gains[listed.long()] * by_rank[ends + 1]
-    found.dcg[:] = _sum(dcg)
+    found["dcg"][:] = dcg.sum(1)
     for number, k in enumerate(depths.tolist()):
-        found.dcg_at[:, number] = _sum(dcg * (ends < k))
+        found["dcg_at"][:, number] = (dcg * (ends < k)).sum(1)
 
 
-def _fill_list(found: OrderStatistics, listed: Tensor, totals: Tensor, depths: np.ndarray) -> None:
-    num_levels = found.ap.shape[1]
+def _fill_list(found: dict[str, Tensor], listed: Tensor, totals: Tensor, depths: np.ndarray) -> None:
+    num_levels = found["ap"].shape[1]
     num = listed.shape[1]
     place = torch.arange(1, num + 1, device=listed.device)
     for grade in range(1, num_levels + 1):
         chosen = listed >= grade
         terms = (chosen.cumsum(1) * chosen) / place.double()
         positives = totals[:, grade:].sum(1, keepdim=True)
-        found.precision_r[:, grade - 1] = _sum(terms * (place <= positives))
+        found["precision_r"][:, grade - 1] = (terms * (place <= positives)).sum(1)
         for number, k in enumerate(depths.tolist()):
-            found.precision[:, number, grade - 1] = _sum(terms[:, :k])
-            found.hits[:, number, grade] = _sum(listed[:, :k] == grade)
+            found["precision"][:, number, grade - 1] = terms[:, :k].sum(1)
+            found["hits"][:, number, grade] = (listed[:, :k] == grade).sum(1)
     for number, k in enumerate(depths.tolist()):
         if k <= num:
-            found.grade_at[:, number] = listed[:, k - 1].cpu().numpy()
+            found["grade_at"][:, number] = listed[:, k - 1]
 
 
-def _set_intersection(listed: Tensor, totals: Tensor) -> Tensor:
+def _set_intersection(listed: Tensor, totals: Tensor, most: int) -> Tensor:
     num_levels = totals.shape[1] - 1
     positives = totals[:, 1:].sum(1, keepdim=True)
-    head = listed[:, : int(positives.max())]
+    head = listed[:, :most]
     place = torch.arange(1, head.shape[1] + 1, device=listed.device)
     shared = torch.zeros(head.shape, dtype=torch.int64, device=listed.device)
     before = torch.zeros_like(positives)
@@ -638,7 +663,3 @@ def _set_intersection(listed: Tensor, totals: Tensor) -> Tensor:
         shared += torch.minimum((head == grade).cumsum(1), ideal)
         before = before + total
     return (shared / place.double() * (place <= positives)).sum(1) / positives.squeeze(1)
-
-
-def _sum(values: Tensor) -> np.ndarray:
-    return values.sum(1).cpu().numpy()

@@ -52,10 +52,13 @@ CASES = [
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.load. is:FutureWarning")
 @pytest.mark.parametrize(("backbone", "pooling", "size"), CASES)
-def test_torchscript_gives_the_models_embeddings(tmp_path, backbone, pooling, size):
+def test_torchscript_gives_the_models_embeddings(tmp_path, monkeypatch, backbone, pooling, size):
     run = a_run(tmp_path / "run", backbone, pooling, size)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a GPU is not asked
     export_model(run, tmp_path / "model.pt", "torchscript")
+    monkeypatch.undo()
     loaded = torch.jit.load(tmp_path / "model.pt")
+    assert "Device" not in str(loaded.inlined_graph)  # none of the trace's: it goes to a GPU whole
     for images in (some_images(1, size), some_images(5, size)):
         found = loaded(images)
         torch.testing.assert_close(found, expected_embeddings(run, images), rtol=0, atol=1e-5)

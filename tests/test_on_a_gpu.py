@@ -1,0 +1,227 @@
+"""Metrics, searches, samplers and exported models take a GPU's tensors, give what the CPU gives, and wait seldom.
+
+The cases run in a process of their own, see :mod:`tests.computing_gpu`.
+"""
+
+import json
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import hgld
+from hgld.evaluation.evaluate import EvaluationOptions, evaluate_judged, evaluate_labelled
+from hgld.evaluation.judgements import ListRelevance
+from hgld.evaluation.metric_kinds import METRICS
+from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.postprocess import Whitening, expand_queries
+from hgld.metrics import Retrieval, class_distances, ranking_metrics
+from hgld.samplers import ClassBalanced, HierarchicalPKSampler, PKSampler
+from hgld.training.inference.classification import Classifier, WhitenedHead
+from hgld.training.inference.export import ImageClassifier, ImageEmbedder
+from tests.computing_gpu import computing_gpu
+from tests.training.pretended_gpu import STALLS
+from tests.training.untrained_run import small_model
+
+ROOT = Path(__file__).parents[1]
+N, LEVELS = 40, ("fine", "coarse")
+NAMES = [name for kind in METRICS.values() if kind.value is not None for name in kind.offered]
+OF_GRADES = [name for name in NAMES if not name.startswith(("kNN", "dists", "NMI"))]
+
+To = Callable[[Tensor], Tensor]
+
+
+def embeddings(*, tied: bool, size: int = N) -> Tensor:
+    drawn = torch.randn(size, 6, generator=torch.Generator().manual_seed(0))
+    return drawn[:, :4].sign() if tied else drawn  # of 16 vectors: every query has ties at every depth
+
+
+def labels(size: int = N) -> Tensor:
+    fine = torch.arange(size) % 10
+    found = torch.stack([fine, fine // 3], dim=1)
+    found[5, 0] = -1
+    return found
+
+
+def evaluated(to: To, *, tied: bool, size: int = N, chunk_size: int | None = None) -> Any:
+    items = to(embeddings(tied=tied, size=size)), to(labels(size))
+    return hgld.evaluate(*items, levels=LEVELS, metrics=NAMES, chunk_size=chunk_size).values
+
+
+def against_a_gallery(to: To, *, tied: bool) -> Any:
+    items, of = to(embeddings(tied=tied)), to(labels())
+    own = to(torch.arange(7))
+    return hgld.evaluate(items[:7], of[:7], items, of, self_index=own, levels=LEVELS, metrics=NAMES).values
+
+
+def expanded(to: To, *, tied: bool) -> Any:
+    options = EvaluationOptions(metrics=("AP",), query_expansion=(2.0, 3))
+    return evaluate_labelled((to(embeddings(tied=tied)), to(labels())), levels=LEVELS, options=options).values
+
+
+def judged(to: To, *, tied: bool) -> Any:
+    relevant = [[np.array([i]), np.array([(i + 1) % N])] for i in range(N)]
+    judgements = ListRelevance(N, relevant, [np.array([(i + 2) % N]) for i in range(N)])
+    items = to(embeddings(tied=tied))
+    options = EvaluationOptions(metrics=OF_GRADES)
+    return evaluate_judged(items, items, judgements, levels=LEVELS, options=options).values
+
+
+def ranked(to: To, *, tied: bool) -> Any:
+    items, generator = embeddings(tied=tied), torch.Generator().manual_seed(1)
+    grades, left_out = torch.randint(0, 3, (N, N), generator=generator), torch.rand(N, N, generator=generator) < 0.1
+    return ranking_metrics(to(items @ items.T), to(grades), OF_GRADES, levels=LEVELS, left_out=to(left_out))
+
+
+def over_batches(to: To, *, tied: bool) -> Any:
+    """The validation loop of one's own; the ranking is where the options say."""
+    device = to(torch.zeros(1)).device
+    metric = Retrieval(levels=LEVELS, metrics=NAMES, device=device)
+    for batch in torch.arange(N).split(16):
+        metric.update(to(embeddings(tied=tied)[batch]), to(labels()[batch]), to(batch))
+    return metric.compute()
+
+
+def nearest(to: To, *, tied: bool, size: int = N) -> Any:
+    items = to(embeddings(tied=tied, size=size))
+    return nearest_neighbors(items, items, 5, self_index=to(torch.arange(size)))
+
+
+def others(to: To, *, tied: bool) -> Any:
+    items = to(embeddings(tied=tied))
+    distances = class_distances(items, to(labels()[:, 1]))
+    return distances.intra, distances.inter, expand_queries(items, items, k=3)
+
+
+def batches(to: To, *, tied: bool) -> Any:
+    of = to(labels())
+    samplers = (
+        PKSampler(of, p=2, k=2),
+        HierarchicalPKSampler(of, p=2, k=2),
+        ClassBalanced(of, batch_size=4),
+    )
+    return [sampler.batch(1, step) for sampler in samplers for step in range(3)]
+
+
+def classified(to: To, *, tied: bool) -> Any:
+    """What is exported, as a module on the device."""
+    model = small_model()
+    vectors = embeddings(tied=False)
+    whitening = Whitening.fit(vectors, fitted_on="test", complete=True)
+    head = WhitenedHead(Classifier(vectors[:3], torch.zeros(3), None, "fine", ("a", "b", "c")), whitening)
+    module = ImageClassifier(ImageEmbedder(model), head).eval()
+    for part in module.modules():
+        for held in (part._parameters, part._buffers):
+            held.update({name: to(tensor.detach()) for name, tensor in held.items() if tensor is not None})
+    images = torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return [found.cpu() for found in module(to(images))]
+
+
+# And how often the host may wait for results, whatever N is: for every block, level and metric of a set.
+CASES: dict[str, tuple[Callable[..., Any], int]] = {
+    "evaluate": (evaluated, 28),
+    "a gallery": (against_a_gallery, 34),
+    "query expansion": (expanded, 30),
+    "judged": (judged, 10),
+    "scores": (ranked, 8),
+    "Retrieval": (over_batches, 36),
+    "neighbours": (nearest, 14),
+    "distances, expansion": (others, 20),
+    "samplers": (batches, 6),
+    "the exported module": (classified, 2),
+}
+WAITS = (*STALLS, "a copy from the device", "aten::index")
+
+
+def run(name: str, **options: Any) -> dict[str, Any]:
+    """What a case gives on both devices as lists, and how often the host waits for the GPU's results."""
+    try:
+        with computing_gpu() as gpu:
+            found = CASES[name][0](Tensor.cuda, **options)
+        expected = CASES[name][0](lambda tensor: tensor, **options)
+        waits = {told: count for told, count in gpu.waits.items() if told.startswith(WAITS)}
+        return {"found": listed(found), "expected": listed(expected), "waits": waits, "ran": gpu.ran}
+    except Exception:  # noqa: BLE001  # the test shows it
+        return {"fault": traceback.format_exc()}
+
+
+def listed(result: Any) -> list[float]:
+    if isinstance(result, dict):
+        return [number for value in result.values() for number in listed(value)]
+    if isinstance(result, list | tuple):
+        return [number for value in result for number in listed(value)]
+    return np.asarray(result, np.float64).reshape(-1).tolist()
+
+
+def refused() -> dict[str, str]:
+    """What a real GPU refuses is refused here too."""
+    told = {}
+    with computing_gpu():
+        here, there = torch.zeros(3), torch.zeros(3).cuda()
+        wrong = {
+            "sum": lambda: here + there,
+            "stack": lambda: torch.stack([here, there]),
+            "index": lambda: here[there.long()],
+            "numpy": there.numpy,
+        }
+        for name, operation in wrong.items():
+            try:
+                operation()
+            except (RuntimeError, TypeError) as error:
+                told[name] = str(error)
+    return told
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.test_on_a_gpu"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow  # a process of its own, with all cases
+@pytest.mark.parametrize("tied", [False, True], ids=["distinct", "tied"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_gpu_gives_what_the_cpu_gives_and_is_waited_for_seldom(name, tied, results):
+    result = results[f"{name}, {tied}"]
+    assert "fault" not in result, result["fault"]
+    assert result["expected"]
+    np.testing.assert_allclose(result["found"], result["expected"], rtol=1e-6, atol=1e-6)
+    assert sum(result["waits"].values()) <= CASES[name][1], result["waits"]
+    assert result["ran"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [False, True], ids=["distinct", "tied"])
+@pytest.mark.parametrize("name", ["evaluate", "neighbours"])
+def test_more_queries_of_one_block_do_not_wait_more_often(name, tied, results):
+    assert results[f"{name}, {tied}, more"]["waits"] == results[f"{name}, {tied}"]["waits"]
+
+
+@pytest.mark.slow
+def test_another_block_waits_nine_times_at_most(results):
+    once, four = (sum(results[name]["waits"].values()) for name in ("evaluate, True", "evaluate, True, four blocks"))
+    assert 0 < four - once <= 3 * 9  # counts, sums, and of the first items scores, grades, places and what ties
+
+
+@pytest.mark.slow
+def test_mixed_devices_are_refused(results):
+    assert set(results["refused"]) == {"sum", "stack", "index", "numpy"}
+
+
+if __name__ == "__main__":
+    found = {f"{name}, {tied}": run(name, tied=tied) for name in CASES for tied in (False, True)}
+    for tied in (False, True):
+        found |= {f"{name}, {tied}, more": run(name, tied=tied, size=3 * N) for name in ("evaluate", "neighbours")}
+    found["evaluate, True, four blocks"] = run("evaluate", tied=True, chunk_size=10)
+    print(json.dumps(found | {"refused": refused()}))
