@@ -118,8 +118,9 @@ def classified(to: To, *, tied: bool) -> Any:
     head = WhitenedHead(Classifier(vectors[:3], torch.zeros(3), None, "fine", ("a", "b", "c")), whitening)
     module = ImageClassifier(ImageEmbedder(model), head).eval()
     for part in module.modules():
-        for held in (part._parameters, part._buffers):
-            held.update({name: to(tensor.detach()) for name, tensor in held.items() if tensor is not None})
+        for name, tensor in [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]:
+            (part._buffers if name in part._buffers else part._parameters).pop(name)
+            setattr(part, name, to(tensor.detach()))
     images = torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         return [found.cpu() for found in module(to(images))]

@@ -467,8 +467,7 @@ def _equal_to(
     number, column = torch.nonzero(scores[chosen] == score[:, None], as_tuple=True)
     grade = grades[chosen[number], column].cpu().numpy()
     ends = np.searchsorted(number.cpu().numpy(), np.arange(1, len(rows)))
-    for row, *parts in zip(rows.tolist(), np.split(column.cpu().numpy(), ends), np.split(grade, ends), strict=True):
-        yield row, *parts
+    yield from zip(rows.tolist(), np.split(column.cpu().numpy(), ends), np.split(grade, ends), strict=True)
 
 
 # -- order statistics on the CPU --------------------------------------------------------------------------------------
