@@ -5,6 +5,7 @@ import mmap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,10 +62,11 @@ def check_not_shortened(table: Tensor | np.ndarray) -> None:
     Raises:
         InputError: its file is shorter than when it was opened.
     """
-    owner, name = table, "a memory-mapped file"
+    owner: Any = table
+    name = "a memory-mapped file"
     while isinstance(owner, np.ndarray):
         name, owner = getattr(owner, "filename", None) or name, owner.base
-    if isinstance(owner, mmap.mmap) and (size := int(owner.size())) < len(owner):
+    if isinstance(owner, mmap.mmap) and (size := owner.size()) < len(owner):
         raise InputError(
             f"{name}: {size} bytes, {len(owner)} when it was opened: it was written to meanwhile. Run it again when "
             "the file is finished; writers that rename a new file to its place do no harm."
