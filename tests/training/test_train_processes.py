@@ -14,7 +14,7 @@ import torch
 
 from hgld.evaluation.evaluate import EvaluationOptions
 from hgld.files import file_lock
-from hgld.training.checkpoint import find_checkpoint
+from hgld.training.checkpoint import find_checkpoint, read_checkpoint
 from hgld.training.config import save_config
 from hgld.training.evaluation import evaluate_trained, parse_task
 from hgld.training.inference.embedder import trained_embedder
@@ -157,6 +157,21 @@ def test_a_sharded_run_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(a
         result = together(config, data, out, *stop)
         assert result.returncode == 0, result.stderr
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+
+
+def test_an_overflow_in_the_share_of_one_process_skips_the_step_of_all(data, tmp_path, monkeypatch):
+    config = options(**QUICK | {"sharding": "fsdp", "ema": 0.9, "amp": "fp16", "evaluate_every": 0})
+    runs = {"reference": 2, "overflow": 3}
+    for name, step in runs.items():
+        if name == "overflow":
+            monkeypatch.setitem(ENVIRONMENT, "OVERFLOW", "3")
+        result = together(config, data, tmp_path / name, step)
+        assert result.returncode == 0, result.stderr
+    reference, overflow = (find_checkpoint(tmp_path / name, "last") for name in runs)
+    assert (reference.name, overflow.name) == ("step-00000002", "step-00000003")
+    assert same(weights(tmp_path / "reference"), weights(tmp_path / "overflow"))
+    scales = [read_checkpoint(found).state["scaler"]["scale"] for found in (reference, overflow)]
+    assert scales[1] == scales[0] / 2
 
 
 def test_two_processes_stream_over_http_what_one_reads_from_the_disk(data, tmp_path):
