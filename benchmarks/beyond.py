@@ -50,7 +50,7 @@ LOSSES: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {  # fiel
     "TreeSoftmax": ({"loss": "TreeSoftmax"}, _TEMPERATURE),
     "HXE": ({"loss": "HXE"}, _TEMPERATURE),
     "SoftLabels": ({"loss": "SoftLabels"}, _BETA),
-    "HierCos": ({"loss": "HierCos"}, _RATES | {"hiercos_alpha": (0.1, 1.0)}),
+    "HierCos": ({"loss": "HierCos"}, _TEMPERATURE),
     "EntailmentCones": ({"loss": "EntailmentCones"}, _TEMPERATURE),
     "HyperbolicPairs, levels": (
         {"loss": "HyperbolicPairs", "sum_levels": True},
@@ -258,7 +258,8 @@ def finals(runs: Runs, name: str, loss: str, split: str) -> tuple[dict[str, Any]
         return {}, []
     best, _ = max(known, key=lambda pair: pair[1]["values"]["H-AP"])
     rows = [runs.row(name, loss, best, pair, pair, split) for pair in range(runs.options.pairs)]
-    return best, [row for row in rows if row is not None]
+    sized = [row | {"sizes": pl.DataFrame(row["classes"]).select("label", "len")} for row in rows if row is not None]
+    return best, sized
 
 
 def table(runs: Runs, split: str) -> Iterator[str]:

@@ -68,14 +68,15 @@ class HierCos(NodeProxyLoss):
     proportion to ``exp(2 / h)`` for the node of height h, the finest's being 1. The one-hot vector is the item's node.
 
     Written after the authors' published code; the paper was not at hand, so none of its equations is named. Of hgld:
-    the map is linear, from the unit embedding, and a parameter of the loss (theirs is a residual module of the
-    network). Retrieval is by the embedding before the map, whose dimension need not reach the number of nodes. Levels
-    at which a class is unknown are left out of t and of the sum.
+    the map is linear, from the unit embedding over a temperature, which gives z room from the start, and a parameter of
+    the loss (theirs is a residual module of the network). Retrieval is by the embedding before the map, whose dimension
+    need not reach the number of nodes. Levels at which a class is unknown are left out of t and of the sum.
 
     Args:
         hierarchy: see :class:`NodeProxyLoss`.
         dim: see there.
-        alpha: weight of the second term.
+        temperature: by which the coordinates are divided.
+        alpha: weight of the second term (0.1 in the authors' scripts).
         reduction: see :class:`~hgld.losses.proxies.ProxyLoss`.
 
     Attributes:
@@ -83,16 +84,25 @@ class HierCos(NodeProxyLoss):
         ancestors: (A, D) its rows for the others.
 
     Raises:
-        ConfigError: an alpha that is not a finite number >= 0, or sizes below 1.
+        ConfigError: a temperature that is not positive, an alpha that is not a finite number >= 0, or sizes below 1.
     """
 
     heights: Tensor
     starts: Tensor
 
-    def __init__(self, hierarchy: Hierarchy, dim: int, alpha: float = 0.1, *, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self,
+        hierarchy: Hierarchy,
+        dim: int,
+        temperature: float = 0.05,
+        alpha: float = 0.1,
+        *,
+        reduction: Reduction = "mean",
+    ) -> None:
         super().__init__(hierarchy, dim, reduction=reduction)
-        if not 0 <= alpha < math.inf:
-            raise ConfigError(f"alpha is {alpha}; expected a finite number >= 0.")
+        if not 0 < temperature < math.inf or not 0 <= alpha < math.inf:
+            raise ConfigError(f"temperature is {temperature} and alpha {alpha}; expected finite numbers > 0 and >= 0.")
+        self.temperature = temperature
         self.alpha = alpha
         sizes = torch.tensor((0, *self.num_classes[:-1]))
         self.register_buffer("starts", sizes.cumsum(0), persistent=False)  # of the levels among the nodes
@@ -101,7 +111,7 @@ class HierCos(NodeProxyLoss):
     def coordinates(self, embeddings: Tensor) -> Tensor:
         """Return (B, N) float32 or float64: (B, D) embeddings in the space of the nodes, level by level."""
         nodes = self.nodes()
-        return similarity(embeddings, nodes) * nodes.norm(dim=1)
+        return similarity(embeddings, nodes) * nodes.norm(dim=1) / self.temperature
 
     def item_losses(self, embeddings: Tensor, targets: Tensor) -> Tensor:
         sizes, own = self.coordinates(embeddings).abs(), self.classes[targets]
@@ -118,7 +128,7 @@ class HierCos(NodeProxyLoss):
         return total
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, alpha={self.alpha}"
+        return f"{super().extra_repr()}, temperature={self.temperature}, alpha={self.alpha}"
 
 
 class EntailmentCones(NodeProxyLoss):

@@ -77,7 +77,7 @@ LOSSES: Mapping[str, LossEntry] = {
     "TreeSoftmax": LossEntry("tree_proxies", "proxies", _PROXY | _same(level_weights="proxy_levels"), learns=True),
     "HXE": LossEntry("tree_proxies", "proxies", _PROXY | _same(alpha="hxe_alpha"), learns=True),
     "SoftLabels": LossEntry("tree_proxies", "proxies", _PROXY | _same(beta="soft_beta"), learns=True),
-    "HierCos": LossEntry("node_proxies", "nodes", _same(alpha="hiercos_alpha"), learns=True),
+    "HierCos": LossEntry("node_proxies", "nodes", _PROXY | _same(alpha="hiercos_alpha"), learns=True),
     "EntailmentCones": LossEntry("node_proxies", "nodes", _CONES, learns=True),
     "Triplet": LossEntry("pairs", "pairs", _same("margin") | _LEVEL),
     "Contrastive": LossEntry("pairs", "pairs", _same("margin", variant="contrastive") | _LEVEL),

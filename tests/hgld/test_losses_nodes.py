@@ -23,7 +23,7 @@ TREE = Hierarchy(
 )
 DIM = 6
 MAKE: dict[str, Callable[..., NodeProxyLoss]] = {
-    "HierCos": lambda **options: HierCos(TREE, DIM, 0.3, **options),
+    "HierCos": lambda **options: HierCos(TREE, DIM, 0.2, 0.3, **options),
     "EntailmentCones": lambda **options: EntailmentCones(TREE, DIM, 0.5, 0.7, 1.5, **options),
 }
 
@@ -32,7 +32,8 @@ def twin_of(loss: NodeProxyLoss, embedding: torch.Tensor, label: int, nodes: tor
     rows = [list(part) for part in nodes.split(loss.num_classes)]
     path = loss.classes[label].tolist()
     if isinstance(loss, HierCos):
-        return reference_losses.hier_cos_loss(embedding, rows, path, loss.alpha)
+        scaled = [[row / loss.temperature for row in level] for level in rows]
+        return reference_losses.hier_cos_loss(embedding, scaled, path, loss.alpha)
     assert isinstance(loss, EntailmentCones)
     return reference_losses.entailment_loss(embedding, rows, path, loss.temperature, loss.weight, loss.radius)
 
@@ -117,7 +118,7 @@ def test_hier_cos_charges_less_for_a_class_that_shares_axes(sizes, alpha):
     tree = Hierarchy.from_columns(
         {"s": ["coyote", "fox", "lynx", "oak"], "f": ["dog", "dog", "feline", "tree"], "k": [*3 * ["animal"], "plant"]}
     )
-    loss = HierCos(tree, 9, alpha).double()  # as many dimensions as nodes: the embedding is z
+    loss = HierCos(tree, 9, 1.0, alpha).double()  # as many dimensions as nodes: the embedding is z
     loss.proxies.data, loss.ancestors.data = 10 * torch.eye(9).double()[:4], 10 * torch.eye(9).double()[4:]
     places = torch.zeros(4, 9, dtype=torch.float64)
     for label, path in enumerate(loss.classes + loss.starts):
@@ -153,6 +154,7 @@ def test_a_class_that_moves_outwards_narrows_its_cone(cosine, near, farther):
 
 def test_wrong_options_are_refused():
     refused: tuple[tuple[Callable[..., object], dict[str, Any]], ...] = (
+        (HierCos, {"temperature": 0.0}),
         (HierCos, {"alpha": -0.1}),
         (HierCos, {"alpha": math.inf}),
         (EntailmentCones, {"temperature": 0.0}),
