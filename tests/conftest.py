@@ -1,4 +1,4 @@
-"""Session-wide set-up: one cache of compiled kernels, one thread a worker, Ctrl-C, optional real data, hypothesis."""
+"""Session-wide set-up: one cache of compiled kernels, one thread a worker, signals, optional real data, hypothesis."""
 
 import atexit
 import gc
@@ -74,11 +74,13 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def heeded_ctrl_c() -> Iterator[None]:
-    """Ctrl-C is heeded, here and by what the tests start: a shell's background jobs begin with it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def heeded_signals() -> Iterator[None]:
+    """Let processes heed Ctrl-C and hangups where the tests run in the background or by nohup, which ignore them."""
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
