@@ -404,6 +404,7 @@ def _publish(out: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any]
     try:
         if read_provenance(out) != record or not _intact(out, record["outputs"]):
             _replace(out, made, record)
+        (out / _REPLACING).unlink(missing_ok=True)
     except OSError as error:
         raise StorageError(
             f"cannot write the results to {out}: {error.strerror or error}. Free space, then run the same command "
@@ -417,7 +418,7 @@ def _intact(out: Path, outputs: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> None:
-    """Replace the files one by one, ``provenance.json`` last; until then a list names all files that may be stale."""
+    """Replace the files one by one, ``provenance.json`` last; a list, which stays, names what may be stale."""
     listed = sorted(_listed(out) | set(made))
     write_atomic(out / _REPLACING, json_text(listed))
     (out / PROVENANCE).unlink(missing_ok=True)
@@ -427,7 +428,6 @@ def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> 
     for name in set(listed) - set(made):
         (out / name).unlink(missing_ok=True)
     write_atomic(out / PROVENANCE, json_text(record))
-    (out / _REPLACING).unlink()
 
 
 def _listed(out: Path) -> set[str]:
