@@ -123,8 +123,7 @@ def write_folder(path: Path, fill: Callable[[Path], _Made], *, racing: bool = Fa
 def _fill_folder(path: Path, aside: Path, fill: Callable[[Path], _Made], *, flush: bool) -> _Made:
     before = aside.with_name(f"{aside.name.removesuffix(PART)}.before{PART}")
     try:
-        for left in (aside, before):
-            shutil.rmtree(left, ignore_errors=True)
+        _remove(aside, before)
         fault_point(f"make {path.name}")
         aside.mkdir(parents=True)
         made = fill(aside)
@@ -134,9 +133,17 @@ def _fill_folder(path: Path, aside: Path, fill: Callable[[Path], _Made], *, flus
         sync(path.parent)
     finally:
         fault_point(f"remove {aside.name}")
-        for left in (aside, before):
-            shutil.rmtree(left, ignore_errors=True)
+        try:
+            _remove(aside, before)
+        except BaseException:  # Ctrl-C comes once: what it interrupted is brought to its end
+            _remove(aside, before)
+            raise
     return made
+
+
+def _remove(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _flush(folder: Path) -> None:
