@@ -43,7 +43,7 @@ ENVIRONMENT = {
 
 @dataclass
 class Record:
-    """What stages took, kept in a file after each attempt.
+    """Costs of the stages, kept in a file after each attempt.
 
     Attributes:
         path: of the file.

@@ -33,7 +33,7 @@ READS = ("/api/state", "/api/queue", "/api/team", "/api/names", "/api/groups", "
 
 @dataclass
 class Found:
-    """What the clients saw: answers by status, seconds of each, and confirmed changes by the revision they made."""
+    """Observations of the clients: answers by status, seconds of each, confirmed changes by the revision they made."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)

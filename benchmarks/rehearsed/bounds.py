@@ -1,4 +1,4 @@
-"""What can be measured of scale 1 without its images: lists, tables and embeddings of full counts, each command alone.
+"""Measurements of scale 1 without its images: lists, tables and embeddings of full counts, each command alone.
 
     PYTHONPATH=.:benchmarks python -m rehearsed.bounds --out DIR [--scale 1.0] [--only plan,open,evaluate]
 

@@ -22,7 +22,7 @@ _MARK = "HGLD_REHEARSAL"
 
 @dataclass
 class Spent:
-    """What commands took, in all.
+    """Time, memory and bytes that commands took, in all.
 
     Attributes:
         wall: seconds.

@@ -1,4 +1,4 @@
-"""What a person waits for: until a dataset is open, an epoch's batches are planned, the review page is there.
+"""Seconds that a person waits: until a dataset is open, an epoch's batches are planned, the review page is there.
 
 ``python -m rehearsed.opening dataset DIR`` and ``python -m rehearsed.opening page BUILD`` print seconds as JSON.
 """

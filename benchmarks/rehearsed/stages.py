@@ -36,7 +36,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Of the servers: the release's owners, the wikis, and the chain's own folder."""
+    """Addresses of the servers: the release's owners, the wikis, and the chain's own folder."""
 
     release: str
     wikis: str

@@ -80,7 +80,7 @@ class Landmarks:
 
     @property
     def labelled(self) -> np.ndarray:
-        """Whether the published rule gives a landmark labels: one name."""
+        """Mask of the landmarks that the published rule gives labels: those with one name."""
         return (self.name >= 0) & (self.second < 0)
 
 

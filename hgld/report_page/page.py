@@ -88,7 +88,7 @@ PLOTS: Mapping[str, str] = {
         "the confidence know its mistakes."
     ),
 }
-"""What the page's plots show, by the term that each is drawn with."""
+"""Meanings of the page's plots, by the term that each is drawn with."""
 
 
 def glossary(metrics: Iterable[str], plots: Iterable[str] = ()) -> list[tuple[str, str]]:
