@@ -22,6 +22,8 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from hgld.terminal import printable
+
 _MOST_FOREIGN = 200  # characters of a value from outside that a message shows
 _OBJECT = re.compile(r"<([\w.]+)[^<>]* at 0x[0-9a-fA-F]+>")  # another text in every run
 
@@ -62,14 +64,7 @@ class HgldError(Exception):
     """
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(_printable(one) if isinstance(one, str) else one for one in args))
-
-
-def _printable(text: str) -> str:
-    """Escape what cannot be printed, line ends apart."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+        super().__init__(*(printable(one) if isinstance(one, str) else one for one in args))
 
 
 class InputError(HgldError, ValueError):

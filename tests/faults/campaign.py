@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from hgld.errors import HgldError
 from hgld.pipelines import executor
+from hgld.terminal import printable
 from tests.faults.mutators import mutate
 from tests.faults.readers import READERS
 
@@ -117,7 +118,7 @@ def judge(reader: str, folder: Path) -> tuple[str, str]:
             READERS[reader].read(folder)
     except HgldError as error:
         said = str(error)
-        if len(said) > MOST_MESSAGE or " at 0x" in said or not said.isprintable():
+        if len(said) > MOST_MESSAGE or " at 0x" in said or "\n" in said or said != printable(said):
             return "message", f"message of {len(said)} characters: {said[:300]!r}"
         verdict, detail = "refused", said[:200]
     except BaseException as error:  # noqa: BLE001  # a panic of polars is no Exception
