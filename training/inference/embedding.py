@@ -341,22 +341,43 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
     write = writer_of(path)
     if len(embeddings) != len(dataset):
         raise InputError(f"{len(embeddings)} embeddings of {dataset!r}; expected one an item.")
+    write_together(
+        path,
+        rows=lambda aside: write(aside, embeddings.contiguous(), dataset),
+        items=item_table(dataset).write_parquet,
+        faults=_fault_table(faults),
+    )
+
+
+def write_together(
+    path: Path, *, rows: Callable[[Path], object], items: Callable[[Path], object], faults: pl.DataFrame
+) -> None:
+    """Write embeddings and the tables beside them: all files whole, or as they were before.
+
+    Args:
+        path: of the embeddings; its folder is made.
+        rows: writes the embeddings to the file it is given.
+        items: the same of :func:`labels_file`.
+        faults: of :func:`faults_file`, which does not exist if there are none.
+
+    Raises:
+        StorageError: the disk is full or not writable.
+    """
     files = (path, labels_file(path), faults_file(path))
     aside = [aside_of(file) for file in files]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(lock_of(path), keep=False):
             try:
-                write(aside[0], embeddings.contiguous(), dataset)
-                item_table(dataset).write_parquet(aside[1])
-                _fault_table(faults).write_csv(aside[2])
+                for write, part in zip((rows, items, faults.write_csv), aside, strict=True):
+                    write(part)
                 for part, file in zip(aside, files, strict=True):
                     put_in_place(part, file)
             except BaseException:
                 for part in aside:
                     part.unlink(missing_ok=True)
                 raise
-            if not faults:
+            if not len(faults):
                 files[2].unlink()
     except (OSError, SafetensorError, *POLARS_FAULTS) as error:
         reason = getattr(error, "strerror", None) or error

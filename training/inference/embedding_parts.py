@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hgld.data.dataset import ShardDataset
-from hgld.data.tables import POLARS_FAULTS
 from hgld.distributed import from_main
-from hgld.errors import ConfigError, InputError, StorageError
+from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress
-from hgld.files import aside_of, file_lock, lock_of, put_in_place, write_atomic
+from hgld.files import write_atomic
 from hgld.training.inference.embedder import Embedder
-from hgld.training.inference.embedding import faults_file, labels_file, write_embeddings
+from hgld.training.inference.embedding import faults_file, labels_file, write_embeddings, write_together
 from hgld.training.inference.search_index import embedding_facts
 
 _ROWS_AT_ONCE = 1 << 16
@@ -116,28 +116,19 @@ class EmbeddingParts:
         shape = (sum(shape[0] for shape in shapes), shapes[0][1])
         faults = [_faults(file, one["first"]) for file, one in zip(files, known, strict=True)]
         named = pl.concat(faults)
-        targets = [self.out, labels_file(self.out), faults_file(self.out)]
-        aside = [aside_of(target) for target in targets]
-        try:
-            with file_lock(lock_of(self.out), keep=False):
-                _join_rows(files, aside[0], shape)
-                pl.concat([pl.read_parquet(labels_file(file)) for file in files]).write_parquet(aside[1])
-                named.write_csv(aside[2])
-                for part, target in zip(aside, targets, strict=True):
-                    put_in_place(part, target)
-                if not len(named):
-                    targets[2].unlink()
-        except (OSError, *POLARS_FAULTS) as error:
-            for part in aside:
-                part.unlink(missing_ok=True)
-            raise StorageError(f"cannot write {self.out} ({error}). Free space or write elsewhere.") from error
+        write_together(
+            self.out,
+            rows=partial(_join_rows, files, shape=shape),
+            items=lambda aside: pl.concat([pl.read_parquet(labels_file(file)) for file in files]).write_parquet(aside),
+            faults=named,
+        )
         for file in files:
             for part in (_facts_file(file), faults_file(file), labels_file(file), file):
                 part.unlink(missing_ok=True)
         return JoinedEmbeddings(shape, len(named))
 
 
-def _join_rows(files: Sequence[Path], out: Path, shape: tuple[int, int]) -> None:
+def _join_rows(files: Sequence[Path], out: Path, *, shape: tuple[int, int]) -> None:
     """Write the rows of files behind one another; not by a memory map, where a full disk would end the process."""
     with open(out, "wb") as joined:
         header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
