@@ -46,31 +46,32 @@ class ConvertedItem:
     verdict: Verdict | None
 
 
+@dataclass(frozen=True)
+class Conversion:
+    """A dataset as a format takes it.
+
+    Attributes:
+        hierarchy: of the items.
+        items: read once; with ``at`` None each picture lies in ``data`` of the folder before its item comes.
+        verdicts: of people; None where none were given.
+        at: where the pictures lie elsewhere, as the tool takes it.
+        facts: about the dataset, JSON-ready.
+        boxes: whether some items may be parts of their pictures.
+    """
+
+    hierarchy: Hierarchy
+    items: Iterator[ConvertedItem]
+    verdicts: Verdicts | None
+    at: str | None
+    facts: Mapping[str, Any]
+    boxes: bool
+
+
 class Format(Protocol):
     """The writer of a tool's files: a module with this function."""
 
-    def write(
-        self,
-        folder: Path,
-        hierarchy: Hierarchy,
-        verdicts: Verdicts | None,
-        items: Iterator[ConvertedItem],
-        at: str | None,
-        facts: Mapping[str, Any],
-        *,
-        boxes: bool,
-    ) -> None:
-        """Write the files.
-
-        Args:
-            folder: empty but for the pictures, which appear in ``data`` as ``items`` is read, where ``at`` is None.
-            hierarchy: of the items.
-            verdicts: of people; None where none were given.
-            items: read once.
-            at: where the pictures lie elsewhere, as the tool takes it.
-            facts: about the dataset, JSON-ready.
-            boxes: whether some items may be parts of their pictures.
-        """
+    def write(self, folder: Path, conversion: Conversion) -> None:
+        """Write the files into a folder that is empty but for the pictures."""
 
 
 FORMATS: Mapping[str, Format] = {"fiftyone": fiftyone, "label-studio": label_studio}
@@ -132,7 +133,7 @@ def convert(
 
     def fill(folder: Path) -> None:
         reading = items.read(folder / PICTURES if at is None else None)
-        FORMATS[kind].write(folder, dataset.hierarchy, verdicts, reading, at, facts, boxes=boxes)
+        FORMATS[kind].write(folder, Conversion(dataset.hierarchy, reading, verdicts, at, facts, boxes))
         (folder / _MARK).touch()
 
     write_folder(out, fill, flush=False)

@@ -7,16 +7,13 @@ Their layout is the one without a version, which every release reads and upgrade
 import json
 import mimetypes
 import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hgld.errors import ConfigError, quoted
-from hgld.hierarchy import Hierarchy
-from hgld.pipelines.conversion.reviewed import Verdicts
 
 if TYPE_CHECKING:
-    from hgld.pipelines.conversion.convert import ConvertedItem
+    from hgld.pipelines.conversion.convert import Conversion, ConvertedItem
 
 _TAKEN = {"id", "filepath", "tags", "metadata", "media_type", "created_at", "last_modified_at", "key", "box"}
 _TAKEN |= {"decided_by"}
@@ -26,16 +23,7 @@ _CLASS = "fiftyone.core.fields.EmbeddedDocumentField(fiftyone.core.labels.Classi
 _BOX = "fiftyone.core.fields.EmbeddedDocumentField(fiftyone.core.labels.Detection)"
 
 
-def write(
-    folder: Path,
-    hierarchy: Hierarchy,
-    verdicts: Verdicts | None,
-    items: "Iterator[ConvertedItem]",
-    at: str | None,
-    facts: Mapping[str, Any],
-    *,
-    boxes: bool,
-) -> None:
+def write(folder: Path, conversion: "Conversion") -> None:
     """Write ``samples.json`` and ``metadata.json``, see :class:`hgld.pipelines.conversion.convert.Format`.
 
     Fields: the key, one classification a level, after decisions ``reviewed_LEVEL`` (of the finest level where it
@@ -45,19 +33,20 @@ def write(
     Raises:
         ConfigError: two levels whose names make one field, or pictures that do not lie on a disk.
     """
+    at, facts = conversion.at, conversion.facts
     if at is not None and "://" in at:
         raise ConfigError(f"{quoted(at)} is an address, and FiftyOne reads pictures from a disk: name a folder.")
     pictures = Path("data") if at is None else Path(at).absolute()
-    fields = field_names(hierarchy.levels)
-    info = {**facts, "fields": dict(zip(hierarchy.levels, fields, strict=True))}
-    declared = {"key": _TEXT, **dict.fromkeys(fields, _CLASS), **({"box": _BOX} if boxes else {})}
-    if verdicts is not None:
+    fields = field_names(conversion.hierarchy.levels)
+    info = {**facts, "fields": dict(zip(conversion.hierarchy.levels, fields, strict=True))}
+    declared = {"key": _TEXT, **dict.fromkeys(fields, _CLASS), **({"box": _BOX} if conversion.boxes else {})}
+    if conversion.verdicts is not None:
         declared |= {"decided_by": _TEXT, **{f"reviewed_{field}": _CLASS for field in fields}}
     metadata = {"name": facts["name"], "media_type": "image", "sample_fields": declared, "info": info}
     (folder / "metadata.json").write_text(json.dumps(metadata, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     with open(folder / "samples.json", "w", encoding="utf-8") as file:
         file.write('{"samples": [')
-        for number, item in enumerate(items):
+        for number, item in enumerate(conversion.items):
             file.write(",\n" if number else "\n")
             json.dump(_sample(item, fields, pictures), file, ensure_ascii=False)
         file.write("\n]}\n")

@@ -6,7 +6,7 @@ prediction of every task, what people decided an annotation.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -17,7 +17,7 @@ from hgld.hierarchy import Hierarchy
 from hgld.pipelines.conversion.reviewed import Verdicts
 
 if TYPE_CHECKING:
-    from hgld.pipelines.conversion.convert import ConvertedItem
+    from hgld.pipelines.conversion.convert import Conversion, ConvertedItem
 
 MOST_CHOICES = 20_000  # of a taxonomy that a browser still opens
 _TASKS_A_FILE = 20_000
@@ -27,26 +27,18 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 Tree = dict[str, "Tree"]
 
 
-def write(
-    folder: Path,
-    hierarchy: Hierarchy,
-    verdicts: Verdicts | None,
-    items: "Iterator[ConvertedItem]",
-    at: str | None,
-    facts: Mapping[str, Any],
-    *,
-    boxes: bool,  # not told: a taxonomy is of whole pictures
-) -> None:
-    """Write ``config.xml`` and the tasks, see :class:`hgld.pipelines.conversion.convert.Format`.
+def write(folder: Path, conversion: "Conversion") -> None:
+    """Write ``config.xml`` and the tasks, see :class:`hgld.pipelines.conversion.convert.Format`; boxes are not told.
 
     Raises:
         ConfigError: more classes than a browser shows.
     """
-    (folder / "config.xml").write_text(config(hierarchy, verdicts), encoding="utf-8")
-    model = f"hgld: labels of {facts['name']}"
+    (folder / "config.xml").write_text(config(conversion.hierarchy, conversion.verdicts), encoding="utf-8")
+    model = f"hgld: labels of {conversion.facts['name']}"
     tasks, number = [], 0
-    for item in items:
-        tasks.append(_task(item, _LOCAL if at is None else at, model))
+    at = _LOCAL if conversion.at is None else conversion.at
+    for item in conversion.items:
+        tasks.append(_task(item, at, model))
         if len(tasks) == _TASKS_A_FILE:
             _write_tasks(folder, number, tasks)
             tasks, number = [], number + 1
