@@ -138,9 +138,10 @@ def _scatter(places: np.ndarray, labels: np.ndarray, name_of: Callable[[int], st
     def draw(axes: "Axes") -> None:
         size, entries = float(np.clip(4000 / len(places), 8, 34)), []
         parts = _parts(labels)
-        for series, (label, dots) in enumerate(parts, -(parts[0][0] < 0)):
-            look = {"color": OTHERS, "alpha": 0.6} if label < 0 else {"color": SERIES[series]}
-            artist = axes.scatter(*places[dots].T, s=size, linewidths=0, gid=f"{DOTS}-{series}", **look)
+        colors = iter(SERIES)
+        for number, (label, dots) in enumerate(parts):
+            look = {"color": OTHERS, "alpha": 0.6} if label < 0 else {"color": next(colors)}
+            artist = axes.scatter(*places[dots].T, s=size, linewidths=0, gid=f"{DOTS}-{number}", **look)
             entries.append((artist, "others" if label < 0 else clean(name_of(label), 22)))
         axes.set_axis_off()
         columns = legend_columns([name for _, name in entries])

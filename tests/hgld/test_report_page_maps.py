@@ -1,6 +1,7 @@
 """Legends of the report's maps: as many columns as fit, so that no name is cut off."""
 
 import re
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -63,6 +64,9 @@ def test_every_dot_of_a_map_has_its_own_name(monkeypatch, named):
 
 
 def _places(drawn):
-    """The horizontal places of a map's dots, in the order in which its page has them."""
+    """The horizontal places of a map's dots, in the order in which its page has them; its script knows their ids."""
+    script = (Path(embedding_map.__file__).parent / "templates" / "maps.js").read_text(encoding="utf-8")
+    known = re.compile(script.partition(".filter((use) => /")[2].partition("/.test(")[0])
+    assert all(known.search(name) for name in re.findall(rf'id="([^"]*-{DOTS}-[^"]*)"', str(drawn.svg)))
     groups = str(drawn.svg).split(f'id="{drawn.name}-{DOTS}-')[1:]
     return [float(x) for group in groups for x in re.findall(r'<use [^>]*x="([^"]+)"', group.split("legend_1")[0])]
