@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from hgld.losses.metric_learning import MetricLearningLoss as MetricLearningLoss
     from hgld.losses.metric_learning import wrap as wrap
     from hgld.losses.mixup import SiMix as SiMix
-    from hgld.losses.node_proxies import EntailmentCones as EntailmentCones
-    from hgld.losses.node_proxies import HierCos as HierCos
     from hgld.losses.pairs import CalibrationLoss as CalibrationLoss
     from hgld.losses.pairs import Contrastive as Contrastive
     from hgld.losses.pairs import Margin as Margin
@@ -54,6 +52,8 @@ if TYPE_CHECKING:
     from hgld.losses.surrogate_losses import ndcg_loss as ndcg_loss
     from hgld.losses.surrogate_losses import recall_loss as recall_loss
     from hgld.losses.tree_proxies import HXE as HXE
+    from hgld.losses.tree_proxies import EntailmentCones as EntailmentCones
+    from hgld.losses.tree_proxies import HierCos as HierCos
     from hgld.losses.tree_proxies import SoftLabels as SoftLabels
     from hgld.losses.tree_proxies import TreeSoftmax as TreeSoftmax
 

@@ -15,12 +15,11 @@ from hgld.losses.hyperbolic import HyperbolicPairs
 from hgld.losses.level_weights import LevelWeighted
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.mixup import SiMix
-from hgld.losses.node_proxies import EntailmentCones, HierCos
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Triplet
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import inner_products
 from hgld.losses.surrogate_losses import SmoothRecall, SupHAP
-from hgld.losses.tree_proxies import HXE, SoftLabels, TreeSoftmax
+from hgld.losses.tree_proxies import HXE, EntailmentCones, HierCos, SoftLabels, TreeSoftmax
 
 DIM = 6
 LABELS = torch.stack([torch.arange(16) // 4, torch.arange(16) // 8], dim=1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError, InputError
-from hgld.losses.node_proxies import EntailmentCones, HierCos, NodeProxyLoss
+from hgld.losses.tree_proxies import EntailmentCones, HierCos, NodeProxyLoss
 from tests import reference_losses
 
 SPECIES, FAMILIES, KINGDOMS = ("fox", "wolf", "cat", "lynx", "oak"), ("dog", "feline", "tree"), ("animal", "plant")

@@ -9,12 +9,11 @@ from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.blackbox_ap import BlackboxAP
 from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, Composition, RODRecall
 from hgld.losses.hyperbolic import HyperbolicPairs
-from hgld.losses.node_proxies import EntailmentCones, HierCos
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
 from hgld.losses.pnp import PNP
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.surrogate_losses import SmoothAP, SmoothHAP, SmoothRecall, SupAP, SupHAP, SupNDCG, SupRecall
-from hgld.losses.tree_proxies import HXE, SoftLabels, TreeSoftmax
+from hgld.losses.tree_proxies import HXE, EntailmentCones, HierCos, SoftLabels, TreeSoftmax
 
 DIM, CLASSES = 6, 8
 FINE = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, -1, 4, 5, 5, 6, 7])

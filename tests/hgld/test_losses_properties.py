@@ -15,13 +15,12 @@ from hgld.losses.hyperbolic import HyperbolicPairs
 from hgld.losses.level_weights import LevelWeighted
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.mixup import SiMix
-from hgld.losses.node_proxies import EntailmentCones, HierCos
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
 from hgld.losses.pnp import PNP, Variant
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import similarity
 from hgld.losses.surrogate_losses import SmoothAP, SupAP
-from hgld.losses.tree_proxies import HXE, SoftLabels, TreeSoftmax
+from hgld.losses.tree_proxies import HXE, EntailmentCones, HierCos, SoftLabels, TreeSoftmax
 
 DIM = 8
 TREE = Hierarchy.from_labels(torch.tensor([[i, i // 4] for i in range(16)]).numpy(), ("fine", "coarse"))
