@@ -17,8 +17,9 @@ table.
 One set after the other: first its searches, then pair by pair all losses, so that what is there can be compared. Each
 finished run is a line of benchmarks/results/quality.jsonl (--results) with the digest of its split and of its config,
 as far as that is not hgld's default. Stopped anywhere, the same call goes on, in the middle of a run too; --table only
-prints what is there. WORK/curves-SET.svg shows H-AP on val over the steps. A run takes some 2 minutes of a core
-(--steps 1000) and its start as long, the whole some 6 core-hours.
+prints what is there, --searches stops before the runs that see test. Newer kinds of losses come in by --losses.
+WORK/curves-SET.svg shows H-AP on val over the steps. A run takes some 2 minutes of a core (--steps 1000) and its start
+as long, the whole some 6 core-hours.
 """
 
 import argparse
@@ -64,6 +65,14 @@ SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # f
     "RODNDCG": ({"loss": "RODNDCG"}, _PROXIES),
     "HAPPIER": ({"loss": "HAPPIER"}, _PROXIES),
     "HAPPIER_F": ({"loss": "HAPPIER", "alpha": 3.0}, _PROXIES),
+}
+EIGHT = tuple(SEARCHED)  # of the tables
+SEARCHED |= {  # others, for --losses: kinds that beyond.py tries with heads
+    "HAPPIER, tree": ({"loss": "HAPPIER", "decomposability": "tree"}, _PROXIES),
+    "HAPPIER, memory": ({"loss": "HAPPIER", "memory": 2048, "memory_from_epoch": 0}, _PROXIES),
+    "HAPPIER, virtual items": ({"loss": "HAPPIER", "simix": True}, _PROXIES),
+    "NormSoftmax, levels": ({"loss": "NormSoftmax", "sum_levels": True}, _PROXIES),
+    "EntailmentCones": ({"loss": "EntailmentCones"}, _PROXIES),
 }
 FINE_ONLY = ("SmoothAP", "NormSoftmax", "Triplet", "ROADMAP")
 CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}  # between the published ones of 3 levels, which end at the same two
@@ -374,6 +383,19 @@ def tables(found: Rows, name: str, chosen: Mapping[str, Mapping[str, Any]]) -> I
         yield f"\nchosen on val for {loss}: {', '.join(f'{key} {value:g}' for key, value in picked.items())}"
 
 
+def search_table(options: argparse.Namespace, name: str) -> Iterator[str]:
+    """Return a table of the searches of a set: one run a setting, so that differences of a point may be chance."""
+    rows, jobs = finished(options.results), searches(options, name)
+    yield f"\n{name}: {JUDGE} on val after {options.steps // 4} steps, per cent\n"
+    yield "| loss | best | mean of the settings | CPU s |\n|---|---|---|---|"
+    for loss, fields in choices(options, name).items():
+        of_loss = [rows[tuple(job.key.values())] for job in jobs if job.loss == loss]
+        worth, seconds = ([row[key] for row in of_loss] for key in ("val", "processor_seconds"))
+        picked = ", ".join(f"{key} {value:g}" for key, value in fields.items() if key not in SEARCHED[loss][0])
+        means = f"{100 * statistics.mean(worth):.1f} | {statistics.mean(seconds):.0f}"
+        yield f"| {loss} | {100 * max(worth):.1f} ({picked}) | {means} |"
+
+
 def draw_curves(found: Rows, losses: Sequence[str], name: str, path: Path) -> None:
     """Draw H-AP on val over the steps of every run of a set: flat ends are converged runs."""
     from matplotlib.figure import Figure
@@ -396,11 +418,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--results", type=Path, default=RESULTS, help="a line a finished run")
     parser.add_argument("--sets", nargs="+", choices=LEVELS, default=list(LEVELS))
-    parser.add_argument("--losses", nargs="+", choices=SEARCHED, default=list(SEARCHED))
+    parser.add_argument("--losses", nargs="+", choices=SEARCHED, default=EIGHT)
     parser.add_argument("--pairs", type=int, default=5, help="pairs of class split and seed")
     parser.add_argument("--steps", type=int, default=1000, help="of a run; a quarter of them in the search")
     parser.add_argument("--settings", type=int, default=8, help="that are searched for every loss and set, 8 at most")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, a core each")
+    parser.add_argument("--searches", action="store_true", help="search alone, on val; print the best of every loss")
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
     options = parser.parse_args()
     print(
@@ -410,9 +433,13 @@ def main() -> None:
     for name in options.sets:
         if not options.table:
             starts = [start(options, name, pair) for pair in range(options.pairs)]
-            for jobs in (starts[:1], searches(options, name), starts):
+            for jobs in (starts[:1], searches(options, name), () if options.searches else starts):
                 run(jobs, options.results, options.jobs)
-            run(finals(options, name), options.results, options.jobs)  # of what the searches have chosen
+            if not options.searches:
+                run(finals(options, name), options.results, options.jobs)  # of what the searches have chosen
+        if options.searches:
+            print("\n".join(search_table(options, name)))
+            continue
         found = collect(finals(options, name), options.results)
         if found:
             draw_curves(found, options.losses, name, options.work / f"curves-{name}.svg")
