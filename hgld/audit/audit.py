@@ -19,6 +19,8 @@ from hgld.hierarchy import Hierarchy
 
 TRAIN = "train"
 _CANDIDATES = 5  # possible copies of an image that are looked at
+_MADE = 200  # copies that are made to see how much copies are alike
+_LOST = 0.01  # share of them that a pair is less alike than: no copy
 _FEWEST_ITEMS = 20
 
 
@@ -32,6 +34,8 @@ class Pictures(Protocol):
     def nearest(self, queries: np.ndarray, references: np.ndarray, k: int) -> np.ndarray: ...
 
     def alike(self, pairs: np.ndarray) -> np.ndarray: ...
+
+    def of_copies(self, items: np.ndarray) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -342,7 +346,8 @@ def _no_copies() -> pl.DataFrame:
 def _copies(items: _Items, pictures: Pictures | None, options: AuditOptions) -> pl.DataFrame:
     """Find items of other splits that are copies of training items (of the largest split where none is ``train``).
 
-    The nearest item of training is held against decoys: the nearest item of another finest class within training.
+    The nearest item of training is held against decoys: the nearest item of another finest class within training. A
+    pair of pictures that is less alike than nearly all copies made here is none, whatever the decoys are like.
     """
     options.progress("look for copies", 0, None)
     split = np.asarray(items.splits, dtype=object)
@@ -354,6 +359,9 @@ def _copies(items: _Items, pictures: Pictures | None, options: AuditOptions) -> 
     found = _most_alike(items, pictures, queries, references, other_class=False)
     decoys = _most_alike(items, pictures, sample, references, other_class=True)
     chances = decoy_posterior(found[1], decoys[1])
+    made = np.empty(0) if pictures is None else pictures.of_copies(np.sort(generator.permutation(references)[:_MADE]))
+    if len(made):
+        chances = np.where(found[1] < np.quantile(made, _LOST), 0.0, chances)
     rows = []
     for query, other, alike, chance in zip(
         queries.tolist(), found[0].tolist(), found[1].tolist(), chances.tolist(), strict=True

@@ -81,7 +81,9 @@ def decoy_posterior(found: np.ndarray, decoys: np.ndarray) -> np.ndarray:
     """Return the probability that each finding is none of the kind that the decoys are of: 1 - f_decoy / f.
 
     It is the local false discovery rate's complement (Efron, Journal of the American Statistical Association 2004),
-    by decoys as proteomics takes them.
+    by decoys as proteomics takes them, which counts one decoy more than there are (Levitsky et al., Unbiased False
+    Discovery Rate Estimation for Shotgun Proteomics, Journal of Proteome Research 2017): here above all scores, for
+    without it the highest score is a certain finding wherever it happens to be no decoy's.
 
     Args:
         found: (M,) scores.
@@ -89,7 +91,8 @@ def decoy_posterior(found: np.ndarray, decoys: np.ndarray) -> np.ndarray:
     """
     if not len(found) or not len(decoys):
         return np.full(len(found), np.nan)
+    decoys = np.append(decoys, max(found.max(), decoys.max()) + 1)
     scores, is_found = np.concatenate([found, decoys]), np.arange(len(found) + len(decoys)) < len(found)
-    weights = np.where(is_found, 1 / len(found), 1 / len(decoys))  # both kinds count as equally many
+    weights = np.where(is_found, 1 / len(found), 1 / (len(decoys) - 1))  # both kinds count as equally many
     part = IsotonicRegression().fit_transform(scores, is_found.astype(float), sample_weight=weights)[: len(found)]
     return np.clip(1 - (1 - part) / np.maximum(part, 1e-9), 0.0, 1.0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFilter
 from scipy.stats import t as student
 
+from hgld.audit import AuditOptions, audit
 from hgld.audit.class_faults import apartness, cut_in_two, find_class_faults
 from hgld.audit.picture_copies import PictureCopies
 from hgld.audit.posterior import FEWEST, decoy_posterior, mixture_posterior, planted_posterior, share_of_faults
@@ -135,6 +136,11 @@ def test_decoys_take_away_what_looks_like_them():
     assert chances[450:].min() > 0.9
     assert (chances[:450] > 0.5).mean() < 0.02
     assert np.isnan(decoy_posterior(found, np.empty(0))).all()
+    sure = []
+    for _ in range(40):  # where nothing is to be found, a lucky highest score is no certain finding
+        both = rng.normal(0.5, 0.1, (2, 300))
+        sure.append((decoy_posterior(*both) >= 0.8).any())
+    assert np.mean(sure) < 0.2
 
 
 # -- pictures ---------------------------------------------------------------------------------------------------------
@@ -183,3 +189,18 @@ def test_plain_and_unreadable_pictures_are_like_none():
     assert compared.alike(np.array([[0, 1], [2, 3], [0, 3], [3, 3]])).round(5).tolist() == [0, 0, 0, 1]
     assert compared.unreadable == ["item 2: truncated"]
     assert compared.nearest(np.array([3]), np.array([3]), 5).shape == (1, 0)
+    assert len(compared.of_copies(np.arange(4))) == 1
+
+
+def test_a_pair_less_alike_than_copies_are_is_none():
+    shown = [picture(seed) for seed in range(60)]
+    blend = Image.blend(shown[2], shown[40], 0.3)  # more like 2 than anything else of another class
+    shown += [blend, encoded(shown[5].crop((5, 4, 96, 80)))]
+    compared = PictureCopies(shown.__getitem__, len(shown), silent)
+    assert compared.of_copies(np.arange(60)).min() > 0.97 > compared.alike(np.array([[2, 60]]))[0] > 0.7
+    labels = np.append(np.arange(60), [60, 61])[:, None] // 2
+    splits = ["train"] * 40 + ["test"] * 22
+    vectors = np.random.default_rng(0).standard_normal((62, 8))
+    options = AuditOptions(probability=0.01)
+    found = audit(vectors, labels, levels=["fine"], splits=splits, pictures=compared, options=options).copies
+    assert found.select("item", "other").rows() == [(61, 5)]
