@@ -267,6 +267,71 @@ def hyperbolic_losses(
     return [-torch.log(p / (p + negatives)) for p in found]
 
 
+# -- HIER: a triplet (i, j, k) has i as anchor; grids are lists of rows -----------------------------------
+
+
+def reciprocal(nearness: Sequence[Sequence[float]], count: int) -> list[list[int]]:
+    """1 where each of two is among the ``count`` nearest of the other, itself counted."""
+    size = len(nearness)
+    nearest = [sorted(range(size), key=lambda j, row=row: -row[j])[:count] for row in nearness]
+    return [[int(j in nearest[i] and i in nearest[j]) for j in range(size)] for i in range(size)]
+
+
+def hier_triplets(grades: Sequence[Sequence[int]], uniform: Tensor) -> list[list[tuple[int, int, int]]]:
+    """Every anchor's triplets, as the random numbers (2, N, T) pick from the candidates, lower grades first."""
+    found: list[list[tuple[int, int, int]]] = []
+    for i, row in enumerate(grades):
+        others = sorted((grade, j) for j, grade in enumerate(row) if j != i)
+        related = [(grade, j) for grade, j in others if grade > others[0][0]]
+        triplets = []
+        for u, v in zip(*uniform[:, i], strict=True) if related else ():
+            grade, j = related[int(u * len(related))]
+            less = [k for other, k in others if other < grade]
+            triplets.append((i, j, less[int(v * len(less))]))
+        found.append(triplets)
+    return found
+
+
+def hier_mean(
+    distances: Sequence[Sequence[Tensor]],
+    triplets: Sequence[Sequence[tuple[int, int, int]]],
+    noise: Tensor,
+    temperature: float,
+    margin: float,
+) -> Tensor:
+    """Mean over the triplets of what they pay, with Gumbel's noise (2, N, T, P)."""
+    nothing = torch.zeros((), dtype=torch.float64)
+    total, count = nothing, 0
+
+    def draw(far: list[Tensor], numbers: Tensor) -> tuple[int, list[Tensor]]:
+        """The ancestor, and weights that are one-hot forwards and soft backwards."""
+        logits = [number - d / temperature for d, number in zip(far, numbers, strict=True)]
+        drawn = max(range(len(far)), key=lambda p: float(logits[p].detach()))
+        powers = [torch.exp(logit - logits[drawn].detach()) for logit in logits]
+        soft = [power / sum(powers, nothing) for power in powers]
+        return drawn, [s - s.detach() + (p == drawn) for p, s in enumerate(soft)]
+
+    for anchor in triplets:
+        for t, (i, j, k) in enumerate(anchor):
+            rows = [distances[n] for n in (i, j, k)]
+            of_two = [torch.maximum(a, b) for a, b in zip(*rows[:2], strict=True)]
+            lower, to_lower = draw(of_two, noise[0, i, t])
+            upper, to_upper = draw([torch.maximum(a, b) for a, b in zip(of_two, rows[2], strict=True)], noise[1, i, t])
+            count += 1
+            if lower != upper:
+                for row, sign in zip(rows, (1, 1, -1), strict=True):
+                    near = sum((w * d for w, d in zip(to_lower, row, strict=True)), nothing)
+                    far = sum((w * d for w, d in zip(to_upper, row, strict=True)), nothing)
+                    total = total + (sign * (near - far) + margin).clamp(min=0)
+    return total / max(1, count)
+
+
+def into_ball(vector: Tensor, curvature: float) -> Tensor:
+    """The point of the ball that a tangent vector at the centre leads to."""
+    length = vector.norm()
+    return torch.tanh(math.sqrt(curvature) * length) / math.sqrt(curvature) * vector / length
+
+
 # -- smooth ranks -----------------------------------------------------------------------------------------
 # One query's ranked gallery as float64 tensors ``scores`` (n,) and the grades of its items; the loss is a scalar whose
 # gradient autograd takes.

@@ -207,6 +207,15 @@ class LossConfig:
         "Queries count by one over the size of their class in training, so that all classes count alike over an epoch "
         "of sampler shuffled.",
     )
+    hier_weight: float = setting(
+        0.0, "Weight of HIER's regularizer beside the loss: learned ancestors; 0: none, 0.5: its authors'.", least=0
+    )
+    hier_proxies: int = setting(512, "Ancestors of HIER.", least=3)
+    hier_triplets: Literal["neighbors", "levels"] = setting(
+        "neighbors", "Related in HIER: reciprocal neighbours, items of a class first; or items that share more levels."
+    )
+    hier_neighbors: int = setting(20, "Nearest that HIER looks at, the item itself being one.", least=2)
+    hier_draws: int = setting(10, "Triplets of an item, and of an ancestor, in HIER.", above=0)
     matryoshka: tuple[int, ...] = setting(
         (), "Sizes of prefixes of the embedding that learn as if they were the whole, ascending; the last is dim."
     )

@@ -38,7 +38,9 @@ def _learns_weights(config: TrainConfig) -> bool:
 
 
 def _has_own_parameters(config: TrainConfig) -> bool:
-    return entry_of(config.loss.loss).learns or second_term(config) in WITH_PROXIES or _learns_weights(config)
+    loss = config.loss
+    own = entry_of(loss.loss).learns or second_term(config) in WITH_PROXIES or _learns_weights(config)
+    return own or loss.hier_weight > 0
 
 
 def has_classifier(config: TrainConfig) -> bool:
@@ -72,6 +74,7 @@ def _alpha(config: TrainConfig) -> bool:
 
 
 _GEM = Reader(lambda c: c.model.pooling == "gem", "pooling gem reads it")
+_HIER = Reader(lambda c: c.loss.hier_weight > 0, "HIER (--hier-weight above 0) reads it")
 _GROUPS = Reader(lambda c: c.batch.sampler == "hierarchical-pk", "sampler hierarchical-pk reads it")
 _MEMORY = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) reads it")
 _OWN = Reader(_has_own_parameters, "a loss with parameters of its own (proxies, classifiers, beta) reads it")
@@ -92,8 +95,8 @@ READERS: dict[str, Reader] = {
     ),
     "merge_classes": Reader(lambda c: not c.batch.stream, "a run without --stream reads it"),
     "gradient_shares": Reader(
-        lambda c: entry_of(c.loss.loss).kind in ("terms", "views") or c.loss.memory != 0,
-        "a loss of several terms (a composition, MultiGrain, a memory) reads it",
+        lambda c: entry_of(c.loss.loss).kind in ("terms", "views") or c.loss.memory != 0 or c.loss.hier_weight > 0,
+        "a loss of several terms (a composition, MultiGrain, a memory, HIER) reads it",
     ),
     "images_per_class": Reader(
         lambda c: c.batch.sampler in ("pk", "hierarchical-pk"), "samplers pk and hierarchical-pk read it"
@@ -106,6 +109,10 @@ READERS: dict[str, Reader] = {
     "pair_positive": _PAIR,
     "pair_negative": _PAIR,
     "proxy_temperature": _PROXY,
+    "hier_proxies": _HIER,
+    "hier_triplets": _HIER,
+    "hier_neighbors": _HIER,
+    "hier_draws": _HIER,
     "matryoshka_levels": Reader(lambda c: bool(c.loss.matryoshka), "prefixes that learn (--matryoshka) read it"),
     "proxy_levels": Reader(lambda c: second_term(c) in ("", "tree"), "decomposability tree reads it"),
     "sum_weights": Reader(lambda c: c.loss.sum_levels, "a sum over the levels (--sum-levels) reads it"),
@@ -123,7 +130,9 @@ READERS: dict[str, Reader] = {
     ),
     "lr_beta": Reader(lambda c: "beta" in options_of(c.loss.loss), "a loss with a boundary beta reads it"),
     "weight_decay_proxies": Reader(
-        lambda c: _has_own_parameters(c) and c.loss.loss != "Margin" and not _learns_weights(c),
+        lambda c: (
+            c.loss.hier_weight > 0 or (_has_own_parameters(c) and c.loss.loss != "Margin" and not _learns_weights(c))
+        ),
         "a loss with proxies or a classifier reads it",
     ),
     "momentum": Reader(lambda c: "sgd" in _optimizers(c), "the optimizer sgd reads it"),
@@ -192,6 +201,22 @@ def _prefix_problems(config: TrainConfig) -> Iterator[str]:
         yield (
             f"matryoshka_levels are {loss.matryoshka_levels} for the prefixes {dims} and level {loss.level!r}; "
             "expected one level a prefix, and no other level."
+        )
+
+
+def _hier_problems(config: TrainConfig) -> Iterator[str]:
+    loss, batch = config.loss, config.batch
+    if not loss.hier_weight:
+        return
+    if loss.hier_neighbors >= loss.hier_proxies:
+        yield (
+            f"hier_neighbors is {loss.hier_neighbors} and hier_proxies {loss.hier_proxies}: all ancestors would be "
+            "neighbours, and none less related; lower the one or raise the other."
+        )
+    if loss.hier_triplets == "neighbors" and loss.hier_neighbors >= batch.batch_size:
+        yield (
+            f"hier_neighbors is {loss.hier_neighbors} and batch_size {batch.batch_size}: all images of a batch would "
+            "be neighbours, and none less related; lower the one, raise the other, or take hier_triplets levels."
         )
 
 
@@ -319,6 +344,6 @@ def _unread(config: TrainConfig) -> Iterator[str]:
 
 
 _PROBLEMS = (
-    *(_loss_problems, _batch_problems, _view_problems, _scale_problems, _number_problems),
+    *(_loss_problems, _hier_problems, _batch_problems, _view_problems, _scale_problems, _number_problems),
     *(_optimizer_problems, _length_problems, _logger_problems, _metric_problems, _unread),
 )

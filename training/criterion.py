@@ -55,7 +55,7 @@ class Criterion(nn.Module):
         if isinstance(loss, losses.MultiGrain):
             terms = loss.terms(embeddings, known, instances=instances)
             return loss.lambda_ * terms["classification"] + (1 - loss.lambda_) * terms["retrieval"], terms
-        if isinstance(loss, losses.Composition | losses.CrossBatchMemory):
+        if isinstance(loss, losses.Composition | losses.CrossBatchMemory | losses.HIER):
             terms = loss.terms(embeddings, known)
             return loss.combine(terms), terms
         return loss(embeddings, known), {}
@@ -84,7 +84,7 @@ class Criterion(nn.Module):
     @property
     def has_terms(self) -> bool:
         """True if a call returns the terms of the loss."""
-        return isinstance(self.loss, losses.MultiGrain | losses.Composition | losses.CrossBatchMemory)
+        return isinstance(self.loss, losses.MultiGrain | losses.Composition | losses.CrossBatchMemory | losses.HIER)
 
     def query_sums(
         self, embeddings: Tensor, labels: Tensor, everyone: Tensor, known: Tensor, self_index: Tensor
@@ -157,6 +157,17 @@ def build_criterion(
             num_levels=len(sizes),
             warmup=config.memory_from_epoch * steps_per_epoch,
             weight=config.memory_weight,
+        )
+    if config.hier_weight:
+        loss = losses.HIER(
+            loss,
+            dim,
+            config.hier_weight,
+            num_proxies=config.hier_proxies,
+            triplets=config.hier_triplets,
+            neighbors=config.hier_neighbors,
+            draws=config.hier_draws,
+            level=level,
         )
     return Criterion(loss, numbers)
 

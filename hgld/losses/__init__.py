@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hgld.losses.compositions import MultiGrain as MultiGrain
     from hgld.losses.compositions import RODRecall as RODRecall
     from hgld.losses.compositions import SumOverLevels as SumOverLevels
+    from hgld.losses.hyperbolic import HIER as HIER
     from hgld.losses.hyperbolic import HyperbolicPairs as HyperbolicPairs
     from hgld.losses.level_weights import LevelWeighted as LevelWeighted
     from hgld.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
@@ -61,6 +62,7 @@ _EXPORTS = {name: f"hgld.losses.{entry.module}" for name, entry in LOSSES.items(
     "ClassWeighted": "hgld.losses.class_weighted",
     "Composition": "hgld.losses.compositions",
     "CrossBatchMemory": "hgld.losses.memory",
+    "HIER": "hgld.losses.hyperbolic",
     "LevelWeighted": "hgld.losses.level_weights",
     "MatryoshkaLoss": "hgld.losses.matryoshka",
     "MetricLearningLoss": "hgld.losses.metric_learning",

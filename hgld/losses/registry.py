@@ -16,6 +16,9 @@ from hgld.plugins import Plugins
 SECOND_TERMS = {"pair": "CalibrationLoss", "proxy": "NormSoftmax", "tree": "TreeSoftmax"}
 """The second terms of a composition, by the names that a config gives them."""
 
+HIER_OPTIONS = ("hier_weight", "hier_proxies", "hier_triplets", "hier_neighbors", "hier_draws")
+"""The config fields of HIER, which can stand around any loss but one of views."""
+
 
 @dataclass(frozen=True)
 class LossEntry:
@@ -150,4 +153,5 @@ def options_of(name: str) -> frozenset[str]:
         taken |= {"memory", "memory_from_epoch", "memory_weight"}
     if entry.kind != "views":
         taken |= {"matryoshka", "matryoshka_levels"} if binary or entry.kind == "rank" else {"matryoshka"}
+        taken.update(HIER_OPTIONS)
     return frozenset(taken)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
+from hgld.losses.hyperbolic import hyperbolic_distances
 from hgld.losses.proxies import NormSoftmax, ProxyLoss
 from hgld.losses.rank_loss import Reduction, similarity, unit_rows
 from hgld.relevance import shared_levels
@@ -366,8 +367,7 @@ class EntailmentCones(NodeProxyLoss):
 
     def distances(self, cosines: Tensor, lengths: Tensor) -> Tensor:
         """Return the distances of images to classes of these lengths, by their cosines; shapes broadcast."""
-        apart = lengths.sinh() * math.sinh(self.radius) * (1 - cosines).clamp(min=0) / 2
-        return 2 * (((lengths - self.radius) / 2).sinh().square() + apart).clamp(min=_LEAST).sqrt().asinh()
+        return hyperbolic_distances(cosines, lengths, lengths.new_full((), self.radius))
 
     def outside(self, cosines: Tensor, lengths: Tensor) -> Tensor:
         """Return by which angle images lie outside the cones of classes of these lengths, 0 within them."""

@@ -60,6 +60,7 @@ WHOLE = {
     "ROADMAP, nonzero": lambda: losses.Composition(losses.SupAP(), losses.CalibrationLoss(reduction="nonzero")),
     "balanced": lambda: losses.ClassWeighted(losses.SoftBinAP(reduction="none"), "balanced"),
     "memory, Triplet": lambda: memory_of(losses.Triplet()),
+    "HIER": lambda: losses.HIER(losses.HAPPIER(CLASSES, DIM), DIM, num_proxies=8, neighbors=5),
     "LevelWeighted": lambda: losses.LevelWeighted(losses.SupAP(reduction="none"), 2),
     "MatryoshkaLoss": lambda: losses.MatryoshkaLoss(losses.SupHAP(), (2, DIM)),
 }

@@ -11,7 +11,7 @@ from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.blackbox_ap import BlackboxAP
 from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, RODRecall, SumOverLevels
-from hgld.losses.hyperbolic import HyperbolicPairs
+from hgld.losses.hyperbolic import HIER, HyperbolicPairs
 from hgld.losses.level_weights import LevelWeighted
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.mixup import SiMix
@@ -50,6 +50,8 @@ OTHERS = {
     "SoftLabels": lambda: SoftLabels(TREE, DIM),
     "HierCos": lambda: HierCos(TREE, DIM),
     "EntailmentCones": lambda: EntailmentCones(TREE, DIM),
+    "HIER": lambda: HIER(NormSoftmax(16, DIM), DIM, num_proxies=6, neighbors=3),
+    "HIER of levels": lambda: HIER(HAPPIER(16, DIM), DIM, num_proxies=6, triplets="levels", neighbors=3),
     "LevelWeighted, learned": lambda: LevelWeighted(SmoothAP(reduction="none"), 2),
     "LevelWeighted, hard": lambda: LevelWeighted(SupAP(reduction="none"), 2, "hard"),
     "ROADMAP": lambda: ROADMAP(),
@@ -62,7 +64,8 @@ OTHERS = {
     "SiMix": lambda: SiMix(FastAP(normalize=False)),
 }
 EVERY = {**RANK, **OTHERS}
-DRAWING = {"Margin", "Margin-nonzero", "SiMix"}  # their value depends on torch's generator and the order of the items
+HIERS = {"HIER", "HIER of levels"}
+DRAWING = {"Margin", "Margin-nonzero", "SiMix", *HIERS}  # they depend on torch's generator and the order of the items
 
 
 def tree_labels(fine: list[int]) -> Tensor:
@@ -114,7 +117,7 @@ def check_finite(loss: torch.nn.Module, name: str, labels: Tensor, kind: str) ->
     assert embeddings.grad.isfinite().all()
     for parameter in loss.parameters():
         assert parameter.grad is None or parameter.grad.isfinite().all()
-    if not (labels >= 0).any() and "nonzero" not in name:
+    if not (labels >= 0).any() and "nonzero" not in name and name not in HIERS:  # which learn without labels
         assert value == 0
         assert not embeddings.grad.any()
 

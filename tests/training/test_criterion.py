@@ -10,7 +10,7 @@ import torch
 from hgld import Hierarchy, losses
 from hgld.distributed import Processes, add_up_terms
 from hgld.errors import ConfigError
-from hgld.losses.registry import LOSSES, SECOND_TERMS, options_of
+from hgld.losses.registry import HIER_OPTIONS, LOSSES, SECOND_TERMS, options_of
 from hgld.training.config import LossConfig
 from hgld.training.criterion import build_criterion
 
@@ -105,7 +105,8 @@ def test_every_option_that_a_loss_takes_changes_something(name):
         "memory": 30, "memory_from_epoch": 0, "memory_weight": 0.3, "ties": "relaxed", "proxy_levels": (1.0, 0.2, 0.2),
         "hxe_alpha": 2.0, "soft_beta": 4.0, "hyperbolic_temperature": 0.5, "curvature": 1.0, "hyperbolic_radius": 1.0,
         "sum_weights": "hard", "sum_gamma": 3.0, "hiercos_alpha": 1.0, "cone_weight": 1.0, "cone_radius": 2.0,
-        "matryoshka": (2, DIM), "matryoshka_levels": ("mid", ""),
+        "matryoshka": (2, DIM), "matryoshka_levels": ("mid", ""), "hier_weight": 0.5, "hier_proxies": 24,
+        "hier_triplets": "levels", "hier_neighbors": 4, "hier_draws": 2,
     }  # fmt: skip
     embeddings, labels, instances = batch()
     needed = {
@@ -116,8 +117,10 @@ def test_every_option_that_a_loss_takes_changes_something(name):
         "matryoshka_levels": {"matryoshka": (2, DIM)},
         "memory": {"memory_from_epoch": 0}, "memory_from_epoch": {"memory": 30},
         "memory_weight": {"memory": 30, "memory_from_epoch": 0},
+        "hier_weight": {"hier_proxies": 21},
+        **{option: {"hier_weight": 0.5, "hier_proxies": 21} for option in HIER_OPTIONS[1:]},
     }  # fmt: skip
-    for option in options_of(name):
+    for option in options_of(name) - set(() if name == "NormSoftmax" else HIER_OPTIONS):  # it is around all of them
         base = {k: v for k, v in needed.get(option, {}).items() if k in options_of(name)}
         before, after = {**base}, {**base, option: other[option]}
         values = []
@@ -212,6 +215,21 @@ def test_processes_tell_the_parts_that_one_process_tells(name, sum_levels):
     joined = criterion.joined_terms(parts, sums)
     torch.testing.assert_close((value, *joined.values()), (loss, *expected.values()))
     assert list(joined) == list(expected)
+
+
+@pytest.mark.parametrize("memory", [0, 30])
+def test_hier_stands_around_the_loss_and_its_memory(memory):
+    options = {"memory": memory, "memory_from_epoch": 0} if memory else {}
+    criterion = build(loss="HAPPIER", hier_weight=0.5, hier_proxies=21, **options)
+    assert [name for name, _ in criterion.named_parameters() if "ancestors" in name] == ["loss.ancestors"]
+    embeddings, labels, instances = batch()
+    value, parts = criterion(embeddings, labels, instances)
+    assert list(parts)[:2] == ["rank", "decomposability"]
+    assert list(parts)[2:] == [*(["memory_rank", "memory_decomposability"] if memory else ()), "hierarchy"]
+    plain, _ = build(loss="HAPPIER", **options)(embeddings, labels, instances)
+    torch.testing.assert_close(value, plain + 0.5 * parts["hierarchy"])
+    assert criterion.has_terms
+    assert not criterion.sums_over_queries
 
 
 def test_class_weights_are_those_of_the_training_set():

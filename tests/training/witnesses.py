@@ -214,6 +214,7 @@ TREE = Hierarchy(
 )
 LABELS = torch.as_tensor(TREE.expand(np.repeat([1, 2, 4, 5, 7, 11], [2, 2, 4, 4, 6, 6]))).long()
 HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory_from_epoch": 0}
+HIER = {"hier_weight": 0.5, "hier_proxies": 21}
 
 
 @witness(LossConfig, HAPPIER, loss="SupAP", lambda_=0.5, decomposability="pair", alpha=3.0, relevance="total")
@@ -234,6 +235,8 @@ HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory
 @witness(LossConfig, {"loss": "HierCos"}, hiercos_alpha=1.0)
 @witness(LossConfig, {"loss": "EntailmentCones"}, cone_weight=1.0, cone_radius=2.0)
 @witness(LossConfig, {"loss": "HyperbolicPairs"}, hyperbolic_temperature=0.5, curvature=1.0, hyperbolic_radius=1.0)
+@witness(LossConfig, {"hier_proxies": 21}, hier_weight=0.5)
+@witness(LossConfig, HIER, hier_proxies=24, hier_triplets="levels", hier_neighbors=4, hier_draws=2)
 @witness(LossConfig, {"loss": "SupAP", "sum_levels": True}, sum_weights="hard")
 @witness(LossConfig, {"loss": "SupAP", "sum_levels": True, "sum_weights": "hard"}, sum_gamma=3.0)
 @witness(LossConfig, {"loss": "Triplet", "memory_from_epoch": 0}, memory=30)
