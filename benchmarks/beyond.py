@@ -40,7 +40,7 @@ from hgld.training.criterion import build_criterion
 
 _RATES = {"rate": (1e-3, 3e-3)}  # of the head
 _LAMBDA, _TEMPERATURE = _RATES | {"lambda_": (0.1, 0.3)}, _RATES | {"proxy_temperature": (0.05, 0.1)}
-_HIER, _WEIGHT = {"hier_proxies": 128}, _RATES | {"hier_weight": (0.1, 0.5)}
+_HIER, _WEIGHT = {"hier_proxies": 64, "hier_draws": 5}, _RATES | {"hier_weight": (0.1, 0.5)}
 _TAU, _BETA = _RATES | {"tau": (0.01, 0.05)}, _RATES | {"soft_beta": (5.0, 15.0)}
 LOSSES: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {  # fields of a loss; the four settings
     "HAPPIER": ({"loss": "HAPPIER"}, _LAMBDA),

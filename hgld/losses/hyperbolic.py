@@ -139,7 +139,7 @@ class HIER(nn.Module):
     The value is that of the loss plus ``weight`` times the mean over the triplets of the items and the mean over those
     of the ancestors, which have ancestors among themselves.
 
-    ``triplets`` are by ``neighbors`` in the paper: i and j are reciprocal neighbours, each among the nearest of the
+    ``triplets`` are by ``neighbors`` there: i and j are reciprocal neighbours, each among the nearest of the
     other, where an item of the same class counts as nearer than any other; k is any other item. Items without labels
     take part. With ``levels``, which is of hgld, i and j share more levels than i and k. Ancestors have no labels:
     their triplets are always by neighbours.

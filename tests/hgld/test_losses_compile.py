@@ -39,7 +39,7 @@ LOSSES = {
     "HierCos": lambda: HierCos(TREE, DIM),
     "EntailmentCones": lambda: EntailmentCones(TREE, DIM),
     "HyperbolicPairs": lambda: HyperbolicPairs(),
-    "HIER": lambda: HIER(HAPPIER(4, DIM), DIM, num_proxies=8, neighbors=4),
+    "HIER": lambda: HIER(NormSoftmax(4, DIM), DIM, num_proxies=8, neighbors=4),
     "LevelWeighted": lambda: LevelWeighted(FastAP(reduction="none"), 2, "hard"),
     "HAPPIER": lambda: HAPPIER(4, DIM),
     "ROADMAP": lambda: ROADMAP(),

@@ -97,7 +97,7 @@ def drawn(seed: int, shape: tuple[int, int, int]) -> list[tuple[torch.Tensor, to
 
 @pytest.mark.parametrize("triplets", ["neighbors", "levels"])
 @given(fine=st.lists(st.integers(-1, 3), min_size=4, max_size=6), seed=st.integers(0, 2**16))
-@settings(max_examples=4)
+@settings(max_examples=3)
 def test_the_regularizer_and_its_gradients_equal_their_twins(triplets, fine, seed):
     torch.manual_seed(seed)
     loss = hier(triplets=triplets).double()
@@ -124,7 +124,7 @@ def test_the_regularizer_and_its_gradients_equal_their_twins(triplets, fine, see
     itself = torch.tensor(1e-12, dtype=torch.float64).sqrt().asinh() * 2 / math.sqrt(0.3)  # where the root has no slope
     among = [[itself if a is b else distance(a, b, 0.3) for b in nodes] for a in nodes]
     related = reference_losses.reciprocal([[-float(d.detach()) for d in row] for row in among], 3)
-    expected = torch.zeros((), dtype=torch.float64)
+    expected = 0 * items.sum() + 0 * rows.sum()
     tables = (([[distance(p, n, 0.3) for n in nodes] for p in points], grades), (among, related))
     for (table, known), (uniform, noise) in zip(tables, drawn(seed, (len(fine), 6, 2)), strict=True):
         chosen = reference_losses.hier_triplets(known, uniform)
@@ -132,7 +132,6 @@ def test_the_regularizer_and_its_gradients_equal_their_twins(triplets, fine, see
     expected.backward()
     assert float(value.detach()) == pytest.approx(float(expected.detach()), rel=1e-7, abs=1e-9)
     for fast, slow in ((embeddings.grad, items.grad), (loss.ancestors.grad, rows.grad)):
-        slow = torch.zeros_like(fast) if slow is None else slow
         torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-6)
 
 
@@ -252,8 +251,8 @@ def test_hier_refuses_what_does_not_fit():
     with pytest.raises(ConfigError, match="reduction='none'"):
         HIER(losses.SupAP(reduction="none"), DIM)
     with pytest.raises(InputError, match=r"was made for \(B, 4\)"):
-        hier()(torch.randn(4, 5), torch.arange(4))
+        hier().regularizer(torch.randn(4, 5), torch.arange(4))
     with pytest.raises(InputError, match="reads level 1"):
-        hier(level=1)(torch.randn(4, DIM), torch.arange(4))
+        hier(level=1).regularizer(torch.randn(4, DIM), torch.arange(4))
     with pytest.raises(ConfigError, match="one binary loss"):
         losses.SumOverLevels(hier())
