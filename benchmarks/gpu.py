@@ -182,10 +182,10 @@ def compiled_kernel(kernel: Any, capability: int, *, smooth: bool) -> Values:
 
 def grid_facts(items: int) -> Values:
     """Programs of the largest launch and the largest offset in it, against the limits of CUDA and of int32."""
-    from hgld.losses.kernels.triton_pairs import _BLOCK_ITEMS, _BLOCK_POSITIVES, _MOST_ITEMS
+    from hgld.losses.kernels.triton_pairs import _BLOCK_ITEMS, _BLOCK_POSITIVES, grid, queries_at_once
 
-    rows = max(1, _MOST_ITEMS // items)
-    programs = rows * max(-(-items // block) for block in (_BLOCK_POSITIVES, _BLOCK_ITEMS))
+    rows = queries_at_once(items)
+    programs = max(grid(rows, items, block)[0] for block in (_BLOCK_POSITIVES, _BLOCK_ITEMS))
     assert programs < 2**31
     assert items + _BLOCK_ITEMS < 2**31  # places within a row are 32-bit, rows 64-bit
     return {"rows_at_once": rows, "programs": programs, "share_of_limit": round(programs / 2**31, 6)}

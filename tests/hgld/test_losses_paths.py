@@ -18,6 +18,7 @@ from hgld.losses.kernels.native import RowBlock, Survey, fits_grid, is_grid_chea
 from hgld.losses.kernels.objectives import DiscountedGain, PrecisionMean, RecallMean
 from hgld.losses.surrogate_losses import GradedGain, grade_counts
 from hgld.losses.surrogates import Sigmoid, SupStep
+from tests.hgld.kernel_bounds import largest_offsets
 
 OBJECTIVES = {
     "precision": PrecisionMean(),
@@ -265,7 +266,7 @@ from hgld.losses.kernels.triton_pairs import _BLOCK_ITEMS, _BLOCK_POSITIVES, _ra
 tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 types = {"size": "i32", "num_grades": "i32", "grades": "*u8", "starts": "*i32"}
 types |= dict.fromkeys(("inverse", "rho", "delta", "line"), "fp32")
-rows = []
+rows, codes = [], {}
 for capability in (80, 90, 100):
     for kernel in (_rank_positives, _reach_items):
         for smooth in (False, True):
@@ -280,15 +281,22 @@ for capability in (80, 90, 100):
             words = [word.split(":") for word in (told.stdout + told.stderr).split() if word.count(":") == 1]
             used = {name: int(number) for name, number in words if number.isdigit()}
             rows.append((capability, kernel.__name__, smooth, used["REG"], compiled.metadata.shared, used["LOCAL"]))
-print(json.dumps(rows))
+            codes[f"{kernel.__name__} {smooth}"] = compiled.asm["ttir"]
+print(json.dumps([rows, codes]))
 """
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Registers, shared and local memory of every kernel, and its intermediate code."""
+    return json.loads(run_python(COMPILED, TRITON_DEFAULT_FP_FUSION="1"))
 
 
 @needs_triton
 @pytest.mark.slow
-def test_triton_kernels_compile_for_gpus_that_are_not_here():
+def test_triton_kernels_compile_for_gpus_that_are_not_here(compiled):
     """Registers a thread and bytes of shared memory a block stand in the test's output; nothing is spilled."""
-    rows = json.loads(run_python(COMPILED, TRITON_DEFAULT_FP_FUSION="1"))
+    rows, _ = compiled
     for capability, kernel, smooth, registers, shared, local in rows:
         told = f"{registers:3} registers {shared:5} bytes shared {local} bytes local"
         print(f"{capability / 10:4} {kernel:16} {'sigmoid' if smooth else 'sup step':8} {told}")
@@ -296,6 +304,72 @@ def test_triton_kernels_compile_for_gpus_that_are_not_here():
     assert len(rows) == 3 * 2 * 2
     # Of 65,536 registers and some 100 KB of a multiprocessor at least two blocks of 128 threads have theirs.
     assert all(registers <= 255 and shared <= 49_152 and local == 0 for *_, registers, shared, local in rows)
+
+
+MOST_PROGRAMS = 2**31 - 1  # of CUDA, on a grid's first axis
+TABLES = [(1_000, 4_132_914), (1, 1 << 30), (32_768, 32_768), (32_768, 1_000_000), (1 << 25, 64)]  # queries, items
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("levels", [3, 7])
+@pytest.mark.parametrize(("queries", "items"), TABLES)
+def test_no_offset_of_a_triton_kernel_leaves_its_type(compiled, queries, items, levels):
+    """By arithmetic over the compiled code, were all queries ranked by one launch: it ranks some at a time."""
+    from hgld.losses.kernels import triton_pairs
+
+    for name, code in compiled[1].items():
+        block = triton_pairs._BLOCK_POSITIVES if name.startswith("_rank") else triton_pairs._BLOCK_ITEMS
+        (programs,) = triton_pairs.grid(queries, items, block)
+        assert programs <= MOST_PROGRAMS
+        given = {"size": (items, items), "num_grades": (levels + 1, levels + 1), "program_id": (0, programs - 1)}
+        found = largest_offsets(code, given, {"starts": (0, items), "grades": (0, levels)})
+        assert found.pop("starts") == queries - 1
+        assert found.pop("gains", None) in (None, queries * (levels + 1) - 1)  # one kernel has no use for them
+        assert found.keys() >= {"scores", "grades", "ranks" if name.startswith("_rank") else "gradient"}
+        assert min(found.values()) >= queries * items - 1  # what masks leave out is reached too
+        assert max(found.values()) < 2**63 // 4
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize(("queries", "items"), [(2, 4_132_914), (3, 1_000_000), (70, 32_768), (1, 1 << 24)])
+def test_triton_kernels_are_launched_on_grids_that_cuda_has(queries, items, monkeypatch):
+    from hgld.losses.kernels import triton_pairs
+
+    launched = []
+
+    class Recorded:
+        def __init__(self, block):
+            self.block = block
+
+        def __getitem__(self, grid):
+            launched.append((grid, self.block))
+            return lambda *_, **options: None
+
+    monkeypatch.setattr(triton_pairs, "_rank_positives", Recorded(triton_pairs._BLOCK_POSITIVES))
+    monkeypatch.setattr(triton_pairs, "_reach_items", Recorded(triton_pairs._BLOCK_ITEMS))
+    table = torch.empty(queries, items, device="meta")
+    gains = torch.empty(queries, 4, dtype=torch.float64, device="meta")
+    triton_pairs.triton_rank_metric(table, table.to(torch.uint8), gains, gains[:, 0], PrecisionMean(), SupStep())
+    for block in (triton_pairs._BLOCK_POSITIVES, triton_pairs._BLOCK_ITEMS):
+        programs = [grid[0] for grid, of in launched if of == block]
+        assert sum(programs) == queries * -(-items // block)
+        assert max(programs) <= MOST_PROGRAMS
+    assert all(len(grid) == 1 for grid, _ in launched)  # the other axes have 65,535
+
+
+def test_the_bounds_of_a_kernel_tell_an_offset_of_32_bits():
+    code = """
+    tt.func public @kernel(%scores: !tt.ptr<f32>, %size: i32) {
+      %row = tt.get_program_id x : i32 loc(#loc1)
+      %start = arith.muli %row, %size : i32 loc(#loc2)
+      %here = tt.addptr %scores, %start : !tt.ptr<f32>, i32 loc(#loc2)
+    """
+    given = {"size": (1_000_000, 1_000_000), "program_id": (0, 2_146)}
+    assert largest_offsets(code, given, {}) == {"scores": 2_146_000_000}
+    with pytest.raises(OverflowError, match="%start of 32 bits reaches 2148000000"):
+        largest_offsets(code, given | {"program_id": (0, 2_148)}, {})
 
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")

@@ -26,7 +26,7 @@ def triton_rank_metric(
 ) -> tuple[Tensor, Tensor]:
     """Compute the metric of every query and its gradient; arguments and result as in ``rank_metric_by_pairs``."""
     values, slopes = torch.zeros_like(norms), torch.zeros_like(scores)
-    rows = max(1, _MOST_ITEMS // max(1, scores.shape[1]))
+    rows = queries_at_once(scores.shape[1])
     with torch.cuda.device_of(scores):  # Triton launches on the current device, whatever its tensors' is
         for start in range(0, len(scores) if scores.numel() else 0, rows):
             block = slice(start, start + rows)
@@ -34,6 +34,19 @@ def triton_rank_metric(
                 scores[block], grades[block], gains[block], norms[block], objective, surrogate, slopes[block]
             )
     return values.to(scores.dtype), slopes
+
+
+def queries_at_once(num_items: int) -> int:
+    """Return the number of queries of a launch against so many items."""
+    return max(1, _MOST_ITEMS // max(1, num_items))
+
+
+def grid(num_queries: int, num_items: int, block: int) -> tuple[int]:
+    """Return the programs of a launch: for every query one a block of its items.
+
+    They lie on one axis: the others have at most 65,535, which 2.1 million items would exceed.
+    """
+    return (num_queries * triton.cdiv(num_items, block),)
 
 
 def _block(
@@ -58,8 +71,7 @@ def _block(
     found[1] = 1.0
     blocks: dict[str, Any] = {"smooth": smooth, "block_k": _BLOCK_POSITIVES, "block_j": _BLOCK_ITEMS}
     hrank, rank, hrank_slope, rank_slope = found.unbind()
-    # One axis: the others have at most 65,535 programs, which 2.1 million items would exceed.
-    rank_positives: Any = _rank_positives[(num_queries * triton.cdiv(size, _BLOCK_POSITIVES),)]
+    rank_positives: Any = _rank_positives[grid(num_queries, size, _BLOCK_POSITIVES)]
     rank_positives(*row_args, hrank, rank, hrank_slope, rank_slope, **blocks)
     gain = gains.gather(1, grade.long())
     norm = torch.where(grade > 0, norms[:, None], torch.inf)
@@ -68,7 +80,7 @@ def _block(
     by_self = (terms.by_hrank * hrank_slope + terms.by_rank * rank_slope).float()
     chain = (by_self, terms.by_hrank.float(), terms.by_rank.float())
     gradient = torch.empty_like(ordered)
-    reach_items: Any = _reach_items[(num_queries * triton.cdiv(size, _BLOCK_ITEMS),)]
+    reach_items: Any = _reach_items[grid(num_queries, size, _BLOCK_ITEMS)]
     reach_items(*row_args, *chain, gradient, **blocks)
     slopes.scatter_(1, order, gradient)
     return terms.values.sum(dim=1)
