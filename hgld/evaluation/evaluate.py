@@ -623,10 +623,11 @@ def _rank_all(
             options.progress("rank", done - ranked.start, len(ranked))
     columns = {str(metric): np.concatenate([part[str(metric)] for part in parts]) for metric in of_queries}
     whole = {}
-    if gallery_labels is not None and ranked.start == 0:  # of several processes the first one
+    if of_set and gallery_labels is not None and ranked.start == 0:  # of several processes the first one
+        items = gallery[:].cpu()  # one copy for all of them and their levels
         for metric in of_set:
             column = gallery_labels[:, list(levels).index(str(metric.level))]
-            whole[str(metric)] = _of_set(metric, gallery[:], column, options.progress)
+            whole[str(metric)] = _of_set(metric, items, column, options.progress)
     return RetrievalReport.from_columns(
         columns,
         {

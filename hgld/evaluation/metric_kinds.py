@@ -25,9 +25,9 @@ class MetricKind:
     Attributes:
         meaning: a sentence for the glossary of reports.
         value: function from ranked queries to (q,) float64, NaN where undefined; a text names a function of
-            :mod:`hgld.evaluation.statistics`. Where it is ``of_set``, a function from unit embeddings (N, D) and the
-            labels (N,) of one level to a number; a text names one of :mod:`hgld.evaluation.diagnostics`. None says that
-            no ranking has it, but a classifier.
+            :mod:`hgld.evaluation.statistics`. Where it is ``of_set``, a function from unit embeddings (N, D) on the CPU
+            and the labels (N,) of one level to a number; a text names one of :mod:`hgld.evaluation.diagnostics`. None
+            says that no ranking has it, but a classifier.
         binary: whether it is of one level, not of all levels at once.
         first_positives: whether it reads the list no deeper than its positives are many; the whole list else, or the
             first k where the name ends in ``@k``.
