@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from hgld.data.format import MAX_IMAGE_BYTES
-from hgld.data.images import EncodedImage
+from hgld.data.images import MOST_BATCH_BYTES, EncodedImage, fits_batch
 from hgld.data.index import (
     BOX,
     HIERARCHY,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 _DRAWN = 12  # pictures in a notebook
 _DIGEST = 32  # bytes of a SHA-256
-_MOST_BYTES_AT_ONCE = 4 << 30  # of images that are read together; the loader reads those of more one by one
 
 
 def read_manifest(storage: ShardStorage) -> Manifest:
@@ -340,10 +339,10 @@ class ShardDataset(Dataset[dict[str, Any]]):
             InputError: as :meth:`read`, for one that cannot be read; or they are of more than 4 GiB together.
         """
         i = self._positions(indices)
-        if (total := self._size[i].sum(dtype=np.float64)) > _MOST_BYTES_AT_ONCE:
+        if not fits_batch(total := int(self._size[i].sum())):
             raise InputError(
-                f"{self.storage.where}: {len(i)} images of {total:.0f} bytes together, as the index has it; expected "
-                f"at most {_MOST_BYTES_AT_ONCE}. Read fewer at a time."
+                f"{self.storage.where}: {len(i)} images of {total} bytes together, as the index has it; "
+                f"expected at most {MOST_BATCH_BYTES}. Read fewer at a time."
             )
         shards, names = self._shard[i].tolist(), self._shard_names
         requests = [

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -34,6 +34,19 @@ class EncodedImage:
     orientation: int
     box: tuple[int, int, int, int] | None
     where: str
+
+
+MOST_BATCH_BYTES = 4 << 30  # of the encoded images of a batch
+
+
+def fits_batch(total: float | NDArray[Any], share: float | NDArray[Any] = 1.0) -> Any:
+    """Tell whether encoded images of so many bytes may lie in memory together; arrays are told element by element.
+
+    Args:
+        total: their bytes.
+        share: of a batch that they are.
+    """
+    return total <= share * MOST_BATCH_BYTES
 
 
 # -- EXIF orientations ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from hgld.data.batch import Batch, Fault
 from hgld.data.dataset import ShardDataset, open_dataset, read_rows
 from hgld.data.decode import Decoder
-from hgld.data.images import EncodedImage
+from hgld.data.images import EncodedImage, fits_batch
 from hgld.data.loader import MOST_TRIED, BatchDecoder, BatchItems, DatasetItems
 from hgld.data.prefetch import Prefetcher
 from hgld.data.storage import Tar, expand_braces, is_shard, open_tars
@@ -69,6 +69,10 @@ def stream(
     ``batches_per_epoch`` says how long an epoch is; classes are kept apart within a lane, not between lanes; going
     on reads the epoch's shards again, without decoding. What cannot be read or decoded is replaced by another item
     of its class, and named: ``Batch.faults``.
+
+    The images of a batch take at most 4 GiB as bytes, and so do those of each batch that the lanes hold: groups with
+    more than their share are read where they lie, one image at a time if need be; of bare shards, images without room
+    are replaced and named.
 
     Args:
         root_or_urls: a dataset directory or its URL; or the shards, as a list or as one string that ends in ``.tar``,
@@ -283,6 +287,11 @@ class _Grouping(NamedTuple):
         share = self.lanes // self.process_count
         return range(self.process_index * share, (self.process_index + 1) * share)
 
+    @property
+    def own_groups(self) -> int:
+        """How many groups of a batch are this process's."""
+        return self.p // self.process_count
+
 
 # -- with an index ----------------------------------------------------------------------------------------------------
 
@@ -303,6 +312,7 @@ class _IndexedSource:
         place = (dataset.places[1], rows["run"].to_numpy(), dataset.labels[:, 0].numpy())
         self.sampler = ShardOrderSampler(*place, **how._asdict(), batches_per_epoch=batches)
         self.dataset, self._how = dataset, how
+        self.groups = how.own_groups
         self.unlabelled, self.dropped = self.sampler.left_out, self.sampler.dropped
         self.fingerprint = self.sampler.fingerprint()
 
@@ -342,6 +352,9 @@ class _IndexedLane:
         counts, positions = np.bincount(wanted // total), wanted % total
         self._place = dict(zip(chunks.tolist(), place.tolist(), strict=True))
         self._left = np.bincount(place).tolist()  # chunks to come of every group
+        sizes = np.bincount(wanted // total, weights=source.dataset.places[3][positions])
+        held = fits_batch(sizes, np.bincount(place) / source.groups)  # the others are read where they lie
+        positions, counts = positions[np.repeat(held, counts)], np.where(held, counts, 0)
         self._held: dict[int, dict[int, EncodedImage | str]] = {}
         self._read = 0
         groups = self._read_groups(positions, counts)
@@ -373,7 +386,7 @@ class _IndexedLane:
 
 
 class _ReadItems(DatasetItems):
-    """Items of a dataset that were read already; only replacements of others are read where they lie."""
+    """Items of a dataset that were read already; replacements and groups too large to hold are read where they lie."""
 
     def __init__(
         self, dataset: ShardDataset, first: int, items: NDArray[np.int64], found: Mapping[int, EncodedImage | str]
@@ -382,14 +395,17 @@ class _ReadItems(DatasetItems):
         self._found = found
 
     def encoded(self, items: NDArray[np.int64]) -> list[EncodedImage]:
-        images = []
+        images: dict[int, EncodedImage] = {}
         for item in items.tolist():
             image = self._found.get(item)
             if isinstance(image, str):
                 where = "" if self.dataset.storage.is_local else f"{self.dataset.storage.where}: "
                 raise InputError(f"{self.name(item)}: {where}{image}")
-            images += self.dataset.encoded([item]) if image is None else [image]
-        return images
+            if image is not None:
+                images[item] = image
+        if absent := [item for item in dict.fromkeys(items.tolist()) if item not in images]:
+            images |= zip(absent, self.dataset.encoded(absent), strict=True)
+        return [images[item] for item in items.tolist()]
 
 
 # -- without an index -------------------------------------------------------------------------------------------------
@@ -436,7 +452,7 @@ class _BareLane:
         self._size = how.window * self._per_batch
         self._words = word_source(how.seed, epoch, number, _LANE)
         self._held: list[_Chunk] = []
-        runs = BareShards(tars, number, how.lanes, how.k, how.short).runs()
+        runs = BareShards(tars, number, how.lanes, how.k, how.short, batch=how.own_groups * how.k).runs()
         self._runs = stack.enter_context(Prefetcher(runs, AHEAD * self._per_batch, f"hgld lane {number}"))
 
     def take(self) -> list[_Chunk]:

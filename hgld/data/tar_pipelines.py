@@ -20,7 +20,7 @@ import numpy as np
 from hgld.data.batch import Fault
 from hgld.data.dataset import ShardDataset
 from hgld.data.format import IMAGE_SUFFIXES, MAX_IMAGE_BYTES, key_and_suffix
-from hgld.data.images import EncodedImage, read_header, turn_of, upright_size
+from hgld.data.images import EncodedImage, fits_batch, read_header, turn_of, upright_size
 from hgld.data.index import MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.storage import Tar
 from hgld.data.tar import BLOCK, END_OF_ARCHIVE, member_header, padding, stream_members
@@ -292,10 +292,11 @@ class BareShards:
         lanes: over all processes.
         k: items that a run shall have.
         short: what becomes of shorter ones.
+        batch: images of a batch, of whose bytes a run has its share.
     """
 
-    def __init__(self, tars: Sequence[Tar], lane: int, lanes: int, k: int, short: Short) -> None:
-        self._tars, self._lane, self._lanes, self._k = tars, lane, lanes, k
+    def __init__(self, tars: Sequence[Tar], lane: int, lanes: int, k: int, short: Short, *, batch: int) -> None:
+        self._tars, self._lane, self._lanes, self._k, self._batch = tars, lane, lanes, k, batch
         self._short: Short = short
         self._since = Run([], [])
 
@@ -369,6 +370,11 @@ class BareShards:
             elif len(held) == 2 * self._k:
                 yield from self._closed(held[: self._k])
                 held = held[self._k :]
+            size = sum(len(one.image.data) for one in (*held, item))
+            if not fits_batch(size, max(self._k, len(held) + 1) / self._batch):
+                reason = f"{len(item.image.data)} bytes, more than a batch has room for beside the others of its group"
+                self._note(item.number, item.image.where, reason)
+                continue
             held.append(item)
         if held:
             yield from self._closed(held)

@@ -50,7 +50,7 @@ def dataset(tmp_path_factory):
 def test_large_images_are_not_held_together(dataset, monkeypatch):
     """Of a batch of too many bytes every image is read by itself, and the batch is the same."""
     batch = next(iter(Loader(dataset, pk(dataset), VIEW, seed=5)))
-    monkeypatch.setattr("hgld.data.dataset._MOST_BYTES_AT_ONCE", int(dataset.places[3].max()))
+    monkeypatch.setattr("hgld.data.images.MOST_BATCH_BYTES", int(dataset.places[3].max()))
     with pytest.raises(InputError, match=r"3 images of \d+ bytes together.* Read fewer at a time"):
         dataset.read_many([3, 1, 2])
     assert same([batch], [next(iter(Loader(dataset, pk(dataset), VIEW, seed=5)))])

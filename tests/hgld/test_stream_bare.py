@@ -56,7 +56,7 @@ def classes(labels: Sequence[int], data: bytes = IMAGE) -> list[tuple[str, bytes
 
 
 def runs(tars: Sequence[Tar], k: int, count: int, short: Short = "repeat") -> list[Run]:
-    reader = BareShards(tars, 0, 1, k, short).runs()
+    reader = BareShards(tars, 0, 1, k, short, batch=k).runs()
     try:
         return list(islice(reader, count))
     finally:

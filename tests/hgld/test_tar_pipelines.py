@@ -174,7 +174,7 @@ def test_files_are_closed(folder, monkeypatch):
     files = indexed_files(dataset, np.arange(len(dataset)))
     next(files)
     files.close()
-    bare = BareShards(open_tars(tars(folder), None), 0, 1, 2, "repeat").runs()
+    bare = BareShards(open_tars(tars(folder), None), 0, 1, 2, "repeat", batch=2).runs()
     next(bare)
     bare.close()
     assert len(opened) >= 2
