@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from hgld.data.batch import Batch
+from hgld.losses.registry import LOSSES
 from hgld.training import loop
 from hgld.training.config import TrainConfig, with_fields
 from hgld.training.step import Safeguard
@@ -53,7 +54,10 @@ STEPS: dict[str, dict[str, Any]] = {
     "fp16, clipped": {"amp": "fp16", "clip_norm": 1.0},
     "chunks": {"chunk": 4, "freeze_batch_norm": True},
     "AdamW": {"optimizer": "adamw", "optimizer_proxies": "adam"},
+    "prefixes": {"loss": "SupHAP", "matryoshka": (4, 8)},
 }
+TAKEN = {step.get("loss", "HAPPIER") for step in STEPS.values()}
+STEPS |= {name: {"loss": name} for name in LOSSES if name not in TAKEN}  # every loss that a run can have
 
 
 def stalls_of(name: str) -> dict[str, Any]:
