@@ -282,20 +282,33 @@ def find_spans(scores: np.ndarray, grades: np.ndarray, floors: np.ndarray, spans
     """
     size = scores.shape[1]
     for row in range(scores.shape[0]):
-        num = np.int32(0)
-        for i in range(size):
-            num += np.int32(grades[row, i] != np.uint8(0))
+        num = _count_positives(grades[row])
         spans[row, 0], spans[row, 1], spans[row, 2] = num, 0, 0
         if floors[row] > -np.inf or not (num * _SORT_ALL_SHARE > size or num > _MOST_COUNTED):
             continue
-        bits = scores[row].view(np.int32)
-        least, most = _INFINITE, np.int32(0)
+        bits = scores[row].view(np.uint32)
+        least, most = np.uint32(0xFFFFFFFF), np.uint32(0)  # less 1, and less infinity: 0 and infinity lie at the ends
         for i in range(size):
-            magnitude = bits[i] & np.int32(0x7FFFFFFF)
-            most = max(most, magnitude if magnitude < _INFINITE else np.int32(0))
-            least = min(least, magnitude if magnitude > np.int32(0) else _INFINITE)
-        spans[row, 1] = least
-        spans[row, 2] = max(np.int64(1), np.int64(most) - np.int64(least) + 1)
+            magnitude = bits[i] & np.uint32(0x7FFFFFFF)
+            least = min(least, np.uint32(magnitude - np.uint32(1)))
+            most = max(most, np.uint32(magnitude - np.uint32(_INFINITE)))
+        first = min(np.int64(least) + 1, np.int64(_INFINITE))
+        last = np.int64(np.uint32(most + np.uint32(_INFINITE))) if most > 0 else np.int64(0)
+        spans[row, 1] = first
+        spans[row, 2] = max(np.int64(1), last - first + 1)
+
+
+@helper
+def _count_positives(grades: np.ndarray) -> np.int64:
+    """Count the grades above 0, some at a time in numbers of their own width, which a processor adds up at once."""
+    found = np.int64(0)
+    for start in range(0, grades.shape[0], 128):
+        some = np.uint8(0)
+        part = grades[start : start + 128]
+        for i in range(part.shape[0]):
+            some = np.uint8(some + np.uint8(part[i] != np.uint8(0)))
+        found += np.int64(some)
+    return found
 
 
 @compiled
@@ -325,9 +338,16 @@ def fill_wide_keys(scores: np.ndarray, grades: np.ndarray, bits_of_grade: np.uin
 
 
 def _sorted_rows(
-    scores: np.ndarray, grades: np.ndarray, floors: np.ndarray, bits_of_grade: np.uint64
+    scores: np.ndarray, grades: np.ndarray, floors: np.ndarray, bits_of_grade: np.uint64, room: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sort the rows with many positives.
+
+    Args:
+        scores: see :func:`rank_rows`, as for the next two.
+        grades: see there.
+        floors: see there.
+        bits_of_grade: see :func:`grade_bits`.
+        room: uint64, one a score, for the keys.
 
     Returns:
         positives: (q,) how many.
@@ -344,10 +364,10 @@ def _sorted_rows(
     else:
         spans_ = spans
     if (2 * int(spans_[:, 2].max(initial=0)) + 2) << int(bits_of_grade) <= 1 << 32:
-        keys = np.empty(scores.shape, np.uint32)
+        keys = room.view(np.uint32)[: scores.size].reshape(scores.shape)
         fill_narrow_keys(scores, grades, spans_, bits_of_grade, keys)
     else:
-        keys = np.empty(scores.shape, np.uint64)
+        keys = room[: scores.size].reshape(scores.shape)
         fill_wide_keys(scores, grades, bits_of_grade, keys)
     keys.sort(axis=1)
     return spans[:, 0].copy(), place, keys.view(np.uint32)
@@ -846,28 +866,24 @@ def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
     """Return ASI: the mean over n, up to the number of positives, of the first n's share in an ideal list's first n."""
     width = totals.shape[0]
     found = np.zeros(width, np.int64)
-    ideal = np.zeros(width, np.int64)
     ideal_end = 0
-    shared = 0
+    shared = np.int64(0)  # of the grades that the ideal list has left behind
     total = 0.0
     for ideal_grade in range(width - 1, 0, -1):
         start = ideal_end
         ideal_end += totals[ideal_grade]
-        found_here, ideal_here = found[ideal_grade], np.int64(0)
+        found_here = found[ideal_grade]
         for n in range(start + 1, ideal_end + 1):
-            grade = np.uint32(listed[n])
-            here = grade == ideal_grade
-            shared += here & (found_here < ideal_here)
-            found_here += here
+            grade = np.int64(listed[n])
+            found_here += np.int64(grade == ideal_grade)
             if grade > ideal_grade:  # the finer, the fewer: mostly the processor guesses right
-                shared += found[grade] < ideal[grade]
+                shared += np.int64(found[grade] < totals[grade])
                 found[grade] += 1
-            elif np.uint32(grade - np.uint32(1)) < np.uint32(ideal_grade - 1):
+            elif np.uint64(grade - 1) < np.uint64(ideal_grade - 1):
                 found[grade] += 1
-            shared += ideal_here < found_here
-            ideal_here += 1
-            total += shared / n
-        found[ideal_grade], ideal[ideal_grade] = found_here, ideal_here
+            total += float(shared + min(found_here, n - start)) / n
+        found[ideal_grade] = found_here
+        shared += min(found_here, totals[ideal_grade])
     return total / ideal_end if ideal_end > 0 else np.nan
 
 
@@ -902,11 +918,12 @@ def rank_rows(
     found = tuple(np.empty(size + 1, dtype) for dtype in (np.uint8, *[np.int32] * 3, np.uint8))
     bits = grade_bits(num_levels)
     at_once = max(1, _KEYS_AT_ONCE // max(size, 1))
+    room = np.empty(min(at_once, len(scores)) * size, np.uint64)
     for start in range(0, len(scores), at_once):
         part = slice(start, start + at_once)
         rows = scores[part], grades[part], floors[part]
         given = totals[part], relevance[part], gains, discounts, depths, asked, bits
-        _rank_rows(*rows, *given, *_sorted_rows(*rows, bits), memory, found, tuple(table[part] for table in sums))
+        _rank_rows(*rows, *given, *_sorted_rows(*rows, bits, room), memory, found, tuple(table[part] for table in sums))
 
 
 @compiled
