@@ -8,6 +8,8 @@ import re
 import sys
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 DEV = "dev"
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -21,15 +23,23 @@ _PAGE = """<!doctype html>
 def versions(folder: Path) -> list[str]:
     """Return the versions that are published in a folder: releases, the newest first, then the one of main."""
     found = [path.name for path in folder.iterdir() if (path / "objects.inv").is_file()]
-    releases = [name for name in found if re.match(r"v\d", name)]
-    releases.sort(key=lambda name: [int(number) for number in re.findall(r"\d+", name)], reverse=True)
+    releases = sorted((name for name in found if re.match(r"v\d", name)), key=_newness, reverse=True)
     return [*releases, *([DEV] if DEV in found else [])]
 
 
+def _newness(name: str) -> tuple[Version, str]:
+    """Return a tag's place in the order of PEP 440; one that is no version comes before all."""
+    try:
+        return Version(name), name
+    except InvalidVersion:
+        return Version("0.dev0"), name
+
+
 def page(names: list[str]) -> str:
-    """Return the page that lists versions."""
+    """Return the page that lists versions; the last release is none that is to be tried first, such as v1.0rc1."""
     said = {DEV: "main, as it is today"}
-    said |= {names[0]: f"{names[0]}, the last release"} if names and names[0] != DEV else {}
+    last = next((name for name in names if name != DEV and not _newness(name)[0].is_prerelease), None)
+    said |= {last: f"{last}, the last release"} if last else {}
     lines = (f'<li><a href="{html.escape(n)}/">{html.escape(said.get(n, n))}</a></li>' for n in names)
     return _PAGE.format(lines="".join(lines))
 

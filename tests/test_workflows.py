@@ -44,11 +44,14 @@ def test_workflows_may_no_more_than_they_need():
 
 
 def test_versions_of_the_site_are_listed_the_newest_first(tmp_path):
-    for name in ("v0.2.0", "dev", "v0.10.0", "v<b>"):
+    names = ("v0.2.0", "dev", "v0.10.0", "v<b>", "v1.0rc1", "v1.0", "v1.0rc2", "v1.1.dev3", "v1.0.post1", "v2-draft")
+    for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "objects.inv").touch(exist_ok=True)
     (tmp_path / "v9-empty").mkdir()
-    assert versions(tmp_path) == ["v0.10.0", "v0.2.0", "dev"]
+    releases = ["v1.1.dev3", "v1.0.post1", "v1.0", "v1.0rc2", "v1.0rc1", "v0.10.0", "v0.2.0", "v2-draft"]
+    assert versions(tmp_path) == [*releases, "dev"]
     shown = page([*versions(tmp_path), "<b>"])
-    assert '<a href="v0.10.0/">v0.10.0, the last release</a>' in shown
+    assert '<a href="v1.0.post1/">v1.0.post1, the last release</a>' in shown
+    assert shown.count("the last release") == 1
     assert "<b>" not in shown
