@@ -232,8 +232,8 @@ def _refusal(error: "HfHubHTTPError") -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     known = get_token() is not None
     if isinstance(error, errors.GatedRepoError):
-        asked = "Ask for access on its page" if known else "Log in (hf auth login), then ask for access on its page"
-        return f"it is gated: its owner lets in who asked. {asked}."
+        log_in = "" if known else "log in (hf auth login) and "
+        return f"it is gated: {log_in}ask its owner for access on its page."
     if isinstance(error, errors.DisabledRepoError):
         return "the Hub has disabled this repository; only its owner can say why."
     if isinstance(error, errors.RevisionNotFoundError):
