@@ -561,27 +561,36 @@ def _validator(response: requests.Response) -> str:
 _MAX_CHECKSUM_BYTES = 1 << 10
 
 
-def download_gldv2(
-    out: Path,
-    split: str,
-    tars: Sequence[int],
-    *,
-    metadata: bool,
-    downloader: Downloader,
-    base_url: str = BASE_URL,
-) -> list[FetchResult]:
-    """Fetch tars of a split, and its lists, into a folder that ``hgld build-shards gldv2`` reads.
+@dataclass(frozen=True)
+class Gldv2Request:
+    """Tars of a split of GLDv2, and its lists, for a folder that ``hgld build-shards gldv2`` reads.
 
-    Args:
+    Attributes:
         out: the folder; files get the relative paths of :mod:`hgld.pipelines.shards.sources.gldv2`.
         split: ``train``, ``index`` or ``test``.
         tars: their numbers.
         metadata: fetch the split's CSVs too.
-        downloader: fetches the files.
         base_url: the owners' address, or a mirror's.
+    """
 
-    Returns:
-        the outcome of every CSV and tar.
+    out: Path
+    split: str
+    tars: Sequence[int] = ()
+    metadata: bool = False
+    base_url: str = BASE_URL
+
+    def lists(self) -> list[RemoteFile]:
+        """Return the CSVs that are asked for."""
+        names = metadata_names([self.split]) if self.metadata else ()
+        return [self.file(name, MAX_CSV_BYTES) for name in names]
+
+    def file(self, name: str, most_bytes: int, md5: str | None = None) -> RemoteFile:
+        """Return a file of the release."""
+        return RemoteFile(f"{self.base_url.rstrip('/')}/{name}", self.out / name, md5, most_bytes)
+
+
+def download_gldv2(asked: Gldv2Request, downloader: Downloader) -> list[FetchResult]:
+    """Fetch tars and lists of GLDv2, and return the outcome of every one of them.
 
     Raises:
         ConfigError: a tar that the split does not have.
@@ -589,23 +598,16 @@ def download_gldv2(
         ServiceError: a file could not be fetched, or has other bytes than published.
         StorageError: the disk is full or cannot be written.
     """
-    names = {tar_name(split, number): checksum_name(split, number) for number in sorted(set(tars))}
-    small = [_remote(base_url, out, name, MAX_CSV_BYTES) for name in (metadata_names([split]) if metadata else ())]
-    sums = [_remote(base_url, out, name, _MAX_CHECKSUM_BYTES) for name in names.values()]
-    fetched = downloader.fetch([*small, *sums])[: len(small)]
-    published = {
-        tar: parse_checksum(
-            (out / name).read_text(encoding="utf-8", errors="replace"), tar.rpartition("/")[2], str(out / name)
-        )
-        for tar, name in names.items()
-    }
-    return fetched + downloader.fetch(
-        [_remote(base_url, out, tar, MAX_TAR_BYTES, md5) for tar, md5 in published.items()]
-    )
-
-
-def _remote(base_url: str, out: Path, name: str, most_bytes: int, md5: str | None = None) -> RemoteFile:
-    return RemoteFile(f"{base_url.rstrip('/')}/{name}", out / name, md5, most_bytes)
+    names = {tar_name(asked.split, number): checksum_name(asked.split, number) for number in sorted(set(asked.tars))}
+    lists = asked.lists()
+    sums = [asked.file(name, _MAX_CHECKSUM_BYTES) for name in names.values()]
+    fetched = downloader.fetch([*lists, *sums])[: len(lists)]
+    tars = []
+    for tar, name in names.items():
+        told = (asked.out / name).read_text(encoding="utf-8", errors="replace")
+        md5 = parse_checksum(told, tar.rpartition("/")[2], str(asked.out / name))
+        tars.append(asked.file(tar, MAX_TAR_BYTES, md5))
+    return fetched + downloader.fetch(tars)
 
 
 @dataclass(frozen=True)
@@ -625,25 +627,17 @@ class DownloadPlan:
     free: int
 
 
-def plan_gldv2(
-    out: Path,
-    split: str,
-    tars: Sequence[int],
-    *,
-    metadata: bool,
-    downloader: Downloader,
-    base_url: str = BASE_URL,
-) -> DownloadPlan:
+def plan_gldv2(asked: Gldv2Request, downloader: Downloader) -> DownloadPlan:
     """Ask how much :func:`download_gldv2` would fetch; one request a file that is not there, of no body.
 
     Raises:
         ConfigError, ServiceError: as :func:`download_gldv2`.
     """
-    lists = [_remote(base_url, out, name, MAX_CSV_BYTES) for name in (metadata_names([split]) if metadata else ())]
-    files = [*lists, *(_remote(base_url, out, tar_name(split, n), MAX_TAR_BYTES) for n in sorted(set(tars)))]
+    tars = [asked.file(tar_name(asked.split, number), MAX_TAR_BYTES) for number in sorted(set(asked.tars))]
+    files = [*asked.lists(), *tars]
     sizes = downloader.sizes(files)
     there = sum(_received(file.path) for file in files)
-    return DownloadPlan(len(files), sum(sizes), there, shutil.disk_usage(existing_parent(out)).free)
+    return DownloadPlan(len(files), sum(sizes), there, shutil.disk_usage(existing_parent(asked.out)).free)
 
 
 def _received(path: Path) -> int:

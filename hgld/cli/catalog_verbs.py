@@ -188,7 +188,7 @@ def download_command() -> click.Command:
         if not tars and not metadata:
             raise click.UsageError("say what to fetch: --tars or --metadata, or both.")
         with takes_extra("scrape", "hgld download"):
-            from hgld.pipelines.download import Downloader, download_gldv2, plan_gldv2
+            from hgld.pipelines.download import Downloader, Gldv2Request, download_gldv2, plan_gldv2
         from hgld.data.storage import READING
         from hgld.pipelines.shards.sources.gldv2 import BASE_URL
 
@@ -202,12 +202,11 @@ def download_command() -> click.Command:
                 allow_redirects_to=policy.allow_redirects_to,
                 allow_private=policy.allow_private,
             )
-            where = base_url or BASE_URL
+            asked = Gldv2Request(out, split, tars, metadata, base_url or BASE_URL)
             if dry_run:
-                plan = plan_gldv2(out, split, tars, metadata=metadata, downloader=downloader, base_url=where)
-                _show_plan(out, plan, as_json)
+                _show_plan(out, plan_gldv2(asked, downloader), as_json)
                 return
-            fetched = download_gldv2(out, split, tars, metadata=metadata, downloader=downloader, base_url=where)
+            fetched = download_gldv2(asked, downloader)
         _show_fetched(out, fetched, as_json)
         if not as_json:
             _say_next(out, base_url)

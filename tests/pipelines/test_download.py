@@ -13,7 +13,7 @@ import pytest
 from hgld.cli import main
 from hgld.errors import ConfigError, InputError, ServiceError, StorageError
 from hgld.pipelines import download as downloading
-from hgld.pipelines.download import Downloader, PartialFile, RemoteFile, download_gldv2
+from hgld.pipelines.download import Downloader, Gldv2Request, PartialFile, RemoteFile, download_gldv2
 from hgld.pipelines.shards.sources.gldv2 import BASE_URL, TARS, checksum_name, metadata_names, parse_checksum, tar_name
 from tests.pipelines import cutting_server as faults
 from tests.pipelines.cutting_server import CuttingServer
@@ -353,7 +353,7 @@ def test_a_checksum_file_that_is_none(text):
 def test_gldv2_comes_with_its_lists_and_is_checked(tmp_path):
     with CuttingServer(gldv2_site()) as server:
         server.faults["index/images_001.tar"] = [faults.cut_after(100)]
-        fetched = download_gldv2(tmp_path, "index", [2, 1], metadata=True, downloader=downloader(), base_url=server.url)
+        fetched = download_gldv2(Gldv2Request(tmp_path, "index", [2, 1], True, server.url), downloader())
         assert [f.path.relative_to(tmp_path).as_posix() for f in fetched] == [
             *metadata_names(["index"]),
             "index/images_001.tar",
@@ -362,7 +362,7 @@ def test_gldv2_comes_with_its_lists_and_is_checked(tmp_path):
         assert [f.checked for f in fetched] == [False] * 3 + [True] * 2
         server.files["index/images_000.tar"] += b"!"
         with pytest.raises(ServiceError, match=r"images_000\.tar: the bytes have the MD5"):
-            download_gldv2(tmp_path, "index", [0], metadata=False, downloader=downloader(), base_url=server.url)
+            download_gldv2(Gldv2Request(tmp_path, "index", [0], base_url=server.url), downloader())
 
 
 @pytest.fixture
