@@ -9,6 +9,7 @@ from hgld.cli.options import EXISTING_FILE, Names, json_option
 from hgld.cli.output import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
+    from hgld.hierarchy import Hierarchy
     from hgld.pipelines.hierarchy.review.decisions.agreement import Settlement
 
 _MOST_NAMED = 5
@@ -58,22 +59,34 @@ def convert_command() -> click.Command:
         """Write a dataset for FiftyOne (a field a level) or Label Studio (a taxonomy).
 
         With decisions, what people decided stands beside what the dataset says: in FiftyOne as fields reviewed_LEVEL
-        and decided_by, in Label Studio as annotations beside the predictions.
+        and decided_by, in Label Studio as annotations beside the predictions. Of the folder of a build, which has no
+        pictures, the names go to Label Studio as texts.
         """
         from hgld.data.dataset import open_dataset
         from hgld.pipelines.conversion.convert import convert as write
+        from hgld.pipelines.conversion.convert import convert_names
         from hgld.pipelines.conversion.reviewed import verdicts
         from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
 
-        dataset = open_dataset(data, split, levels=levels)
-        decided = verdicts(dataset.hierarchy, read_decisions(decisions)) if decisions else None
-        with progress_bars() as progress:
-            made = write(dataset, out, tool, at=at, verdicts=decided, progress=progress)
+        names = _names_of(Path(data), levels)
+        if names is not None and (split or at is not None):
+            raise click.UsageError(f"{data} holds names and no pictures: leave --split and --at out.")
+        dataset = open_dataset(data, split, levels=levels) if names is None else None
+        hierarchy = names if dataset is None else dataset.hierarchy
+        decided = verdicts(hierarchy, read_decisions(decisions)) if decisions else None
+        if dataset is None:
+            made = convert_names(hierarchy, out, tool, source=data, verdicts=decided)
+        else:
+            with progress_bars() as progress:
+                made = write(dataset, out, tool, at=at, verdicts=decided, progress=progress)
         fates = {} if decided is None else _fates(decided.settlement)
         if as_json:
             print_json({"out": str(out), "tool": tool, **vars(made), "decisions": fates})
             return
-        echo(f"{out}: {made.items:,} items; {made.pictures:,} pictures written ({made.picture_bytes:,} bytes)")
+        if dataset is None:
+            echo(f"{out}: {made.items:,} names, without pictures")
+        else:
+            echo(f"{out}: {made.items:,} items; {made.pictures:,} pictures written ({made.picture_bytes:,} bytes)")
         if decided is not None:
             echo(f"decisions: {', '.join(f'{number} {fate}' for fate, number in fates.items())}")
             echo(f"{made.decided:,} items were decided about, {made.dropped:,} of them dropped")
@@ -84,6 +97,17 @@ def convert_command() -> click.Command:
         echo(_NEXT[tool].format(out=str(out)))
 
     return convert
+
+
+def _names_of(build: Path, levels: tuple[str, ...] | None) -> "Hierarchy | None":
+    """Return the hierarchy of a build's folder; None where it is none."""
+    from hgld.data.format import HIERARCHY, INDEX, MANIFEST
+    from hgld.hierarchy import Hierarchy
+
+    if not (build / HIERARCHY).is_file() or any((build / name).is_file() for name in (INDEX, MANIFEST)):
+        return None
+    found = Hierarchy.from_parquet(build / HIERARCHY)
+    return found.restrict(levels) if levels else found
 
 
 def _fates(settlement: "Settlement") -> dict[str, int]:

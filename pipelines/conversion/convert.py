@@ -1,4 +1,7 @@
-"""A dataset written for another tool: its items one after another, and the pictures beside them or by reference."""
+"""A dataset written for another tool: its items one after another, and the pictures beside them or by reference.
+
+The names of a build, which have no pictures, become texts.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,10 +125,6 @@ def convert(
         ConfigError: ``out`` is not empty, or holds the working directory, or the format cannot hold the dataset.
         InputError: a picture cannot be read.
     """
-    if out.is_dir() and any(out.iterdir()) and not (out / _MARK).is_file():
-        raise ConfigError(f"{out} is not empty, and holds no earlier conversion. Name a new folder.")
-    if Path.cwd().is_relative_to(out.resolve()):
-        raise ConfigError(f"{out}: the working directory is in it, and it is replaced whole. Name another folder.")
     items = _Items(dataset, verdicts, progress)
     facts = {"name": dataset.manifest.name, "levels": list(dataset.levels), "items": len(dataset)}
     facts |= {"licence": dataset.manifest.provenance["licence"]} if "licence" in dataset.manifest.provenance else {}
@@ -134,11 +133,48 @@ def convert(
     def fill(folder: Path) -> None:
         reading = items.read(folder / PICTURES if at is None else None)
         FORMATS[kind].write(folder, Conversion(dataset.hierarchy, reading, verdicts, at, facts, boxes))
-        (folder / _MARK).touch()
 
-    write_folder(out, fill, flush=False)
+    _write(out, fill)
     elsewhere = 0 if verdicts is None else len(verdicts.of_item) - items.given
     return Converted(len(dataset), items.decided, items.dropped, elsewhere, items.pictures, items.picture_bytes)
+
+
+def convert_names(
+    hierarchy: Hierarchy, out: Path, kind: str, *, source: str, verdicts: Verdicts | None = None
+) -> Converted:
+    """Write names without pictures, the finest level of a hierarchy, as texts to be put into the classes above.
+
+    Args:
+        hierarchy: of a build.
+        out: as of :func:`convert`.
+        kind: ``label-studio``.
+        source: what the names are of, for people.
+        verdicts: of people, about this hierarchy.
+
+    Raises:
+        ConfigError: ``out`` as of :func:`convert`, or the format shows pictures alone or cannot hold the hierarchy.
+    """
+    if kind != "label-studio":
+        raise ConfigError(f"{source} holds names and no pictures, and {kind} shows pictures: take --to label-studio.")
+    _write(out, lambda folder: label_studio.write_names(folder, hierarchy, verdicts, source))
+    decided = [] if verdicts is None else list(verdicts.of_class.values())
+    elsewhere = 0 if verdicts is None else len(verdicts.of_item)
+    dropped = sum(verdict.path is None for verdict in decided)
+    return Converted(hierarchy.num_classes[0], len(decided), dropped, elsewhere, 0, 0)
+
+
+def _write(out: Path, fill: Callable[[Path], None]) -> None:
+    """Write a conversion into a new folder, or in place of an earlier one."""
+    if out.is_dir() and any(out.iterdir()) and not (out / _MARK).is_file():
+        raise ConfigError(f"{out} is not empty, and holds no earlier conversion. Name a new folder.")
+    if Path.cwd().is_relative_to(out.resolve()):
+        raise ConfigError(f"{out}: the working directory is in it, and it is replaced whole. Name another folder.")
+
+    def filled(folder: Path) -> None:
+        fill(folder)
+        (folder / _MARK).touch()
+
+    write_folder(out, filled, flush=False)
 
 
 class _Items:

@@ -1,4 +1,4 @@
-"""The files of a Label Studio project: a taxonomy of the classes as its interface, and a task an item.
+"""The files of a Label Studio project: a taxonomy of the classes as its interface, and a task an item or a name.
 
 ``config.xml`` is the labelling interface; ``tasks-00000.json`` and on are imported. What the dataset says is a
 prediction of every task, what people decided an annotation.
@@ -6,7 +6,8 @@ prediction of every task, what people decided an annotation.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -14,15 +15,15 @@ from xml.sax.saxutils import quoteattr
 
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.conversion.reviewed import Verdicts
+from hgld.pipelines.conversion.reviewed import Verdict, Verdicts, path_of
 
 if TYPE_CHECKING:
-    from hgld.pipelines.conversion.convert import Conversion, ConvertedItem
+    from hgld.pipelines.conversion.convert import Conversion
 
 MOST_CHOICES = 20_000  # of a taxonomy that a browser still opens
 _TASKS_A_FILE = 20_000
 _LOCAL = "/data/local-files/?d=data/"  # with LOCAL_FILES_DOCUMENT_ROOT at the folder
-_NAME, _ITEM = "classes", "image"
+_NAME, _ITEM, _TEXT = "classes", "image", "text"
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, 2.2: Char
 Tree = dict[str, "Tree"]
 
@@ -33,26 +34,66 @@ def write(folder: Path, conversion: "Conversion") -> None:
     Raises:
         ConfigError: more classes than a browser shows.
     """
-    (folder / "config.xml").write_text(config(conversion.hierarchy, conversion.verdicts), encoding="utf-8")
-    model = f"hgld: labels of {conversion.facts['name']}"
-    tasks, number = [], 0
+    decided = _decided(conversion.verdicts)
+    (folder / "config.xml").write_text(config(conversion.hierarchy, decided), encoding="utf-8")
     at = _LOCAL if conversion.at is None else conversion.at
-    for item in conversion.items:
-        tasks.append(_task(item, at, model))
-        if len(tasks) == _TASKS_A_FILE:
-            _write_tasks(folder, number, tasks)
-            tasks, number = [], number + 1
-    if tasks or not number:
-        _write_tasks(folder, number, tasks)
+    model = f"hgld: labels of {conversion.facts['name']}"
+    tasks = (
+        _task({_ITEM: at + quote(item.file), "key": item.key, "split": item.split}, item.path, item.verdict, model)
+        for item in conversion.items
+    )
+    _write_tasks(folder, tasks)
 
 
-def config(hierarchy: Hierarchy, verdicts: Verdicts | None = None) -> str:
-    """Return the labelling interface: a picture, and the classes as a tree from the coarsest level down.
+def write_names(folder: Path, hierarchy: Hierarchy, verdicts: Verdicts | None, source: str) -> None:
+    """Write ``config.xml`` and a task of text a name: the finest classes, without pictures.
+
+    Args:
+        folder: empty.
+        hierarchy: the names as its finest level; what they are put into are the classes above.
+        verdicts: of people; None where none were given.
+        source: what the predictions are called after.
+
+    Raises:
+        ConfigError: one level alone, or more classes above the names than a browser shows.
+    """
+    if len(hierarchy.levels) < 2:
+        raise ConfigError(f"{source} has one level, {hierarchy.levels[0]}: there is no class to put its names into.")
+    above = hierarchy.restrict(hierarchy.levels[1:])
+    decided = [_above(verdict) for verdict in _decided(verdicts)]
+    (folder / "config.xml").write_text(config(above, decided, _TEXT), encoding="utf-8")
+    model = f"hgld: groups of {source}"
+
+    def tasks() -> Iterator[dict[str, Any]]:
+        labels = hierarchy.expand(range(len(hierarchy.names[0])))
+        for label, (name, row) in enumerate(zip(hierarchy.names[0], labels.tolist(), strict=True)):
+            verdict = None if verdicts is None else verdicts.of_class.get(label)
+            given = None if verdict is None else _above(verdict)
+            yield _task({_TEXT: name}, path_of(hierarchy, row)[1:], given, model, of=_TEXT)
+
+    _write_tasks(folder, tasks())
+
+
+def _decided(verdicts: Verdicts | None) -> list[Verdict]:
+    return [] if verdicts is None else [*verdicts.of_class.values(), *verdicts.of_item.values()]
+
+
+def _above(verdict: Verdict) -> Verdict:
+    """Return what was decided about the classes above a name."""
+    return Verdict(verdict.path and verdict.path[1:], verdict.who)
+
+
+def config(hierarchy: Hierarchy, decided: Iterable[Verdict] = (), of: str = _ITEM) -> str:
+    """Return the labelling interface: a picture or a text, and the classes as a tree from the coarsest level down.
+
+    Args:
+        hierarchy: of the classes.
+        decided: verdicts whose classes are offered too.
+        of: ``image`` or ``text``.
 
     Raises:
         ConfigError: more than ``MOST_CHOICES`` classes.
     """
-    decided = [] if verdicts is None else [*verdicts.of_class.values(), *verdicts.of_item.values()]
     tree: Tree = {}
     for path in [*_paths(hierarchy), *(verdict.path for verdict in decided if verdict.path)]:
         below = tree
@@ -66,8 +107,8 @@ def config(hierarchy: Hierarchy, verdicts: Verdicts | None = None) -> str:
         )
     lines = [
         "<View>",
-        f'  <Image name="{_ITEM}" value="${_ITEM}"/>',
-        f'  <Taxonomy name="{_NAME}" toName="{_ITEM}" maxUsages="1">',
+        f'  <{of.capitalize()} name="{of}" value="${of}"/>',
+        f'  <Taxonomy name="{_NAME}" toName="{of}" maxUsages="1">',
         *_choices(tree, "    "),
         "  </Taxonomy>",
         "</View>",
@@ -108,24 +149,30 @@ def _choices(tree: Tree, indent: str) -> Iterator[str]:
             yield f"{indent}</Choice>"
 
 
-def _task(item: "ConvertedItem", at: str, model: str) -> dict[str, Any]:
-    data = {_ITEM: at + quote(item.file), "key": item.key, "split": item.split}
-    task: dict[str, Any] = {"data": data}
-    if path := taxonomy_path(item.path):
-        task["predictions"] = [{"model_version": model, "result": [_answer(path)]}]
-    if item.verdict is not None:
-        data["decided_by"] = ", ".join(item.verdict.who)
-        if item.verdict.path is None:
+def _task(
+    data: Mapping[str, str], path: Iterable[str | None], verdict: Verdict | None, model: str, of: str = _ITEM
+) -> dict[str, Any]:
+    task: dict[str, Any] = {"data": {**data}}
+    if known := taxonomy_path(path):
+        task["predictions"] = [{"model_version": model, "result": [_answer(known, of)]}]
+    if verdict is not None:
+        task["data"]["decided_by"] = ", ".join(verdict.who)
+        if verdict.path is None:
             task["annotations"] = [{"result": [], "was_cancelled": True}]
         else:
-            task["annotations"] = [{"result": [_answer(taxonomy_path(item.verdict.path))]}]
+            known = taxonomy_path(verdict.path)
+            task["annotations"] = [{"result": [_answer(known, of)] if known else []}]
     return task
 
 
-def _answer(path: list[str]) -> dict[str, Any]:
-    return {"from_name": _NAME, "to_name": _ITEM, "type": "taxonomy", "value": {"taxonomy": [path]}}
+def _answer(path: list[str], of: str) -> dict[str, Any]:
+    return {"from_name": _NAME, "to_name": of, "type": "taxonomy", "value": {"taxonomy": [path]}}
 
 
-def _write_tasks(folder: Path, number: int, tasks: list[dict[str, Any]]) -> None:
-    text = "[\n" + ",\n".join(json.dumps(task, ensure_ascii=False) for task in tasks) + "\n]\n"
-    (folder / f"tasks-{number:05d}.json").write_text(text, encoding="utf-8")
+def _write_tasks(folder: Path, tasks: Iterable[Mapping[str, Any]]) -> None:
+    """Write files of ``_TASKS_A_FILE`` tasks each; an empty one where there are none."""
+    coming, number = iter(tasks), 0
+    while (some := list(islice(coming, _TASKS_A_FILE))) or not number:
+        text = "[\n" + ",\n".join(json.dumps(task, ensure_ascii=False) for task in some) + "\n]\n"
+        (folder / f"tasks-{number:05d}.json").write_text(text, encoding="utf-8")
+        number += 1

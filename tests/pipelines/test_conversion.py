@@ -169,6 +169,57 @@ def test_classes_that_are_dropped_or_form_a_new_group(dataset, tmp_path):
     ]
 
 
+def test_the_names_of_a_build_become_texts(tmp_path, capsys):
+    build = tmp_path / "build"
+    build.mkdir()
+    TREE.to_parquet(build / HIERARCHY)
+    decided(tmp_path, Move(names=("moat",), to="water", **NOW), Drop(names=("lake",), **NOW))
+
+    def verb(*words):
+        with pytest.raises(SystemExit) as stop:
+            main(["convert", str(build), "--out", str(tmp_path / "out"), *words])
+        return (stop.value.code, *capsys.readouterr())
+
+    code, said, _ = verb("--to", "label-studio", "--decisions", str(tmp_path / "ada.yaml"))
+    assert code == 0
+    assert "4 names, without pictures" in said
+    assert "2 items were decided about, 1 of them dropped" in said
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        ".hgld-conversion",
+        "config.xml",
+        "tasks-00000.json",
+    ]
+    interface = ET.parse(tmp_path / "out" / "config.xml").getroot()
+    text, taxonomy = interface
+    assert (text.tag, text.attrib) == ("Text", {"name": "text", "value": "$text"})
+    assert (taxonomy.tag, taxonomy.get("toName")) == ("Taxonomy", "text")
+    groups = {("human-made", "church"), ("human-made", "castle"), ("natural", "water")}
+    assert {tuple(path) for path in _leaves(taxonomy)} == groups
+    cathedral, moat, lake, pond = tasks(tmp_path / "out")
+    assert cathedral["data"] == {"text": EVIL}
+    [answer] = cathedral["predictions"][0]["result"]
+    assert answer == {
+        "from_name": "classes",
+        "to_name": "text",
+        "type": "taxonomy",
+        "value": {"taxonomy": [["human-made", "church"]]},
+    }
+    assert moat["data"] == {"text": "moat", "decided_by": "ada"}
+    assert moat["predictions"][0]["result"][0]["value"] == {"taxonomy": [["human-made", "castle"]]}
+    assert moat["annotations"][0]["result"][0]["value"] == {"taxonomy": [["natural", "water"]]}
+    assert lake["annotations"] == [{"result": [], "was_cancelled": True}]
+    assert "annotations" not in pond
+
+    for words, told in (
+        (("--to", "fiftyone"), "holds names and no pictures, and fiftyone shows pictures"),
+        (("--to", "label-studio", "--at", "https://a.example/"), "leave --split and --at out"),
+        (("--to", "label-studio", "--levels", "fine"), "has one level, fine"),
+    ):
+        code, _, err = verb(*words)
+        assert code == 2
+        assert told in " ".join(err.split())
+
+
 def test_names_keep_what_xml_holds():
     name = "میان\u200cرود \u200eX"  # a zero-width non-joiner, and a mark of the direction
     assert label_studio.taxonomy_path([name, "\ud800\ufffe"]) == ["\ufffd\ufffd", name]
