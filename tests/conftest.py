@@ -11,6 +11,7 @@ from pathlib import Path
 # Before anything imports numba or torch, and for every process that a test starts: kernels are compiled once and kept
 # between sessions, and the workers of pytest-xdist do not take each other's cores.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
+os.environ.setdefault("MPLBACKEND", "Agg")  # no test opens a window
 if "PYTEST_XDIST_WORKER" in os.environ:
     for pool in ("OMP", "MKL", "OPENBLAS"):
         os.environ.setdefault(f"{pool}_NUM_THREADS", "1")

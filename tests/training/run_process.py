@@ -1,4 +1,4 @@
-"""What the tests of kills and of several processes start: one process of a run, its options in a file.
+"""One process of a run, as torchrun starts it or a fork does it.
 
 A fourth argument is the step at which a signal asks it to stop; OVERFLOW names the step at which a gradient of the main
 process alone is infinite.
@@ -19,8 +19,6 @@ from hgld.training.loop import train
 from hgld.training.progress import LineReporter
 
 say = partial(print, flush=True)
-# Of a compiled run the graphs are tested here, not inductor's kernels, which take minutes to make.
-torch.nn.Module.compile = partialmethod(torch.nn.Module.compile, backend="aot_eager")  # type: ignore[assignment]
 
 
 class Stopping(LineReporter):
@@ -49,10 +47,17 @@ def overflow_at(step):
     loop.Backward.__call__ = overflowing
 
 
-if __name__ == "__main__":
+def run(config: Path, data: str, out: Path, stop: int | None = None) -> None:
+    """Train as the file says."""
+    # Of a compiled run the graphs are tested here, not inductor's kernels, which take minutes to make.
+    torch.nn.Module.compile = partialmethod(torch.nn.Module.compile, backend="aot_eager")  # type: ignore[assignment]
     torch.set_num_threads(1)
     if "OVERFLOW" in os.environ and os.environ["RANK"] == "0":
         overflow_at(int(os.environ["OVERFLOW"]))
-    config, data, out, *stop = sys.argv[1:]
-    progress = Stopping(int(stop[0])) if stop else LineReporter(say, say)
-    train(read_config(Path(config)), data, Path(out), progress=progress)
+    progress = LineReporter(say, say) if stop is None else Stopping(stop)
+    train(read_config(config), data, out, progress=progress)
+
+
+if __name__ == "__main__":
+    file, place, folder = sys.argv[1:]
+    run(Path(file), place, Path(folder))

@@ -1,14 +1,13 @@
 """``hgld search --index``: the answers of an exhaustive search, an index that is kept, words where it is made anew."""
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
 
 from hgld import open_dataset
 from hgld.cli import main
+from tests.forked import together
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
 
@@ -84,27 +83,12 @@ def test_images_that_cannot_be_read_are_counted(search, folder):
 
 
 @pytest.mark.slow
-def test_processes_of_torchrun_make_one_index_together(folder):
-    words = [
-        "search",
-        "one.jpg",
-        "--checkpoint",
-        "run",
-        "--data",
-        "data",
-        "--device",
-        "cpu",
-        "--index",
-        "ivf",
-        "--json",
-    ]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hgld"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+def test_two_processes_make_one_index_together(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    words = "search one.jpg --checkpoint run --data data --device cpu --index ivf --json"
     answers = []
     for _ in range(2):
-        result = subprocess.run(
-            [*launcher, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
+        result = together(main, words.split(), folder=folder)
         assert result.returncode == 0, result.stderr
         answers.append(json.loads(result.stdout))
     assert answers[0] == answers[1]

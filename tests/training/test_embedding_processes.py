@@ -1,34 +1,20 @@
-"""Two processes under torchrun embed and evaluate as one does; what one of them cannot read, both leave out."""
+"""Two processes embed and evaluate as one does; what one of them cannot read, both leave out."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
 from hgld import open_dataset
+from hgld.cli import main
 from hgld.data.views import TestView
 from hgld.evaluation.report import RetrievalReport
 from hgld.training.inference.embedder import load_model
 from hgld.training.inference.embedding import embed
+from tests.forked import together
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*arguments, processes=1):
-    """``hgld`` with these arguments, alone or under torchrun."""
-    command = [sys.executable]
-    if processes > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    line = [*command, "-m", "hgld", *map(str, arguments), "--device", "cpu"]
-    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
 def of_run(places, data):
@@ -47,8 +33,18 @@ def places(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def run(tmp_path):
+    """``run(*words, processes=2)``: ``hgld`` with these words, as torchrun starts it."""
+
+    def hgld(*words, processes=1):
+        return together(main, [*map(str, words), "--device", "cpu"], folder=tmp_path, count=processes)
+
+    return hgld
+
+
 @pytest.mark.slow
-def test_embeddings_of_two_are_those_of_one(places):
+def test_embeddings_of_two_are_those_of_one(places, run):
     result = run("embed", *of_run(places, "data"), "--out", places / "two.npy", processes=2)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("75 embeddings") == 1
@@ -58,7 +54,7 @@ def test_embeddings_of_two_are_those_of_one(places):
 
 
 @pytest.mark.slow
-def test_parts_that_two_embed_are_joined_to_what_one_embeds(places):
+def test_parts_that_two_embed_are_joined_to_what_one_embeds(places, run):
     out, data = places / "parts.npy", of_run(places, "data")
     part = run("embed", *data, "--out", out, "--parts", 2, "--part", 2, processes=2)
     assert part.returncode == 0, part.stderr
@@ -73,7 +69,7 @@ def test_parts_that_two_embed_are_joined_to_what_one_embeds(places):
 
 
 @pytest.mark.slow
-def test_the_report_of_two_is_that_of_one(places):
+def test_the_report_of_two_is_that_of_one(places, run):
     """The same batches, so that the embeddings are the same bit for bit."""
     alone, both = (
         run("evaluate", *of_run(places, "data"), "--batch-size", 1, "--out", places / f"{count}.json", processes=count)
@@ -88,7 +84,7 @@ def test_the_report_of_two_is_that_of_one(places):
 
 
 @pytest.mark.slow
-def test_a_damaged_item_of_one_is_left_out_by_both(places):
+def test_a_damaged_item_of_one_is_left_out_by_both(places, run):
     result = run("embed", *of_run(places, "damaged"), "--out", places / "damaged.npy", "--json", processes=2)
     assert result.returncode == 0, result.stderr
     told = json.loads(result.stdout)
@@ -99,7 +95,7 @@ def test_a_damaged_item_of_one_is_left_out_by_both(places):
 
 
 @pytest.mark.slow
-def test_a_split_that_cannot_be_read_ends_both(places):
+def test_a_split_that_cannot_be_read_ends_both(places, run):
     result = run("embed", *of_run(places, "lost"), "--out", places / "lost.npy", processes=2)
     assert result.returncode != 0
     assert "hgld: " in result.stderr

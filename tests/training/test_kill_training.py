@@ -1,13 +1,8 @@
 """kill -9 at random moments costs steps, not the run: it ends bit for bit as one that was left in peace."""
 
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +10,11 @@ import torch
 from hgld.training.config import save_config
 from hgld.training.log import read_rows
 from hgld.training.loop import train
+from tests.forked import forked
+from tests.training.run_process import run
 from tests.training.small_runs import STEPS, options, same, weights, write_small
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[2]
 KILLS = 5
 # Everything that a checkpoint has to hold: averages, moments, a memory; and dropout that draws.
 FIELDS = {"loss": "SupRecall", "recall_at": (1, 2), "memory": 30, "memory_from_epoch": 1, "ema": 0.9}
@@ -31,17 +27,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@contextmanager
-def forks(*arguments):
-    """A process that starts runs, with all imports done."""
-    command = [sys.executable, str(ROOT / "tests/training/forked_runs.py"), *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    ) as process:
-        yield process
 
 
 def wait_for_log(log, before):
@@ -58,17 +43,14 @@ def test_kills_at_random_moments(stream, tmp_path):
     config = options(**FIELDS, stream=stream, epochs=24, evaluate_every=5, checkpoint_every=4, log_every=1)
     save_config(config, tmp_path / "config.json")
     draw, killed = random.Random(int(stream)), 0
-    with forks(tmp_path / "config.json", data, out) as starter:
-        for _ in range(KILLS):
-            before = log.stat().st_mtime_ns if log.is_file() else 0
-            assert starter.stdin is not None
-            assert starter.stdout is not None
-            starter.stdin.write("\n")
-            run = int(starter.stdout.readline())
-            wait_for_log(log, before)
-            time.sleep(draw.uniform(0.0, 0.2))
-            os.kill(run, signal.SIGKILL)
-            killed += int(starter.stdout.readline()) == -signal.SIGKILL
+    for number in range(KILLS):
+        before = log.stat().st_mtime_ns if log.is_file() else 0
+        process = forked(run, tmp_path / "config.json", str(data), out, out=tmp_path / f"kill-{number}", environment={})
+        wait_for_log(log, before)
+        time.sleep(draw.uniform(0.0, 0.2))
+        process.kill()
+        process.join()
+        killed += process.exitcode == -signal.SIGKILL
     assert killed == KILLS
     summary = train(config, str(data), out)
     assert (summary.finished, summary.step) == (True, 24 * STEPS)

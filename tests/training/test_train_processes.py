@@ -1,4 +1,7 @@
-"""Two processes under torchrun train what one trains, from a directory and from shards over HTTP alike."""
+"""Two processes train what one trains, from a directory and from shards over HTTP alike.
+
+Signals, errors and restarts are torchrun's; what is trained is the same in forked processes with its variables.
+"""
 
 import os
 import signal
@@ -20,7 +23,9 @@ from hgld.training.evaluation import evaluate_trained, parse_task
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.log import read_rows
 from hgld.training.loop import LOCK, train
+from tests import forked
 from tests.hgld.range_server import serve
+from tests.training.run_process import run
 from tests.training.small_runs import QUICK, STEPS, options, same, weights, write_small
 
 pytestmark = pytest.mark.slow
@@ -44,16 +49,20 @@ def data(tmp_path_factory):
     return write_small(tmp_path_factory.mktemp("data") / "small")
 
 
-def together(config, data, out, *stop, processes=2):
-    """Train under torchrun, to the end or until a step; what the processes wrote."""
-    line = command(config, out.with_suffix(".json"), data, out, *stop, processes=processes)
-    return subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
-
-
-def command(config, file, data, out, *stop, processes=2):
+def together(config, data, out, *stop, processes=2, **environment):
+    """Train in several processes, to the end or until a step; what they wrote."""
+    file = out.with_suffix(".json")
     save_config(config, file)
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    return [*line, str(ROOT / "tests/training/run_process.py"), *map(str, (file, data, out, *stop))]
+    place = out.parent
+    return forked.together(run, file, str(data), out, *stop, folder=place, count=processes, environment=environment)
+
+
+def torchrun(config, data, out, *more):
+    """The command that trains in two processes; ``more`` for torchrun itself."""
+    file = out.with_suffix(".json")
+    save_config(config, file)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *more]
+    return [*line, str(ROOT / "tests/training/run_process.py"), *map(str, (file, data, out))]
 
 
 def assert_alike(run, other):
@@ -159,13 +168,11 @@ def test_a_sharded_run_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(a
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
-def test_an_overflow_in_the_share_of_one_process_skips_the_step_of_all(data, tmp_path, monkeypatch):
+def test_an_overflow_in_the_share_of_one_process_skips_the_step_of_all(data, tmp_path):
     config = options(**QUICK | {"sharding": "fsdp", "ema": 0.9, "amp": "fp16", "evaluate_every": 0})
     runs = {"reference": 2, "overflow": 3}
     for name, step in runs.items():
-        if name == "overflow":
-            monkeypatch.setitem(ENVIRONMENT, "OVERFLOW", "3")
-        result = together(config, data, tmp_path / name, step)
+        result = together(config, data, tmp_path / name, step, **({"OVERFLOW": "3"} if name == "overflow" else {}))
         assert result.returncode == 0, result.stderr
     reference, overflow = (find_checkpoint(tmp_path / name, "last") for name in runs)
     assert (reference.name, overflow.name) == ("step-00000002", "step-00000003")
@@ -225,15 +232,16 @@ EPOCHS = 12  # long enough for torchrun to pass a signal on
 
 def test_sigterm_to_torchrun_stops_all_and_the_run_goes_on_bit_for_bit(data, tmp_path):
     config = options(**QUICK | {"epochs": EPOCHS, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 10**6})
-    file, out, log = tmp_path / "config.json", tmp_path / "run", tmp_path / "run/log.csv"
-    with subprocess.Popen(command(config, file, data, out), env=ENVIRONMENT, stdout=DEVNULL, stderr=PIPE) as torchrun:
+    out, log = tmp_path / "run", tmp_path / "run/log.csv"
+    line = torchrun(config, data, out)
+    with subprocess.Popen(line, env=ENVIRONMENT, stdout=DEVNULL, stderr=PIPE) as agent:
         deadline = time.monotonic() + 120
         while not (log.is_file() and len(read_rows(log)) > STEPS + 2):
-            assert torchrun.poll() is None, torchrun.communicate()[1]
+            assert agent.poll() is None, agent.communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        torchrun.send_signal(signal.SIGTERM)
-        torchrun.communicate(timeout=60)
+        agent.send_signal(signal.SIGTERM)
+        agent.communicate(timeout=60)
     step = int(find_checkpoint(out, "last").name.removeprefix("step-"))
     assert STEPS + 2 < step < EPOCHS * STEPS
     result = together(config, data, out)
@@ -248,7 +256,8 @@ def test_an_error_of_one_process_ends_them_all(data, tmp_path):
     broken = write_small(tmp_path / "broken")
     for shard in broken.glob("train-*.tar"):
         shard.write_bytes(b"\0" * shard.stat().st_size)
-    result = together(config, broken, tmp_path / "run")
+    line = torchrun(config, broken, tmp_path / "run")
+    result = subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode != 0
     assert "InputError" in result.stderr
     assert find_checkpoint(tmp_path / "run", "last").name == "step-00000000"  # none of its batches could be had
@@ -259,25 +268,25 @@ def children(process):
     return [int(n) for n in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
-def kill_one(torchrun, log, after):
+def kill_one(agent, log, after):
     """kill -9 the last process of a run when its log has some lines."""
     deadline = time.monotonic() + 120
     while not (log.is_file() and len(read_rows(log)) > after):
-        assert torchrun.poll() is None, torchrun.communicate()[1]
+        assert agent.poll() is None, agent.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    os.kill(children(torchrun)[-1], signal.SIGKILL)
+    os.kill(children(agent)[-1], signal.SIGKILL)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the processes in /proc")
 def test_a_killed_process_ends_the_others_with_its_loss_told(data, tmp_path):
     config = options(**QUICK | {"epochs": 4, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 4})
     out = tmp_path / "run"
-    line = command(config, tmp_path / "config.json", data, out)
-    with subprocess.Popen(line, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True) as torchrun:
-        kill_one(torchrun, out / "log.csv", STEPS)
-        errors = torchrun.communicate(timeout=200)[1]
-    assert torchrun.returncode != 0
+    line = torchrun(config, data, out)
+    with subprocess.Popen(line, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True) as agent:
+        kill_one(agent, out / "log.csv", STEPS)
+        errors = agent.communicate(timeout=200)[1]
+    assert agent.returncode != 0
     assert "another process of the run is gone or does not answer" in errors
     assert "the newest checkpoint is" in errors
 
@@ -286,11 +295,10 @@ def test_a_killed_process_ends_the_others_with_its_loss_told(data, tmp_path):
 def test_a_killed_process_is_started_again_and_the_run_ends_bit_for_bit(data, tmp_path):
     config = options(**QUICK | {"epochs": 4, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 4})
     out = tmp_path / "run"
-    line = command(config, tmp_path / "config.json", data, out)
-    line[line.index("2") + 1 : line.index("2") + 1] = ["--max-restarts", "1"]
-    with subprocess.Popen(line, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True) as torchrun:
-        kill_one(torchrun, out / "log.csv", STEPS)
-        errors = torchrun.communicate(timeout=400)[1]
-    assert torchrun.returncode == 0, errors
+    line = torchrun(config, data, out, "--max-restarts", "1")
+    with subprocess.Popen(line, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True) as agent:
+        kill_one(agent, out / "log.csv", STEPS)
+        errors = agent.communicate(timeout=400)[1]
+    assert agent.returncode == 0, errors
     assert together(config, data, tmp_path / "whole").returncode == 0
     assert same(weights(out), weights(tmp_path / "whole"))

@@ -1,0 +1,146 @@
+"""Processes forked from one that has imported torch: tests that start many save seconds of imports in each.
+
+The one is started anew, so it has none of the threads that this process has. What torchrun adds to a process is for the
+tests that start it.
+"""
+
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    [  # one that is not found there is imported by each process: slower, and else the same
+        *("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "torchvision", "matplotlib.pyplot"),
+        *("hgld.training.loop", "hgld.training.evaluation", "hgld.evaluation.evaluate", "hgld.cli.train_verbs"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of processes: their exit codes, and what all of them wrote."""
+
+    codes: tuple[int, ...]
+    stdout: str
+    stderr: str
+
+    @property
+    def returncode(self) -> int:
+        """Exit code of the first that failed, else 0."""
+        return next((code for code in self.codes if code), 0)
+
+
+def forked(work: Callable[..., object], *arguments: Any, out: Path, environment: Mapping[str, str]) -> Any:
+    """Return a started process that does some work; its streams are added to ``out.stdout`` and ``out.stderr``."""
+    process = _CONTEXT.Process(target=_do, args=(work, arguments, out, dict(environment)))
+    process.start()
+    return process
+
+
+def together(
+    work: Callable[..., object],
+    *arguments: Any,
+    folder: Path,
+    count: int = 2,
+    timeout: float = 300,
+    environment: Mapping[str, str] | None = None,
+) -> Ended:
+    """Do the same work in several processes with the variables that torchrun sets; one that fails ends the others.
+
+    A single one has none of these variables.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    number = sum(1 for _ in folder.glob("together-*.stdout"))
+    out = folder / f"together-{number}"
+    ranks = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)] if count > 1 else [{}]
+    processes = [forked(work, *arguments, out=out, environment={**(environment or {}), **rank}) for rank in ranks]
+    until = time.monotonic() + timeout
+    try:
+        while running := [process for process in processes if process.exitcode is None]:
+            if any(process.exitcode for process in processes):
+                for process in running:
+                    process.terminate()
+            assert wait([process.sentinel for process in running], max(0.0, until - time.monotonic())), "no end in time"
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    said, errors = (Path(f"{out}.{stream}").read_text(encoding="utf-8") for stream in ("stdout", "stderr"))
+    return Ended(tuple(process.exitcode for process in processes), said, errors)
+
+
+def _do(work: Callable[..., object], arguments: tuple[Any, ...], out: Path, environment: dict[str, str]) -> None:
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        with open(f"{out}.{name}", "ab") as file:
+            os.dup2(file.fileno(), number)
+    os.environ |= environment
+    torch.set_num_threads(1)
+    work(*arguments)
+
+
+# -- another Python ------------------------------------------------------------------------------------------------
+
+_STARTER = """
+import importlib, json, os, runpy, sys
+import matplotlib.pyplot, numba, polars, scipy.sparse, sklearn.cluster, torch._dynamo, torchvision
+for line in sys.stdin:
+    out, words = json.loads(line)
+    child = os.fork()
+    if not child:
+        importlib.invalidate_caches()  # what was installed meanwhile
+        file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, 1), os.dup2(file, 2)
+        sys.argv = words[1:] if words[0] == "-m" else words
+        if words[0] == "-m":
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@contextmanager
+def starter(
+    out: Path, cwd: Path, python: str | Path = sys.executable, **environment: str
+) -> Iterator[Callable[..., str]]:
+    """Yield ``run("-m", "hgld", ...)``, which runs the words for a Python in a fork and returns what it wrote.
+
+    The forked process has imported nothing of hgld, but what takes seconds.
+
+    Args:
+        out: file for what is written.
+        cwd: working directory.
+        python: the one that is started, once.
+        environment: all its variables.
+    """
+    pipe = subprocess.PIPE
+    command = [str(python), "-c", _STARTER]
+    with subprocess.Popen(command, cwd=cwd, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
+        given, answers = process.stdin, process.stdout
+        assert given is not None
+        assert answers is not None
+
+        def run(*words: object) -> str:
+            given.write(json.dumps([str(out), [str(word) for word in words]]) + "\n")
+            given.flush()
+            code, said = answers.readline().strip(), out.read_text(encoding="utf-8")
+            assert code == "0", f"{words}: {code}: {said}"
+            return said
+
+        yield run
