@@ -145,11 +145,17 @@ def said(tmp_path_factory):
     return json.loads(run_without(absent, EVERY_CASE, CASES, cwd=tmp_path_factory.mktemp("base")).splitlines()[-1])
 
 
-@pytest.mark.checks  # walking what every extra brings takes a minute of the processor
+@pytest.fixture(scope="module")
+def owners():
+    """The distributions that every installed module belongs to."""
+    return packages_distributions()
+
+
+@pytest.mark.checks
 @pytest.mark.parametrize("extra", CASES)
-def test_whatever_lacks_an_extra_says_which(said, extra):
-    own = {module for module, owners in packages_distributions().items() for o in owners
-           if canonicalize_name(o) in brought_by(EXTRAS[extra])} | {"wandb"}  # fmt: skip
+def test_whatever_lacks_an_extra_says_which(said, owners, extra):
+    brought = brought_by(EXTRAS[extra])
+    own = {module for module, names in owners.items() if brought & {*map(canonicalize_name, names)}} | {"wandb"}
     takers = [s for s in CASES[extra].split("; ") if not re.match(r"from |Path", s)]
     assert len(said[extra]) == len(takers), said[extra]
     for message in said[extra]:
