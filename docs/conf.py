@@ -28,7 +28,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
+    *(() if "HGLD_DOCS_WITHOUT_SOURCE" in os.environ else ("sphinx.ext.viewcode",)),
     "sphinx_copybutton",
 ]
 exclude_patterns = ["_build"]
