@@ -1,13 +1,11 @@
 """The page that adds one of each to hgld, followed to the letter: its package is installed, its commands are run."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.documented_files import write_documented_files
+from tests.forked import starter
 from tests.test_docs import DOCS, ROOT, SHORTER, blocks_of, commands_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -22,33 +20,27 @@ def followed(tmp_path_factory):
         patch.chdir(folder)
         write_documented_files(folder, ["schema_version: 1\ndecisions: []\n"] * 2)
     said = {}
-    for block in blocks_of(PAGE):
-        if block.file:
-            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
-            (folder / block.file).write_text(block.text)
-        for words in commands_of(block) if block.language == "sh" else ():
-            name = " ".join(words[:2])
-            said[name] = said.get(name, "") + run(folder, words)
-        if block.file and "/" not in block.file:
-            run(folder, ["python", block.file])
+    path = os.pathsep.join((str(folder / "lib"), str(ROOT)))
+    with starter(folder / "said", folder, **os.environ | {"PYTHONPATH": path}) as python:
+        for block in blocks_of(PAGE):
+            if block.file:
+                (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+                (folder / block.file).write_text(block.text)
+            for words in commands_of(block) if block.language == "sh" else ():
+                name = " ".join(words[:2])
+                said[name] = said.get(name, "") + python(*words_for_python(words))
+            if block.file and "/" not in block.file:
+                python(block.file)
     return folder, said
 
 
-def run(folder: Path, words: list[str]) -> str:
-    python = [sys.executable]
+def words_for_python(words: list[str]) -> list[str]:
     if words[0] == "pip":
         kept = ["--no-deps", "--no-index", "--no-build-isolation", "--target", "lib"]
-        command = [*python, "-m", "pip", "--quiet", "--disable-pip-version-check", *words[1:], *kept]
-    elif words[0] == "hgld":
-        command = [*python, "-m", *words, *SHORTER.get(" ".join(words[:2]), [])]
-    else:
-        command = [*python, *words[1:]]
-    path = os.pathsep.join((str(folder / "lib"), str(ROOT)))
-    done = subprocess.run(
-        command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+        return ["-m", "pip", "--quiet", "--disable-pip-version-check", *words[1:], *kept]
+    if words[0] == "hgld":
+        return ["-m", *words, *SHORTER.get(" ".join(words[:2]), [])]
+    return words[1:]
 
 
 def test_the_loss_and_the_backbone_are_those_of_the_run(followed):
