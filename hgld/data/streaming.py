@@ -289,7 +289,7 @@ class _Grouping(NamedTuple):
 
     @property
     def own_groups(self) -> int:
-        """How many groups of a batch are this process's."""
+        """Number of groups of a batch that are of this process."""
         return self.p // self.process_count
 
 
