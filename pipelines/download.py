@@ -27,7 +27,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from hgld import __version__
 from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after, without_secrets
-from hgld.data.http_files import HttpLimits, RemoteFault, watched
+from hgld.data.http_files import CHECK_CERTIFICATE, HttpLimits, RemoteFault, unsafe, watched
 from hgld.errors import ConfigError, HgldError, ServiceError, StorageError, quoted
 from hgld.files import existing_parent, file_lock, put_in_place
 from hgld.pipelines.shards.sources.gldv2 import (
@@ -459,6 +459,8 @@ class Downloader:
 
     def _broken(self, file: RemoteFile, error: Exception) -> Exception:
         """Return a passing error for a cut connection, a final one for a server that never answered."""
+        if said := unsafe(error):
+            return ServiceError(f"{file.shown}: {said}. {CHECK_CERTIFICATE}")
         reason = getattr(error.args[0] if error.args else None, "reason", error)
         if isinstance(reason, urllib3.exceptions.NewConnectionError):
             if urlsplit(file.url).netloc not in self._reached:

@@ -19,7 +19,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 
 from hgld import __version__
 from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after, without_secrets
-from hgld.data.http_files import HttpLimits, RemoteFault, guarded_pools, watched
+from hgld.data.http_files import HttpLimits, RemoteFault, guarded_pools, unsafe, watched
 from hgld.errors import ConfigError, ServiceError, excerpt, quoted
 
 # Documented for readers who are not logged in: action API 200 requests a minute, HTML pages fewer than 20 a second.
@@ -250,8 +250,9 @@ class PoliteClient:
                 reason = getattr(error.args[0] if error.args else None, "reason", error)  # without the long query
                 # No answer has come from there yet: a wrong address or no network. Report that without retries.
                 unreached = isinstance(reason, urllib3.exceptions.NewConnectionError)
-                transient = urlsplit(url).netloc in self._reached or not unreached
-                said = f"{url} cannot be reached ({excerpt(reason)})"
+                refused = unsafe(error)
+                transient = not refused and (urlsplit(url).netloc in self._reached or not unreached)
+                said = f"{url} cannot be reached ({refused or excerpt(reason)})"
                 raise AnswerError("connection", said, transient=transient) from error
         raise AnswerError("http-redirects", f"{url} redirects in a loop, or more than {_MOST_REDIRECTS} times")
 

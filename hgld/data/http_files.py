@@ -10,6 +10,7 @@ import io
 import math
 import re
 import socket
+import ssl
 import threading
 import time
 from base64 import b64encode
@@ -486,6 +487,17 @@ def _read_options(options: Mapping[str, Any]) -> tuple[HttpLimits, tuple[str, ..
     return limits, to, private, options.get("ca_file")
 
 
+CHECK_CERTIFICATE = "Check the address and the certificate."
+
+
+def unsafe(error: Exception) -> str:
+    """Describe a connection that urllib3, or requests, gave up for the server's certificate; empty: another error."""
+    found: object = error
+    while isinstance(found, Exception) and not isinstance(found, ssl.SSLCertVerificationError):
+        found = getattr(found, "reason", None) or (found.args[0] if found.args else None)
+    return f"the connection is not safe ({excerpt(found)})" if isinstance(found, Exception) else ""
+
+
 def _broken(error: urllib3.exceptions.HTTPError) -> RemoteFault:
     """Return the fault of a connection that failed, without the request's address."""
     if isinstance(error, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError):
@@ -493,8 +505,7 @@ def _broken(error: urllib3.exceptions.HTTPError) -> RemoteFault:
         said = getattr(cause, "strerror", None) or "no connection in time"
         return RemoteFault(f"the server cannot be reached ({excerpt(said)})", passing=True)
     if isinstance(error, urllib3.exceptions.SSLError):
-        said = excerpt(error.args[0] if error.args else error)
-        return RemoteFault(f"the connection is not safe ({said})", way_out="Check the address and the certificate.")
+        return RemoteFault(unsafe(error) or f"the connection is not safe ({excerpt(error)})", way_out=CHECK_CERTIFICATE)
     if isinstance(error, urllib3.exceptions.TimeoutError):
         return RemoteFault("the server was silent", passing=True)
     if isinstance(error, urllib3.exceptions.LocationValueError | urllib3.exceptions.LocationParseError):

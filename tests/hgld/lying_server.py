@@ -3,6 +3,7 @@
 import re
 import select
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -252,7 +253,8 @@ class _QuietServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def serve_lies(folder: Path) -> Iterator[LyingServer]:
+def serve_lies(folder: Path, certificate: Path | None = None) -> Iterator[LyingServer]:
+    """Serve a folder; with a certificate and its key, over TLS."""
     state = LyingServer()
 
     class Handler(BaseHTTPRequestHandler):
@@ -276,6 +278,11 @@ def serve_lies(folder: Path) -> Iterator[LyingServer]:
 
     server = _QuietServer(("127.0.0.1", 0), Handler)
     state.url = f"http://127.0.0.1:{server.server_port}"
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        state.url = state.url.replace("http", "https")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

@@ -19,6 +19,7 @@ from hgld.data.loader import Loader
 from hgld.data.storage import READING, ReadingPolicy, ShardStorage
 from hgld.errors import ConfigError, HgldError, InputError, ServiceError
 from hgld.pipelines.download import Downloader, RemoteFile
+from hgld.pipelines.web import AnswerError, PoliteClient
 from hgld.samplers import EpochSampler
 from tests.hgld import lying_server
 from tests.hgld.lying_server import LIES, LyingServer, serve_lies
@@ -219,6 +220,26 @@ def test_user_and_password_go_to_the_host_and_into_no_message(server, folder):
     with pytest.raises(ServiceError) as caught:
         storage.read_at("train-000000.tar", 0, 9)
     assert "s3cret" not in str(caught.value) + repr(storage)
+
+
+def test_a_certificate_that_nobody_vouches_for_ends_the_connection(folder, tmp_path):
+    """One of 127.0.0.1 that signed itself: it is trusted where it is named, and then for its own address alone."""
+    certificate = Path(__file__).with_name("localhost.pem")
+    with serve_lies(folder, certificate) as server:
+        options = {"limits": SHORT, "ca_file": str(certificate)}
+        elsewhere = server.url.replace("127.0.0.1", "localhost")
+        for url, given in ((server.url, {"limits": SHORT}), (elsewhere, options)):
+            with pytest.raises(ServiceError, match=r"connection is not safe .*certificate") as caught:
+                ShardStorage(url, given).read_at("train-000000.tar", 0, 9)
+            assert url in str(caught.value)
+        with pytest.raises(ServiceError, match=r"connection is not safe .*Check the address and the certificate"):
+            downloaded(server.url, tmp_path, folder)
+        client = PoliteClient((server.url,), rate=1000)
+        with pytest.raises(AnswerError, match=r"connection is not safe .*certificate"):
+            client.page(server.url)
+        assert client.requests == 1  # it would not be trusted later either
+        expected = (folder / "train-000000.tar").read_bytes()[:9]
+        assert ShardStorage(server.url, options).read_at("train-000000.tar", 0, 9) == expected
 
 
 @pytest.mark.parametrize("value", ["Bearer s3cret\n", "s3cret \u20ac"])
