@@ -1,11 +1,13 @@
 """A disk that fails at the n-th change: the process stops there as by kill -9, or the disk is full, or read-only.
 
-A change is a file that is opened for writing, renamed or removed, or a folder that is made or removed, of this process
-and under one folder. Python tells an audit hook of each before it happens, in whatever thread; what compiled code
-writes by itself is seen where polars writes parquet files.
+A change is a file that is opened for writing, renamed or removed, or a folder that is made or removed, under one
+folder. Python tells an audit hook of each before it happens, in whatever thread; what compiled code writes by itself is
+seen where polars writes parquet files. Interpreters that a process starts are watched too where :func:`in_workers` made
+their environment: all of them count together, and a signal reaches all.
 """
 
 import errno
+import json
 import os
 import resource
 import signal
@@ -16,12 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-import polars as pl
-import pytest
-
 Fault = Literal["stop", "kill", "full", "read-only", "interrupt", "terminate", "hang up"]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-_SIGNALS = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "hang up": signal.SIGHUP}
+_SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "hang up": signal.SIGHUP}
 _REMOVALS = {"os.remove", "os.rmdir"}
 _FOLDER_AT = {"os.rename": 2, "os.link": 2, "os.symlink": 2, "os.mkdir": 2} | dict.fromkeys(_REMOVALS, 1)  # dir_fd
 
@@ -31,10 +30,11 @@ class Stopped(BaseException):
 
 
 class _Disk:
-    """What the hook counts while a run is watched."""
+    """What the hook counts while a run is watched: the changes of this process, or with others in a file of all."""
 
-    def __init__(self, root: Path, after: int, fault: Fault) -> None:
-        self.root, self.left, self.fault, self.is_busy = root.resolve(), after, fault, False
+    def __init__(self, root: Path, after: int, fault: Fault, group: int = 0, count: Path | None = None) -> None:
+        self.root, self.after, self.fault, self.group = root.resolve(), after, fault, group
+        self.seen, self.count, self.is_busy = 0, count, False
 
     def holds(self, path: Any, folder: int = -1) -> bool:
         if isinstance(path, int):
@@ -44,12 +44,22 @@ class _Disk:
             place = Path(f"/proc/self/fd/{folder}").readlink() / place
         return place.absolute().is_relative_to(self.root)
 
+    def _counted(self) -> int:
+        """The number of this change; of several processes each appends a byte to one file, and no two have one end."""
+        self.seen += 1
+        if self.count is not None:
+            descriptor = os.open(self.count, os.O_WRONLY | os.O_APPEND)
+            os.write(descriptor, b".")
+            self.seen = os.lseek(descriptor, 0, os.SEEK_CUR)
+            os.close(descriptor)
+        return self.seen
+
     def change(self, kind: str, torn: Callable[[], object] = lambda: None) -> None:
         """Let a change happen, or raise what the fault makes of it."""
-        self.left -= 1
-        if self.left >= 0:
+        beyond = self._counted() - self.after
+        if beyond <= 0:
             return
-        if self.left == -1:
+        if beyond == 1:
             self.is_busy = True
             try:
                 torn()
@@ -60,14 +70,15 @@ class _Disk:
                 raise Stopped
             case "stop":  # a thread that is gone without a word would be waited for
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            case "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
             case "full" if kind not in _REMOVALS:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             case "read-only":
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-            case "interrupt" | "terminate" | "hang up" if self.left == -1:
-                signal.raise_signal(_SIGNALS[self.fault])
+            case "kill" | "interrupt" | "terminate" | "hang up" if beyond == 1 or self.fault == "kill":
+                if self.group:
+                    os.killpg(self.group, _SIGNALS[self.fault])
+                if self.fault == "kill" or not self.group:  # workers of Ray are of no group of ours
+                    signal.raise_signal(_SIGNALS[self.fault])
 
     def heard(self, event: str, given: tuple[Any, ...]) -> None:
         if self.is_busy:
@@ -99,39 +110,119 @@ def _hook(event: str, given: tuple[Any, ...]) -> None:
         _watched.heard(event, given)
 
 
+def _watch_polars() -> Callable[[], None]:
+    """Count the parquet files that polars writes to paths; what is returned ends that."""
+    from polars import DataFrame
+
+    write = DataFrame.write_parquet
+
+    def write_parquet(frame: DataFrame, file: Any, **named: Any) -> None:
+        disk = _watched
+        if disk is not None and isinstance(file, str | Path) and disk.holds(file):
+            disk.change("open", lambda: disk.fault in ("stop", "kill", "full") and Path(file).write_bytes(b"PAR1"))
+        write(frame, file, **named)
+
+    DataFrame.write_parquet = write_parquet
+
+    def end() -> None:
+        DataFrame.write_parquet = write
+
+    return end
+
+
 @contextmanager
-def failing_disk(root: Path, after: int, fault: Fault = "stop") -> Iterator[None]:
+def failing_disk(root: Path, after: int, fault: Fault = "stop", workers: Path | None = None) -> Iterator[None]:
     """Let so many changes under a folder happen, and the fault from the next one on.
 
     stop: each raises :class:`Stopped`. kill: SIGKILL. full: all but removals fail. read-only: all fail. interrupt,
     terminate, hang up: SIGINT, SIGTERM or SIGHUP comes before the next one, once; the changes behind it happen.
+
+    Args:
+        root: the folder.
+        after: changes.
+        fault: what comes then; of several processes no "stop".
+        workers: the folder of :func:`in_workers`, where processes that were started in its environment are watched as
+            this one, and signals are sent to its process group.
     """
     global _watched  # an audit hook cannot be removed
     if not _hooked:
         sys.addaudithook(_hook)
         _hooked.append(True)
-    disk, write = _Disk(root, after, fault), pl.DataFrame.write_parquet
+    end, disk = _watch_polars(), _Disk(root, after, fault)
+    if workers is not None:
+        disk = _Disk(root, after, fault, os.getpgrp(), workers / _COUNT)
+        (workers / _COUNT).write_bytes(b"")
+        (workers / f"{_PLAN}.part").write_text(json.dumps([str(root), after, fault, disk.group]))
+        (workers / f"{_PLAN}.part").replace(workers / _PLAN)
+    _watched = disk
+    try:
+        yield
+    finally:
+        _watched = None
+        end()
+        if workers is not None:
+            (workers / _PLAN).unlink()
 
-    def write_parquet(frame: pl.DataFrame, file: Any, **named: Any) -> None:
-        if isinstance(file, str | Path) and disk.holds(file):
-            disk.change("open", lambda: fault in ("stop", "full") and Path(file).write_bytes(b"PAR1"))
-        write(frame, file, **named)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pl.DataFrame, "write_parquet", write_parquet)
-        _watched = disk
-        try:
-            yield
-        finally:
-            _watched = None
+# -- interpreters that others start -----------------------------------------------------------------------------------
+
+_WORKERS = "HGLD_TESTS_FAILING_DISK"
+_PLAN, _COUNT = "plan.json", "count"
+
+
+def in_workers(folder: Path) -> dict[str, str]:
+    """Return an environment whose interpreters are watched, from a folder for what :func:`failing_disk` tells them."""
+    folder.mkdir(parents=True)
+    (folder / "sitecustomize.py").write_text("from tests.faults.disk import watch_here\n\nwatch_here()\n")
+    paths = [str(folder), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {_WORKERS: str(folder), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def changes_of(workers: Path) -> int:
+    """How many changes all processes began since the last plan."""
+    return (workers / _COUNT).stat().st_size
+
+
+def watch_here() -> None:
+    """Watch this interpreter, whenever there is a plan."""
+    folder = Path(os.environ[_WORKERS])
+    known: list[Any] = []
+
+    def hook(event: str, given: tuple[Any, ...]) -> None:
+        global _watched
+        if event == "import" or (event == "open" and not given[2] & _WRITES):
+            if "polars" not in known and hasattr(sys.modules.get("polars"), "DataFrame"):
+                known.append("polars")
+                _watch_polars()
+        elif (event in ("open", "os.truncate") or event in _FOLDER_AT) and not (_watched and _watched.is_busy):
+            try:
+                root, after, fault, group = plan = json.loads((folder / _PLAN).read_text())
+            except FileNotFoundError:
+                _watched = None
+                return
+            if _watched is None or known[-1] != plan:
+                known.append(plan)
+                _watched = _Disk(Path(root), after, fault, group, folder / _COUNT)
+            _watched.heard(event, given)
+
+    sys.addaudithook(hook)
+
+
+# -- other faults -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def counted_changes(root: Path) -> Iterator[list[str]]:
     """Let all changes under a folder happen; what they were."""
     seen: list[str] = []
-    with failing_disk(root, 1 << 60), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Disk, "change", lambda self, kind, torn=None: seen.append(kind))
+
+    class Counts(_Disk):
+        def change(self, kind: str, torn: Callable[[], object] = lambda: None) -> None:
+            seen.append(kind)
+
+    global _watched
+    with failing_disk(root, 1 << 60):
+        _watched = Counts(root, 1 << 60, "stop")
         yield seen
 
 

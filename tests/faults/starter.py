@@ -1,0 +1,150 @@
+"""Starts commands in forks of one process with their imports done: a line of JSON in for each, one of JSON out.
+
+It imports nothing of hgld itself: what multiprocessing spawns for a command imports this module again.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from importlib import import_module
+from multiprocessing import set_forkserver_preload
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+_IMPORTED = {"hgld", "faiss", "matplotlib", "mpl_toolkits", "PIL", "scipy", "sklearn", "tensorboard", "torch", "rich"}
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Starter:
+    """The process that starts them, to be used as a context."""
+
+    def __enter__(self) -> "Starter":
+        line, pipe = [sys.executable, "-m", "tests.faults.starter"], subprocess.PIPE
+        self.process = subprocess.Popen(line, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()
+
+    def run(
+        self,
+        words: str,
+        base: Path,
+        place: Path,
+        environments: Sequence[Mapping[str, str]] = ({},),
+        *,
+        fault: tuple[int, str] | None = None,
+        workers: Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> list[tuple[int, str]]:
+        """Run a command in as many processes at a time as environments.
+
+        Args:
+            words: of the command.
+            base: of :func:`tests.faults.commands.write_base`.
+            place: the folder that it works in.
+            environments: what each process has in its environment beside what is there.
+            fault: of :func:`tests.faults.disk.failing_disk`: changes of the place, and what comes then.
+            workers: as there.
+            settings: values by ``module:name``.
+
+        Returns:
+            exit code and what was said on stderr of each; -9 and nothing for those that were killed.
+        """
+        known = [name for name in sys.modules if name.split(".")[0] in _IMPORTED]
+        asked = {
+            "words": words,
+            "base": str(base),
+            "place": str(place),
+            "environments": [dict(one) for one in environments],
+            "fault": fault,
+            "workers": workers and str(workers),
+            "settings": dict(settings or {}),
+            "modules": known,
+        }
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        return [tuple(one) for one in json.loads(self.process.stdout.readline())]
+
+
+def _all_of(asked: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """Fork a process that leads a group of its own, and wait for what it found; it may be killed with the group."""
+    found, tells = os.pipe()
+    leader = os.fork()
+    if leader == 0:
+        os.close(found)
+        os.setpgrp()
+        with open(tells, "w", encoding="utf-8") as file:
+            file.write(json.dumps(_together(asked)))
+        os._exit(0)
+    os.close(tells)
+    with open(found, encoding="utf-8") as file:
+        said = file.read()  # to its end, which comes with the end of the last fork
+    os.waitpid(leader, 0)
+    return json.loads(said) if said else [(-signal.SIGKILL, "")] * len(asked["environments"])
+
+
+def _together(asked: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """Let forks begin at the same time, and wait for them."""
+    from tests.faults.disk import failing_disk
+
+    fault, workers = asked["fault"], Path(asked["workers"]) if asked["workers"] else None
+    with failing_disk(Path(asked["place"]), *fault, workers=workers) if fault else nullcontext():
+        ready, go, answers = os.pipe(), os.pipe(), []
+        for environment in asked["environments"]:
+            answer = os.pipe()
+            if os.fork() == 0:
+                os.write(ready[1], b".")
+                os.read(go[0], 1)
+                os.environ.update(environment)
+                os.write(answer[1], json.dumps(_one(asked)).encode())
+                os._exit(0)
+            os.close(answer[1])
+            answers.append(answer[0])
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        for _ in answers:
+            os.read(ready[0], 1)
+        os.write(go[1], b"." * len(answers))
+        found = []
+        for answer in answers:
+            with open(answer, "rb") as file:
+                found.append(tuple(json.loads(file.read() or b'[-9, ""]')))
+        for _ in answers:
+            os.wait()
+    return found
+
+
+def _one(asked: Mapping[str, Any]) -> tuple[int, str]:
+    from tests.faults.commands import run
+
+    for name, value in asked["settings"].items():
+        module, _, attribute = name.partition(":")
+        setattr(import_module(module), attribute, value)
+    set_forkserver_preload(["hgld.pipelines.shards.pack"])
+    code, said = run(asked["words"], Path(asked["base"]), Path(asked["place"]))
+    return code, said[-20_000:]  # less than a pipe holds
+
+
+def _serve() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what runs in the background
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    import_module("tests.faults.commands")
+    for line in sys.stdin:
+        asked = json.loads(line)
+        for name in asked["modules"]:
+            if name not in sys.modules:
+                with suppress(ImportError):
+                    import_module(name)
+        print(json.dumps(_all_of(asked)), flush=True)
+
+
+if __name__ == "__main__":
+    _serve()

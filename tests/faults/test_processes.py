@@ -1,0 +1,116 @@
+"""Commands of several processes, stopped at a change of the disk that any of them makes: they end in the same bytes."""
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.commands import COMMANDS, assert_said, contents, run
+from tests.faults.disk import changes_of, in_workers
+from tests.faults.starter import Starter
+
+pytestmark = [pytest.mark.slow, pytest.mark.enable_socket]
+ALL = "HGLD_STOPS" in os.environ  # the long form: every change by kill -9, every eighth by what else there is
+FAULTS = {"kill": 1, "full": 8, "read-only": 8, "interrupt": 8, "terminate": 8, "hang up": 8} if ALL else {"some": 0}
+CODES = {"kill": -signal.SIGKILL, "full": 2, "read-only": 2, "interrupt": 130, "terminate": 143, "hang up": 129}
+SETTINGS = {
+    "hgld.pipelines.executor:START": "spawn" if ALL else "forkserver",  # six new interpreters take most of a build
+    "hgld.pipelines.shards.examine_stage:FILES_PER_UNIT": 4,  # three units
+}
+BUILDS = ((10, "kill"), (20, "full"), (30, "kill"), (25, "interrupt"), (45, "kill"))
+Command = Callable[..., int]  # (place, fault=None): runs a command there; its exit code
+
+
+def ends_in_the_same_bytes(
+    command: Command, folder: Path, workers: Path, fault: str, some: tuple[tuple[int, str], ...] = BUILDS
+) -> None:
+    """Stop a command everywhere, each time in a folder of its own; or at some moments, one after the other in one."""
+    (folder / "whole").mkdir()
+    assert command(folder / "whole") == 0
+    whole = contents(folder / "whole")
+    if not ALL:
+        (folder / "place").mkdir()
+        for moment in some:
+            assert command(folder / "place", moment) != 0
+        assert command(folder / "place") == 0
+        assert contents(folder / "place") == whole
+        return
+    for after in range(0, 10_000, FAULTS[fault]):
+        place = folder / str(after)
+        place.mkdir()
+        code = command(place, (after, fault))
+        assert code or contents(place) == whole
+        if changes_of(workers) <= after:
+            break
+        assert command(place) == 0
+        assert contents(place) == whole, after
+    assert after > 8
+
+
+def build(starter: Starter, base: Path, words: str, workers: Path, environment: dict[str, str]) -> Command:
+    def command(place: Path, fault: tuple[int, str] | None = None) -> int:
+        [(code, said)] = starter.run(words, base, place, [environment], fault=fault, workers=workers, settings=SETTINGS)
+        if code != -signal.SIGKILL or fault is None or fault[1] != "kill":
+            assert_said(said, code, 0, *([CODES[fault[1]]] if fault else []))
+        return code
+
+    return command
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", ["build-shards", "build-shards, spooled"])
+def test_a_build_with_three_workers(base, starter, name, fault, tmp_path):
+    workers, words = tmp_path / "workers", COMMANDS[name].words
+    started = build(starter, base, words.replace("--workers 1", "--workers 3"), workers, in_workers(workers))
+    ends_in_the_same_bytes(started, tmp_path, workers, fault)
+    (tmp_path / "alone").mkdir()
+    assert run(words, base, tmp_path / "alone")[0] == 0
+    assert contents(tmp_path / "alone") == contents(tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[tuple[str, Path]]:
+    """The address of a Ray cluster whose workers are watched, and the folder that says what for."""
+    ray = pytest.importorskip("ray")
+    workers = tmp_path_factory.mktemp("ray") / "workers"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in in_workers(workers).items():
+            patch.setenv(name, value)
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        yield ray.get_runtime_context().gcs_address, workers
+        ray.shutdown()
+
+
+@pytest.mark.filterwarnings("default")  # Ray's own
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_build_on_ray(base, starter, cluster, fault, tmp_path):
+    address, workers = cluster
+    words = COMMANDS["build-shards"].words.replace("--workers 1", f"--executor ray --ray-address {address}")
+    known = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}  # how to come to it
+    ends_in_the_same_bytes(build(starter, base, words, workers, known), tmp_path, workers, fault, BUILDS[:3])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_training_in_two_processes(base, starter, fault, tmp_path):
+    """A kill reaches both, or first one alone, which ends the other."""
+    workers, words = tmp_path / "workers", COMMANDS["train"].words
+    in_workers(workers)
+
+    def command(place: Path, fault: tuple[int, str] | None = None) -> int:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        both = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = [{**both, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+        is_alone = fault is not None and fault[1] == "kill alone"
+        counted = {"fault": (fault[0], "kill")} if fault and is_alone else {"fault": fault, "workers": workers}
+        first, second = starter.run(words, base, place, ranks, **counted)
+        expected = [0] if fault is None else [0, 130, CODES.get(fault[1], -signal.SIGKILL)]
+        assert first[0] in expected, (first, second)
+        assert (first[0] == 0) == (second[0] == 0), (first, second)
+        return first[0]
+
+    some = ((8, "kill alone"), (20, "kill"), (12, "full"), (30, "kill"))
+    ends_in_the_same_bytes(command, tmp_path, workers, fault, some)
