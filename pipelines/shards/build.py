@@ -348,7 +348,7 @@ class _Build:
             plan=plan,
             root=self.catalog.root,
             origins=examination.origins,
-            out=self.output.root,
+            out=str(self.output.folder) if self.output.is_local else self.output.root,
             record=self.work.packed / f"{shard}.parquet",
         )
 

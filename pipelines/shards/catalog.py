@@ -46,6 +46,9 @@ class Container:
     md5: Path | str | None
     role: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", self.path.absolute())  # workers on a cluster may run in another folder
+
 
 @dataclass(frozen=True)
 class Catalog:
@@ -88,10 +91,11 @@ class Catalog:
     protocol: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "root", self.root.absolute())  # as those of containers
         check_level_names(self.levels, f"dataset {quoted(self.name)}")
         self._check_columns()
         known = self.items.with_columns(pl.col(self.levels).replace("", None))
-        object.__setattr__(self, "items", known)  # unknown has one spelling, null; the frozen field is set only here
+        object.__setattr__(self, "items", known)  # unknown has one spelling, null
         _check_names(self.items, self.name)
         _check_length(self.items, self.levels, _LONGEST_CLASS, self.name)
         for name in _TABLES:

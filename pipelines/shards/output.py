@@ -37,7 +37,7 @@ class ShardOutput:
         self.root = root
         self.is_local = not is_url(root)
         if self.is_local:
-            self.folder = Path(root)
+            self.folder = Path(root).absolute()  # workers on a cluster may run in another folder
             return
         self.scheme = root.partition("://")[0].lower()
         self.file_system, self.path = _open_file_system(root)

@@ -149,8 +149,8 @@ def work_path(output: ShardOutput, chosen: Path | None) -> Path:
         ConfigError: the output is a URL and no folder was chosen.
     """
     if chosen is not None:
-        place = str(output.folder.absolute()) if output.is_local else output.root
-        return chosen / f"shards-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+        place = str(output.folder) if output.is_local else output.root
+        return chosen.absolute() / f"shards-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
     if not output.is_local:
         raise ConfigError(f"--out {output.root} is a URL: name a folder for the work in progress with --work DIR.")
     return output.folder / _INSIDE

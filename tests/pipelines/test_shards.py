@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import shutil
+from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,6 +86,29 @@ def test_the_same_bytes_whatever_the_workers_the_order_and_the_place(loose, rele
     assert list((tmp_path / "work").iterdir()) == []
     everything = b"".join(bytes_of(tmp_path / "one").values())
     assert str(tmp_path).encode() not in everything
+
+
+@pytest.mark.parametrize("tars", [0, 2])
+def test_workers_may_run_in_another_folder(release, tars, tmp_path, monkeypatch):
+    """As those of a Ray cluster do that was started elsewhere: no path of a unit is relative."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    def run_elsewhere(work, units, done, **_):
+        with chdir(elsewhere):
+            for unit in units:
+                done(unit, work(unit))
+
+    monkeypatch.chdir(tmp_path)
+    for module in ("build", "examine_stage"):
+        monkeypatch.setattr(f"hgld.pipelines.shards.{module}.run_units", run_elsewhere)
+    here = Path("source")
+    catalog = (
+        release.tar_catalog(here, release.write_tars(here, tars)) if tars else release.catalog(release.write(here))
+    )
+    build(catalog, "out", work=Path("work"), spool="always")
+    assert found(Path("out")) == []
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_run_again_it_does_nothing(loose, tmp_path):
