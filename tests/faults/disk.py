@@ -178,6 +178,11 @@ def in_workers(folder: Path) -> dict[str, str]:
     return {_WORKERS: str(folder), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
+def let_be(workers: Path) -> None:
+    """Take away the plan that a process left which was killed."""
+    (workers / _PLAN).unlink(missing_ok=True)
+
+
 def changes_of(workers: Path) -> int:
     """How many changes all processes began since the last plan."""
     return (workers / _COUNT).stat().st_size

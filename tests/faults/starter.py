@@ -93,9 +93,11 @@ def _all_of(asked: Mapping[str, Any]) -> list[tuple[int, str]]:
 
 def _together(asked: Mapping[str, Any]) -> list[tuple[int, str]]:
     """Let forks begin at the same time, and wait for them."""
-    from tests.faults.disk import failing_disk
+    from tests.faults.disk import failing_disk, let_be
 
     fault, workers = asked["fault"], Path(asked["workers"]) if asked["workers"] else None
+    if workers is not None:
+        let_be(workers)
     with failing_disk(Path(asked["place"]), *fault, workers=workers) if fault else nullcontext():
         ready, go, answers = os.pipe(), os.pipe(), []
         for environment in asked["environments"]:

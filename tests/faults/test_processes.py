@@ -3,8 +3,9 @@
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,12 +26,14 @@ Command = Callable[..., int]  # (place, fault=None): runs a command there; its e
 
 
 def ends_in_the_same_bytes(
-    command: Command, folder: Path, workers: Path, fault: str, some: tuple[tuple[int, str], ...] = BUILDS
+    command: Command,
+    whole: dict[str, Any],
+    folder: Path,
+    workers: Path,
+    fault: str,
+    some: Sequence[tuple[int, str]] = BUILDS,
 ) -> None:
     """Stop a command everywhere, each time in a folder of its own; or at some moments, one after the other in one."""
-    (folder / "whole").mkdir()
-    assert command(folder / "whole") == 0
-    whole = contents(folder / "whole")
     if not ALL:
         (folder / "place").mkdir()
         for moment in some:
@@ -60,15 +63,22 @@ def build(starter: Starter, base: Path, words: str, workers: Path, environment: 
     return command
 
 
+def alone(name: str, base: Path, place: Path) -> tuple[str, dict[str, Any]]:
+    """The words of a build in one process, and what it leaves."""
+    words = COMMANDS[name].words
+    place.mkdir()
+    code, said = run(words, base, place)
+    assert code == 0, said
+    return words, contents(place)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["build-shards", "build-shards, spooled"])
 def test_a_build_with_three_workers(base, starter, name, fault, tmp_path):
-    workers, words = tmp_path / "workers", COMMANDS[name].words
+    workers = tmp_path / "workers"
+    words, whole = alone(name, base, tmp_path / "alone")
     started = build(starter, base, words.replace("--workers 1", "--workers 3"), workers, in_workers(workers))
-    ends_in_the_same_bytes(started, tmp_path, workers, fault)
-    (tmp_path / "alone").mkdir()
-    assert run(words, base, tmp_path / "alone")[0] == 0
-    assert contents(tmp_path / "alone") == contents(tmp_path / "whole")
+    ends_in_the_same_bytes(started, whole, tmp_path, workers, fault)
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +94,15 @@ def cluster(tmp_path_factory) -> Iterator[tuple[str, Path]]:
         ray.shutdown()
 
 
+@pytest.mark.skipif(not ALL, reason="a cluster and its drivers take half a minute of CPU: HGLD_STOPS=1")
 @pytest.mark.filterwarnings("default")  # Ray's own
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_build_on_ray(base, starter, cluster, fault, tmp_path):
     address, workers = cluster
-    words = COMMANDS["build-shards"].words.replace("--workers 1", f"--executor ray --ray-address {address}")
+    words, whole = alone("build-shards", base, tmp_path / "alone")
+    words = words.replace("--workers 1", f"--executor ray --ray-address {address}")
     known = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}  # how to come to it
-    ends_in_the_same_bytes(build(starter, base, words, workers, known), tmp_path, workers, fault, BUILDS[:3])
+    ends_in_the_same_bytes(build(starter, base, words, workers, known), whole, tmp_path, workers, fault)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -112,5 +124,7 @@ def test_training_in_two_processes(base, starter, fault, tmp_path):
         assert (first[0] == 0) == (second[0] == 0), (first, second)
         return first[0]
 
-    some = ((8, "kill alone"), (20, "kill"), (12, "full"), (30, "kill"))
-    ends_in_the_same_bytes(command, tmp_path, workers, fault, some)
+    (tmp_path / "whole").mkdir()
+    command(tmp_path / "whole")
+    some = ((8, "kill alone"), (40, "kill"))
+    ends_in_the_same_bytes(command, contents(tmp_path / "whole"), tmp_path, workers, fault, some)
