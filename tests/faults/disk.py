@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+EVERY = int(os.environ.get("HGLD_STOPS", "0"))  # the long form of tests: each so many-th change; 0: a few
 Fault = Literal["stop", "kill", "full", "read-only", "interrupt", "terminate", "hang up"]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "hang up": signal.SIGHUP}
@@ -122,7 +123,7 @@ def _watch_polars() -> Callable[[], None]:
             disk.change("open", lambda: disk.fault in ("stop", "kill", "full") and Path(file).write_bytes(b"PAR1"))
         write(frame, file, **named)
 
-    DataFrame.write_parquet = write_parquet
+    DataFrame.write_parquet = write_parquet  # type: ignore[assignment]
 
     def end() -> None:
         DataFrame.write_parquet = write

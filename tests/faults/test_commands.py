@@ -18,7 +18,7 @@ from hgld.pipelines.download import Downloader, RemoteFile
 from hgld.pipelines.hierarchy.review.decisions.decisions import Move
 from hgld.pipelines.hierarchy.review.decisions.journal import Journal
 from tests.faults.commands import COMMANDS, Command, assert_said, contents, place_of, run
-from tests.faults.disk import Stopped, counted_changes, failing_disk, largest_file
+from tests.faults.disk import EVERY, Stopped, counted_changes, failing_disk, largest_file
 from tests.pipelines.cutting_server import CuttingServer
 
 pytestmark = [
@@ -29,7 +29,6 @@ pytestmark = [
 BUSY = re.compile(r"(?i)another|in use")
 FAULTS = ("stop", "full", "read-only", "signal")
 SIGNALS = {"interrupt": 130, "terminate": 143, "hang up": 129}
-ALL = "HGLD_STOPS" in os.environ  # the long form: every change, of which the short one takes some
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def case(request, base, tmp_path_factory) -> Case:
 
 def moments(changes: int, stops: int, fault: str) -> range:
     """Which changes of a run a fault comes at: others for each fault, so that all four see many."""
-    stride = 1 if ALL else max(1, changes // stops)
+    stride = EVERY or max(1, changes // stops)
     return range(FAULTS.index(fault) * stride // len(FAULTS), changes, stride)
 
 

@@ -1,5 +1,6 @@
 """Commands of several processes, stopped at a change of the disk that any of them makes: they end in the same bytes."""
 
+import itertools
 import os
 import signal
 import socket
@@ -10,17 +11,16 @@ from typing import Any
 import pytest
 
 from tests.faults.commands import COMMANDS, assert_said, contents, run
-from tests.faults.disk import changes_of, in_workers
+from tests.faults.disk import EVERY, changes_of, in_workers
 from tests.faults.starter import Starter
 
 pytestmark = [pytest.mark.slow, pytest.mark.enable_socket]
-ALL = "HGLD_STOPS" in os.environ  # the long form: every change by kill -9, every eighth by what else there is
-FAULTS = {"kill": 1, "full": 8, "read-only": 8, "interrupt": 8, "terminate": 8, "hang up": 8} if ALL else {"some": 0}
 CODES = {"kill": -signal.SIGKILL, "full": 2, "read-only": 2, "interrupt": 130, "terminate": 143, "hang up": 129}
 SETTINGS = {
-    "hgld.pipelines.executor:START": "spawn" if ALL else "forkserver",  # six new interpreters take most of a build
+    "hgld.pipelines.executor:START": "forkserver",  # six new interpreters take most of a build
     "hgld.pipelines.shards.examine_stage:FILES_PER_UNIT": 4,  # three units
 }
+FAULTS = {fault: EVERY if fault == "kill" else 8 * EVERY for fault in CODES} if EVERY else {"some": 0}
 BUILDS = ((10, "kill"), (20, "full"), (30, "kill"), (25, "interrupt"), (45, "kill"))
 Command = Callable[..., int]  # (place, fault=None): runs a command there; its exit code
 
@@ -34,23 +34,23 @@ def ends_in_the_same_bytes(
     some: Sequence[tuple[int, str]] = BUILDS,
 ) -> None:
     """Stop a command everywhere, each time in a folder of its own; or at some moments, one after the other in one."""
-    if not ALL:
+    if not EVERY:
         (folder / "place").mkdir()
         for moment in some:
             assert command(folder / "place", moment) != 0
         assert command(folder / "place") == 0
         assert contents(folder / "place") == whole
         return
-    for after in range(0, 10_000, FAULTS[fault]):
+    for after in itertools.count(0, FAULTS[fault]):
         place = folder / str(after)
         place.mkdir()
         code = command(place, (after, fault))
         assert code or contents(place) == whole
         if changes_of(workers) <= after:
+            assert after > 8
             break
         assert command(place) == 0
         assert contents(place) == whole, after
-    assert after > 8
 
 
 def build(starter: Starter, base: Path, words: str, workers: Path, environment: dict[str, str]) -> Command:
@@ -94,7 +94,7 @@ def cluster(tmp_path_factory) -> Iterator[tuple[str, Path]]:
         ray.shutdown()
 
 
-@pytest.mark.skipif(not ALL, reason="a cluster and its drivers take half a minute of CPU: HGLD_STOPS=1")
+@pytest.mark.skipif(not EVERY, reason="a cluster and its drivers take half a minute of CPU: HGLD_STOPS=1")
 @pytest.mark.filterwarnings("default")  # Ray's own
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_build_on_ray(base, starter, cluster, fault, tmp_path):
