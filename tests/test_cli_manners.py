@@ -22,7 +22,7 @@ import torch
 
 from hgld import open_dataset
 from hgld.cli import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_NO_READER, EXIT_STOPPED, VERBS, cli, main
-from hgld.cli.output import echo, progress_bars
+from hgld.cli.output import echo, progress_bars, say_next
 from hgld.errors import HgldError
 from hgld.pipelines.stage import silent
 from hgld.terminal import is_terminal
@@ -483,3 +483,8 @@ def test_a_signal_ends_training_with_130_and_it_goes_on(tmp_path, number):
     assert "the same command goes on" in out
     assert "Traceback" not in err
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+def test_the_next_command_shows_no_password(capsys):
+    say_next("hgld", "report", "r.json", "--data", "https://me:s3cret@host/set?signature=s3cret", "--out", "r s.html")
+    assert capsys.readouterr().out == "next: hgld report r.json --data https://host/set --out 'r s.html'\n"

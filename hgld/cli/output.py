@@ -23,8 +23,10 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 
 def say_next(*words: object, err: bool = False) -> None:
-    """Print the command that comes next; capitals in it are for the reader to fill in."""
-    echo(f"next: {shlex.join(map(str, words))}", err=err)
+    """Print the command that comes next; capitals in it, and passwords of addresses, are for the reader to fill in."""
+    from hgld.addresses import without_secrets  # imports what no other verb may need
+
+    echo(f"next: {shlex.join(without_secrets(str(word)) for word in words)}", err=err)
 
 
 @contextmanager

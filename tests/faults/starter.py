@@ -3,6 +3,7 @@
 It imports nothing of hgld itself: what multiprocessing spawns for a command imports this module again.
 """
 
+import gc
 import json
 import os
 import signal
@@ -145,6 +146,7 @@ def _serve() -> None:
             if name not in sys.modules:
                 with suppress(ImportError):
                     import_module(name)
+        gc.freeze()  # else every fork copies what its collector walks through
         print(json.dumps(_all_of(asked)), flush=True)
 
 
