@@ -23,6 +23,7 @@ from tests.pipelines.cutting_server import CuttingServer
 
 pytestmark = [
     pytest.mark.slow,
+    *([pytest.mark.timeout(0)] if EVERY else []),
     # TensorBoard writes from a thread of its own, which a failing disk ends too; the run says so in one line.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
 ]

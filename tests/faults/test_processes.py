@@ -14,7 +14,7 @@ from tests.faults.commands import COMMANDS, assert_said, contents, run
 from tests.faults.disk import EVERY, changes_of, in_workers
 from tests.faults.starter import Starter
 
-pytestmark = [pytest.mark.slow, pytest.mark.enable_socket]
+pytestmark = [pytest.mark.slow, pytest.mark.enable_socket, *([pytest.mark.timeout(0)] if EVERY else [])]
 CODES = {"kill": -signal.SIGKILL, "full": 2, "read-only": 2, "interrupt": 130, "terminate": 143, "hang up": 129}
 SETTINGS = {
     "hgld.pipelines.executor:START": "forkserver",  # six new interpreters take most of a build
