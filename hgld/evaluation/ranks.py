@@ -377,20 +377,23 @@ def _sorted_rows(
 def _walk_sorted(
     keys: np.ndarray, size: int, num: int, bits_of_grade: np.uint64, grades: np.ndarray, ranks: np.ndarray
 ) -> None:
-    """Keep the ``num`` positives of a sorted row; their rank is the end of their group of equal scores."""
+    """Keep the ``num`` positives of a sorted row; their rank is the end of their group of equal scores.
+
+    They are kept from place 1 on: whatever precedes the first is written to place 0, so that nothing is asked of it.
+    """
     mask = (np.uint64(1) << bits_of_grade) - np.uint64(1)
-    rank = size
+    rank = np.int32(size)
     score = np.uint64(keys[size - 1]) >> bits_of_grade
-    left = num
-    for i in range(size - 1, -1, -1):
-        here = np.uint64(keys[i]) >> bits_of_grade
-        rank = rank if here == score else i + 1
+    left = np.uint64(num)
+    for i in range(size, 0, -1):
+        key = np.uint64(keys[np.uint64(i - 1)])
+        here = key >> bits_of_grade
+        rank = rank if here == score else np.int32(i)
         score = here
-        grade = keys[i] & mask
-        to = left - 1 if left > 0 else size  # past the first positive there is nothing to keep
-        grades[to] = grade
-        ranks[to] = rank
-        left -= np.int64(grade > 0)
+        grade = key & mask
+        grades[left] = grade
+        ranks[left] = rank
+        left -= np.uint64(grade != np.uint64(0))
 
 
 @helper
@@ -452,8 +455,8 @@ def rank_row(
         sorted_keys: the row as :func:`_sorted_rows` has sorted it; empty if it has not.
         num: its positives.
         memory: see :func:`scratch`.
-        positive_grades: (G + 1,) filled with the grades in list order.
-        ranks: (G + 1,) filled with the number of items with at least that score.
+        positive_grades: (G + 2,) filled from place 1 on with the grades in list order.
+        ranks: (G + 2,) filled likewise with the number of items with at least that score.
 
     Returns:
         how many positives there are at or above ``floor``.
@@ -486,9 +489,9 @@ def rank_row(
     _sort_keys(keys, 0, num, spare, tables)
     mask = (np.uint64(1) << bits_of_grade) - np.uint64(1)
     for i in range(num):
-        positive_grades[i] = keys[i] & mask
+        positive_grades[i + 1] = keys[i] & mask
     _fill_scores(keys, num, bits_of_grade, ordered)
-    _count_between(scores, ordered, num, slices, tables, ranks)
+    _count_between(scores, ordered, num, slices, tables, ranks[1:])
     return num
 
 
@@ -915,7 +918,7 @@ def rank_rows(
     """
     size, num_levels = scores.shape[1], totals.shape[1] - 1
     memory = scratch(size, num_levels)
-    found = tuple(np.empty(size + 1, dtype) for dtype in (np.uint8, *[np.int32] * 3, np.uint8))
+    found = tuple(np.empty(size + 2, dtype) for dtype in (np.uint8, *[np.int32] * 3, np.uint8))
     bits = grade_bits(num_levels)
     at_once = max(1, _KEYS_AT_ONCE // max(size, 1))
     room = np.empty(min(at_once, len(scores)) * size, np.uint64)
@@ -946,13 +949,14 @@ def _rank_rows(
     sums: tuple[np.ndarray, ...],
 ) -> None:
     ap, exact_ap, precision_r, hap, dcg, asi, hits, precision, grade_at, dcg_at = sums
-    positive_grades, ranks, ends, running, listed = found
+    kept_grades, kept_ranks, ends, running, listed = found
+    positive_grades, ranks = kept_grades[1:], kept_ranks[1:]
     size, width = scores.shape[1], totals.shape[1]
     counts = np.empty((2, width), np.int64)
     for row in range(scores.shape[0]):
         keys = sorted_keys[sorted_places[row]] if sorted_places[row] >= 0 else np.empty(0, np.uint32)
         num = positives[row]
-        num = rank_row(scores[row], grades[row], floors[row], bits_of_grade, keys, num, memory, positive_grades, ranks)
+        num = rank_row(scores[row], grades[row], floors[row], bits_of_grade, keys, num, memory, kept_grades, kept_ranks)
         in_set = asked[2] and np.sum(totals[row, 1:]) <= size  # of heads the positives may be more
         deepest = depths[-1] if depths.shape[0] else 0
         deepest = max(deepest, np.sum(totals[row, 1:]) if in_set else 0)
