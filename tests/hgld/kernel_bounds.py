@@ -36,16 +36,18 @@ def largest_offsets(code: str, arguments: Mapping[str, Interval], loaded: Mappin
         if loop or not found:
             continue
         name, operation, rest = found.groups()
-        operands, kind = re.findall(r"%[\w#]+", rest), re.split(r" to | -> | : |, ", rest)[-1]
+        operands: list[str] = re.findall(r"%[\w#]+", rest)
+        kind = re.split(r" to | -> | : |, ", rest)[-1]
         if operation == "tt.addptr":
             base, (low, high) = operands[0], known[operands[1]]
             root[name] = root.get(base, base)
             known[name] = (known.get(base, (0, 0))[0] + low, known.get(base, (0, 0))[1] + high)
             reached[root[name]] = max(reached.get(root[name], 0), known[name][1])
         elif "!tt.ptr" in kind:
-            root[name], known[name] = root.get(operands[0], operands[0]), known.get(operands[0], (0, 0))
+            base = operands[0]
+            root[name], known[name] = root.get(base, base), known.get(base, (0, 0))
             if operation == "tt.load" and re.search(r"ptr<i\d+>", kind):
-                known[name] = loaded[root[operands[0]].removeprefix("%")]
+                known[name] = loaded[root[base].removeprefix("%")]
         elif (integer := _INTEGER.match(kind)) and not operation.startswith("arith.cmp"):
             known[name] = _held(_bounds(operation, rest, operands, known), int(integer.group(1)), name)
     return {name.removeprefix("%"): offset for name, offset in reached.items()}

@@ -12,7 +12,7 @@ from hgld.errors import ConfigError, HierarchyError, InputError
 from hgld.evaluation.evaluate import DEFAULT_METRICS, EvaluationOptions, evaluate, evaluate_judged
 from hgld.evaluation.judgements import GradeTable, ListRelevance
 from hgld.evaluation.metric import resolve
-from hgld.evaluation.scores import prepare_embeddings, score_blocks
+from hgld.evaluation.scores import block_rows, prepare_embeddings, score_blocks
 from hgld.metrics import GainFunction, ranking_metrics
 from tests import reference
 
@@ -122,6 +122,17 @@ def test_level_names():
     three = evaluate(torch.eye(2), torch.zeros(2, 3).long())
     assert list(three.values)[:2] == ["R@1/landmark", "R@1/hierarchical_label"]
     assert len(three.values) == sum(3 if name in ("R@1", "AP", "mAP@R") else 1 for name in DEFAULT_METRICS)
+
+
+def test_blocks_on_a_gpu_take_what_its_allocator_can_give(monkeypatch):
+    """What torch holds and nobody uses is free too: in training the driver has next to nothing left."""
+    given = {"mem_get_info": (1 << 20, 80 << 30), "memory_reserved": 9 << 30, "memory_allocated": 8 << 30}
+    for name, found in given.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, found=found: found)
+    rows = block_rows(10**6, 1000, torch.device("cuda", 0))
+    assert rows == int(((1 << 30) + (1 << 20)) * 0.4 / 96) // 1000
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 40 << 30)
+    assert block_rows(10**6, 1000, torch.device("cuda", 0)) > 30 * rows
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -179,7 +179,7 @@ def test_pixels_bombs_are_kept_out(own):
 def test_groups_of_too_many_bytes_are_not_held_but_read_where_they_lie(own, monkeypatch):
     folder, index = own
     before, read = list(stream(folder)), []
-    monkeypatch.setattr("hgld.data.images.MOST_BATCH_BYTES", P * K * index["size"].mean())
+    monkeypatch.setattr("hgld.data.images.MOST_BATCH_BYTES", P * K * index["size"].to_numpy().mean())
     given = ShardDataset.read_many
     monkeypatch.setattr(ShardDataset, "read_many", lambda self, items: read.extend(items) or given(self, items))
     assert same_batches(list(stream(folder)), before)
@@ -190,7 +190,7 @@ def test_of_bare_shards_an_image_without_room_is_replaced_and_named(tmp_path, mo
     items = grouped_items([4] * 24)
     items[5] = replace(items[5], data=items[5].data + bytes(4000))  # behind the image's end
     index = write_streamed(tmp_path, items, per_shard=20)
-    monkeypatch.setattr("hgld.data.images.MOST_BATCH_BYTES", 2 * P * K * index["size"].median())
+    monkeypatch.setattr("hgld.data.images.MOST_BATCH_BYTES", 2 * P * K * index["size"].to_numpy().mean())
     one = stream(tars(tmp_path), batches_per_epoch=40)
     assert all(is_pk(batch) for batch in one)
     assert {(key_in(fault.where), fault.reason.partition(" bytes")[0]) for fault in one.faults.first} == {
