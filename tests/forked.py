@@ -4,6 +4,7 @@ The one is started anew, so it has none of the threads that this process has. Wh
 tests that start it.
 """
 
+import gc
 import json
 import multiprocessing
 import os
@@ -24,7 +25,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [  # one that is not found there is imported by each process: slower, and else the same
         *("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "torchvision", "matplotlib.pyplot"),
-        *("hgld.training.loop", "hgld.training.evaluation", "hgld.evaluation.evaluate", "hgld.cli.train_verbs"),
+        *("hgld.training.loop", "hgld.training.evaluation", "hgld.training.inference.search", "sklearn.linear_model"),
     ]
 )
 
@@ -88,6 +89,7 @@ def _do(work: Callable[..., object], arguments: tuple[Any, ...], out: Path, envi
     for number, name in ((1, "stdout"), (2, "stderr")):
         with open(f"{out}.{name}", "ab") as file:
             os.dup2(file.fileno(), number)
+    gc.freeze()  # a collection would copy what the fork shares
     os.environ |= environment
     torch.set_num_threads(1)
     work(*arguments)
@@ -96,8 +98,9 @@ def _do(work: Callable[..., object], arguments: tuple[Any, ...], out: Path, envi
 # -- another Python ------------------------------------------------------------------------------------------------
 
 _STARTER = """
-import importlib, json, os, runpy, sys
+import atexit, gc, importlib, json, os, runpy, sys, traceback
 import matplotlib.pyplot, numba, polars, scipy.sparse, sklearn.cluster, torch._dynamo, torchvision
+gc.freeze()
 for line in sys.stdin:
     out, words = json.loads(line)
     child = os.fork()
@@ -105,12 +108,22 @@ for line in sys.stdin:
         importlib.invalidate_caches()  # what was installed meanwhile
         file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, 1), os.dup2(file, 2)
-        sys.argv = words[1:] if words[0] == "-m" else words
-        if words[0] == "-m":
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(words[0], run_name="__main__")
-        sys.exit()
+        sys.argv, code = words[1:] if words[0] == "-m" else words, 0
+        try:
+            if words[0] == "-m":
+                runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(words[0], run_name="__main__")
+        except SystemExit as stop:
+            code = stop.code or 0
+        except BaseException:
+            code = traceback.format_exc()
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+        atexit._run_exitfuncs()
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(code)  # to take all those modules down takes a second
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
