@@ -63,6 +63,7 @@ def convert_command() -> click.Command:
         pictures, the names go to Label Studio as texts.
         """
         from hgld.data.dataset import open_dataset
+        from hgld.hierarchy import Hierarchy
         from hgld.pipelines.conversion.convert import convert as write
         from hgld.pipelines.conversion.convert import convert_names
         from hgld.pipelines.conversion.reviewed import verdicts
@@ -71,19 +72,19 @@ def convert_command() -> click.Command:
         names = _names_of(Path(data), levels)
         if names is not None and (split or at is not None):
             raise click.UsageError(f"{data} holds names and no pictures: leave --split and --at out.")
-        dataset = open_dataset(data, split, levels=levels) if names is None else None
-        hierarchy = names if dataset is None else dataset.hierarchy
+        given = open_dataset(data, split, levels=levels) if names is None else names
+        hierarchy = given if isinstance(given, Hierarchy) else given.hierarchy
         decided = verdicts(hierarchy, read_decisions(decisions)) if decisions else None
-        if dataset is None:
-            made = convert_names(hierarchy, out, tool, source=data, verdicts=decided)
+        if isinstance(given, Hierarchy):
+            made = convert_names(given, out, tool, source=data, verdicts=decided)
         else:
             with progress_bars() as progress:
-                made = write(dataset, out, tool, at=at, verdicts=decided, progress=progress)
+                made = write(given, out, tool, at=at, verdicts=decided, progress=progress)
         fates = {} if decided is None else _fates(decided.settlement)
         if as_json:
             print_json({"out": str(out), "tool": tool, **vars(made), "decisions": fates})
             return
-        if dataset is None:
+        if names is not None:
             echo(f"{out}: {made.items:,} names, without pictures")
         else:
             echo(f"{out}: {made.items:,} items; {made.pictures:,} pictures written ({made.picture_bytes:,} bytes)")

@@ -58,7 +58,8 @@ def write_names(folder: Path, hierarchy: Hierarchy, verdicts: Verdicts | None, s
         ConfigError: one level alone, or more classes above the names than a browser shows.
     """
     if len(hierarchy.levels) < 2:
-        raise ConfigError(f"{source} has one level, {hierarchy.levels[0]}: there is no class to put its names into.")
+        level = ", ".join(hierarchy.levels)
+        raise ConfigError(f"{source} has one level, {level}: there is no class to put its names into.")
     above = hierarchy.restrict(hierarchy.levels[1:])
     decided = [_above(verdict) for verdict in _decided(verdicts)]
     (folder / "config.xml").write_text(config(above, decided, _TEXT), encoding="utf-8")
@@ -80,7 +81,7 @@ def _decided(verdicts: Verdicts | None) -> list[Verdict]:
 
 def _above(verdict: Verdict) -> Verdict:
     """Return what was decided about the classes above a name."""
-    return Verdict(verdict.path and verdict.path[1:], verdict.who)
+    return Verdict(None if verdict.path is None else verdict.path[1:], verdict.who)
 
 
 def config(hierarchy: Hierarchy, decided: Iterable[Verdict] = (), of: str = _ITEM) -> str:
