@@ -1,13 +1,8 @@
 """What tests/hgld/test_distributed_losses.py runs in several processes: a plain loop of torch with a shared loss."""
 
-import os
-import socket
-import sys
-
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from hgld import distributed, losses
@@ -140,20 +135,10 @@ def by_sharding(run: distributed.Processes) -> dict[str, Tensor]:
     return found
 
 
-def answer(index: int, out: str, port: str, count: int) -> None:
+def answer(out: str) -> None:
     """Be one of the processes, as torchrun starts them, and write what was found."""
-    os.environ |= {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": str(count)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    torch.set_num_threads(1)
     run = distributed.launch("cpu")
-    found = gradients(index, count) | by_sharding(run)
-    save_file({key: value.contiguous() for key, value in found.items()}, f"{out}.{index}")
+    found = gradients(run.index, run.count) | by_sharding(run)
+    save_file({key: value.contiguous() for key, value in found.items()}, f"{out}.{run.index}")
     distributed.wait_for_all(run)
     distributed.shutdown(run)
-
-
-if __name__ == "__main__":
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = str(free.getsockname()[1])
-    # Forked, so that torch, which takes most of the time of this test, is imported once.
-    start_processes(answer, (sys.argv[1], address, int(sys.argv[2])), nprocs=int(sys.argv[2]), start_method="fork")

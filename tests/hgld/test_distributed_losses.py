@@ -13,6 +13,7 @@ from hgld.distributed import DistributedLoss, Processes, share_of
 from hgld.errors import ConfigError, InputError
 from hgld.losses import SupAP
 from hgld.losses.registry import LOSSES
+from tests.forked import together
 from tests.hgld import shared_losses
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,9 +29,7 @@ def alone():
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_gradients_of_processes_are_those_of_one(count, alone, tmp_path):
     out = tmp_path / "answers"
-    command = [sys.executable, str(ROOT / "tests/hgld/shared_losses.py"), str(out), str(count)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    result = together(shared_losses.answer, str(out), folder=tmp_path, count=count, timeout=500)
     assert result.returncode == 0, result.stderr
     for index in range(count):
         found = load_file(f"{out}.{index}")

@@ -49,7 +49,7 @@ def data(tmp_path_factory):
     return write_small(tmp_path_factory.mktemp("data") / "small")
 
 
-def together(config, data, out, *stop, processes=2, **environment):
+def together(config, data, out, *stop, processes=2, environment=None):
     """Train in several processes, to the end or until a step; what they wrote."""
     file = out.with_suffix(".json")
     save_config(config, file)
@@ -172,7 +172,9 @@ def test_an_overflow_in_the_share_of_one_process_skips_the_step_of_all(data, tmp
     config = options(**QUICK | {"sharding": "fsdp", "ema": 0.9, "amp": "fp16", "evaluate_every": 0})
     runs = {"reference": 2, "overflow": 3}
     for name, step in runs.items():
-        result = together(config, data, tmp_path / name, step, **({"OVERFLOW": "3"} if name == "overflow" else {}))
+        result = together(
+            config, data, tmp_path / name, step, environment={"OVERFLOW": "3"} if name == "overflow" else None
+        )
         assert result.returncode == 0, result.stderr
     reference, overflow = (find_checkpoint(tmp_path / name, "last") for name in runs)
     assert (reference.name, overflow.name) == ("step-00000002", "step-00000003")

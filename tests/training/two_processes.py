@@ -4,6 +4,7 @@ import os
 import socket
 
 import torch
+import torch._dynamo  # which DistributedDataParallel imports: here, before the fork, once
 from safetensors.torch import save_file
 from torch import nn
 from torch.multiprocessing.spawn import start_processes
