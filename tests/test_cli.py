@@ -10,6 +10,7 @@ import pytest
 
 from hgld import __version__
 from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, VERBS, cli, main
+from hgld.cli.output import say_next
 from hgld.pipelines.hierarchy import build as building
 
 ROOT = Path(__file__).parents[1]
@@ -71,14 +72,21 @@ def test_a_build_for_people_then_for_machines(hgld, table, tmp_path, no_pictures
     assert not any(stage["ran"] for stage in build["stages"].values())
     assert build["stages"]["clean"]["counts"]["kept (train)"] == 24
     assert all(Path(file).is_file() for file in build["files"].values())
+    labels = tmp_path / "out" / "train_label_to_hierarchical.csv"
+    assert hgld("compare", labels, labels)[2] == f"next: hgld review {tmp_path / 'out'}\n"
+    record = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    record["inputs"].append({"role": "decisions", "file": "ada.yaml"})
+    (tmp_path / "out" / "provenance.json").write_text(json.dumps(record))
+    after = f"hgld build-shards gldv2 --source RELEASE --labels {tmp_path / 'out'} --out SHARDS --dry-run"
+    assert hgld("compare", tmp_path / "out", labels)[2] == f"next: {after}\n"
 
 
 def test_compare_for_people_and_for_machines(hgld, tmp_path):
     a, b = tmp_path / "a.csv", tmp_path / "b.csv"
     a.write_text("landmark_id,hierarchical_label\n1,church\n2,church\n3,lake\n")
     b.write_text("landmark_id,hierarchical_label\n1,temple\n2,temple\n3,water\n4,water\n")
-    code, out, _ = hgld("compare", a, b)
-    assert code == 0
+    code, out, err = hgld("compare", a, b)
+    assert (code, err) == (0, "")  # nothing follows tables that no build made
     assert "ARI" in out
     code, out, _ = hgld("compare", a, b, "--json")
     assert code == 0
@@ -86,6 +94,11 @@ def test_compare_for_people_and_for_machines(hgld, tmp_path):
     code, out, err = hgld("compare", a, tmp_path / "none.csv")
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert "none.csv" in err
+
+
+def test_the_next_command_shows_no_password(capsys):
+    say_next("hgld", "report", "a b.json", "--data", "https://me:word@host/data?key=1")
+    assert capsys.readouterr().out == "next: hgld report 'a b.json' --data https://host/data\n"
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(hgld, table, tmp_path):

@@ -143,16 +143,22 @@ def _run_build(
     else:
         echo("\n\n".join([plan_text(build) if dry_run else build_table(build), *map(explain_text, said)]))
         if not dry_run:
-            _say_next(out, config)
+            _say_next(out)
 
 
-def _say_next(out: Path, config: "BuildConfig") -> None:
-    """Print what follows a build: the review, and after it the shards."""
-    if not config.review.decisions:
-        say_next("hgld", "review", out)
+def _say_next(place: Path, *, err: bool = False) -> None:
+    """Print what follows a build: the review, and after it the shards; nothing of another table than a build's."""
+    from hgld.pipelines.hierarchy.provenance import build_facts
+
+    out = place if place.is_dir() else place.parent
+    facts = build_facts(out)
+    if facts is None:
+        return
+    if not facts.is_reviewed:
+        say_next("hgld", "review", out, err=err)
     else:
-        release = ("manifest", "--source", "TABLE") if config.source == "classes" else ("gldv2", "--source", "RELEASE")
-        say_next("hgld", "build-shards", *release, "--labels", out, "--out", "SHARDS", "--dry-run")
+        release = ("manifest", "--source", "TABLE") if facts.source == "classes" else ("gldv2", "--source", "RELEASE")
+        say_next("hgld", "build-shards", *release, "--labels", out, "--out", "SHARDS", "--dry-run", err=err)
 
 
 def compare_command() -> click.Command:
@@ -191,6 +197,7 @@ def compare_command() -> click.Command:
             print_json(comparison.to_dict())
         else:
             echo((markdown if as_markdown else summary)(comparison, everything=everything), nl=False)
+            _say_next(a, err=True)
 
     return compare
 

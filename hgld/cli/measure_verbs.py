@@ -589,5 +589,8 @@ def report_command() -> click.Command:
         echo(f"{facts.out}: {facts.bytes / 1e6:.1f} MB, runs: {len(facts.runs)}, pictures: {facts.pictures}")
         for reason in facts.unreadable[:3]:
             echo(f"not shown: {reason}", err=True)
+        if given["data"] is not None:
+            trained = next((run for run in runs if run.is_dir()), "RUN")
+            say_next("hgld", "search", "PHOTO.jpg", "--checkpoint", trained, "--data", given["data"])
 
     return report

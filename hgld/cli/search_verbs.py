@@ -15,7 +15,7 @@ from hgld.cli.embed_verbs import (
     view_options,
 )
 from hgld.cli.options import EXISTING_FILE, NewFile, json_option, reading_options
-from hgld.cli.output import echo, print_json, progress_bars
+from hgld.cli.output import echo, print_json, progress_bars, say_next
 
 if TYPE_CHECKING:
     from hgld.answers import Calibration
@@ -166,6 +166,7 @@ def calibrate_command() -> click.Command:
 
         which = given["which"]
         source, options = take_source(given), take_view_options(given)
+        elsewhere = () if out is None else ("--calibration", out)
         if out is None:
             if not isinstance(source, Path):
                 raise click.UsageError("a network has no folder of its own: name the file to write, --out FILE.json.")
@@ -181,6 +182,8 @@ def calibrate_command() -> click.Command:
         else:
             echo(_risk_table(made) + f"\n{out}")
             say_selection(embedder.checkpoint, embedder.selection)
+            if isinstance(source, Path):
+                say_next("hgld", "search", "PHOTO.jpg", "--checkpoint", source, "--data", data, *elsewhere)
 
     return calibrate
 
@@ -308,8 +311,23 @@ def search_command() -> click.Command:
             else:
                 echo("\n".join(_text(one, dataset.levels) for one in answer.found), nl=False)
                 say_selection(embedder.checkpoint, embedder.selection)
+        if isinstance(source, Path) and not as_json:
+            is_answered = any(one.answer is not None for one in answer.found)
+            _say_next(
+                source, data, dataset, is_answered=is_answered, is_kept=embeddings is not None or index is not None
+            )
 
     return search
+
+
+def _say_next(source: Path, data: str, dataset: "ShardDataset", *, is_answered: bool, is_kept: bool) -> None:
+    """Print what makes the next search say more, or start sooner: a calibration, then embeddings that are kept."""
+    asked = ("--checkpoint", source, "--data", data)
+    if not is_answered and dataset.manifest.splits.get("val", {"items": 0})["items"]:
+        say_next("hgld", "calibrate", *asked, err=True)
+    elif not is_kept:
+        split = () if dataset.split is None else ("--split", dataset.split)
+        say_next("hgld", "embed", *asked, *split, "--out", "GALLERY.npy", err=True)
 
 
 def _text(found: "QueryMatches", levels: tuple[str, ...]) -> str:

@@ -89,6 +89,7 @@ def index_command() -> click.Command:
             print_json(_rebuilt_json(rebuilt))
         else:
             echo(_rebuilt_text(root, rebuilt))
+            say_next("hgld", "verify", root)
 
     return index
 
@@ -113,7 +114,7 @@ def _rebuilt_text(root: Path, rebuilt: "RebuildResult") -> str:
         lines.append(f"  {split}: {facts['items']:,} items; classes: {classes}")
     counts = rebuilt.rejected["reason"].value_counts().sort("reason")
     lines += [f"  kept aside, {reason}: {count:,}" for reason, count in counts.iter_rows()]
-    return "\n".join([*lines, *rebuilt.notes, f"Next: hgld verify {root}"])
+    return "\n".join([*lines, *rebuilt.notes])
 
 
 def verify_command() -> click.Command:

@@ -203,10 +203,35 @@ def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_f
         else:
             echo(summary.to_text())
             if summary.finished:
-                measured = ("report", out, "--out", out / "report.html")
-                asked = ("evaluate", "--checkpoint", out, "--out", out / "report.json")
-                say_next("hgld", *(measured if config.run.evaluate_on else asked), "--data", data)
+                _say_next(config, data, out)
     return 0 if summary.finished else EXIT_STOPPED
+
+
+def _say_next(config: "TrainConfig", data: str, out: Path) -> None:
+    """Print the report of what was evaluated; where nothing was, how the model is evaluated on its dataset."""
+    if config.run.evaluate_on:
+        say_next("hgld", "report", out, "--data", data, "--out", out / "report.html")
+        return
+    asked = ("hgld", "evaluate", "--checkpoint", out, "--data", data, *_evaluated_by(data, config.run.train_split))
+    say_next(*asked, "--out", out / "report.json")
+
+
+def _evaluated_by(data: str, trained: str) -> tuple[str, ...]:
+    """Return the options of ``hgld evaluate`` by which a dataset is evaluated: none by its protocol, else splits."""
+    from hgld.data.dataset import open_dataset
+    from hgld.errors import HgldError
+    from hgld.evaluation.protocols.benchmark import checked_protocol, filled_splits
+
+    dataset = open_dataset(data, trained)
+    try:
+        checked_protocol(dataset, data)
+    except HgldError:  # it names none, or lacks what that needs
+        filled = filled_splits(dataset)
+        if {"query", "gallery"} <= {*filled}:
+            return ("--query-split", "query", "--gallery-split", "gallery")
+        held_out = sorted({*filled} - {trained}, key=lambda split: (split != "test", split != "val", split))
+        return ("--split", [*held_out, trained][0])
+    return ()
 
 
 def _shown(*, quiet: bool) -> "AbstractContextManager[ProgressReporter]":

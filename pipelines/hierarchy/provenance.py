@@ -84,6 +84,30 @@ def read_provenance(folder: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
+@dataclass(frozen=True)
+class BuildFacts:
+    """Facts of a finished build that say what follows it.
+
+    Attributes:
+        source: where its names came from: ``landmarks``, ``names``, ``classes`` or ``sample``.
+        is_reviewed: whether decisions went into it.
+    """
+
+    source: str
+    is_reviewed: bool
+
+
+def build_facts(folder: Path) -> BuildFacts | None:
+    """Return the facts of the build in a folder; None where there is none, or its ``provenance.json`` is damaged."""
+    record = read_provenance(folder)
+    try:
+        return record and BuildFacts(
+            str(record["config"]["build"]["source"]), any(one["role"] == "decisions" for one in record["inputs"])
+        )
+    except (KeyError, TypeError):
+        return None
+
+
 def versions(encoder: str) -> dict[str, str]:
     """Return the versions of Python and of the packages that compute the result; torch and the like only if used."""
     entry = entry_of(encoder)

@@ -294,5 +294,5 @@ def test_the_command_rebuilds(hgld, root):
     made = hgld("index", root, "--json")
     assert made.returncode == 0
     assert json.loads(made.stdout)["splits"]["train"]["items"] == 12
-    assert hgld("index", root, "--force").stdout.endswith(f"Next: hgld verify {root}\n")
+    assert hgld("index", root, "--force").stdout.endswith(f"next: hgld verify {root}\n")
     assert hgld("verify", root).returncode == 0

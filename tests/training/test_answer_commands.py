@@ -1,7 +1,9 @@
 """``hgld calibrate`` and the answers of ``hgld search``: files, bounds, classes within, texts, and refusals."""
 
+import io
 import json
 import shutil
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -26,11 +28,16 @@ def world(tmp_path_factory):
     write_dataset(folder / "data", items_of_classes([3] * 36, ["train", "val", "test"], per_coarse=6))
     write_run(folder / "run")
     (folder / "one.jpg").write_bytes(open_dataset(folder / "data").read(2))
-    with pytest.MonkeyPatch.context() as patch:
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
         patch.chdir(folder)
-        with pytest.raises(SystemExit) as stop:
-            main(CALIBRATE)
-    assert stop.value.code == 0
+        for command in (SEARCH, CALIBRATE):
+            with pytest.raises(SystemExit) as stop:
+                main(command)
+            assert stop.value.code == 0
+    follows = [line for line in said.getvalue().splitlines() if line.startswith("next: ")]
+    of_run = "--checkpoint run --data data"
+    assert follows == [f"next: hgld calibrate {of_run}", f"next: hgld search PHOTO.jpg {of_run}"]
     return folder
 
 

@@ -208,8 +208,9 @@ def test_search_prints_a_table_or_json(places, tmp_path, capsys):
     assert found["image"] == str(folder / "one.jpg")
     keys = open_dataset(folder / "data", "test").keys
     assert (found["matches"][0]["key"], found["matches"][0]["classes"]) == (keys[2], {"fine": "0", "coarse": "0"})
-    code, table, _ = run(capsys, "search", *arguments)
-    assert code == 0
+    code, table, err = run(capsys, "search", *arguments)
+    kept = f"hgld embed --checkpoint {folder}/run --data {folder}/data --split test --out GALLERY.npy"
+    assert (code, err) == (0, f"next: {kept}\n")
     assert table.splitlines()[2:4] == ["| rank | score | key | fine | coarse |", "| --- | ---: | ---: | ---: | ---: |"]
     assert table.splitlines()[4] == f"| 1 | 1.0000 | {keys[2]} | 0 | 0 |"
     run(capsys, "embed", *of_run(folder, "--split", "test", "--out", tmp_path / "e.safetensors"))

@@ -1,8 +1,10 @@
 """Protocols of a model: in training, of a checkpoint, in searches; own tables with faults become benchmarks."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -120,6 +122,30 @@ def test_entries_name_protocols():
     assert parse_task("protocol", "here").protocol == ""
 
 
+@pytest.mark.parametrize(
+    ("protocol", "splits", "asked"),
+    [
+        ("cub", "test train", ""),
+        ("", "val test train", " --split test"),
+        ("", "train", " --split train"),
+        ("revisited", "query gallery train", " --query-split query --gallery-split gallery"),  # without judgements
+    ],
+)
+def test_what_a_training_without_evaluations_says_next_works(capsys, tmp_path, monkeypatch, protocol, splits, asked):
+    rng = np.random.default_rng(0)
+    items = [Item((c, c // 2), split, jpeg(rng)) for split in splits.split() for c in range(3) for _ in "ab"]
+    write_dataset(tmp_path / "data", items)
+    named(tmp_path / "data", protocol)
+    write_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    done = SimpleNamespace(finished=True, to_text=lambda: "")
+    monkeypatch.setattr("hgld.training.loop.train", lambda *given, **named: done)
+    code, said, _ = run(capsys, "train", "small-grocery", "--data", "data", "--out", "run", "--evaluate-on", "")
+    expected = f"next: hgld evaluate --checkpoint run --data data{asked} --out run/report.json"
+    assert (code, said.splitlines()[-1]) == (0, expected)
+    assert run(capsys, *shlex.split(expected)[2:], "--device", "cpu")[0] == 0
+
+
 def test_a_checkpoint_is_evaluated_without_flags(place, judged, tmp_path, capsys):
     write_run(tmp_path / "run")
     of_run = ["evaluate", "--checkpoint", tmp_path / "run", "--device", "cpu", "--data"]
@@ -131,7 +157,8 @@ def test_a_checkpoint_is_evaluated_without_flags(place, judged, tmp_path, capsys
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()[:5]]
     assert [row[0] for row in rows] == ["small", "---", "easy", "medium", "hard"]
     assert code == 0
-    assert run(capsys, "report", tmp_path / "report.json", "--out", tmp_path / "page.html")[0] == 0
+    code, out, _ = run(capsys, "report", tmp_path / "report.json", "--data", place, "--out", tmp_path / "page.html")
+    assert (code, out.splitlines()[-1]) == (0, f"next: hgld search PHOTO.jpg --checkpoint RUN --data {place}")
     code, out, err = run(capsys, *of_run, judged, "--query-split", "query", "--gallery-split", "gallery")
     assert (code, out) == (2, "")
     assert "no query has a relevant item" in err

@@ -151,6 +151,21 @@ def open_benchmark(place: str, protocol: str = "") -> tuple[str, ShardDataset]:
         InputError: it cannot be read, or lacks a split or table that the protocol needs.
     """
     dataset = open_dataset(place)
+    return checked_protocol(dataset, place, protocol), dataset
+
+
+def checked_protocol(dataset: ShardDataset, place: str, protocol: str = "") -> str:
+    """Return the name of the protocol that a dataset can be evaluated by.
+
+    Args:
+        dataset: all of its items, or those of a split.
+        place: its directory or address, for messages.
+        protocol: name of the protocol; empty: that of ``dataset.json``.
+
+    Raises:
+        ConfigError: the dataset names no protocol, or an unknown one.
+        InputError: it lacks a split or table that the protocol needs.
+    """
     name = protocol or dataset.manifest.protocol
     if not name:
         raise ConfigError(
@@ -160,7 +175,7 @@ def open_benchmark(place: str, protocol: str = "") -> tuple[str, ShardDataset]:
         )
     tables = [file.partition(".")[0] for file in (JUDGEMENTS, LISTS) if file in dataset.manifest.files]
     protocol_of(name).check(name, place, filled_splits(dataset), tables, dataset.levels)
-    return name, dataset
+    return name
 
 
 def open_searched(place: str) -> ShardDataset:
