@@ -147,7 +147,8 @@ def evaluate_dataset_files(
             f"{place}: the protocol {name} measures top-{ks[0]}, and embeddings alone have no classifier. Give "
             "--checkpoint (or --model) in place of --embeddings, or other --metrics."
         )
-    vectors, keys, ends = _read_keyed(embeddings, labels)
+    tables, keys = _read_keyed(embeddings, labels)
+    ends = np.cumsum([len(table) for table in tables]).tolist()
     places = pl.DataFrame({KEY: keys, "at": np.arange(len(keys))})
     splits, missing, rows = {}, {}, []
     for split in entry.wanted(filled_splits(dataset)):
@@ -165,7 +166,7 @@ def evaluate_dataset_files(
             items = items.select(found["item"].to_list())
             rows.append(found["at"].to_numpy())
             splits[split] = EmbeddedSplit(
-                vectors[found["at"].to_numpy()], items.keys, items.labels.numpy(), contents=partial(_contents, items)
+                _rows_at(tables, rows[-1]), items.keys, items.labels.numpy(), contents=partial(_contents, items)
             )
     benchmark, stated = process_benchmark(Benchmark.of(dataset, splits), distractors=distractors, whitening=whitening)
     report = evaluate_protocol(name, benchmark, metrics=metrics, options=options, submission=submission)
@@ -198,8 +199,24 @@ def _contents(dataset: ShardDataset) -> pl.Series:
     return dataset.frame["sha256"]
 
 
-def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple[np.ndarray, pl.Series, list[int]]:
-    """Read embeddings and their keys, and where each file ends: the items of several stand behind one another."""
+def _rows_at(tables: Sequence[np.ndarray], places: np.ndarray) -> np.ndarray:
+    """Return rows of tables that stand behind one another; consecutive ones of one table are not copied.
+
+    Args:
+        tables: (N, D) each, mostly memory-mapped.
+        places: (n,) of the rows, from 0 over all tables.
+    """
+    begin, first, last = 0, int(places[0]), int(places[-1])
+    is_run = last - first + 1 == len(places) and bool((np.diff(places) == 1).all())
+    for table in tables:
+        if is_run and begin <= first and last < begin + len(table):
+            return table[first - begin : last - begin + 1]
+        begin += len(table)
+    return (tables[0] if len(tables) == 1 else np.concatenate(tables))[places]
+
+
+def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple[list[np.ndarray], pl.Series]:
+    """Read embeddings and their keys: the items of several files stand behind one another."""
     vectors, keys = [], []
     for file in map(Path, files):
         read = read_embeddings(file)
@@ -222,8 +239,7 @@ def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple
         raise InputError(
             f"{', '.join(map(str, files))}: key {quoted(twice[0])} has several embeddings; expected one an item."
         )
-    ends = np.cumsum([len(table) for table in vectors]).tolist()
-    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors), together, ends
+    return vectors, together
 
 
 def process_benchmark(

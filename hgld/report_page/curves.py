@@ -36,25 +36,29 @@ def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray 
     Returns:
         (R,) precision at the first rank whose recall is at least so high; None where nothing is relevant.
     """
-    places = np.flatnonzero(grades)
-    return _precision_recall(places, grades[places], gains, recalls)
-
-
-def _precision_recall(
-    places: np.ndarray, grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray
-) -> np.ndarray | None:
-    """Return :func:`precision_recall` of a ranking whose items of grade > 0 lie at ``places`` (P,), from 0."""
-    gain = gains[grades]
-    used = np.flatnonzero(gain)
-    if not len(used):
+    places = np.flatnonzero((gains > 0)[grades])
+    if not len(places):
         return None
-    places, grades, gain = places[used], grades[used], gain[used]
+    wanted = recalls * (1 - 1e-12)
+    if len(np.unique(gains[gains > 0])) == 1:  # all items count alike: no sums over them are needed
+        at = _first_reaching(wanted, len(places))
+        return (at + 1) / (places[at] + 1)
+    grades = grades[places]
+    gain = gains[grades]
     recall = np.cumsum(gain)
-    at = np.minimum(np.searchsorted(recall / recall[-1], recalls * (1 - 1e-12)), len(places) - 1)
+    at = np.minimum(np.searchsorted(recall / recall[-1], wanted), len(places) - 1)
     shared = np.zeros(len(at))
     for grade in np.flatnonzero(gains):
-        shared += np.cumsum(grades == grade)[at] * np.minimum(gain[at], gains[grade])
+        found = np.searchsorted(np.flatnonzero(grades == grade), at, side="right")
+        shared += found * np.minimum(gain[at], gains[grade])
     return shared / ((places[at] + 1) * gain[at])
+
+
+def _first_reaching(recalls: np.ndarray, relevant: int) -> np.ndarray:
+    """Return for each recall below 1 the least i for which (i + 1) / relevant is not less."""
+    at = np.clip(np.ceil(recalls * relevant).astype(np.int64) - 1, 0, relevant - 1)
+    at -= (at > 0) & (at / relevant >= recalls)  # products round
+    return at + ((at + 1) / relevant < recalls)
 
 
 class MeanCurves:
@@ -74,9 +78,8 @@ class MeanCurves:
     def add(self, grades: np.ndarray) -> None:
         """Add a query, by the grades of its whole ranking, best first."""
         counts = np.bincount(grades, minlength=len(self._levels) + 1)
-        places = np.flatnonzero(grades)
         for i, gains in enumerate([*self._levels, self._gain.gains(counts[None])[0]]):
-            curve = _precision_recall(places, grades[places], gains, RECALLS)
+            curve = precision_recall(grades, gains)
             if curve is not None:
                 self._sums[i] += curve
                 self._defined[i] += 1

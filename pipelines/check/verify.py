@@ -36,6 +36,7 @@ _COMPARED = {  # columns that the index and a scan of the tars share, and the ki
     "split": "split",
 }
 _STORED = " in the tar"
+_ROWS_TOGETHER = 200_000  # of the index and of the tars
 _COUNT, _FIRST, _IMPLIED = "items of the run", "first of the run", "implied value"  # beside levels of any name
 
 
@@ -44,6 +45,8 @@ def without_set_aside(stored: pl.DataFrame, index: pl.DataFrame, rejected: pl.Da
     file = pl.concat_str("shard", pl.lit("/"), "key", pl.lit("."), "suffix")
     aside = stored.select("shard", "key", file=file).join(rejected.select("file").unique(), on="file", how="semi")
     aside = aside.join(index, on=("shard", "key"), how="anti")
+    if aside.is_empty():  # a join would copy all items
+        return stored
     return stored.join(aside, on=("shard", "key"), how="anti", maintain_order="left")
 
 
@@ -425,10 +428,15 @@ class _Verifier:
         )
         if index is not None:
             stored = without_set_aside(stored, index, rejected)
-        if tree is not None:
-            check_names(stored, tree, self.findings)
+        for shards in _together(stored["shard"], None if index is None else index["shard"], [s.name for s in scans]):
+            part = stored.filter(pl.col("shard").is_in(shards))
+            if tree is not None:
+                check_names(part, tree, self.findings)
+            if index is not None:
+                own = index.filter(pl.col("shard").is_in(shards))
+                check_against_tars(own, self.manifest.levels, part, self.findings)
         if index is not None:
-            self._check_index(index, tree, scans, stored, near=options.hashes)
+            self._check_index(index, tree, stored, near=options.hashes)
             self._check_keys(index, rejected)
         return Verification(
             name=self.manifest.name,
@@ -443,14 +451,11 @@ class _Verifier:
         self,
         index: pl.DataFrame,
         tree: Hierarchy | None,
-        scans: Sequence[ShardScan],
         stored: pl.DataFrame,
         *,
         near: bool,
     ) -> None:
         manifest, findings = self.manifest, self.findings
-        read = index.filter(pl.col("shard").is_in([scan.name for scan in scans]))
-        check_against_tars(read, manifest.levels, stored, findings)
         if tree is not None:
             check_labels(index, tree, findings)
         check_runs(index, manifest.levels[0], manifest.group_size, findings)
@@ -555,6 +560,20 @@ class _Verifier:
             return empty
         table = self._read(name, lambda path: files.read_table(name, path))
         return empty if table is None else table
+
+
+def _together(stored: pl.Series, indexed: pl.Series | None, scanned: Sequence[str]) -> list[list[str]]:
+    """Return shards that are checked together: what compares their items takes memory that no dataset makes grow.
+
+    Args:
+        stored: the shard of every item that was read.
+        indexed: the shard of every row of the index; None without one.
+        scanned: names of the shards that were read.
+    """
+    rows = stored if indexed is None else pl.concat([stored, indexed])
+    counts = rows.to_frame("shard").group_by("shard").len().filter(pl.col("shard").is_in(scanned)).sort("shard")
+    groups = counts.group_by((pl.col("len").cum_sum() - 1) // _ROWS_TOGETHER, maintain_order=True).agg("shard")
+    return groups["shard"].to_list()
 
 
 def _fingerprint(file: BufferedReader) -> files.FileFacts:

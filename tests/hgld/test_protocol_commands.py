@@ -12,8 +12,9 @@ import pytest
 from hgld.cli import main
 from hgld.data.format import MANIFEST
 from hgld.data.index import TABLES
+from hgld.evaluation import evaluate_files
 from hgld.evaluation.protocol_kinds import PROTOCOLS, protocol_of, value_parts
-from hgld.evaluation.protocols.benchmark import EmbeddedSplit
+from hgld.evaluation.protocols.benchmark import EmbeddedSplit, evaluate_protocol
 from hgld.evaluation.protocols.dyml import find_queries
 from hgld.evaluation.protocols.gldv2 import read_submission
 from hgld.report_page.runs import read_runs
@@ -61,7 +62,14 @@ def evaluated(capsys, folder: Path, angles: Mapping[str, float], *flags):
     return printed.err
 
 
-def test_a_report_by_the_protocol_says_its_files_where_a_page_can_read_them(tmp_path, capsys):
+def test_a_report_by_the_protocol_says_its_files_where_a_page_can_read_them(tmp_path, capsys, monkeypatch):
+    galleries = []
+
+    def evaluate(name, benchmark, **given):
+        galleries.append(benchmark["gallery"].vectors)
+        return evaluate_protocol(name, benchmark, **given)
+
+    monkeypatch.setattr(evaluate_files, "evaluate_protocol", evaluate)
     rows = [("query", (0, 0)), ("query", (1, 0)), ("gallery", (1, 0)), ("gallery", (0, 0)), ("gallery", (2, 1))]
     folder, keys = made(tmp_path / "d", "h-gldv2", rows)
     order = {"query": [0, 1], "gallery": [2, 3, 4], "turned": [3, 2, 4]}
@@ -75,6 +83,7 @@ def test_a_report_by_the_protocol_says_its_files_where_a_page_can_read_them(tmp_
         with pytest.raises(SystemExit) as stop:
             main([str(word) for word in ("evaluate", *sides, "--data", folder, "--out", folder / f"{gallery}.json")])
         assert stop.value.code == 0
+    assert [isinstance(vectors, np.memmap) for vectors in galleries] == [True, False]  # in its order it is not copied
     capsys.readouterr()
     roles = ("embeddings", "labels", "gallery_embeddings", "gallery_labels")
     names = ("query.npy", "query.labels.parquet", "gallery.npy", "gallery.labels.parquet")

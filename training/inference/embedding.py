@@ -101,7 +101,7 @@ def embed(
     own, found, failure = None, {}, None
     with evaluating(model):
         try:
-            own, found = _own_rows(model, loaders, scale_p, group, amp, progress, unit)
+            own, found = _own_rows(model, loaders, plan, scale_p, group, amp, progress, unit)
         except HgldError as error:
             if is_sharded(model):  # the others wait for parameters, not for rows: when this one leaves, they end too
                 raise
@@ -109,7 +109,7 @@ def embed(
     if any_process(own is None, group):  # the others must not wait for rows that never come
         raise failure or InputError("another process could not read an item of its share; its message names the item.")
     assert own is not None
-    rows = plan.in_order(gather(plan.padded(own), group).cpu())
+    rows = plan.in_order(gather(own, group).cpu())
     if faults is not None:
         added = _merge_faults(found, group)
         faults += added
@@ -152,12 +152,17 @@ class _Plan(BatchSampler):
     def _whole_batch(self, epoch: int, step: int) -> NDArray[np.int64]:
         return self._own[step]
 
-    def padded(self, rows: Tensor) -> Tensor:
-        """Return a process's rows with as many as every process has."""
-        return torch.cat([rows, rows.new_zeros(self._rows - len(rows), rows.shape[1])])
+    def empty(self, like: Tensor) -> Tensor:
+        """Return a table for a process's rows, as many as every process has; those that it lacks are zero."""
+        return like.new_zeros(self._rows, like.shape[1])
 
     def in_order(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes, one process after another, in the order of the dataset."""
+        """Return the rows of all processes, one process after another, in the order of the dataset.
+
+        Without a copy where that is their order: of one process, and images of one shape.
+        """
+        if len(self._items) == 1 and np.array_equal(np.concatenate(self._items[0]), np.arange(self.num_items)):
+            return rows
         ordered = rows.new_empty(self.num_items, rows.shape[1])
         for number, share in enumerate(self._items):
             items = torch.from_numpy(np.concatenate(share))
@@ -168,27 +173,35 @@ class _Plan(BatchSampler):
 def _own_rows(
     model: EmbeddingModel,
     loaders: Sequence[Loader],
+    plan: _Plan,
     scale_p: float,
     processes: Processes,
     amp: Amp,
     progress: Progress | None,
     unit: bool,
 ) -> tuple[Tensor, dict[int, Fault]]:
-    """Compute embeddings of this process's share; return them and the items that could not be read."""
+    """Compute embeddings of this process's share; return its rows of the plan and the items that could not be read."""
     total = sum(len(loader) for loader in loaders)
-    scales, done = [], 0
+    scales: list[Tensor] = []
+    filled = done = 0
     faults: dict[int, Fault] = {}
     for loader in loaders:
         loader.load_state_dict({"epoch": 0, "step": 0})  # they share their sampler
-        parts = []
+        table, filled = None, 0  # one table from the beginning: parts and their sum would take twice the memory
         for batch in loader:
-            parts.append(_embeddings(model, batch.images, processes.device, amp, unit=unit))
+            part = _embeddings(model, batch.images, processes.device, amp, unit=unit)
+            table = plan.empty(part) if table is None else table
+            table[filled : filled + len(part)] = part
+            filled += len(part)
             faults |= {fault.index: fault for fault in batch.faults}
             done += 1
             if progress is not None:
                 progress("embed", done, total)
-        scales.append(torch.cat(parts))
-    return _pooled(scales, scale_p), faults
+        assert table is not None  # every process has a batch
+        scales.append(table)
+    if len(scales) > 1:
+        scales[0][:filled] = _pooled([table[:filled] for table in scales], scale_p)
+    return scales[0], faults
 
 
 def _pooled(scales: Sequence[Tensor], p: float) -> Tensor:
