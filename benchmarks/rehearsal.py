@@ -1,13 +1,13 @@
 """The whole way of H-GLDv2 over a made release: every command of docs/h-gldv2.md as a process, measured stage by stage.
 
-    python benchmarks/rehearsal.py --out DIR [--scale 1.0] [--seed 0] [--steps 300] [--until STAGE]
+    nice -n 10 python benchmarks/rehearsal.py --out DIR [--scale 1.0] [--steps 300] [--hours 8] [--until STAGE]
     python benchmarks/rehearsal.py --out DIR --scale 0.002 --kills 3
 
 The release has GLDv2's layout, lists and counts (times the scale), with images of 32 px; its owners' server, Commons
 and Wikidata answer on 127.0.0.1. Stopped anywhere, the same command goes on: a stage that ended is not run again, one
 that was stopped is started by the same commands, which go on by themselves. ``DIR/record.json`` keeps what each took,
-and a table of it is printed. At scale 1 it takes a night of two cores and some 20 GB; it ends before the disk holds
-less than ``--spare`` GB.
+and a table of it is printed. For several nights ``--hours`` stops the stage that runs then; the next night goes on. It
+ends before the disk holds less than ``--spare`` GB.
 
 ``--kills N`` runs the chain a second time, where every stage is killed (-9, with all its processes) at N random moments
 and started again, and compares what both left, byte for byte.
@@ -16,11 +16,11 @@ and started again, and compares what both left, byte for byte.
 import argparse
 import hashlib
 import json
-import os
 import random
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,16 +29,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]  # hgld where it is not installed; the tests, whose wikis it uses
 
-from rehearsed.measure import Spent, disk, end_leftovers, run  # noqa: E402
+from rehearsed.measure import ENVIRONMENT, Spent, disk, end_leftovers, run  # noqa: E402
 from rehearsed.servers import FileServer, Wikis  # noqa: E402
-from rehearsed.stages import Addresses, Stage, stages  # noqa: E402
+from rehearsed.stages import RUNS, Addresses, Stage, stages  # noqa: E402
 from rehearsed.table import markdown, quality  # noqa: E402
 from rehearsed.world import IMAGES, World  # noqa: E402
-
-ENVIRONMENT = {
-    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    "OMP_NUM_THREADS": "1",
-}
 
 
 @dataclass
@@ -62,10 +57,17 @@ class Record:
 
     def port(self, name: str) -> int:
         """Return the port of a server, the same in every run: addresses stand in what a stopped run left."""
-        if name not in self.facts["ports"]:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.facts["ports"][name] = free.getsockname()[1]
+        known = self.facts["ports"].get(name, 0)
+        with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                free.bind(("127.0.0.1", known))
+            except OSError as error:
+                raise SystemExit(
+                    f"port {known} of an earlier run is taken ({error}); end what listens there."
+                ) from None
+            self.facts["ports"][name] = free.getsockname()[1]
+        if not known:
             self.save()
         return self.facts["ports"][name]
 
@@ -102,6 +104,7 @@ class Chain:
         spare: bytes of the disk that stay free.
         kills: how often every stage is stopped before it may end; 0: never.
         seed: of the moments.
+        end: of the night, by the monotonic clock; None: there is none.
     """
 
     folder: Path
@@ -109,6 +112,7 @@ class Chain:
     spare: int
     kills: int = 0
     seed: int = 0
+    end: float | None = None
 
     def run(self, stage: Stage, seconds: float = 0.0) -> None:
         """Run a stage unless it is done; ``seconds``: how long it takes undisturbed, for the moments of the kills."""
@@ -120,8 +124,11 @@ class Chain:
         for _ in range(self.kills):
             spent = self._attempt(stage, kill_after=moments.uniform(0.05, 0.95) * seconds)
             self.record.add(stage, spent, done=False, held=0)
-        spent = self._attempt(stage)
+        left = None if self.end is None else self.end - time.monotonic()
+        spent = self._attempt(stage, kill_after=left)
         self.record.add(stage, spent, done=spent.code == 0, held=disk(self.folder))
+        if self.end is not None and time.monotonic() >= self.end:
+            raise SystemExit(f"The hours are over, in {stage.name}; the same command goes on.")
         if spent.code:
             raise SystemExit(f"{stage.name} ended with {spent.code}; {self._log(stage)} says why.")
         print(f"{stage.name}: {spent.wall:.1f} s, {spent.cpu:.1f} s of processor time", flush=True)
@@ -177,13 +184,16 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=300, help="of each training; a third of it from the HTTP stream")
+    parser.add_argument("--runs", default=",".join(RUNS), help="which are trained and compared")
+    parser.add_argument("--hours", type=float, help="after which it stops, to go on by the same command")
     parser.add_argument("--until", help="name of the last stage to run; default: all")
     parser.add_argument("--kills", type=int, default=0, help="also a chain of which every stage is killed so often")
     parser.add_argument("--spare", type=float, default=5.0, metavar="GB", help="of the disk that stay free")
     told = parser.parse_args()
     world = World(told.scale, told.seed)
     told.out.mkdir(parents=True, exist_ok=True)
-    record = Record.open(told.out / "record.json", scale=told.scale, seed=told.seed, steps=told.steps)
+    asked = {"scale": told.scale, "seed": told.seed, "steps": told.steps, "runs": told.runs}
+    record = Record.open(told.out / "record.json", **asked)
     owners, whole = told.out / "owners", told.out / "chain"
     for folder in (owners, whole):
         folder.mkdir(exist_ok=True)
@@ -196,19 +206,20 @@ def main() -> None:
         Wikis(world, record.port("wikis")) as wikis,
         FileServer(whole, record.port("chain")) as own,
     ):
-        chain += stages(world, Addresses(release.url, wikis.url, own.url), told.steps)
+        chain += stages(world, Addresses(release.url, wikis.url, own.url), told.steps, told.runs.split(","))
         names = [stage.name for stage in chain]
         if told.until:
             if told.until not in names:
                 raise SystemExit(f"there is no stage {told.until!r}; the stages are {', '.join(names)}.")
             chain = chain[: names.index(told.until) + 1]
-        first = Chain(whole, record, spare)
+        end = None if told.hours is None else time.monotonic() + 3600 * told.hours
+        first = Chain(whole, record, spare, end=end)
         for stage in chain:
             first.run(stage)
         if told.kills:
             _kill_all(told, record, chain, whole, world)
     print(markdown(record.facts))
-    if record.is_done("evaluate others"):
+    if record.is_done("evaluate untrained"):
         print("\n" + quality(whole))
 
 
@@ -217,7 +228,8 @@ def _kill_all(told: argparse.Namespace, record: Record, chain: list[Stage], whol
     broken = told.out / "broken"
     broken.mkdir(exist_ok=True)
     end_leftovers(broken)
-    own = Record.open(told.out / "broken.json", scale=told.scale, seed=told.seed, steps=told.steps, kills=told.kills)
+    asked = {name: record.facts[name] for name in ("scale", "seed", "steps", "runs")}
+    own = Record.open(told.out / "broken.json", kills=told.kills, **asked)
     second = Chain(broken, own, int(told.spare * 1e9), told.kills, told.seed)
     for stage in chain[1:]:
         walls: Mapping[str, Any] = record.facts["stages"][stage.name]

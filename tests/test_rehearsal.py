@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.timeout(1800)
 def test_the_whole_way_at_a_five_hundredth(tmp_path):
     """From the owners' server to the report, by the commands; labels get from the wikis to where they count."""
-    command = (sys.executable, "benchmarks/rehearsal.py", "--out", tmp_path, "--scale", "0.002", "--steps", "60")
+    small = ("--scale", "0.002", "--steps", "40", "--runs", "happier")  # the benchmark trains Smooth-AP too, and kills
+    command = (sys.executable, "benchmarks/rehearsal.py", "--out", tmp_path, *small)
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
@@ -36,7 +37,5 @@ def test_the_whole_way_at_a_five_hundredth(tmp_path):
     assert (chain / "report.html").stat().st_size > 100_000
     rows = [row.split("|")[1:-1] for row in done.stdout.split("| per cent |")[1].splitlines()[2:]]
     values = {name.strip(): (float(mean_ap), float(h_ap)) for name, mean_ap, h_ap, *_ in rows}
-    for better, baseline in zip(
-        values["happier"] * 2, (*values["raw pixels, 32 px"], *values["untrained"]), strict=True
-    ):
-        assert better > baseline
+    for better, *baselines in zip(*(values[name] for name in ("happier", "pixels", "untrained")), strict=True):
+        assert better > max(baselines)

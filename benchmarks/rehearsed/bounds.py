@@ -19,7 +19,7 @@ import polars as pl
 
 from hgld import Hierarchy
 from hgld.data.index import HIERARCHY, INDEX, MANIFEST, FileFacts, Manifest, ShardFacts, split_facts, write_index
-from rehearsed.measure import run
+from rehearsed.measure import ENVIRONMENT, run
 from rehearsed.release import Release
 from rehearsed.stages import HGLD
 from rehearsed.table import markdown
@@ -146,7 +146,7 @@ def main() -> None:
     told.out.mkdir(parents=True, exist_ok=True)
     for part in told.only.split(","):
         for command in PARTS[part](world, told.out):
-            spent = run(command, told.out, told.out / f"{part}.log", {"OMP_NUM_THREADS": "1"})
+            spent = run(command, told.out, told.out / f"{part}.log", ENVIRONMENT)
             name = " ".join(word for word in command[3:6] if not word.startswith("-"))
             facts = {"spent": spent.to_dict(), "done": spent.code == 0, "items": 1, "unit": "command", "disk": 0}
             rows[f"{part}: {name}"] = facts

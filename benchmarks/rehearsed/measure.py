@@ -16,6 +16,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+_ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {  # of commands that run elsewhere: hgld, and the modules beside this one, where neither is installed
+    "PYTHONPATH": os.pathsep.join(
+        [str(_ROOT), str(_ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ),
+    "OMP_NUM_THREADS": "1",
+}
 _EVERY = 0.1  # seconds between looks
 _MARK = "HGLD_REHEARSAL"
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from rehearsed.world import IMAGES, LANDMARKS, World
 
 RECIPE = "small-gldv2-washington"
-EPOCHS, PARTS = 2, 4
+RUNS = {"happier": (), "smooth-ap": ("--loss", "SmoothAP")}  # what is compared
+EPOCHS, PARTS, PIXELS = 2, 4, 8
 HGLD = (sys.executable, "-m", "hgld")
 TWO_PROCESSES = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hgld")
 
@@ -43,16 +44,23 @@ class Addresses:
     chain: str
 
 
-def stages(world: World, at: Addresses, steps: int) -> list[Stage]:
-    """Return all stages in order; paths are relative to the chain's folder, so that its place shows in no file."""
+def stages(world: World, at: Addresses, steps: int, runs: Sequence[str] = tuple(RUNS)) -> list[Stage]:
+    """Return all stages in order; paths are relative to the chain's folder, so that its place shows in no file.
+
+    Args:
+        world: of the release.
+        at: addresses of the servers.
+        steps: of each training.
+        runs: those of :data:`RUNS` that are trained and compared.
+    """
     images = {which: world.count(count) for which, count in IMAGES.items()}
     landmarks = sum(world.count(count) for count in LANDMARKS.values())
     labelled = {which: int(own.images[own.labelled].sum()) for which, own in world.landmarks.items()}
     return [
         *_labels(world, at, landmarks, sum(images.values())),
         *_shards(sum(images.values()), sum(labelled.values())),
-        *_training(at, steps),
-        *_use(labelled["index"]),
+        *_training(at, steps, runs),
+        *_use(labelled["index"], runs),
     ]
 
 
@@ -112,7 +120,7 @@ def _link_tars(folder: Path) -> None:
             (rebuilt / tar.name).hardlink_to(tar)
 
 
-def _training(at: Addresses, all_steps: int) -> list[Stage]:
+def _training(at: Addresses, all_steps: int, runs: Sequence[str]) -> list[Stage]:
     def train(name: str, steps: int, *told: str, data: str = "shards", launch: Sequence[str] = TWO_PROCESSES) -> Stage:
         course = ("--steps-per-epoch", str(max(1, steps // EPOCHS)), "--epochs", str(EPOCHS if steps else 0))
         course = (*course, "--checkpoint-every", "20", "--warmup-steps", str(min(30, 3 * steps // 4)))
@@ -137,51 +145,56 @@ def _training(at: Addresses, all_steps: int) -> list[Stage]:
 
     sampler = ("--sampler", "hierarchical-pk", "--super-level", "hierarchical_label", "--super-classes", "4")
     return [
-        train("happier", all_steps, *sampler),
-        train("smooth-ap", all_steps, *sampler, "--loss", "SmoothAP"),
+        *(train(run, all_steps, *sampler, *RUNS[run]) for run in runs),
         train("streamed", all_steps // 3, "--stream", data=f"{at.chain}/shards"),
         train("untrained", 0, launch=HGLD),
     ]
 
 
-def _use(gallery: int) -> list[Stage]:
+def _use(gallery: int, runs: Sequence[str]) -> list[Stage]:
     def embed(run: str, split: str, *told: str) -> tuple[str, ...]:
         source = ("--checkpoint", f"runs/{run}", "--data", "shards", "--split", split)
         return (*HGLD, "embed", *source, "--out", f"embeddings/{run}-{split}.npy", *told)
 
-    def evaluate(run: str) -> tuple[str, ...]:
-        files = ("--embeddings", f"embeddings/{run}-query.npy", "--gallery-embeddings", f"embeddings/{run}-gallery.npy")
-        return (*HGLD, "evaluate", *files, "--data", "shards", "--out", f"embeddings/{run}.json")
+    def evaluate(name: str, *what: str) -> tuple[str, ...]:
+        return (*HGLD, "evaluate", *what, "--data", "shards", "--out", f"embeddings/{name}.json")
 
-    def make_folders(folder: Path) -> None:
-        for name in ("embeddings", "reports"):
-            (folder / name).mkdir(exist_ok=True)
+    def embedded(run: str) -> tuple[str, ...]:
+        return ("--embeddings", f"embeddings/{run}-query.npy", "--gallery-embeddings", f"embeddings/{run}-gallery.npy")
 
-    runs = ("happier", "smooth-ap")
-    board = ("--checkpoint", "runs/untrained", "--model", "pixels", "--data", "shards", "--out", "reports/board.json")
+    def make_folder(folder: Path) -> None:
+        (folder / "embeddings").mkdir(exist_ok=True)
+
     reports = [f"embeddings/{run}.json" for run in runs]
     search = ("search", "query.jpg", "--checkpoint", "runs/happier", "--data", "shards", "--split", "gallery")
+    parts = ("--parts", str(PARTS))
     return [
+        *(
+            Stage(
+                f"embed {run}",
+                [embed(run, "query"), embed(run, "gallery", *parts)],
+                gallery,
+                "images",
+                (f"embeddings/{run}-*.npy", f"embeddings/{run}-*.parquet"),
+                make_folder,
+            )
+            for run in runs
+        ),
+        Stage("evaluate", [evaluate(run, *embedded(run)) for run in runs], len(runs) * gallery, "images", (*reports,)),
         Stage(
-            "embed",
-            [
-                embed(run, split, *told)
-                for run in runs
-                for split, told in (("query", ()), ("gallery", ("--parts", str(PARTS))))
-            ],
-            2 * gallery,
+            "evaluate pixels",
+            [evaluate("pixels", "--model", "pixels", "--size", str(PIXELS))],
+            gallery,
             "images",
-            ("embeddings/*.npy", "embeddings/*.parquet"),
-            make_folders,
+            ("embeddings/pixels.json",),
         ),
         Stage(
-            "evaluate",
-            [evaluate(run) for run in runs],
-            2 * gallery,
+            "evaluate untrained",
+            [evaluate("untrained", "--checkpoint", "runs/untrained")],
+            gallery,
             "images",
-            ("embeddings/happier.json", "embeddings/smooth-ap.json"),
+            ("embeddings/untrained.json",),
         ),
-        Stage("evaluate others", [(*HGLD, "evaluate", *board)], 2 * gallery, "images"),
         Stage("report", [(*HGLD, "report", *reports, "--data", "shards", "--out", "report.html")], 1, "page"),
         Stage(
             "search",

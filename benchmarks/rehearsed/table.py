@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rehearsed.stages import RUNS
+
 QUALITY = {"mAP@100": "mAP@100/landmark", "H-AP": "H-AP", "ASI": "ASI", "NDCG": "NDCG"}
 REAL_BYTES = 595e9 / 5_012_248  # the owners' page: 595 GB of all images
 MADE_BYTES = 1_000
@@ -17,7 +19,7 @@ SECONDS_A_BYTE = 1 / 478 / 195_000
 LARGER = ("build-shards",)  # stages that decode every image once
 HASHED = ("download", "verify", "index")  # stages that read all bytes and hash them
 HASHED_A_SECOND = 0.7e9  # MD5 of a core; SHA-256 is faster where the processor has it
-NETWORKS = ("train", "embed", "evaluate others", "search")
+NETWORKS = ("train", "embed", "evaluate pixels", "evaluate untrained", "search")
 HEAD = (
     "stage",
     "items",
@@ -41,7 +43,7 @@ def markdown(facts: dict[str, Any]) -> str:
         spent = row["spent"]
         largest, *others = [round(peak / 1e6) for peak in spent["peaks"][:4]] or [0]
         cells = (
-            name + ("" if row["done"] else " (not done)"),
+            name + _state(row),
             f"{row['items']:,} {row['unit']}",
             f"{spent['wall']:,.1f}",
             f"{spent['cpu']:,.1f}",
@@ -57,6 +59,12 @@ def markdown(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _state(row: dict[str, Any]) -> str:
+    """Say what counts for reading a row: that the stage is not done, or that several attempts are in its sums."""
+    again = f" (in {row['attempts']} attempts)" if row.get("attempts", 1) > 1 else ""
+    return again if row["done"] else f" (not done){again}"
+
+
 def _extrapolated(name: str, row: dict[str, Any], scale: float) -> tuple[str, str]:
     if name.startswith("train"):  # so many steps at every scale
         return f"{row['spent']['cpu'] / 3600:.2f}", ""
@@ -68,14 +76,12 @@ def _extrapolated(name: str, row: dict[str, Any], scale: float) -> tuple[str, st
 
 def qualities(chain: Path) -> dict[str, dict[str, float]]:
     """Return the metrics of every model that was evaluated, per cent, the baselines first."""
-    board = json.loads((chain / "reports" / "board.json").read_text(encoding="utf-8"))["scores"]
     found: dict[str, dict[str, float]] = {}
-    for row in board:
-        if row["metric"] in QUALITY:
-            found.setdefault(row["model"], {})[row["metric"]] = 100 * row["value"]
-    for run in ("smooth-ap", "happier"):
-        values = json.loads((chain / "embeddings" / f"{run}.json").read_text(encoding="utf-8"))["values"]
-        found[run] = {shown: 100 * values[name] for shown, name in QUALITY.items()}
+    for name in ("pixels", "untrained", *RUNS):
+        file = chain / "embeddings" / f"{name}.json"
+        if file.is_file():
+            values = json.loads(file.read_text(encoding="utf-8"))["values"]
+            found[name] = {shown: 100 * values[metric] for shown, metric in QUALITY.items()}
     return found
 
 
