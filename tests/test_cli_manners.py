@@ -214,8 +214,8 @@ def test_what_cannot_be_kept_in_the_end_is_shown(hgld, everything, monkeypatch, 
 
     monkeypatch.chdir(everything)
     words = [verb, *RIGHT[verb].split()]
-    shown = hgld(*words)[1]
-    assert hgld(*words, *option.format(tmp_path).split()) == (0, shown, "")
+    _, shown, said = hgld(*words)
+    assert hgld(*words, *option.format(tmp_path).split()) == (0, shown, said)
     monkeypatch.setattr(writer, refuse)
     code, out, err = hgld(*words, *option.format(tmp_path).split())
     assert (code, out) == (EXIT_BAD_INPUT, shown)

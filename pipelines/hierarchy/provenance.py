@@ -100,8 +100,10 @@ class BuildFacts:
 def build_facts(folder: Path) -> BuildFacts | None:
     """Return the facts of the build in a folder; None where there is none, or its ``provenance.json`` is damaged."""
     record = read_provenance(folder)
+    if record is None:
+        return None
     try:
-        return record and BuildFacts(
+        return BuildFacts(
             str(record["config"]["build"]["source"]), any(one["role"] == "decisions" for one in record["inputs"])
         )
     except (KeyError, TypeError):
