@@ -194,20 +194,34 @@ def grid_facts(items: int) -> Values:
 # -- Right: every loss and metric against the CPU ---------------------------------------------------------------------
 
 
-def loss_modules() -> dict[str, nn.Module]:
-    from hgld import losses
+class _Loss(nn.Module):
+    """A run's criterion as a function of embeddings and labels."""
 
-    dim, classes = 16, 64
+    def __init__(self, criterion: nn.Module) -> None:
+        super().__init__()
+        self.criterion = criterion
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return self.criterion(embeddings, labels, torch.arange(len(labels), device=labels.device) // 2)[0]
+
+
+def loss_modules() -> dict[str, nn.Module]:
+    """Every loss that a run can have, and a few in other forms."""
+    from hgld import Hierarchy, losses
+    from hgld.losses.registry import LOSSES
+    from hgld.training.config import LossConfig
+    from hgld.training.criterion import build_criterion
+
+    dim, (_, labels) = 16, batch_of(256, ties=False)
+    tree = Hierarchy.from_labels(labels.numpy(), ("fine", "mid", "top"))
+    given: Values = {"hierarchy": tree, "train_labels": labels, "dim": dim, "steps_per_epoch": 1}
     return {
-        **{name: getattr(losses, name)() for name in ("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP")},
-        **{name: getattr(losses, name)() for name in ("SupHAP", "SupNDCG", "SoftBinAP", "FastAP", "BlackboxAP", "PNP")},
-        **{name: getattr(losses, name)() for name in ("Triplet", "CalibrationLoss", "Contrastive", "ROADMAP")},
+        **{name: _Loss(build_criterion(LossConfig(loss=name), **given)) for name in LOSSES},
         "SoftBinAP, relaxed": losses.SoftBinAP(ties="relaxed"),
         "SupAP without the query": losses.SupAP(exclude_self=True),
-        "HAPPIER": losses.HAPPIER(classes, dim),
-        "NormSoftmax": losses.NormSoftmax(classes, dim),
-        "ProxyNCApp": losses.ProxyNCApp(classes, dim),
         "SumOverLevels": losses.SumOverLevels(losses.SmoothAP()),
+        "LevelWeighted": losses.LevelWeighted(losses.SupAP(reduction="none"), 3),
+        "MatryoshkaLoss": losses.MatryoshkaLoss(losses.SupHAP(), (4, dim)),
     }
 
 
@@ -267,9 +281,10 @@ def memory_error(bench: Bench) -> Values:
 
 def metric_error(bench: Bench, *, ties: bool) -> Values:
     import hgld
+    from hgld.evaluation.metric_kinds import METRICS
 
     embeddings, labels = batch_of(2000 if not bench.toy else 200, ties=ties)
-    metrics = ["R@1", "R@10", "AP", "mAP@R", "H-AP", "ASI", "NDCG"]
+    metrics = [name for kind in METRICS.values() if kind.value is not None for name in kind.offered]
     reports = [hgld.evaluate(embeddings.to(device), labels, metrics=metrics) for device in (bench.device, "cpu")]
     values = [{name: float(value) for name, value in report.values.items()} for report in reports]
     errors = {name: abs(value - values[1][name]) for name, value in values[0].items()}
