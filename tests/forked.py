@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+# multiprocessing's own; it is spoken to through a unix socket, which pytest's options allow beside 127.0.0.1.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [  # one that is not found there is imported by each process: slower, and else the same
