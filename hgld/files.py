@@ -123,6 +123,9 @@ def write_folder(path: Path, fill: Callable[[Path], _Made], *, racing: bool = Fa
 def _fill_folder(path: Path, aside: Path, fill: Callable[[Path], _Made], *, flush: bool) -> _Made:
     before = aside.with_name(f"{aside.name.removesuffix(PART)}.before{PART}")
     try:
+        with suppress(OSError):  # it stands there; else a process was killed between two renames, and this was it
+            if not path.exists():
+                before.rename(path)
         _remove(aside, before)
         fault_point(f"make {path.name}")
         aside.mkdir(parents=True)
@@ -156,14 +159,30 @@ def _flush(folder: Path) -> None:
     sync(folder)
 
 
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's fcntl.h and stdio.h
+
+
+def _swap(one: Path, other: Path) -> bool:
+    """Exchange two folders at once, so that none is ever missing; False where the system or its disk cannot."""
+    import ctypes  # only here: most verbs write no folder
+
+    try:
+        swap = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError):  # not Linux
+        return False
+    return swap(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0
+
+
 def _exchange(aside: Path, path: Path, before: Path) -> None:
-    """Rename a folder to its place, and what is there to ``before``."""
+    """Rename a folder to its place, and what is there to ``aside``, or to ``before`` where that takes two steps."""
     for _ in itertools.count():
         with suppress(FileNotFoundError):  # asked once: between two questions another process may take the folder away
             if not stat.S_ISDIR(path.lstat().st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        fault_point(f"replace {path.name}")
+        if _swap(aside, path):
+            return
         with suppress(FileNotFoundError):
-            fault_point(f"replace {path.name}")
             path.rename(before)
         try:
             fault_point(f"replace {path.name}")
