@@ -119,8 +119,11 @@ def finish(parts: DatasetParts, folder: Path, output: ShardOutput) -> Manifest:
 
 def _publish(path: Path, output: ShardOutput) -> None:
     aside = output.aside(path.name, path.parent)
-    aside.write_bytes(path.read_bytes())
-    output.publish(aside, path.name)
+    try:
+        aside.write_bytes(path.read_bytes())
+        output.publish(aside, path.name)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _facts(path: Path) -> FileFacts:
