@@ -37,7 +37,7 @@ class Command:
     before: str = ""
     works_on: tuple[str, ...] = ()
     keeps: bool = True
-    stops: int = 6
+    stops: int = 4
 
 
 _SHARDS = "build-shards folders --source {base}/images --out out --shard-items 4 --test-classes .5"
@@ -46,12 +46,12 @@ _EVALUATE = "evaluate --embeddings {base}/e.npy --labels {base}/e.labels.parquet
 _SEARCH = "search {base}/images/top0/fine00/0.jpg --checkpoint {base}/run --data {base}/data --split test"
 COMMANDS = {
     "build-hierarchy": Command(
-        "build-hierarchy --classes {base}/list.csv --encoder lexical --cache cache --out out", stops=3
+        "build-hierarchy --classes {base}/list.csv --encoder lexical --cache cache --out out", stops=2
     ),
     "build-shards": Command(f"{_SHARDS} --workers 1"),
     "build-shards, spooled": Command(f"{_SHARDS} --workers 1 --spool always --resize 24"),
     "index": Command("index data --force", works_on=("data",), keeps=False),
-    "train": Command("train {base}/config.json --data {base}/data --out out", stops=4),
+    "train": Command("train {base}/config.json --data {base}/data --out out", stops=3),
     "embed": Command(f"{_EMBED} --split test", f"{_EMBED} --split train"),
     "evaluate": Command(f"{_EVALUATE} --metrics R@1,AP", f"{_EVALUATE} --metrics AP"),
     "report": Command("report {base}/r.json --out p.html", "report {base}/r.json --out p.html --title Before", stops=1),
@@ -60,7 +60,7 @@ COMMANDS = {
     ),
     "export": Command("export --checkpoint {base}/run --out x.torchscript", stops=2),
     "convert": Command(
-        "convert {base}/data --to fiftyone --out out", "convert {base}/data --to label-studio --out out", stops=3
+        "convert {base}/data --to fiftyone --out out", "convert {base}/data --to label-studio --out out", stops=2
     ),
     "calibrate": Command(
         "calibrate --checkpoint run --data {base}/many --split test --test-split test", works_on=("run",)
