@@ -7,7 +7,6 @@ import shutil
 import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld import open_dataset
+from hgld import files, open_dataset
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, MissingExtraError, StorageError
 from hgld.evaluation.neighbors import nearest_neighbors
@@ -242,15 +241,15 @@ def test_a_linked_folder_of_indexes_is_not_written_to(dataset, embedder, tmp_pat
 
 def test_of_two_that_make_it_at_the_same_time_one_waits(kept, monkeypatch):
     """The other one begins when this one is about to put its own in place."""
-    replace_folder, others = Path.replace, []
+    exchange, others = files._exchange, []
 
-    def overtaken(self, target):
-        if target == kept.folder and not others:
+    def overtaken(aside, path, before):
+        if not others:
             others.append(threading.Thread(target=kept.make, args=(clustered(3, seed=1), np.arange(3))))
             others[0].start()
-        return replace_folder(self, target)
+        exchange(aside, path, before)
 
-    monkeypatch.setattr(Path, "replace", overtaken)
+    monkeypatch.setattr(files, "_exchange", overtaken)
     kept.make(clustered(3, seed=2), np.arange(3))
     others[0].join()
     query = clustered(1, seed=3)
