@@ -40,6 +40,7 @@ class Starter:
         environments: Sequence[Mapping[str, str]] = ({},),
         *,
         fault: tuple[int, str] | None = None,
+        within: str = "",
         workers: Path | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> list[tuple[int, str]]:
@@ -51,6 +52,7 @@ class Starter:
             place: the folder that it works in.
             environments: what each process has in its environment beside what is there.
             fault: of :func:`tests.faults.disk.failing_disk`: changes of the place, and what comes then.
+            within: the folder there whose changes count; empty: all.
             workers: as there.
             settings: values by ``module:name``.
 
@@ -64,6 +66,7 @@ class Starter:
             "place": str(place),
             "environments": [dict(one) for one in environments],
             "fault": fault,
+            "within": within,
             "workers": workers and str(workers),
             "settings": dict(settings or {}),
             "modules": known,
@@ -99,7 +102,7 @@ def _together(asked: Mapping[str, Any]) -> list[tuple[int, str]]:
     fault, workers = asked["fault"], Path(asked["workers"]) if asked["workers"] else None
     if workers is not None:
         let_be(workers)
-    with failing_disk(Path(asked["place"]), *fault, workers=workers) if fault else nullcontext():
+    with failing_disk(Path(asked["place"]) / asked["within"], *fault, workers=workers) if fault else nullcontext():
         ready, go, answers = os.pipe(), os.pipe(), []
         for environment in asked["environments"]:
             answer = os.pipe()

@@ -118,7 +118,8 @@ def test_training_in_two_processes(base, starter, fault, tmp_path):
         ranks = [{**both, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
         is_alone = fault is not None and fault[1] == "kill alone"
         counted = {"fault": (fault[0], "kill")} if fault and is_alone else {"fault": fault, "workers": workers}
-        first, second = starter.run(words, base, place, ranks, **counted)
+        within = "" if EVERY else "out/checkpoints"
+        first, second = starter.run(words, base, place, ranks, within=within, **counted)
         expected = [0] if fault is None else [0, 130, CODES.get(fault[1], -signal.SIGKILL)]
         assert first[0] in expected, (first, second)
         assert (first[0] == 0) == (second[0] == 0), (first, second)
@@ -126,5 +127,5 @@ def test_training_in_two_processes(base, starter, fault, tmp_path):
 
     (tmp_path / "whole").mkdir()
     command(tmp_path / "whole")
-    some = ((8, "kill alone"), (40, "kill"))
+    some = ((5, "kill alone"), (7, "kill"))  # a file of a checkpoint, and its renaming
     ends_in_the_same_bytes(command, contents(tmp_path / "whole"), tmp_path, workers, fault, some)
