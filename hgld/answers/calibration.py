@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.special import expit, logit
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from hgld.answers.risk import LevelRisk, level_risk
@@ -258,6 +256,8 @@ def calibrate(
         HierarchyError: labels that put one class under two parents.
         ConfigError: numbers out of their range.
     """
+    from sklearn.model_selection import GroupKFold  # slow to import, and a search needs none of it
+
     if not (1 <= neighbors <= _MOST_NEIGHBORS and 0 < temperature < math.inf and 0 <= unknown < 1):
         raise ConfigError(
             f"neighbors is {neighbors}, temperature {temperature}, unknown {unknown}; expected 1..{_MOST_NEIGHBORS}, "
@@ -332,6 +332,8 @@ class _Votes:
         return tuple(self._fit(column) for column in range(self.right.shape[1]))
 
     def _fit(self, column: int) -> LevelScaling:
+        from sklearn.linear_model import LogisticRegression  # as in calibrate
+
         known = self.known[:, column]
         marks, right, weights = marks_of(self.votes, column)[known], self.right[known, column], self.weights[known]
         if not len(right):  # nothing was measured, so that the confidence is that of the finer level
