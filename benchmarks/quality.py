@@ -432,14 +432,14 @@ def main() -> None:
     )
     for name in options.sets:
         if not options.table:
-            starts = [start(options, name, pair) for pair in range(options.pairs)]
-            for jobs in (starts[:1], searches(options, name), () if options.searches else starts):
+            for jobs in ([start(options, name, 0)], searches(options, name)):
                 run(jobs, options.results, options.jobs)
-            if not options.searches:
-                run(finals(options, name), options.results, options.jobs)  # of what the searches have chosen
         if options.searches:
             print("\n".join(search_table(options, name)))
             continue
+        if not options.table:
+            run([start(options, name, pair) for pair in range(options.pairs)], options.results, options.jobs)
+            run(finals(options, name), options.results, options.jobs)  # of what the searches have chosen
         found = collect(finals(options, name), options.results)
         if found:
             draw_curves(found, options.losses, name, options.work / f"curves-{name}.svg")
