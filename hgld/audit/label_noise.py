@@ -1,9 +1,10 @@
 """Probability that an item's label is wrong, at every level, and the rate of wrong labels.
 
-For every item some classes are candidates: its own, those of its nearest neighbours, and those that the model of
-classes (:mod:`hgld.audit.class_model`) finds likeliest, each without the item itself. A softmax over them gives
-p(z | x), the probability of the true finest class z, by a weighted sum of the evidence: the score in the model, the
-logarithm of the class's size, and at every level the logarithm of the neighbours' share that is in z's class there.
+For every item some classes are candidates: its own, those of its nearest neighbours, and those that the Gaussian model
+of classes (:mod:`hgld.audit.class_model`) finds likeliest, each without the item itself. A softmax over them gives
+p(z | x), the probability of the true finest class z, by a weighted sum of the evidence: the score in that model, the
+logarithm of the class's size, its log probability by a cross-validated regression, and at every level the logarithm of
+the neighbours' share that is in z's class there.
 
 Labels are seen through a channel. With probability e_0 the label y is z. With probability e_l it is drawn from the
 classes that first meet z at level l + 1 (l = 0 ... L - 1; above the coarsest level all meet), all alike. The weights
@@ -21,13 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.audit.class_model import ClassModel
+from hgld.audit.class_model import ClassModel, ClassRegression, minimized
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
 
 NEIGHBORS = 20
 _MOST_EVIDENCE = 120_000_000  # numbers, 4 bytes each; all classes are candidates as far as they go
 _LEAST_CANDIDATES = 32
+_MOST_REGRESSED = 100_000_000  # items x classes, some minutes of a core; else the regression takes a coarser level
 _SIMILARITY_SCALE = 0.1  # of the exponential by which nearer neighbours count more
 _PRIOR_SHARE = 0.1  # of a level's classes in the neighbours' votes
 _LEAST_SIZE = 0.5  # items, of a class that has no other
@@ -86,7 +88,11 @@ def find_wrong_labels(
         embeddings, embeddings, count, self_index=np.arange(len(classes)), progress=progress
     )
     progress("judge labels", 0, None)
-    fitted = _fit(_candidates(ClassModel.fit(embeddings, classes), near, alike, classes, ancestors), ancestors)
+    sizes = ancestors.max(axis=0) + 1
+    level = next((c for c in range(len(sizes)) if len(classes) * sizes[c] <= _MOST_REGRESSED), len(sizes) - 1)
+    regression = ClassRegression.fit(embeddings, ancestors[classes, level])
+    model = ClassModel.fit(embeddings, classes)
+    fitted = _fit(_candidates(model, regression, level, near, alike, classes, ancestors), ancestors)
     wrong = _judgeable(fitted.wrong, classes)
     return LabelNoise(wrong, fitted.proposed, fitted.rates, near)
 
@@ -108,7 +114,8 @@ class Candidates:
 
     Attributes:
         classes: (N, M) finest classes; -1 fills rows up.
-        evidence: (N, M, F) float32: score in the model, log size, log share of neighbours at each level.
+        evidence: (N, M, F) float32: score in the model, log size, log probability by the regression, log share of
+            neighbours at each level.
     """
 
     classes: np.ndarray
@@ -117,6 +124,8 @@ class Candidates:
 
 def _candidates(
     model: ClassModel,
+    regression: ClassRegression,
+    regressed: int,
     near: np.ndarray,
     alike: np.ndarray,
     classes: np.ndarray,
@@ -124,7 +133,7 @@ def _candidates(
 ) -> Candidates:
     sizes = np.bincount(classes, minlength=len(ancestors))
     shares = [np.bincount(ancestors[classes, level]) / len(classes) for level in range(ancestors.shape[1])]
-    most = max(_LEAST_CANDIDATES, _MOST_EVIDENCE // (len(classes) * (2 + len(shares))))
+    most = max(_LEAST_CANDIDATES, _MOST_EVIDENCE // (len(classes) * (3 + len(shares))))
     parts = []
     for start in range(0, len(classes), _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, len(classes)))
@@ -136,6 +145,7 @@ def _candidates(
         votes = np.exp((alike[rows] - alike[rows, :1]) / _SIMILARITY_SCALE)
         others = sizes[known] - (found == classes[rows, None])
         evidence = [np.take_along_axis(scores, known, axis=1), np.log(np.maximum(others, _LEAST_SIZE))]
+        evidence.append(np.take_along_axis(regression.scores(rows), ancestors[known, regressed], axis=1))
         for level, share in enumerate(shares):
             theirs = ancestors[classes[near[rows]], level]
             same = ancestors[known, level][:, :, None] == theirs[:, None, :]
@@ -228,17 +238,13 @@ def _fit(candidates: Candidates, ancestors: np.ndarray) -> _Fitted:
     def loss(values: Tensor) -> Tensor:
         return -log_joint(values, *given).logsumexp(dim=1).sum() + 0.5 * ((values[weights:] + 4) ** 2).sum() / 4
 
-    values = torch.cat([torch.full((weights,), 1.5), torch.full((levels,), -4.0)]).requires_grad_()
-    optimizer = torch.optim.LBFGS([values], max_iter=_STEPS, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
+    def backward(values: Tensor) -> float:
         value = loss(values) / len(found)
         value.backward()
-        return value
+        return value.item()
 
-    optimizer.step(closure)  # pyright: ignore[reportArgumentType]  # the stubs want a float
-    fitted = values.detach()
+    start = torch.cat([torch.full((weights,), 1.5), torch.full((levels,), -4.0)])
+    fitted = minimized(backward, start, _STEPS)
     with torch.no_grad():
         shares = torch.softmax(log_joint(fitted, *given), dim=1).double().numpy()
     shares /= shares.sum(axis=1, keepdims=True)

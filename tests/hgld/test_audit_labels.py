@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from hgld.audit.class_model import ClassModel
+from hgld.audit import label_noise
+from hgld.audit.class_model import ClassModel, ClassRegression
 from hgld.audit.label_noise import NEIGHBORS, choices, distinct, find_wrong_labels, log_joint, meeting_levels
 from hgld.pipelines.stage import silent
 
@@ -72,6 +73,37 @@ def test_many_dimensions_are_taken_along_their_principal_axes():
     assert wide.items.shape == (140, 64)
     everything = np.arange(len(rows))
     assert (wide.scores(everything).argmax(axis=1) == narrow.scores(everything).argmax(axis=1)).all()
+
+
+def test_the_regression_scores_items_that_it_has_not_seen():
+    """Its optimum: at every class the smoothed labels less the probabilities sum to the weights (the prior's pull)."""
+    rows, classes = clusters(each=15)
+    found = ClassRegression.fit(rows[:, :6], classes)
+    scores = found.scores(np.arange(len(rows)))
+    np.testing.assert_allclose(np.exp(scores).sum(axis=1), 1, atol=1e-5)
+    for fold in range(5):
+        seen = (found.folds != fold).numpy()
+        assert np.bincount(classes[~seen]).tolist() == [3] * 7
+        items, weights = found.items.double().numpy(), found.weights[fold].double().numpy()
+        logits = items @ weights.T
+        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(np.exp(scores[~seen]), shares[~seen], atol=1e-5)
+        smoothed = 0.95 * np.eye(7)[classes] + 0.05 / 7
+        pull = (smoothed - shares)[seen].T @ items[seen]
+        np.testing.assert_allclose(pull[:, :-1], weights[:, :-1], atol=0.02)
+        np.testing.assert_allclose(pull[:, -1], 0, atol=0.02)
+
+
+def test_a_regression_of_too_many_numbers_takes_a_coarser_level(monkeypatch):
+    rows, classes = clusters(each=30)
+    shown = classes.copy()
+    shown[5] = 6
+    fitted = []
+    fit = ClassRegression.fit
+    monkeypatch.setattr(ClassRegression, "fit", lambda rows, labels: fitted.append(labels) or fit(rows, labels))
+    monkeypatch.setattr(label_noise, "_MOST_REGRESSED", 4 * len(rows))
+    assert find_wrong_labels(rows, shown, TREE, silent).wrong[5, 0] > 0.5
+    assert (fitted[0] == TREE[shown, 1]).all()
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=4), min_size=1, max_size=4))
