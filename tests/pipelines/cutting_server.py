@@ -40,7 +40,8 @@ class CuttingServer:
         self.faults: dict[str, list[Fault]] = {}
         self.log: list[Asked] = []
         self.validators = True
-        self.together = self.most_together = 0
+        self.open: list[str] = []  # paths that are being answered
+        self.has_company = threading.Event()  # two files were sent at once
         self.lock = threading.Lock()
         handler = type("BoundHandler", (Handler,), {"site": self})
         self._server = _QuietServer(("127.0.0.1", 0), handler)
@@ -71,8 +72,9 @@ class Handler(BaseHTTPRequestHandler):
         site = self.site
         with site.lock:
             site.log.append(Asked(path, self.headers.get("Range", ""), self.headers.get("If-Range", "")))
-            site.together += 1
-            site.most_together = max(site.most_together, site.together)
+            site.open.append(path)
+            if len(set(site.open)) > 1:
+                site.has_company.set()
             fault = site.faults[path].pop(0) if site.faults.get(path) else None
         try:
             data = site.files.get(path)
@@ -84,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_file(data)
         finally:
             with site.lock:
-                site.together -= 1
+                site.open.remove(path)
 
     def do_HEAD(self) -> None:
         data = self.site.files.get(self.path.lstrip("/"))
