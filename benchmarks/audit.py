@@ -402,6 +402,12 @@ def _differences(rows: Sequence[dict[str, Any]], sides: Sequence[str]) -> Iterat
                 f"\nhgld - {other}, {name}: {gains.mean():+.1f} ({low:+.1f} to {high:+.1f}) over {len(gains)} "
                 f"measurements, behind in {(gains < 0).sum()}, at worst {gains.min():+.1f}."
             )
+            planted = np.array([(one["set"], LEVELS[one["set"]][one["level"]], one["kind"]) for one in by_side[other]])
+            for row_of in np.unique(planted, axis=0):
+                here = gains[(planted == row_of).all(axis=1)]
+                if here.mean() < 0:
+                    error = f" ± {here.std(ddof=1) / len(here) ** 0.5:.2f} (standard error)" if len(here) > 1 else ""
+                    yield f"Behind on {', '.join(row_of)}: {here.mean():+.2f}{error} over {len(here)} measurements."
 
 
 def _rates(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -51,7 +51,7 @@ class ClassModel:
             embeddings: (N, D'); where D' is more than 64, D are the 64 principal axes.
             labels: (N,) from 0.
         """
-        x = _reduced(np.asarray(embeddings, np.float64))
+        x = reduced(embeddings)
         counts = np.bincount(labels).astype(np.float64)
         sums = np.zeros((len(counts), x.shape[1]))
         np.add.at(sums, labels, x)
@@ -121,7 +121,7 @@ class ClassRegression:
             embeddings: (N, D'), reduced as those of :meth:`ClassModel.fit`.
             labels: (N,) from 0.
         """
-        x = _reduced(np.asarray(embeddings, np.float64))
+        x = reduced(embeddings)
         x = np.concatenate([x / np.maximum(x.std(axis=0), 1e-12), np.ones((len(x), 1))], axis=1)
         along = x @ np.random.default_rng(0).standard_normal(x.shape[1])  # an order that is the items' own
         folds = np.empty(len(x), np.int64)
@@ -177,9 +177,10 @@ def minimized(backward: Callable[[Tensor], float], start: Tensor, steps: int) ->
     return values.detach()
 
 
-def _reduced(items: np.ndarray) -> np.ndarray:
-    """Return items less their mean, along their principal axes if they have many dimensions."""
-    centred = items - items.mean(axis=0)
+def reduced(items: np.ndarray) -> np.ndarray:
+    """Return items less their mean, float64, along their principal axes if they are of many dimensions."""
+    centred = np.asarray(items, np.float64)
+    centred = centred - centred.mean(axis=0)
     if items.shape[1] <= _MOST_AXES:
         return centred
     return centred @ np.linalg.eigh(centred.T @ centred)[1][:, -_MOST_AXES:]

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.audit.class_model import ClassModel, ClassRegression, minimized
+from hgld.audit.class_model import ClassModel, ClassRegression, minimized, reduced
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
 
@@ -90,8 +90,9 @@ def find_wrong_labels(
     progress("judge labels", 0, None)
     sizes = ancestors.max(axis=0) + 1
     level = next((c for c in range(len(sizes)) if len(classes) * sizes[c] <= _MOST_REGRESSED), len(sizes) - 1)
-    regression = ClassRegression.fit(embeddings, ancestors[classes, level])
-    model = ClassModel.fit(embeddings, classes)
+    items = reduced(embeddings)
+    regression = ClassRegression.fit(items, ancestors[classes, level])
+    model = ClassModel.fit(items, classes)
     fitted = _fit(_candidates(model, regression, level, near, alike, classes, ancestors), ancestors)
     wrong = _judgeable(fitted.wrong, classes)
     return LabelNoise(wrong, fitted.proposed, fitted.rates, near)
