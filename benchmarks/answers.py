@@ -23,9 +23,9 @@ import audit as planted
 import numpy as np
 import torch
 
-from hgld.answers.calibration import Calibration, Cases, calibrate
-from hgld.answers.predict import BOUND
-from hgld.answers.risk import calibration_error, level_risk
+from hgld.prediction.calibration import Calibration, Cases, calibrate
+from hgld.prediction.predict import BOUND
+from hgld.prediction.risk import calibration_error, level_risk
 
 LEVELS = planted.LEVELS
 SHARES, KNOWN_ONLY, CALIBRATED = "shares of votes", "calibrated without strange queries", "calibrated"

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from hgld import losses as losses
     from hgld import metrics as metrics
     from hgld import samplers as samplers
-    from hgld.answers.calibration import calibrate as calibrate
-    from hgld.answers.predict import predict as predict
+    from hgld.prediction.calibration import calibrate as calibrate
+    from hgld.prediction.predict import predict as predict
     from hgld.data.dataset import open_dataset as open_dataset
     from hgld.data.streaming import stream as stream
     from hgld.evaluation.evaluate import evaluate as evaluate
@@ -37,12 +37,12 @@ def load_model(place: "str | Path", which: 'Literal["best", "last"]' = "best") -
 
 _EXPORTS = {
     "RetrievalReport": "hgld.evaluation.report",
-    "calibrate": "hgld.answers.calibration",
+    "calibrate": "hgld.prediction.calibration",
     "evaluate": "hgld.evaluation.evaluate",
     "Hierarchy": "hgld.hierarchy",
     "graded_relevance": "hgld.relevance",
     "open_dataset": "hgld.data.dataset",
-    "predict": "hgld.answers.predict",
+    "predict": "hgld.prediction.predict",
     "shared_levels": "hgld.relevance",
     "stream": "hgld.data.streaming",
 }

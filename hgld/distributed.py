@@ -186,12 +186,12 @@ def shutdown(processes: Processes) -> None:
 
 
 @contextmanager
-def process_group(device: str, way_out: Callable[[], str]) -> Iterator[Processes]:
-    """Join the processes for the body (:func:`launch`, :func:`shutdown`); a lost process is reported with ``way_out``.
+def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
+    """Join the processes for the body (:func:`launch`, :func:`shutdown`); a lost process is reported with ``hint``.
 
     Args:
         device: of :func:`launch`.
-        way_out: returns the sentence that says what to do when another process is lost.
+        hint: returns the sentence that says what to do when another process is lost.
 
     Raises:
         HgldError: another process of the run died, or does not answer.
@@ -205,7 +205,7 @@ def process_group(device: str, way_out: Callable[[], str]) -> Iterator[Processes
             raise
         raise HgldError(
             f"process {processes.index} of {processes.count}: another process of the run is gone or does not answer; "
-            f"its own message says why. {way_out()}"
+            f"its own message says why. {hint()}"
         ) from error
     finally:
         shutdown(processes)

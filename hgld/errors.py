@@ -134,13 +134,13 @@ def some(items: Iterable[str], most: int = 5, separator: str = ", ") -> str:
 
 
 @contextmanager
-def takes_extra(extra: str, purpose: str, way_out: str = "") -> Iterator[None]:
+def optional_dependency(extra: str, purpose: str, hint: str = "") -> Iterator[None]:
     """Turn a failed import of an optional package into an error that names the extra to install.
 
     Args:
         extra: of hgld, as in ``pip install 'hgld[extra]'``.
         purpose: what takes the package, to begin the message with.
-        way_out: what else can be done, to end it with.
+        hint: what else can be done, to end it with.
 
     Raises:
         MissingExtraError: a package that is imported within is not installed.
@@ -152,4 +152,4 @@ def takes_extra(extra: str, purpose: str, way_out: str = "") -> Iterator[None]:
         if not extra or package in ("", "hgld"):
             raise
         message = f"{purpose} takes the package {package}, which is not installed: pip install 'hgld[{extra}]'."
-        raise MissingExtraError(f"{message} {way_out}".rstrip()) from error
+        raise MissingExtraError(f"{message} {hint}".rstrip()) from error

@@ -16,7 +16,7 @@ from hgld.evaluation.diagnostics import smoothing_errors as smoothing_errors
 from hgld.evaluation.evaluate import ranking_metrics as ranking_metrics
 from hgld.evaluation.metric import GainFunction as GainFunction
 from hgld.evaluation.metric import Metric as Metric
-from hgld.evaluation.metric_kinds import MetricKind as MetricKind
+from hgld.evaluation.metric_kinds import MetricDefinition as MetricDefinition
 from hgld.evaluation.running import Retrieval as Retrieval
 from hgld.evaluation.statistics import RankedQueries as RankedQueries
 
@@ -25,7 +25,7 @@ __all__ = [
     "GainFunction",
     "GapOverBatches",
     "Metric",
-    "MetricKind",
+    "MetricDefinition",
     "RankedQueries",
     "Retrieval",
     "SmoothingError",

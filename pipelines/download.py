@@ -30,7 +30,7 @@ from hgld.addresses import RedirectError, is_http_address, redirect_target, retr
 from hgld.data.http_files import CHECK_CERTIFICATE, HttpLimits, RemoteFault, unsafe, watched
 from hgld.errors import ConfigError, HgldError, ServiceError, StorageError, quoted
 from hgld.files import existing_parent, file_lock, put_in_place
-from hgld.pipelines.shards.sources.gldv2 import (
+from .shards.sources.gldv2 import (
     BASE_URL,
     MAX_CSV_BYTES,
     MAX_TAR_BYTES,
@@ -40,8 +40,8 @@ from hgld.pipelines.shards.sources.gldv2 import (
     parse_checksum,
     tar_name,
 )
-from hgld.pipelines.stage import Progress, silent
-from hgld.pipelines.web import guard
+from .stage import Progress, silent
+from .web import guard
 
 
 class PartialFile:
@@ -397,7 +397,7 @@ class Downloader:
         except RemoteFault as fault:
             if fault.passing:
                 raise _PassingError(str(fault)) from fault
-            raise ServiceError(f"{file.shown}: {fault}. {fault.way_out}") from fault
+            raise ServiceError(f"{file.shown}: {fault}. {fault.hint}") from fault
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise self._broken(file, error) from error
         if total is not None and part.size != total:

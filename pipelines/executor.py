@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from hgld.errors import HgldError, MissingResourceError, takes_extra
+from hgld.errors import HgldError, MissingResourceError, optional_dependency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -308,7 +308,7 @@ def _result(ray: Any, reference: Any, unit: Unit) -> Any:
 @contextmanager
 def _cluster(workers: int, address: str) -> "Iterator[Any]":
     """Connect Ray to the cluster at ``address``, or to a new one that lives as long as this context."""
-    with takes_extra("ray", "--executor ray"):
+    with optional_dependency("ray", "--executor ray"):
         import ray
     if ray.is_initialized():
         yield ray

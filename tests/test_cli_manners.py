@@ -86,7 +86,7 @@ ELSEWHERE = {  # tests that read these verbs' --json
     "demo": "tests/test_demo.py",
     "build-hierarchy": "tests/test_cli.py",
     "review": "tests/pipelines/test_review_page_server.py",
-    "build-shards": "tests/pipelines/test_shard_verbs.py",
+    "build-shards": "tests/pipelines/test_shard_commands.py",
     "download": "tests/pipelines/test_download.py",
     "train": "tests/training/test_cli_train.py",
     "push": "tests/hgld/test_hub.py",

@@ -16,8 +16,8 @@ import polars as pl
 import pytest
 
 import hgld
-from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, cli, demo_verbs, main
-from hgld.cli.demo_verbs import DemoResult, DemoSize, demo_text, run_demo
+from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, cli, demo_commands, main
+from hgld.cli.demo_commands import DemoResult, DemoSize, demo_text, run_demo
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.report import RetrievalReport
 from hgld.pipelines.demo import landscapes
@@ -46,7 +46,7 @@ def tiny(tmp_path_factory):
 @pytest.fixture
 def tiny_verb(monkeypatch, capsys):
     """``tiny_verb(*arguments)`` runs ``hgld demo`` in small: exit code, stdout, stderr."""
-    monkeypatch.setattr(demo_verbs, "DemoSize", lambda: TINY)
+    monkeypatch.setattr(demo_commands, "DemoSize", lambda: TINY)
 
     def run(*arguments):
         with pytest.raises(SystemExit) as stop:
@@ -141,7 +141,7 @@ def test_the_result_fits_one_screen_and_names_commands_that_exist(tiny):
 @pytest.mark.slow
 def test_stopped_by_ctrl_c_the_same_call_goes_on_to_the_same_values(tiny, tmp_path):
     out = tmp_path / "out"
-    for when in (demo_verbs.DATASET, f"training {HIERARCHICAL}"):
+    for when in (demo_commands.DATASET, f"training {HIERARCHICAL}"):
 
         def stop(task: str, done: int, total: int | None, when: str = when) -> None:
             if task == when and done == 2:
@@ -157,7 +157,7 @@ def test_stopping_ends_with_130_and_says_how_to_go_on(tmp_path, tiny_verb, monke
     def stop(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo_verbs, "_run", stop)
+    monkeypatch.setattr(demo_commands, "_run", stop)
     code, out, err = tiny_verb("--out", tmp_path / "out")
     assert (code, out) == (EXIT_STOPPED, "")
     assert err == "hgld: stopped; the same command goes on from here.\n"
@@ -174,7 +174,7 @@ def test_other_settings_and_other_peoples_folders_are_refused(tiny, tmp_path, ti
         run_demo(tmp_path, 0, silent, TINY)
     with pytest.raises(ConfigError, match="is a file"):
         run_demo(tmp_path / "mine.txt", 0, silent, TINY)
-    with open(out / demo_verbs.MARKER, encoding="utf-8") as marker:
+    with open(out / demo_commands.MARKER, encoding="utf-8") as marker:
         fcntl.flock(marker, fcntl.LOCK_EX)
         with pytest.raises(StorageError, match="another demo is running"):
             run_demo(out, 0, silent, TINY)

@@ -73,8 +73,8 @@ import os
 os.environ["TERM"] = "xterm"
 sys.stderr.isatty = lambda: True  # where people look, the demo shows bars
 from pathlib import Path
-from hgld.cli import demo_verbs, main
-demo_verbs.DemoSize = lambda size=demo_verbs.DemoSize: size(landmarks=60, images=4, epochs=1, steps=3)
+from hgld.cli import demo_commands, main
+demo_commands.DemoSize = lambda size=demo_commands.DemoSize: size(landmarks=60, images=4, epochs=1, steps=3)
 try:
     main(["demo", "--out", "demo", "--json"])
 except SystemExit as stop:
@@ -166,7 +166,7 @@ def test_whatever_lacks_an_extra_says_which(said, owners, extra):
 
 def test_every_extra_that_is_named_has_a_case():
     sources = [path for room in ("hgld", "pipelines", "training") for path in (ROOT / room).rglob("*.py")]
-    named = {name for path in sources for name in re.findall(r'takes_extra\(\s*"(\w+)"', path.read_text("utf-8"))}
+    named = {name for path in sources for name in re.findall(r'optional_dependency\(\s*"(\w+)"', path.read_text("utf-8"))}
     named |= {entry.extra for entry in (*ENCODERS.values(), *BACKBONES.values())} - {""}
     assert named == set(CASES)
     assert named <= set(EXTRAS) - FOR_DEVELOPERS

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from hgld.cli import cli
-from hgld.cli.train_verbs import _changed, _read
+from hgld.cli.train_commands import _changed, _read
 from hgld.evaluation.protocol_kinds import protocol_of
 from hgld.metrics import Metric
 from hgld.pipelines.shards.sources import source_name

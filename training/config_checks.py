@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hgld.errors import ConfigError
 from hgld.losses.registry import LOSSES, entry_of, options_of
 from hgld.settings import bound_problems
-from hgld.training.config import SECTIONS, TrainConfig, flat
+from .config import SECTIONS, TrainConfig, flat
 
 
 @dataclass(frozen=True)

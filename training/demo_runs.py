@@ -4,7 +4,7 @@ Both train the small residual net from scratch for half a minute on drawn landma
 recipes. ROADMAP is HAPPIER with one level: the same surrogate of AP and the same proxies, for landmarks alone.
 """
 
-from hgld.training.config import TrainConfig, with_fields
+from .config import TrainConfig, with_fields
 
 BASELINE, HIERARCHICAL = "ROADMAP", "HAPPIER"
 

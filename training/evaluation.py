@@ -38,12 +38,12 @@ from hgld.evaluation.protocols.benchmark import (
 )
 from hgld.evaluation.protocols.levels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
-from hgld.training.batches import evaluation_view
-from hgld.training.config import TrainConfig, is_validation
-from hgld.training.inference.classification import Classifier, targets_of, trained_classes
-from hgld.training.inference.embedder import Embedded, Embedder
-from hgld.training.inference.embedding import labels_file, write_embeddings
-from hgld.training.models.embedding_model import EmbeddingModel
+from .batches import evaluation_view
+from .config import TrainConfig, is_validation
+from .inference.classification import Classifier, targets_of, trained_classes
+from .inference.embedder import Embedded, Embedder
+from .inference.embedding import labels_file, write_embeddings
+from .models.embedding_model import EmbeddingModel
 
 EMBEDDINGS = "embeddings"
 REPORTS = "reports"

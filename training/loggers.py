@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from hgld.errors import takes_extra
+from hgld.errors import optional_dependency
 from hgld.files import write_atomic
 from hgld.plugins import Plugins
 
@@ -101,7 +101,7 @@ class WandbLogger:
     """
 
     def __init__(self, run: LoggedRun) -> None:
-        with takes_extra("wandb", f"--wandb {run.project}", "Or leave the option out: log.csv is always written."):
+        with optional_dependency("wandb", f"--wandb {run.project}", "Or leave the option out: log.csv is always written."):
             import wandb  # pyright: ignore[reportMissingImports]
 
         self._wandb: Any = wandb

@@ -25,16 +25,16 @@ from hgld.errors import DivergenceError, HgldError, InputError, StorageError
 from hgld.evaluation.metric import lower_is_better
 from hgld.evaluation.report import RetrievalReport
 from hgld.files import NO_LOCKS, file_lock, write_atomic
-from hgld.training.checkpoint import LAST, checkpoint_folder, described_selection, newest_checkpoint
-from hgld.training.config import TrainConfig, flat
-from hgld.training.config_checks import check_config
-from hgld.training.evaluation import evaluate_splits, keep_reports
-from hgld.training.log import Phase, RunLog, RunSummary, StepProfile, Timing, write_faults
-from hgld.training.models.embedding_model import prepare_images
-from hgld.training.optimizers import groups_of, set_rates, step_optimizers
-from hgld.training.progress import ProgressReporter, SilentReporter
-from hgld.training.state import TrainState, check_folder, prepare_run, save_run, set_frozen
-from hgld.training.step import Backward, BrokenStep, Safeguard, StepInput, StepValues
+from .checkpoint import LAST, checkpoint_folder, described_selection, newest_checkpoint
+from .config import TrainConfig, flat
+from .config_checks import check_config
+from .evaluation import evaluate_splits, keep_reports
+from .log import Phase, RunLog, RunSummary, StepProfile, Timing, write_faults
+from .models.embedding_model import prepare_images
+from .optimizers import groups_of, set_rates, step_optimizers
+from .progress import ProgressReporter, SilentReporter
+from .state import TrainState, check_folder, prepare_run, save_run, set_frozen
+from .step import Backward, BrokenStep, Safeguard, StepInput, StepValues
 
 SUMMARY = "summary.json"
 LOCK = ".hgld-train"
@@ -105,12 +105,12 @@ def train(
     check_config(config)
     check_folder(config, out)
 
-    def way_out() -> str:
+    def hint() -> str:
         newest = newest_checkpoint(out)
         kept = f"the newest checkpoint is {newest}" if newest is not None else "there is no checkpoint yet"
         return f"Start the same command again: {kept}."
 
-    with stop_requests() as stop, distributed.process_group(config.run.device, way_out) as processes:
+    with stop_requests() as stop, distributed.process_group(config.run.device, hint) as processes:
         reporter = progress if progress is not None and processes.is_main else SilentReporter()
         with _run_lock(out, processes, reporter), arithmetic(config, processes.device):
             state = prepare_run(config, data, out, processes, init_from)

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from hgld.distributed import local_part, placed_like
 from hgld.errors import ConfigError, InputError
-from hgld.training.config import OptimizerConfig
+from .config import OptimizerConfig
 
 
 class WeightAverage:

@@ -13,8 +13,8 @@ from hgld import distributed
 from hgld.data.format import dataset_name
 from hgld.distributed import Processes, placed_like, whole_tensors
 from hgld.errors import ConfigError, InputError, StorageError, quoted
-from hgld.training.batches import TrainingData
-from hgld.training.checkpoint import (
+from .batches import TrainingData
+from .checkpoint import (
     STATE,
     Checkpoint,
     checkpoint_step,
@@ -27,15 +27,15 @@ from hgld.training.checkpoint import (
     rewrite_state,
     write_checkpoint,
 )
-from hgld.training.config import CONFIG, TrainConfig, flat, read_config, save_config
-from hgld.training.config_checks import has_classifier
-from hgld.training.criterion import Criterion, build_criterion
-from hgld.training.evaluation import check_evaluation
-from hgld.training.inference.classification import Classifier, classifier_of, trained_classes, write_classes
-from hgld.training.models.backbones import build_model
-from hgld.training.models.embedding_model import EmbeddingModel, prepare_images
-from hgld.training.models.heads import check_synsets, library_head
-from hgld.training.optimizers import LossScale, WeightAverage, build_optimizers, optimizer_state, restore_optimizers
+from .config import CONFIG, TrainConfig, flat, read_config, save_config
+from .config_checks import has_classifier
+from .criterion import Criterion, build_criterion
+from .evaluation import check_evaluation
+from .inference.classification import Classifier, classifier_of, trained_classes, write_classes
+from .models.backbones import build_model
+from .models.embedding_model import EmbeddingModel, prepare_images
+from .models.heads import check_synsets, library_head
+from .optimizers import LossScale, WeightAverage, build_optimizers, optimizer_state, restore_optimizers
 
 # -- The part of a checkpoint beside its tensors, checked: the file may have been cut off or edited --
 

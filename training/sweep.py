@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError, quoted
 from hgld.files import write_atomic
-from hgld.training.config import CONFIG, TrainConfig, flat, parse_field, read_config, with_fields
-from hgld.training.config_checks import check_config
+from .config import CONFIG, TrainConfig, flat, parse_field, read_config, with_fields
+from .config_checks import check_config
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -28,31 +28,31 @@ ISSUES = "https://github.com/hgld/hgld/issues"
 COMPLETE_VARIABLE = "_HGLD_COMPLETE"  # by which shells ask for completions
 
 VERBS = {  # verb: where its command is made, and what it does
-    "demo": ("demo_verbs:demo_command", "The whole way on landmarks that hgld ships, offline."),
-    "build-hierarchy": ("hierarchy_verbs:build_hierarchy_command", "Landmark categories in, hierarchical labels out."),
-    "review": ("hierarchy_verbs:review_command", "Finish the hierarchy on a local web page."),
-    "compare": ("hierarchy_verbs:compare_command", "Judge one hierarchy against another."),
-    "show": ("taxonomy_verbs:show_command", "A hierarchy or taxonomy as a tree in the terminal."),
-    "build-shards": ("shard_verbs:build_shards_command", "A dataset's release in, WebDataset shards out."),
-    "index": ("shard_verbs:index_command", "Rebuild a dataset's index from its tars alone."),
-    "verify": ("shard_verbs:verify_command", "Read a dataset back and list whatever is off."),
-    "card": ("catalog_verbs:card_command", "The data card of a dataset directory, made anew."),
-    "datasets": ("catalog_verbs:datasets_command", "The datasets that hgld can shard, and how to obtain them."),
-    "download": ("catalog_verbs:download_command", "Fetch a release whose owners allow direct download."),
-    "train": ("train_verbs:train_command", "Train a model by a recipe, on one process or many."),
-    "embed": ("embed_verbs:embed_command", "A dataset's images in, embeddings of a trained model out."),
-    "resolutions": ("embed_verbs:resolutions_command", "Accuracy by image size and GeM's exponent, as a map."),
-    "evaluate": ("measure_verbs:evaluate_command", "Metrics at every level, from embeddings and labels."),
-    "published": ("published_verbs:published_command", "Results that the papers print, by dataset, method or table."),
-    "report": ("measure_verbs:report_command", "Results of runs as one page: tables, curves, galleries."),
-    "audit": ("audit_verbs:audit_command", "Wrong labels, misplaced classes, copies across splits."),
-    "calibrate": ("search_verbs:calibrate_command", "How sure a model's answers are, for search to say them."),
-    "search": ("search_verbs:search_command", "The images of a dataset that are nearest to yours."),
-    "export": ("embed_verbs:export_command", "A trained model as one file that runs without hgld."),
-    "convert": ("convert_verbs:convert_command", "A dataset and decisions, for FiftyOne or Label Studio."),
-    "push": ("hub_verbs:push_command", "A dataset or a run to the Hugging Face Hub."),
-    "doctor": ("doctor_verbs:doctor_command", "What is installed, and what is missing for what."),
-    "completion": ("completion_verbs:completion_command", "Tab completion for your shell."),
+    "demo": ("demo_commands:demo_command", "The whole way on landmarks that hgld ships, offline."),
+    "build-hierarchy": ("hierarchy_commands:build_hierarchy_command", "Landmark categories in, hierarchical labels out."),
+    "review": ("hierarchy_commands:review_command", "Finish the hierarchy on a local web page."),
+    "compare": ("hierarchy_commands:compare_command", "Judge one hierarchy against another."),
+    "show": ("taxonomy_commands:show_command", "A hierarchy or taxonomy as a tree in the terminal."),
+    "build-shards": ("shard_commands:build_shards_command", "A dataset's release in, WebDataset shards out."),
+    "index": ("shard_commands:index_command", "Rebuild a dataset's index from its tars alone."),
+    "verify": ("shard_commands:verify_command", "Read a dataset back and list whatever is off."),
+    "card": ("catalog_commands:card_command", "The data card of a dataset directory, made anew."),
+    "datasets": ("catalog_commands:datasets_command", "The datasets that hgld can shard, and how to obtain them."),
+    "download": ("catalog_commands:download_command", "Fetch a release whose owners allow direct download."),
+    "train": ("train_commands:train_command", "Train a model by a recipe, on one process or many."),
+    "embed": ("embed_commands:embed_command", "A dataset's images in, embeddings of a trained model out."),
+    "resolutions": ("embed_commands:resolutions_command", "Accuracy by image size and GeM's exponent, as a map."),
+    "evaluate": ("measure_commands:evaluate_command", "Metrics at every level, from embeddings and labels."),
+    "published": ("published_commands:published_command", "Results that the papers print, by dataset, method or table."),
+    "report": ("measure_commands:report_command", "Results of runs as one page: tables, curves, galleries."),
+    "audit": ("audit_commands:audit_command", "Wrong labels, misplaced classes, copies across splits."),
+    "calibrate": ("search_commands:calibrate_command", "How sure a model's answers are, for search to say them."),
+    "search": ("search_commands:search_command", "The images of a dataset that are nearest to yours."),
+    "export": ("embed_commands:export_command", "A trained model as one file that runs without hgld."),
+    "convert": ("convert_commands:convert_command", "A dataset and decisions, for FiftyOne or Label Studio."),
+    "push": ("hub_commands:push_command", "A dataset or a run to the Hugging Face Hub."),
+    "doctor": ("doctor_commands:doctor_command", "What is installed, and what is missing for what."),
+    "completion": ("completion_commands:completion_command", "Tab completion for your shell."),
 }
 _GO_ON = ("demo", "build-hierarchy", "review", "build-shards", "download", "train", "push")  # where they were stopped
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if COMPLETE_VARIABLE in os.environ:
         from click.shell_completion import add_completion_class, shell_complete
 
-        from hgld.cli.completion_verbs import WholeWords
+        from hgld.cli.completion_commands import WholeWords
 
         add_completion_class(WholeWords)
         sys.exit(shell_complete(cli, {}, "hgld", COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE]))
@@ -250,7 +250,7 @@ def cli(ctx: click.Context, asks_version: bool, as_json: bool) -> None:
     """Build, measure and train on hierarchically labelled image datasets."""
     if asks_version:
         if as_json:
-            from hgld.cli.doctor_verbs import print_facts
+            from hgld.cli.doctor_commands import print_facts
 
             print_facts()
         else:

@@ -35,7 +35,7 @@ from hgld.data.images import (
     upright_size,
 )
 from hgld.data.views import Interpolation, ViewParameters, vary
-from hgld.errors import ConfigError, ImageError, InputError, excerpt, takes_extra
+from hgld.errors import ConfigError, ImageError, InputError, excerpt, optional_dependency
 
 
 def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None) -> NDArray[np.uint8]:
@@ -176,8 +176,7 @@ def decoder_of(path: str) -> _Decode:
     """
     if path not in _PATHS:
         raise ConfigError(f"decoder {path!r}: expected one of {', '.join(_PATHS)}.")
-    with takes_extra("torchvision", f"decoder {path}", "Or take decoder fast."):
-        return import_module(_PATHS[path]).decode  # torchvision's transforms take a second to import
+    return import_module(_PATHS[path]).decode  # torchvision's transforms take a second to import
 
 
 def decode_batch(

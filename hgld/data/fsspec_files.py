@@ -73,7 +73,7 @@ def _checked(answer: object, asked: int) -> bytes | RemoteFault:
     if len(answer) > asked:
         return RemoteFault(
             f"the service sent {len(answer)} bytes where {asked} were asked for: it does not serve ranges",
-            way_out="Use one that does, or copy the dataset to a disk.",
+            hint="Use one that does, or copy the dataset to a disk.",
         )
     return answer
 

@@ -98,15 +98,15 @@ class RemoteFault(Exception):  # noqa: N818  # its reader makes an error of it, 
     Attributes:
         passing: the same request may well succeed later.
         missing: there is no such file.
-        way_out: what the user can do, where it is not the usual.
+        hint: what the user can do, where it is not the usual.
         wait: seconds that the server asked for.
     """
 
     def __init__(
-        self, said: str, *, passing: bool = False, missing: bool = False, way_out: str = "", wait: float = 0.0
+        self, said: str, *, passing: bool = False, missing: bool = False, hint: str = "", wait: float = 0.0
     ) -> None:
         super().__init__(said)
-        self.passing, self.missing, self.way_out, self.wait = passing, missing, way_out, wait
+        self.passing, self.missing, self.hint, self.wait = passing, missing, hint, wait
 
 
 class Deadline:
@@ -242,7 +242,7 @@ class _Watched(_Guarded):
             if is_private(reached) and not self.meant(self.host):
                 raise RemoteFault(
                     f"{self.host} is the private address {reached}",
-                    way_out=f"If you mean it, name the host once more: --allow-private {self.host} (allow_private).",
+                    hint=f"If you mean it, name the host once more: --allow-private {self.host} (allow_private).",
                 )
         except BaseException:
             made.close()
@@ -300,7 +300,7 @@ class _Stated:
             sent = "an answer without a length" if length is None else f"{length} bytes"
             raise RemoteFault(
                 f"the server sent {sent} where {asked} were asked for: it does not serve ranges (HTTP Range)",
-                way_out="Use one that does, or copy the dataset to a disk.",
+                hint="Use one that does, or copy the dataset to a disk.",
             )
         self.most = asked if self.length is None else self.length
 
@@ -314,7 +314,7 @@ class _Stated:
             said = excerpt(stated) + (f" in {length} bytes" if length is not None else "")
             raise RemoteFault(
                 f"the server sent {said} where bytes {start}-{stop - 1} were asked for",
-                way_out="It answers ranges wrongly: use another server, or copy the dataset to a disk.",
+                hint="It answers ranges wrongly: use another server, or copy the dataset to a disk.",
             )
         return last - first + 1, total
 
@@ -434,7 +434,7 @@ class HttpRanges:
             return redirect_target(place, location, self._redirects_to)
         except RedirectError as error:
             raise RemoteFault(
-                str(error), way_out="If that host is meant: --allow-redirects-to HOST (allow_redirects_to)."
+                str(error), hint="If that host is meant: --allow-redirects-to HOST (allow_redirects_to)."
             ) from None
 
     def _body(self, url: str, response: urllib3.BaseHTTPResponse, start: int, stop: int) -> tuple[bytes, int | None]:
@@ -466,7 +466,7 @@ class HttpRanges:
             was, now = excerpt(first[1] or "unknown"), excerpt(stated.version or "unknown")
             raise RemoteFault(
                 f"the file changed while it was read (of {first[0]} bytes, version {was}; now {stated.total}, {now})",
-                way_out="Open the dataset again once it is whole there.",
+                hint="Open the dataset again once it is whole there.",
             )
 
 
@@ -505,7 +505,7 @@ def _broken(error: urllib3.exceptions.HTTPError) -> RemoteFault:
         said = getattr(cause, "strerror", None) or "no connection in time"
         return RemoteFault(f"the server cannot be reached ({excerpt(said)})", passing=True)
     if isinstance(error, urllib3.exceptions.SSLError):
-        return RemoteFault(unsafe(error) or f"the connection is not safe ({excerpt(error)})", way_out=CHECK_CERTIFICATE)
+        return RemoteFault(unsafe(error) or f"the connection is not safe ({excerpt(error)})", hint=CHECK_CERTIFICATE)
     if isinstance(error, urllib3.exceptions.TimeoutError):
         return RemoteFault("the server was silent", passing=True)
     if isinstance(error, urllib3.exceptions.LocationValueError | urllib3.exceptions.LocationParseError):

@@ -18,7 +18,7 @@ from braceexpand import braceexpand
 
 from hgld.addresses import without_secrets
 from hgld.data.format import MANIFEST, FileFacts
-from hgld.errors import ConfigError, InputError, ServiceError, StorageError, quoted, takes_extra
+from hgld.errors import ConfigError, InputError, ServiceError, StorageError, quoted, optional_dependency
 
 if TYPE_CHECKING:
     from hgld.data.fsspec_files import FsspecRanges
@@ -360,15 +360,14 @@ class RemoteFiles:
     def _served(self) -> "HttpRanges | FsspecRanges":
         """Return this process's own connections: they do not survive a fork."""
         if self._ranges is None or self._process != os.getpid():
-            with takes_extra("url", f"reading {without_secrets(self._root)}"):
-                if self._parts.scheme in _HTTP:
-                    from hgld.data.http_files import HttpRanges
+            if self._parts.scheme in _HTTP:
+                from hgld.data.http_files import HttpRanges
 
-                    self._ranges = HttpRanges(self._root, self._options)
-                else:
-                    from hgld.data.fsspec_files import FsspecRanges
+                self._ranges = HttpRanges(self._root, self._options)
+            else:
+                from hgld.data.fsspec_files import FsspecRanges
 
-                    self._ranges = FsspecRanges(self._root, self._options)
+                self._ranges = FsspecRanges(self._root, self._options)
             self._process = os.getpid()
         return self._ranges
 
@@ -449,10 +448,9 @@ class RemoteFiles:
 
     def _retried(self, ask: "Callable[[Deadline], RemoteFault | None]", attempts: int | None = None) -> None:
         """Ask, and ask again with growing pauses while a fault that may pass is returned, within one deadline."""
-        with takes_extra("url", "reading a dataset at a URL"):
-            from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
+        from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
 
-            from hgld.data.http_files import Deadline
+        from hgld.data.http_files import Deadline
 
         limits = self._served().limits
         deadline, growing = Deadline(limits), wait_random_exponential(multiplier=0.2, max=20)
@@ -491,8 +489,8 @@ class RemoteFiles:
             return ServiceError(f"{where}: {said}; the server asks to be left alone for {fault.wait:,.0f} s.")
         if fault.passing:
             return ServiceError(f"{where}: {said}, asked several times. Try again later.")
-        way_out = fault.way_out or "Check the URL and the credentials (storage options)."
-        return ServiceError(f"{where}: {said}. {way_out}")
+        hint = fault.hint or "Check the URL and the credentials (storage options)."
+        return ServiceError(f"{where}: {said}. {hint}")
 
 
 class _RemoteStream(io.RawIOBase):

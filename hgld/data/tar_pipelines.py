@@ -24,7 +24,7 @@ from hgld.data.images import EncodedImage, fits_batch, read_header, turn_of, upr
 from hgld.data.index import MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.storage import Tar
 from hgld.data.tar import BLOCK, END_OF_ARCHIVE, member_header, padding, stream_members
-from hgld.errors import HgldError, InputError, quoted, takes_extra
+from hgld.errors import HgldError, InputError, quoted, optional_dependency
 from hgld.samplers.batch_sampler import Short
 
 _MOST_SKIPPED = 4 << 20  # bytes read in vain rather than opening the shard again further on
@@ -115,8 +115,7 @@ def _source(file: "BufferedReader[Any]", where: str, members: Iterator[tuple[str
 
 def _stages() -> list[Any]:
     """Return webdataset's stages from opened tars to samples, one a key."""
-    with takes_extra("stream", _PURPOSE):
-        from webdataset.tariterators import group_by_keys, tar_file_expander
+    from webdataset.tariterators import group_by_keys, tar_file_expander
 
     return [partial(tar_file_expander, handler=_go_on), partial(group_by_keys, keys=_written_key, lcase=False)]
 
@@ -153,8 +152,7 @@ def indexed_files(dataset: ShardDataset, positions: np.ndarray) -> Generator[byt
     Raises:
         InputError, ServiceError, StorageError: a shard cannot be had at all.
     """
-    with takes_extra("stream", _PURPOSE):
-        from webdataset.pipeline import DataPipeline
+    from webdataset.pipeline import DataPipeline
 
     faults: dict[int, str] = {}
     keys = dataset.keys.gather(positions).to_list()
@@ -307,9 +305,8 @@ class BareShards:
             InputError: a tar cannot be had or is compressed, a run is too short under ``refuse``, or all tars together
                 give no run.
         """
-        with takes_extra("stream", _PURPOSE):
-            from webdataset.filters import slice as take_slice
-            from webdataset.pipeline import DataPipeline
+        from webdataset.filters import slice as take_slice
+        from webdataset.pipeline import DataPipeline
 
         own = take_slice(self._lane, None, self._lanes)
         shards = partial(map, lambda tar: {"tar": tar}, self._tars)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hgld.data.format import MOST_PIXELS
-from hgld.errors import ConfigError, takes_extra
+from hgld.errors import ConfigError, optional_dependency
 
 # -- random numbers by position ---------------------------------------------------------------------------------------
 #
@@ -277,8 +277,7 @@ def vary(pixels: NDArray[np.uint8], parameters: ViewParameters, row: int) -> NDA
 
 
 def _policy() -> Callable[[NDArray[np.uint8], NDArray[np.float64]], NDArray[np.uint8]]:
-    with takes_extra("torchvision", "autoaugment", "Or leave it off."):
-        return import_module("hgld.data.autoaugment").apply_policy  # torchvision takes a second to import
+    return import_module("hgld.data.autoaugment").apply_policy  # torchvision takes a second to import
 
 
 class View(Protocol):

@@ -45,8 +45,8 @@ def read_embeddings(path: str | Path) -> Embeddings:
     readers = {".npy": _read_npy, ".parquet": _read_parquet, ".safetensors": _read_safetensors}
     reader = readers.get(file.suffix.lower())
     if reader is None:
-        way_out = " numpy.save writes them." if file.suffix in (".pt", ".pth", ".pkl") else ""
-        raise InputError(f"{file}: suffix {quoted(file.suffix)}; expected embeddings as {', '.join(readers)}.{way_out}")
+        hint = " numpy.save writes them." if file.suffix in (".pt", ".pth", ".pkl") else ""
+        raise InputError(f"{file}: suffix {quoted(file.suffix)}; expected embeddings as {', '.join(readers)}.{hint}")
     try:
         found = reader(file)
     except OSError as error:

@@ -2,7 +2,7 @@
 
 This module imports nothing heavy, because shells complete names of metrics from it. A metric of hgld needs its
 function (:mod:`hgld.evaluation.statistics`) and its lines of :data:`METRICS`; one of another package a
-:class:`MetricKind` and an entry point of the group ``hgld.metrics`` (:mod:`hgld.plugins`).
+:class:`MetricDefinition` and an entry point of the group ``hgld.metrics`` (:mod:`hgld.plugins`).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MetricKind:
+class MetricDefinition:
     """One kind of metric.
 
     Attributes:
@@ -59,72 +59,72 @@ class MetricKind:
         return getattr(import_module(f"hgld.evaluation.{module}"), self.value)(*given)
 
 
-METRICS: Mapping[str, MetricKind] = {
-    "AP": MetricKind(
+METRICS: Mapping[str, MetricDefinition] = {
+    "AP": MetricDefinition(
         "Average precision over the whole ranking; positives are the items of the query's class at that level.",
         "average_precision",
         binary=True,
         offered=("AP",),
     ),
-    "mAP@R": MetricKind(
+    "mAP@R": MetricDefinition(
         "Precision at the ranks of the positives among the first R, summed, over R: the number of positives.",
         "map_at_r",
         binary=True,
         first_positives=True,
         offered=("mAP@R",),
     ),
-    "R@k": MetricKind(
+    "R@k": MetricDefinition(
         "Share of queries with a positive among the first k.",
         "recall_at_k",
         binary=True,
         offered=("R@1", "R@10", "R@100"),
     ),
-    "TR@k": MetricKind(
+    "TR@k": MetricDefinition(
         "Positives among the first k, over min(k, R).",
         "true_recall_at_k",
         binary=True,
         offered=("TR@10",),
     ),
-    "P@k": MetricKind("Share of positives among the first k.", "precision_at_k", binary=True, offered=("P@10",)),
-    "mAP@k": MetricKind(
+    "P@k": MetricDefinition("Share of positives among the first k.", "precision_at_k", binary=True, offered=("P@10",)),
+    "mAP@k": MetricDefinition(
         "Average precision of the first k, over min(k, R): the rule of Google Landmarks v2.",
         "map_at_k",
         binary=True,
         offered=("mAP@100",),
     ),
-    "H-AP": MetricKind(
+    "H-AP": MetricDefinition(
         "Hierarchical average precision: AP in which an item counts by how fine a level it shares with the query.",
         "hierarchical_ap",
         offered=("H-AP",),
     ),
-    "H-R@k": MetricKind(
+    "H-R@k": MetricDefinition(
         "Relevance found among the first k, over all there is to find.",
         "hierarchical_recall_at_k",
         offered=("H-R@1", "H-R@10"),
     ),
-    "H-P@k": MetricKind("Hierarchical precision of the first k.", "hierarchical_precision_at_k", offered=("H-P@10",)),
-    "NDCG": MetricKind(
+    "H-P@k": MetricDefinition("Hierarchical precision of the first k.", "hierarchical_precision_at_k", offered=("H-P@10",)),
+    "NDCG": MetricDefinition(
         "Discounted gain (2^grade - 1) over the whole ranking, over that of the ideal one.", "ndcg", offered=("NDCG",)
     ),
-    "NDCG@k": MetricKind("The same over the first k.", "ndcg_at_k", offered=("NDCG@10",)),
-    "ASI": MetricKind(
+    "NDCG@k": MetricDefinition("The same over the first k.", "ndcg_at_k", offered=("NDCG@10",)),
+    "ASI": MetricDefinition(
         "Average set intersection of the ranking's beginnings with those of an ideal ranking.",
         "set_intersection",
         first_positives=True,
         offered=("ASI",),
     ),
-    "wAP": MetricKind("The weighted sum of the levels' APs.", "weighted_ap", offered=("wAP",)),
-    "AP#g": MetricKind(
+    "wAP": MetricDefinition("The weighted sum of the levels' APs.", "weighted_ap", offered=("wAP",)),
+    "AP#g": MetricDefinition(
         "AP of the items of one grade against those that share nothing with the query.",
         "ap_of_grade",
         offered=("AP#1", "AP#2"),
     ),
-    "top-k": MetricKind(
+    "top-k": MetricDefinition(
         "Share of items whose class is among the k that the network's classifier finds most likely.",
         None,
         offered=("top-1", "top-5"),
     ),
-    "severity": MetricKind(
+    "severity": MetricDefinition(
         "Mistake severity: levels to climb from the query's finest class to one that the first item shares, over the "
         "queries whose first item is wrong; lower is better.",
         "mistake_severity",
@@ -133,7 +133,7 @@ METRICS: Mapping[str, MetricKind] = {
         per_cent=False,
         lower_is_better=True,
     ),
-    "HD@k": MetricKind(
+    "HD@k": MetricDefinition(
         "Hierarchical distance: levels to climb, 0 for the same finest class, averaged over the first k; lower is "
         "better.",
         "hierarchical_distance_at_k",
@@ -141,31 +141,31 @@ METRICS: Mapping[str, MetricKind] = {
         per_cent=False,
         lower_is_better=True,
     ),
-    "kNN-hP@k": MetricKind(
+    "kNN-hP@k": MetricDefinition(
         "Hierarchical precision of the class that the first k vote for: its ancestors and itself that are the query's.",
         "knn_precision",
         offered=("kNN-hP@5",),
         of_labels=True,
     ),
-    "kNN-hR@k": MetricKind(
+    "kNN-hR@k": MetricDefinition(
         "Hierarchical recall of that class: the query's ancestors and class that are among its own.",
         "knn_recall",
         offered=("kNN-hR@5",),
         of_labels=True,
     ),
-    "kNN-hF1@k": MetricKind(
+    "kNN-hF1@k": MetricDefinition(
         "Harmonic mean of the two: hierarchical F1 of the class that the first k vote for.",
         "knn_f1",
         offered=("kNN-hF1@5",),
         of_labels=True,
     ),
-    "kNN-consistency@k": MetricKind(
+    "kNN-consistency@k": MetricDefinition(
         "Tree consistency: whether the classes that the first k vote for, level by level, lie on one path of the tree.",
         "knn_consistency",
         offered=("kNN-consistency@5",),
         of_labels=True,
     ),
-    "dists@intra": MetricKind(
+    "dists@intra": MetricDefinition(
         "Mean cosine distance of two items of one class, over all pairs; lower is denser.",
         "intra_class_distance",
         binary=True,
@@ -174,7 +174,7 @@ METRICS: Mapping[str, MetricKind] = {
         per_cent=False,
         lower_is_better=True,
     ),
-    "dists@inter": MetricKind(
+    "dists@inter": MetricDefinition(
         "Mean cosine distance of two items of different classes, over all pairs.",
         "inter_class_distance",
         binary=True,
@@ -182,7 +182,7 @@ METRICS: Mapping[str, MetricKind] = {
         of_set=True,
         per_cent=False,
     ),
-    "NMI": MetricKind(
+    "NMI": MetricDefinition(
         "Normalised mutual information of the classes and a k-means clustering into as many clusters.",
         "clustering_nmi",
         binary=True,
@@ -207,7 +207,7 @@ def offered_names() -> list[str]:
 
 
 @cache
-def kind_of(name: str) -> MetricKind:
+def kind_of(name: str) -> MetricDefinition:
     """Return a kind of metric by its name, of hgld or of another package.
 
     Raises:
@@ -217,6 +217,6 @@ def kind_of(name: str) -> MetricKind:
         PLUGINS.refuse_namesakes(name)
         return METRICS[name]
     kind = PLUGINS.load(name)
-    if not isinstance(kind, MetricKind):
-        raise ConfigError(f"the metric {name!r} of another package is {kind!r}; expected a hgld.metrics.MetricKind.")
+    if not isinstance(kind, MetricDefinition):
+        raise ConfigError(f"the metric {name!r} of another package is {kind!r}; expected a hgld.metrics.MetricDefinition.")
     return kind

@@ -174,10 +174,10 @@ def _as_table(embeddings: Tensor | np.ndarray, side: str) -> Tensor:
     table = embeddings.detach() if isinstance(embeddings, Tensor) else np.asarray(embeddings)
     floating = table.is_floating_point() if isinstance(table, Tensor) else np.issubdtype(table.dtype, np.floating)
     if table.ndim != 2 or not floating or 0 in table.shape:
-        way_out = "" if floating or table.ndim != 2 else " Convert them to float32, or are they the labels?"
+        hint = "" if floating or table.ndim != 2 else " Convert them to float32, or are they the labels?"
         raise InputError(
             f"{side} embeddings have shape {tuple(table.shape)} and dtype {table.dtype}; "
-            f"expected a non-empty (N, D) table of floating numbers, one row an item.{way_out}"
+            f"expected a non-empty (N, D) table of floating numbers, one row an item.{hint}"
         )
     if isinstance(table, Tensor):
         return table

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hgld.answers.risk import LevelRisk
+from hgld.prediction.risk import LevelRisk
 from hgld.report_page.figures import SERIES, Figure, Figures, clean, draw_legend
 from hgld.report_page.runs import Run
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hgld.answers.calibration import CALIBRATION, Calibration
+from hgld.prediction.calibration import CALIBRATION, Calibration
 from hgld.data.format import dataset_name, json_object
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
@@ -271,7 +271,7 @@ def _embeddings_of(report: RetrievalReport, path: Path, folder: Path) -> tuple[R
 def _check_same_evaluation(ranked: Ranked, report: RetrievalReport, path: Path, places: Sequence[Path]) -> None:
     """Refuse embeddings or labels that were written since the report: the page would contradict itself."""
     settings, query, gallery = report.settings, ranked.query, ranked.other_side
-    way_out = (
+    hint = (
         f"{path.name} is of another evaluation. Evaluate again (a run that is evaluating writes its report last), "
         "or move the embeddings away: the page is then made without them."
     )
@@ -279,7 +279,7 @@ def _check_same_evaluation(ranked: Ranked, report: RetrievalReport, path: Path, 
     if found != expected:
         raise InputError(
             f"{places[0]}: {found[0]} queries and {found[1]} gallery items; the report is of {expected[0]} and "
-            f"{expected[1]}. {way_out}"
+            f"{expected[1]}. {hint}"
         )
     if len(report.per_query) not in (0, found[0]):
         raise InputError(
@@ -292,7 +292,7 @@ def _check_same_evaluation(ranked: Ranked, report: RetrievalReport, path: Path, 
     ):
         if then != now:
             named = " or ".join(map(str, files))
-            raise InputError(f"{named}: other {what}, or in another order, than those that were evaluated. {way_out}")
+            raise InputError(f"{named}: other {what}, or in another order, than those that were evaluated. {hint}")
 
 
 def _read_ranked(pairs: Sequence[tuple[Path, Path]], report: RetrievalReport) -> Ranked:

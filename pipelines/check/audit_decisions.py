@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import InputError
-from hgld.pipelines.hierarchy.review.decisions.decision_files import file_header, format_decision
-from hgld.pipelines.hierarchy.review.decisions.decisions import Decision, Merge, Move, SetTop, Split
+from ..hierarchy.review.decisions.decision_files import file_header, format_decision
+from ..hierarchy.review.decisions.decisions import Decision, Merge, Move, SetTop, Split
 
 WHO = "hgld audit"
 HEADER = file_header()

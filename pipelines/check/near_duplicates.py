@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 
 from hgld.data.images import ImageHeader
-from hgld.pipelines.shards.image_facts import thumbnail
+from ..shards.image_facts import thumbnail
 
 MAX_DISTANCE = 5
 _SIDE, _KEPT = 32, 8

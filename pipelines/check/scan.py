@@ -21,9 +21,9 @@ from hgld.data.images import read_header
 from hgld.data.index import IMAGE_SUFFIXES, MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.tar import Member, stream_members
 from hgld.errors import ImageError, InputError
-from hgld.pipelines.executor import run_units
-from hgld.pipelines.shards.image_facts import check_decodes
-from hgld.pipelines.stage import Progress
+from ..executor import run_units
+from ..shards.image_facts import check_decodes
+from ..stage import Progress
 
 SCHEMA = pl.Schema(dict.fromkeys(("kind", "split", "shard", "member", "found", "expected"), pl.String))
 
@@ -301,7 +301,7 @@ class _Samples:
             if self.options.decode:
                 check_decodes(data, header)
             if self.options.hashes:
-                from hgld.pipelines.check.near_duplicates import perceptual_hash
+                from .near_duplicates import perceptual_hash
 
                 self.current["hash"] = perceptual_hash(data, header)
         except ImageError as error:

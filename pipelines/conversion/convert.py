@@ -15,8 +15,8 @@ from hgld.data.index import BOX
 from hgld.errors import ConfigError
 from hgld.files import write_folder
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.conversion import fiftyone, label_studio
-from hgld.pipelines.conversion.reviewed import Verdict, Verdicts, path_of
+from . import fiftyone, label_studio
+from .reviewed import Verdict, Verdicts, path_of
 
 PICTURES = "data"  # folder of the pictures, where they are written
 _MARK = ".hgld-conversion"  # in a folder that another conversion may replace

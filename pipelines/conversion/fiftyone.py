@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hgld.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
-    from hgld.pipelines.conversion.convert import Conversion, ConvertedItem
+    from .convert import Conversion, ConvertedItem
 
 _TAKEN = {"id", "filepath", "tags", "metadata", "media_type", "created_at", "last_modified_at", "key", "box"}
 _TAKEN |= {"decided_by"}

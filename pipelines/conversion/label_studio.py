@@ -15,10 +15,10 @@ from xml.sax.saxutils import quoteattr
 
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.conversion.reviewed import Verdict, Verdicts, path_of
+from .reviewed import Verdict, Verdicts, path_of
 
 if TYPE_CHECKING:
-    from hgld.pipelines.conversion.convert import Conversion
+    from .convert import Conversion
 
 MOST_CHOICES = 20_000  # of a taxonomy that a browser still opens
 _TASKS_A_FILE = 20_000

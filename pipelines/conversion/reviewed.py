@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.hierarchy.review.decisions.agreement import Settlement, settle
-from hgld.pipelines.hierarchy.review.decisions.decisions import Entry
-from hgld.pipelines.hierarchy.review.decisions.grouping import GroupId, Grouping, Subject
+from ..hierarchy.review.decisions.agreement import Settlement, settle
+from ..hierarchy.review.decisions.decisions import Entry
+from ..hierarchy.review.decisions.grouping import GroupId, Grouping, Subject
 
 Path = tuple[str | None, ...]  # names of classes, finest level first; None: unknown
 _UNKNOWN = -1

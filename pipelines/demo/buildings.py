@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hgld.pipelines.demo.canvas import Canvas, Color
+from .canvas import Canvas, Color
 
 Painter = Callable[[Canvas, np.random.Generator], None]
 

@@ -8,10 +8,10 @@ import polars as pl
 
 from hgld.errors import StorageError
 from hgld.files import write_folder
-from hgld.pipelines.demo.drawings import LEVELS, TABLE, choose_landmarks, write_drawings
-from hgld.pipelines.shards.build import BuildResult, build_shards
-from hgld.pipelines.shards.config import ShardConfig, SourceConfig
-from hgld.pipelines.stage import Progress, plain, sha256_of, write_json
+from .drawings import LEVELS, TABLE, choose_landmarks, write_drawings
+from ..shards.build import BuildResult, build_shards
+from ..shards.config import ShardConfig, SourceConfig
+from ..stage import Progress, plain, sha256_of, write_json
 
 DRAWINGS, SHARDS = "drawings", "shards"
 _DRAWN = "drawn.json"

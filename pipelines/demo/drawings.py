@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import ConfigError
-from hgld.pipelines.demo.scenes import Place, draw
-from hgld.pipelines.hierarchy.scrape.titles import category_title
-from hgld.pipelines.stage import Progress, silent
+from .scenes import Place, draw
+from ..hierarchy.scrape.titles import category_title
+from ..stage import Progress, silent
 
 TABLE = "labels.csv"
 LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from hgld.pipelines.demo.buildings import pick, shade
-from hgld.pipelines.demo.canvas import Canvas, Color
+from .buildings import pick, shade
+from .canvas import Canvas, Color
 
 _GREENS = ((0.22, 0.38, 0.16), (0.32, 0.45, 0.20), (0.18, 0.30, 0.20), (0.42, 0.45, 0.22))
 _WATERS = ((0.20, 0.38, 0.52), (0.25, 0.48, 0.50), (0.35, 0.45, 0.45), (0.15, 0.28, 0.40))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgld.pipelines.demo import buildings, landscapes
-from hgld.pipelines.demo.buildings import Painter, pick, shade
-from hgld.pipelines.demo.canvas import Canvas, View
-from hgld.pipelines.demo.landscapes import ridge, tree
+from . import buildings, landscapes
+from .buildings import Painter, pick, shade
+from .canvas import Canvas, View
+from .landscapes import ridge, tree
 
 PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first painter with a word of the kind's name is taken
     ("church cathedral chapel abbey monastery basilica religious", buildings.church),

@@ -15,9 +15,9 @@ import polars as pl
 from PIL import Image
 
 from hgld.errors import ConfigError, ImageError, TableError
-from hgld.pipelines.hierarchy.config import AssignConfig, EmbedConfig
-from hgld.pipelines.hierarchy.encoders.registry import JOINED, entry_of, make_encoder
-from hgld.pipelines.hierarchy.landmark_images import (
+from .config import AssignConfig, EmbedConfig
+from .encoders.registry import JOINED, entry_of, make_encoder
+from .landmark_images import (
     IMAGES_A_LANDMARK,
     ImagePlace,
     LandmarkKey,
@@ -25,9 +25,9 @@ from hgld.pipelines.hierarchy.landmark_images import (
     fingerprint,
     read_image,
 )
-from hgld.pipelines.hierarchy.names.landmark_tables import with_item_columns
-from hgld.pipelines.hierarchy.provenance import without_folder
-from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped
+from .names.landmark_tables import with_item_columns
+from .provenance import without_folder
+from ..stage import Progress, StageResult, StageRun, run_stage, write_dropped
 
 LOGIT_SCALE = 100.0  # the value that CLIP's learned temperature reaches (Radford et al., 2021, section 2.5)
 NEIGHBOURS = 10

@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from hgld.errors import ConfigError, StorageError, some, takes_extra
+from hgld.errors import ConfigError, StorageError, some, optional_dependency
 from hgld.files import file_lock, write_atomic
-from hgld.pipelines.hierarchy import assign, export, sample
-from hgld.pipelines.hierarchy.config import SPLIT_NAME, BuildConfig, ClusterConfig, EmbedConfig
-from hgld.pipelines.hierarchy.encoders.registry import Encoder, make_encoder
-from hgld.pipelines.hierarchy.evidence import embed, evidence_stage
-from hgld.pipelines.hierarchy.evidence.class_table import table_files
-from hgld.pipelines.hierarchy.groups import cluster, clustering, into
-from hgld.pipelines.hierarchy.levels import given_levels, reviewed_levels, toplevel
-from hgld.pipelines.hierarchy.levels.levels import LANDMARK_LEVELS, LevelPlan, domain_of, plan_levels
-from hgld.pipelines.hierarchy.names import classes, clean, landmark_tables, tree
-from hgld.pipelines.hierarchy.names.name_classes import ClassFinder
-from hgld.pipelines.hierarchy.provenance import PROVENANCE, SourceFile, complete_provenance, provenance, read_provenance
-from hgld.pipelines.hierarchy.report import report
-from hgld.pipelines.hierarchy.review import review
-from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
-from hgld.pipelines.hierarchy.review.learning.teaching import taught_by
-from hgld.pipelines.stage import Progress, StageRun, json_text, plain, sha256_of
+from . import assign, export, sample
+from .config import SPLIT_NAME, BuildConfig, ClusterConfig, EmbedConfig
+from .encoders.registry import Encoder, make_encoder
+from .evidence import embed, evidence_stage
+from .evidence.class_table import table_files
+from .groups import cluster, clustering, into
+from .levels import given_levels, reviewed_levels, toplevel
+from .levels.levels import LANDMARK_LEVELS, LevelPlan, domain_of, plan_levels
+from .names import classes, clean, landmark_tables, tree
+from .names.name_classes import ClassFinder
+from .provenance import PROVENANCE, SourceFile, complete_provenance, provenance, read_provenance
+from .report import report
+from .review import review
+from .review.decisions.decision_files import read_decisions
+from .review.learning.teaching import taught_by
+from ..stage import Progress, StageRun, json_text, plain, sha256_of
 from hgld.taxonomy.graph import Taxonomy
 
 if TYPE_CHECKING:
-    from hgld.pipelines.hierarchy.scrape.scrape import Plan
+    from .scrape.scrape import Plan
 
 STAGES = "stages"
 LOCK = ".hgld-build"
@@ -333,15 +333,13 @@ def _finder(root: Path, config: BuildConfig, taxonomy: Taxonomy | None, progress
 
 def _named_items() -> ModuleType:
     """Import the search of names in Wikidata; no other build needs its packages."""
-    with takes_extra("scrape", "asking Wikidata", "Or leave --wikidata out."):
-        from hgld.pipelines.hierarchy.scrape import named_items
+    from .scrape import named_items
     return named_items
 
 
 def _scrape() -> ModuleType:
     """Import the stage that asks Wikimedia; no other build needs its packages."""
-    with takes_extra("scrape", "asking Wikimedia", "Or give names that are scraped already, with --names."):
-        from hgld.pipelines.hierarchy.scrape import scrape
+    from .scrape import scrape
     return scrape
 
 

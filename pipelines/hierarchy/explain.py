@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import ConfigError
-from hgld.pipelines.hierarchy.evidence.evidence_stage import read_evidence
-from hgld.pipelines.stage import StageRun
+from .evidence.evidence_stage import read_evidence
+from ..stage import StageRun
 
 
 def explain(stages: Mapping[str, StageRun], name: str) -> dict[str, Any]:

@@ -7,11 +7,11 @@ import polars as pl
 
 from hgld.errors import TableError
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.hierarchy.groups.given_groups import NONE
-from hgld.pipelines.hierarchy.levels.levels import HUMAN_MADE, LANDMARK_LEVELS, LANDMARKS, NATURAL, LevelPlan
-from hgld.pipelines.hierarchy.levels.reviewed_levels import GROUPS
-from hgld.pipelines.hierarchy.names.landmark_tables import with_item_columns
-from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
+from .groups.given_groups import NONE
+from .levels.levels import HUMAN_MADE, LANDMARK_LEVELS, LANDMARKS, NATURAL, LevelPlan
+from .levels.reviewed_levels import GROUPS
+from .names.landmark_tables import with_item_columns
+from ..stage import Progress, StageResult, StageRun, run_stage
 
 VERSION = 2  # 2: levels of any name
 LABEL_SUFFIX = "_label_to_hierarchical.csv"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import hgld
-from hgld.pipelines.hierarchy.config import BuildConfig, key_fields
-from hgld.pipelines.hierarchy.encoders.registry import entry_of
-from hgld.pipelines.stage import StageRun, plain, sha256_of
+from .config import BuildConfig, key_fields
+from .encoders.registry import entry_of
+from ..stage import StageRun, plain, sha256_of
 
 SCHEMA_VERSION = 1
 PROVENANCE = "provenance.json"

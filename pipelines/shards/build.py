@@ -20,19 +20,19 @@ from hgld.data.index import Manifest, ShardFacts
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, StorageError
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.executor import run_units
-from hgld.pipelines.shards import build_labels, pack
-from hgld.pipelines.shards.cards import load_card, published_differences
-from hgld.pipelines.shards.catalog import Catalog
-from hgld.pipelines.shards.class_split import for_adapter, with_val_classes
-from hgld.pipelines.shards.config import MEGABYTE, ShardConfig, SourceConfig
-from hgld.pipelines.shards.examine_stage import Examination, ExaminePlan, plan_examination, run_examination
-from hgld.pipelines.shards.exclusions import without_excluded
-from hgld.pipelines.shards.finish import DatasetParts, PackedShard, finish, tables_about_items
-from hgld.pipelines.shards.order import PlanOptions, plan_shards, tar_size
-from hgld.pipelines.shards.output import ShardOutput, amount, check_space
-from hgld.pipelines.shards.sources import has_card, resolve, source_name
-from hgld.pipelines.shards.work import (
+from ..executor import run_units
+from . import build_labels, pack
+from .cards import load_card, published_differences
+from .catalog import Catalog
+from .class_split import for_adapter, with_val_classes
+from .config import MEGABYTE, ShardConfig, SourceConfig
+from .examine_stage import Examination, ExaminePlan, plan_examination, run_examination
+from .exclusions import without_excluded
+from .finish import DatasetParts, PackedShard, finish, tables_about_items
+from .order import PlanOptions, plan_shards, tar_size
+from .output import ShardOutput, amount, check_space
+from .sources import has_card, resolve, source_name
+from .work import (
     WorkFolder,
     begin_packing,
     build_key,
@@ -42,10 +42,10 @@ from hgld.pipelines.shards.work import (
     remove_work,
     work_path,
 )
-from hgld.pipelines.stage import Progress, key_of, plain, read_facts, sha256_of
+from ..stage import Progress, key_of, plain, read_facts, sha256_of
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.cards import DataCard
+    from .cards import DataCard
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 import polars as pl
 
 from hgld.errors import ConfigError, TableError, some
-from hgld.pipelines.csv_rows import CsvText
-from hgld.pipelines.hierarchy.names.name_classes import match_key
-from hgld.pipelines.shards.catalog import Catalog, check_level_names
+from ..csv_rows import CsvText
+from ..hierarchy.names.name_classes import match_key
+from .catalog import Catalog, check_level_names
 
 LABELS = "labels.csv"
 _BESIDE_LEVELS = ("id", "name")

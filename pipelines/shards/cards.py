@@ -13,9 +13,9 @@ import yaml
 from hgld.data_cards import card_path
 from hgld.errors import ConfigError, SchemaError
 from hgld.evaluation.protocol_kinds import PROTOCOLS
-from hgld.pipelines.card import escape_markdown, read_card
-from hgld.pipelines.shards.croissant import own_licence
-from hgld.pipelines.shards.sources import card_name
+from ..card import escape_markdown, read_card
+from .croissant import own_licence
+from .sources import card_name
 
 if TYPE_CHECKING:
     from hgld.data.format import Manifest, SplitFacts

@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import ConfigError
-from hgld.pipelines.shards.catalog import TRAIN, Catalog
+from .catalog import TRAIN, Catalog
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from .config import SourceConfig
 
 VAL = "val"
 

@@ -13,7 +13,7 @@ from hgld.data.format import BOX, HIERARCHY, IMAGE_SUFFIXES, INDEX, Manifest
 from hgld.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.cards import DataCard
+    from .cards import DataCard
 
 _CROISSANT = "http://mlcommons.org/croissant/1.1"
 _JSON_TYPE = {"examples": "cr:examples", "data": "cr:data"}
@@ -70,7 +70,7 @@ def own_licence(manifest: Manifest) -> str:
 
 def facts_of_known(manifest: Manifest) -> dict[str, str]:
     """Return :func:`card_facts` of a dataset, from hgld's card of that name where there is one."""
-    from hgld.pipelines.shards.cards import load_card
+    from .cards import load_card
 
     try:
         return card_facts(load_card(manifest.name), manifest)

@@ -13,10 +13,10 @@ from hgld.data.index import TABLES
 from hgld.data.tar import walk_members
 from hgld.errors import ConfigError, InputError, some
 from hgld.files import write_atomic
-from hgld.pipelines.executor import run_units
-from hgld.pipelines.shards.catalog import Catalog, Container
-from hgld.pipelines.shards.config import MEGABYTE, ShardConfig
-from hgld.pipelines.shards.examine import (
+from ..executor import run_units
+from .catalog import Catalog, Container
+from .config import MEGABYTE, ShardConfig
+from .examine import (
     EXAMINED,
     SPOOL,
     VERSION,
@@ -28,9 +28,9 @@ from hgld.pipelines.shards.examine import (
     expected_md5,
     stat_files,
 )
-from hgld.pipelines.shards.output import amount
-from hgld.pipelines.shards.pack import LOOSE
-from hgld.pipelines.stage import Progress, key_of, read_facts
+from .output import amount
+from .pack import LOOSE
+from ..stage import Progress, key_of, read_facts
 
 FILES_PER_UNIT = 2_000
 _SAMPLED_MEMBERS = 200

@@ -7,8 +7,8 @@ import polars as pl
 
 from hgld.data.format import short
 from hgld.errors import TableError, some
-from hgld.pipelines.csv_rows import CsvText
-from hgld.pipelines.shards.catalog import Catalog
+from ..csv_rows import CsvText
+from .catalog import Catalog
 
 KEY, REASON = "key", "reason"
 EXCLUDED = "excluded"

@@ -10,14 +10,14 @@ import polars as pl
 from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, JUDGEMENTS, LISTS, MANIFEST, REJECTED
 from hgld.data.index import FileFacts, Manifest, ShardFacts, split_facts, write_index
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.shards.cards import dataset_card
-from hgld.pipelines.shards.catalog import Catalog
-from hgld.pipelines.shards.croissant import card_facts, croissant
-from hgld.pipelines.shards.output import ShardOutput
-from hgld.pipelines.stage import sha256_of, write_json
+from .cards import dataset_card
+from .catalog import Catalog
+from .croissant import card_facts, croissant
+from .output import ShardOutput
+from ..stage import sha256_of, write_json
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.cards import DataCard
+    from .cards import DataCard
 
 ABOUT_ITEMS = {LISTS: ("key",), JUDGEMENTS: ("query", "item")}  # tables that name items, and their columns of keys
 

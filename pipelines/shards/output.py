@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hgld.errors import ConfigError, MissingResourceError, StorageError, takes_extra
+from hgld.errors import ConfigError, MissingResourceError, StorageError, optional_dependency
 from hgld.files import PART, aside_of, existing_parent, put_in_place, sync
 
 _ATOMIC_UPLOADS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "oss", "r2", "hf"}
@@ -141,16 +141,14 @@ class ShardOutput:
 
 
 def _open_file_system(root: str) -> tuple[Any, str]:
-    with takes_extra("url", f"writing to {root}"):
-        import fsspec
+    import fsspec
 
     if "::" in root:
         raise ConfigError(
             f"{root}: chained URLs cannot be written to; expected one scheme, for instance s3://bucket/name."
         )
     try:
-        with takes_extra("url", f"writing to {root}"):
-            file_system, path = fsspec.core.url_to_fs(root)
+        file_system, path = fsspec.core.url_to_fs(root)
     except ImportError as error:
         raise MissingResourceError(f"{root}: {error}") from error
     except ValueError as error:

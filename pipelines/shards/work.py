@@ -23,15 +23,15 @@ import hgld
 from hgld.data.format import MANIFEST, MAX_MANIFEST_BYTES, Manifest
 from hgld.errors import ConfigError, quoted
 from hgld.files import file_lock, sync, write_atomic
-from hgld.pipelines.hierarchy.config import key_fields
-from hgld.pipelines.shards import examine, pack
-from hgld.pipelines.shards.catalog import Catalog
-from hgld.pipelines.shards.config import ShardConfig, SourceConfig
-from hgld.pipelines.shards.output import ShardOutput
-from hgld.pipelines.stage import json_text, key_of, plain, sha256_of
+from ..hierarchy.config import key_fields
+from . import examine, pack
+from .catalog import Catalog
+from .config import ShardConfig, SourceConfig
+from .output import ShardOutput
+from ..stage import json_text, key_of, plain, sha256_of
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.cards import DataCard
+    from .cards import DataCard
 
 
 VERSION = 1  # raise it when the same images give another order of shards, or other tables

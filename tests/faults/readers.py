@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 import hgld
 from hgld import Hierarchy
-from hgld.answers import Calibration
+from hgld.prediction import Calibration
 from hgld.data.dataset import open_dataset
 from hgld.data.decode import decode_batch
 from hgld.data.format import parse_item_json
@@ -313,8 +313,8 @@ def _calibration(folder: Path) -> None:
 @reader(
     "calibration",
     _calibration,
-    "hgld/answers/calibration.py:Calibration.load",
-    "hgld/answers/risk.py:LevelRisk.parse",
+    "hgld/prediction/calibration.py:Calibration.load",
+    "hgld/prediction/risk.py:LevelRisk.parse",
 )
 def _(folder: Path) -> None:
     found = Calibration.load(folder / "calibration.json")

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hgld
-from hgld.answers import Calibration, calibrate, predict
-from hgld.answers.calibration import Cases, LevelScaling, marks_of
-from hgld.answers.risk import calibration_error, level_risk, risk_coverage
-from hgld.answers.votes import complete_labels, count_votes
+from hgld.prediction import Calibration, calibrate, predict
+from hgld.prediction.calibration import Cases, LevelScaling, marks_of
+from hgld.prediction.risk import calibration_error, level_risk, risk_coverage
+from hgld.prediction.votes import complete_labels, count_votes
 from hgld.errors import ConfigError, HierarchyError, InputError, SchemaError
 from tests import reference
 

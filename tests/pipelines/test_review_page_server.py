@@ -12,7 +12,7 @@ import requests
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from hgld.cli.hierarchy_verbs import review_command
+from hgld.cli.hierarchy_commands import review_command
 from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.review.decisions.decision_files import append_decision, read_decisions
 from hgld.pipelines.hierarchy.review.decisions.decisions import Move

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hgld import open_dataset
-from hgld.answers import Calibration
+from hgld.prediction import Calibration
 from hgld.cli import main
 from hgld.errors import ConfigError
 from hgld.training.models.networks import Network, embed_texts

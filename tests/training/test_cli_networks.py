@@ -9,7 +9,7 @@ import torch
 
 from hgld import open_dataset
 from hgld.cli import main
-from hgld.cli.measure_verbs import _named
+from hgld.cli.measure_commands import _named
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.models.networks import Network
 from hgld.training.models.small_net import SmallNet

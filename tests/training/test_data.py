@@ -38,9 +38,9 @@ def test_the_parts_of_processes_in_order_are_the_batch_of_one(stream, data):
     assert same_batches(joined(parts), alone)
 
 
-@pytest.mark.parametrize(("processes", "way_out"), [(5, "--batch-size 20 or less"), (16, "fewer processes")])
-def test_a_batch_of_more_classes_than_there_are_is_refused_with_one_that_fits(processes, way_out, data):
-    with pytest.raises(ConfigError, match=f"needs 40 classes, and split 'train' of .* has 12. Take {way_out}"):
+@pytest.mark.parametrize(("processes", "hint"), [(5, "--batch-size 20 or less"), (16, "fewer processes")])
+def test_a_batch_of_more_classes_than_there_are_is_refused_with_one_that_fits(processes, hint, data):
+    with pytest.raises(ConfigError, match=f"needs 40 classes, and split 'train' of .* has 12. Take {hint}"):
         TrainingData(options(batch_size=80, images_per_class=2), data, Processes(0, processes, CPU))
     fitting = options(batch_size=20, images_per_class=2)
     assert TrainingData(fitting, data, Processes(0, 5, CPU)).steps_per_epoch

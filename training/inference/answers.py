@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from hgld.answers.calibration import CALIBRATION, NEIGHBORS, UNKNOWN, Calibration, Cases, calibrate
-from hgld.answers.predict import BOUND
+from hgld.prediction.calibration import CALIBRATION, NEIGHBORS, UNKNOWN, Calibration, Cases, calibrate
+from hgld.prediction.predict import BOUND
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.protocols.benchmark import filled_splits, open_searched
-from hgld.training.inference.embedder import Embedded, Embedder
-from hgld.training.inference.search_index import embedding_facts
+from .embedder import Embedded, Embedder
+from .search_index import embedding_facts
 
 _MOST_CLASSES = 20  # named in an error
 

@@ -21,12 +21,12 @@ from hgld.evaluation.postprocess import Whitening
 from hgld.files import write_atomic
 from hgld.hierarchy import Hierarchy
 from hgld.losses.registry import entry_of
-from hgld.training.checkpoint import read_tensors
-from hgld.training.config import LossConfig, TrainConfig, read_json_object
-from hgld.training.config_checks import has_classifier
-from hgld.training.criterion import level_number
-from hgld.training.models.embedding_model import EmbeddingModel
-from hgld.training.models.heads import check_synsets, library_head
+from ..checkpoint import read_tensors
+from ..config import LossConfig, TrainConfig, read_json_object
+from ..config_checks import has_classifier
+from ..criterion import level_number
+from ..models.embedding_model import EmbeddingModel
+from ..models.heads import check_synsets, library_head
 
 SCHEMA_VERSION = 1
 CLASSES = "classes.json"

@@ -21,20 +21,20 @@ from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, quoted
 from hgld.evaluation.evaluate import Progress
 from hgld.hub import fetched, is_address
-from hgld.training.batches import evaluation_view
-from hgld.training.checkpoint import find_checkpoint, read_state, read_tensors, selection_of
-from hgld.training.config import CONFIG, TrainConfig, read_config
-from hgld.training.inference.classification import (
+from ..batches import evaluation_view
+from ..checkpoint import find_checkpoint, read_state, read_tensors, selection_of
+from ..config import CONFIG, TrainConfig, read_config
+from .classification import (
     Classifier,
     network_classifier,
     read_classifier,
     require_classifier,
 )
-from hgld.training.inference.embedding import Amp, Decoder, embed, embed_encoded
-from hgld.training.inference.resolution import choose_gem_p, set_gem_p, tune_gem_p
-from hgld.training.models.backbones import build_model
-from hgld.training.models.embedding_model import EmbeddingModel
-from hgld.training.models.networks import Network, RawPixels, build_network, embed_texts
+from .embedding import Amp, Decoder, embed, embed_encoded
+from .resolution import choose_gem_p, set_gem_p, tune_gem_p
+from ..models.backbones import build_model
+from ..models.embedding_model import EmbeddingModel
+from ..models.networks import Network, RawPixels, build_network, embed_texts
 
 _MOST_BYTES = 1 << 28
 _MOST_AT_ONCE = 256

@@ -17,9 +17,9 @@ from hgld.distributed import from_main
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress
 from hgld.files import write_atomic
-from hgld.training.inference.embedder import Embedder
-from hgld.training.inference.embedding import faults_file, labels_file, write_embeddings, write_together
-from hgld.training.inference.search_index import embedding_facts
+from .embedder import Embedder
+from .embedding import faults_file, labels_file, write_embeddings, write_together
+from .search_index import embedding_facts
 
 _ROWS_AT_ONCE = 1 << 16
 

@@ -15,15 +15,15 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, StorageError, takes_extra
+from hgld.errors import ConfigError, StorageError, optional_dependency
 from hgld.evaluation.postprocess import Whitening
 from hgld.files import aside_of, file_lock, lock_of, put_in_place
-from hgld.training.batches import square_view
-from hgld.training.checkpoint import find_checkpoint, selection_of
-from hgld.training.config import TrainConfig
-from hgld.training.inference.classification import WhitenedHead, read_classifier, require_classifier
-from hgld.training.inference.embedder import load_model
-from hgld.training.models.embedding_model import EmbeddingModel
+from ..batches import square_view
+from ..checkpoint import find_checkpoint, selection_of
+from ..config import TrainConfig
+from .classification import WhitenedHead, read_classifier, require_classifier
+from .embedder import load_model
+from ..models.embedding_model import EmbeddingModel
 
 SCHEMA_VERSION = 1
 Format = Literal["torchscript", "onnx"]
@@ -115,7 +115,7 @@ def export_model(
     if format not in writers:
         raise ConfigError(f"format is {format!r}; expected {' or '.join(get_args(Format))}.")
     if format == "onnx":
-        with takes_extra("onnx", "format onnx", "Or take format torchscript."):
+        with optional_dependency("onnx", "format onnx", "Or take format torchscript."):
             for name in _ONNX_PACKAGES:
                 import_module(name)
     found = find_checkpoint(place, which)

@@ -7,9 +7,9 @@ from typing import Any
 import polars as pl
 
 from hgld.hub import Contents, model_card, repository
-from hgld.training.checkpoint import STATE, find_checkpoint, read_state, selection_of
-from hgld.training.config import CONFIG, read_config
-from hgld.training.log import EVALUATIONS
+from ..checkpoint import STATE, find_checkpoint, read_state, selection_of
+from ..config import CONFIG, read_config
+from ..log import EVALUATIONS
 
 
 def run_contents(run: Path, address: str) -> Contents:

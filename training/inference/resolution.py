@@ -22,11 +22,11 @@ from hgld.data.loader import Loader
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, DivergenceError, InputError
 from hgld.samplers import BatchSampler, RepeatedAugmentation
-from hgld.training.batches import train_view
-from hgld.training.config import ImagesConfig
-from hgld.training.inference.classification import Classifier
-from hgld.training.inference.embedding import Amp, autocast, evaluating
-from hgld.training.models.embedding_model import EmbeddingModel, GeM, prepare_images
+from ..batches import train_view
+from ..config import ImagesConfig
+from .classification import Classifier
+from .embedding import Amp, autocast, evaluating
+from ..models.embedding_model import EmbeddingModel, GeM, prepare_images
 
 _ROWS = 1024  # queries at a time
 _IMAGES, _VIEWS = 2000, 5  # as the paper

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from hgld.answers.predict import answers_of, known_within
+from hgld.prediction.predict import answers_of, known_within
 from hgld.data.dataset import ShardDataset
 from hgld.data.decode import decode_with_pillow
 from hgld.data.images import turn_of, turned
@@ -25,10 +25,10 @@ from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.files import write_atomic
 from hgld.html_page import data_uri
-from hgld.training.inference.answers import NO_ANSWERS, Asking
-from hgld.training.inference.embedder import Embedder, read_images
-from hgld.training.inference.embedding import faults_file, labels_file
-from hgld.training.inference.search_index import KeptIndex
+from .answers import NO_ANSWERS, Asking
+from .embedder import Embedder, read_images
+from .embedding import faults_file, labels_file
+from .search_index import KeptIndex
 
 SHORTLIST = 200
 _COMPARED = 8  # items of kept embeddings that are embedded again

@@ -23,11 +23,11 @@ from torch import Tensor
 
 from hgld.data.dataset import ShardDataset
 from hgld.data.format import SEARCH
-from hgld.errors import ConfigError, InputError, StorageError, quoted, takes_extra
+from hgld.errors import ConfigError, InputError, StorageError, quoted, optional_dependency
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.files import aside_of, write_folder
-from hgld.training.config import read_json_object
-from hgld.training.inference.embedder import Embedder
+from ..config import read_json_object
+from .embedder import Embedder
 
 IndexKind = Literal["ivf", "hnsw"]
 
@@ -179,7 +179,7 @@ def faiss() -> Any:
     Raises:
         MissingExtraError: it is not installed.
     """
-    with takes_extra("faiss", "an index", "Without an index the search is exact."):
+    with optional_dependency("faiss", "an index", "Without an index the search is exact."):
         return import_module("faiss")
 
 

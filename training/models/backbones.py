@@ -10,12 +10,12 @@ from importlib import import_module
 
 from torch import Tensor
 
-from hgld.errors import ConfigError, takes_extra
+from hgld.errors import ConfigError, optional_dependency
 from hgld.plugins import Plugins
-from hgld.training.config import ModelConfig
-from hgld.training.models.backbone import Backbone, BackboneOptions
-from hgld.training.models.embedding_model import EmbeddingModel, build_pooling
-from hgld.training.models.pca import init_projection_pca
+from ..config import ModelConfig
+from .backbone import Backbone, BackboneOptions
+from .embedding_model import EmbeddingModel, build_pooling
+from .pca import init_projection_pca
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,6 @@ def build_backbone(spec: str, options: BackboneOptions) -> Backbone:
         raise ConfigError(f"backbone is {spec!r}; expected {', '.join(first)} or {last}.")
     PLUGINS.refuse_namesakes(library)
     module, _, function = entry.place.partition(":")
-    with takes_extra(entry.extra, f"backbone {spec}"):
+    with optional_dependency(entry.extra, f"backbone {spec}"):
         make = getattr(import_module(module), function)
     return make(*([name] if colon else []), options)

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, takes_extra
-from hgld.training.models.backbone import FETCH_FAULTS, no_weights
-from hgld.training.models.embedding_model import EmbeddingModel
-from hgld.training.models.weights import load_into, read_weights, weights_file
+from hgld.errors import ConfigError, optional_dependency
+from .backbone import FETCH_FAULTS, no_weights
+from .embedding_model import EmbeddingModel
+from .weights import load_into, read_weights, weights_file
 
 _TOLERANCE = 1e-3  # of scores, of the largest one
 _SYNSET = re.compile(r"n[0-9]{8}\Z")
@@ -46,7 +46,7 @@ def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_siz
         )
     if not (isinstance(model.norm, nn.Identity) and isinstance(model.projection, nn.Identity)):
         raise ConfigError("a network's own classifier reads its features; take --dim 0 and --no-layer-norm.")
-    with takes_extra(library, f"backbone {spec}"):
+    with optional_dependency(library, f"backbone {spec}"):
         whole = (_torchvision_network if library == "torchvision" else _timm_network)(name, pretrained).eval()
     linear = [module for module in whole.modules() if isinstance(module, nn.Linear)]
     head = linear[-1] if linear else None

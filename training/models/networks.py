@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from hgld.data.views import TestView
-from hgld.errors import ConfigError, takes_extra
-from hgld.training.models.backbone import Backbone, BackboneOptions
-from hgld.training.models.backbones import build_backbone
-from hgld.training.models.embedding_model import AveragePool, EmbeddingModel, build_pooling
+from hgld.errors import ConfigError, optional_dependency
+from .backbone import Backbone, BackboneOptions
+from .backbones import build_backbone
+from .embedding_model import AveragePool, EmbeddingModel, build_pooling
 
 _SEED = 0  # of weights that are drawn
 
@@ -89,8 +89,7 @@ def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:
             f"--text: {network.name} pooled by {network.pooling} has images in another space than texts. Leave "
             "--pooling out."
         )
-    with takes_extra("clip", network.name):
-        from hgld.training.models.open_clip_backbones import open_clip_texts
+    from .open_clip_backbones import open_clip_texts
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
         return open_clip_texts(name, network.weights, texts)

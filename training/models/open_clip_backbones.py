@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hgld.data.views import Geometry, TestView
 from hgld.errors import ConfigError, InputError
-from hgld.training.models.backbone import (
+from .backbone import (
     FETCH_FAULTS,
     Backbone,
     BackboneOptions,
@@ -23,7 +23,7 @@ from hgld.training.models.backbone import (
     quiet_libraries,
     require_size,
 )
-from hgld.training.models.weights import load_into, read_weights, weights_file
+from .weights import load_into, read_weights, weights_file
 
 _CACHE = "Hugging Face's cache (HF_HOME)"
 _VISUAL = "visual."  # prefix of the image tower's weights in a whole CLIP model

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
-from hgld.training.models.embedding_model import EmbeddingModel
+from .embedding_model import EmbeddingModel
 
 
 def principal_components(features: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, relu
 
 from hgld.errors import ConfigError
-from hgld.training.models.backbone import Backbone, BackboneOptions, recompute_stages
-from hgld.training.models.weights import load_into, read_weights, weights_file
+from .backbone import Backbone, BackboneOptions, recompute_stages
+from .weights import load_into, read_weights, weights_file
 
 
 class SmallNet(nn.Module):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from hgld.data.views import Geometry, TestView
 from hgld.errors import ConfigError
-from hgld.training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, quiet_libraries
-from hgld.training.models.weights import load_into, read_weights, weights_file
+from .backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, quiet_libraries
+from .weights import load_into, read_weights, weights_file
 
 
 class TimmNet(nn.Module):

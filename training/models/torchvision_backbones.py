@@ -12,7 +12,7 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 
 from hgld.data.views import TestView
 from hgld.errors import ConfigError
-from hgld.training.models.backbone import (
+from .backbone import (
     FETCH_FAULTS,
     Backbone,
     BackboneOptions,
@@ -20,7 +20,7 @@ from hgld.training.models.backbone import (
     recompute_stages,
     require_size,
 )
-from hgld.training.models.weights import load_into, read_weights, weights_file
+from .weights import load_into, read_weights, weights_file
 
 _SIDE = 64  # pixels of the image with which the channels of the map are counted
 _FAMILIES = (  # models with a feature map or a class token

@@ -8,9 +8,9 @@ import difflib
 from importlib.metadata import entry_points
 
 from hgld.errors import ConfigError
-from hgld.training.config import TrainConfig
-from hgld.training.recipes.recipe import Recipe
-from hgld.training.recipes.table import FAMILIES
+from ..config import TrainConfig
+from .recipe import Recipe
+from .table import FAMILIES
 
 ENTRY_POINTS = "hgld.recipes"
 """Group of entry points by which other packages add recipes; each is an iterable of :class:`Recipe`."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hgld.published.results import PublishedValue
-from hgld.training.config import TrainConfig, is_validation, with_fields
-from hgld.training.recipes.published import Published
+from ..config import TrainConfig, is_validation, with_fields
+from .published import Published
 
 NOT_CONFIRMED = "not confirmed"
 _CHOICE = (

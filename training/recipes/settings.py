@@ -7,8 +7,8 @@ dataset have in common stand here, those that a loss changes stand in ``table``.
 from dataclasses import replace
 from typing import Any
 
-from hgld.training.config import TrainConfig, with_fields
-from hgld.training.recipes.recipe import Setting
+from ..config import TrainConfig, with_fields
+from .recipe import Setting
 
 # HAPPIER's papers: `suprank/config` of elias-ramzi/SupRank (99041e8) and `happier/config` of elias-ramzi/HAPPIER, with
 # the commands of their READMEs: `optimizer/{sop,inat,cub,dyml,dyml_product}.yaml`, `dataset/*.yaml`, `model/*.yaml`,

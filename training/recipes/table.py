@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hgld.losses.registry import options_of
-from hgld.training.config import TrainConfig, with_fields
-from hgld.training.config_checks import READERS
-from hgld.training.recipes import settings as on
-from hgld.training.recipes.published import published_of
-from hgld.training.recipes.recipe import Recipe, Setting
+from ..config import TrainConfig, with_fields
+from ..config_checks import READERS
+from . import settings as on
+from .published import published_of
+from .recipe import Recipe, Setting
 
 _PAIR, _PROXY = ({"loss": "ROADMAP", "decomposability": second} for second in ("pair", "proxy"))
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import polars as pl
 
 from hgld.errors import ConfigError, TableError, quoted
-from hgld.pipelines.hierarchy.comparison.label_tables import (
+from .label_tables import (
     FILE,
     IDS,
     LANDMARK,
@@ -24,14 +24,14 @@ from hgld.pipelines.hierarchy.comparison.label_tables import (
     LabelTable,
     split_of,
 )
-from hgld.pipelines.hierarchy.comparison.measures import (
+from .measures import (
     AncestorAgreement,
     Partitions,
     ancestor_agreement,
     dendrogram_purity,
     partitions,
 )
-from hgld.pipelines.hierarchy.review.decisions.agreement import cohens_kappa
+from ..review.decisions.agreement import cohens_kappa
 
 KEY = "__key"
 PairedBy = Literal["asked", "name", "name and order", "order"]

@@ -10,7 +10,7 @@ import polars as pl
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import TableError, excerpt, quoted
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.csv_rows import CsvText
+from ...csv_rows import CsvText
 
 IDS = ("landmark_id", "id", "key", "path")
 """Columns that tell items apart, the first of them that both tables have is taken; else it is the name."""

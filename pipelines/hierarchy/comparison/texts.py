@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hgld.pipelines.hierarchy.comparison.compare import Cell, Comparison, GroupMatch, LevelComparison
+from .compare import Cell, Comparison, GroupMatch, LevelComparison
 
 CONFUSIONS = 10
 _LONGEST = 44

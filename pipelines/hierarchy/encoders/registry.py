@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hgld.errors import ConfigError, takes_extra
-from hgld.pipelines.hierarchy.names.languages import EVERY, English
-from hgld.pipelines.stage import Progress, silent
+from hgld.errors import ConfigError, optional_dependency
+from ..names.languages import EVERY, English
+from ...stage import Progress, silent
 from hgld.plugins import Plugins
 
 
@@ -156,7 +156,7 @@ def _class_of(spec: str) -> Callable[..., Any]:
         )
     PLUGINS.refuse_namesakes(kind)
     module, _, name = entry.place.partition(":")
-    with takes_extra(entry.extra, f"--encoder {spec}", _WAY_OUT):
+    with optional_dependency(entry.extra, f"--encoder {spec}", _WAY_OUT):
         return getattr(import_module(module), name)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from hgld.errors import ConfigError, MissingResourceError, excerpt, quoted, takes_extra
-from hgld.pipelines.hierarchy.encoders.prompts import choose_device, fill, fingerprint, mean_of_prompts
-from hgld.pipelines.stage import Progress, silent
+from hgld.errors import ConfigError, MissingResourceError, excerpt, quoted, optional_dependency
+from .prompts import choose_device, fill, fingerprint, mean_of_prompts
+from ...stage import Progress, silent
 
 VERSION = 1
 TEMPLATES = ("{}",)
@@ -68,7 +68,7 @@ class SbertEncoder:
     @cached_property
     def _model(self) -> Any:
         try:
-            with takes_extra("sbert", f"--encoder {self.name}", _WAY_OUT):
+            with optional_dependency("sbert", f"--encoder {self.name}", _WAY_OUT):
                 package = import_module("sentence_transformers")
             return package.SentenceTransformer(
                 str(self._folder), device=str(self._device), local_files_only=True, trust_remote_code=False

@@ -8,12 +8,12 @@ import numpy as np
 from PIL import Image
 
 from hgld.errors import ConfigError, ImageError
-from hgld.pipelines.hierarchy.groups.kmeans import unit
-from hgld.pipelines.hierarchy.landmark_images import IMAGES_A_LANDMARK, ImagePlace, read_image
-from hgld.pipelines.stage import Progress
+from ..groups.kmeans import unit
+from ..landmark_images import IMAGES_A_LANDMARK, ImagePlace, read_image
+from ...stage import Progress
 
 if TYPE_CHECKING:  # the review page finds images without open_clip
-    from hgld.pipelines.hierarchy.encoders.clip import ClipEncoder
+    from ..encoders.clip import ClipEncoder
 
 _BATCH = 64
 

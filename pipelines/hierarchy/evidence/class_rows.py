@@ -12,8 +12,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.decomposition import TruncatedSVD
 
-from hgld.pipelines.hierarchy.groups.kmeans import unit
-from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
+from ..groups.kmeans import unit
+from ..names.class_graph import ClassGraph
 
 AXES = 128
 

@@ -16,7 +16,7 @@ import polars as pl
 
 from hgld.data.tables import NUMPY_FAULTS, POLARS_FAULTS
 from hgld.errors import TableError, excerpt, quoted
-from hgld.pipelines.hierarchy.groups.kmeans import unit
+from ..groups.kmeans import unit
 
 KEYS = ("name", "id", "key")
 ROWS = "embedding"

@@ -20,16 +20,16 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from hgld.errors import ConfigError, TableError, excerpt
-from hgld.pipelines.hierarchy.config import ClusterConfig, EmbedConfig, EvidenceConfig, key_fields
-from hgld.pipelines.hierarchy.encoders.at_hand import clip_at_hand
-from hgld.pipelines.hierarchy.encoders.registry import JOINED, Encoder, entry_of, make_encoder
-from hgld.pipelines.hierarchy.evidence.class_rows import class_rows
-from hgld.pipelines.hierarchy.evidence.class_table import read_class_table, table_files
-from hgld.pipelines.hierarchy.evidence.embed import EmbeddingCache, default_folder, embed_names, read_embeddings
-from hgld.pipelines.hierarchy.evidence.evidence import Block, Evidence, weigh
-from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
-from hgld.pipelines.hierarchy.names.languages import read_english
-from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_json
+from ..config import ClusterConfig, EmbedConfig, EvidenceConfig, key_fields
+from ..encoders.at_hand import clip_at_hand
+from ..encoders.registry import JOINED, Encoder, entry_of, make_encoder
+from .class_rows import class_rows
+from .class_table import read_class_table, table_files
+from .embed import EmbeddingCache, default_folder, embed_names, read_embeddings
+from .evidence import Block, Evidence, weigh
+from ..names.class_graph import ClassGraph
+from ..names.languages import read_english
+from ...stage import Progress, StageResult, StageRun, run_stage, write_json
 
 VERSION = 1
 TEXT, WORDING, DESCRIPTIONS, CLASSES, IMAGES, TABLE = KINDS = (
@@ -271,7 +271,7 @@ class _Maker:
         return class_rows(graph, [ids or () for ids in self._names["class_ids"].to_list()])
 
     def _images(self, progress: Progress) -> np.ndarray:
-        from hgld.pipelines.hierarchy.evidence.class_images import image_rows
+        from .class_images import image_rows
 
         encoder = self._encoder(self._image_encoder)
         rows, left_out = image_rows(self._image_places(), encoder, progress)  # pyright: ignore[reportArgumentType]
@@ -316,7 +316,7 @@ class _Maker:
         return keys | {raw: place[name] for raw, name in spelt if raw and name in place} | place
 
     def _image_places(self):
-        from hgld.pipelines.hierarchy.evidence.class_images import image_places
+        from .class_images import image_places
 
         assert self._folder is not None
         return image_places([paths or [] for paths in self._names["images"].to_list()], self._folder)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hgld.pipelines.hierarchy.groups.kmeans import leading_axes, unit
+from ..groups.kmeans import leading_axes, unit
 
 BLOCK = 1024  # rows at a time: 200 MB of cosines beside 50,000 others
 DIRECT = 10_000  # up to here all axes count; beyond, the 64 leading ones find the neighbours

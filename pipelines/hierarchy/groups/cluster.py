@@ -10,16 +10,16 @@ from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
 from hgld.errors import TableError
-from hgld.pipelines.hierarchy.config import ClusterConfig, key_fields
-from hgld.pipelines.hierarchy.evidence.embed import read_embeddings
-from hgld.pipelines.hierarchy.evidence.evidence_stage import read_evidence
-from hgld.pipelines.hierarchy.groups.clustering import Clustering, check_options, cluster_names
-from hgld.pipelines.hierarchy.groups.doubt import DOUBTFUL, wrong_probabilities
-from hgld.pipelines.hierarchy.groups.group_count import NOTHING_TO_CHOOSE, StabilityCurve
-from hgld.pipelines.hierarchy.groups.group_names import Member, propose_labels
-from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
-from hgld.pipelines.hierarchy.names.clean import NameRules
-from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
+from ..config import ClusterConfig, key_fields
+from ..evidence.embed import read_embeddings
+from ..evidence.evidence_stage import read_evidence
+from .clustering import Clustering, check_options, cluster_names
+from .doubt import DOUBTFUL, wrong_probabilities
+from .group_count import NOTHING_TO_CHOOSE, StabilityCurve
+from .group_names import Member, propose_labels
+from ..names.class_graph import ClassGraph
+from ..names.clean import NameRules
+from ...stage import Progress, StageResult, StageRun, run_stage
 
 # -- the map of names: a picture for people, from which nothing is computed ----------------------------------------
 

@@ -27,11 +27,11 @@ from scipy.sparse.linalg import eigsh
 from threadpoolctl import threadpool_limits
 
 from hgld.errors import ConfigError
-from hgld.pipelines.hierarchy.config import ClusterConfig
-from hgld.pipelines.hierarchy.groups.group_count import StabilityCurve, stability_curve
-from hgld.pipelines.hierarchy.groups.kmeans import Curve, k_curve, settle, spherical_kmeans, sums, unit
-from hgld.pipelines.hierarchy.groups.ward_tree import ward
-from hgld.pipelines.stage import Progress, silent
+from ..config import ClusterConfig
+from .group_count import StabilityCurve, stability_curve
+from .kmeans import Curve, k_curve, settle, spherical_kmeans, sums, unit
+from .ward_tree import ward
+from ...stage import Progress, silent
 
 
 class Division:

@@ -37,8 +37,8 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from threadpoolctl import threadpool_limits
 
-from hgld.pipelines.hierarchy.encoders.head_noun import head_noun
-from hgld.pipelines.hierarchy.groups.kmeans import sums, unit
+from ..encoders.head_noun import head_noun
+from .kmeans import sums, unit
 
 MODEL = Path(__file__).with_name("doubt.yaml")
 DOUBTFUL = 0.5  # a placement is doubtful where it is more likely wrong than right

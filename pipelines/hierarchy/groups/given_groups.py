@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hgld.errors import TableError, quoted
-from hgld.pipelines.hierarchy.names.clean import name_key
-from hgld.pipelines.hierarchy.names.name_tables import NAME, SHOWN, NameTable, check_lengths
+from ..names.clean import name_key
+from ..names.name_tables import NAME, SHOWN, NameTable, check_lengths
 
 NONE = "none of these"
 COLUMNS = (NAME, "description", "parent", "seeds")

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
-from hgld.pipelines.hierarchy.encoders.head_noun import head_noun, plain_words
-from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
-from hgld.pipelines.hierarchy.names.clean import NameRules
-from hgld.pipelines.hierarchy.names.languages import common_words, script_of
+from ..encoders.head_noun import head_noun, plain_words
+from ..names.class_graph import ClassGraph
+from ..names.clean import NameRules
+from ..names.languages import common_words, script_of
 
 LEAST_SHARE = 0.5
 NEAR = 0.02

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 
-from hgld.pipelines.stage import Progress, silent
+from ...stage import Progress, silent
 
 MOST_ROUNDS = 100
 CURVE_RESTARTS = 2  # enough to compare numbers of clusters; the chosen one is run again with all restarts

@@ -9,9 +9,9 @@ is tried, and the one is taken whose groups are on average nearest to their own 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from hgld.pipelines.hierarchy.groups.clustering import margins
-from hgld.pipelines.hierarchy.groups.kmeans import sums, unit
-from hgld.pipelines.hierarchy.groups.ward_tree import ward_cuts
+from ..groups.clustering import margins
+from ..groups.kmeans import sums, unit
+from ..groups.ward_tree import ward_cuts
 
 _MOST_TRIED = 24
 _SELF_EVIDENT = 2  # so few groups stay as they are

@@ -21,9 +21,9 @@ import numpy as np
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
-from hgld.pipelines.hierarchy.encoders.registry import Encoder
-from hgld.pipelines.hierarchy.evidence.neighbours import neighbours
-from hgld.pipelines.hierarchy.groups.kmeans import unit
+from ..encoders.registry import Encoder
+from ..evidence.neighbours import neighbours
+from ..groups.kmeans import unit
 
 PROMPTS = ("{}", "a kind of {}", "this is {}")
 MARGIN = 0.2

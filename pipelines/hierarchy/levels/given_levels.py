@@ -11,14 +11,14 @@ from pathlib import Path
 import polars as pl
 
 from hgld.errors import ConfigError
-from hgld.pipelines.hierarchy.config import BuildConfig, TreeConfig
-from hgld.pipelines.hierarchy.evidence.embed import read_embeddings
-from hgld.pipelines.hierarchy.groups.cluster import name_map, write_map, write_no_curve
-from hgld.pipelines.hierarchy.levels.levels import LevelPlan, check_names
-from hgld.pipelines.hierarchy.levels.toplevel import Decision, level_table, with_decisions
-from hgld.pipelines.hierarchy.names.classes import read_items
-from hgld.pipelines.hierarchy.names.tree import classes_in_tree, group_labels, tree_levels
-from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
+from ..config import BuildConfig, TreeConfig
+from ..evidence.embed import read_embeddings
+from ..groups.cluster import name_map, write_map, write_no_curve
+from .levels import LevelPlan, check_names
+from .toplevel import Decision, level_table, with_decisions
+from ..names.classes import read_items
+from ..names.tree import classes_in_tree, group_labels, tree_levels
+from ...stage import Progress, StageResult, StageRun, run_stage
 from hgld.taxonomy.graph import Taxonomy
 from hgld.taxonomy.levels import EvenLevels
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from hgld.data.format import COLUMNS_BESIDE_LEVELS, check_levels
 from hgld.errors import ConfigError, InputError, quoted
-from hgld.pipelines.hierarchy.config import BuildConfig
-from hgld.pipelines.hierarchy.groups.given_groups import GivenGroups
+from ..config import BuildConfig
+from ..groups.given_groups import GivenGroups
 
 LANDMARK_LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 NATURAL, HUMAN_MADE = "natural", "human-made"

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
-from hgld.pipelines.hierarchy.names.name_classes import match_key
+from ..names.class_graph import ClassGraph
+from ..names.name_classes import match_key
 
 LEAST_LEAD = 1 / 3
 

@@ -31,18 +31,18 @@ import polars as pl
 import yaml
 
 from hgld.errors import ConfigError, TableError, some
-from hgld.pipelines.hierarchy.config import EmbedConfig, TopLevelConfig, key_fields
-from hgld.pipelines.hierarchy.encoders.registry import Encoder
-from hgld.pipelines.hierarchy.evidence.embed import encoder_of, read_embeddings
-from hgld.pipelines.hierarchy.groups.group_names import Member, Proposal, propose_labels
-from hgld.pipelines.hierarchy.groups.kmeans import sums, unit
-from hgld.pipelines.hierarchy.levels.coarser import coarsen
-from hgld.pipelines.hierarchy.levels.given_classes import MARGIN, class_shares, text_rows
-from hgld.pipelines.hierarchy.levels.levels import HUMAN_MADE, LANDMARKS, NATURAL, LevelPlan
-from hgld.pipelines.hierarchy.levels.named_tops import decide_by_classes, named_tops
-from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
-from hgld.pipelines.hierarchy.names.clean import NameRules
-from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, silent
+from ..config import EmbedConfig, TopLevelConfig, key_fields
+from ..encoders.registry import Encoder
+from ..evidence.embed import encoder_of, read_embeddings
+from ..groups.group_names import Member, Proposal, propose_labels
+from ..groups.kmeans import sums, unit
+from .coarser import coarsen
+from .given_classes import MARGIN, class_shares, text_rows
+from .levels import HUMAN_MADE, LANDMARKS, NATURAL, LevelPlan
+from .named_tops import decide_by_classes, named_tops
+from ..names.class_graph import ClassGraph
+from ..names.clean import NameRules
+from ...stage import Progress, StageResult, StageRun, run_stage, silent
 
 VERSION = (
     3  # 2: levels.parquet, tops by their names in the class graph; 3: classes by shares, coarser groups by meaning

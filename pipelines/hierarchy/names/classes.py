@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import TableError
-from hgld.pipelines.hierarchy.names.landmark_tables import (
+from .landmark_tables import (
     CLASSES,
     DROPPED,
     ITEMS,
@@ -26,11 +26,11 @@ from hgld.pipelines.hierarchy.names.landmark_tables import (
     scraped_table,
     write_scraped,
 )
-from hgld.pipelines.hierarchy.names.name_tables import NAME, SHOWN, NameTable, check_lengths
-from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
+from .name_tables import NAME, SHOWN, NameTable, check_lengths
+from ...stage import Progress, StageResult, StageRun, run_stage
 
 if TYPE_CHECKING:
-    from hgld.pipelines.hierarchy.names.name_classes import ClassFinder
+    from .name_classes import ClassFinder
 
 VERSION = 1
 SPLIT = "classes"

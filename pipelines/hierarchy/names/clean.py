@@ -17,11 +17,11 @@ import polars as pl
 import yaml
 
 from hgld.errors import InputError, SchemaError, TableError, excerpt, quoted
-from hgld.pipelines.hierarchy.config import CleanConfig, key_fields
-from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
-from hgld.pipelines.hierarchy.names.landmark_tables import ITEMS, with_item_columns
-from hgld.pipelines.hierarchy.names.languages import english_names
-from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped
+from ..config import CleanConfig, key_fields
+from .class_graph import ClassGraph
+from .landmark_tables import ITEMS, with_item_columns
+from .languages import english_names
+from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped
 
 RULES = Path(__file__).with_name("name_rules.yaml")
 SCHEMA_VERSION = 1

@@ -9,9 +9,9 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import TableError, quoted
-from hgld.pipelines.csv_rows import CsvText
-from hgld.pipelines.hierarchy.scrape.titles import category_title
-from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped
+from ...csv_rows import CsvText
+from ..scrape.titles import category_title
+from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped
 
 ID, CATEGORY, NAME = "landmark_id", "category", "supercategory"
 VERSION = 1  # of the stage "scrape": raise it when the same answers make other tables

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import polars as pl
 
 from hgld.errors import some
-from hgld.pipelines.hierarchy.names.classes import Item
-from hgld.pipelines.hierarchy.names.clean import name_key
+from .classes import Item
+from .clean import name_key
 
 MATCH_COLUMNS = pl.Schema(dict.fromkeys(("id", "name", "class_id", "how", "detail"), pl.String))
 SEVERAL = "several-meanings"

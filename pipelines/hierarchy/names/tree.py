@@ -12,10 +12,10 @@ import polars as pl
 
 from hgld.errors import ConfigError, HierarchyError
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.hierarchy.config import TreeConfig
-from hgld.pipelines.hierarchy.names.classes import Item
-from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES
-from hgld.pipelines.hierarchy.names.name_classes import (
+from ..config import TreeConfig
+from .classes import Item
+from .landmark_tables import CLASSES
+from .name_classes import (
     SEVERAL,
     NameClasses,
     match_key,

@@ -15,10 +15,10 @@ import polars as pl
 from markupsafe import Markup
 
 from hgld.html_page import page_templates
-from hgld.pipelines.card import PUBLISHED_GROUPS, write_card
-from hgld.pipelines.hierarchy.levels.levels import LANDMARK_LEVELS
-from hgld.pipelines.hierarchy.report import words
-from hgld.pipelines.hierarchy.report.pictures import (
+from ...card import PUBLISHED_GROUPS, write_card
+from ..levels.levels import LANDMARK_LEVELS
+from . import words
+from .pictures import (
     draw_curve,
     draw_map,
     draw_sizes,
@@ -27,7 +27,7 @@ from hgld.pipelines.hierarchy.report.pictures import (
     place_labels,
     save_png,
 )
-from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
+from ...stage import Progress, StageResult, StageRun, run_stage
 
 VERSION = 3  # 2: levels of any name, words explained; 3: what is still wrong
 REPORT = "report.html"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hgld.pipelines.hierarchy.review.decisions.decisions import Decision
+from .decisions.decisions import Decision
 
 LEAST_ACTIONS = 5
 _RECENT = 40  # actions: some minutes of work

@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from hgld.errors import ConfigError, InputError, ServiceError, takes_extra
+from hgld.errors import ConfigError, InputError, ServiceError, optional_dependency
 from hgld.files import write_atomic
-from hgld.pipelines.hierarchy.review.decisions.decision_files import file_header, format_decision
-from hgld.pipelines.hierarchy.review.decisions.decisions import Decision, Merge, Move, Rename, check_text
-from hgld.pipelines.hierarchy.review.tables import BuildTables
-from hgld.pipelines.stage import Progress, json_text, silent
+from .decisions.decision_files import file_header, format_decision
+from .decisions.decisions import Decision, Merge, Move, Rename, check_text
+from .tables import BuildTables
+from ...stage import Progress, json_text, silent
 
 if TYPE_CHECKING:
-    from hgld.pipelines.web import PoliteClient
+    from ...web import PoliteClient
 
 KEY_VARIABLE = "HGLD_PROPOSE_KEY"
 CACHE = "proposals"
@@ -155,7 +155,7 @@ class _Budget:
 
     def reserve(self, most: int) -> None:
         """Take as many tokens as a request can use; raise where there are not as many left."""
-        from hgld.pipelines.web import BudgetSpentError
+        from ...web import BudgetSpentError
 
         if self.used + most > self.tokens:
             raise BudgetSpentError
@@ -263,7 +263,7 @@ def _ask_all(
     progress: Progress,
 ) -> tuple[int, str]:
     """Ask the questions in their order; return how many were answered, and why the others were not."""
-    from hgld.pipelines.web import AnswerError, BudgetSpentError
+    from ...web import AnswerError, BudgetSpentError
 
     asked, failures, last = 0, 0, ""
     for done, question in enumerate(questions):
@@ -499,8 +499,7 @@ def _text(decisions: Sequence[Decision]) -> str:
 
 
 def _client(endpoint: str, requests: int, timeout: float, sleep: Callable[[float], None] | None) -> "PoliteClient":
-    with takes_extra("scrape", "--propose"):
-        from hgld.pipelines.web import PoliteClient
+    from ...web import PoliteClient
     options: dict[str, Any] = {} if sleep is None else {"sleep": sleep}
     limits: dict[str, Any] = {"timeout": timeout, "retries": _ATTEMPTS, "request_budget": requests}
     return PoliteClient((endpoint,), rate=_RATE, **limits, **options)
@@ -525,8 +524,7 @@ def _key() -> str:
 
 
 def _endpoint(url: str) -> str:
-    with takes_extra("scrape", "--propose"):
-        from hgld.addresses import is_http_address
+    from hgld.addresses import is_http_address
     if not is_http_address(url) or "@" in urlsplit(url).netloc or urlsplit(url).query or urlsplit(url).fragment:
         raise ConfigError(
             "--propose is no address of a server; expected its chat interface, as http://127.0.0.1:8080/v1 or "

@@ -14,15 +14,15 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import InputError, TableError, quoted
-from hgld.pipelines.hierarchy.config import ReviewConfig
-from hgld.pipelines.hierarchy.groups import doubt
-from hgld.pipelines.hierarchy.review.decisions.agreement import Conflict, Settlement, settle
-from hgld.pipelines.hierarchy.review.decisions.classes_above import LEVELS, classes_above
-from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
-from hgld.pipelines.hierarchy.review.decisions.decisions import Entry, Merge, New, Split
-from hgld.pipelines.hierarchy.review.decisions.grouping import Classes, GroupId, Grouping, Subject, Unmatched
-from hgld.pipelines.hierarchy.review.learning.proposals import Estimates, TaughtBy, taught
-from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
+from ..config import ReviewConfig
+from ..groups import doubt
+from .decisions.agreement import Conflict, Settlement, settle
+from .decisions.classes_above import LEVELS, classes_above
+from .decisions.decision_files import read_decisions
+from .decisions.decisions import Entry, Merge, New, Split
+from .decisions.grouping import Classes, GroupId, Grouping, Subject, Unmatched
+from .learning.proposals import Estimates, TaughtBy, taught
+from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
 
 VERSION = 5  # 3: items, levels, taught names; 4: probabilities of being wrong; 5: the page's, also without decisions
 _MOST_NOTES = 10

@@ -59,8 +59,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hgld.errors import ConfigError, HgldError, ImageError
-from hgld.pipelines.hierarchy.review.decisions.journal import StaleError
-from hgld.pipelines.hierarchy.review.state import QUEUED, Review
+from .decisions.journal import StaleError
+from .state import QUEUED, Review
 
 HOST = "127.0.0.1"
 TOKEN_HEADER = "x-hgld-token"  # noqa: S105  # a header's name

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from hgld.errors import InputError, quoted
-from hgld.pipelines.hierarchy.review.decisions.agreement import settle
-from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
-from hgld.pipelines.hierarchy.review.decisions.decisions import ACTIONS, MOST_NAMES, Decision, Entry, GiveItem
-from hgld.pipelines.hierarchy.review.decisions.grouping import Given, GroupId, Grouping, Subject
-from hgld.pipelines.hierarchy.review.decisions.journal import Journal, StaleError, next_time
-from hgld.pipelines.hierarchy.review.decisions.side_by_side import check_annotators, record, side_by_side
-from hgld.pipelines.hierarchy.review.learning import proposals
-from hgld.pipelines.hierarchy.review.learning.label_proposals import Renames, new_label, propose
-from hgld.pipelines.hierarchy.review.learning.proposals import Estimates, Proposal, Teacher, Verdict, taught
-from hgld.pipelines.hierarchy.review.learning.screens import Proposal as Made
-from hgld.pipelines.hierarchy.review.pace import seconds_left
-from hgld.pipelines.hierarchy.review.review import reviewed_groups, still_wrong
-from hgld.pipelines.hierarchy.review.tables import BuildTables
-from hgld.pipelines.hierarchy.review.thumbnails import Thumbnails
+from .decisions.agreement import settle
+from .decisions.decision_files import read_decisions
+from .decisions.decisions import ACTIONS, MOST_NAMES, Decision, Entry, GiveItem
+from .decisions.grouping import Given, GroupId, Grouping, Subject
+from .decisions.journal import Journal, StaleError, next_time
+from .decisions.side_by_side import check_annotators, record, side_by_side
+from .learning import proposals
+from .learning.label_proposals import Renames, new_label, propose
+from .learning.proposals import Estimates, Proposal, Teacher, Verdict, taught
+from .learning.screens import Proposal as Made
+from .pace import seconds_left
+from .review import reviewed_groups, still_wrong
+from .tables import BuildTables
+from .thumbnails import Thumbnails
 
 PIECE = 5_000  # names, or groups, of one answer
 QUEUED = 10  # proposals that are sent after each action

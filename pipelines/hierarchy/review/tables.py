@@ -12,12 +12,12 @@ import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, TableError, excerpt
-from hgld.pipelines.hierarchy.levels.toplevel import Anchors
-from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
-from hgld.pipelines.hierarchy.names.classes import SPLIT
-from hgld.pipelines.hierarchy.names.landmark_tables import with_item_columns
-from hgld.pipelines.hierarchy.review.decisions.classes_above import read_classes_above
-from hgld.pipelines.hierarchy.review.decisions.grouping import Classes
+from ..levels.toplevel import Anchors
+from ..names.class_graph import ClassGraph
+from ..names.classes import SPLIT
+from ..names.landmark_tables import with_item_columns
+from .decisions.classes_above import read_classes_above
+from .decisions.grouping import Classes
 
 _TABLES = {
     "cluster/names.parquet": ("name", "landmarks", "group", "confidence", "next_group", "wrong", "doubtful"),

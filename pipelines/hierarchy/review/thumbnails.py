@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from hgld.errors import ConfigError
-from hgld.pipelines.hierarchy.evidence.class_images import image_places
-from hgld.pipelines.hierarchy.landmark_images import ImagePlace, LandmarkKey, find_images, read_image
+from ..evidence.class_images import image_places
+from ..landmark_images import ImagePlace, LandmarkKey, find_images, read_image
 
 SIDE = 240  # pixels: 120 on the page, sharp on a screen of two pixels a point
 _KEPT = 1024  # thumbnails of some 10 kB

@@ -15,23 +15,23 @@ from pathlib import Path
 import polars as pl
 
 from hgld.errors import ConfigError
-from hgld.pipelines.hierarchy.config import ScrapeConfig
-from hgld.pipelines.hierarchy.names.classes import Item
-from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES
-from hgld.pipelines.hierarchy.names.name_classes import (
+from ..config import ScrapeConfig
+from ..names.classes import Item
+from ..names.landmark_tables import CLASSES
+from ..names.name_classes import (
     SEVERAL,
     NameClasses,
     names_without_class,
     one_class_a_name,
     tally,
 )
-from hgld.pipelines.hierarchy.scrape.questions import BATCHES, Asking
-from hgld.pipelines.hierarchy.scrape.scrape import STORE, Plan, check_options, connecting, source_of
-from hgld.pipelines.hierarchy.scrape.status import unanswered_classes
-from hgld.pipelines.hierarchy.scrape.store import ScrapeStore
-from hgld.pipelines.hierarchy.scrape.wikidata import WIKIMEDIA_CATEGORY, Entity
-from hgld.pipelines.stage import Progress
-from hgld.pipelines.web import BudgetSpentError, Client
+from .questions import BATCHES, Asking
+from .scrape import STORE, Plan, check_options, connecting, source_of
+from .status import unanswered_classes
+from .store import ScrapeStore
+from .wikidata import WIKIMEDIA_CATEGORY, Entity
+from ...stage import Progress
+from ...web import BudgetSpentError, Client
 
 NO_ITEM = "no-item"
 _REFRESH = "names error"

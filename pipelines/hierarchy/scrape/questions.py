@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from hgld.errors import ConfigError, InputError, ServiceError, quoted
-from hgld.pipelines.hierarchy.config import ScrapeConfig
-from hgld.pipelines.hierarchy.scrape.commons import category_pages
-from hgld.pipelines.hierarchy.scrape.infobox import instance_of
-from hgld.pipelines.hierarchy.scrape.status import Resolution, Unanswered, resolve, unanswered_classes
-from hgld.pipelines.hierarchy.scrape.store import InfoboxPage, Question, ScrapeStore
-from hgld.pipelines.hierarchy.scrape.titles import page_url
-from hgld.pipelines.hierarchy.scrape.wikidata import BATCH, entities_by_ids, entities_by_titles, items_called
-from hgld.pipelines.stage import Progress
-from hgld.pipelines.web import AnswerError, BudgetSpentError, Client
+from ..config import ScrapeConfig
+from .commons import category_pages
+from .infobox import instance_of
+from .status import Resolution, Unanswered, resolve, unanswered_classes
+from .store import InfoboxPage, Question, ScrapeStore
+from .titles import page_url
+from .wikidata import BATCH, entities_by_ids, entities_by_titles, items_called
+from ...stage import Progress
+from ...web import AnswerError, BudgetSpentError, Client
 
 BATCHES: dict[Question, int] = {"sitelink": BATCH, "page": BATCH, "entity": BATCH, "infobox": 1, "label": 1}
 MAX_CLASSES = 1_000_000

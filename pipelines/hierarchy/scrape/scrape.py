@@ -10,8 +10,8 @@ from pathlib import Path
 import polars as pl
 
 from hgld.errors import ConfigError, quoted
-from hgld.pipelines.hierarchy.config import ScrapeConfig, key_fields
-from hgld.pipelines.hierarchy.names.landmark_tables import (
+from ..config import ScrapeConfig, key_fields
+from ..names.landmark_tables import (
     CLASSES,
     VERSION,
     Landmark,
@@ -20,12 +20,12 @@ from hgld.pipelines.hierarchy.names.landmark_tables import (
     scraped_table,
     write_scraped,
 )
-from hgld.pipelines.hierarchy.scrape.questions import BATCHES, answer_all, class_ids, open_questions
-from hgld.pipelines.hierarchy.scrape.status import STATUSES, Resolution, unanswered_classes, used_answers
-from hgld.pipelines.hierarchy.scrape.store import Question, ScrapeStore
-from hgld.pipelines.hierarchy.scrape.titles import category_title
-from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, silent
-from hgld.pipelines.web import API_RATE, PAGE_RATE, Client, PoliteClient
+from .questions import BATCHES, answer_all, class_ids, open_questions
+from .status import STATUSES, Resolution, unanswered_classes, used_answers
+from .store import Question, ScrapeStore
+from .titles import category_title
+from ...stage import Progress, StageResult, StageRun, run_stage, silent
+from ...web import API_RATE, PAGE_RATE, Client, PoliteClient
 
 STORE = "scrape.sqlite"
 _NOT_COMMONS = Resolution("error(not-commons)")

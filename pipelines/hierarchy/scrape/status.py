@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from hgld.pipelines.hierarchy.scrape.store import Question, ScrapeStore
-from hgld.pipelines.hierarchy.scrape.wikidata import WIKIMEDIA_CATEGORY, Entity
+from .store import Question, ScrapeStore
+from .wikidata import WIKIMEDIA_CATEGORY, Entity
 
 STATUSES = ("found", "missing", "no-item", "no-instance-of", "error")
 MAX_REDIRECTS = 8

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from hgld.errors import ConfigError, SchemaError, StorageError, excerpt, quoted
-from hgld.pipelines.hierarchy.scrape.commons import CategoryPage
-from hgld.pipelines.hierarchy.scrape.wikidata import Entity, LabelMatch
+from .commons import CategoryPage
+from .wikidata import Entity, LabelMatch
 
 SCHEMA_VERSION = 1
 _APPLICATION_ID = 0x68676C64  # "hgld"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hgld.pipelines.web import AnswerError, Client
+from ...web import AnswerError, Client
 
 INSTANCE_OF, SUBCLASS_OF, MAIN_TOPIC = "P31", "P279", "P301"
 WIKIMEDIA_CATEGORY = "Q4167836"

@@ -16,8 +16,8 @@ from hgld.errors import ConfigError, quoted
 from hgld.plugins import Plugins
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.catalog import Catalog
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..catalog import Catalog
+    from ..config import SourceConfig
 
     Adapter = Callable[[Path, SourceConfig], Catalog]
 

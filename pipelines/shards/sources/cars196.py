@@ -22,12 +22,12 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import InputError, TableError, quoted
-from hgld.pipelines.shards.catalog import Catalog, safe_key
-from hgld.pipelines.shards.sources.release import keep_splits, read_bytes, read_mats, refuse_options, relative_path
-from hgld.pipelines.shards.sources.taxonomies import classes_of
+from ..catalog import Catalog, safe_key
+from .release import keep_splits, read_bytes, read_mats, refuse_options, relative_path
+from .taxonomies import classes_of
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 
 _HEADER = 128  # bytes, the last two of which state the byte order

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import TableError, quoted
-from hgld.pipelines.shards.catalog import Catalog, safe_key
-from hgld.pipelines.shards.sources.release import (
+from ..catalog import Catalog, safe_key
+from .release import (
     find_folder,
     keep_splits,
     read_words,
@@ -25,10 +25,10 @@ from hgld.pipelines.shards.sources.release import (
     relative_path,
     whole_number,
 )
-from hgld.pipelines.shards.sources.taxonomies import classes_of
+from .taxonomies import classes_of
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 LEVELS = ("species", "family", "order")
 OBTAIN = "Get CUB_200_2011.tgz as `hgld datasets cub` says, and unpack it."

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import TableError, quoted
-from hgld.pipelines.shards.catalog import Catalog, safe_key
-from hgld.pipelines.shards.sources.release import (
+from ..catalog import Catalog, safe_key
+from .release import (
     find_folder,
     keep_splits,
     read_lines,
@@ -32,7 +32,7 @@ from hgld.pipelines.shards.sources.release import (
 )
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 LEVELS = ("fine", "middle", "coarse")
 TRAIN_LIST = "train/label.csv"

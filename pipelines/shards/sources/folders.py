@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, StorageError
-from hgld.pipelines.shards.catalog import DROPPED, Catalog
-from hgld.pipelines.shards.class_split import draw_classes
-from hgld.pipelines.shards.sources.image_files import (
+from ..catalog import DROPPED, Catalog
+from ..class_split import draw_classes
+from .image_files import (
     OWN_OPTIONS,
     check_own_protocol,
     is_image_name,
@@ -22,10 +22,10 @@ from hgld.pipelines.shards.sources.image_files import (
     own_dataset_name,
     own_protocol,
 )
-from hgld.pipelines.shards.sources.release import keep_splits, refuse_options
+from .release import keep_splits, refuse_options
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 SPLIT_FOLDERS = frozenset({"train", "test", "query", "gallery", "val"})
 _DEEPEST = 16

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, TableError, quoted
-from hgld.pipelines.hierarchy.scrape.titles import category_title
-from hgld.pipelines.shards.catalog import Catalog, Container
-from hgld.pipelines.shards.sources.release import need, read_csv, refuse_options
+from ...hierarchy.scrape.titles import category_title
+from ..catalog import Catalog, Container
+from .release import need, read_csv, refuse_options
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 
 BASE_URL = "https://s3.amazonaws.com/google-landmark"

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import InputError
-from hgld.pipelines.shards.catalog import Catalog
-from hgld.pipelines.shards.sources.release import keep_splits, numbered_images, refuse_options
+from ..catalog import Catalog
+from .release import keep_splits, numbered_images, refuse_options
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 LEVELS = ("instance",)
 OBTAIN = "Get both archives of INRIA Holidays as `hgld datasets holidays` says, and unpack them into one folder."

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from hgld.data.format import is_safe_name, short
 from hgld.errors import ConfigError
 from hgld.evaluation.protocol_kinds import Protocol, protocol_of
-from hgld.pipelines.shards.catalog import safe_key
+from ..catalog import safe_key
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.catalog import Catalog
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..catalog import Catalog
+    from ..config import SourceConfig
 
 
 # Includes formats that shards do not hold: such an image is rejected by name, not passed over as some other file.

@@ -21,11 +21,11 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, TableError, quoted
-from hgld.pipelines.shards.catalog import DROPPED, Catalog
-from hgld.pipelines.shards.sources.cars196 import refuse_large_mat
-from hgld.pipelines.shards.sources.folders import find_images
-from hgld.pipelines.shards.sources.image_files import keys_of_paths
-from hgld.pipelines.shards.sources.release import (
+from ..catalog import DROPPED, Catalog
+from .cars196 import refuse_large_mat
+from .folders import find_images
+from .image_files import keys_of_paths
+from .release import (
     read_csv,
     read_lines,
     read_mats,
@@ -34,7 +34,7 @@ from hgld.pipelines.shards.sources.release import (
 )
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 LEVELS = ("synset",)
 OBTAIN = "Get the files as `hgld datasets imagenet` says."

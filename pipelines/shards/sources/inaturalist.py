@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hgld.errors import InputError, TableError, quoted
-from hgld.pipelines.shards.catalog import Catalog
-from hgld.pipelines.shards.sources.release import (
+from ..catalog import Catalog
+from .release import (
     keep_splits,
     need,
     read_json,
@@ -31,7 +31,7 @@ from hgld.pipelines.shards.sources.release import (
 )
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 BASE_LEVELS = ("species", "supercategory")
 FULL_LEVELS = ("species", "genus", "family", "order", "class", "phylum", "kingdom")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import TableError, quoted
-from hgld.pipelines.shards.catalog import Catalog
-from hgld.pipelines.shards.sources.release import keep_splits, need, refuse_options, relative_path
+from ..catalog import Catalog
+from .release import keep_splits, need, refuse_options, relative_path
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 LEVELS = ("item", "category", "department")
 OBTAIN = "Get the In-shop Clothes Retrieval Benchmark of DeepFashion as `hgld datasets inshop` says."

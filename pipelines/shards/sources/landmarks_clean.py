@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import InputError, TableError, quoted
-from hgld.pipelines.shards.catalog import Catalog
-from hgld.pipelines.shards.sources.image_files import keys_of_paths
-from hgld.pipelines.shards.sources.release import (
+from ..catalog import Catalog
+from .image_files import keys_of_paths
+from .release import (
     keep_splits,
     read_lines,
     refuse_options,
@@ -29,7 +29,7 @@ from hgld.pipelines.shards.sources.release import (
 )
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 LEVELS = ("landmark",)
 OBTAIN = "Get the lists as `hgld datasets landmarks-clean` says."

@@ -18,21 +18,21 @@ import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, TableError, excerpt, quoted
-from hgld.pipelines.csv_rows import CsvText
-from hgld.pipelines.shards.catalog import DROPPED, Catalog, check_level_names
-from hgld.pipelines.shards.class_split import draw_classes
-from hgld.pipelines.shards.sources.image_files import (
+from ...csv_rows import CsvText
+from ..catalog import DROPPED, Catalog, check_level_names
+from ..class_split import draw_classes
+from .image_files import (
     OWN_OPTIONS,
     check_own_protocol,
     keys_of_paths,
     own_dataset_name,
     own_protocol,
 )
-from hgld.pipelines.shards.sources.release import keep_splits, refuse_options, relative_path
+from .release import keep_splits, refuse_options, relative_path
 
 if TYPE_CHECKING:
     from hgld.evaluation.protocol_kinds import Protocol
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 PATH_COLUMNS = ("path", "file", "image", "filename")
 SPLIT = "split"

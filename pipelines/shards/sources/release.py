@@ -12,11 +12,11 @@ import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, InputError, TableError, quoted
-from hgld.pipelines.executor import ProcessEndedError, run_alone
-from hgld.pipelines.shards.catalog import DROPPED
+from ...executor import ProcessEndedError, run_alone
+from ..catalog import DROPPED
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 MAX_LIST_BYTES = 1 << 30
 _MAX_LINE = 1 << 20  # characters; GLDv2's longest line lists some 10,000 images

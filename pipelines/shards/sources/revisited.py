@@ -17,8 +17,8 @@ import polars as pl
 
 from hgld.data.format import BOX
 from hgld.errors import TableError, quoted
-from hgld.pipelines.shards.catalog import Catalog, safe_key
-from hgld.pipelines.shards.sources.release import (
+from ..catalog import Catalog, safe_key
+from .release import (
     find_folder,
     keep_splits,
     need,
@@ -29,7 +29,7 @@ from hgld.pipelines.shards.sources.release import (
 
 if TYPE_CHECKING:
     from hgld.evaluation.protocols.revisited import RevisitedGroundTruth
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 LEVELS = ("landmark",)
 DISTRACTORS = "revisitop1m"

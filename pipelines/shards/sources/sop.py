@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import TableError, quoted
-from hgld.pipelines.shards.catalog import Catalog
-from hgld.pipelines.shards.sources.release import (
+from ..catalog import Catalog
+from .release import (
     find_folder,
     keep_splits,
     read_words,
@@ -25,7 +25,7 @@ from hgld.pipelines.shards.sources.release import (
 )
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 LEVELS = ("product", "category")
 OBTAIN = "Get Stanford_Online_Products.zip as `hgld datasets sop` says, and unpack it."

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import InputError
-from hgld.pipelines.shards.catalog import Catalog
-from hgld.pipelines.shards.sources.release import keep_splits, numbered_images, refuse_options
+from ..catalog import Catalog
+from .release import keep_splits, numbered_images, refuse_options
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 LEVELS = ("instance",)
 OBTAIN = "Get the images of UKBench as `hgld datasets ukbench` says, and unpack them."

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import TableError, quoted
-from hgld.pipelines.shards.catalog import Catalog, safe_key
-from hgld.pipelines.shards.sources.release import (
+from ..catalog import Catalog, safe_key
+from .release import (
     find_folder,
     keep_splits,
     read_words,
@@ -28,7 +28,7 @@ from hgld.pipelines.shards.sources.release import (
 )
 
 if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
+    from ..config import SourceConfig
 
 LEVELS = ("vehicle", "model")
 OBTAIN = "Get VehicleID_V1.0 as `hgld datasets vehicleid` says, and unpack it."

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hgld.cli import hierarchy_verbs, main
+from hgld.cli import hierarchy_commands, main
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, hang, status
 
@@ -96,7 +96,7 @@ def labels(out: Path, split: str) -> dict[int, dict[str, str]]:
 
 
 def test_people_are_shown_the_plan_first(arguments, capsys, monkeypatch):
-    monkeypatch.setattr(hierarchy_verbs, "is_terminal", lambda stream: True)
+    monkeypatch.setattr(hierarchy_commands, "is_terminal", lambda stream: True)
     assert build(*arguments) == 0
     printed = capsys.readouterr()
     assert "48 landmarks in 27 Commons categories, 27 to ask for." in printed.err
@@ -177,14 +177,14 @@ def test_labels_of_the_other_route_are_replaced_only_if_somebody_says_so(
     assert build(*html) == 2
     assert "holds labels made by --route api" in capsys.readouterr().err
     assert build(*html, "--dry-run") == 0, "nothing is replaced"
-    monkeypatch.setattr(hierarchy_verbs, "is_terminal", lambda stream: stream is sys.stdin)
+    monkeypatch.setattr(hierarchy_commands, "is_terminal", lambda stream: stream is sys.stdin)
     answers = iter(["n\n", "y\n"])
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda text: next(answers))
     assert build(*html) == 2
     assert (labels(tmp_path / "out", "train"), len(server.log)) == (by_api, asked)
     assert build(*html) == 0
     assert set(labels(tmp_path / "out", "train")) == set(by_api) - NAMED
-    monkeypatch.setattr(hierarchy_verbs, "is_terminal", lambda stream: False)
+    monkeypatch.setattr(hierarchy_commands, "is_terminal", lambda stream: False)
     assert build(*html) == 0, "the same route again"
     assert build(*arguments, "--replace") == 0
     assert labels(tmp_path / "out", "train") == by_api

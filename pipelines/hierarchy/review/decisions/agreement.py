@@ -18,8 +18,8 @@ from itertools import combinations
 
 from sklearn.metrics import cohen_kappa_score
 
-from hgld.pipelines.hierarchy.review.decisions.decisions import Entry, Merge, Rename
-from hgld.pipelines.hierarchy.review.decisions.grouping import (
+from .decisions import Entry, Merge, Rename
+from .grouping import (
     Claim,
     Classes,
     Given,

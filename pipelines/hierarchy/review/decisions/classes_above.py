@@ -9,8 +9,8 @@ import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import TableError, excerpt
-from hgld.pipelines.hierarchy.levels.levels import LANDMARKS
-from hgld.pipelines.hierarchy.review.decisions.grouping import Classes
+from ...levels.levels import LANDMARKS
+from .grouping import Classes
 
 LEVELS = "levels.parquet"
 

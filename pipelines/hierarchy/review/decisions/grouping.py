@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
 from hgld.errors import quoted, some
-from hgld.pipelines.hierarchy.review.decisions.decisions import (
+from .decisions import (
     Accept,
     Decision,
     Drop,

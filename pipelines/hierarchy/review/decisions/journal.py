@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hgld.errors import ConfigError, InputError, StorageError
-from hgld.pipelines.hierarchy.review.decisions.decision_files import (
+from .decision_files import (
     append_locked,
     format_decision,
     format_decision_as_before,
     locked,
     parse_decisions,
 )
-from hgld.pipelines.hierarchy.review.decisions.decisions import Decision, Entry, Role, check_text
+from .decisions import Decision, Entry, Role, check_text
 
 _STEP = timedelta(milliseconds=1)
 

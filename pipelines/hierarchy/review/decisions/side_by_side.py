@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from hgld.errors import InputError, quoted
-from hgld.pipelines.hierarchy.review.decisions.agreement import LEAST_SHARED, Conflict, Settlement
-from hgld.pipelines.hierarchy.review.decisions.decisions import Decision, Entry
-from hgld.pipelines.hierarchy.review.decisions.grouping import Claim, Fate, Given, GroupId, Grouping, Subject
-from hgld.pipelines.hierarchy.review.decisions.journal import Journal
-from hgld.pipelines.hierarchy.review.learning.proposals import DecisionFields
+from .agreement import LEAST_SHARED, Conflict, Settlement
+from .decisions import Decision, Entry
+from .grouping import Claim, Fate, Given, GroupId, Grouping, Subject
+from .journal import Journal
+from ..learning.proposals import DecisionFields
 
 
 def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from hgld.pipelines.hierarchy.groups.group_names import LEAST_SHARE, Member, propose_labels, supported_labels
-from hgld.pipelines.hierarchy.names.clean import NameRules
-from hgld.pipelines.hierarchy.review.decisions.grouping import Grouping, Subject
-from hgld.pipelines.hierarchy.review.learning.screens import Proposal
-from hgld.pipelines.hierarchy.review.tables import BuildTables
+from ...groups.group_names import LEAST_SHARE, Member, propose_labels, supported_labels
+from ...names.clean import NameRules
+from ..decisions.grouping import Grouping, Subject
+from .screens import Proposal
+from ..tables import BuildTables
 
 _MOST = 5
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.cluster.hierarchy import leaves_list, linkage
 from threadpoolctl import threadpool_limits
 
-from hgld.pipelines.hierarchy.groups.kmeans import spherical_kmeans
+from ...groups.kmeans import spherical_kmeans
 
 MOST_LINKED = 2000
 _CELL = 1000

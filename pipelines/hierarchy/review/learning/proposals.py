@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hgld.errors import InputError, quoted
-from hgld.pipelines.hierarchy.review.decisions.decisions import MOST_NAMES
-from hgld.pipelines.hierarchy.review.decisions.grouping import Fate, Grouping
+from ..decisions.decisions import MOST_NAMES
+from ..decisions.grouping import Fate, Grouping
 
 PIECE = 200  # names of a proposal that are sent with the queue; the others are asked for
 Verdict = Literal["accept", "refuse"]

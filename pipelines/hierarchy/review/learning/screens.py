@@ -11,10 +11,10 @@ from typing import Literal
 
 import numpy as np
 
-from hgld.pipelines.hierarchy.groups.given_groups import NONE
-from hgld.pipelines.hierarchy.review.decisions.grouping import GroupId
-from hgld.pipelines.hierarchy.review.learning.name_tree import NameTree
-from hgld.pipelines.hierarchy.review.learning.votes import NARROWNESS, Coefficients, Estimates
+from ...groups.given_groups import NONE
+from ..decisions.grouping import GroupId
+from .name_tree import NameTree
+from .votes import NARROWNESS, Coefficients, Estimates
 
 SCREEN = 40  # names that a person takes in at once; the measured effort falls slowly up to here and beyond
 QUEUE = 12  # proposals of a kind

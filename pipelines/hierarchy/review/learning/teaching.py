@@ -10,15 +10,15 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import TableError
-from hgld.pipelines.hierarchy.evidence.embed import read_embeddings
-from hgld.pipelines.hierarchy.evidence.evidence import Block, Evidence
-from hgld.pipelines.hierarchy.evidence.evidence_stage import read_evidence
-from hgld.pipelines.hierarchy.groups.cluster import check_rows
-from hgld.pipelines.hierarchy.groups.doubt import Expected
-from hgld.pipelines.hierarchy.review.decisions.grouping import GroupId, Grouping
-from hgld.pipelines.hierarchy.review.learning.proposals import TaughtBy
-from hgld.pipelines.hierarchy.review.learning.screens import Proposal, Queue
-from hgld.pipelines.hierarchy.review.learning.votes import Coefficients, Estimates, Votes
+from ...evidence.embed import read_embeddings
+from ...evidence.evidence import Block, Evidence
+from ...evidence.evidence_stage import read_evidence
+from ...groups.cluster import check_rows
+from ...groups.doubt import Expected
+from ..decisions.grouping import GroupId, Grouping
+from .proposals import TaughtBy
+from .screens import Proposal, Queue
+from .votes import Coefficients, Estimates, Votes
 
 Order = Literal["items", "names"]
 GROUP_ROWS = "group_rows.npy"

@@ -28,8 +28,8 @@ import yaml
 from scipy.special import expit, logit
 from threadpoolctl import threadpool_limits
 
-from hgld.pipelines.hierarchy.groups.doubt import Expected, Spreads, still_wrong
-from hgld.pipelines.hierarchy.review.decisions.grouping import GroupId, Grouping, Subject
+from ...groups.doubt import Expected, Spreads, still_wrong
+from ..decisions.grouping import GroupId, Grouping, Subject
 
 COEFFICIENTS = Path(__file__).with_name("votes.yaml")
 NARROWNESS = 12.0  # of the kernel; the measured effort is flat within 9..16, for each of the encoders

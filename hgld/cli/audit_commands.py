@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.embed_verbs import (
+from hgld.cli.embed_commands import (
     open_embedder,
     refuse_view_options,
     say_reduced,

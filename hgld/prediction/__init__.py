@@ -1,6 +1,6 @@
 """Answers: the class of a query, as deep as its neighbours make it sure, by calibrated confidence."""
 
-from hgld.answers.calibration import Calibration, calibrate
-from hgld.answers.predict import Answer, Answers, predict
+from hgld.prediction.calibration import Calibration, calibrate
+from hgld.prediction.predict import Answer, Answers, predict
 
 __all__ = ["Answer", "Answers", "Calibration", "calibrate", "predict"]

@@ -20,7 +20,7 @@ from hgld.cli.options import (
     take,
 )
 from hgld.cli.output import echo, print_json, progress_bars, say_next
-from hgld.errors import takes_extra
+from hgld.errors import optional_dependency
 from hgld.terminal import is_terminal
 
 if TYPE_CHECKING:
@@ -281,8 +281,7 @@ def review_command() -> click.Command:
         from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
         from hgld.pipelines.hierarchy.review.tables import BuildTables
 
-        with takes_extra("review", "hgld review"):
-            from hgld.pipelines.hierarchy.review.server import serve
+        from hgld.pipelines.hierarchy.review.server import serve
         journal = Journal(
             decisions or build / "decisions.yaml",
             _user() if who is None else who,

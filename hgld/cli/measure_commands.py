@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.embed_verbs import (
+from hgld.cli.embed_commands import (
     open_embedder,
     refuse_view_options,
     say_reduced,
@@ -565,7 +565,7 @@ def report_command() -> click.Command:
         galleries need the embeddings: in RUN/embeddings, or beside X.json. The first RUN is what the others are
         compared with.
         """
-        from hgld.cli.published_verbs import print_tables
+        from hgld.cli.published_commands import print_tables
         from hgld.report_page.page import paper_tables, write_report_page
         from hgld.report_page.runs import read_runs
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.answers.calibration import NEIGHBORS, TEMPERATURE, Calibration
-from hgld.answers.votes import complete_labels, count_votes
+from hgld.prediction.calibration import NEIGHBORS, TEMPERATURE, Calibration
+from hgld.prediction.votes import complete_labels, count_votes
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress, check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.neighbors import nearest_neighbors
@@ -115,7 +115,7 @@ def predict(
 ) -> Answers:
     """Answer what each query is, as deep as its neighbours in a gallery make it sure.
 
-    The neighbours vote (:func:`hgld.answers.votes.count_votes`), and the calibration turns their votes into the
+    The neighbours vote (:func:`hgld.prediction.votes.count_votes`), and the calibration turns their votes into the
     probability that the class is right, level by level. The answer is the finest class whose probability is at least
     ``bound``, with the path above it.
 
@@ -125,7 +125,7 @@ def predict(
         gallery_labels: (G, L) integers, finest level first, negative where unknown; (G,) for one level. Or class names,
             a table or a dataset: all that :func:`hgld.labels.class_numbers` reads.
         levels: names of the L levels, finest first, or of a table's columns; None: as :func:`hgld.evaluate` names them.
-        calibration: made by :func:`hgld.answers.calibrate` on the same model and levels, or its file. None: confidences
+        calibration: made by :func:`hgld.prediction.calibrate` on the same model and levels, or its file. None: confidences
             are shares of the votes, and say nothing of classes that the gallery lacks.
         bound: least confidence of an answer; 0: the finest class that is known, above 1: none.
         level: finest level to answer at; None: the finest.

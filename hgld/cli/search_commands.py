@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from hgld.cli.embed_verbs import (
+from hgld.cli.embed_commands import (
     open_embedder,
     say_selection,
     source_options,
@@ -18,7 +18,7 @@ from hgld.cli.options import EXISTING_FILE, NewFile, json_option, reading_option
 from hgld.cli.output import echo, print_json, progress_bars, say_next
 
 if TYPE_CHECKING:
-    from hgld.answers import Calibration
+    from hgld.prediction import Calibration
     from hgld.data.dataset import ShardDataset
     from hgld.training.inference.answers import Asking
     from hgld.training.inference.embedder import Embedder
@@ -73,7 +73,7 @@ def _take_asking(
     Returns:
         a function that says, once the model is open, how to answer.
     """
-    from hgld.answers.predict import BOUND
+    from hgld.prediction.predict import BOUND
     from hgld.training.checkpoint import find_checkpoint
     from hgld.training.inference.answers import Asking, calibration_of, named_classes
 
@@ -160,7 +160,7 @@ def calibrate_command() -> click.Command:
         calibration.json in the run's folder keeps it. Expected calibration errors are printed, those of the split
         itself by cross-validation over its classes.
         """
-        from hgld.answers.calibration import CALIBRATION, NEIGHBORS, UNKNOWN
+        from hgld.prediction.calibration import CALIBRATION, NEIGHBORS, UNKNOWN
         from hgld.training.checkpoint import find_checkpoint
         from hgld.training.inference.answers import calibrate_answers
 
