@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from hgld import losses as losses
     from hgld import metrics as metrics
     from hgld import samplers as samplers
-    from hgld.prediction.calibration import calibrate as calibrate
-    from hgld.prediction.predict import predict as predict
     from hgld.data.dataset import open_dataset as open_dataset
     from hgld.data.streaming import stream as stream
     from hgld.evaluation.evaluate import evaluate as evaluate
     from hgld.evaluation.report import RetrievalReport as RetrievalReport
     from hgld.hierarchy import Hierarchy as Hierarchy
+    from hgld.prediction.calibration import calibrate as calibrate
+    from hgld.prediction.predict import predict as predict
     from hgld.relevance import graded_relevance as graded_relevance
     from hgld.relevance import shared_levels as shared_levels
 

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, excerpt, quoted, optional_dependency
+from hgld.errors import (
+    ConfigError,
+    InputError,
+    MissingResourceError,
+    ServiceError,
+    excerpt,
+    quoted,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -207,6 +214,7 @@ def _asking(address: str) -> "Iterator[HfApi]":
     """Give the Hub's client, and tell its errors as ours."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
+
     # Its releases 1 and 2 speak through different packages, and it tells a failed upload by a RuntimeError.
     clients = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
     lost = (OSError, RuntimeError, *(client.HTTPError for client in clients))

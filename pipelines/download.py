@@ -30,6 +30,7 @@ from hgld.addresses import RedirectError, is_http_address, redirect_target, retr
 from hgld.data.http_files import CHECK_CERTIFICATE, HttpLimits, RemoteFault, unsafe, watched
 from hgld.errors import ConfigError, HgldError, ServiceError, StorageError, quoted
 from hgld.files import existing_parent, file_lock, put_in_place
+
 from .shards.sources.gldv2 import (
     BASE_URL,
     MAX_CSV_BYTES,

@@ -166,7 +166,9 @@ def test_whatever_lacks_an_extra_says_which(said, owners, extra):
 
 def test_every_extra_that_is_named_has_a_case():
     sources = [path for room in ("hgld", "pipelines", "training") for path in (ROOT / room).rglob("*.py")]
-    named = {name for path in sources for name in re.findall(r'optional_dependency\(\s*"(\w+)"', path.read_text("utf-8"))}
+    named = {
+        name for path in sources for name in re.findall(r'optional_dependency\(\s*"(\w+)"', path.read_text("utf-8"))
+    }
     named |= {entry.extra for entry in (*ENCODERS.values(), *BACKBONES.values())} - {""}
     assert named == set(CASES)
     assert named <= set(EXTRAS) - FOR_DEVELOPERS

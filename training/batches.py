@@ -28,6 +28,7 @@ from hgld.samplers import (
     PKSampler,
     RepeatedAugmentation,
 )
+
 from .config import ImagesConfig, TrainConfig
 
 _FEATURES_A_DIMENSION = 32  # images that a PCA is fitted on, for every dimension that it keeps

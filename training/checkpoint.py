@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hgld.errors import InputError, SchemaError, StorageError, excerpt, quoted
 from hgld.files import write_atomic, write_folder
+
 from .config import is_validation, read_json_object
 
 SCHEMA_VERSION = 1

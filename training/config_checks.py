@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hgld.errors import ConfigError
 from hgld.losses.registry import LOSSES, entry_of, options_of
 from hgld.settings import bound_problems
+
 from .config import SECTIONS, TrainConfig, flat
 
 

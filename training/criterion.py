@@ -16,6 +16,7 @@ from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
 from hgld.losses.rank_loss import query_sums, sums_over_queries
 from hgld.losses.registry import SECOND_TERMS, entry_of, loss_class
+
 from .config import LossConfig
 
 

@@ -38,6 +38,7 @@ from hgld.evaluation.protocols.benchmark import (
 )
 from hgld.evaluation.protocols.levels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
+
 from .batches import evaluation_view
 from .config import TrainConfig, is_validation
 from .inference.classification import Classifier, targets_of, trained_classes

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from hgld.errors import InputError, StorageError, excerpt
 from hgld.files import write_atomic
+
 from .loggers import TENSORBOARD, LoggedRun, Logger, make_logger
 
 LOG, EVALUATIONS, FAULTS = "log.csv", "evaluations.csv", "faults.csv"

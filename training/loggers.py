@@ -101,7 +101,9 @@ class WandbLogger:
     """
 
     def __init__(self, run: LoggedRun) -> None:
-        with optional_dependency("wandb", f"--wandb {run.project}", "Or leave the option out: log.csv is always written."):
+        with optional_dependency(
+            "wandb", f"--wandb {run.project}", "Or leave the option out: log.csv is always written."
+        ):
             import wandb  # pyright: ignore[reportMissingImports]
 
         self._wandb: Any = wandb

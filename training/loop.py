@@ -25,6 +25,7 @@ from hgld.errors import DivergenceError, HgldError, InputError, StorageError
 from hgld.evaluation.metric import lower_is_better
 from hgld.evaluation.report import RetrievalReport
 from hgld.files import NO_LOCKS, file_lock, write_atomic
+
 from .checkpoint import LAST, checkpoint_folder, described_selection, newest_checkpoint
 from .config import TrainConfig, flat
 from .config_checks import check_config

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from hgld.distributed import local_part, placed_like
 from hgld.errors import ConfigError, InputError
+
 from .config import OptimizerConfig
 
 

@@ -13,6 +13,7 @@ from hgld import distributed
 from hgld.data.format import dataset_name
 from hgld.distributed import Processes, placed_like, whole_tensors
 from hgld.errors import ConfigError, InputError, StorageError, quoted
+
 from .batches import TrainingData
 from .checkpoint import (
     STATE,

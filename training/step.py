@@ -29,6 +29,7 @@ from hgld.distributed import (
 )
 from hgld.losses import CrossBatchMemory
 from hgld.losses.rank_loss import on_device, query_sums, sums_over_queries
+
 from .optimizers import LossScale
 
 # -- Steps that are not finite --

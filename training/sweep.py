@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError, quoted
 from hgld.files import write_atomic
+
 from .config import CONFIG, TrainConfig, flat, parse_field, read_config, with_fields
 from .config_checks import check_config
 

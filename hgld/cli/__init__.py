@@ -29,7 +29,10 @@ COMPLETE_VARIABLE = "_HGLD_COMPLETE"  # by which shells ask for completions
 
 VERBS = {  # verb: where its command is made, and what it does
     "demo": ("demo_commands:demo_command", "The whole way on landmarks that hgld ships, offline."),
-    "build-hierarchy": ("hierarchy_commands:build_hierarchy_command", "Landmark categories in, hierarchical labels out."),
+    "build-hierarchy": (
+        "hierarchy_commands:build_hierarchy_command",
+        "Landmark categories in, hierarchical labels out.",
+    ),
     "review": ("hierarchy_commands:review_command", "Finish the hierarchy on a local web page."),
     "compare": ("hierarchy_commands:compare_command", "Judge one hierarchy against another."),
     "show": ("taxonomy_commands:show_command", "A hierarchy or taxonomy as a tree in the terminal."),
@@ -43,7 +46,10 @@ VERBS = {  # verb: where its command is made, and what it does
     "embed": ("embed_commands:embed_command", "A dataset's images in, embeddings of a trained model out."),
     "resolutions": ("embed_commands:resolutions_command", "Accuracy by image size and GeM's exponent, as a map."),
     "evaluate": ("measure_commands:evaluate_command", "Metrics at every level, from embeddings and labels."),
-    "published": ("published_commands:published_command", "Results that the papers print, by dataset, method or table."),
+    "published": (
+        "published_commands:published_command",
+        "Results that the papers print, by dataset, method or table.",
+    ),
     "report": ("measure_commands:report_command", "Results of runs as one page: tables, curves, galleries."),
     "audit": ("audit_commands:audit_command", "Wrong labels, misplaced classes, copies across splits."),
     "calibrate": ("search_commands:calibrate_command", "How sure a model's answers are, for search to say them."),

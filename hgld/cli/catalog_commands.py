@@ -8,7 +8,7 @@ import click
 
 from hgld.cli.options import FOLDER, complete_choices, complete_datasets, json_option, reading_options
 from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next
-from hgld.errors import ConfigError, optional_dependency
+from hgld.errors import ConfigError
 
 if TYPE_CHECKING:
     from hgld.pipelines.download import DownloadPlan, FetchResult
@@ -187,8 +187,8 @@ def download_command() -> click.Command:
             )
         if not tars and not metadata:
             raise click.UsageError("say what to fetch: --tars or --metadata, or both.")
-        from hgld.pipelines.download import Downloader, Gldv2Request, download_gldv2, plan_gldv2
         from hgld.data.storage import READING
+        from hgld.pipelines.download import Downloader, Gldv2Request, download_gldv2, plan_gldv2
         from hgld.pipelines.shards.sources.gldv2 import BASE_URL
 
         with progress_bars() as progress:

@@ -20,7 +20,6 @@ from hgld.cli.options import (
     take,
 )
 from hgld.cli.output import echo, print_json, progress_bars, say_next
-from hgld.errors import optional_dependency
 from hgld.terminal import is_terminal
 
 if TYPE_CHECKING:
@@ -278,10 +277,10 @@ def review_command() -> click.Command:
         from hgld.pipelines.hierarchy.levels.given_levels import has_given_levels
         from hgld.pipelines.hierarchy.review.decisions.journal import Journal
         from hgld.pipelines.hierarchy.review.learning.teaching import Teacher
+        from hgld.pipelines.hierarchy.review.server import serve
         from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
         from hgld.pipelines.hierarchy.review.tables import BuildTables
 
-        from hgld.pipelines.hierarchy.review.server import serve
         journal = Journal(
             decisions or build / "decisions.yaml",
             _user() if who is None else who,

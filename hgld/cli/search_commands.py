@@ -18,8 +18,8 @@ from hgld.cli.options import EXISTING_FILE, NewFile, json_option, reading_option
 from hgld.cli.output import echo, print_json, progress_bars, say_next
 
 if TYPE_CHECKING:
-    from hgld.prediction import Calibration
     from hgld.data.dataset import ShardDataset
+    from hgld.prediction import Calibration
     from hgld.training.inference.answers import Asking
     from hgld.training.inference.embedder import Embedder
     from hgld.training.inference.search import NamedAnswer, QueryMatches

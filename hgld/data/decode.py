@@ -35,7 +35,7 @@ from hgld.data.images import (
     upright_size,
 )
 from hgld.data.views import Interpolation, ViewParameters, vary
-from hgld.errors import ConfigError, ImageError, InputError, excerpt, optional_dependency
+from hgld.errors import ConfigError, ImageError, InputError, excerpt
 
 
 def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None) -> NDArray[np.uint8]:

@@ -18,7 +18,7 @@ from braceexpand import braceexpand
 
 from hgld.addresses import without_secrets
 from hgld.data.format import MANIFEST, FileFacts
-from hgld.errors import ConfigError, InputError, ServiceError, StorageError, quoted, optional_dependency
+from hgld.errors import ConfigError, InputError, ServiceError, StorageError, quoted
 
 if TYPE_CHECKING:
     from hgld.data.fsspec_files import FsspecRanges

@@ -24,7 +24,7 @@ from hgld.data.images import EncodedImage, fits_batch, read_header, turn_of, upr
 from hgld.data.index import MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.storage import Tar
 from hgld.data.tar import BLOCK, END_OF_ARCHIVE, member_header, padding, stream_members
-from hgld.errors import HgldError, InputError, quoted, optional_dependency
+from hgld.errors import HgldError, InputError, quoted
 from hgld.samplers.batch_sampler import Short
 
 _MOST_SKIPPED = 4 << 20  # bytes read in vain rather than opening the shard again further on

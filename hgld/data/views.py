@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hgld.data.format import MOST_PIXELS
-from hgld.errors import ConfigError, optional_dependency
+from hgld.errors import ConfigError
 
 # -- random numbers by position ---------------------------------------------------------------------------------------
 #

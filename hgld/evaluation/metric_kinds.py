@@ -102,7 +102,9 @@ METRICS: Mapping[str, MetricDefinition] = {
         "hierarchical_recall_at_k",
         offered=("H-R@1", "H-R@10"),
     ),
-    "H-P@k": MetricDefinition("Hierarchical precision of the first k.", "hierarchical_precision_at_k", offered=("H-P@10",)),
+    "H-P@k": MetricDefinition(
+        "Hierarchical precision of the first k.", "hierarchical_precision_at_k", offered=("H-P@10",)
+    ),
     "NDCG": MetricDefinition(
         "Discounted gain (2^grade - 1) over the whole ranking, over that of the ideal one.", "ndcg", offered=("NDCG",)
     ),
@@ -218,5 +220,7 @@ def kind_of(name: str) -> MetricDefinition:
         return METRICS[name]
     kind = PLUGINS.load(name)
     if not isinstance(kind, MetricDefinition):
-        raise ConfigError(f"the metric {name!r} of another package is {kind!r}; expected a hgld.metrics.MetricDefinition.")
+        raise ConfigError(
+            f"the metric {name!r} of another package is {kind!r}; expected a hgld.metrics.MetricDefinition."
+        )
     return kind

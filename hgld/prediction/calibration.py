@@ -18,13 +18,13 @@ import torch
 from scipy.special import expit, logit
 from torch import Tensor
 
-from hgld.prediction.risk import LevelRisk, level_risk
-from hgld.prediction.votes import Votes, complete_labels, count_votes
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError, excerpt, quoted
 from hgld.evaluation.evaluate import Progress, check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
 from hgld.files import write_atomic
 from hgld.labels import Labels, class_numbers
+from hgld.prediction.risk import LevelRisk, level_risk
+from hgld.prediction.votes import Votes, complete_labels, count_votes
 
 SCHEMA_VERSION = 1
 CALIBRATION = "calibration.json"  # in the folder of a run

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.prediction.calibration import NEIGHBORS, TEMPERATURE, Calibration
-from hgld.prediction.votes import complete_labels, count_votes
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress, check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.labels import Labels, class_names, class_numbers
+from hgld.prediction.calibration import NEIGHBORS, TEMPERATURE, Calibration
+from hgld.prediction.votes import complete_labels, count_votes
 
 BOUND = 0.8
 Within = Mapping[str, int | str | Collection[int] | Collection[str]]

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hgld.prediction.calibration import CALIBRATION, Calibration
 from hgld.data.format import dataset_name, json_object
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
@@ -19,6 +18,7 @@ from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
 from hgld.evaluation.protocol_kinds import value_parts
 from hgld.evaluation.report import RetrievalReport
 from hgld.labels import label_codes
+from hgld.prediction.calibration import CALIBRATION, Calibration
 
 # -- kept reports -----------------------------------------------------------------------------------------------------
 #

@@ -197,9 +197,7 @@ def check_options(
         )
     if lanes % process_count:
         shared = [n for n in fitting if n % process_count == 0]
-        hint = (
-            f"lanes={min(shared, key=lambda n: abs(n - lanes))}" if shared else f"a multiple of {process_count} as p"
-        )
+        hint = f"lanes={min(shared, key=lambda n: abs(n - lanes))}" if shared else f"a multiple of {process_count} as p"
         raise ConfigError(
             f"{process_count} processes cannot share {lanes} lanes equally; take {hint}, or other processes."
         )

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import InputError
+
 from ..hierarchy.review.decisions.decision_files import file_header, format_decision
 from ..hierarchy.review.decisions.decisions import Decision, Merge, Move, SetTop, Split
 

@@ -22,11 +22,12 @@ from hgld.data.index import BOX, REJECTED, TABLES, check_levels, index_schema, w
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, HgldError, InputError, StorageError, quoted
 from hgld.files import put_in_place, sync
-from .scan import WRONG_SUFFIX, ScanOptions, ShardScan, opened_regular, scan_shards
-from .verify import short_runs
+
 from ..shards.card_files import dataset_lock
 from ..shards.croissant import croissant, facts_of_known
 from ..stage import Progress, sha256_of, write_json
+from .scan import WRONG_SUFFIX, ScanOptions, ShardScan, opened_regular, scan_shards
+from .verify import short_runs
 
 MOST_LEVELS = 64  # more than any taxonomy has ranks
 _CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # limits that allow a single tar of a set of a million classes

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 
 from hgld.data.images import ImageHeader
+
 from ..shards.image_facts import thumbnail
 
 MAX_DISTANCE = 5

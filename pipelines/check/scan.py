@@ -21,6 +21,7 @@ from hgld.data.images import read_header
 from hgld.data.index import IMAGE_SUFFIXES, MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.tar import Member, stream_members
 from hgld.errors import ImageError, InputError
+
 from ..executor import run_units
 from ..shards.image_facts import check_decodes
 from ..stage import Progress

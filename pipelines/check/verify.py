@@ -20,10 +20,11 @@ from hgld.data.format import SEARCH, short
 from hgld.data.index import BOX, Manifest, SplitFacts, split_facts, with_runs
 from hgld.errors import ConfigError, InputError, TableError
 from hgld.evaluation.protocol_kinds import protocol_names
-from .near_duplicates import MAX_DISTANCE, nearest, next_nearest
-from .scan import ITEMS, Findings, ScanOptions, ShardScan, opened_regular, scan_shards
+
 from ..csv_rows import CsvText
 from ..stage import Progress
+from .near_duplicates import MAX_DISTANCE, nearest, next_nearest
+from .scan import ITEMS, Findings, ScanOptions, ShardScan, opened_regular, scan_shards
 
 _COMPARED = {  # columns that the index and a scan of the tars share, and the kind of finding for a difference
     "offset": "place",

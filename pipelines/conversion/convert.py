@@ -15,6 +15,7 @@ from hgld.data.index import BOX
 from hgld.errors import ConfigError
 from hgld.files import write_folder
 from hgld.hierarchy import Hierarchy
+
 from . import fiftyone, label_studio
 from .reviewed import Verdict, Verdicts, path_of
 

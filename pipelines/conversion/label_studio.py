@@ -15,6 +15,7 @@ from xml.sax.saxutils import quoteattr
 
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
+
 from .reviewed import Verdict, Verdicts, path_of
 
 if TYPE_CHECKING:

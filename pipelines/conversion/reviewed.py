@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
+
 from ..hierarchy.review.decisions.agreement import Settlement, settle
 from ..hierarchy.review.decisions.decisions import Entry
 from ..hierarchy.review.decisions.grouping import GroupId, Grouping, Subject

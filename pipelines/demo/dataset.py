@@ -8,10 +8,11 @@ import polars as pl
 
 from hgld.errors import StorageError
 from hgld.files import write_folder
-from .drawings import LEVELS, TABLE, choose_landmarks, write_drawings
+
 from ..shards.build import BuildResult, build_shards
 from ..shards.config import ShardConfig, SourceConfig
 from ..stage import Progress, plain, sha256_of, write_json
+from .drawings import LEVELS, TABLE, choose_landmarks, write_drawings
 
 DRAWINGS, SHARDS = "drawings", "shards"
 _DRAWN = "drawn.json"

@@ -8,9 +8,10 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import ConfigError
-from .scenes import Place, draw
+
 from ..hierarchy.scrape.titles import category_title
 from ..stage import Progress, silent
+from .scenes import Place, draw
 
 TABLE = "labels.csv"
 LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")

@@ -15,6 +15,8 @@ import polars as pl
 from PIL import Image
 
 from hgld.errors import ConfigError, ImageError, TableError
+
+from ..stage import Progress, StageResult, StageRun, run_stage, write_dropped
 from .config import AssignConfig, EmbedConfig
 from .encoders.registry import JOINED, entry_of, make_encoder
 from .landmark_images import (
@@ -27,7 +29,6 @@ from .landmark_images import (
 )
 from .names.landmark_tables import with_item_columns
 from .provenance import without_folder
-from ..stage import Progress, StageResult, StageRun, run_stage, write_dropped
 
 LOGIT_SCALE = 100.0  # the value that CLIP's learned temperature reaches (Radford et al., 2021, section 2.5)
 NEIGHBOURS = 10

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from hgld.errors import ConfigError, StorageError, some, optional_dependency
+from hgld.errors import ConfigError, StorageError, some
 from hgld.files import file_lock, write_atomic
+from hgld.taxonomy.graph import Taxonomy
+
+from ..stage import Progress, StageRun, json_text, plain, sha256_of
 from . import assign, export, sample
 from .config import SPLIT_NAME, BuildConfig, ClusterConfig, EmbedConfig
 from .encoders.registry import Encoder, make_encoder
@@ -31,8 +34,6 @@ from .report import report
 from .review import review
 from .review.decisions.decision_files import read_decisions
 from .review.learning.teaching import taught_by
-from ..stage import Progress, StageRun, json_text, plain, sha256_of
-from hgld.taxonomy.graph import Taxonomy
 
 if TYPE_CHECKING:
     from .scrape.scrape import Plan
@@ -334,12 +335,14 @@ def _finder(root: Path, config: BuildConfig, taxonomy: Taxonomy | None, progress
 def _named_items() -> ModuleType:
     """Import the search of names in Wikidata; no other build needs its packages."""
     from .scrape import named_items
+
     return named_items
 
 
 def _scrape() -> ModuleType:
     """Import the stage that asks Wikimedia; no other build needs its packages."""
     from .scrape import scrape
+
     return scrape
 
 

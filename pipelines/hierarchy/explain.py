@@ -8,8 +8,9 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import ConfigError
-from .evidence.evidence_stage import read_evidence
+
 from ..stage import StageRun
+from .evidence.evidence_stage import read_evidence
 
 
 def explain(stages: Mapping[str, StageRun], name: str) -> dict[str, Any]:

@@ -7,11 +7,12 @@ import polars as pl
 
 from hgld.errors import TableError
 from hgld.hierarchy import Hierarchy
+
+from ..stage import Progress, StageResult, StageRun, run_stage
 from .groups.given_groups import NONE
 from .levels.levels import HUMAN_MADE, LANDMARK_LEVELS, LANDMARKS, NATURAL, LevelPlan
 from .levels.reviewed_levels import GROUPS
 from .names.landmark_tables import with_item_columns
-from ..stage import Progress, StageResult, StageRun, run_stage
 
 VERSION = 2  # 2: levels of any name
 LABEL_SUFFIX = "_label_to_hierarchical.csv"

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import hgld
+
+from ..stage import StageRun, plain, sha256_of
 from .config import BuildConfig, key_fields
 from .encoders.registry import entry_of
-from ..stage import StageRun, plain, sha256_of
 
 SCHEMA_VERSION = 1
 PROVENANCE = "provenance.json"

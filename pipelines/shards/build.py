@@ -20,7 +20,9 @@ from hgld.data.index import Manifest, ShardFacts
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, StorageError
 from hgld.hierarchy import Hierarchy
+
 from ..executor import run_units
+from ..stage import Progress, key_of, plain, read_facts, sha256_of
 from . import build_labels, pack
 from .cards import load_card, published_differences
 from .catalog import Catalog
@@ -42,7 +44,6 @@ from .work import (
     remove_work,
     work_path,
 )
-from ..stage import Progress, key_of, plain, read_facts, sha256_of
 
 if TYPE_CHECKING:
     from .cards import DataCard

@@ -12,10 +12,11 @@ from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST, M
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, InputError, StorageError, excerpt
 from hgld.files import aside_of, file_lock, put_in_place
+
 from ..check.scan import opened_regular
+from ..stage import json_text
 from .cards import DataCard, dataset_card, load_card, published_differences
 from .croissant import card_facts, croissant
-from ..stage import json_text
 
 _LOCK = ".dataset.lock"
 

@@ -13,6 +13,7 @@ import yaml
 from hgld.data_cards import card_path
 from hgld.errors import ConfigError, SchemaError
 from hgld.evaluation.protocol_kinds import PROTOCOLS
+
 from ..card import escape_markdown, read_card
 from .croissant import own_licence
 from .sources import card_name

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import ConfigError
+
 from .catalog import TRAIN, Catalog
 
 if TYPE_CHECKING:

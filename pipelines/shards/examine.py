@@ -30,9 +30,10 @@ from hgld.data.images import ImageHeader, open_image, read_header, rgb_pixels, t
 from hgld.data.tar import ByteStream, Member, stream_members
 from hgld.errors import ImageError, InputError, quoted
 from hgld.files import aside_of, put_in_place
+
+from ..stage import UnitRecord
 from .catalog import Container
 from .image_facts import check_decodes
-from ..stage import UnitRecord
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _CHUNK = 1 << 20

@@ -13,7 +13,9 @@ from hgld.data.index import TABLES
 from hgld.data.tar import walk_members
 from hgld.errors import ConfigError, InputError, some
 from hgld.files import write_atomic
+
 from ..executor import run_units
+from ..stage import Progress, key_of, read_facts
 from .catalog import Catalog, Container
 from .config import MEGABYTE, ShardConfig
 from .examine import (
@@ -30,7 +32,6 @@ from .examine import (
 )
 from .output import amount
 from .pack import LOOSE
-from ..stage import Progress, key_of, read_facts
 
 FILES_PER_UNIT = 2_000
 _SAMPLED_MEMBERS = 200

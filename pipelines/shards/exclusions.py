@@ -7,6 +7,7 @@ import polars as pl
 
 from hgld.data.format import short
 from hgld.errors import TableError, some
+
 from ..csv_rows import CsvText
 from .catalog import Catalog
 

@@ -10,11 +10,12 @@ import polars as pl
 from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, JUDGEMENTS, LISTS, MANIFEST, REJECTED
 from hgld.data.index import FileFacts, Manifest, ShardFacts, split_facts, write_index
 from hgld.hierarchy import Hierarchy
+
+from ..stage import sha256_of, write_json
 from .cards import dataset_card
 from .catalog import Catalog
 from .croissant import card_facts, croissant
 from .output import ShardOutput
-from ..stage import sha256_of, write_json
 
 if TYPE_CHECKING:
     from .cards import DataCard

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hgld.errors import ConfigError, MissingResourceError, StorageError, optional_dependency
+from hgld.errors import ConfigError, MissingResourceError, StorageError
 from hgld.files import PART, aside_of, existing_parent, put_in_place, sync
 
 _ATOMIC_UPLOADS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "oss", "r2", "hf"}

@@ -15,9 +15,10 @@ from hgld.data.index import index_schema, item_json
 from hgld.data.storage import advise
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.errors import ImageError, InputError, StorageError, quoted
+
+from ..stage import UnitRecord
 from .examine import read_inside
 from .output import ShardOutput
-from ..stage import UnitRecord
 
 VERSION = 1  # raise it when the same plan gives another tar
 LOOSE = -1  # origin of a loose file

@@ -23,12 +23,13 @@ import hgld
 from hgld.data.format import MANIFEST, MAX_MANIFEST_BYTES, Manifest
 from hgld.errors import ConfigError, quoted
 from hgld.files import file_lock, sync, write_atomic
+
 from ..hierarchy.config import key_fields
+from ..stage import json_text, key_of, plain, sha256_of
 from . import examine, pack
 from .catalog import Catalog
 from .config import ShardConfig, SourceConfig
 from .output import ShardOutput
-from ..stage import json_text, key_of, plain, sha256_of
 
 if TYPE_CHECKING:
     from .cards import DataCard

@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 
 import hgld
 from hgld import Hierarchy
-from hgld.prediction import Calibration
 from hgld.data.dataset import open_dataset
 from hgld.data.decode import decode_batch
 from hgld.data.format import parse_item_json
@@ -53,6 +52,7 @@ from hgld.pipelines.shards.image_facts import check_decodes
 from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
 from hgld.pipelines.stage import silent
 from hgld.pipelines.web import AnswerError, _json_object
+from hgld.prediction import Calibration
 from hgld.report_page.published import PublishedResults
 from hgld.samplers import EpochSampler
 from hgld.taxonomy.formats import FORMATS, read_taxonomy

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hgld
+from hgld.errors import ConfigError, HierarchyError, InputError, SchemaError
 from hgld.prediction import Calibration, calibrate, predict
 from hgld.prediction.calibration import Cases, LevelScaling, marks_of
 from hgld.prediction.risk import calibration_error, level_risk, risk_coverage
 from hgld.prediction.votes import complete_labels, count_votes
-from hgld.errors import ConfigError, HierarchyError, InputError, SchemaError
 from tests import reference
 
 LEVELS = ("fine", "middle", "coarse")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hgld import open_dataset
-from hgld.prediction import Calibration
 from hgld.cli import main
 from hgld.errors import ConfigError
+from hgld.prediction import Calibration
 from hgld.training.models.networks import Network, embed_texts
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import write_run

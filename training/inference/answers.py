@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from hgld.prediction.calibration import CALIBRATION, NEIGHBORS, UNKNOWN, Calibration, Cases, calibrate
-from hgld.prediction.predict import BOUND
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.protocols.benchmark import filled_splits, open_searched
+from hgld.prediction.calibration import CALIBRATION, NEIGHBORS, UNKNOWN, Calibration, Cases, calibrate
+from hgld.prediction.predict import BOUND
+
 from .embedder import Embedded, Embedder
 from .search_index import embedding_facts
 

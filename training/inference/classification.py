@@ -21,6 +21,7 @@ from hgld.evaluation.postprocess import Whitening
 from hgld.files import write_atomic
 from hgld.hierarchy import Hierarchy
 from hgld.losses.registry import entry_of
+
 from ..checkpoint import read_tensors
 from ..config import LossConfig, TrainConfig, read_json_object
 from ..config_checks import has_classifier

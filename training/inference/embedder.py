@@ -21,9 +21,13 @@ from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, quoted
 from hgld.evaluation.evaluate import Progress
 from hgld.hub import fetched, is_address
+
 from ..batches import evaluation_view
 from ..checkpoint import find_checkpoint, read_state, read_tensors, selection_of
 from ..config import CONFIG, TrainConfig, read_config
+from ..models.backbones import build_model
+from ..models.embedding_model import EmbeddingModel
+from ..models.networks import Network, RawPixels, build_network, embed_texts
 from .classification import (
     Classifier,
     network_classifier,
@@ -32,9 +36,6 @@ from .classification import (
 )
 from .embedding import Amp, Decoder, embed, embed_encoded
 from .resolution import choose_gem_p, set_gem_p, tune_gem_p
-from ..models.backbones import build_model
-from ..models.embedding_model import EmbeddingModel
-from ..models.networks import Network, RawPixels, build_network, embed_texts
 
 _MOST_BYTES = 1 << 28
 _MOST_AT_ONCE = 256

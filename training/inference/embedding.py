@@ -29,6 +29,7 @@ from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.postprocess import pool_scales
 from hgld.files import aside_of, file_lock, lock_of, put_in_place
 from hgld.samplers import BatchSampler
+
 from ..models.embedding_model import EmbeddingModel
 
 Amp = Literal["off", "bf16", "fp16"]

@@ -17,6 +17,7 @@ from hgld.distributed import from_main
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress
 from hgld.files import write_atomic
+
 from .embedder import Embedder
 from .embedding import faults_file, labels_file, write_embeddings, write_together
 from .search_index import embedding_facts

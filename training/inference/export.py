@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from hgld.errors import ConfigError, StorageError, optional_dependency
 from hgld.evaluation.postprocess import Whitening
 from hgld.files import aside_of, file_lock, lock_of, put_in_place
+
 from ..batches import square_view
 from ..checkpoint import find_checkpoint, selection_of
 from ..config import TrainConfig
+from ..models.embedding_model import EmbeddingModel
 from .classification import WhitenedHead, read_classifier, require_classifier
 from .embedder import load_model
-from ..models.embedding_model import EmbeddingModel
 
 SCHEMA_VERSION = 1
 Format = Literal["torchscript", "onnx"]

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from hgld.hub import Contents, model_card, repository
+
 from ..checkpoint import STATE, find_checkpoint, read_state, selection_of
 from ..config import CONFIG, read_config
 from ..log import EVALUATIONS

@@ -22,11 +22,12 @@ from hgld.data.loader import Loader
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, DivergenceError, InputError
 from hgld.samplers import BatchSampler, RepeatedAugmentation
+
 from ..batches import train_view
 from ..config import ImagesConfig
+from ..models.embedding_model import EmbeddingModel, GeM, prepare_images
 from .classification import Classifier
 from .embedding import Amp, autocast, evaluating
-from ..models.embedding_model import EmbeddingModel, GeM, prepare_images
 
 _ROWS = 1024  # queries at a time
 _IMAGES, _VIEWS = 2000, 5  # as the paper

@@ -23,12 +23,13 @@ from hgld.errors import InputError, StorageError
 from hgld.evaluation.evaluate import Progress
 from hgld.files import write_atomic
 from hgld.report_page.figures import Figures
+
 from ..batches import evaluation_view
 from ..checkpoint import find_checkpoint
 from ..config import CONFIG, ImagesConfig, read_config
+from ..models.embedding_model import GeM, prepare_images
 from .embedder import Embedder, trained_embedder
 from .resolution import EXPONENTS, ShapeBatches, gem_pools, pooled_by_each, score_gem_p
-from ..models.embedding_model import GeM, prepare_images
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,6 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from hgld.prediction.predict import answers_of, known_within
 from hgld.data.dataset import ShardDataset
 from hgld.data.decode import decode_with_pillow
 from hgld.data.images import turn_of, turned
@@ -25,6 +24,8 @@ from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.files import write_atomic
 from hgld.html_page import data_uri
+from hgld.prediction.predict import answers_of, known_within
+
 from .answers import NO_ANSWERS, Asking
 from .embedder import Embedder, read_images
 from .embedding import faults_file, labels_file

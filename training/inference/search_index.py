@@ -23,9 +23,10 @@ from torch import Tensor
 
 from hgld.data.dataset import ShardDataset
 from hgld.data.format import SEARCH
-from hgld.errors import ConfigError, InputError, StorageError, quoted, optional_dependency
+from hgld.errors import ConfigError, InputError, StorageError, optional_dependency, quoted
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.files import aside_of, write_folder
+
 from ..config import read_json_object
 from .embedder import Embedder
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hgld.errors import ConfigError, optional_dependency
 from hgld.plugins import Plugins
+
 from ..config import ModelConfig
 from .backbone import Backbone, BackboneOptions
 from .embedding_model import EmbeddingModel, build_pooling

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, optional_dependency
+
 from .backbone import FETCH_FAULTS, no_weights
 from .embedding_model import EmbeddingModel
 from .weights import load_into, read_weights, weights_file

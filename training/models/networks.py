@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from hgld.data.views import TestView
-from hgld.errors import ConfigError, optional_dependency
+from hgld.errors import ConfigError
+
 from .backbone import Backbone, BackboneOptions
 from .backbones import build_backbone
 from .embedding_model import AveragePool, EmbeddingModel, build_pooling
@@ -90,6 +91,7 @@ def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:
             "--pooling out."
         )
     from .open_clip_backbones import open_clip_texts
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
         return open_clip_texts(name, network.weights, texts)

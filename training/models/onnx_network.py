@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError, MissingResourceError, quoted
+
 from .backbone import IMAGENET_MEAN, IMAGENET_STD, USUAL_VIEW, Backbone, BackboneOptions
 
 _MOST_BYTES = 1 << 31  # a protobuf cannot be larger

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hgld.data.views import Geometry, TestView
 from hgld.errors import ConfigError, InputError
+
 from .backbone import (
     FETCH_FAULTS,
     Backbone,

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
+
 from .embedding_model import EmbeddingModel
 
 

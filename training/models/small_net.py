@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, relu
 
 from hgld.errors import ConfigError
+
 from .backbone import Backbone, BackboneOptions, recompute_stages
 from .weights import load_into, read_weights, weights_file
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hgld.data.views import Geometry, TestView
 from hgld.errors import ConfigError
+
 from .backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, quiet_libraries
 from .weights import load_into, read_weights, weights_file
 

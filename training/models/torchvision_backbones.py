@@ -12,6 +12,7 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 
 from hgld.data.views import TestView
 from hgld.errors import ConfigError
+
 from .backbone import (
     FETCH_FAULTS,
     Backbone,

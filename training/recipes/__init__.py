@@ -8,6 +8,7 @@ import difflib
 from importlib.metadata import entry_points
 
 from hgld.errors import ConfigError
+
 from ..config import TrainConfig
 from .recipe import Recipe
 from .table import FAMILIES

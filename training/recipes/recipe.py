@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hgld.published.results import PublishedValue
+
 from ..config import TrainConfig, is_validation, with_fields
 from .published import Published
 

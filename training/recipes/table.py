@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hgld.losses.registry import options_of
+
 from ..config import TrainConfig, with_fields
 from ..config_checks import READERS
 from . import settings as on

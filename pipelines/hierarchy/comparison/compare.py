@@ -12,6 +12,8 @@ from typing import Any, Literal
 import polars as pl
 
 from hgld.errors import ConfigError, TableError, quoted
+
+from ..review.decisions.agreement import cohens_kappa
 from .label_tables import (
     FILE,
     IDS,
@@ -31,7 +33,6 @@ from .measures import (
     dendrogram_purity,
     partitions,
 )
-from ..review.decisions.agreement import cohens_kappa
 
 KEY = "__key"
 PairedBy = Literal["asked", "name", "name and order", "order"]

@@ -10,6 +10,7 @@ import polars as pl
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import TableError, excerpt, quoted
 from hgld.hierarchy import Hierarchy
+
 from ...csv_rows import CsvText
 
 IDS = ("landmark_id", "id", "key", "path")

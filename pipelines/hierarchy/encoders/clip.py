@@ -18,9 +18,10 @@ from PIL import Image
 from safetensors import SafetensorError
 
 from hgld.errors import ConfigError, MissingResourceError, some
+
+from ...stage import Progress, silent
 from .at_hand import cached_clip
 from .prompts import choose_device, fill, fingerprint, mean_of_prompts
-from ...stage import Progress, silent
 
 VERSION = 1
 TEMPLATES = (  # those of the prompts published with CLIP that fit scenes and places

@@ -31,6 +31,8 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import svd_flip
 
+from ...stage import Progress, silent
+from ..names.languages import EVERY, English, script_of
 from .head_noun import (
     GENERAL_NOUNS,
     TRANSPARENT_NOUNS,
@@ -38,8 +40,6 @@ from .head_noun import (
     noun_phrase,
     plain_words,
 )
-from ..names.languages import EVERY, English, script_of
-from ...stage import Progress, silent
 
 LEXICON = Path(__file__).with_name("place_nouns.yaml")
 _LEAST_SUFFIX = 4  # letters of a noun that may end a compound written as one word: "fireboat", not "lapel" as "el"

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from hgld.errors import ConfigError, optional_dependency
-from ..names.languages import EVERY, English
-from ...stage import Progress, silent
 from hgld.plugins import Plugins
+
+from ...stage import Progress, silent
+from ..names.languages import EVERY, English
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from hgld.errors import ConfigError, MissingResourceError, excerpt, quoted, optional_dependency
-from .prompts import choose_device, fill, fingerprint, mean_of_prompts
+from hgld.errors import ConfigError, MissingResourceError, excerpt, optional_dependency, quoted
+
 from ...stage import Progress, silent
+from .prompts import choose_device, fill, fingerprint, mean_of_prompts
 
 VERSION = 1
 TEMPLATES = ("{}",)

@@ -8,9 +8,10 @@ import numpy as np
 from PIL import Image
 
 from hgld.errors import ConfigError, ImageError
+
+from ...stage import Progress
 from ..groups.kmeans import unit
 from ..landmark_images import IMAGES_A_LANDMARK, ImagePlace, read_image
-from ...stage import Progress
 
 if TYPE_CHECKING:  # the review page finds images without open_clip
     from ..encoders.clip import ClipEncoder

@@ -16,6 +16,7 @@ import polars as pl
 
 from hgld.data.tables import NUMPY_FAULTS, POLARS_FAULTS
 from hgld.errors import TableError, excerpt, quoted
+
 from ..groups.kmeans import unit
 
 KEYS = ("name", "id", "key")

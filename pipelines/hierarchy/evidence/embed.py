@@ -18,11 +18,12 @@ import polars as pl
 from platformdirs import user_cache_path
 
 from hgld.errors import StorageError, TableError, excerpt
+
+from ...stage import Progress, StageResult, StageRun, run_stage, silent, write_json
 from ..config import EmbedConfig
 from ..encoders.at_hand import AtHand, encoder_at_hand
 from ..encoders.registry import Encoder, JoinedEncoder, is_fitted_on_names, make_encoder
 from ..names.languages import EVERY, read_english
-from ...stage import Progress, StageResult, StageRun, run_stage, silent, write_json
 
 SCHEMA_VERSION = 1
 _ASKED_AT_ONCE = 500  # below SQLite's limit of variables in a statement

@@ -25,8 +25,8 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
-from .neighbours import nearest
 from ..groups.kmeans import leading_axes, unit
+from .neighbours import nearest
 
 RESAMPLES = 6
 SAMPLE = 1000  # names of a resample at most

@@ -20,16 +20,17 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from hgld.errors import ConfigError, TableError, excerpt
+
+from ...stage import Progress, StageResult, StageRun, run_stage, write_json
 from ..config import ClusterConfig, EmbedConfig, EvidenceConfig, key_fields
 from ..encoders.at_hand import clip_at_hand
 from ..encoders.registry import JOINED, Encoder, entry_of, make_encoder
+from ..names.class_graph import ClassGraph
+from ..names.languages import read_english
 from .class_rows import class_rows
 from .class_table import read_class_table, table_files
 from .embed import EmbeddingCache, default_folder, embed_names, read_embeddings
 from .evidence import Block, Evidence, weigh
-from ..names.class_graph import ClassGraph
-from ..names.languages import read_english
-from ...stage import Progress, StageResult, StageRun, run_stage, write_json
 
 VERSION = 1
 TEXT, WORDING, DESCRIPTIONS, CLASSES, IMAGES, TABLE = KINDS = (

@@ -10,16 +10,17 @@ from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
 from hgld.errors import TableError
+
+from ...stage import Progress, StageResult, StageRun, run_stage
 from ..config import ClusterConfig, key_fields
 from ..evidence.embed import read_embeddings
 from ..evidence.evidence_stage import read_evidence
+from ..names.class_graph import ClassGraph
+from ..names.clean import NameRules
 from .clustering import Clustering, check_options, cluster_names
 from .doubt import DOUBTFUL, wrong_probabilities
 from .group_count import NOTHING_TO_CHOOSE, StabilityCurve
 from .group_names import Member, propose_labels
-from ..names.class_graph import ClassGraph
-from ..names.clean import NameRules
-from ...stage import Progress, StageResult, StageRun, run_stage
 
 # -- the map of names: a picture for people, from which nothing is computed ----------------------------------------
 

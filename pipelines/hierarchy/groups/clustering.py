@@ -27,11 +27,12 @@ from scipy.sparse.linalg import eigsh
 from threadpoolctl import threadpool_limits
 
 from hgld.errors import ConfigError
+
+from ...stage import Progress, silent
 from ..config import ClusterConfig
 from .group_count import StabilityCurve, stability_curve
 from .kmeans import Curve, k_curve, settle, spherical_kmeans, sums, unit
 from .ward_tree import ward
-from ...stage import Progress, silent
 
 
 class Division:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hgld.errors import TableError, quoted
+
 from ..names.clean import name_key
 from ..names.name_tables import NAME, SHOWN, NameTable, check_lengths
 

@@ -20,9 +20,9 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
+from ...stage import Progress, silent
 from .kmeans import leading_axes
 from .ward_tree import ward_cuts
-from ...stage import Progress, silent
 
 RESAMPLES = 8
 SHARE = 0.8

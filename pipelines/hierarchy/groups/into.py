@@ -25,17 +25,18 @@ import polars as pl
 from scipy.stats import norm
 
 from hgld.errors import some
+
+from ...stage import Progress, StageResult, StageRun, run_stage
 from ..config import EmbedConfig, LevelsConfig
 from ..encoders.head_noun import singular
 from ..encoders.registry import Encoder, is_fitted_on_names
 from ..evidence.embed import encoder_of, read_embeddings
+from ..names.clean import name_key
+from ..names.languages import EVERY, English, read_english
 from .cluster import check_rows, name_map, write_map, write_no_curve
 from .doubt import DOUBTFUL, Given, wrong_probabilities
 from .given_groups import NONE, GivenGroup, GivenGroups
 from .kmeans import unit
-from ..names.clean import name_key
-from ..names.languages import EVERY, English, read_english
-from ...stage import Progress, StageResult, StageRun, run_stage
 
 VERSION = 4  # 2: probabilities of being wrong; 3: descriptions of names; 4: all columns of the empty curve
 COMMON = 0.5  # share of a group's mean score that is taken off

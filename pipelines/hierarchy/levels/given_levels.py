@@ -11,16 +11,17 @@ from pathlib import Path
 import polars as pl
 
 from hgld.errors import ConfigError
+from hgld.taxonomy.graph import Taxonomy
+from hgld.taxonomy.levels import EvenLevels
+
+from ...stage import Progress, StageResult, StageRun, run_stage
 from ..config import BuildConfig, TreeConfig
 from ..evidence.embed import read_embeddings
 from ..groups.cluster import name_map, write_map, write_no_curve
-from .levels import LevelPlan, check_names
-from .toplevel import Decision, level_table, with_decisions
 from ..names.classes import read_items
 from ..names.tree import classes_in_tree, group_labels, tree_levels
-from ...stage import Progress, StageResult, StageRun, run_stage
-from hgld.taxonomy.graph import Taxonomy
-from hgld.taxonomy.levels import EvenLevels
+from .levels import LevelPlan, check_names
+from .toplevel import Decision, level_table, with_decisions
 
 VERSION = 3  # 3: all columns of the empty curve
 METHOD = "tree"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hgld.data.format import COLUMNS_BESIDE_LEVELS, check_levels
 from hgld.errors import ConfigError, InputError, quoted
+
 from ..config import BuildConfig
 from ..groups.given_groups import GivenGroups
 

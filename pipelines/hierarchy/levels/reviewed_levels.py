@@ -13,9 +13,9 @@ from pathlib import Path
 
 import polars as pl
 
+from ...stage import Progress, StageResult, StageRun, run_stage
 from ..groups.given_groups import NONE
 from .levels import LevelPlan
-from ...stage import Progress, StageResult, StageRun, run_stage
 
 VERSION = 2  # 2: classes that people set below the coarsest level
 GROUPS = "groups.parquet"

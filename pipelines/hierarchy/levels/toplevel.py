@@ -31,18 +31,19 @@ import polars as pl
 import yaml
 
 from hgld.errors import ConfigError, TableError, some
+
+from ...stage import Progress, StageResult, StageRun, run_stage, silent
 from ..config import EmbedConfig, TopLevelConfig, key_fields
 from ..encoders.registry import Encoder
 from ..evidence.embed import encoder_of, read_embeddings
 from ..groups.group_names import Member, Proposal, propose_labels
 from ..groups.kmeans import sums, unit
+from ..names.class_graph import ClassGraph
+from ..names.clean import NameRules
 from .coarser import coarsen
 from .given_classes import MARGIN, class_shares, text_rows
 from .levels import HUMAN_MADE, LANDMARKS, NATURAL, LevelPlan
 from .named_tops import decide_by_classes, named_tops
-from ..names.class_graph import ClassGraph
-from ..names.clean import NameRules
-from ...stage import Progress, StageResult, StageRun, run_stage, silent
 
 VERSION = (
     3  # 2: levels.parquet, tops by their names in the class graph; 3: classes by shares, coarser groups by meaning

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import TableError
+
+from ...stage import Progress, StageResult, StageRun, run_stage
 from .landmark_tables import (
     CLASSES,
     DROPPED,
@@ -27,7 +29,6 @@ from .landmark_tables import (
     write_scraped,
 )
 from .name_tables import NAME, SHOWN, NameTable, check_lengths
-from ...stage import Progress, StageResult, StageRun, run_stage
 
 if TYPE_CHECKING:
     from .name_classes import ClassFinder

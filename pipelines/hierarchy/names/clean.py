@@ -17,11 +17,12 @@ import polars as pl
 import yaml
 
 from hgld.errors import InputError, SchemaError, TableError, excerpt, quoted
+
+from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped
 from ..config import CleanConfig, key_fields
 from .class_graph import ClassGraph
 from .landmark_tables import ITEMS, with_item_columns
 from .languages import english_names
-from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped
 
 RULES = Path(__file__).with_name("name_rules.yaml")
 SCHEMA_VERSION = 1

@@ -9,9 +9,10 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import TableError, quoted
+
 from ...csv_rows import CsvText
-from ..scrape.titles import category_title
 from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped
+from ..scrape.titles import category_title
 
 ID, CATEGORY, NAME = "landmark_id", "category", "supercategory"
 VERSION = 1  # of the stage "scrape": raise it when the same answers make other tables

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import polars as pl
 
 from hgld.errors import some
+
 from .classes import Item
 from .clean import name_key
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hgld.errors import TableError, excerpt, quoted
+
 from ...csv_rows import read_text
 
 NAME = "name"

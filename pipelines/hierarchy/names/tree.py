@@ -12,6 +12,11 @@ import polars as pl
 
 from hgld.errors import ConfigError, HierarchyError
 from hgld.hierarchy import Hierarchy
+from hgld.taxonomy.formats import read_taxonomy
+from hgld.taxonomy.formats.ranked_hierarchy import FILE
+from hgld.taxonomy.graph import Taxonomy
+from hgld.taxonomy.levels import EvenLevels, even_levels
+
 from ..config import TreeConfig
 from .classes import Item
 from .landmark_tables import CLASSES
@@ -23,10 +28,6 @@ from .name_classes import (
     one_class_a_name,
     tally,
 )
-from hgld.taxonomy.formats import read_taxonomy
-from hgld.taxonomy.formats.ranked_hierarchy import FILE
-from hgld.taxonomy.graph import Taxonomy
-from hgld.taxonomy.levels import EvenLevels, even_levels
 
 NOT_THERE = "not-in-tree"
 _SAME_ID, _SAME_NAME, _FURTHER_NAME, _USUAL = "by id", "by name", "by a further name", "by its most usual meaning"

@@ -15,7 +15,9 @@ import polars as pl
 from markupsafe import Markup
 
 from hgld.html_page import page_templates
+
 from ...card import PUBLISHED_GROUPS, write_card
+from ...stage import Progress, StageResult, StageRun, run_stage
 from ..levels.levels import LANDMARK_LEVELS
 from . import words
 from .pictures import (
@@ -27,7 +29,6 @@ from .pictures import (
     place_labels,
     save_png,
 )
-from ...stage import Progress, StageResult, StageRun, run_stage
 
 VERSION = 3  # 2: levels of any name, words explained; 3: what is still wrong
 REPORT = "report.html"

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from hgld.errors import ConfigError, InputError, ServiceError, optional_dependency
+from hgld.errors import ConfigError, InputError, ServiceError
 from hgld.files import write_atomic
+
+from ...stage import Progress, json_text, silent
 from .decisions.decision_files import file_header, format_decision
 from .decisions.decisions import Decision, Merge, Move, Rename, check_text
 from .tables import BuildTables
-from ...stage import Progress, json_text, silent
 
 if TYPE_CHECKING:
     from ...web import PoliteClient
@@ -500,6 +501,7 @@ def _text(decisions: Sequence[Decision]) -> str:
 
 def _client(endpoint: str, requests: int, timeout: float, sleep: Callable[[float], None] | None) -> "PoliteClient":
     from ...web import PoliteClient
+
     options: dict[str, Any] = {} if sleep is None else {"sleep": sleep}
     limits: dict[str, Any] = {"timeout": timeout, "retries": _ATTEMPTS, "request_budget": requests}
     return PoliteClient((endpoint,), rate=_RATE, **limits, **options)
@@ -525,6 +527,7 @@ def _key() -> str:
 
 def _endpoint(url: str) -> str:
     from hgld.addresses import is_http_address
+
     if not is_http_address(url) or "@" in urlsplit(url).netloc or urlsplit(url).query or urlsplit(url).fragment:
         raise ConfigError(
             "--propose is no address of a server; expected its chat interface, as http://127.0.0.1:8080/v1 or "

@@ -14,6 +14,8 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import InputError, TableError, quoted
+
+from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
 from ..config import ReviewConfig
 from ..groups import doubt
 from .decisions.agreement import Conflict, Settlement, settle
@@ -22,7 +24,6 @@ from .decisions.decision_files import read_decisions
 from .decisions.decisions import Entry, Merge, New, Split
 from .decisions.grouping import Classes, GroupId, Grouping, Subject, Unmatched
 from .learning.proposals import Estimates, TaughtBy, taught
-from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
 
 VERSION = 5  # 3: items, levels, taught names; 4: probabilities of being wrong; 5: the page's, also without decisions
 _MOST_NOTES = 10

@@ -59,6 +59,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hgld.errors import ConfigError, HgldError, ImageError
+
 from .decisions.journal import StaleError
 from .state import QUEUED, Review
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hgld.errors import InputError, quoted
+
 from .decisions.agreement import settle
 from .decisions.decision_files import read_decisions
 from .decisions.decisions import ACTIONS, MOST_NAMES, Decision, Entry, GiveItem

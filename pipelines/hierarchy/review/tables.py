@@ -12,6 +12,7 @@ import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, TableError, excerpt
+
 from ..levels.toplevel import Anchors
 from ..names.class_graph import ClassGraph
 from ..names.classes import SPLIT

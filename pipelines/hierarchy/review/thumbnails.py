@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hgld.errors import ConfigError
+
 from ..evidence.class_images import image_places
 from ..landmark_images import ImagePlace, LandmarkKey, find_images, read_image
 

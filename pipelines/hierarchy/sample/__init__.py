@@ -13,9 +13,9 @@ from pathlib import Path
 
 import polars as pl
 
+from ...stage import Progress, StageResult, StageRun, run_stage
 from ..names.landmark_tables import VERSION, write_scraped
 from ..scrape.titles import category_title
-from ...stage import Progress, StageResult, StageRun, run_stage
 
 FOLDER = Path(__file__).parent
 LANDMARKS = FOLDER / "landmarks.csv"

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...web import AnswerError, Client
 from .titles import canonical_category
 from .wikidata import is_item_id
-from ...web import AnswerError, Client
 
 # The redirects of Template:Category redirect that pages really use, without spaces, hyphens and case.
 _REDIRECT_TEMPLATES = {

@@ -15,6 +15,9 @@ from pathlib import Path
 import polars as pl
 
 from hgld.errors import ConfigError
+
+from ...stage import Progress
+from ...web import BudgetSpentError, Client
 from ..config import ScrapeConfig
 from ..names.classes import Item
 from ..names.landmark_tables import CLASSES
@@ -30,8 +33,6 @@ from .scrape import STORE, Plan, check_options, connecting, source_of
 from .status import unanswered_classes
 from .store import ScrapeStore
 from .wikidata import WIKIMEDIA_CATEGORY, Entity
-from ...stage import Progress
-from ...web import BudgetSpentError, Client
 
 NO_ITEM = "no-item"
 _REFRESH = "names error"

@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from hgld.errors import ConfigError, InputError, ServiceError, quoted
+
+from ...stage import Progress
+from ...web import AnswerError, BudgetSpentError, Client
 from ..config import ScrapeConfig
 from .commons import category_pages
 from .infobox import instance_of
@@ -11,8 +14,6 @@ from .status import Resolution, Unanswered, resolve, unanswered_classes
 from .store import InfoboxPage, Question, ScrapeStore
 from .titles import page_url
 from .wikidata import BATCH, entities_by_ids, entities_by_titles, items_called
-from ...stage import Progress
-from ...web import AnswerError, BudgetSpentError, Client
 
 BATCHES: dict[Question, int] = {"sitelink": BATCH, "page": BATCH, "entity": BATCH, "infobox": 1, "label": 1}
 MAX_CLASSES = 1_000_000

@@ -10,6 +10,9 @@ from pathlib import Path
 import polars as pl
 
 from hgld.errors import ConfigError, quoted
+
+from ...stage import Progress, StageResult, StageRun, run_stage, silent
+from ...web import API_RATE, PAGE_RATE, Client, PoliteClient
 from ..config import ScrapeConfig, key_fields
 from ..names.landmark_tables import (
     CLASSES,
@@ -24,8 +27,6 @@ from .questions import BATCHES, answer_all, class_ids, open_questions
 from .status import STATUSES, Resolution, unanswered_classes, used_answers
 from .store import Question, ScrapeStore
 from .titles import category_title
-from ...stage import Progress, StageResult, StageRun, run_stage, silent
-from ...web import API_RATE, PAGE_RATE, Client, PoliteClient
 
 STORE = "scrape.sqlite"
 _NOT_COMMONS = Resolution("error(not-commons)")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from hgld.errors import ConfigError, SchemaError, StorageError, excerpt, quoted
+
 from .commons import CategoryPage
 from .wikidata import Entity, LabelMatch
 

@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import InputError, TableError, quoted
+
 from ..catalog import Catalog, safe_key
 from .release import keep_splits, read_bytes, read_mats, refuse_options, relative_path
 from .taxonomies import classes_of

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, StorageError
+
 from ..catalog import DROPPED, Catalog
 from ..class_split import draw_classes
 from .image_files import (

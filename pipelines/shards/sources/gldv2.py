@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, TableError, quoted
+
 from ...hierarchy.scrape.titles import category_title
 from ..catalog import Catalog, Container
 from .release import need, read_csv, refuse_options

@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, TableError, quoted
+
 from ..catalog import DROPPED, Catalog
 from .cars196 import refuse_large_mat
 from .folders import find_images

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hgld.errors import InputError, TableError, quoted
+
 from ..catalog import Catalog
 from .release import (
     keep_splits,

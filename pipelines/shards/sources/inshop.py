@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import TableError, quoted
+
 from ..catalog import Catalog
 from .release import keep_splits, need, refuse_options, relative_path
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import InputError, TableError, quoted
+
 from ..catalog import Catalog
 from .image_files import keys_of_paths
 from .release import (

@@ -18,6 +18,7 @@ import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, TableError, excerpt, quoted
+
 from ...csv_rows import CsvText
 from ..catalog import DROPPED, Catalog, check_level_names
 from ..class_split import draw_classes
@@ -32,6 +33,7 @@ from .release import keep_splits, refuse_options, relative_path
 
 if TYPE_CHECKING:
     from hgld.evaluation.protocol_kinds import Protocol
+
     from ..config import SourceConfig
 
 PATH_COLUMNS = ("path", "file", "image", "filename")

@@ -12,6 +12,7 @@ import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, InputError, TableError, quoted
+
 from ...executor import ProcessEndedError, run_alone
 from ..catalog import DROPPED
 

@@ -17,6 +17,7 @@ import polars as pl
 
 from hgld.data.format import BOX
 from hgld.errors import TableError, quoted
+
 from ..catalog import Catalog, safe_key
 from .release import (
     find_folder,
@@ -29,6 +30,7 @@ from .release import (
 
 if TYPE_CHECKING:
     from hgld.evaluation.protocols.revisited import RevisitedGroundTruth
+
     from ..config import SourceConfig
 
 LEVELS = ("landmark",)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import TableError, quoted
+
 from ..catalog import Catalog
 from .release import (
     find_folder,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import InputError
+
 from ..catalog import Catalog
 from .release import keep_splits, numbered_images, refuse_options
 

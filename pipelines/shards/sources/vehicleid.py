@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import TableError, quoted
+
 from ..catalog import Catalog, safe_key
 from .release import (
     find_folder,

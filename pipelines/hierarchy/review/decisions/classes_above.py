@@ -9,6 +9,7 @@ import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import TableError, excerpt
+
 from ...levels.levels import LANDMARKS
 from .grouping import Classes
 

@@ -34,6 +34,7 @@ import yaml
 
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError, quoted
 from hgld.files import file_lock, sync
+
 from .decisions import ACTIONS, Decision, Entry, Role
 
 # -- untrusted YAML, read as text with line numbers ----------------------------------------------------------------

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
 from hgld.errors import quoted, some
+
 from .decisions import (
     Accept,
     Decision,

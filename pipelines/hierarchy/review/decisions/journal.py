@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hgld.errors import ConfigError, InputError, StorageError
+
 from .decision_files import (
     append_locked,
     format_decision,

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from hgld.errors import InputError, quoted
+
+from ..learning.proposals import DecisionFields
 from .agreement import LEAST_SHARED, Conflict, Settlement
 from .decisions import Decision, Entry
 from .grouping import Claim, Fate, Given, GroupId, Grouping, Subject
 from .journal import Journal
-from ..learning.proposals import DecisionFields
 
 
 def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from ...groups.group_names import LEAST_SHARE, Member, propose_labels, supported_labels
 from ...names.clean import NameRules
 from ..decisions.grouping import Grouping, Subject
-from .screens import Proposal
 from ..tables import BuildTables
+from .screens import Proposal
 
 _MOST = 5
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hgld.errors import InputError, quoted
+
 from ..decisions.decisions import MOST_NAMES
 from ..decisions.grouping import Fate, Grouping
 

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import TableError
+
 from ...evidence.embed import read_embeddings
 from ...evidence.evidence import Block, Evidence
 from ...evidence.evidence_stage import read_evidence
