@@ -125,8 +125,8 @@ def predict(
         gallery_labels: (G, L) integers, finest level first, negative where unknown; (G,) for one level. Or class names,
             a table or a dataset: all that :func:`hgld.labels.class_numbers` reads.
         levels: names of the L levels, finest first, or of a table's columns; None: as :func:`hgld.evaluate` names them.
-        calibration: made by :func:`hgld.prediction.calibrate` on the same model and levels, or its file. None: confidences
-            are shares of the votes, and say nothing of classes that the gallery lacks.
+        calibration: made by :func:`hgld.prediction.calibrate` on the same model and levels, or its file. None:
+            confidences are shares of the votes, and say nothing of classes that the gallery lacks.
         bound: least confidence of an answer; 0: the finest class that is known, above 1: none.
         level: finest level to answer at; None: the finest.
         within: classes, one or several, by level, ids or names as the labels have them: the gallery's items of these
