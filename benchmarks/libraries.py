@@ -71,7 +71,6 @@ PROGRAMS = {
     "webdataset_tars": Program(("webdataset",)),
     "croissant": Program(("mlcroissant",)),
     "fiftyone_fields": Program(("fiftyone",)),
-    "label_studio_taxonomy": Program(("label-studio-sdk",)),
 }
 NOTEBOOKS = {name: Program(("nbclient", "ipykernel"), notebook=True) for name in NAMES}
 

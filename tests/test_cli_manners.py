@@ -58,7 +58,6 @@ WRONG = {  # arguments that cannot be served, and what the answer says; "nothing
     "calibrate": ("--checkpoint nothing --data nothing", "holds no checkpoint"),
     "search": ("file.csv --checkpoint nothing --data nothing", "no dataset.json"),
     "export": ("--checkpoint nothing --out made.onnx", "holds no checkpoint"),
-    "convert": ("nothing --to fiftyone --out made", "no dataset is here"),
     "push": ("nothing hf:somebody/something --dry-run", "holds no checkpoint"),
     "doctor": ("nothing", "unexpected extra argument (nothing)"),
     "completion": ("tcsh", "'bash', 'zsh', 'fish'"),
@@ -79,7 +78,6 @@ RIGHT = {  # arguments that are served within seconds
     "calibrate": "--checkpoint run --data many --split test --device cpu --out made.json",
     "search": "image.jpg --checkpoint run --data data --device cpu",
     "export": "--checkpoint run --out made.onnx",
-    "convert": "data --to label-studio --out converted",
     "doctor": "",
 }
 ELSEWHERE = {  # tests that read these verbs' --json

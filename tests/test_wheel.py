@@ -200,7 +200,6 @@ calibrate --help
 search photo.jpg --checkpoint run --data shards
 export --checkpoint run --out model.pt
 resolutions --help
-convert shards --to label-studio --out converted
 audit --checkpoint run --data shards --out audit
 push --help
 doctor

@@ -55,7 +55,6 @@ VERBS = {  # verb: where its command is made, and what it does
     "calibrate": ("search_commands:calibrate_command", "How sure a model's answers are, for search to say them."),
     "search": ("search_commands:search_command", "The images of a dataset that are nearest to yours."),
     "export": ("embed_commands:export_command", "A trained model as one file that runs without hgld."),
-    "convert": ("convert_commands:convert_command", "A dataset and decisions, for FiftyOne or Label Studio."),
     "push": ("hub_commands:push_command", "A dataset or a run to the Hugging Face Hub."),
     "doctor": ("doctor_commands:doctor_command", "What is installed, and what is missing for what."),
     "completion": ("completion_commands:completion_command", "Tab completion for your shell."),

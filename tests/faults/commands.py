@@ -59,9 +59,6 @@ COMMANDS = {
         "audit --embeddings {base}/e.npy --out out", "audit --embeddings {base}/e.npy --out out --data {base}/data"
     ),
     "export": Command("export --checkpoint {base}/run --out x.torchscript", stops=2),
-    "convert": Command(
-        "convert {base}/data --to fiftyone --out out", "convert {base}/data --to label-studio --out out", stops=2
-    ),
     "calibrate": Command(
         "calibrate --checkpoint run --data {base}/many --split test --test-split test", works_on=("run",)
     ),
