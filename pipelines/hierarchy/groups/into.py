@@ -136,7 +136,7 @@ def place_names(
     nearest = np.full_like(cosine, -1)
     for text, group in enumerate(embedded.group_of):
         nearest[:, group] = np.maximum(nearest[:, group], rows @ embedded.texts[text])
-    scores = (cosine + nearest) / 2
+    scores = ((cosine + nearest) / 2).round(6)  # the last bits of unrelated rows differ between machines
     threshold = none_below or unrelated_best(scores)
     corrected = scores if fitted else scores - COMMON * scores.mean(axis=0)
     order = np.argsort(-corrected, axis=1, kind="stable")
