@@ -124,7 +124,7 @@ def index_of(
         orientation=pl.lit(1, pl.Int8),
         sha256=pl.Series(digests),
         duplicate_of=pl.lit(None, pl.String),
-        run=pl.Series((items % per_shard) // PER_CLASS, dtype=pl.Int32),
+        class_run=pl.Series((items % per_shard) // PER_CLASS, dtype=pl.Int32),
     )
 
 

@@ -167,7 +167,7 @@ def _other_levels(storage: ShardStorage, name: str, levels: Sequence[str], manif
 #
 # Every image is one read away; labels need no shard to be opened.
 
-_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "run")  # not read; half of an index's memory
+_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "class_run")  # not read; half of an index's memory
 
 
 def open_dataset(

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeGuard
 from hgld.errors import InputError, SchemaError, excerpt, quoted
 
 SCHEMA_VERSION = 2  # of the manifest; 1 named no protocol, and is read too
-INDEX_VERSION = 2  # 1 called the column run "group", which no level could be called then; it is read too
+INDEX_VERSION = 3
 INDEX = "index.parquet"
 MANIFEST = "dataset.json"
 HIERARCHY = "hierarchy.parquet"
@@ -37,7 +37,7 @@ IMAGE_SUFFIXES = tuple(suffix for suffixes in IMAGE_FORMATS.values() for suffix 
 BOX = ("box_left", "box_top", "box_right", "box_bottom")  # not plain "top", which is a common name of a level
 COLUMNS_BESIDE_LEVELS = (
     *("key", "shard", "offset", "size"),
-    *("split", "suffix", "width", "height", "orientation", "sha256", "duplicate_of", "run"),
+    *("split", "suffix", "width", "height", "orientation", "sha256", "duplicate_of", "class_run"),
     *BOX,
 )
 

@@ -99,10 +99,10 @@ _AFTER_LEVELS = {
     "orientation": pl.Int8,
     "sha256": pl.String,
     "duplicate_of": pl.String,
-    "run": pl.Int32,
+    "class_run": pl.Int32,
 }
 _MAY_BE_NULL = {"duplicate_of", *BOX}
-_LEAST = {"offset": 0, "size": 0, "width": 1, "height": 1, "run": 0}
+_LEAST = {"offset": 0, "size": 0, "width": 1, "height": 1, "class_run": 0}
 _MOST_TABLE_BYTES = 16 << 30
 _MOST_ROWS = 1 << 30
 
@@ -158,14 +158,12 @@ def read_index(
     name = where or (INDEX if isinstance(source, bytes) else str(source))
     frame, metadata = _read_parquet(source, name, leave_out)
     version = metadata.get("hgld.schema_version")
-    if version not in ("1", str(INDEX_VERSION)):
+    if version != str(INDEX_VERSION):
         raise SchemaError(
-            f"{name}: index schema version is {short(version)}; this hgld reads versions up to {INDEX_VERSION}. "
-            "Rebuild the file (hgld index), or install the hgld that wrote it."
+            f"{name}: index schema version is {short(version)}; this hgld reads version {INDEX_VERSION}. Rebuild the "
+            "file from the tars with hgld index."
         )
     levels = _levels_of(metadata, name)
-    if version == "1":
-        frame = frame.drop("run", strict=False).rename({"group": "run"}, strict=False)
     full = index_schema(levels, boxes=BOX[0] in frame.columns)
     schema = pl.Schema({column: dtype for column, dtype in full.items() if column not in leave_out})
     _check_columns(frame, schema, name)
@@ -255,16 +253,16 @@ def _check_keys_differ(frame: pl.DataFrame, where: str) -> None:
 
 
 def with_runs(index: pl.DataFrame, finest: str) -> pl.DataFrame:
-    """Add the columns ``run`` and ``duplicate_of`` to an index, as its rows imply them.
+    """Add the columns ``class_run`` and ``duplicate_of`` to an index, as its rows imply them.
 
     Args:
         index: at least shard, key, sha256 and the level ``finest``, in order of the shards.
-        finest: the finest level; neighbours of equal labels in a shard are one run, also where unknown.
+        finest: the finest level; neighbours of equal labels in a shard are one class run, also where unknown.
     """
     starts = (pl.col(finest) != pl.col(finest).shift(1)).fill_null(value=False)
     first = pl.col("key").first().over("sha256")
     return index.with_columns(
-        run=starts.cum_sum().over("shard").cast(pl.Int32),
+        class_run=starts.cum_sum().over("shard").cast(pl.Int32),
         duplicate_of=pl.when(pl.int_range(pl.len()).over("sha256") > 0).then(first),
     )
 

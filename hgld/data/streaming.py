@@ -309,7 +309,7 @@ class _IndexedSource:
         check_order(dataset)
         leave_out = ("suffix", "duplicate_of", "width", "height", "orientation", "sha256")
         rows = read_rows(dataset.storage, dataset.manifest, dataset.split, leave_out=leave_out)
-        place = (dataset.places[1], rows["run"].to_numpy(), dataset.labels[:, 0].numpy())
+        place = (dataset.places[1], rows["class_run"].to_numpy(), dataset.labels[:, 0].numpy())
         self.sampler = ShardOrderSampler(*place, **how._asdict(), batches_per_epoch=batches)
         self.dataset, self._how = dataset, how
         self.groups = how.own_groups

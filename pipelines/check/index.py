@@ -365,7 +365,7 @@ def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None
     """
     if earlier is not None and not len(short_runs(index, finest, earlier.group_size)):
         return earlier.group_size
-    runs = index.filter(pl.col(finest) >= 0).group_by("split", finest, "shard", "run").len()
+    runs = index.filter(pl.col(finest) >= 0).group_by("split", finest, "shard", "class_run").len()
     cut = runs.filter(pl.len().over("split", finest) > 1)
     size = cut["len"].min() if len(cut) else runs["len"].max()
     return size if isinstance(size, int) else 1

@@ -134,7 +134,7 @@ def check_labels(index: pl.DataFrame, tree: Hierarchy, findings: Findings) -> No
 def check_runs(index: pl.DataFrame, finest: str, group_size: int, findings: Findings) -> None:
     """Check that run and duplicate_of follow from the rows, and that groups are as large as the manifest promises."""
     implied = with_runs(index, finest)
-    for name in ("run", "duplicate_of"):
+    for name in ("class_run", "duplicate_of"):
         rows = index.with_columns(implied[name].alias(_IMPLIED)).filter(pl.col(name).ne_missing(pl.col(_IMPLIED)))
         found, expected = (
             pl.concat_str(pl.lit(f"{name} "), pl.col(column).cast(pl.String).fill_null("none"))
@@ -154,7 +154,7 @@ def short_runs(index: pl.DataFrame, finest: str, group_size: int) -> pl.DataFram
     """
     runs = (
         index.filter(pl.col(finest) >= 0)
-        .group_by("split", finest, "shard", "run", maintain_order=True)
+        .group_by("split", finest, "shard", "class_run", maintain_order=True)
         .agg(pl.len().alias(_COUNT), pl.col("key").first().alias(_FIRST))
     )
     whole = pl.col(_COUNT).sum().over("split", finest)

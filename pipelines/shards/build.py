@@ -133,7 +133,7 @@ def _splits(catalog: Catalog, plan: ExaminePlan, config: ShardConfig) -> dict[st
 # -- the build ------------------------------------------------------------------------------------------------------
 
 _EXAMINED = ("key", "split", "file", "origin", "source_offset", "size", "suffix", "width", "height", "orientation")
-_PLANNED = ("shard", "sha256", "duplicate_of", "run")
+_PLANNED = ("shard", "sha256", "duplicate_of", "class_run")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ _TYPES = {
     "orientation": "cr:Int8",
     "sha256": "sc:Text",
     "duplicate_of": "sc:Text",
-    "run": "cr:Int32",
+    "class_run": "cr:Int32",
 }
 _DESCRIPTIONS = {
     "key": "Name of the item: its image is KEY.SUFFIX in the shard, its facts KEY.json.",
@@ -47,7 +47,7 @@ _DESCRIPTIONS = {
     "orientation": "EXIF orientation, 1 to 8.",
     "sha256": "SHA-256 of the image's bytes.",
     "duplicate_of": "Key of the first item with the same bytes; empty where this is the first.",
-    "run": "Number, within the shard, of the run of items of one class that the item stands in.",
+    "class_run": "Number, within the shard, of the run of items of one class that the item stands in.",
     "split": "Split of the item.",
     **dict.fromkeys(BOX, "Side of the box to crop to, in pixels of the upright image; empty for the whole image."),
 }

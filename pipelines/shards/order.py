@@ -46,7 +46,7 @@ def plan_shards(items: pl.DataFrame, levels: Sequence[str], options: PlanOptions
         options: of the order.
 
     Returns:
-        the rows in the order of the index, with the columns shard (file name), run (the run of items of one class
+        the rows in the order of the index, with the columns shard (file name), class_run (the run of items of one class
         within the shard) and duplicate_of (key of the first item with the same bytes).
     """
     ordered = items.sort("split", "key")
@@ -57,7 +57,7 @@ def plan_shards(items: pl.DataFrame, levels: Sequence[str], options: PlanOptions
         parts.append(part[order].with_columns(names.gather(shard).alias("shard")))
     if not parts:
         return ordered.with_columns(
-            shard=pl.lit("", pl.String), run=pl.lit(0, pl.Int32), duplicate_of=pl.lit(None, pl.String)
+            shard=pl.lit("", pl.String), class_run=pl.lit(0, pl.Int32), duplicate_of=pl.lit(None, pl.String)
         )
     return with_runs(pl.concat(parts), levels[0])
 

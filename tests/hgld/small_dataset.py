@@ -110,7 +110,7 @@ def _shard(name: str, members: Sequence[tuple[int, Item]], levels: Sequence[str]
             | dict(zip(levels, item.labels, strict=True))
             | {"split": item.split, "suffix": item.suffix, "width": item.width, "height": item.height}
             | {"orientation": item.orientation, "sha256": hashlib.sha256(item.data).hexdigest(), "duplicate_of": None}
-            | {"run": run}
+            | {"class_run": run}
             | dict(zip(BOX, item.box or [None] * 4, strict=True))
         )
     return rows, bytes(tar + END_OF_ARCHIVE)

@@ -72,7 +72,7 @@ def test_a_split_is_its_rows_of_the_index(url):
     assert dataset.keys[0] == "train/0000"
     assert dataset.frame["key"].to_list() == dataset.keys.to_list()
     assert dataset.frame["split"].unique().to_list() == ["train"]
-    assert set(dataset.frame.columns) >= {"sha256", "run", "duplicate_of", "suffix"}
+    assert set(dataset.frame.columns) >= {"sha256", "class_run", "duplicate_of", "suffix"}
     assert dataset.manifest.name == "small"
     assert dataset.sizes.tolist() == [[40, 32]] * 15
     assert repr(dataset) == "ShardDataset(small, train: 15 items, Hierarchy(fine: 6, coarse: 3))"

@@ -30,7 +30,7 @@ def index_rows(**columns):
         "orientation": [1, 6, 1],
         "sha256": [SHA, SHA, "1" * 64],
         "duplicate_of": [None, "a/1", None],
-        "run": [0, 0, 0],
+        "class_run": [0, 0, 0],
     }
     return pl.DataFrame(rows | columns)
 
@@ -202,8 +202,8 @@ def test_rows_that_cannot_be_an_index_are_refused(tmp_path, change, stated):
 
 
 def test_writing_needs_all_columns_and_values_that_fit(tmp_path):
-    with pytest.raises(InputError, match="without the columns sha256, run"):
-        files.write_index(index_rows().drop("sha256", "run"), tmp_path / "x", LEVELS)
+    with pytest.raises(InputError, match="without the columns sha256, class_run"):
+        files.write_index(index_rows().drop("sha256", "class_run"), tmp_path / "x", LEVELS)
     with pytest.raises(InputError, match="do not fit"):
         files.write_index(index_rows(species=[0, 0, 1 << 40]), tmp_path / "x", LEVELS)
     assert not (tmp_path / "x").exists()
@@ -218,9 +218,9 @@ def _with_metadata(path, **metadata):
     ("metadata", "stated"),
     [
         ({}, "schema version is None"),
-        ({"schema_version": "3", "levels": "[]"}, "schema version is '3'"),
-        ({"schema_version": "1"}, "not JSON"),
-        ({"schema_version": "1", "levels": "[1]"}, "not a list of level names"),
+        ({"schema_version": "2", "levels": "[]"}, "schema version is '2'"),
+        ({"schema_version": "3"}, "not JSON"),
+        ({"schema_version": "3", "levels": "[1]"}, "not a list of level names"),
     ],
 )
 def test_indexes_of_another_schema_are_refused(tmp_path, metadata, stated):
@@ -231,7 +231,7 @@ def test_indexes_of_another_schema_are_refused(tmp_path, metadata, stated):
 
 def test_columns_of_another_type_are_refused(tmp_path):
     frame = index_rows()
-    frame.write_parquet(tmp_path / "x", metadata={"hgld.schema_version": "1", "hgld.levels": '["species", "family"]'})
+    frame.write_parquet(tmp_path / "x", metadata={"hgld.schema_version": "3", "hgld.levels": '["species", "family"]'})
     with pytest.raises(InputError, match=r"'species' \(Int64\)"):
         files.read_index(tmp_path / "x")
 
@@ -254,16 +254,6 @@ def test_tables_beside_the_index_are_checked(tmp_path):
         files.read_table(files.JUDGEMENTS, path)
 
 
-def test_an_index_of_version_1_is_read_too(tmp_path):
-    files.write_index(index_rows(), tmp_path / "new", LEVELS)
-    metadata = {"hgld.schema_version": "1", "hgld.levels": json.dumps(LEVELS)}
-    pl.read_parquet(tmp_path / "new").rename({"run": "group"}).write_parquet(tmp_path / "old", metadata=metadata)
-    for leave_out in ((), ("run", "sha256")):
-        old, new = (files.read_index(tmp_path / name, leave_out=leave_out) for name in ("old", "new"))
-        assert old[0].equals(new[0])
-        assert ("run" in old[0].columns) is not bool(leave_out)
-
-
 def test_runs_are_counted_within_a_shard_and_duplicates_name_the_first():
     index = pl.DataFrame(
         {
@@ -274,7 +264,7 @@ def test_runs_are_counted_within_a_shard_and_duplicates_name_the_first():
         }
     )
     marked = files.with_runs(index, "species")
-    assert marked["run"].to_list() == [0, 0, 1, 1, 2, 0, 1]
+    assert marked["class_run"].to_list() == [0, 0, 1, 1, 2, 0, 1]
     assert marked["duplicate_of"].to_list() == [None, None, "a", None, None, "a", None]
 
 

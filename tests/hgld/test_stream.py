@@ -57,7 +57,7 @@ def shards(request, folder) -> Path | list[str]:
 def test_every_batch_has_p_classes_of_k_items_and_an_epoch_has_every_item(folder):
     one = stream(folder)
     labels = dataset_of(one).labels
-    alone = set(dataset_of(one).frame.with_row_index().filter(pl.len().over("shard", "run") == 1)["index"])
+    alone = set(dataset_of(one).frame.with_row_index().filter(pl.len().over("shard", "class_run") == 1)["index"])
     batches = list(one)
     seen = Counter(i for batch in batches for i in batch.indices.tolist())
     assert len(batches) == len(one) == 13

@@ -76,7 +76,7 @@ def unit_of(tmp_path: Path, *, boxes: bool = False) -> PackUnit:
             "shard": ["train-000000.tar"] * count,
             "sha256": [hashlib.sha256(image).hexdigest() for image in IMAGES],
             "duplicate_of": pl.Series([None] * count, dtype=pl.String),
-            "run": pl.Series([0, 0, 1, 1, 2], dtype=pl.Int32),
+            "class_run": pl.Series([0, 0, 1, 1, 2], dtype=pl.Int32),
             "name/fine": ["a", "a", "b", "b", None],
             "name/top": ["t", "t", "t", "t", None],
         }

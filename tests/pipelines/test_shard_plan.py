@@ -79,7 +79,7 @@ def test_run_counts_runs_of_a_shard():
     plan = plan_shards(items_of([0] * 7 + [1] * 9 + [2] * 2), ["fine"], OPTIONS)
     for _, shard in plan.group_by("shard"):
         expected = itertools.accumulate((a != b for a, b in itertools.pairwise(shard["fine"])), initial=0)
-        assert shard["run"].to_list() == list(expected)
+        assert shard["class_run"].to_list() == list(expected)
 
 
 def test_splits_of_the_same_labels_are_in_other_orders():

@@ -52,7 +52,7 @@ def test_two_swapped_labels_in_the_index(root):
     assert set(swapped["member"]) == {index["key"][place], index["key"][place + 4]}
     assert swapped["found"][0] == "labels 0, 0"
     assert swapped["expected"][0] == "labels 2, 0"
-    assert set(found["kind"]) == {"labels", "run", "group-size"}
+    assert set(found["kind"]) == {"labels", "class_run", "group-size"}
 
 
 def test_two_swapped_labels_in_a_tar(root):
@@ -148,7 +148,7 @@ def test_a_shard_that_the_manifest_does_not_name(root):
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("run", 7),
+        ("class_run", 7),
         ("duplicate_of", "s0/img_000"),
         ("width", 9),
         ("orientation", 8),

@@ -40,7 +40,7 @@ CHANGED = {  # a column of the index, a change of one row, and what that is call
     "item-sha256": ("sha256", pl.lit("0" * 64)),
     "header": ("width", pl.col("width") + 1),
     "suffix": ("suffix", pl.lit("jpeg")),
-    "run": ("run", pl.col("run") + 50),
+    "class_run": ("class_run", pl.col("class_run") + 50),
 }
 
 
