@@ -8,11 +8,10 @@
 FROM python:3.11-slim
 
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-ARG EXTRAS=hub,review,stream,timm,torchvision,url
 
 RUN useradd --create-home --uid 1000 hgld \
     && pip install --no-cache-dir --index-url "$TORCH_INDEX" "torch>=2.6,<3" "torchvision>=0.21,<1"
-RUN --mount=type=bind,target=/src,rw pip install --no-cache-dir "/src[$EXTRAS]"
+RUN --mount=type=bind,target=/src,rw pip install --no-cache-dir /src
 
 USER 1000
 WORKDIR /work

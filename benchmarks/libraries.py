@@ -31,7 +31,6 @@ ROOT = Path(__file__).parents[1]
 LOOPS, TABLE = ROOT / "docs" / "loops", ROOT / "docs" / "libraries.md"
 BEGIN, END = "<!-- tried -->", "<!-- /tried -->"
 SECONDS = 900
-EXTRAS = "clip,hub,stream,timm"
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def install(folder: Path, *, beside: bool) -> str:
         site = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
         (site / "zz_beside.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     needed = dict.fromkeys(name for program in (PROGRAMS | NOTEBOOKS).values() for name in program.needs)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", f"{ROOT}[{EXTRAS}]", *needed], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", str(ROOT), *needed], check=True)
     return python
 
 

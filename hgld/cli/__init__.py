@@ -255,9 +255,10 @@ def cli(ctx: click.Context, asks_version: bool, as_json: bool) -> None:
     """Build, measure and train on hierarchically labelled image datasets."""
     if asks_version:
         if as_json:
-            from hgld.cli.doctor_commands import print_facts
+            from hgld.cli.output import print_json
+            from hgld.installation import installation
 
-            print_facts()
+            print_json(installation())
         else:
             echo(f"hgld, version {__version__}")
         ctx.exit()

@@ -40,11 +40,9 @@ _HERE = "hgld.training.models"
 BACKBONES: Mapping[str, BackboneLibrary] = {
     "small": BackboneLibrary("small", f"{_HERE}.small_net:small_backbone"),
     "small-resnet": BackboneLibrary("small-resnet", f"{_HERE}.small_net:small_resnet_backbone"),
-    "torchvision": BackboneLibrary(
-        "torchvision:NAME", f"{_HERE}.torchvision_backbones:torchvision_backbone", "torchvision"
-    ),
-    "timm": BackboneLibrary("timm:NAME", f"{_HERE}.timm_backbones:timm_backbone", "timm"),
-    "open_clip": BackboneLibrary("open_clip:NAME", f"{_HERE}.open_clip_backbones:open_clip_backbone", "clip"),
+    "torchvision": BackboneLibrary("torchvision:NAME", f"{_HERE}.torchvision_backbones:torchvision_backbone"),
+    "timm": BackboneLibrary("timm:NAME", f"{_HERE}.timm_backbones:timm_backbone"),
+    "open_clip": BackboneLibrary("open_clip:NAME", f"{_HERE}.open_clip_backbones:open_clip_backbone"),
     "onnx": BackboneLibrary("onnx:FILE", f"{_HERE}.onnx_network:onnx_network", "onnx", trains=False),
     "pixels": BackboneLibrary("pixels", f"{_HERE}.networks:pixels", trains=False),
 }

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, optional_dependency
+from hgld.errors import ConfigError
 
 from .backbone import FETCH_FAULTS, no_weights
 from .embedding_model import EmbeddingModel
@@ -47,8 +47,7 @@ def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_siz
         )
     if not (isinstance(model.norm, nn.Identity) and isinstance(model.projection, nn.Identity)):
         raise ConfigError("a network's own classifier reads its features; take --dim 0 and --no-layer-norm.")
-    with optional_dependency(library, f"backbone {spec}"):
-        whole = (_torchvision_network if library == "torchvision" else _timm_network)(name, pretrained).eval()
+    whole = (_torchvision_network if library == "torchvision" else _timm_network)(name, pretrained).eval()
     linear = [module for module in whole.modules() if isinstance(module, nn.Linear)]
     head = linear[-1] if linear else None
     if head is None or head.bias is None or not _reads_mean(whole, head, model, image_size):

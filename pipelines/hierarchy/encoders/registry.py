@@ -46,7 +46,7 @@ _HERE = "hgld.pipelines.hierarchy.encoders"
 ENCODERS: Mapping[str, EncoderEntry] = {
     "lexical": EncoderEntry("lexical", f"{_HERE}.lexical:LexicalEncoder"),
     "clip": EncoderEntry(
-        "clip:MODEL/PRETRAINED", f"{_HERE}.clip:ClipEncoder", "clip", ("open_clip_torch", "torch"), encodes_images=True
+        "clip:MODEL/PRETRAINED", f"{_HERE}.clip:ClipEncoder", "", ("open_clip_torch", "torch"), encodes_images=True
     ),
     "sbert": EncoderEntry("sbert:PATH", f"{_HERE}.sbert:SbertEncoder", "sbert", ("sentence-transformers", "torch")),
 }

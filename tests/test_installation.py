@@ -1,0 +1,228 @@
+"""Installation: the base runs the demo, errors name missing extras, doctor and workflows say what is there."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from docs.versions import page, versions
+from hgld import __version__, installation
+from hgld.cli import cli, main
+from hgld.pipelines.hierarchy.encoders.registry import ENCODERS
+from hgld.training.models.backbones import BACKBONES
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = {name: [Requirement(r) for r in lines] for name, lines in PROJECT["optional-dependencies"].items()}
+FOR_USERS = set(EXTRAS) - {"all", "bench", "dev", "docs"}
+
+
+# -- what the base and the extras bring ----------------------------------------------------------------------------
+
+
+def brought_by(requirements: Iterable[Requirement]) -> set[str]:
+    """Return the names of all distributions that an installation of these brings."""
+    waiting, found = list(requirements), set()
+    while waiting:
+        requirement = waiting.pop()
+        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+        if key in found:
+            continue
+        found.add(key)
+        try:
+            further = distribution(requirement.name).requires or []
+        except PackageNotFoundError:
+            continue  # of another platform, or an extra that is not installed here
+        asked = [{"extra": extra} for extra in ("", *requirement.extras)]
+        waiting += [r for r in map(Requirement, further) if not r.marker or any(map(r.marker.evaluate, asked))]
+    return {name for name, _ in found}
+
+
+ABSENT = """
+import builtins, json, sys
+from importlib.machinery import PathFinder
+absent, *arguments = json.loads(sys.stdin.read())
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in absent else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+"""
+
+
+def run_with_base_alone(program: str, *arguments: object, cwd: Path) -> str:
+    """Run a program where only the base dependencies of hgld can be imported."""
+    base = brought_by(map(Requirement, PROJECT["dependencies"]))
+    absent = [
+        module
+        for module, owners in packages_distributions().items()
+        if module != "hgld" and not {canonicalize_name(owner) for owner in owners} & base
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", ABSENT + program],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        input=json.dumps([absent, *arguments]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+TINY_DEMO = """
+from hgld.cli import demo_commands, main
+demo_commands.DemoSize = lambda size=demo_commands.DemoSize: size(landmarks=60, images=4, epochs=1, steps=3)
+main(["demo", "--out", "demo", "--json"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_base_runs_the_demo(tmp_path):
+    run_with_base_alone(TINY_DEMO, cwd=tmp_path)
+    assert (tmp_path / "demo/report.html").is_file()
+
+
+CASES = {  # statements that need an extra
+    "faiss": "from hgld.training.inference.search_index import faiss; faiss()",
+    "onnx": "from hgld.training.inference.export import export_model as run; run(Path(), Path('m.onnx'), 'onnx')",
+    "ray": "from hgld.pipelines.executor import run_on_ray; run_on_ray(print, [], print, workers=1, address='')",
+    "sbert": "Path('modules.json').write_text('[]'); make_encoder('sbert:.').encode(['lake'])",
+    "wandb": "from hgld.training.log import RunLog; RunLog(Path('run'), loggers=['wandb:project'])",
+}
+EVERY_CASE = """
+from pathlib import Path
+from hgld.errors import MissingExtraError
+from hgld.pipelines.hierarchy.encoders.registry import make_encoder
+said = {}
+for extra, statements in arguments[0].items():
+    for statement in statements.split("; "):
+        try:
+            exec(statement)
+        except MissingExtraError as error:
+            said[extra] = str(error)
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.checks
+def test_a_missing_extra_is_named(tmp_path):
+    said = json.loads(run_with_base_alone(EVERY_CASE, CASES, cwd=tmp_path).splitlines()[-1])
+    assert set(said) == set(CASES)
+    owners = packages_distributions()
+    for extra, message in said.items():
+        (package,) = re.findall(r" takes the package (\w+), which is not installed: ", message)
+        brought = brought_by(EXTRAS[extra])
+        assert package == "wandb" or brought & {*map(canonicalize_name, owners[package])}
+        assert f"pip install 'hgld[{extra}]'." in message
+
+
+def test_every_extra_that_code_names_exists_and_has_a_case():
+    sources = [path for room in ("hgld", "pipelines", "training") for path in (ROOT / room).rglob("*.py")]
+    texts = [path.read_text("utf-8") for path in sources]
+    named = {name for text in texts for name in re.findall(r'optional_dependency\(\s*"(\w+)"', text)}
+    named |= {entry.extra for entry in (*ENCODERS.values(), *BACKBONES.values())} - {""}
+    assert named == set(CASES)
+    assert named <= FOR_USERS
+    assert {name for text in texts for name in re.findall(r"hgld\[(\w+)\]", text)} - {"extra"} <= FOR_USERS
+    (everything,) = EXTRAS["all"]
+    assert everything.extras == FOR_USERS
+
+
+# -- doctor, --version ---------------------------------------------------------------------------------------------
+
+
+def said(capsys, *words):
+    with pytest.raises(SystemExit) as stop:
+        main([*words])
+    return stop.value.code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "give", "code", "hint"),
+    [
+        ("_is_installed", lambda package: package != "faiss-cpu", 0, "[faiss]       -"),
+        ("_is_installed", lambda package: package != "numpy", 1, "numpy is not installed"),
+        ("_torch", lambda: "cannot be imported: libcudart.so.12", 1, "pip install --force-reinstall torch"),
+    ],
+)
+def test_doctor_names_what_is_missing(capsys, monkeypatch, name, give, code, hint):
+    requirements = ["numpy>=2", 'faiss-cpu<2; extra == "faiss"', 'ray; extra == "ray"']
+    monkeypatch.setattr(installation, "_requirements", lambda: requirements)
+    monkeypatch.setattr(installation, name, give)
+    found, text = said(capsys, "doctor")
+    assert found == code
+    assert hint in text
+    assert "[ray]         " in text
+
+
+def test_the_version_for_a_report_has_everything(capsys):
+    code, text = said(capsys, "--version", "--json")
+    facts = json.loads(text)
+    assert not code
+    assert facts["version"] == __version__
+    assert {"hgld", "python", "machine", "torch", "missing", "extras", "hints"} <= set(facts)
+    assert set(facts["extras"]) >= FOR_USERS
+    assert str(Path.home()) not in text
+    assert said(capsys, "--version") == (0, f"hgld, version {__version__}\n")
+    with pytest.raises(click.UsageError, match="Missing command"):
+        cli.main(["--json"], standalone_mode=False)
+    with pytest.raises(click.UsageError, match="behind the verb: hgld datasets --json"):
+        cli.main(["--json", "datasets"], standalone_mode=False)
+
+
+# -- workflows, the container, the published site ------------------------------------------------------------------
+
+WORKFLOWS = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in (ROOT / ".github/workflows").glob("*.yml")]
+STEPS = [step for flow in WORKFLOWS for job in flow["jobs"].values() for step in job["steps"]]
+RUN = "\n".join(step["run"] for step in STEPS if "run" in step)
+
+
+def test_workflows_test_every_promised_python_and_name_existing_files():
+    [tests] = [flow for flow in WORKFLOWS if flow["name"] == "tests"]
+    promised = {match[1] for line in PROJECT["classifiers"] if (match := re.search(r":: (3\.\d+)$", line))}
+    assert promised
+    assert promised <= set(tests["jobs"]["fast"]["strategy"]["matrix"]["python"])
+    named = re.findall(r"(?:bash|python) ([\w.][\w./-]+)", RUN)
+    assert set(named) == {".ci/run", "docs/versions.py"}
+    assert all((ROOT / name).is_file() for name in named)
+    found = {name for names in re.findall(r"'\.\[([\w,]+)\]'", RUN) for name in names.split(",")}
+    assert found <= set(EXTRAS), found
+    kept = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert all((ROOT / name[1:]).exists() for name in kept if name.startswith("!"))
+
+
+def test_workflows_have_no_more_rights_than_they_need():
+    assert {flow["name"]: flow["permissions"] for flow in WORKFLOWS} == {
+        "tests": {"contents": "read"},
+        "docs": {"contents": "write"},
+    }
+    assert "pull_request_target" not in str(WORKFLOWS)
+    assert not [step for step in STEPS if "${{" in step.get("run", "")]  # what others may name is no shell
+
+
+def test_versions_of_the_site_are_listed_newest_first(tmp_path):
+    names = ("v0.2.0", "dev", "v0.10.0", "v<b>", "v1.0rc1", "v1.0", "v1.0rc2", "v1.1.dev3", "v1.0.post1", "v2-draft")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "objects.inv").touch(exist_ok=True)
+    (tmp_path / "v9-empty").mkdir()
+    releases = ["v1.1.dev3", "v1.0.post1", "v1.0", "v1.0rc2", "v1.0rc1", "v0.10.0", "v0.2.0", "v2-draft"]
+    assert versions(tmp_path) == [*releases, "dev"]
+    shown = page([*versions(tmp_path), "<b>"])
+    assert '<a href="v1.0.post1/">v1.0.post1, the last release</a>' in shown
+    assert shown.count("the last release") == 1
+    assert "<b>" not in shown
