@@ -34,7 +34,6 @@ from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 
 ROOT = Path(__file__).parents[1]
 HGLD = [sys.executable, "-m", "hgld"]
-NO_RESULT = {"completion"}  # prints a script for shells, nothing for programs
 
 WRONG = {  # arguments that cannot be served, and what the answer says; "nothing" is an empty folder
     "demo": ("--out file.csv", "'file.csv' is a file"),
@@ -50,7 +49,6 @@ WRONG = {  # arguments that cannot be served, and what the answer says; "nothing
     "download": ("sop --split train --tars 0 --out made", "hgld datasets sop says how"),
     "train": ("happier-spo", "Did you mean 'happier-sop'?"),
     "embed": ("--checkpoint nothing --data nothing --out made.npy", "no dataset.json"),
-    "resolutions": ("--checkpoint nothing --data nothing --sizes 24 --out made", "holds no checkpoint"),
     "evaluate": ("--embeddings none.npy --labels file.csv --levels a", "none.npy: cannot be read"),
     "published": ("--dataset sob", "no published row has dataset 'sob'"),
     "report": ("nothing --out made.html", "Name a run folder"),
@@ -60,7 +58,6 @@ WRONG = {  # arguments that cannot be served, and what the answer says; "nothing
     "export": ("--checkpoint nothing --out made.onnx", "holds no checkpoint"),
     "push": ("nothing hf:somebody/something --dry-run", "holds no checkpoint"),
     "doctor": ("nothing", "unexpected extra argument (nothing)"),
-    "completion": ("tcsh", "'bash', 'zsh', 'fish'"),
 }
 RIGHT = {  # arguments that are served within seconds
     "compare": "labels.csv labels.csv",
@@ -70,7 +67,6 @@ RIGHT = {  # arguments that are served within seconds
     "card": "data",
     "datasets": "",
     "embed": "--checkpoint run --data data --split test --out made.npy --device cpu",
-    "resolutions": "--checkpoint gem --data data --sizes 24 --p 1,3 --out made --device cpu",
     "evaluate": "--embeddings e.npy --labels e.parquet --levels fine,coarse",
     "published": "--dataset sop --method HAPPIER",
     "report": "report.json --out made.html",
@@ -145,7 +141,7 @@ def command_of(verb: str) -> click.Command:
 
 def test_every_verb_is_used_here():
     assert set(WRONG) == set(VERBS)
-    assert set(RIGHT) | set(ELSEWHERE) | NO_RESULT == set(VERBS)
+    assert set(RIGHT) | set(ELSEWHERE) == set(VERBS)
     assert not set(RIGHT) & set(ELSEWHERE)
     for verb, file in ELSEWHERE.items():
         path = ROOT / file
@@ -159,7 +155,7 @@ def test_help_says_what_every_option_is_for(hgld, verb):
     assert out.startswith(f"Usage: hgld {verb} ")
     options = {option: one for one in command_of(verb).params if isinstance(one, click.Option) for option in one.opts}
     assert "--debug" in options
-    assert ("--json" in options) is (verb not in NO_RESULT)
+    assert "--json" in options
     for name, option in options.items():
         assert option.hidden or (option.help and name in out), name
     assert hgld(verb, "-h")[1] == out
@@ -222,7 +218,7 @@ def test_what_cannot_be_kept_in_the_end_is_shown(hgld, everything, monkeypatch, 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_unknown_option_is_answered_with_the_nearest(hgld, verb):
-    wrong, right = ("--hlep", "--help") if verb in NO_RESULT else ("--jsno", "--json")
+    wrong, right = ("--jsno", "--json")
     code, out, err = hgld(verb, wrong)
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert err.startswith(f"hgld {verb}: No such option '{wrong}'")
@@ -238,7 +234,7 @@ def test_ctrl_c_is_130_and_a_line(hgld, monkeypatch, verb):
     command = command_of(verb)
     command.params, command.callback = [], interrupted
     monkeypatch.setattr(cli, "get_command", lambda context, name: command)
-    goes_on = "" if verb in RIGHT or verb in NO_RESULT else "; the same command goes on from here"
+    goes_on = "" if verb in RIGHT else "; the same command goes on from here"
     assert hgld(verb) == (EXIT_STOPPED, "", f"hgld: stopped{goes_on}.\n")
 
 

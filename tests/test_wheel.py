@@ -181,7 +181,6 @@ COMMANDS: str = f"""
 datasets
 download --help
 demo --help
-completion bash
 build-hierarchy --sample --encoder lexical --out labels
 compare labels/train_label_to_hierarchical.csv released/train_label_to_hierarchical.csv
 show labels
@@ -199,7 +198,6 @@ report run --data shards --out report.html
 calibrate --help
 search photo.jpg --checkpoint run --data shards
 export --checkpoint run --out model.pt
-resolutions --help
 audit --checkpoint run --data shards --out audit
 push --help
 doctor

@@ -44,7 +44,6 @@ VERBS = {  # verb: where its command is made, and what it does
     "download": ("catalog_commands:download_command", "Fetch a release whose owners allow direct download."),
     "train": ("train_commands:train_command", "Train a model by a recipe, on one process or many."),
     "embed": ("embed_commands:embed_command", "A dataset's images in, embeddings of a trained model out."),
-    "resolutions": ("embed_commands:resolutions_command", "Accuracy by image size and GeM's exponent, as a map."),
     "evaluate": ("measure_commands:evaluate_command", "Metrics at every level, from embeddings and labels."),
     "published": (
         "published_commands:published_command",
@@ -57,7 +56,6 @@ VERBS = {  # verb: where its command is made, and what it does
     "export": ("embed_commands:export_command", "A trained model as one file that runs without hgld."),
     "push": ("hub_commands:push_command", "A dataset or a run to the Hugging Face Hub."),
     "doctor": ("doctor_commands:doctor_command", "What is installed, and what is missing for what."),
-    "completion": ("completion_commands:completion_command", "Tab completion for your shell."),
 }
 _GO_ON = ("demo", "build-hierarchy", "review", "build-shards", "download", "train", "push")  # where they were stopped
 
@@ -68,11 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text at all
     if COMPLETE_VARIABLE in os.environ:
-        from click.shell_completion import add_completion_class, shell_complete
+        from click.shell_completion import shell_complete
 
-        from hgld.cli.completion_commands import WholeWords
-
-        add_completion_class(WholeWords)
         sys.exit(shell_complete(cli, {}, "hgld", COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE]))
     try:
         _refuse_bytes(given)

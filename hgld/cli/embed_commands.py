@@ -1,4 +1,4 @@
-"""The verbs that use a trained model: embed, export, resolutions; and the options by which a model is opened."""
+"""The verbs that use a trained model: embed, export; and the options by which a model is opened."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -472,71 +472,3 @@ def export_command() -> click.Command:
             say_selection(told["checkpoint"], told["selection"])
 
     return export
-
-
-def resolutions_command() -> click.Command:
-    @click.command()
-    @_checkpoint_option
-    @click.option("--data", required=True, help="Dataset directory, or its URL, with the run's training split.")
-    @click.option(
-        "--split", help="Split whose classes the run's classifier tells: top-1 and top-5 at every size and p."
-    )
-    @click.option("--sizes", type=Numbers(), required=True, help="Sizes of the images, pixels: 160,224,320.")
-    @click.option(
-        "--p",
-        "exponents",
-        type=Numbers(),
-        default=tuple(map(float, range(1, 11))),
-        help="Exponents of GeM. [default: 1,2,...,10]",
-    )
-    @click.option(
-        "--search/--no-search",
-        default=True,
-        show_default=True,
-        help="Search p* by views of training images, as --gem-p auto does.",
-    )
-    @click.option("--out", type=FOLDER, required=True, help="Folder for the table and its pictures.")
-    @_OPTIONS["which"]
-    @_OPTIONS["geometry"]
-    @_OPTIONS["batch_size"]
-    @_OPTIONS["workers"]
-    @_device_option
-    @reading_options()
-    @json_option
-    def resolutions(
-        checkpoint: Path,
-        data: str,
-        sizes: tuple[float, ...],
-        out: Path,
-        device: str | None,
-        as_json: bool,
-        **given: Any,
-    ) -> None:
-        """Map what a network with GeM pooling finds over the size of the images and the exponent p.
-
-        FOLDER gets resolutions.csv, a row a size and exponent, and a picture of every value: top-1 and top-5 of
-        --split, and the share of a training image's views that find each other, whose largest value is p*.
-        """
-        from hgld.training.inference.resolution_map import map_of_run
-
-        if not all(size >= 1 and size == int(size) for size in sizes):
-            raise click.UsageError(
-                f"--sizes {','.join(f'{size:g}' for size in sizes)}: expected whole numbers of pixels."
-            )
-        with progress_bars() as progress:
-            whole = tuple(int(size) for size in sizes)
-            found = map_of_run(checkpoint, data, whole, progress=progress, device=device or "", **given)
-        if found is None:
-            return
-        files = found.save(out)
-        best = {name: found.best(name) for name in found.values}
-        if as_json:
-            print_json(
-                {"rows": found.to_frame().to_dicts(), "best_p": best, "files": [str(out / name) for name in files]}
-            )
-            return
-        for name, chosen in best.items():
-            echo(f"best p by {name}: " + ", ".join(f"{p:g} at {size} px" for size, p in chosen.items()))
-        echo(f"{out}: {', '.join(files)}")
-
-    return resolutions
