@@ -161,12 +161,19 @@ def test_help_imports_nothing_heavy():
 
 
 def test_completion_imports_nothing_heavy():
-    typed = ["bu", "train happier-", "train x --loss Su", "evaluate --metrics H", "datasets s"]
+    typed = {  # the first name that is offered
+        "hgld bu": "build-hierarchy",
+        "hgld train happier-s": "happier-s",
+        "hgld train x --loss Sup": "Sup",
+        "hgld evaluate --metrics H-AP,N": "H-AP,NDCG",
+        "hgld datasets s": "sop",
+    }
     asked = [
-        {"COMP_LINE": f"hgld {line}", "COMP_WORDBREAKS": " =@", "_HGLD_COMPLETE": "bash_complete"} for line in typed
+        {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_HGLD_COMPLETE": "bash_complete"}
+        for line in typed
     ]
-    for line, (_, out, heavy) in zip(typed, _imported(asked).values(), strict=True):
-        assert out.startswith("plain,"), line
+    for (line, first), (_, out, heavy) in zip(typed.items(), _imported(asked).values(), strict=True):
+        assert out.startswith(f"plain,{first}"), line
         assert heavy == [], line
 
 
