@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from hgld.cli.options import EXISTING_FILE, FOLDER, NewFile, Numbers, json_option, reading_options
+from hgld.cli.options import EXISTING_FILE, NewFile, Numbers, json_option, reading_options
 from hgld.cli.output import echo, print_json, progress_bars, say_next
 
 if TYPE_CHECKING:
