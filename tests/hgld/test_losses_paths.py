@@ -7,14 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numba
-import numpy as np
 import pytest
 import torch
 
 import hgld.losses
-from hgld.losses.kernels import grid, operator
-from hgld.losses.kernels.native import RowBlock, Survey, fits_grid, is_grid_cheaper, series_terms
+from hgld.losses.kernels import operator
 from hgld.losses.kernels.objectives import DiscountedGain, PrecisionMean, RecallMean
 from hgld.losses.surrogate_losses import GradedGain, grade_counts
 from hgld.losses.surrogates import Sigmoid, SupStep
@@ -64,7 +61,7 @@ def error(found, right):
     return float(((found.double() - right) / right.abs().clamp(min=1)).abs().max())
 
 
-METHODS = ("pair", "grid", "auto", "eager")
+METHODS = ("pair", "auto", "eager")
 PAIRWISE = [  # every surrogate with every objective, and both with every method
     (surrogate, objective, METHODS[(i + j) % len(METHODS)])
     for i, surrogate in enumerate(SURROGATES)
@@ -87,8 +84,8 @@ def test_float32_paths_agree_with_float64(surrogate, objective, method):
 )
 def test_large_galleries_and_wide_scores_keep_the_bounds(surrogate, size, spread):
     table = ranking(2, size, share=0.02, spread=spread, seed=1)
-    right = value_and_gradient((table[0].double(), *table[1:]), PrecisionMean(), SURROGATES[surrogate], "auto")
-    found = value_and_gradient(table, PrecisionMean(), SURROGATES[surrogate], "grid")
+    right = value_and_gradient((table[0].double(), *table[1:]), PrecisionMean(), SURROGATES[surrogate], "eager")
+    found = value_and_gradient(table, PrecisionMean(), SURROGATES[surrogate], "pair")
     assert error(found[0], right[0]) < 1e-5
     assert error(found[1], right[1]) < 1e-4
 
@@ -101,57 +98,22 @@ def test_eager_pairs_by_chunks_are_those_at_once(monkeypatch):
     torch.testing.assert_close(parts, whole)
 
 
-@pytest.mark.parametrize("method", ["pair", "grid", "auto"])
-def test_blocks_and_threads_change_no_bit(monkeypatch, method):
+def test_blocks_and_threads_change_no_bit(monkeypatch):
     table = ranking(23, 200)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        alone = value_and_gradient(table, PrecisionMean(), SupStep(), method)
+        alone = value_and_gradient(table, PrecisionMean(), SupStep(), "pair")
         monkeypatch.setattr("hgld.losses.kernels.native._MOST_ITEMS", 900)
         torch.set_num_threads(3)
-        together = value_and_gradient(table, PrecisionMean(), SupStep(), method)
+        together = value_and_gradient(table, PrecisionMean(), SupStep(), "pair")
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(alone[0], together[0])
     assert torch.equal(alone[1], together[1])
 
 
-def test_auto_takes_the_grid_for_many_positives_and_pairs_for_few():
-    def cheaper(share, size=2000):
-        block = RowBlock(*(np.asarray(part) for part in ranking(4, size, share=share)))
-        survey = Survey.of(block.scores, block.grades)
-        assert fits_grid(survey, SupStep()).all()
-        return is_grid_cheaper(block, survey, SupStep())[1:]
-
-    assert cheaper(0.5).all()
-    assert not cheaper(0.002).any()
-
-
-def test_the_grid_refuses_what_it_cannot_do():
-    block = RowBlock(*(np.asarray(part) for part in ranking(2, 50, spread=1e4)))
-    survey = Survey.of(block.scores, block.grades)
-    assert fits_grid(survey, SupStep()).tolist() == [True, False]  # the first row is one tie
-    assert not fits_grid(survey, SupStep(delta=0.02)).any()
-    assert series_terms(SupStep(delta=0.05)) == 2
-    assert series_terms(SupStep(delta=1.0)) == 1
-
-
-def test_lagrange_weights_reproduce_polynomials():
-    scores = np.sort(np.random.default_rng(0).uniform(-0.5, 0.5, 200).astype(np.float32))[::-1].copy()
-    cells, decays = np.empty(200, np.int32), np.empty(200, np.float32)
-    weights = np.empty((200, grid.NODES), np.float32)
-    place = grid.place  # compiled functions alone can call it
-    numba.njit(lambda *args: place(*args))(scores, np.float32(0.01), cells, weights, decays)
-    t = (scores.astype(np.float64) - scores[-1]) / 0.01 / grid.NODE_DISTANCE
-    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-6)
-    nodes = np.arange(grid.NODES) - 3
-    for power in range(1, grid.NODES):
-        np.testing.assert_allclose((weights * nodes**power).sum(axis=1), (t - cells) ** power, atol=3e-3)
-    np.testing.assert_allclose(decays, np.exp(-grid.NODE_DISTANCE * (t - cells)), rtol=2e-5)
-
-
-@pytest.mark.parametrize("method", ["pair", "grid", "eager"])
+@pytest.mark.parametrize("method", ["pair", "eager"])
 def test_the_operator_obeys_torchs_rules(method):
     scores, grades, gains, norms = ranking(3, 40)
     args = (scores.requires_grad_(), grades, gains, norms, "precision", [], [0.01, 100.0, 0.05, 1.5], method)

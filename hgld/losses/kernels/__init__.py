@@ -1,1 +1,1 @@
-"""The operator beneath the rank losses and its implementations: plain torch, numba by pairs or on a grid, Triton."""
+"""The operator beneath the rank losses and its implementations: plain torch, numba, Triton."""

@@ -1,210 +1,274 @@
-"""The rank metrics on the CPU: blocks of queries through compiled kernels, over as many threads as torch has."""
+"""The rank metrics on the CPU by all (positive, item) pairs: compiled, float32, over as many threads as torch has.
 
-import math
+A row is laid out by ascending grade, so that the items below a positive are one contiguous run and no inner loop has a
+mask. Forward kernels write, for every positive, its smooth hrank and rank and their derivatives by its own score;
+backward kernels take the metric's derivatives by hrank and rank back to the scores of all items.
+
+The compiler's settings differ from those of the metrics (:mod:`hgld.evaluation.ranks`), which report numbers and so
+keep the order of every sum: a loss promises error bounds alone, and its sums may be reordered to be vectorised.
+"""
+
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError, InputError
-from hgld.losses.kernels import grid as grid_kernels
-from hgld.losses.kernels import pairs as pair_kernels
-from hgld.losses.kernels.compiled import compiled
-from hgld.losses.kernels.grid import NODE_DISTANCE, taps
+from hgld.errors import InputError
+from hgld.evaluation.ranks import njit
 from hgld.losses.kernels.objectives import Objective, Positives
 from hgld.losses.surrogates import Sigmoid, Surrogate, pack
 
-# -- rows, and a survey of them ---------------------------------------------------------------------------------------
+# Sums may be reordered and products contracted, without which reductions are not vectorised; infinities keep their
+# meaning, because -inf is the score of an item that is not ranked.
+_FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 
 
-@dataclass(frozen=True)
-class RowBlock:
-    """A block of queries.
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function that Python calls; see :func:`hgld.evaluation.ranks.compiled`."""
+    return njit(function, fastmath=_FASTMATH)
 
-    Attributes:
-        scores: (q, G) float32, -inf where an item is not ranked.
-        grades: (q, G) uint8 in 0..L.
-        gains: (q, L + 1) float64, gain of every grade.
-        norms: (q,) float64, the objective's normalizers.
+
+def helper(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function that compiled functions call; see :func:`hgld.evaluation.ranks.helper`."""
+    return njit(function, fastmath=_FASTMATH, entry=False)
+
+
+def _product(a: Any, b: Any) -> Any:
+    """Multiply without reordering: (s_j - s_k) b must not become s_j b - s_k b, which cancels and overflows."""
+    return a * b
+
+
+product = njit(_product, entry=False)
+
+
+@helper
+def exp_float32(x: Any) -> Any:
+    """Return e^x for a float32 of |x| <= 80, with a relative error below 1e-6 for |x| < 17.
+
+    It is 2^n times a polynomial on [-1/2, 1/2], and vectorises without Intel's SVML.
     """
+    y = x * np.float32(1.4426950408889634)
+    whole = np.floor(y + np.float32(0.5))
+    f = y - whole
+    power = np.float32(1.535336188319500e-4)
+    power = power * f + np.float32(1.339887440266574e-3)
+    power = power * f + np.float32(9.618437357674640e-3)
+    power = power * f + np.float32(5.550332471162809e-2)
+    power = power * f + np.float32(2.402264791363012e-1)
+    power = power * f + np.float32(6.931472028550421e-1)
+    power = power * f + np.float32(1.0)
+    return power * np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)
 
-    scores: np.ndarray
-    grades: np.ndarray
-    gains: np.ndarray
-    norms: np.ndarray
 
-    def rows(self, index: np.ndarray) -> "RowBlock":
-        """Return some of the rows; views where they follow one another."""
-        some = slice(index[0], index[-1] + 1) if index[-1] - index[0] + 1 == len(index) else index
-        return RowBlock(self.scores[some], self.grades[some], self.gains[some], self.norms[some])
-
-
-@dataclass(frozen=True)
-class Survey:
-    """Facts of every row, gathered before any work.
-
-    Attributes:
-        num_positives: (q,) int64 items of grade > 0.
-        spans: (q,) float64 highest minus lowest score of the ranked items, 0 where there are none.
-        finite: (q,) bool: no NaN or +inf.
-        highest_grade: of all rows.
-    """
-
-    num_positives: np.ndarray
-    spans: np.ndarray
-    finite: np.ndarray
-    highest_grade: int
-
-    def rows(self, index: np.ndarray) -> "Survey":
-        return Survey(self.num_positives[index], self.spans[index], self.finite[index], self.highest_grade)
-
-    @classmethod
-    def of(cls, scores: np.ndarray, grades: np.ndarray) -> "Survey":
-        """Survey (q, G) ``scores`` and ``grades``."""
-        num_positives, finite = np.empty(len(scores), np.int64), np.empty(len(scores), np.bool_)
-        extremes = np.empty((2, len(scores)), np.float32)
-        highest = _survey(scores, grades, num_positives, finite, extremes)
-        low, high = extremes.astype(np.float64)
-        return cls(num_positives, np.where(high >= low, high - low, 0.0), finite, int(highest))
+@helper
+def sigmoid(t: Any) -> Any:
+    """Return 1 / (1 + e^-t) and its derivative, in float32."""
+    decay = exp_float32(-min(abs(t), np.float32(80)))  # at most 1, so that no order of factors overflows
+    upper = np.float32(1) / (np.float32(1) + decay)
+    lower = decay * upper
+    return upper if t >= 0 else lower, lower * upper
 
 
 @compiled
-def _survey(
-    scores: np.ndarray, grades: np.ndarray, num_positives: np.ndarray, finite: np.ndarray, extremes: np.ndarray
-) -> np.int64:
-    """Fill the fields of :class:`Survey`, ``extremes`` (2, q) with the extreme scores; return the top grade."""
-    top = np.uint8(0)
-    for row in range(scores.shape[0]):
-        positives, strange = np.int64(0), np.int64(0)
-        low, high = np.float32(np.inf), np.float32(-np.inf)
-        for j in range(scores.shape[1]):
-            score = scores[row, j]
-            positives += grades[row, j] > 0
-            top = max(top, grades[row, j])
-            strange += not score < np.inf  # NaN compares false
-            low = score if -np.inf < score < low else low
-            high = max(high, score)
-        num_positives[row], finite[row] = positives, strange == 0
-        extremes[0, row], extremes[1, row] = low, high
-    return np.int64(top)
+def by_grade(
+    scores: np.ndarray, grades: np.ndarray, columns: np.ndarray, ordered: np.ndarray, starts: np.ndarray
+) -> None:
+    """Order every row by ascending grade.
 
-
-# -- the two paths ----------------------------------------------------------------------------------------------------
-#
-# Each ranks any part of a block's rows. ``forward`` fills ``found`` (5, P) with hrank, rank, their derivatives by the
-# positive's own score, and its gain; ``backward`` takes the metric's derivatives by the positives' own scores, hranks
-# and ranks, (P,) each, to all scores.
-
-Chain = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-_SERIES_EXPONENT = 15.0  # the first term left out of the sigmoid's series beyond delta is e^-15
-_MOST_TERMS = 6
-_MOST_CELLS = 1 << 16  # of a row's grid: a span of 196 at tau = 0.01
-
-
-class PairPath:
-    """Path over every (positive, item) pair."""
-
-    def __init__(self, block: RowBlock, survey: Survey, surrogate: Surrogate) -> None:
-        self.block = block
-        self.offsets = np.concatenate([[0], np.cumsum(survey.num_positives)])
-        self.smooth = isinstance(surrogate, Sigmoid)
-        self.step = np.array(pack(surrogate), np.float32)
-        self.columns = np.empty(block.scores.shape, np.int32)
-        self.ordered = np.empty(block.scores.shape, np.float32)
-        self.starts = np.empty((len(block.scores), block.gains.shape[1] + 1), np.int64)
-        self.found = np.empty((5, self.offsets[-1]))
-
-    def forward(self, start: int, stop: int) -> None:
-        part, block = slice(start, stop), self.block
-        ordered, starts, offsets = self.ordered[part], self.starts[part], self.offsets[start : stop + 1]
-        pair_kernels.by_grade(block.scores[part], block.grades[part], self.columns[part], ordered, starts)
-        forward = pair_kernels.smooth_forward if self.smooth else pair_kernels.sup_forward
-        forward(ordered, starts, block.gains[part], self.step, offsets, self.found)
-
-    def backward(self, start: int, stop: int, chain: Chain, slopes: np.ndarray) -> None:
-        by_self, by_hrank, by_rank = (part.astype(np.float32) for part in chain)
-        part = slice(start, stop)
-        rows = (self.ordered[part], self.columns[part], self.starts[part])
-        offsets = self.offsets[start : stop + 1]
-        if self.smooth:
-            gains = self.block.gains[part]
-            pair_kernels.smooth_backward(*rows, gains, self.step, offsets, by_self, by_hrank, by_rank, slopes[part])
-        else:
-            pair_kernels.sup_backward(*rows, self.step, offsets, by_self, by_rank, slopes[part])
-
-
-class GridPath:
-    """Path by a sort, running sums and a grid."""
-
-    def __init__(self, block: RowBlock, survey: Survey, surrogate: Surrogate) -> None:
-        self.block = block
-        self.offsets = np.concatenate([[0], np.cumsum(survey.num_positives)])
-        self.smooth = isinstance(surrogate, Sigmoid)
-        self.step = np.array(pack(surrogate), np.float32)
-        self.num_terms = series_terms(surrogate)
-        self.most_cells = int(num_cells(survey.spans, surrogate).max())
-        self.taps = taps()
-        self.keys = np.empty(block.scores.shape, np.uint64)
-        self.beyond = np.empty(self.offsets[-1], np.int32)
-        self.found = np.empty((5, self.offsets[-1]))
-
-    def forward(self, start: int, stop: int) -> None:
-        part, block = slice(start, stop), self.block
-        keys, offsets = self.keys[part], self.offsets[start : stop + 1]
-        grid_kernels.fill_keys(block.scores[part], keys)
-        keys.sort(axis=1)
-        rows = (keys, block.scores[part], block.grades[part], block.gains[part], self.step)
-        if self.smooth:
-            grid_kernels.smooth_forward(*rows, self.taps, self.most_cells, offsets, self.found)
-        else:
-            tail = (self.num_terms, self.taps, self.most_cells)
-            grid_kernels.sup_forward(*rows, *tail, offsets, self.beyond, self.found)
-
-    def backward(self, start: int, stop: int, chain: Chain, slopes: np.ndarray) -> None:
-        by_self, by_hrank, by_rank = chain
-        part, block = slice(start, stop), self.block
-        rows, offsets = (self.keys[part], block.scores[part], block.grades[part]), self.offsets[start : stop + 1]
-        if self.smooth:
-            tail = (self.taps, self.most_cells, offsets, by_self, by_hrank, by_rank, slopes[part])
-            grid_kernels.smooth_backward(*rows, block.gains[part], self.step, *tail)
-        else:
-            grid = (self.num_terms, block.gains.shape[1] - 1, self.taps, self.most_cells)
-            grid_kernels.sup_backward(*rows, self.step, *grid, offsets, self.beyond, by_self, by_rank, slopes[part])
-
-
-def num_cells(spans: np.ndarray, surrogate: Surrogate) -> np.ndarray:
-    """Return the number of grid cells of rows, given the ``spans`` of their scores."""
-    return np.minimum(spans / (NODE_DISTANCE * surrogate.tau), 2.0**62).astype(np.int64) + 2
-
-
-def series_terms(surrogate: Surrogate) -> int:
-    """Return the terms that the series beyond delta takes for an error below e^-15, even if too many for the grid."""
-    if isinstance(surrogate, Sigmoid):
-        return 0
-    steps = max(surrogate.delta / surrogate.tau, _SERIES_EXPONENT / (_MOST_TERMS + 2))
-    return max(1, math.ceil(_SERIES_EXPONENT / steps) - 1)
-
-
-def fits_grid(survey: Survey, surrogate: Surrogate) -> np.ndarray:
-    """Return (q,) bool, True for rows that the grid can take: a span that its memory bounds, delta well beyond tau."""
-    return (num_cells(survey.spans, surrogate) <= _MOST_CELLS) & (series_terms(surrogate) <= _MOST_TERMS)
-
-
-def is_grid_cheaper(block: RowBlock, survey: Survey, surrogate: Surrogate) -> np.ndarray:
-    """Return (q,) bool, True for rows whose grid operations cost less than the pairs'.
-
-    The constants are nanoseconds on one core of an AMD EPYC 7003; what matters is their ratios.
+    Args:
+        scores: (q, G) float32, -inf where an item is not ranked.
+        grades: (q, G) uint8 in 0..L.
+        columns: (q, G) int32, filled with where the items of a row were; those that are not ranked are missing.
+        ordered: (q, G), filled with their scores.
+        starts: (q, L + 2) int64, filled with where each grade starts and with the number of ranked items.
     """
-    num_grids = block.gains.shape[1] - (0 if isinstance(surrogate, Sigmoid) else 1)
-    size = block.scores.shape[1]
-    pairs = 2.4 * survey.num_positives * size
-    grid = 130.0 * size + 40.0 * num_grids * num_cells(survey.spans, surrogate)
-    return grid < pairs
+    for row in range(scores.shape[0]):
+        start = starts[row]
+        start[:] = 0
+        for j in range(scores.shape[1]):
+            start[np.int64(grades[row, j]) + 1] += scores[row, j] > -np.inf
+        for grade in range(1, start.shape[0]):
+            start[grade] += start[grade - 1]
+        place = start.copy()
+        for j in range(scores.shape[1]):
+            if scores[row, j] > -np.inf:
+                to = place[grades[row, j]]
+                place[grades[row, j]] = to + 1
+                columns[row, to] = j
+                ordered[row, to] = scores[row, j]
+
+
+@compiled
+def sup_forward(
+    ordered: np.ndarray,
+    starts: np.ndarray,
+    gains: np.ndarray,
+    step: np.ndarray,
+    offsets: np.ndarray,
+    found: np.ndarray,
+) -> None:
+    """Compute Hrank+ and rank of every positive, with H^- for the items of lower grade.
+
+    Args:
+        ordered: (q, G) of :func:`by_grade`.
+        starts: (q, L + 2) of :func:`by_grade`.
+        gains: (q, L + 1) float64.
+        step: (4,) float32: tau, rho, delta and the value at delta.
+        offsets: (q + 1,) where each row's positives begin in ``found``.
+        found: (5, P) float64, filled with hrank, rank, their derivatives by the positive's own score, and its gain.
+    """
+    zero, half, one = np.float32(0), np.float32(0.5), np.float32(1)  # plain numbers would be float64
+    inverse, rho, delta, line = one / step[0], step[1], step[2], step[3]
+    for row in range(ordered.shape[0]):
+        start, gain, score = starts[row], gains[row], ordered[row]
+        to = offsets[row]
+        for grade in range(1, gain.shape[0]):
+            lower = score[: start[grade]]
+            for k in range(start[grade], start[grade + 1]):
+                here = score[k]
+                rank, slope = zero, zero
+                for j in range(lower.shape[0]):
+                    x = lower[j] - here
+                    value, derivative = sigmoid(product(x, inverse))
+                    near = value + (half if x >= 0 else zero)
+                    rank += product(x - delta, rho) + line if x > delta else near
+                    slope += rho if x > delta else derivative * inverse
+                hrank, total = 0.0, float(rank)
+                for other in range(1, gain.shape[0]):
+                    run = score[start[other] : start[other + 1]]
+                    count = np.int32(0)
+                    for j in range(run.shape[0]):
+                        count += np.int32(run[j] >= here)
+                    hrank += count * min(gain[grade], gain[other])
+                    total += count if other >= grade else 0
+                found[0, to], found[1, to], found[2, to], found[3, to] = hrank, total, 0.0, -slope
+                found[4, to] = gain[grade]
+                to += 1
+
+
+@compiled
+def sup_backward(
+    ordered: np.ndarray,
+    columns: np.ndarray,
+    starts: np.ndarray,
+    step: np.ndarray,
+    offsets: np.ndarray,
+    by_self: np.ndarray,
+    by_rank: np.ndarray,
+    slopes: np.ndarray,
+) -> None:
+    """Compute the gradient of the metric by every score.
+
+    Args:
+        ordered: (q, G) of :func:`by_grade`.
+        columns: (q, G) of :func:`by_grade`.
+        starts: (q, L + 2) of :func:`by_grade`.
+        step: (4,) as in :func:`sup_forward`.
+        offsets: (q + 1,) where each row's positives begin in ``by_self`` and ``by_rank``.
+        by_self: (P,) float32, derivatives of the metric by the positives' own scores in all differences.
+        by_rank: (P,) float32, derivatives of the metric by the ranks.
+        slopes: (q, G), filled where an item is ranked.
+    """
+    inverse, rho, delta = np.float32(1) / step[0], step[1], step[2]
+    gradient = np.empty(ordered.shape[1], np.float32)
+    for row in range(ordered.shape[0]):
+        start, score = starts[row], ordered[row]
+        num_ranked = start[start.shape[0] - 1]
+        for j in range(num_ranked):  # an assignment of slices makes numba compile half its strings
+            gradient[j] = by_self[offsets[row] + j - start[1]] if j >= start[1] else np.float32(0)
+        for grade in range(1, start.shape[0] - 1):
+            lower = score[: start[grade]]
+            for k in range(start[grade], start[grade + 1]):
+                here = score[k]
+                weight = by_rank[offsets[row] + k - start[1]]
+                near, far = weight * inverse, weight * rho
+                for j in range(lower.shape[0]):
+                    x = lower[j] - here
+                    derivative = sigmoid(product(x, inverse))[1]
+                    gradient[j] += far if x > delta else derivative * near
+        for j in range(num_ranked):
+            slopes[row, columns[row, j]] = gradient[j]
+
+
+@compiled
+def smooth_forward(
+    ordered: np.ndarray,
+    starts: np.ndarray,
+    gains: np.ndarray,
+    step: np.ndarray,
+    offsets: np.ndarray,
+    found: np.ndarray,
+) -> None:
+    """Compute hrank and rank of every positive, with a sigmoid for every step.
+
+    Arguments are those of :func:`sup_forward`, but for ``step``: (1,), tau.
+    """
+    zero, inverse = np.float32(0), np.float32(1) / step[0]
+    for row in range(ordered.shape[0]):
+        start, gain, score = starts[row], gains[row], ordered[row]
+        to = offsets[row]
+        for grade in range(1, gain.shape[0]):
+            for k in range(start[grade], start[grade + 1]):
+                here = score[k]
+                hrank, rank = 0.5 * gain[grade], 0.5  # a positive counts once, its sigmoid(0) below for a half
+                hrank_slope, rank_slope = 0.0, 0.0
+                for other in range(gain.shape[0]):
+                    run = score[start[other] : start[other + 1]]
+                    total, slope = zero, zero
+                    for j in range(run.shape[0]):
+                        value, derivative = sigmoid(product(run[j] - here, inverse))
+                        total += value
+                        slope += derivative
+                    both = min(gain[grade], gain[other]) * (other > 0)
+                    hrank += both * total
+                    rank += total
+                    hrank_slope += both * slope
+                    rank_slope += slope
+                found[0, to], found[1, to], found[4, to] = hrank, rank, gain[grade]
+                found[2, to], found[3, to] = -hrank_slope * inverse, -rank_slope * inverse
+                to += 1
+
+
+@compiled
+def smooth_backward(
+    ordered: np.ndarray,
+    columns: np.ndarray,
+    starts: np.ndarray,
+    gains: np.ndarray,
+    step: np.ndarray,
+    offsets: np.ndarray,
+    by_self: np.ndarray,
+    by_hrank: np.ndarray,
+    by_rank: np.ndarray,
+    slopes: np.ndarray,
+) -> None:
+    """Compute the gradient of the metric by every score, with a sigmoid for every step.
+
+    Arguments are those of :func:`sup_backward`, and the derivatives by the hranks.
+    """
+    inverse = np.float32(1) / step[0]
+    gradient = np.empty(ordered.shape[1], np.float32)
+    for row in range(ordered.shape[0]):
+        start, gain, score = starts[row], gains[row], ordered[row]
+        num_ranked = start[start.shape[0] - 1]
+        for j in range(num_ranked):  # an assignment of slices makes numba compile half its strings
+            gradient[j] = by_self[offsets[row] + j - start[1]] if j >= start[1] else np.float32(0)
+        for grade in range(1, gain.shape[0]):
+            for k in range(start[grade], start[grade + 1]):
+                here = score[k]
+                i = offsets[row] + k - start[1]
+                for other in range(gain.shape[0]):
+                    both = np.float32(min(gain[grade], gain[other]) * (other > 0))
+                    weight = (by_rank[i] + by_hrank[i] * both) * inverse
+                    run, out = score[start[other] : start[other + 1]], gradient[start[other] : start[other + 1]]
+                    for j in range(run.shape[0]):
+                        out[j] += weight * sigmoid(product(run[j] - here, inverse))[1]
+        for j in range(num_ranked):
+            slopes[row, columns[row, j]] = gradient[j]
 
 
 # -- the metric -------------------------------------------------------------------------------------------------------
@@ -215,76 +279,93 @@ EachPart = Callable[[Callable[[int, int], None], int], None]
 
 
 def native_rank_metric(
-    scores: Tensor,
-    grades: Tensor,
-    gains: Tensor,
-    norms: Tensor,
-    objective: Objective,
-    surrogate: Surrogate,
-    *,
-    method: str,
+    scores: Tensor, grades: Tensor, gains: Tensor, norms: Tensor, objective: Objective, surrogate: Surrogate
 ) -> tuple[Tensor, Tensor]:
     """Compute the metric of every query and its gradient.
 
-    Arguments and result are those of :func:`hgld.losses.kernels.eager.rank_metric_by_pairs`, the scores float32;
-    ``method`` is ``auto``, ``pair`` or ``grid``.
+    Arguments and result are those of :func:`hgld.losses.kernels.eager.rank_metric_by_pairs`, the scores float32.
 
     Raises:
         InputError: grades beyond the levels.
-        ConfigError: ``grid`` where it cannot serve.
     """
-    table = RowBlock(scores.detach().numpy(), grades.numpy(), gains.numpy(), norms.numpy())
-    survey = Survey.of(table.scores, table.grades)
-    num_levels = table.gains.shape[1] - 1
-    if survey.highest_grade > num_levels:
-        raise InputError(f"grades run to {survey.highest_grade}; expected 0..{num_levels} for {num_levels} levels.")
-    values, slopes = np.zeros(len(scores)), np.zeros_like(table.scores)
-    wanted = survey.finite & (survey.num_positives > 0) & np.isfinite(table.norms)
-    by_grid = _rows_by_grid(method, table, survey, surrogate, wanted)
+    table = (scores.detach().numpy(), grades.numpy(), gains.numpy(), norms.numpy())
+    num_levels, highest = gains.shape[1] - 1, int(table[1].max(initial=0))
+    if highest > num_levels:
+        raise InputError(f"grades run to {highest}; expected 0..{num_levels} for {num_levels} levels.")
+    num_positives = (table[1] > 0).sum(axis=1)
+    finite = (table[0] < np.inf).all(axis=1)  # NaN compares false; -inf is an item that is not ranked
+    ranked = np.flatnonzero(finite & (num_positives > 0) & np.isfinite(table[3]))
+    values, slopes = np.zeros(len(scores)), np.zeros_like(table[0])
+    most_rows = max(1, _MOST_ITEMS // max(1, scores.shape[1]))
     with _threads(torch.get_num_threads()) as each_part:
-        for chosen, path in ((wanted & ~by_grid, PairPath), (wanted & by_grid, GridPath)):
-            for rows in _blocks(np.flatnonzero(chosen), table.scores.shape[1]):
-                block = table.rows(rows)
-                work = path(block, survey.rows(rows), surrogate)
-                values[rows], slopes[rows] = _metric(work, objective, each_part)
-    values[~survey.finite], slopes[~survey.finite] = np.nan, np.nan
+        for start in range(0, len(ranked), most_rows):
+            rows = ranked[start : start + most_rows]
+            consecutive = rows[-1] - rows[0] + 1 == len(rows)
+            some = slice(rows[0], rows[-1] + 1) if consecutive else rows  # a slice copies nothing
+            block = _RowBlock(*(part[some] for part in table), num_positives[some], surrogate)
+            values[some], slopes[some] = block.metric(objective, each_part)
+    values[~finite], slopes[~finite] = np.nan, np.nan
     return torch.from_numpy(values).to(scores.dtype), torch.from_numpy(slopes)
 
 
-def _rows_by_grid(method: str, table: RowBlock, survey: Survey, surrogate: Surrogate, wanted: np.ndarray) -> np.ndarray:
-    if method == "pair":
-        return np.zeros(len(table.scores), bool)
-    fits = fits_grid(survey, surrogate)
-    if method == "auto":
-        return fits & is_grid_cheaper(table, survey, surrogate)
-    if not fits[wanted].all():
-        raise ConfigError(
-            f"method 'grid' cannot serve scores that span up to {survey.spans[wanted].max():.3g} with {surrogate}: it "
-            "needs a span below 19000 tau, and delta above 2.2 tau. "
-            "Use method='pair' or 'auto'."
-        )
-    return wanted
+class _RowBlock:
+    """A block of q queries with positives: scores, grades (q, G), gains (q, L + 1) and norms (q,)."""
 
+    def __init__(
+        self,
+        scores: np.ndarray,
+        grades: np.ndarray,
+        gains: np.ndarray,
+        norms: np.ndarray,
+        num_positives: np.ndarray,
+        surrogate: Surrogate,
+    ) -> None:
+        self.scores, self.grades, self.gains, self.norms = scores, grades, gains, norms
+        self.num_positives = num_positives
+        self.offsets = np.concatenate([[0], np.cumsum(num_positives)])
+        self.smooth = isinstance(surrogate, Sigmoid)
+        self.step = np.array(pack(surrogate), np.float32)
+        self.columns = np.empty(scores.shape, np.int32)
+        self.ordered = np.empty(scores.shape, np.float32)
+        self.starts = np.empty((len(scores), gains.shape[1] + 1), np.int64)
+        self.found = np.empty((5, self.offsets[-1]))  # hrank, rank, their derivatives by the own score, gain
 
-def _metric(work: PairPath | GridPath, objective: Objective, each_part: EachPart) -> tuple[np.ndarray, np.ndarray]:
-    """Return the metric (q,) float64 of a block and its gradient (q, G)."""
-    block, offsets = work.block, work.offsets
-    each_part(work.forward, len(block.scores))
-    hrank, rank, hrank_slope, rank_slope, gain = torch.from_numpy(work.found)
-    norm = torch.from_numpy(np.repeat(block.norms, np.diff(offsets)))
-    query = torch.from_numpy(np.repeat(np.arange(len(block.norms)), np.diff(offsets)))
-    terms = objective.terms(Positives(hrank, rank, gain, norm, query))
-    by_self = terms.by_hrank * hrank_slope + terms.by_rank * rank_slope
-    slopes = np.zeros_like(block.scores)
-    chain = (by_self.numpy(), terms.by_hrank.numpy(), terms.by_rank.numpy())
-    each_part(lambda start, stop: work.backward(start, stop, chain, slopes), len(block.scores))
-    return np.add.reduceat(terms.values.numpy(), offsets[:-1]), slopes
+    def metric(self, objective: Objective, each_part: EachPart) -> tuple[np.ndarray, np.ndarray]:
+        """Return the metric (q,) float64 and its gradient (q, G)."""
+        each_part(self._forward, len(self.scores))
+        hrank, rank, hrank_slope, rank_slope, gain = torch.from_numpy(self.found)
+        norm = torch.from_numpy(np.repeat(self.norms, self.num_positives))
+        query = torch.from_numpy(np.repeat(np.arange(len(self.norms)), self.num_positives))
+        terms = objective.terms(Positives(hrank, rank, gain, norm, query))
+        by_self = terms.by_hrank * hrank_slope + terms.by_rank * rank_slope
+        chain = [part.float().numpy() for part in (by_self, terms.by_hrank, terms.by_rank)]
+        slopes = np.zeros_like(self.scores)
+        each_part(lambda start, stop: self._backward(start, stop, *chain, slopes), len(self.scores))
+        return np.add.reduceat(terms.values.numpy(), self.offsets[:-1]), slopes
 
+    def _forward(self, start: int, stop: int) -> None:
+        part = slice(start, stop)
+        ordered, starts = self.ordered[part], self.starts[part]
+        by_grade(self.scores[part], self.grades[part], self.columns[part], ordered, starts)
+        forward = smooth_forward if self.smooth else sup_forward
+        forward(ordered, starts, self.gains[part], self.step, self.offsets[start : stop + 1], self.found)
 
-def _blocks(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    most = max(1, _MOST_ITEMS // max(1, size))
-    for start in range(0, len(rows), most):
-        yield rows[start : start + most]
+    def _backward(
+        self,
+        start: int,
+        stop: int,
+        by_self: np.ndarray,
+        by_hrank: np.ndarray,
+        by_rank: np.ndarray,
+        slopes: np.ndarray,
+    ) -> None:
+        part = slice(start, stop)
+        rows = (self.ordered[part], self.columns[part], self.starts[part])
+        offsets = self.offsets[start : stop + 1]
+        if self.smooth:
+            smooth_backward(*rows, self.gains[part], self.step, offsets, by_self, by_hrank, by_rank, slopes[part])
+        else:
+            sup_backward(*rows, self.step, offsets, by_self, by_rank, slopes[part])
 
 
 @contextmanager

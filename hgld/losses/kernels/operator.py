@@ -6,12 +6,8 @@ torch.compile sees one opaque node. ``hgld::rank_metric`` is such an operator. I
 
 - ``pair``: every (positive, item) pair, exact, O(P G) a query of P positives, float32. On the CPU compiled by numba,
   on a GPU a Triton kernel.
-- ``grid``: CPU, float32. One sort a query; counts, straight line and saturated tail as running sums, the sigmoid as a
-  convolution on a grid, to 1e-6 of a rank. O(G log G) a query, whatever P is.
 - ``eager``: every pair in plain torch, float32 and float64, any device: what the others are tested against.
-- ``auto``: ``eager`` for float64. For float32 on the CPU for every query the cheaper of ``pair`` and ``grid`` by
-  their operation counts, ``pair`` where the grid cannot serve (delta below 2.2 tau, scores that span over 19000
-  tau); on a GPU ``pair`` where Triton is installed; elsewhere ``eager``.
+- ``auto``: ``pair`` for float32 on the CPU, and on a GPU where Triton is installed; elsewhere ``eager``.
 
 Memory beside the (Q, G) tables is bounded: a few dozen MB on every path.
 """
@@ -108,7 +104,7 @@ def _refuse(*_: Any) -> None:
 
 # -- the metric of ranks ----------------------------------------------------------------------------------------------
 
-Method = Literal["auto", "pair", "grid", "eager"]
+Method = Literal["auto", "pair", "eager"]
 
 
 def check_method(method: str) -> None:
@@ -170,18 +166,18 @@ def _rank_metric(
     )
     on_cpu = scores.device.type == "cpu"
     on_gpu = scores.device.type == "cuda" and find_spec("triton") is not None
-    served = scores.dtype == torch.float32 and (on_cpu or (on_gpu and method != "grid"))
-    if not served and method in ("pair", "grid"):
+    served = scores.dtype == torch.float32 and (on_cpu or on_gpu)
+    if not served and method == "pair":
         raise ConfigError(
-            f"method {method!r} cannot serve {scores.dtype} scores on {scores.device}: it needs float32, grid the CPU, "
-            "pair the CPU or CUDA and Triton. Use method='eager' or 'auto'."
+            f"method 'pair' cannot serve {scores.dtype} scores on {scores.device}: it needs float32, and the CPU or "
+            "CUDA with Triton. Use method='eager' or 'auto'."
         )
     if not served or method == "eager":
         return rank_metric_by_pairs(*args)
     if on_cpu:
         from hgld.losses.kernels.native import native_rank_metric  # numba: slow to import, and of no use to a GPU
 
-        return native_rank_metric(*args, method=method)
+        return native_rank_metric(*args)
     from hgld.losses.kernels.triton_pairs import triton_rank_metric  # Triton comes with torch's CUDA builds alone
 
     return triton_rank_metric(*args)
