@@ -13,7 +13,6 @@ from hgld.evaluation.protocol_kinds import protocol_of
 from hgld.metrics import Metric
 from hgld.pipelines.shards.sources import source_name
 from hgld.published import find_table, published_values
-from hgld.report_page.analyses import check_analyses
 from hgld.training.sweep import plan_sweep
 
 PAGE = Path(__file__).parent.parent / "docs" / "papers.md"
@@ -77,7 +76,7 @@ def test_every_command_parses_and_names_what_there_is(heading, verbs, monkeypatc
 
 
 def check(verb: str, given: dict) -> None:
-    """Refuse recipes, datasets, tables, analyses, protocols and metrics that there are not."""
+    """Refuse recipes, datasets, tables, protocols and metrics that there are not."""
     if verb == "train":
         kept = {"recipe", "listed", "show", "data", "out", "init_from", "profile", "sweeps", "as_json"}
         config = _changed(_read(given["recipe"]), {name: value for name, value in given.items() if name not in kept})
@@ -86,7 +85,6 @@ def check(verb: str, given: dict) -> None:
         source_name(given["release"])
     elif given.get("paper"):
         find_table(given["paper"])
-    check_analyses(given.get("analyses") or ())
     if given.get("protocol"):
         protocol_of(given["protocol"])
     for name in (given.get("metrics") or ()) if verb == "evaluate" else ():

@@ -20,7 +20,6 @@ from hgld.cli.embed_commands import (
     view_options,
 )
 from hgld.cli.options import (
-    EXISTING_FILE,
     FOLDER,
     Expansion,
     Names,
@@ -539,22 +538,9 @@ def report_command() -> click.Command:
         metavar="TABLE",
         help='Print this table of a paper, for instance "SupRank Table V", with the runs in it. Repeatable.',
     )
-    @click.option("--data", metavar="DIR|URL", help="The dataset: pictures of the galleries, names of the classes.")
+    @click.option("--data", metavar="DIR|URL", help="Dataset: images of the galleries, names of the classes.")
     @click.option("--plots", type=FOLDER, help="Keep every figure in this folder too, as PNG and SVG.")
-    @click.option(
-        "--published",
-        type=EXISTING_FILE,
-        help="CSV of published results to show beside: dataset, method, metric, value (per cent), source.",
-    )
     @click.option("--baseline", help="Name of the run that the others are compared with. [default: the first]")
-    @click.option(
-        "--analyses",
-        type=Names(),
-        default=(),
-        metavar="A,B",
-        help="Further figures: distances (within and between classes), decomposability (the gap between AP in batches "
-        "and AP of all, with its bounds), smoothing (error and operating region of Smooth-AP against tau).",
-    )
     @click.option("--title", default="Retrieval report", show_default=True, help="Of the page.")
     @reading_options()
     @json_option

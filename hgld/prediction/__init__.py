@@ -1,6 +1,7 @@
 """Answers: the class of a query, as deep as its neighbours make it sure, by calibrated confidence."""
 
-from hgld.prediction.calibration import Calibration, calibrate
+from hgld.prediction.calibration import CALIBRATION, Calibration, calibrate
 from hgld.prediction.predict import Answer, Answers, predict
+from hgld.prediction.risk import LevelRisk
 
-__all__ = ["Answer", "Answers", "Calibration", "calibrate", "predict"]
+__all__ = ["CALIBRATION", "Answer", "Answers", "Calibration", "LevelRisk", "calibrate", "predict"]

@@ -1,23 +1,24 @@
-"""Curves: precision against recall at every level and over all of them, and training over its steps."""
+"""Plots of the report page: precision and recall, grades by rank, training, and the risk of answers."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hgld.metrics import GainFunction
-from hgld.report_page.figures import SERIES, Figure, Figures, clean, draw_legend
+from hgld.prediction import LevelRisk
+from hgld.report_page.figures import Figure, Figures, Line, clean, grade_color
+from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# -- precision and recall ----------------------------------------------------------------------------------------------
+
 RECALLS = (np.arange(100) + 0.5) / 100  # the middles of a hundred parts: their mean is the area under the curve
-_MOST_POINTS = 600
-_LOSS_PARTS = 6
-_NOT_DRAWN = {"step", "epoch"}
-_SHARE = "gradient_share_"
 
 
 def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray = RECALLS) -> np.ndarray | None:
@@ -41,7 +42,9 @@ def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray 
         return None
     wanted = recalls * (1 - 1e-12)
     if len(np.unique(gains[gains > 0])) == 1:  # all items count alike: no sums over them are needed
-        at = _first_reaching(wanted, len(places))
+        at = np.clip(np.ceil(wanted * len(places)).astype(np.int64) - 1, 0, len(places) - 1)
+        at -= (at > 0) & (at / len(places) >= wanted)  # products round
+        at += (at + 1) / len(places) < wanted
         return (at + 1) / (places[at] + 1)
     grades = grades[places]
     gain = gains[grades]
@@ -54,18 +57,11 @@ def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray 
     return shared / ((places[at] + 1) * gain[at])
 
 
-def _first_reaching(recalls: np.ndarray, relevant: int) -> np.ndarray:
-    """Return for each recall below 1 the least i for which (i + 1) / relevant is not less."""
-    at = np.clip(np.ceil(recalls * relevant).astype(np.int64) - 1, 0, relevant - 1)
-    at -= (at > 0) & (at / relevant >= recalls)  # products round
-    return at + ((at + 1) / relevant < recalls)
-
-
 class MeanCurves:
     """Curves of every level and of the hierarchy: means over the queries that have one.
 
     Args:
-        gain: of a grade to a query, for the hierarchy.
+        gain: gain of a grade to a query, for the hierarchy.
         num_levels: L.
     """
 
@@ -90,99 +86,217 @@ class MeanCurves:
 
 
 def draw_precision_recall(
-    figures: Figures, curves: Mapping[str, Sequence[np.ndarray | None]], levels: Sequence[str], note: str, split: str
+    figures: Figures, curves: Mapping[str, MeanCurves], levels: Sequence[str], note: str, split: str
 ) -> list[Figure]:
-    """Draw a figure a level and one of the hierarchy, a line a run."""
+    """Draw a figure per level and one of the hierarchy, a line per run."""
     drawn = []
+    means = [(series, name, found.means()) for series, (name, found) in enumerate(curves.items())]
     for i, what in enumerate([*levels, ""]):
-        title = f"Precision and recall, {clean(what)}" if what else "Hierarchical precision and recall"
-        lines = {name: found[i] for name, found in curves.items()}
-
-        def draw(axes: "Axes", lines: Mapping[str, np.ndarray | None] = lines, hierarchical: bool = not what) -> None:
-            drawn_lines = []
-            for series, (name, curve) in enumerate(lines.items()):
-                if curve is not None:
-                    line = axes.plot(RECALLS, curve, color=SERIES[series % len(SERIES)])[0]
-                    drawn_lines.append((line, f"{clean(name, 28)}  ({curve.mean():.3f})"))
-            axes.set(xlim=(0, 1), ylim=(0, 1.02))
-            axes.set_xlabel("hierarchical recall" if hierarchical else "recall")
-            axes.set_ylabel("hierarchical precision" if hierarchical else "precision")
-            draw_legend(axes, drawn_lines, title="area under the curve", title_fontsize=8, loc="best")
-
-        name, term = (
-            f"{split}-precision-recall-{what or 'hierarchy'}",
-            "precision and recall" if what else "H-precision",
+        kind = "" if what else "hierarchical "
+        lines = [
+            Line(f"{clean(name, 28)}  ({curve.mean():.3f})", RECALLS.tolist(), curve.tolist(), series)
+            for series, name, found in means
+            if (curve := found[i]) is not None
+        ]
+        drawn.append(
+            figures.draw_lines(
+                f"{split}-precision-recall-{what or 'hierarchy'}",
+                f"Precision and recall, {clean(what)}" if what else "Hierarchical precision and recall",
+                lines,
+                term="precision and recall" if what else "H-precision",
+                note=note,
+                legend="area under the curve",
+                xlim=(0, 1),
+                ylim=(0, 1.02),
+                xlabel=f"{kind}recall",
+                ylabel=f"{kind}precision",
+            )
         )
-        drawn.append(figures.draw(name, title, draw, term=term, note=note))
     return drawn
+
+
+# -- grades by rank ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Severity:
+    """Mistakes of a run by their severity.
+
+    Attributes:
+        by_rank: (ranks, L + 1) share of the queries with each grade 0..L at every rank; no row without a query.
+        queries: number of queries that have an item of their finest class to find; the others are not counted.
+    """
+
+    by_rank: np.ndarray
+    queries: int
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Share of queries whose first item has grade L, L - 1, ..., 0."""
+        return tuple(self.by_rank[0, ::-1].tolist()) if self.queries else ()
+
+    @property
+    def mistakes(self) -> float:
+        """Share of queries whose first item is not of their finest class; NaN without a query."""
+        return float(self.by_rank[0, :-1].sum()) if self.queries else math.nan
+
+    @property
+    def mean(self) -> float:
+        """Levels to climb, averaged over the mistakes; NaN without a mistake.
+
+        The height of the lowest common ancestor (Bertinetto et al., "Making Better Mistakes", CVPR 2020); L means
+        nothing in common.
+        """
+        if not self.mistakes > 0:
+            return math.nan
+        heights = np.arange(self.by_rank.shape[1] - 1, 0, -1)  # of the grades 0 .. L - 1
+        return float(self.by_rank[0, :-1] @ heights / self.mistakes)
+
+
+def severity(first: FirstRanks, num_levels: int) -> Severity:
+    """Count the grades at the first ranks, over queries that have an item of their own finest class to find."""
+    top = first.grades[first.findable]  # (Q, ranks)
+    if not len(top):
+        return Severity(np.zeros((0, num_levels + 1)), 0)
+    return Severity(np.stack([(top == grade).mean(axis=0) for grade in range(num_levels + 1)], axis=1), len(top))
+
+
+def draw_severity(figures: Figures, found: Mapping[str, Severity], levels: Sequence[str], split: str) -> list[Figure]:
+    """Draw, for every run, the grades at the first ranks as a stacked bar per rank."""
+    drawn = []
+    labels = ["nothing in common", *(f"same {clean(level, 24)}" for level in reversed(levels))]
+    for name, severities in found.items():
+        if not severities.queries:
+            continue
+
+        def draw(axes: "Axes", by_rank: np.ndarray = severities.by_rank) -> None:
+            ranks, bottom = np.arange(1, len(by_rank) + 1), np.zeros(len(by_rank))
+            for grade in reversed(range(len(labels))):
+                color, shares = grade_color(grade, len(levels)), 100 * by_rank[:, grade]
+                axes.bar(ranks, shares, bottom=bottom, width=0.86, color=color, label=labels[grade])
+                bottom += shares
+            axes.set(xlabel="rank", ylabel="% of queries", ylim=(0, 100), xlim=(0.4, len(by_rank) + 0.6))
+            axes.set_xticks([rank for rank in (1, 5, 10, 15, 20) if rank <= len(by_rank)])
+            axes.grid(visible=False)
+            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, handlelength=1, columnspacing=1)
+
+        note = f"{severities.queries} queries that have an item of their own {clean(levels[0])} in the gallery."
+        title, term = f"Grades by rank, {clean(name)}", "mistake severity"
+        drawn.append(figures.draw(f"{split}-severity-{name}", title, draw, term=term, note=note, size=(4.3, 3.1)))
+    return drawn
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+_MOST_POINTS = 600
+_MOST_COLUMNS = 6
+_SHARE = "gradient_share_"
 
 
 def draw_training(figures: Figures, runs: Sequence[Run], metrics: Sequence[str]) -> list[Figure]:
     """Draw losses and rates over the steps, metrics over the epochs, of the runs that have a log."""
     drawn = []
-    for column in _columns(runs):
-        lines = {
-            run.name: (run.log["step"], run.log[column]) for run in runs if "step" in run.log and column in run.log
-        }
-        drawn.append(_draw_lines(figures, f"training-{column}", clean(column), "step", lines))
+    logged = [run for run in runs if "step" in run.log]
+    for column in _columns(logged):
+        tables = {run.name: (run.log["step"], run.log[column]) for run in logged if column in run.log}
+        drawn.append(_draw_course(figures, f"training-{column}", clean(column), "step", tables))
     shares = {
         column if len(runs) == 1 else f"{run.name}: {column}": (run.log["step"], run.log[name])
-        for run in runs
+        for run in logged
         for name in run.log
-        if (column := name.removeprefix(_SHARE)) != name and "step" in run.log
+        if (column := name.removeprefix(_SHARE)) != name
     }
     if shares:
-        drawn.append(_draw_lines(figures, "training-gradient-shares", "Share of the gradient", "step", shares))
+        drawn.append(_draw_course(figures, "training-gradient-shares", "Share of the gradient", "step", shares))
     for split in sorted({split for run in runs for split in run.history}):
         for metric in metrics:
-            tables = {run.name: run.history[split] for run in runs if split in run.history}
-            lines = {n: (t["epoch"], t[metric]) for n, t in tables.items() if metric in t and "epoch" in t}
-            if any(len(x) > 1 for x, _ in lines.values()):
+            histories = {run.name: run.history[split] for run in runs if split in run.history}
+            tables = {n: (t["epoch"], t[metric]) for n, t in histories.items() if metric in t and "epoch" in t}
+            if any(len(x) > 1 for x, _ in tables.values()):
                 title = f"{clean(metric)} on {clean(split)}"
-                drawn.append(_draw_lines(figures, f"training-{split}-{metric}", title, "epoch", lines, marker="o"))
+                drawn.append(_draw_course(figures, f"training-{split}-{metric}", title, "epoch", tables, marker="o"))
     return drawn
 
 
 def _columns(runs: Sequence[Run]) -> list[str]:
-    """Choose the columns of the logs to draw: the loss, its parts, the rates."""
-    known = list(dict.fromkeys(c for run in runs for c in run.log if c not in _NOT_DRAWN and not c.startswith(_SHARE)))
+    """Choose the columns of the logs to draw: the loss, its parts, one rate, others."""
+    known = dict.fromkeys(c for run in runs for c in run.log if c not in {"step", "epoch"} and not c.startswith(_SHARE))
     finite = [c for c in known if any(math.isfinite(v) for run in runs for v in run.log.get(c, []))]
     losses = [c for c in finite if "loss" in c.lower()]
     rates = [c for c in finite if c.lower().startswith(("lr", "rate", "learning_rate"))]
     others = [c for c in finite if c not in losses and c not in rates]
-    return [*losses, *rates[:1], *others][:_LOSS_PARTS]
+    return [*losses, *rates[:1], *others][:_MOST_COLUMNS]
 
 
-def _draw_lines(
+def _draw_course(
     figures: Figures,
     name: str,
     title: str,
     axis: str,
-    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    tables: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     marker: str = "",
 ) -> Figure:
-    thinned = any(len(x) > _MOST_POINTS for x, _ in lines.values())
-
-    def draw(axes: "Axes") -> None:
-        drawn_lines = []
-        for series, (run, (x, y)) in enumerate(lines.items()):
-            across, up = _averaged(np.asarray(x, float), np.asarray(y, float))
-            color = SERIES[series % len(SERIES)]
-            line = axes.plot(across, up, color=color, marker=marker, markersize=3.5)[0]
-            drawn_lines.append((line, clean(run, 28)))
-        axes.set_xlabel(axis)
-        draw_legend(axes, drawn_lines, loc="best")
-
-    note = f"Means of neighbouring steps, at most {_MOST_POINTS} points a line." if thinned else ""
-    return figures.draw(name, title, draw, term="training curve", note=note)
+    lines, is_thinned = [], False
+    for series, (run, (across, up)) in enumerate(tables.items()):
+        points = np.array([across, up], dtype=float)
+        points = points[:, np.isfinite(points).all(axis=0)]
+        width = max(1, math.ceil(points.shape[1] / _MOST_POINTS))
+        if width > 1:
+            is_thinned, starts = True, np.arange(0, points.shape[1], width)
+            points = np.add.reduceat(points, starts, axis=1) / np.diff(starts, append=points.shape[1])
+        lines.append(Line(clean(run, 28), points[0].tolist(), points[1].tolist(), series))
+    note = f"Means of neighbouring steps, at most {_MOST_POINTS} points per line." if is_thinned else ""
+    return figures.draw_lines(name, title, lines, term="training curve", note=note, marker=marker, xlabel=axis)
 
 
-def _averaged(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    finite = np.isfinite(x) & np.isfinite(y)
-    x, y = x[finite], y[finite]
-    width = math.ceil(len(x) / _MOST_POINTS)
-    if width <= 1:
-        return x, y
-    starts = np.arange(0, len(x), width)
-    sizes = np.diff(starts, append=len(x))
-    return np.add.reduceat(x, starts) / sizes, np.add.reduceat(y, starts) / sizes
+# -- risk of answers ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AnswerRisks:
+    """Section of a page on answers of calibrated runs.
+
+    Attributes:
+        rows: run, split and risk of every level.
+        figures: a risk-coverage curve per level.
+        notes: a line per run: the queries and gallery for which its confidences hold.
+    """
+
+    rows: tuple[tuple[str, str, LevelRisk], ...]
+    figures: tuple[Figure, ...]
+    notes: tuple[str, ...]
+
+
+def draw_answer_risks(figures: Figures, runs: Sequence[Run]) -> AnswerRisks:
+    """Draw the risk-coverage curves of the runs that have a calibration (``hgld calibrate``)."""
+    rows, notes, by_level = [], [], dict[str, list[Line]]()
+    for series, run in enumerate(runs):
+        if run.uncalibrated:
+            notes.append(f"{run.name}: answers are not shown: {run.uncalibrated}")
+        if run.calibration is None:
+            continue
+        notes.append(
+            f"{run.name}: {run.calibration.neighbors} neighbours vote; {run.calibration.unknown:.0%} of the queries "
+            "are of classes that the gallery lacks. The first split by cross-validation over its classes."
+        )
+        for place, (split, risks) in enumerate(run.calibration.risks.items()):
+            for risk in risks:
+                rows.append((run.name, split, risk))
+                label = f"{clean(run.name, 20)}, {clean(split, 12)}  ({risk.area:.3f})"
+                line = Line(label, risk.coverage, risk.risk, series, ("-", "--", ":")[min(place, 2)])
+                by_level.setdefault(risk.level, []).append(line)
+    drawn = [
+        figures.draw_lines(
+            f"answers-{level}",
+            f"Risk and coverage, {clean(level)}",
+            lines,
+            term="risk and coverage",
+            legend="mean risk",
+            xlim=(0, 1),
+            ylim=(0, None),
+            xlabel="coverage: share answered",
+            ylabel="risk: share of wrong answers",
+        )
+        for level, lines in by_level.items()
+    ]
+    return AnswerRisks(tuple(rows), tuple(drawn), tuple(notes))

@@ -3,8 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ from markupsafe import Markup
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Drawing
 
 INK, GRID = "#1b2530", "#d9dee4"
 OTHERS = "#a3acb8"
@@ -22,7 +20,8 @@ OTHERS = "#a3acb8"
 # The page replaces each by a CSS variable, so no colour may stand here twice.
 SERIES = ("#0072b2", "#e1690f", "#009e73", "#b8559a", "#4ba3d9", "#c29100", "#7a5bd0", "#d03c4a", "#5c8a2e", "#8a6244")
 GRADES = ("#cc3d3d", "#f0902a", "#f7cf58", "#8cc5e0", "#5fa8d3", "#3a86b8", "#25678f", "#2e9e5b")
-DOTS = "dots"  # beginning of the ids of named dots, by which the page's script finds them
+_VARIABLES = {INK: "ink", GRID: "grid", OTHERS: "others", "#ffffff": "card"}
+_VARIABLES |= {color: f"s{i}" for i, color in enumerate(SERIES)} | {color: f"g{i}" for i, color in enumerate(GRADES)}
 _SIZE = (4.3, 2.9)  # inches: type stays readable where the page is 420 pixels wide
 _STYLE = {
     "axes.edgecolor": INK,
@@ -50,12 +49,11 @@ class Figure:
     """A drawn figure.
 
     Attributes:
-        name: of its files, without suffix.
+        name: file name without suffix.
         title: what it shows.
-        term: of the glossary, which says how to read it; empty where no page shows the figure.
-        note: its making, and anything left out.
-        svg: for the page, coloured by CSS variables.
-        dots: names of its dots in the order in which they were drawn, for those who point at them; most have none.
+        term: glossary entry that explains how to read it; empty if no page shows the figure.
+        note: how it was made, and what was left out.
+        svg: markup for the page, coloured by CSS variables.
     """
 
     name: str
@@ -63,21 +61,39 @@ class Figure:
     term: str
     note: str
     svg: Markup
-    dots: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a plot.
+
+    Attributes:
+        label: text of the legend.
+        across: x coordinates.
+        up: y coordinates.
+        series: position of its colour in :data:`SERIES`.
+        style: of matplotlib, for instance ``--``.
+    """
+
+    label: str
+    across: Sequence[float]
+    up: Sequence[float]
+    series: int
+    style: str = "-"
 
 
 class Figures:
     """Drawer of figures; with a folder, each is kept as ``NAME.svg`` and ``NAME.png`` there as well.
 
     Args:
-        folder: to keep them in; None keeps none.
+        folder: where to keep the files; None keeps none.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._names: set[str] = set()
         self.files: list[str] = []
-        self.terms: dict[str, None] = {}  # of what was drawn, in its order
+        self.terms: dict[str, None] = {}  # glossary entries of the figures, in drawing order
 
     def draw(
         self,
@@ -88,63 +104,73 @@ class Figures:
         term: str = "",
         note: str = "",
         size: tuple[float, float] = _SIZE,
-        dots: Sequence[str] = (),
     ) -> Figure:
-        """Draw one figure on one pair of axes; ``dots`` name those that it scatters under the id ``DOTS``."""
+        """Draw one figure on one pair of axes."""
         from matplotlib import rc_context
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure as Drawing
 
-        stem = self._stem(name)
+        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "figure"
+        numbered = (f"{plain}-{i}" for i in range(2, len(self._names) + 3))
+        stem = next(s for s in (plain, *numbered) if s not in self._names)
+        self._names.add(stem)
         style: Any = {**_STYLE, "svg.hashsalt": stem}
-        with rc_context(style), _quiet_about_glyphs():
+        with rc_context(style), warnings.catch_warnings():
+            # The page uses the reader's fonts, not matplotlib's, which has few scripts.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
             drawing = Drawing(figsize=size, layout="constrained")
             canvas = FigureCanvasSVG(drawing)
             draw(drawing.add_subplot())
-            plain = io.StringIO()
-            canvas.print_svg(plain, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-            self._keep(stem, plain.getvalue(), drawing)
+            out = io.StringIO()
+            canvas.print_svg(out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+            if self._folder is not None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                (self._folder / f"{stem}.svg").write_text(out.getvalue(), encoding="utf-8")
+                drawing.savefig(self._folder / f"{stem}.png", dpi=200, facecolor="white", metadata={"Software": None})
+                self.files += [f"{stem}.svg", f"{stem}.png"]
         self.terms[term] = None
-        return Figure(stem, title, term, note, _for_page(plain.getvalue(), stem, title), tuple(dots))
+        return Figure(stem, title, term, note, _inline(out.getvalue(), stem, title))
 
-    def _stem(self, name: str) -> str:
-        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "figure"
-        stem = next(
-            s for s in [plain, *(f"{plain}-{i}" for i in range(2, len(self._names) + 3))] if s not in self._names
-        )
-        self._names.add(stem)
-        return stem
+    def draw_lines(
+        self,
+        name: str,
+        title: str,
+        lines: Sequence[Line],
+        *,
+        term: str,
+        note: str = "",
+        marker: str = "",
+        legend: str | None = None,
+        **axes_properties: Any,
+    ) -> Figure:
+        """Draw a plot of lines; ``axes_properties`` are those of :meth:`matplotlib.axes.Axes.set`."""
 
-    def _keep(self, stem: str, svg: str, drawing: "Drawing") -> None:
-        if self._folder is None:
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / f"{stem}.svg").write_text(svg, encoding="utf-8")
-        drawing.savefig(self._folder / f"{stem}.png", dpi=200, facecolor="white", metadata={"Software": None})
-        self.files += [f"{stem}.svg", f"{stem}.png"]
+        def draw(axes: "Axes") -> None:
+            entries = []
+            for line in lines:
+                look = {"color": SERIES[line.series % len(SERIES)], "linestyle": line.style}
+                artist = axes.plot(line.across, line.up, marker=marker, markersize=3.5, **look)[0]
+                entries.append((artist, line.label))
+            axes.set(**axes_properties)
+            draw_legend(axes, entries, title=legend, title_fontsize=8, loc="best")
 
-
-def _for_page(svg: str, stem: str, title: str) -> Markup:
-    body = svg[svg.index("<svg") :]
-    body = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", body, count=1)
-    body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", body, count=1)
-    # Files may name their ids freely; on one page ids are shared.
-    body = re.sub(r'\bid="([^"]+)"', rf'id="{stem}-\1"', body)
-    body = re.sub(r'href="#([^"]+)"', rf'href="#{stem}-\1"', body)
-    body = re.sub(r"url\(#([^)]+)\)", rf"url(#{stem}-\1)", body)
-    named = {INK: "ink", GRID: "grid", OTHERS: "others", "#ffffff": "card"}
-    named |= {color: f"s{i}" for i, color in enumerate(SERIES)} | {color: f"g{i}" for i, color in enumerate(GRADES)}
-    for color, variable in named.items():
-        body = body.replace(color, f"var(--{variable})")
-    label = Markup.escape(title)
-    return Markup(body.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))  # noqa: S704 - matplotlib escapes
+        return self.draw(name, title, draw, term=term, note=note)
 
 
-@contextmanager
-def _quiet_about_glyphs() -> Iterator[None]:
-    with warnings.catch_warnings():  # the page takes fonts of the reader's, not matplotlib's, which has few scripts
-        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        yield
+def _inline(svg: str, stem: str, title: str) -> Markup:
+    """Return an SVG file as markup for a page: without size, ids of its own, colours as CSS variables."""
+    named = re.compile("|".join(map(re.escape, _VARIABLES)))
+
+    def adapt(match: re.Match[str]) -> str:  # tags alone: a class may be called #1b2530
+        tag = re.sub(r'\bid="([^"]+)"', rf'id="{stem}-\1"', match[0])
+        tag = re.sub(r'href="#([^"]+)"', rf'href="#{stem}-\1"', tag)
+        tag = re.sub(r"url\(#([^)]+)\)", rf"url(#{stem}-\1)", tag)
+        return named.sub(lambda color: f"var(--{_VARIABLES[color[0]]})", tag)
+
+    opening, _, body = svg[svg.index("<svg") :].partition(">")
+    opening = re.sub(r' (?:height|width)="[^"]*"', "", opening)
+    opening = opening.replace("<svg ", f'<svg role="img" aria-label="{Markup.escape(title)}" ', 1)
+    return Markup(f"{opening}>{re.sub(r'<[^>]*>', adapt, body)}")  # noqa: S704 - matplotlib escapes
 
 
 def draw_legend(axes: "Axes", entries: "Sequence[tuple[Artist, str]]", **options: Any) -> None:
@@ -156,11 +182,7 @@ def draw_legend(axes: "Axes", entries: "Sequence[tuple[Artist, str]]", **options
 
 def grade_color(grade: int, num_levels: int) -> str:
     """Return the colour of a grade: red for 0, orange for the coarsest level, green for the finest, blues between."""
-    if grade == 0:
-        return GRADES[0]
-    if grade == num_levels:
-        return GRADES[-1]
-    return GRADES[min(grade, len(GRADES) - 2)]
+    return GRADES[-1] if grade == num_levels else GRADES[min(grade, len(GRADES) - 2)]
 
 
 def clean(text: str, longest: int = 60) -> str:

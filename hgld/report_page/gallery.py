@@ -151,8 +151,8 @@ def strips(
                 _tile(
                     evaluation.ranked.other_side,
                     item,
-                    _frame(grade, len(levels)),
-                    f"rank {place}, {_shared(grade, levels)}",
+                    "right" if grade == len(levels) else "near" if grade else "wrong",
+                    f"rank {place}, " + (f"same {levels[len(levels) - grade]}" if grade else "nothing in common"),
                     levels,
                     name_of,
                 )
@@ -169,11 +169,3 @@ def _tile(side: Items, item: int, frame: str, role: str, levels: Sequence[str], 
     names = [name_of(level, int(label)) for level, label in enumerate(side.labels[item])]
     classes = "; ".join(f"{level}: {name}" for level, name in zip(levels, names, strict=True))
     return Tile(key, frame, names[0], f"{role}. {classes}. {key or f'item {item}'}")
-
-
-def _frame(grade: int, num_levels: int) -> str:
-    return "right" if grade == num_levels else "near" if grade else "wrong"
-
-
-def _shared(grade: int, levels: Sequence[str]) -> str:
-    return f"same {levels[len(levels) - grade]}" if grade else "nothing in common"

@@ -32,13 +32,6 @@ class FirstRanks:
     findable: np.ndarray
 
 
-def sample_queries(num_queries: int, seed: int = 0) -> np.ndarray:
-    """Sample the indices of at most :data:`MOST_QUERIES` queries, in ascending order; all if there are no more."""
-    if num_queries <= MOST_QUERIES:
-        return np.arange(num_queries)
-    return np.sort(np.random.default_rng(seed).choice(num_queries, MOST_QUERIES, replace=False))
-
-
 def first_ranks(
     ranked: Ranked,
     *,
@@ -54,7 +47,8 @@ def first_ranks(
     Args:
         ranked: embeddings and labels.
         normalize: scores are cosine similarities.
-        visit: called with the grades of the whole gallery, best first, for every query of :func:`sample_queries`.
+        visit: called with the grades of the whole gallery, best first, for every query, or for :data:`MOST_QUERIES` of
+            more, drawn with seed 0.
         task: name of the task for ``progress``.
         progress: called with the task, the number of queries done and their total.
 
@@ -68,7 +62,7 @@ def first_ranks(
         np.empty((num_queries, depth), np.int64), np.empty((num_queries, depth), np.uint8), np.empty(num_queries, bool)
     )
     sampled = np.zeros(num_queries, bool)
-    sampled[sample_queries(num_queries)] = True
+    sampled[np.random.default_rng(0).permutation(num_queries)[:MOST_QUERIES]] = True
     for start, scores, grades, findable in _blocks(ranked, normalize):
         rows = slice(start, start + len(scores))
         found.items[rows] = first_items(torch.from_numpy(scores), torch.from_numpy(grades), depth)
@@ -123,11 +117,6 @@ def gain_of(evaluation: Evaluation) -> GainFunction:
         None if weights is None else tuple(weights),
         bool(settings.get("count_query", False)),
     )
-
-
-def is_normalized(evaluation: Evaluation) -> bool:
-    """Tell whether the evaluation scored by cosine similarity."""
-    return bool(evaluation.report.settings.get("normalized", True))
 
 
 def class_means(items: Items) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

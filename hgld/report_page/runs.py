@@ -18,15 +18,180 @@ from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
 from hgld.evaluation.protocol_kinds import value_parts
 from hgld.evaluation.report import RetrievalReport
 from hgld.labels import label_codes
-from hgld.prediction.calibration import CALIBRATION, Calibration
+from hgld.prediction import CALIBRATION, Calibration
 
-# -- kept reports -----------------------------------------------------------------------------------------------------
-#
-# Settings that the page computes with are checked, the others are only shown.
+_KEPT = re.compile(r"(?P<split>.+)-epoch-(?P<epoch>\d{1,9})\.json")
+_MOST_LOG_BYTES = 256 << 20
+_MOST_CONFIG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """One side of a retrieval task.
+
+    Attributes:
+        embeddings: (N, D) floating, as the file has them.
+        labels: (N, L) int64 class ids, finest level first, -1 where unknown.
+        keys: (N,) keys, None if the files have none.
+    """
+
+    embeddings: np.ndarray
+    labels: np.ndarray
+    keys: list[str] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """The embeddings behind an evaluation.
+
+    Attributes:
+        query: the queries.
+        gallery: the gallery; None where every query is ranked against the other queries (leave-one-out).
+        names: for every level the class names by id, if the label table holds names; else empty.
+    """
+
+    query: Items
+    gallery: Items | None
+    names: tuple[dict[int, str], ...]
+
+    @property
+    def other_side(self) -> Items:
+        """The items that are searched."""
+        return self.query if self.gallery is None else self.gallery
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The last evaluation of a run on one split.
+
+    Attributes:
+        report: metrics and values per query.
+        epoch: epoch of training; None for an evaluation that belongs to no run.
+        ranked: the embeddings, where they are kept.
+        why_not: reason why ``ranked`` is None, in words for the page.
+    """
+
+    report: RetrievalReport
+    epoch: int | None
+    ranked: Ranked | None
+    why_not: str = ""
+
+    @property
+    def levels(self) -> list[str]:
+        """Names of the levels, finest first."""
+        return list(self.report.settings.get("levels", []))
+
+    @property
+    def dataset(self) -> str:
+        """Name of the dataset today; empty if the report does not say it, as one of plain embeddings."""
+        return dataset_name(str(self.report.settings.get("dataset", "")))
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run or kept evaluation.
+
+    Attributes:
+        name: as the page calls it.
+        evaluations: by their task: ``SPLIT``, ``QUERY/GALLERY`` or the protocol, with `` of DATASET`` behind if the
+            page has several; ``evaluation`` if the report does not say it.
+        log: rows of ``log.csv`` as numbers by column; empty without a log.
+        history: the same of ``evaluations.csv`` for every split.
+        recipe: name of the recipe that it was trained by; empty if nothing says it.
+        calibration: calibration of its answers, if ``hgld calibrate`` has made one.
+        uncalibrated: reason why a calibration that is there cannot be read.
+    """
+
+    name: str
+    evaluations: dict[str, Evaluation]
+    log: dict[str, list[float]] = field(default_factory=dict)
+    history: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    recipe: str = ""
+    calibration: Calibration | None = None
+    uncalibrated: str = ""
+
+
+def read_runs(places: Sequence[str | Path]) -> list[Run]:
+    """Read run folders and kept evaluations.
+
+    Args:
+        places: run folders of ``hgld train``, or JSON files that ``hgld evaluate --out X.json`` kept.
+
+    Returns:
+        one run per path, named by its folder or file; where names repeat, with a number behind.
+
+    Raises:
+        InputError: a path that is neither, or whose files do not belong together.
+        SchemaError: a report that cannot be read or shown.
+    """
+    runs, names = [], set()
+    for place in map(Path, places):
+        stem = (place.resolve().name if place.is_dir() else place.stem) or "run"
+        name = next(n for n in [stem, *(f"{stem} ({i})" for i in range(2, len(names) + 3))] if n not in names)
+        names.add(name)
+        runs.append(_read_folder(name, place) if place.is_dir() else _read_kept(name, place))
+    several = len({e.dataset for run in runs for e in run.evaluations.values() if e.dataset}) > 1
+    return [replace(run, evaluations=_by_task(run.evaluations, several=several)) for run in runs]
+
+
+def _by_task(kept: Mapping[str, Evaluation], *, several: bool) -> dict[str, Evaluation]:
+    """Name a run's evaluations by their task, so that those of one task meet, whatever their files are called."""
+    tasks = {}
+    for name, evaluation in kept.items():
+        settings = evaluation.report.settings
+        splits = [str(settings[side]) for side in ("split", "gallery_split") if side in settings]
+        task = "/".join(splits) or (str(settings["protocol"]) if "printed" in settings else "") or name
+        tasks[name] = f"{task} of {evaluation.dataset}" if several and evaluation.dataset else task
+    found: dict[str, Evaluation] = {}
+    for name in sorted(kept, key=lambda name: (tasks[name] != name, name)):
+        task = tasks[name]  # two datasets may have one name: the run's own goes first, the other keeps its file's
+        found[f"{task} ({name})" if task in found else task] = kept[name]
+    return found
+
+
+def _read_folder(name: str, folder: Path) -> Run:
+    latest: dict[str, tuple[int, Path]] = {}
+    for path in sorted((folder / "reports").glob("*.json")):
+        if match := _KEPT.fullmatch(path.name):
+            found = (int(match["epoch"]), path)
+            latest[match["split"]] = max(found, latest.get(match["split"], found))
+    log, history = _numbers(_read_log(folder / "log.csv")), _read_history(folder / "evaluations.csv")
+    if not latest and not log:
+        raise InputError(
+            f"{folder}: neither reports/SPLIT-epoch-N.json nor log.csv is in this folder. Name a run folder of "
+            "`hgld train`, or a report kept by `hgld evaluate --out X.json`."
+        )
+    evaluations = {}
+    for split, (epoch, path) in sorted(latest.items()):
+        report = read_report(path)
+        evaluations[split] = Evaluation(report, epoch, *_read_embeddings(report, path, folder / "embeddings"))
+    calibration, why_not = None, ""
+    try:
+        calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).is_file() else None
+    except InputError as error:  # the page is about the evaluations, which are sound
+        why_not = str(error)
+    config, recipe = folder / "config.json", ""
+    if config.is_file():  # a copied run may lack it
+        if config.stat().st_size > _MOST_CONFIG_BYTES:
+            raise InputError(f"{config}: {config.stat().st_size} bytes; expected at most {_MOST_CONFIG_BYTES}.")
+        recipe = json_object(config.read_bytes(), str(config)).get("recipe", "")
+    recipe = recipe if isinstance(recipe, str) else ""
+    return Run(name, evaluations, log, history, recipe, calibration, why_not)
+
+
+def _read_kept(name: str, path: Path) -> Run:
+    report = read_report(path)
+    kept = Evaluation(report, None, *_read_embeddings(report, path, path.parent))
+    return Run(name, {"evaluation": kept}, recipe=str(report.settings.get("recipe", "")))
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
 
 
 def read_report(path: Path) -> RetrievalReport:
     """Read a report that :meth:`hgld.evaluation.report.RetrievalReport.save_json` wrote.
+
+    Settings that the page computes with are checked, the others are only shown.
 
     Raises:
         SchemaError: the file cannot be read, or a setting or metric in it is none that a page can show.
@@ -54,223 +219,45 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_weights(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(map(_is_number, value)))
-
-
 _SETTINGS = {
     "levels": (_is_names, "a list of different names, finest first"),
     "alpha": (_is_number, "a number"),
-    "weights": (_is_weights, "null or a list of numbers"),
+    "weights": (
+        lambda value: value is None or (isinstance(value, list) and all(map(_is_number, value))),
+        "null or a list of numbers",
+    ),
 }
 
 
-# -- runs -------------------------------------------------------------------------------------------------------------
-
-_KEPT = re.compile(r"(?P<split>.+)-epoch-(?P<epoch>\d{1,9})\.json")
-_MOST_LOG_BYTES = 256 << 20
-_MOST_CONFIG_BYTES = 1 << 20
+# -- embeddings --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Items:
-    """One side of a retrieval task.
+def _read_embeddings(report: RetrievalReport, path: Path, folder: Path) -> tuple[Ranked | None, str]:
+    """Return the embeddings that a kept report was made from, or the reason why they cannot be shown.
 
-    Attributes:
-        embeddings: (N, D) floating, as the file has them.
-        labels: (N, L) int64 class ids, finest level first, -1 where unknown.
-        keys: (N,) keys, None where the files have none.
+    Embeddings or labels that were written since the report are refused: the page would contradict itself.
     """
-
-    embeddings: np.ndarray
-    labels: np.ndarray
-    keys: list[str] | None
-
-
-@dataclass(frozen=True, eq=False)
-class Ranked:
-    """The embeddings behind an evaluation.
-
-    Attributes:
-        query: the queries.
-        gallery: the gallery; None where every query is ranked against the other queries (leave-one-out).
-        names: for every level the class names by id, where the label table holds names; else empty.
-    """
-
-    query: Items
-    gallery: Items | None
-    names: tuple[dict[int, str], ...]
-
-    @property
-    def other_side(self) -> Items:
-        return self.query if self.gallery is None else self.gallery
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """The last evaluation of a run on one split.
-
-    Attributes:
-        report: metrics and values a query.
-        epoch: of training; None for an evaluation that belongs to no run.
-        ranked: the embeddings, where they are kept.
-        why_not: reason for which ``ranked`` is None, in words for the page.
-    """
-
-    report: RetrievalReport
-    epoch: int | None
-    ranked: Ranked | None
-    why_not: str = ""
-
-    @property
-    def levels(self) -> list[str]:
-        return list(self.report.settings.get("levels", []))
-
-    @property
-    def dataset(self) -> str:
-        """Name of the dataset today; empty where the report does not say it, as one of plain embeddings."""
-        return dataset_name(str(self.report.settings.get("dataset", "")))
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One run or kept evaluation.
-
-    Attributes:
-        name: as the page calls it.
-        evaluations: by their task: ``SPLIT``, ``QUERY/GALLERY`` or the protocol, with `` of DATASET`` behind where the
-            page has several; ``evaluation`` where the report does not say it.
-        log: rows of ``log.csv`` as numbers by column; empty without a log.
-        history: the same of ``evaluations.csv`` for every split.
-        recipe: name of the recipe that it was trained by; empty where nothing says it.
-        calibration: of its answers, where ``hgld calibrate`` has made one.
-        uncalibrated: the reason why a calibration that is there cannot be read.
-    """
-
-    name: str
-    evaluations: dict[str, Evaluation]
-    log: dict[str, list[float]] = field(default_factory=dict)
-    history: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    recipe: str = ""
-    calibration: Calibration | None = None
-    uncalibrated: str = ""
-
-
-def read_runs(places: Sequence[str | Path]) -> list[Run]:
-    """Read run folders and kept evaluations.
-
-    Args:
-        places: run folders of ``hgld train``, or JSON files that ``hgld evaluate --out X.json`` kept.
-
-    Returns:
-        one run a place, named by its folder or file; where names repeat, with a number behind.
-
-    Raises:
-        InputError: a place that is neither, or whose files do not belong together.
-        SchemaError: a report that cannot be read or shown.
-    """
-    runs, names = [], set()
-    for place in map(Path, places):
-        stem = (place.resolve().name if place.is_dir() else place.stem) or "run"
-        name = next(n for n in [stem, *(f"{stem} ({i})" for i in range(2, len(names) + 3))] if n not in names)
-        names.add(name)
-        runs.append(_run_folder(name, place) if place.is_dir() else _kept_run(name, place))
-    several = len({e.dataset for run in runs for e in run.evaluations.values() if e.dataset}) > 1
-    return [replace(run, evaluations=_by_task(run.evaluations, several=several)) for run in runs]
-
-
-def _by_task(kept: Mapping[str, Evaluation], *, several: bool) -> dict[str, Evaluation]:
-    """Name a run's evaluations by their task, so that those of one task meet, whatever their files are called."""
-    tasks = {name: _task(name, evaluation, several=several) for name, evaluation in kept.items()}
-    found: dict[str, Evaluation] = {}
-    for name in sorted(kept, key=lambda name: (tasks[name] != name, name)):
-        task = tasks[name]  # two datasets may have one name: the run's own goes first, the other keeps its file's
-        found[f"{task} ({name})" if task in found else task] = kept[name]
-    return found
-
-
-def _task(kept: str, evaluation: Evaluation, *, several: bool) -> str:
-    settings = evaluation.report.settings
-    splits = [str(settings[side]) for side in ("split", "gallery_split") if side in settings]
-    protocol = str(settings["protocol"]) if "printed" in settings else ""
-    task = "/".join(splits) or protocol or kept
-    return f"{task} of {evaluation.dataset}" if several and evaluation.dataset else task
-
-
-def _run_folder(name: str, folder: Path) -> Run:
-    latest: dict[str, tuple[int, Path]] = {}
-    for path in sorted((folder / "reports").glob("*.json")):
-        match = _KEPT.fullmatch(path.name)
-        if match:
-            found = (int(match["epoch"]), path)
-            latest[match["split"]] = max(found, latest.get(match["split"], found))
-    log, history = _numbers(folder / "log.csv"), _history(folder / "evaluations.csv")
-    if not latest and not log:
-        raise InputError(
-            f"{folder}: neither reports/SPLIT-epoch-N.json nor log.csv is in this folder. Name a run folder of "
-            "`hgld train`, or a report kept by `hgld evaluate --out X.json`."
-        )
-    evaluations = {}
-    for split, (epoch, path) in sorted(latest.items()):
-        report = read_report(path)
-        evaluations[split] = Evaluation(report, epoch, *_embeddings_of(report, path, folder / "embeddings"))
-    kept, calibration, why_not = folder / CALIBRATION, None, ""
-    try:
-        calibration = Calibration.load(kept) if kept.is_file() else None
-    except InputError as error:  # the page is of the evaluations, which are sound
-        why_not = str(error)
-    return Run(name, evaluations, log, history, _recipe(folder / "config.json"), calibration, why_not)
-
-
-def _recipe(config: Path) -> str:
-    """Return the recipe that a run's config names; empty without a config, which a copied run may lack."""
-    if not config.is_file():
-        return ""
-    if config.stat().st_size > _MOST_CONFIG_BYTES:
-        raise InputError(f"{config}: {config.stat().st_size} bytes; expected at most {_MOST_CONFIG_BYTES}.")
-    try:
-        recipe = json_object(config.read_bytes(), str(config)).get("recipe", "")
-    except OSError as error:
-        raise InputError(f"{config}: cannot be read ({error.strerror or error}).") from error
-    return recipe if isinstance(recipe, str) else ""
-
-
-def _kept_run(name: str, path: Path) -> Run:
-    report = read_report(path)
-    kept = Evaluation(report, None, *_embeddings_of(report, path, path.parent))
-    return Run(name, {"evaluation": kept}, recipe=str(report.settings.get("recipe", "")))
-
-
-def _embeddings_of(report: RetrievalReport, path: Path, folder: Path) -> tuple[Ranked | None, str]:
-    """Return the embeddings that a kept report was made from, or the reason why they cannot be shown."""
-    files = report.settings.get("files")
-    roles = ("embeddings", "labels", "gallery_embeddings", "gallery_labels")
+    settings, files = report.settings, report.settings.get("files")
     if not isinstance(files, dict) or not {"embeddings", "labels"} <= set(files):
-        if "checkpoint" in report.settings:
+        if "checkpoint" in settings:
             return None, (
                 "`hgld evaluate --checkpoint` keeps no embeddings (`hgld embed` writes them, and `hgld evaluate "
                 "--embeddings` reports on the files)"
             )
         return None, f"{path.name} does not say from which embedding files it was made"
-    if {"distractors", "whitening"} & set(files) or "query_expansion" in report.settings:
+    if {"distractors", "whitening"} & set(files) or "query_expansion" in settings:
         return None, "the evaluation post-processed its embeddings or added distractors"
-    given = [str(files[role]) for role in roles if role in files]
-    if any(Path(name).name != name for name in given):
-        raise InputError(f"{path}: files {', '.join(given)}; expected names without folders, of files in {folder}.")
-    missing = [name for name in given if not (folder / name).is_file()]
-    if missing:
+    roles = ("embeddings", "labels", "gallery_embeddings", "gallery_labels")
+    named = [str(files[role]) for role in roles if role in files]
+    if any(Path(name).name != name for name in named):
+        raise InputError(f"{path}: files {', '.join(named)}; expected names without folders, of files in {folder}.")
+    if missing := [name for name in named if not (folder / name).is_file()]:
         return None, f"{', '.join(missing)} is not in {folder.name or folder}"
-    places = [folder / name for name in given]
-    if "embeddings_sha256" not in report.settings:
+    if "embeddings_sha256" not in settings:
         return None, f"{path.name} does not say which embeddings it was made from: evaluate again"
-    ranked = _read_ranked(list(zip(places[::2], places[1::2], strict=True)), report)
-    _check_same_evaluation(ranked, report, path, places)
-    return ranked, ""
-
-
-def _check_same_evaluation(ranked: Ranked, report: RetrievalReport, path: Path, places: Sequence[Path]) -> None:
-    """Refuse embeddings or labels that were written since the report: the page would contradict itself."""
-    settings, query, gallery = report.settings, ranked.query, ranked.other_side
+    places = [folder / name for name in named]
+    ranked = _read_ranked(list(zip(places[::2], places[1::2], strict=True)), list(settings.get("levels", [])))
+    query, gallery = ranked.query, ranked.other_side
     hint = (
         f"{path.name} is of another evaluation. Evaluate again (a run that is evaluating writes its report last), "
         "or move the embeddings away: the page is then made without them."
@@ -286,17 +273,17 @@ def _check_same_evaluation(ranked: Ranked, report: RetrievalReport, path: Path, 
             f"{path}: values of {len(report.per_query)} queries lie beside it; it is of {found[0]}. Evaluate again."
         )
     sides = [query.embeddings] if ranked.gallery is None else [query.embeddings, gallery.embeddings]
-    for what, files, then, now in (
+    for what, of, then, now in (
         ("labels", places[1::2], settings.get("labels_sha256"), labels_fingerprint(query.labels, gallery.labels)),
         ("embeddings", places[::2], settings["embeddings_sha256"], embeddings_fingerprint(*sides)),
     ):
         if then != now:
-            named = " or ".join(map(str, files))
+            named = " or ".join(map(str, of))
             raise InputError(f"{named}: other {what}, or in another order, than those that were evaluated. {hint}")
+    return ranked, ""
 
 
-def _read_ranked(pairs: Sequence[tuple[Path, Path]], report: RetrievalReport) -> Ranked:
-    levels = list(report.settings.get("levels", []))
+def _read_ranked(pairs: Sequence[tuple[Path, Path]], levels: list[str]) -> Ranked:
     tables = [read_labels(labels, levels) for _, labels in pairs]
     coded = label_codes(tables, levels)
     sides = []
@@ -306,18 +293,19 @@ def _read_ranked(pairs: Sequence[tuple[Path, Path]], report: RetrievalReport) ->
         keys = table[KEY] if KEY in table.columns else side.keys
         values = side.values if isinstance(side.values, np.ndarray) else side.values.float().numpy()
         sides.append(Items(values, codes, None if keys is None else keys.cast(pl.String).to_list()))
-    names = tuple(_names([t[level] for t in tables], [c[:, i] for c in coded]) for i, level in enumerate(levels))
-    return Ranked(sides[0], sides[1] if len(sides) > 1 else None, names)
+    names = []
+    for i, level in enumerate(levels):
+        columns = [table[level] for table in tables]
+        is_named = not any(column.dtype.is_integer() for column in columns)
+        pairs_of_all = (zip(column, codes[:, i], strict=True) for column, codes in zip(columns, coded, strict=True))
+        names.append({int(c): str(n) for pairs in pairs_of_all for n, c in pairs if c >= 0} if is_named else {})
+    return Ranked(sides[0], sides[1] if len(sides) > 1 else None, tuple(names))
 
 
-def _names(columns: Sequence[pl.Series], codes: Sequence[np.ndarray]) -> dict[int, str]:
-    if any(column.dtype.is_integer() for column in columns):
-        return {}
-    pairs = zip(columns, codes, strict=True)
-    return {int(c): str(n) for column, ids in pairs for n, c in zip(column.to_list(), ids, strict=True) if c >= 0}
+# -- logs --------------------------------------------------------------------------------------------------------------
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _read_log(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
         return []
     if path.stat().st_size > _MOST_LOG_BYTES:
@@ -330,25 +318,23 @@ def _rows(path: Path) -> list[dict[str, str]]:
     return [row for row in rows if None not in row and None not in row.values()]  # a run may be writing the last line
 
 
-def _numbers(path: Path, rows: list[dict[str, str]] | None = None) -> dict[str, list[float]]:
-    table = _rows(path) if rows is None else rows
-    return {name: [_number(row[name]) for row in table] for name in (table[0] if table else {})}
+def _numbers(rows: list[dict[str, str]]) -> dict[str, list[float]]:
+    def number(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            return math.nan
+
+    return {name: [number(row[name]) for row in rows] for name in (rows[0] if rows else {})}
 
 
-def _history(path: Path) -> dict[str, dict[str, list[float]]]:
-    rows = _rows(path)
+def _read_history(path: Path) -> dict[str, dict[str, list[float]]]:
+    rows = _read_log(path)
     if rows and "split" not in rows[0]:
         raise InputError(f"{path}: columns {', '.join(rows[0])}; expected step, epoch, split and the metrics.")
     history = {}
     for split in sorted({row["split"] for row in rows}):
         own = [row for row in rows if row["split"] == split]
         columns = [name for name in own[0] if name != "split" and any(row[name] for row in own)]  # others have others
-        history[split] = _numbers(path, [{name: row[name] for name in columns} for row in own])
+        history[split] = _numbers([{name: row[name] for name in columns} for row in own])
     return history
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

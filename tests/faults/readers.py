@@ -53,7 +53,6 @@ from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
 from hgld.pipelines.stage import silent
 from hgld.pipelines.web import AnswerError, _json_object
 from hgld.prediction import Calibration
-from hgld.report_page.published import PublishedResults
 from hgld.samplers import EpochSampler
 from hgld.taxonomy.formats import FORMATS, read_taxonomy
 from hgld.training.config import read_config
@@ -336,15 +335,6 @@ def _(folder: Path) -> None:
     kept = _kept_index(folder)
     if kept.outdated() is None:
         kept.load().nearest(torch.from_numpy(_table()), 3)
-
-
-@reader(
-    "published table",
-    lambda folder: (folder / "p.csv").write_text("dataset,method,metric,value,source\nsop,ours,R@1,81.5,paper\n"),
-    "hgld/report_page/published.py",
-)
-def _(folder: Path) -> None:
-    PublishedResults(folder / "p.csv").of("sop")
 
 
 # -- protocols' files ------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_a_model_with_other_queries_or_metrics_is_shown_and_said(entries):
     assert fine["other"][0].interval
     assert not fine["other"][0].p_text
     assert math.isnan(fine["alone"][0].value)
-    assert fine["alone"][0].shown == "undefined"
+    assert fine["alone"][0].shown == ""
     assert fine["alone"][1].p_value < 0.05
     assert [entry.name for entry, _ in board.tables[0].rows][-1] == "alone"
 
@@ -86,7 +86,7 @@ def test_values_that_are_lower_the_better_and_no_shares(entries):
     assert [(entry.name, row[0].shown, row[0].best) for entry, row in table.rows] == [
         ("better", "0.50", True), ("worse", "1.50", False),
     ]  # fmt: skip
-    assert [row[0].interval for _, row in table.rows] == ["0.50 to 0.50", "1.50 to 1.50"]
+    assert [row[0].interval for _, row in table.rows] == ["0.50–0.50", "1.50–1.50"]
     assert "Not in per cent: severity." in leaderboard(made).notes
 
 

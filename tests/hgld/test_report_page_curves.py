@@ -1,5 +1,6 @@
-"""Curves, severity and class means against their definitions and against the evaluator."""
+"""Curves, grades by rank, class means and maps against their definitions and against the evaluator."""
 
+import tracemalloc
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,12 +12,12 @@ from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.metrics import GainFunction
 from hgld.report_page import rankings
-from hgld.report_page.class_tables import class_table
-from hgld.report_page.curves import MeanCurves, precision_recall
+from hgld.report_page.curves import MeanCurves, precision_recall, severity
+from hgld.report_page.embedding_map import _scatter, tsne, why_no_map
+from hgld.report_page.figures import SERIES, Figures
 from hgld.report_page.gallery import changed_queries, typical_queries, worst_queries
 from hgld.report_page.rankings import class_means, first_ranks, gain_of
 from hgld.report_page.runs import Evaluation, Items, Ranked
-from hgld.report_page.score_table import severity
 
 METRICS = ("R@1", "AP", "H-AP")
 FINE = 20_000
@@ -147,7 +148,9 @@ def test_a_query_alone_finds_nothing():
     ranked = Ranked(Items(np.eye(1, 3, dtype=np.float32), np.array([[0]]), None), None, ({},))
     first = first_ranks(ranked)
     assert first.items.shape == (1, 0)
-    assert severity(first, 1).queries == 0
+    counted = severity(first, 1)
+    assert (counted.queries, counted.shares) == (0, ())
+    assert np.isnan([counted.mean, counted.mistakes]).all()
 
 
 def test_severity_counts_what_the_first_item_shares():
@@ -159,13 +162,6 @@ def test_severity_counts_what_the_first_item_shares():
     assert 1 - counted.mistakes == pytest.approx(found.report.values["R@1/a"])
     assert counted.mean == pytest.approx(np.mean([3 - g for g in firsts if g < 3]))
     assert counted.by_rank.sum(axis=1) == pytest.approx(1)
-
-
-def test_severity_of_nothing_is_undefined():
-    ranked = Ranked(Items(np.eye(3, dtype=np.float32), np.array([[0], [1], [2]]), None), None, ({},))
-    counted = severity(first_ranks(ranked), 1)
-    assert counted.queries == 0
-    assert np.isnan(counted.mean)
 
 
 def test_rankings_leave_the_query_out_and_break_ties_against_it():
@@ -205,21 +201,43 @@ def test_queries_of_the_galleries_are_the_extremes_of_their_classes():
     assert all(np.diff(values[typical_queries(first, "H-AP")]) <= 0)
 
 
-def test_class_tables_are_means_over_the_queries_of_a_class():
-    found = evaluation()
-    first = first_ranks(found.ranked)
-    table = class_table({"run": found}, ["AP/a"], first, lambda level, label: f"{level}:{label}")
-    labels, values = found.ranked.query.labels[:, 0], found.report.per_query["AP/a"].to_numpy()
-    assert table.header == ("a", "b", "c", "queries", "AP/a", "most often taken for")
-    assert len(table.rows) == table.classes == len(np.unique(labels[labels >= 0]))
-    for name, *_, queries, mean, taken in table.rows:
-        mine = labels == int(str(name).split(":")[1])
-        assert queries == mine.sum()
-        defined = values[mine & ~np.isnan(values)]
-        assert mean == pytest.approx(100 * defined.mean() if len(defined) else np.nan, nan_ok=True)
-        firsts = labels[first.items[mine, 0]]
-        wrong = firsts[(firsts >= 0) & ~np.isin(firsts, labels[mine])]
-        expected = min(wrong, key=lambda c: (-(wrong == c).sum(), c), default=None)
-        assert taken == ("" if expected is None else f"0:{expected}")
-    shown = [float(row[4]) for row in table.rows if row[4] == row[4]]
-    assert shown == sorted(shown)
+def test_memory_does_not_grow_with_queries_times_gallery():
+    size = 900
+    labels = np.stack([np.arange(size) // 3, np.arange(size) // 30], axis=1)
+    ranked = Ranked(Items(np.random.default_rng(0).normal(size=(size, 8)), labels, None), None, ({}, {}))
+    tracemalloc.start()
+    try:
+        first = first_ranks(ranked, visit=MeanCurves(GainFunction(), 2).add)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert first.items.shape == (size, rankings.FIRST_RANKS)
+    assert most < 0.5 * size * size * 8  # one 8-byte number per pair would be twice that; a block of scores is torch's
+
+
+def test_points_that_barely_differ_have_a_map():
+    fine = np.arange(24) // 3
+    points = np.ones((24, 8)) + 1e-5 * (np.random.default_rng(0).normal(size=(24, 8)) + 50 * np.eye(8)[fine])
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    assert why_no_map(points) == ""
+    places = tsne(points)
+    assert np.isfinite(places).all()
+    distances = np.linalg.norm(places[:, None] - places, axis=-1) + np.diag(np.full(24, np.inf))
+    assert (fine[distances.argmin(axis=1)] == fine).mean() > 0.9
+    assert "a map needs 4" in why_no_map(points[:3])
+
+
+@pytest.mark.parametrize("longest", [4, 14, 22])
+def test_a_map_s_legend_stays_within_its_figure(longest):
+    labels = np.arange(len(SERIES)).repeat(3)
+    places = np.random.default_rng(0).random((len(labels), 2))
+    seen = []
+
+    def draw(axes):
+        _scatter(places, labels, 0, lambda level, label: chr(97 + label) * longest)(axes)
+        axes.figure.draw_without_rendering()
+        seen.append((axes.get_legend().get_window_extent(), axes.figure.bbox.width))
+
+    Figures().draw("map", "Map", draw, size=(4.3, 4.5))
+    [(box, width)] = seen
+    assert 0 <= box.x0 < box.x1 <= width

@@ -1,10 +1,14 @@
-"""The report page as a whole: self-contained, escaped, the same bytes twice; bad input is refused by name."""
+"""The report page as a whole: self-contained, escaped, the same bytes twice; its tasks, datasets and score tables."""
 
 import ast
+import base64
 import csv
+import hashlib
 import html.parser
 import json
 import re
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +16,19 @@ import polars as pl
 import pytest
 
 from hgld.cli import main
-from hgld.errors import ConfigError, InputError, TableError
-from hgld.evaluation.evaluate import evaluate
-from hgld.report_page import page
+from hgld.data.dataset import open_dataset
+from hgld.errors import ConfigError, InputError, SchemaError, StorageError, TableError
+from hgld.evaluation.evaluate import EvaluationOptions, evaluate
+from hgld.evaluation.evaluate_files import evaluate_files
+from hgld.evaluation.report import RetrievalReport
+from hgld.published import published_values, search_values
+from hgld.report_page import page, rankings
+from hgld.report_page.figures import INK, SERIES, Figures, Line
 from hgld.report_page.gallery import Thumbnails
-from hgld.report_page.page import write_report_page
-from hgld.report_page.published import PublishedResults
+from hgld.report_page.page import paper_tables, write_report_page
+from hgld.report_page.runs import Evaluation, read_runs
+from hgld.report_page.scores import GRADED, PublishedRow, published_rows, score_table
+from hgld.training.recipes import RECIPES
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 
 HOSTILE = [
@@ -29,12 +40,14 @@ HOSTILE = [
 METRICS = ("R@1", "AP", "H-AP")
 
 
-def write_run(folder, *, seed=0, size=24, names=None, keys=None, shift=2.0):
-    """A run folder as training leaves it, of random embeddings that know their classes a little."""
+def write_run(folder, *, seed=0, size=24, names=None, keys=None, shift=2.0, embeddings=None, fine=None, **settings):
+    """Write a run folder as training leaves it, of random embeddings that know their classes a little."""
     rng = np.random.default_rng(seed)
-    fine = np.arange(size) // 3
+    fine = np.arange(size) // 3 if fine is None else fine
     labels = np.stack([fine, fine // 4], axis=1)
-    embeddings = (rng.normal(size=(size, 8)) + shift * np.eye(8)[fine % 8]).astype(np.float32)
+    if embeddings is None:
+        embeddings = rng.normal(size=(size, 8)) + shift * np.eye(8)[fine % 8]
+    embeddings = embeddings.astype(np.float32)
     (folder / "reports").mkdir(parents=True)
     (folder / "embeddings").mkdir()
     np.save(folder / "embeddings" / "test.npy", embeddings)
@@ -45,7 +58,7 @@ def write_run(folder, *, seed=0, size=24, names=None, keys=None, shift=2.0):
     table = pl.DataFrame({"key": keys or [f"test/{i:04d}" for i in range(size)], **columns})
     table.write_parquet(folder / "embeddings" / "test.labels.parquet")
     report = evaluate(embeddings, labels, levels=("fine", "coarse"), metrics=METRICS)
-    report.settings["files"] = {"embeddings": "test.npy", "labels": "test.labels.parquet"}
+    report.settings.update({"files": {"embeddings": "test.npy", "labels": "test.labels.parquet"}, **settings})
     report.save_json(folder / "reports" / "test-epoch-2.json")
     report.save_json(folder / "reports" / "test-epoch-10.json")
     with open(folder / "log.csv", "w", newline="") as file:
@@ -78,6 +91,16 @@ def read(path):
     return reader
 
 
+def page_of(tmp_path, *places, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write_report_page(places, tmp_path / "r.html", **options)
+    return (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+# -- the whole page ----------------------------------------------------------------------------------------------------
+
+
 def test_everything_is_on_one_page_that_loads_nothing(tmp_path):
     write_run(tmp_path / "first")
     report = write_run(tmp_path / "second", seed=1, shift=4.0)
@@ -89,7 +112,7 @@ def test_everything_is_on_one_page_that_loads_nothing(tmp_path):
     assert f"{100 * report.values['H-AP']:.2f}" in shown
     for heading in (
         *("Results", "Precision and recall", "Hierarchical precision and recall", "Mistake severity"),
-        *("Maps of the embedding", "Most improved from first to second", "Worst queries, second", "Classes"),
+        *("Maps of the embedding", "Most improved from first to second", "Worst queries, second"),
         *("Training", "Glossary"),
     ):
         assert heading in shown, heading
@@ -97,6 +120,7 @@ def test_everything_is_on_one_page_that_loads_nothing(tmp_path):
     assert reader.tags.count("script") == 1
     asked = {place for place in reader.loaded if place.startswith("#word-")}
     assert {"#word-map", "#word-training-curve"} < asked <= {f"#{name}" for name in reader.ids}
+    assert len(set(reader.ids)) == len(reader.ids)
     kept = {path.name for path in (tmp_path / "plots").iterdir()}
     assert kept == set(facts.plots)
     assert {"test-precision-recall-hierarchy.svg", "test-precision-recall-hierarchy.png", "training-loss.png"} <= kept
@@ -104,15 +128,16 @@ def test_everything_is_on_one_page_that_loads_nothing(tmp_path):
 
 
 def test_every_plot_has_an_entry_of_the_glossary():
-    folder = Path(page.__file__).parent
-    calls = [
-        {word.arg: word.value for word in node.keywords}
-        for file in folder.glob("*.py")
+    terms = [
+        ast.literal_eval(word.value)
+        for file in Path(page.__file__).parent.glob("*.py")
         for node in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "figures.draw"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("figures.draw", "figures.draw_lines")
+        for word in node.keywords
+        if word.arg == "term" and isinstance(word.value, ast.Constant)
     ]
-    assert len(calls) == 9
-    assert all("term" in call for call in calls)  # glossary() knows it, or fails
+    assert set(terms) <= set(page.PLOTS)
+    assert len(terms) >= 4
 
 
 @pytest.fixture(scope="module")
@@ -141,10 +166,18 @@ def test_hostile_names_stay_text(tmp_path):
     assert any(HOSTILE[0] in text for text in reader.text)
 
 
-def test_the_policy_allows_our_script_alone(plain):
-    import base64
-    import hashlib
+def test_names_that_look_like_colours_or_begin_with_an_underscore_stand_as_they_are():
+    names = [INK, f'id="x" url(#{SERIES[0]}) href="#x"', "_hidden", "$\\frac"]
+    lines = [Line(name, (0.0, 1.0), (0.0, float(i)), i) for i, name in enumerate(names)]
+    made = str(Figures().draw_lines("a", INK, lines, term="").svg)
+    shown = [html.parser.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", made)]
+    assert set(names) <= set(shown)
+    assert f'aria-label="{INK}"' in made
+    assert "var(--s0)" in made
+    assert not re.search(r'<[^>]*style="[^"]*#[0-9a-f]{6}', re.sub(r"#000000|#0{3}", "", made))
 
+
+def test_the_policy_allows_our_script_alone(plain):
     text = plain.read_text()
     [policy] = re.findall(r'Content-Security-Policy" content="([^"]+)"', text)
     [script] = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
@@ -154,12 +187,69 @@ def test_the_policy_allows_our_script_alone(plain):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_pictures_of_the_dataset_are_framed_by_what_they_share(tmp_path):
-    write_dataset(tmp_path / "data", items_of_classes([3] * 8, ("test",), per_coarse=4))
+def test_a_log_that_is_being_written_is_read(tmp_path):
     write_run(tmp_path / "run")
-    facts = write_report_page([tmp_path / "run"], tmp_path / "r.html", data=tmp_path / "data")
+    with open(tmp_path / "run" / "log.csv", "a") as file:
+        file.write("4,1")
+    assert "Training" in page_of(tmp_path, tmp_path / "run")
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+@pytest.mark.usefixtures("no_figures")
+def test_a_collapsed_model_has_no_map_and_is_told_so(tmp_path, noise):
+    write_run(tmp_path / "run", embeddings=1 + noise * np.random.default_rng(0).normal(size=(24, 8)))
+    text = page_of(tmp_path, tmp_path / "run")
+    assert "run: no map of the mean embeddings of every fine, for they are all but equal" in text
+    assert "run: no map of the items of the largest classes, for they are all but equal" in text
+    assert "Maps of the embedding" not in text
+    assert "Precision and recall" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"embeddings": np.eye(8)[np.arange(24) // 3]}, "<td>0.0 %</td><td>– (no mistake)</td><td>100.0 %</td>"),
+        ({"fine": np.arange(24)}, "– (no query has an item of its own fine to find)"),
+    ],
+)
+@pytest.mark.usefixtures("no_figures")
+def test_undefined_values_are_told_in_words(tmp_path, options, words):
+    write_run(tmp_path / "run", **options)
+    text = page_of(tmp_path, tmp_path / "run")
+    assert words in text
+    assert not re.search(r">\s*nan\b", text)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_curves_alone_rest_on_a_sample_and_say_so(tmp_path, monkeypatch):
+    for module in (rankings, page):
+        monkeypatch.setattr(module, "MOST_QUERIES", 10)
+    write_run(tmp_path / "run")
+    told = []
+    text = page_of(tmp_path, tmp_path / "run", progress=lambda *step: told.append(step))
+    assert ("rank test, run", 24, 24) in told
+    assert "Means over 10 of 24 queries, sampled with seed 0." in text
+    assert "24 queries that have an item of their own fine in the gallery." in text
+
+
+# -- images and datasets -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A dataset that is named "small"."""
+    folder = tmp_path_factory.mktemp("of-images") / "data"
+    write_dataset(folder, items_of_classes([3] * 8, ("test",), per_coarse=4))
+    return folder
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_images_of_the_dataset_are_framed_by_what_they_share(tmp_path, data):
+    write_run(tmp_path / "run")
+    facts = write_report_page([tmp_path / "run"], tmp_path / "r.html", data=data)
     text = (tmp_path / "r.html").read_text()
     assert facts.pictures == len(set(re.findall(r'src="(data:image/jpeg[^"]+)"', text))) > 10
+    assert facts.notes == ("test: the report does not say its dataset; it is taken for small, which --data names.",)
     frames = re.findall(r'class="tile (\w+)" title="([^"]*)"', text)
     for frame, says in frames:
         expected = {"query": "query", "right": "same fine", "near": "same coarse", "wrong": "nothing in common"}[frame]
@@ -167,12 +257,25 @@ def test_pictures_of_the_dataset_are_framed_by_what_they_share(tmp_path):
     assert {frame for frame, _ in frames} == {"query", "right", "near", "wrong"}
 
 
-def test_pictures_without_room_are_counted(tmp_path):
-    write_dataset(tmp_path / "data", items_of_classes([3], ("test",)))
-    from hgld.data.dataset import open_dataset
+@pytest.mark.usefixtures("no_figures")
+def test_another_dataset_gives_no_images_and_names_and_that_is_said(tmp_path, data):
+    write_run(tmp_path / "run", dataset="cars196", split="test")
+    out = tmp_path / "r.html"
+    facts = write_report_page([tmp_path / "run"], out, data=data)
+    said = "test: no images and no names of classes from --data, which is small; this is an evaluation of cars196."
+    assert facts.notes == (said,)
+    assert said in out.read_text()
+    assert facts.pictures == 0
+    assert "fine: fine" not in out.read_text()
+    write_run(tmp_path / "own", dataset="small", split="test")
+    facts = write_report_page([tmp_path / "own"], out, data=data)
+    assert facts.pictures > 0
+    assert facts.notes == ()
 
-    dataset = open_dataset(tmp_path / "data")
-    first, *others = dataset.keys.to_list()
+
+def test_images_without_room_are_counted(data):
+    dataset = open_dataset(data)
+    first, *others = dataset.keys.to_list()[:3]
     one = Thumbnails(dataset).uri(first)
     few = Thumbnails(dataset, most_bytes=len(one))
     assert [few.uri(first), *map(few.uri, others)] == [one, "", ""]
@@ -180,7 +283,140 @@ def test_pictures_without_room_are_counted(tmp_path):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_kept_evaluations_find_their_embeddings(tmp_path, capsys):
+def test_images_get_the_room_that_all_else_leaves(tmp_path, data, monkeypatch):
+    write_run(tmp_path / "run", dataset="small", split="test")
+    run, out = tmp_path / "run", tmp_path / "r.html"
+    full = write_report_page([run], out, data=data)
+    places = out.read_text().count("<img src=")
+    bare = full.bytes - sum(len(uri) for uri in re.findall(r'src="(data:[^"]+)"', out.read_text()))
+    monkeypatch.setattr(page, "MOST_BYTES", bare + 40_000)
+    facts = write_report_page([run], out, data=data)
+    assert facts.bytes <= bare + 40_000
+    shown = out.read_text().count("<img src=")
+    assert 0 < shown < places == shown + facts.pictures_left_out
+    assert f"{facts.pictures_left_out} places without one" in out.read_text()
+
+
+# -- published rows and papers' tables ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_published_rows_stand_with_their_own_dataset(tmp_path, data):
+    for name in ("sop", "cub"):
+        write_run(tmp_path / name, dataset=name, split="test")
+    text = page_of(tmp_path, tmp_path / "sop", tmp_path / "cub", data=data)
+    sop, cub = (re.findall(rf"<h2>Test of {name}</h2>.*?</section>", text, re.DOTALL)[0] for name in ("sop", "cub"))
+    assert "HAPPIER" in sop
+    assert "HAPPIER" not in cub
+    assert "68.5" in cub
+    assert "68.5" not in sop
+    own = {value.text for value in published_values() if value.dataset == "sop" and value.metric == "R@1"}
+    assert all(f"<td>{number}</td>" in sop for number in own)
+    [happier] = [row for row in published_rows("sop") if row.method == "HAPPIER" and "Table V:" in row.source]
+    assert happier.values == {"R@1": 81.0, "AP": 60.4, "H-AP": 59.4, "ASI": 65.9, "NDCG": 91.5}
+    assert published_rows("no such set") == published_rows("") == []
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_rows_of_the_run_s_recipe_stand_with_the_runs(tmp_path):
+    write_run(tmp_path / "run", dataset="sop", split="test")
+    (tmp_path / "run" / "config.json").write_text('{"recipe": "happier-sop"}')
+    rows = search_values(dataset="sop", method="HAPPIER_F")
+    asked = []
+    text = page_of(tmp_path, tmp_path / "run", published_of=lambda name: asked.append(name) or rows)
+    assert set(asked) == {"happier-sop"}
+    [above] = re.findall(r"<h2>Test</h2>.*?<table class=\"scores[^>]*>(.*?)</table>", text, re.DOTALL)
+    assert above.count('class="published"') == 2  # of Tables V and IX
+    assert "SupRank Table V: ResNet-50, 512 dimensions, trained on hierarchy" in above
+    assert above.count("<td>81.8</td>") == 2
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_stands_in_a_paper_s_table_with_the_difference_to_its_recipe(tmp_path, capsys):
+    report = write_run(tmp_path / "run", dataset="sop", split="test")
+    (tmp_path / "run" / "config.json").write_text('{"recipe": "happier-sop"}')
+    out = tmp_path / "r.html"
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(tmp_path / "run"), "--paper", "suprank table 5", "--out", str(out)])
+    assert stop.value.code == 0
+    value = 100 * report.values["R@1/fine"]
+    difference = f"{round(value, 1) - 81.0:+.1f}"
+    printed = capsys.readouterr().out
+    assert "Table V, sop: ResNet-50, 512 dimensions; per cent" in printed
+    assert re.search(
+        rf"^run .* {value:.1f}[¹² ].*\n  minus HAPPIER  .* {re.escape(difference)} ", printed, re.MULTILINE
+    )
+    assert f'{value:.1f}</span><span class="interval">{difference}</span>' in out.read_text()
+    assert "<h2>SupRank Table V</h2>" in out.read_text()
+
+
+def test_a_paper_s_table_needs_no_page(tmp_path, capsys):
+    write_run(tmp_path / "run", dataset="sop", split="test")
+    for arguments, code in (((), 2), (("--paper", "SupRank Table IX", "--json"), 0), (("--paper", "Nobody 7"), 2)):
+        with pytest.raises(SystemExit) as stop:
+            main(["report", str(tmp_path / "run"), *arguments])
+        assert stop.value.code == code
+        said = capsys.readouterr()
+        assert ("Table IX" in said.out) == (code == 0)
+        assert ("(--paper)" in said.err) == (not arguments)
+    assert not list(tmp_path.glob("*.html"))
+
+
+@pytest.mark.parametrize("config", ['{"recipe": ["happier-sop"]}', '{"recipe": "of another package"}', None])
+def test_a_run_of_no_known_recipe_has_no_differences(tmp_path, config):
+    write_run(tmp_path / "run", dataset="sop", split="test")
+    if config is not None:
+        (tmp_path / "run" / "config.json").write_text(config)
+    runs = read_runs([tmp_path / "run"])
+    [table] = paper_tables(runs, ["SupRank Table V"], lambda name: RECIPES[name].values if name in RECIPES else ())
+    assert table.own == 1
+    assert not any(row.against for block in table.blocks for row in block.rows)
+
+
+# -- kept evaluations --------------------------------------------------------------------------------------------------
+
+SIZE = 60
+
+
+def some_embeddings(seed):
+    fine = np.arange(SIZE) // 3
+    return (np.random.default_rng(seed).normal(size=(SIZE, 8)) + 2 * np.eye(8)[fine % 8]).astype(np.float32)
+
+
+def keep(folder, *, gallery=False, metrics=METRICS, levels=("fine", "top"), **options) -> RetrievalReport:
+    """Keep an evaluation with its files, as ``hgld evaluate --embeddings e.npy --out x.json`` leaves them."""
+    sides = {}
+    for role, seed in (("", 0), ("gallery_", 1))[: 1 + gallery]:
+        np.save(folder / f"{role}e.npy", some_embeddings(seed))
+        table = pl.DataFrame({"fine": np.arange(SIZE) // 3, "top": np.arange(SIZE) // 30})
+        table.with_columns(pl.when(pl.col("fine") == 4).then(-7).otherwise(pl.col("top")).alias("top")).write_parquet(
+            folder / f"{role}l.parquet"
+        )
+        sides |= {f"{role}embeddings": folder / f"{role}e.npy", f"{role}labels": folder / f"{role}l.parquet"}
+    report = evaluate_files(**sides, levels=levels, options=EvaluationOptions(metrics=metrics, **options))
+    report.save_json(folder / "x.json")
+    return report
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gallery": True},
+        {"normalize": False},
+        {"metrics": ("H-AP",), "relevance": "weighted_ap"},
+        {"metrics": ("R@1/top",)},
+    ],
+)
+def test_embeddings_of_a_kept_evaluation_are_read_in_any_precision(tmp_path, options):
+    keep(tmp_path, **options)
+    np.save(tmp_path / "e.npy", some_embeddings(0).astype(np.float64))
+    [run] = read_runs([tmp_path / "x.json"])
+    assert run.evaluations["evaluation"].ranked is not None
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_kept_evaluations_find_their_embeddings_or_say_why_not(tmp_path, capsys):
     rng = np.random.default_rng(0)
     np.save(tmp_path / "e.npy", rng.normal(size=(12, 4)).astype(np.float32))
     pl.DataFrame({"fine": np.arange(12) // 2, "top": np.arange(12) // 6}).write_parquet(tmp_path / "l.parquet")
@@ -194,68 +430,246 @@ def test_kept_evaluations_find_their_embeddings(tmp_path, capsys):
     assert json.loads(printed)["runs"] == ["x"]
     assert "Mistake severity" in (tmp_path / "r.html").read_text()
     (tmp_path / "e.npy").unlink()
-    write_report_page([tmp_path / "x.json"], tmp_path / "r.html")
-    text = (tmp_path / "r.html").read_text()
+    text = page_of(tmp_path, tmp_path / "x.json")
     assert f"e.npy is not in {tmp_path.name}" in text
     assert "Mistake severity" not in text
 
 
-def test_bad_input_is_refused_by_name(tmp_path):
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_of_other_levels_is_named_where_it_is_left_out(tmp_path):
+    for name, levels in (("both", ("fine", "top")), ("one", ("fine",))):
+        (tmp_path / name).mkdir()
+        keep(tmp_path / name, levels=levels)
+        (tmp_path / name / "x.json").rename(tmp_path / name / f"{name}.json")
+    text = page_of(tmp_path, tmp_path / "both" / "both.json", tmp_path / "one" / "one.json")
+    assert "one: no curves, maps and galleries, for its levels are not those of both." in text
+    assert "both: no curves" not in text
+
+
+def _other_embeddings(folder):
+    np.save(folder / "e.npy", some_embeddings(2))
+
+
+def _reversed_labels(folder):
+    pl.read_parquet(folder / "l.parquet").reverse().write_parquet(folder / "l.parquet")
+
+
+def _fewer_values(folder):
+    pl.read_parquet(folder / "x.per_query.parquet").head(7).write_parquet(folder / "x.per_query.parquet")
+
+
+def _outside(folder):
+    change_settings(folder, files={"embeddings": "../e.npy", "labels": "l.parquet"})
+
+
+def _unknown_metric(folder):
+    RetrievalReport.from_columns({"F1": np.ones(3)}, {}).save_json(folder / "x.json")
+
+
+def change_settings(folder, **settings):
+    report = RetrievalReport.load_json(folder / "x.json")
+    replace(report, settings=report.settings | settings).save_json(folder / "x.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_other_embeddings, r"e\.npy: other embeddings, .*x\.json is of another evaluation"),
+        (_reversed_labels, r"l\.parquet: other labels.*x\.json is of another evaluation"),
+        (_fewer_values, r"x\.json: values of 7 queries"),
+        (_outside, "names without folders"),
+        (_unknown_metric, r"x\.json: metric 'F1' is unknown"),
+        ({"levels": 5}, r"x\.json: levels is 5; expected a list of different names"),
+        ({"levels": [{}]}, r"x\.json: levels is \[{}\]"),
+        ({"levels": ["fine", "fine"]}, r"x\.json: levels is"),
+        ({"alpha": "x"}, r"x\.json: alpha is 'x'; expected a number"),
+        ({"weights": 5}, r"x\.json: weights is 5; expected null or a list of numbers"),
+        ({"weights": ["a"]}, r"x\.json: weights is"),
+    ],
+)
+def test_files_that_were_changed_since_are_refused_by_name(tmp_path, change, words):
+    keep(tmp_path)
+    change_settings(tmp_path, **change) if isinstance(change, dict) else change(tmp_path)
+    with pytest.raises((InputError, SchemaError), match=words):
+        read_runs([tmp_path / "x.json"])
+
+
+def test_a_report_that_does_not_say_its_embeddings_is_shown_without_them(tmp_path):
+    report = keep(tmp_path)
+    settings = {name: value for name, value in report.settings.items() if name != "embeddings_sha256"}
+    replace(report, settings=settings).save_json(tmp_path / "x.json")
+    [run] = read_runs([tmp_path / "x.json"])
+    assert run.evaluations["evaluation"].ranked is None
+    assert "evaluate again" in run.evaluations["evaluation"].why_not
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def report_of(seed=0, **settings):
+    fine = np.arange(24) // 3
+    embeddings = np.random.default_rng(seed).normal(size=(24, 8)).astype(np.float32)
+    report = evaluate(embeddings, np.stack([fine, fine // 4], axis=1), levels=("fine", "coarse"), metrics=("AP",))
+    return replace(report, settings=report.settings | settings)
+
+
+def write_reports(folder, **reports):
+    """Write a run folder of reports by the names of their entries."""
+    (folder / "reports").mkdir(parents=True)
+    for entry, report in reports.items():
+        report.save_json(folder / "reports" / f"{entry}-epoch-1.json")
+    return folder
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_an_evaluation_of_the_checkpoint_stands_beside_its_run(tmp_path):
+    write_reports(tmp_path / "run", test=report_of(0, dataset="sop", split="test"))
+    again = report_of(1, dataset="sop", split="test", files={}, checkpoint={"epoch": 1})
+    again.save_json(tmp_path / "again.json")
+    facts = write_report_page([tmp_path / "run", tmp_path / "again.json"], tmp_path / "r.html", baseline="again")
+    assert facts.splits == ("test",)
+    text = (tmp_path / "r.html").read_text()
+    table, _ = re.findall(r'<table class="scores sortable">.*?</table>', text, re.DOTALL)  # and one of published rows
+    assert re.findall(r'<th scope="row">([^<]*)', table)[:2] == ["run", "again"]
+    assert "p = " in table
+    assert "`hgld evaluate --checkpoint` keeps no embeddings" in text
+    assert "<h2>Test</h2>" in text
+
+
+def test_tasks_are_named_by_their_splits_and_where_it_matters_by_their_dataset(tmp_path):
+    query = {"split": "query", "gallery_split": "gallery"}
+    write_reports(tmp_path / "a", test=report_of(0, dataset="cub", split="test"))
+    write_reports(tmp_path / "b", **{"query-gallery": report_of(0, dataset="iNat", **query), "val": report_of(0)})
+    report_of(0).save_json(tmp_path / "plain.json")
+    alone, named = read_runs([tmp_path / "a"]), read_runs([tmp_path / "a", tmp_path / "b", tmp_path / "plain.json"])
+    assert [set(run.evaluations) for run in alone] == [{"test"}]
+    assert [set(run.evaluations) for run in named] == [
+        {"test of cub"},
+        {"query/gallery of iNat", "val"},
+        {"evaluation"},
+    ]
+
+
+@pytest.mark.parametrize("other", ["a-test", "z-test"])
+def test_two_datasets_of_one_name_keep_an_evaluation_each(tmp_path, other):
+    own, further = report_of(0, dataset="manifest", split="test"), report_of(1, dataset="manifest", split="test")
+    write_reports(tmp_path / "run", **{"test": own, other: further})
+    [run] = read_runs([tmp_path / "run"])
+    assert {name: e.report.values for name, e in run.evaluations.items()} == {
+        "test": own.values,
+        f"test ({other})": further.values,
+    }
+
+
+# -- the table of results ----------------------------------------------------------------------------------------------
+
+
+def evaluation(levels, metrics, noise=None):
+    """An evaluation of random embeddings, or of those of classes' directions and noise: the less of it the better."""
+    fine = np.arange(120) // 4
+    rng = np.random.default_rng(1)
+    embeddings = rng.normal(size=(120, 16))
+    if noise is not None:
+        embeddings = rng.normal(size=(30, 16))[fine] + noise * embeddings
+    labels = np.stack([fine // 5**i for i in range(len(levels))], axis=1)
+    return Evaluation(evaluate(embeddings, labels, levels=levels, metrics=metrics), None, None)
+
+
+def headings(table):
+    """Level and metric of every column, as a reader takes them from the two rows of the heading."""
+    levels = [level for level, width in table.groups for _ in range(width)]
+    return list(zip(levels, table.columns, strict=True))
+
+
+def test_runs_of_other_levels_keep_their_values_under_their_own():
+    runs = {
+        "a": evaluation(("landmark", "group"), METRICS),
+        "b": evaluation(("product", "kind"), (*METRICS, "NDCG")),
+    }
+    table = score_table(runs, [])
+    assert [level for level, _ in table.groups] == ["landmark", "group", "product", "kind", GRADED]
+    for name, scores in table.runs:
+        values = runs[name].report.values
+        pairs = zip(headings(table), scores, strict=True)
+        shown = {(m if level == GRADED else f"{m}/{level}"): score.shown for (level, m), score in pairs}
+        assert {m: v for m, v in shown.items() if v} == {m: f"{100 * v:.2f}" for m, v in values.items()}
+
+
+def test_a_run_with_fewer_levels_shares_the_columns_of_those_it_has():
+    runs = {"coarse": evaluation(("b",), ("AP",)), "all": evaluation(("a", "b", "c"), ("AP", "H-AP"))}
+    table = score_table(runs, [PublishedRow("theirs", "a paper", {"AP": 50.0, "H-AP": 79.55}, close=True)])
+    assert headings(table) == [("b", "AP"), ("a", "AP"), ("c", "AP"), (GRADED, "H-AP")]
+    [(_, _, cells)] = table.published
+    assert cells == ("", "50.0", "", "79.55")  # of the finest level that any run has
+
+
+@pytest.mark.parametrize("baseline", ["middle", "best", "worst"])
+def test_arrows_say_which_run_is_better_and_differences_have_their_sign(baseline):
+    noises = {"best": 0.3, "middle": 1.2, "worst": 3.0}
+    runs = {name: evaluation(("a", "b"), METRICS, noise) for name, noise in noises.items()}
+    table = score_table({baseline: runs[baseline], **runs}, [], baseline=baseline)
+    means = {name: run.report.values for name, run in runs.items()}
+    assert all(means["best"][m] > means["middle"][m] > means["worst"][m] for m in means["best"])
+    assert any(f"▲ and ▼: differs from {baseline} with p" in note for note in table.notes)
+    for name, scores in table.runs:
+        better = noises[name] < noises[baseline]
+        for score in scores:
+            assert score.change == ("" if name == baseline else "better" if better else "worse")
+            assert score.best == (name == "best")
+            if name != baseline:
+                assert score.comparison[0] == ("+" if better else "-")
+                assert score.low <= score.value <= score.high
+
+
+def test_a_difference_within_chance_has_no_arrow_and_one_run_none_at_all():
+    run = evaluation(("a", "b"), METRICS, 1.2)
+    [_, (_, scores)] = score_table({"one": run, "same": run}, []).runs
+    assert {score.change for score in scores} == {""}
+    assert all(score.comparison.startswith("+0.00") for score in scores)
+    alone = " ".join(score_table({"one": run}, []).notes)
+    assert "▲" not in alone
+    assert "where many share few classes, intervals are too narrow." in alone
+
+
+def test_a_metric_that_the_baseline_lacks_has_its_interval_too():
+    runs = {"first": evaluation(("a", "b"), ("R@1",)), "more": evaluation(("a", "b"), ("R@1", "AP"))}
+    [(_, first), (_, more)] = score_table(runs, []).runs
+    assert all(score.interval for score in more)
+    assert [bool(score.comparison) for score in more] == [bool(score.shown) for score in first]
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_bad_input_is_refused_by_name(tmp_path, monkeypatch):
+    run, out = tmp_path / "run", tmp_path / "r.html"
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"empty: neither .* run folder"):
-        write_report_page([tmp_path / "empty"], tmp_path / "r.html")
-    write_run(tmp_path / "run")
-    with pytest.raises(ConfigError, match="'other' is not among the runs"):
-        write_report_page([tmp_path / "run"], tmp_path / "r.html", baseline="other")
-    np.save(tmp_path / "run" / "embeddings" / "test.npy", np.ones((5, 8), np.float32))
-    with pytest.raises(TableError, match=r"24 rows.* 5"):
-        write_report_page([tmp_path / "run"], tmp_path / "r.html")
-    assert not (tmp_path / "r.html").exists()
+    write_run(run)
+    np.save(tmp_path / "five.npy", np.ones((5, 8), np.float32))
 
+    def config(text):
+        (run / "config.json").write_text(text)
 
-def test_an_evaluation_cannot_point_outside_its_folder(tmp_path):
-    report = write_run(tmp_path / "run")
-    report.settings["files"] = {"embeddings": "../e.npy", "labels": "l.parquet"}
-    report.save_json(tmp_path / "x.json")
-    with pytest.raises(InputError, match="names without folders"):
-        write_report_page([tmp_path / "x.json"], tmp_path / "r.html")
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_a_page_that_grows_too_large_is_not_written(tmp_path, monkeypatch):
-    write_run(tmp_path / "run")
-    monkeypatch.setattr(page, "MOST_BYTES", 1000)
-    with pytest.raises(ConfigError, match="Name fewer runs"):
-        write_report_page([tmp_path / "run"], tmp_path / "r.html")
-    assert not (tmp_path / "r.html").exists()
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_published_rows_stand_below(tmp_path):
-    table = tmp_path / "published.csv"
-    table.write_text("dataset,method,metric,value,source\nsop,Mine,R@1,50.5,Us 2026\nsop,Mine,H-AP,40,Us 2026\n")
-    rows = PublishedResults(table).of("sop")
-    assert rows[0].values == {"R@1": 50.5, "H-AP": 40.0}
-    [happier] = [row for row in rows if row.method == "HAPPIER" and "Table V:" in row.source]
-    assert happier.values == {"R@1": 81.0, "AP": 60.4, "H-AP": 59.4, "ASI": 65.9, "NDCG": 91.5}
-    assert all(row.source for row in rows)
-    assert PublishedResults().of("no such set") == []
-    report = write_run(tmp_path / "run")
-    report.settings["dataset"] = "sop"
-    report.save_json(tmp_path / "run" / "reports" / "test-epoch-10.json")
-    write_report_page([tmp_path / "run"], tmp_path / "r.html", published=table)
-    text = " ".join(read(tmp_path / "r.html").text)
-    assert "Mine" in text
-    assert "50.5" in text
-    table.write_text("dataset,method,metric,value,source\nsop,Mine,R@1,high,Us\n")
-    with pytest.raises(TableError, match="row 2: value 'high'"):
-        PublishedResults(table)
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_a_log_that_is_being_written_is_read(tmp_path):
-    write_run(tmp_path / "run")
-    with open(tmp_path / "run" / "log.csv", "a") as file:
-        file.write("4,1")
-    write_report_page([tmp_path / "run"], tmp_path / "r.html")
-    assert "Training" in " ".join(read(tmp_path / "r.html").text)
+    for make, error, words, options in (
+        (None, InputError, r"empty: neither .* run folder", {"places": [tmp_path / "empty"]}),
+        (None, ConfigError, "'other' is not among the runs", {"baseline": "other"}),
+        (None, StorageError, r"x\.html: there is no folder .*none\. Make it", {"out": tmp_path / "none" / "x.html"}),
+        (None, StorageError, r"it is a folder\. Name a file in it", {"out": run}),
+        (lambda: monkeypatch.setattr(page, "MOST_BYTES", 1000), ConfigError, "Name fewer runs", {}),
+        (lambda: config("{"), InputError, "config.json: not valid JSON", {}),
+        (lambda: config("[]"), InputError, "config.json: expected a JSON object", {}),
+        (lambda: config(f'"{" " * (1 << 20)}"'), InputError, "config.json: 1048578 bytes", {}),
+        (
+            lambda: (tmp_path / "five.npy").replace(run / "embeddings" / "test.npy"),
+            TableError,
+            r"24 rows.* 5",
+            {},
+        ),
+    ):
+        if make:
+            make()
+        with pytest.raises(error, match=words):
+            write_report_page(**{"places": [run], "out": out, "plots": tmp_path / "plots", **options})
+        assert not out.exists()
+    assert not (tmp_path / "plots").exists()

@@ -1,5 +1,5 @@
 "use strict";
-// Tables are whole without this; it adds sorting by a column and, where there is a field for it, a search over the rows.
+// Tables are whole without this; it adds sorting by a column.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const isNumber = (cell) =>
@@ -28,12 +28,5 @@ for (const table of document.querySelectorAll("table.sortable")) {
       });
       body.append(...rows.map((entry) => entry.row));
     });
-  });
-  const search = table.parentElement.previousElementSibling;
-  if (!search?.matches("input.search")) continue;
-  search.hidden = false;
-  search.addEventListener("input", () => {
-    const wanted = search.value.trim().toLowerCase();
-    for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
   });
 }
