@@ -220,7 +220,6 @@ def loss_modules() -> dict[str, nn.Module]:
         "SoftBinAP, relaxed": losses.SoftBinAP(ties="relaxed"),
         "SupAP without the query": losses.SupAP(exclude_self=True),
         "SumOverLevels": losses.SumOverLevels(losses.SmoothAP()),
-        "LevelWeighted": losses.LevelWeighted(losses.SupAP(reduction="none"), 3),
         "MatryoshkaLoss": losses.MatryoshkaLoss(losses.SupHAP(), (4, dim)),
     }
 

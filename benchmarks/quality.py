@@ -68,11 +68,9 @@ SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # f
 }
 EIGHT = tuple(SEARCHED)  # of the tables
 SEARCHED |= {  # others, for --losses: kinds that beyond.py tries with heads
-    "HAPPIER, tree": ({"loss": "HAPPIER", "decomposability": "tree"}, _PROXIES),
     "HAPPIER, memory": ({"loss": "HAPPIER", "memory": 2048, "memory_from_epoch": 0}, _PROXIES),
     "HAPPIER, virtual items": ({"loss": "HAPPIER", "simix": True}, _PROXIES),
     "NormSoftmax, levels": ({"loss": "NormSoftmax", "sum_levels": True}, _PROXIES),
-    "EntailmentCones": ({"loss": "EntailmentCones"}, _PROXIES),
 }
 FINE_ONLY = ("SmoothAP", "NormSoftmax", "Triplet", "ROADMAP")
 CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}  # between the published ones of 3 levels, which end at the same two

@@ -716,7 +716,7 @@ class DistributedLoss(nn.Module):
 
     A loss that is a mean over queries is shared: every process ranks its own b queries against the B items of all, so
     that its tables are (b, B), and a memory's rows are spread over the processes. The others (:attr:`shared` is False:
-    Triplet, Margin, MultiGrain, BlackboxAP, SiMix, HIER, LevelWeighted, MatryoshkaLoss, pair losses with reduction
+    Triplet, Margin, MultiGrain, BlackboxAP, SiMix, MatryoshkaLoss, pair losses with reduction
     ``nonzero``, ``ClassWeighted`` with balanced weights, what is made of any of these, other libraries' losses) are
     computed of the whole batch by every process, with the random numbers of the first one.
 

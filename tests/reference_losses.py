@@ -155,183 +155,6 @@ def cross_level_loss(
     return total
 
 
-def tree_softmax_loss(
-    embedding: Tensor, proxies: Tensor, label: int, classes: Sequence[Sequence[int]], temperature: float
-) -> list[Tensor]:
-    """Cross-entropy of an item (D,) at each level; the proxy of a class is the mean of its finest classes' (C, D)."""
-    found = []
-    for level, own in enumerate(classes[label]):
-        powers = {}
-        for number in {c[level] for c in classes}:
-            members = [p / p.norm() for p, c in zip(proxies, classes, strict=True) if c[level] == number]
-            mean = sum(members, torch.zeros_like(embedding)) / len(members)
-            powers[number] = torch.exp(embedding @ mean / (embedding.norm() * mean.norm()) / temperature)
-        found.append(-torch.log(powers[own] / sum(powers.values())))
-    return found
-
-
-def tree_distance(one: Sequence[int], other: Sequence[int]) -> float:
-    """Height of the lowest common ancestor of two classes over that of a root above all levels."""
-    heights = [level for level, (a, b) in enumerate(zip(one, other, strict=True)) if a == b]
-    return min(heights, default=len(one)) / len(one)
-
-
-def hierarchical_cross_entropy(
-    scores: Tensor, label: int, classes: Sequence[Sequence[int]], temperature: float, alpha: float
-) -> Tensor:
-    """HXE (Bertinetto et al. 2020) of an item with cosines (C,) to the proxies."""
-    powers = [torch.exp(s / temperature) for s in scores]
-    own, total = classes[label], torch.zeros((), dtype=torch.float64)
-    nodes = [
-        sum(p for p, c in zip(powers, classes, strict=True) if c[level] == own[level]) for level in range(len(own))
-    ]
-    for level, (node, parent) in enumerate(zip(nodes, [*nodes[1:], sum(powers)], strict=True)):
-        total = total - math.exp(-alpha * (len(own) - 1 - level)) * torch.log(torch.as_tensor(node / parent))
-    return total
-
-
-def soft_label_loss(
-    scores: Tensor, label: int, classes: Sequence[Sequence[int]], temperature: float, beta: float
-) -> Tensor:
-    """Soft labels (Bertinetto et al. 2020) of an item with cosines (C,) to the proxies."""
-    powers = [torch.exp(s / temperature) for s in scores]
-    wanted = [math.exp(-beta * tree_distance(other, classes[label])) for other in classes]
-    logs = [torch.log(power / sum(powers)) for power in powers]
-    return -sum((w / sum(wanted) * log for w, log in zip(wanted, logs, strict=True)), torch.zeros_like(logs[0]))
-
-
-def hier_cos_loss(embedding: Tensor, nodes: Sequence[Sequence[Tensor]], path: Sequence[int], alpha: float) -> Tensor:
-    """Hier-COS (Sani and Anand) of an item (D,): the map's rows for each level's nodes; path: -1 where unknown."""
-    sizes = [[(row @ embedding / embedding.norm()).abs() for row in rows] for rows in nodes]
-    powers = sum(torch.exp(size) for level in sizes for size in level)
-    known = [(level, own) for level, own in enumerate(path) if own >= 0]
-    wanted = {level: math.exp(1 / (level + 1)) ** 2 for level, _ in known}
-    total = torch.zeros((), dtype=torch.float64)
-    for level, own in known:
-        share = wanted[level] / sum(wanted.values())
-        total = total + share * (math.log(share) - torch.log(torch.exp(sizes[level][own]) / powers))
-        norm = torch.stack(sizes[level]).norm()
-        for number, size in enumerate(sizes[level]):
-            total = total + alpha * (float(number == own) - size / norm).abs()
-    return total
-
-
-def entailment_loss(
-    embedding: Tensor,
-    nodes: Sequence[Sequence[Tensor]],
-    path: Sequence[int],
-    temperature: float,
-    weight: float,
-    radius: float,
-) -> Tensor:
-    """Levels' cross-entropy and MERU's entailment of an item (D,), by points of the hyperboloid of curvature -1."""
-
-    def lift(tangent: Tensor) -> tuple[Tensor, Tensor]:
-        space = torch.sinh(tangent.norm()) * tangent / tangent.norm()
-        return space, torch.sqrt(1 + space @ space)
-
-    def inner(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
-        return one[0] @ other[0] - one[1] * other[1]
-
-    image = lift(radius * embedding / embedding.norm())
-    total = torch.zeros((), dtype=torch.float64)
-    for rows, own in zip(nodes, path, strict=True):
-        if own < 0:
-            continue
-        places = [lift(row) for row in rows]
-        powers = [torch.exp(-torch.acosh(-inner(image, place)) / temperature) for place in places]
-        product, (space, height) = inner(image, places[own]), places[own]
-        exterior = torch.acos((image[1] + height * product) / (space.norm() * torch.sqrt(product**2 - 1)))
-        aperture = torch.asin(0.2 / space.norm().clamp(min=math.sqrt(0.2**2 + 1e-6)))
-        total = total - torch.log(powers[own] / sum(powers)) + weight * (exterior - aperture).clamp(min=0)
-    return total / len(nodes)
-
-
-def poincare_distance(x: Tensor, y: Tensor, curvature: float) -> Tensor:
-    """Distance in the ball of curvature -c, by Moebius addition of -x and y."""
-    c, u = curvature, -x
-    uy, uu, yy = u @ y, u @ u, y @ y
-    total = ((1 + 2 * c * uy + c * yy) * u + (1 - c * uu) * y) / (1 + 2 * c * uy + c * c * uu * yy)
-    return 2 / math.sqrt(c) * torch.atanh(math.sqrt(c) * total.norm())
-
-
-def hyperbolic_losses(
-    embeddings: Tensor, query: int, positive: Sequence[int], temperature: float, curvature: float, radius: float
-) -> list[Tensor]:
-    """Hyp-ViT's values of one query's positives, its embeddings all of the clipping's length; itself is no positive."""
-    root = math.sqrt(curvature)
-    ball = [math.tanh(root * radius) / root * e / e.norm() for e in embeddings]
-    powers = [torch.exp(-poincare_distance(ball[query], other, curvature) / temperature) for other in ball]
-    negatives = sum((p for p, is_positive in zip(powers, positive, strict=True) if not is_positive), torch.zeros(()))
-    found = [p for i, (p, is_positive) in enumerate(zip(powers, positive, strict=True)) if is_positive and i != query]
-    return [-torch.log(p / (p + negatives)) for p in found]
-
-
-# -- HIER: a triplet (i, j, k) has i as anchor; grids are lists of rows -----------------------------------
-
-
-def reciprocal(nearness: Sequence[Sequence[float]], count: int) -> list[list[int]]:
-    """1 where each of two is among the ``count`` nearest of the other, itself counted."""
-    size = len(nearness)
-    nearest = [sorted(range(size), key=lambda j, row=row: -row[j])[:count] for row in nearness]
-    return [[int(j in nearest[i] and i in nearest[j]) for j in range(size)] for i in range(size)]
-
-
-def hier_triplets(grades: Sequence[Sequence[int]], uniform: Tensor) -> list[list[tuple[int, int, int]]]:
-    """Every anchor's triplets, as the random numbers (2, N, T) pick from the candidates, lower grades first."""
-    found: list[list[tuple[int, int, int]]] = []
-    for i, row in enumerate(grades):
-        others = sorted((grade, j) for j, grade in enumerate(row) if j != i)
-        related = [(grade, j) for grade, j in others if grade > others[0][0]]
-        triplets = []
-        for u, v in zip(*uniform[:, i], strict=True) if related else ():
-            grade, j = related[int(u * len(related))]
-            less = [k for other, k in others if other < grade]
-            triplets.append((i, j, less[int(v * len(less))]))
-        found.append(triplets)
-    return found
-
-
-def hier_mean(
-    distances: Sequence[Sequence[Tensor]],
-    triplets: Sequence[Sequence[tuple[int, int, int]]],
-    noise: Tensor,
-    temperature: float,
-    margin: float,
-) -> Tensor:
-    """Mean over the triplets of what they pay, with Gumbel's noise (2, N, T, P)."""
-    nothing = torch.zeros((), dtype=torch.float64)
-    total, count = nothing, 0
-
-    def draw(far: list[Tensor], numbers: Tensor) -> tuple[int, list[Tensor]]:
-        """The ancestor, and weights that are one-hot forwards and soft backwards."""
-        logits = [number - d / temperature for d, number in zip(far, numbers, strict=True)]
-        drawn = max(range(len(far)), key=lambda p: float(logits[p].detach()))
-        powers = [torch.exp(logit - logits[drawn].detach()) for logit in logits]
-        soft = [power / sum(powers, nothing) for power in powers]
-        return drawn, [s - s.detach() + (p == drawn) for p, s in enumerate(soft)]
-
-    for anchor in triplets:
-        for t, (i, j, k) in enumerate(anchor):
-            rows = [distances[n] for n in (i, j, k)]
-            of_two = [torch.maximum(a, b) for a, b in zip(*rows[:2], strict=True)]
-            lower, to_lower = draw(of_two, noise[0, i, t])
-            upper, to_upper = draw([torch.maximum(a, b) for a, b in zip(of_two, rows[2], strict=True)], noise[1, i, t])
-            count += 1
-            if lower != upper:
-                for row, sign in zip(rows, (1, 1, -1), strict=True):
-                    near = sum((w * d for w, d in zip(to_lower, row, strict=True)), nothing)
-                    far = sum((w * d for w, d in zip(to_upper, row, strict=True)), nothing)
-                    total = total + (sign * (near - far) + margin).clamp(min=0)
-    return total / max(1, count)
-
-
-def into_ball(vector: Tensor, curvature: float) -> Tensor:
-    """The point of the ball that a tangent vector at the centre leads to."""
-    length = vector.norm()
-    return torch.tanh(math.sqrt(curvature) * length) / math.sqrt(curvature) * vector / length
-
-
 # -- smooth ranks -----------------------------------------------------------------------------------------
 # One query's ranked gallery as float64 tensors ``scores`` (n,) and the grades of its items; the loss is a scalar whose
 # gradient autograd takes.
@@ -427,15 +250,14 @@ def matryoshka_loss(
     labels: Tensor,
     dims: Sequence[int],
     weights: Sequence[float],
-    levels: Sequence[int],
     *references: Tensor,
 ) -> Tensor:
     """Weighted mean of a loss over prefixes, each cut out and normalised by itself."""
     total = torch.zeros((), dtype=embeddings.dtype)
-    for dim, weight, level in zip(dims, weights, levels, strict=True):
-        cut = [torch.stack([row[:dim] / row[:dim].norm() for row in embeddings]), labels[:, level:]]
+    for dim, weight in zip(dims, weights, strict=True):
+        cut = [torch.stack([row[:dim] / row[:dim].norm() for row in embeddings]), labels]
         if references:
             vectors, their_labels, own = references
-            cut += [torch.stack([row[:dim] / row[:dim].norm() for row in vectors]), their_labels[:, level:], own]
+            cut += [torch.stack([row[:dim] / row[:dim].norm() for row in vectors]), their_labels, own]
         total = total + weight / math.fsum(weights) * loss(*cut)
     return total

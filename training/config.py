@@ -155,17 +155,11 @@ class LossConfig:
 
     loss: str = setting("HAPPIER", "Name of the loss, as in hgld.losses.", choices=loss_names())
     sum_levels: bool = setting(False, "The sum of the (binary) loss over all levels instead of one level.")
-    sum_weights: Literal["equal", "learned", "hard"] = setting(
-        "equal", "Weights of the levels in that sum (rank losses); hard: by how badly a query is ranked there."
-    )
-    sum_gamma: float = setting(1.0, "Exponent of the levels' losses as weights, for hard.", least=0)
     level: str = setting("", "Level of a binary loss; default: the finest.")
     lambda_: float = setting(
         0.1, "Weight of the second term of a composition; of MultiGrain's classification term.", least=0, most=1
     )
-    decomposability: Literal["", "pair", "proxy", "tree"] = setting(
-        "", "Second term; tree: TreeSoftmax, proxies at every level; default: the composition's own."
-    )
+    decomposability: Literal["", "pair", "proxy"] = setting("", "Second term; default: the composition's own.")
     alpha: float = setting(1.0, "Exponent of the relevance of a level (H-AP); of PNP's D_q.", least=0)
     relevance: Literal["population", "total", "weighted_ap", "exponential"] = setting(
         "population", "Gain of a shared level in H-AP."
@@ -193,34 +187,13 @@ class LossConfig:
     proxy_temperature: float = setting(0.05, "Temperature of the proxies; ProxyNCA++ takes 1/9.", above=0)
     csl_margins: tuple[float, ...] = setting((), "CSL's margins, finest level first; default: the published ones.")
     csl_scale: float = setting(32.0, "CSL's scale.", above=0)
-    proxy_levels: tuple[float, ...] = setting((), "Weights of the levels in TreeSoftmax, finest first; default: equal.")
-    hxe_alpha: float = setting(0.4, "HXE's alpha: weight of fine distinctions over coarse ones.", least=0)
-    soft_beta: float = setting(10.0, "SoftLabels' beta: how fast its targets fall with the tree distance.", least=0)
-    hiercos_alpha: float = setting(0.1, "HierCos' alpha: weight of its levels' second term.", least=0)
-    cone_weight: float = setting(0.2, "Weight of the cones in EntailmentCones.", least=0)
-    cone_radius: float = setting(1.0, "Distance of images to the centre in EntailmentCones.", above=0, most=10)
-    hyperbolic_temperature: float = setting(0.2, "Temperature of HyperbolicPairs.", above=0)
-    curvature: float = setting(0.1, "Curvature of HyperbolicPairs' ball.", above=0)
-    hyperbolic_radius: float = setting(2.3, "Length of embeddings before the ball in HyperbolicPairs.", above=0)
     class_weights: bool = setting(
         False,
         "Queries count by one over the size of their class in training, so that all classes count alike over an epoch "
         "of sampler shuffled.",
     )
-    hier_weight: float = setting(
-        0.0, "Weight of HIER's regularizer beside the loss: learned ancestors; 0: none, 0.5: its authors'.", least=0
-    )
-    hier_proxies: int = setting(512, "Ancestors of HIER.", least=3)
-    hier_triplets: Literal["neighbors", "levels"] = setting(
-        "neighbors", "Related in HIER: reciprocal neighbours, items of a class first; or items that share more levels."
-    )
-    hier_neighbors: int = setting(20, "Nearest that HIER looks at, the item itself being one.", least=2)
-    hier_draws: int = setting(10, "Triplets of an item, and of an ancestor, in HIER.", above=0)
     matryoshka: tuple[int, ...] = setting(
         (), "Sizes of prefixes of the embedding that learn as if they were the whole, ascending; the last is dim."
-    )
-    matryoshka_levels: tuple[str, ...] = setting(
-        (), "Level of each prefix, from which up it learns, coarser ones for shorter prefixes; default: all learn all."
     )
     simix: bool = setting(False, "Virtual items between the items of a class (SiMix).")
     memory: int = setting(0, "Items of the cross-batch memory; -1: the whole training set; 0: none.", least=-1)

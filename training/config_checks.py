@@ -31,17 +31,8 @@ def second_term(config: TrainConfig) -> str:
     return usual and (config.loss.decomposability or usual)
 
 
-WITH_PROXIES = ("proxy", "tree")  # second terms
-
-
-def _learns_weights(config: TrainConfig) -> bool:
-    return config.loss.sum_levels and config.loss.sum_weights == "learned"
-
-
 def _has_own_parameters(config: TrainConfig) -> bool:
-    loss = config.loss
-    own = entry_of(loss.loss).learns or second_term(config) in WITH_PROXIES or _learns_weights(config)
-    return own or loss.hier_weight > 0
+    return entry_of(config.loss.loss).learns or second_term(config) == "proxy"
 
 
 def has_classifier(config: TrainConfig) -> bool:
@@ -49,7 +40,7 @@ def has_classifier(config: TrainConfig) -> bool:
     name = config.loss.loss
     if config.loss.matryoshka:  # there is one a prefix
         return False
-    return name in LOSSES and (LOSSES[name].kind in ("proxies", "views") or second_term(config) in WITH_PROXIES)
+    return name in LOSSES and (LOSSES[name].kind in ("proxies", "views") or second_term(config) == "proxy")
 
 
 def _schedules(config: TrainConfig) -> tuple[str, str, str]:
@@ -75,12 +66,11 @@ def _alpha(config: TrainConfig) -> bool:
 
 
 _GEM = Reader(lambda c: c.model.pooling == "gem", "pooling gem reads it")
-_HIER = Reader(lambda c: c.loss.hier_weight > 0, "HIER (--hier-weight above 0) reads it")
 _GROUPS = Reader(lambda c: c.batch.sampler == "hierarchical-pk", "sampler hierarchical-pk reads it")
 _MEMORY = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) reads it")
 _OWN = Reader(_has_own_parameters, "a loss with parameters of its own (proxies, classifiers, beta) reads it")
 _PAIR = Reader(lambda c: second_term(c) in ("", "pair"), "decomposability pair reads it")
-_PROXY = Reader(lambda c: second_term(c) in ("", *WITH_PROXIES), "decomposability proxy or tree reads it")
+_PROXY = Reader(lambda c: second_term(c) in ("", "proxy"), "decomposability proxy reads it")
 _STEP = Reader(lambda c: "step" in _schedules(c), "the schedule step reads it")
 
 READERS: dict[str, Reader] = {
@@ -96,8 +86,8 @@ READERS: dict[str, Reader] = {
     ),
     "merge_classes": Reader(lambda c: not c.batch.stream, "a run without --stream reads it"),
     "gradient_shares": Reader(
-        lambda c: entry_of(c.loss.loss).kind in ("terms", "views") or c.loss.memory != 0 or c.loss.hier_weight > 0,
-        "a loss of several terms (a composition, MultiGrain, a memory, HIER) reads it",
+        lambda c: entry_of(c.loss.loss).kind in ("terms", "views") or c.loss.memory != 0,
+        "a loss of several terms (a composition, MultiGrain, a memory) reads it",
     ),
     "images_per_class": Reader(
         lambda c: c.batch.sampler in ("pk", "hierarchical-pk"), "samplers pk and hierarchical-pk read it"
@@ -110,14 +100,6 @@ READERS: dict[str, Reader] = {
     "pair_positive": _PAIR,
     "pair_negative": _PAIR,
     "proxy_temperature": _PROXY,
-    "hier_proxies": _HIER,
-    "hier_triplets": _HIER,
-    "hier_neighbors": _HIER,
-    "hier_draws": _HIER,
-    "matryoshka_levels": Reader(lambda c: bool(c.loss.matryoshka), "prefixes that learn (--matryoshka) read it"),
-    "proxy_levels": Reader(lambda c: second_term(c) in ("", "tree"), "decomposability tree reads it"),
-    "sum_weights": Reader(lambda c: c.loss.sum_levels, "a sum over the levels (--sum-levels) reads it"),
-    "sum_gamma": Reader(lambda c: c.loss.sum_weights == "hard", "sum_weights hard reads it"),
     "memory_from_epoch": _MEMORY,
     "memory_weight": _MEMORY,
     "optimizer_proxies": _OWN,
@@ -131,9 +113,7 @@ READERS: dict[str, Reader] = {
     ),
     "lr_beta": Reader(lambda c: "beta" in options_of(c.loss.loss), "a loss with a boundary beta reads it"),
     "weight_decay_proxies": Reader(
-        lambda c: (
-            c.loss.hier_weight > 0 or (_has_own_parameters(c) and c.loss.loss != "Margin" and not _learns_weights(c))
-        ),
+        lambda c: _has_own_parameters(c) and c.loss.loss != "Margin",
         "a loss with proxies or a classifier reads it",
     ),
     "momentum": Reader(lambda c: "sgd" in _optimizers(c), "the optimizer sgd reads it"),
@@ -143,7 +123,6 @@ READERS: dict[str, Reader] = {
 """The reader of every field that some runs do not read; there, a value of it would be without effect."""
 
 _EVERY_IMAGE_ALIKE = ("shuffled", "repeated-augmentation")  # samplers that draw every image equally often
-_OF_TREE = ("CSL", "TreeSoftmax", "HXE", "SoftLabels", "HierCos", "EntailmentCones")  # they learn it
 
 
 def check_config(config: TrainConfig) -> None:
@@ -170,11 +149,8 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
     if loss.level and loss.sum_levels:
         yield f"level is {loss.level!r} and sum_levels is on; a sum over all levels has no one level."
     yield from _prefix_problems(config)
-    of_tree = loss.loss in _OF_TREE or second_term(config) == "tree"
-    if of_tree and config.batch.merge_classes > 1:
+    if loss.loss == "CSL" and config.batch.merge_classes > 1:
         yield f"loss {loss.loss} learns the tree of the classes, which merge_classes tears; take another loss."
-    if loss.sum_weights != "equal" and (loss.simix or loss.class_weights):
-        yield f"sum_weights {loss.sum_weights} weighs the levels of a query; leave out simix and class_weights."
     if loss.simix and loss.class_weights:
         yield "simix mixes classes' items after they were weighted; take simix or class_weights."
     if loss.class_weights and config.batch.sampler not in _EVERY_IMAGE_ALIKE:
@@ -197,28 +173,7 @@ def _prefix_problems(config: TrainConfig) -> Iterator[str]:
             "last is dim."
         )
     if dims and loss.sum_levels:
-        yield "sum_levels is on and matryoshka given; give each prefix its level (matryoshka_levels), or leave one out."
-    if dims and loss.matryoshka_levels and (loss.level or len(loss.matryoshka_levels) != len(dims)):
-        yield (
-            f"matryoshka_levels are {loss.matryoshka_levels} for the prefixes {dims} and level {loss.level!r}; "
-            "expected one level a prefix, and no other level."
-        )
-
-
-def _hier_problems(config: TrainConfig) -> Iterator[str]:
-    loss, batch = config.loss, config.batch
-    if not loss.hier_weight:
-        return
-    if loss.hier_neighbors >= loss.hier_proxies:
-        yield (
-            f"hier_neighbors is {loss.hier_neighbors} and hier_proxies {loss.hier_proxies}: all ancestors would be "
-            "neighbours, and none less related; lower the one or raise the other."
-        )
-    if loss.hier_triplets == "neighbors" and loss.hier_neighbors >= batch.batch_size:
-        yield (
-            f"hier_neighbors is {loss.hier_neighbors} and batch_size {batch.batch_size}: all images of a batch would "
-            "be neighbours, and none less related; lower the one, raise the other, or take hier_triplets levels."
-        )
+        yield "sum_levels is on and matryoshka given; leave one out."
 
 
 def _batch_problems(config: TrainConfig) -> Iterator[str]:
@@ -277,7 +232,7 @@ def _needs_pairs(config: TrainConfig) -> bool:
     """Tell whether the loss learns from images of one finest class within the batch, and from nothing else."""
     loss = config.loss
     binary = "sum_levels" in options_of(loss.loss) and entry_of(loss.loss).kind != "proxies"
-    return binary and not (loss.sum_levels or loss.level or loss.memory or second_term(config) in WITH_PROXIES)
+    return binary and not (loss.sum_levels or loss.level or loss.memory or second_term(config) == "proxy")
 
 
 def _number_problems(config: TrainConfig) -> Iterator[str]:
@@ -345,6 +300,6 @@ def _unread(config: TrainConfig) -> Iterator[str]:
 
 
 _PROBLEMS = (
-    *(_loss_problems, _hier_problems, _batch_problems, _view_problems, _scale_problems, _number_problems),
+    *(_loss_problems, _batch_problems, _view_problems, _scale_problems, _number_problems),
     *(_optimizer_problems, _length_problems, _logger_problems, _metric_problems, _unread),
 )

@@ -56,7 +56,7 @@ class Criterion(nn.Module):
         if isinstance(loss, losses.MultiGrain):
             terms = loss.terms(embeddings, known, instances=instances)
             return loss.lambda_ * terms["classification"] + (1 - loss.lambda_) * terms["retrieval"], terms
-        if isinstance(loss, losses.Composition | losses.CrossBatchMemory | losses.HIER):
+        if isinstance(loss, losses.Composition | losses.CrossBatchMemory):
             terms = loss.terms(embeddings, known)
             return loss.combine(terms), terms
         return loss(embeddings, known), {}
@@ -85,7 +85,7 @@ class Criterion(nn.Module):
     @property
     def has_terms(self) -> bool:
         """True if a call returns the terms of the loss."""
-        return isinstance(self.loss, losses.MultiGrain | losses.Composition | losses.CrossBatchMemory | losses.HIER)
+        return isinstance(self.loss, losses.MultiGrain | losses.Composition | losses.CrossBatchMemory)
 
     def query_sums(
         self, embeddings: Tensor, labels: Tensor, everyone: Tensor, known: Tensor, self_index: Tensor
@@ -140,11 +140,7 @@ def build_criterion(
     sizes, numbers = zip(*(_renumber(train_labels[:, c], len(n)) for c, n in enumerate(hierarchy.names)), strict=True)
     parts = _Parts(config, sizes, dim, _training_tree(hierarchy, train_labels), train_labels)
     if config.matryoshka:
-        levels = [level_number(hierarchy, name) for name in config.matryoshka_levels]
-        loss: nn.Module = parts.build_prefixes(config.matryoshka, levels, level)
-    elif config.sum_levels and config.sum_weights != "equal":
-        each = parts.build(config.loss, 0, 0, reduction="none")
-        loss = losses.LevelWeighted(each, len(sizes), config.sum_weights, config.sum_gamma)
+        loss: nn.Module = parts.build_prefixes(config.matryoshka, level)
     elif config.sum_levels:
         loss = losses.SumOverLevels(*(parts.build(config.loss, 0, c) for c in range(len(sizes))))
     else:
@@ -159,17 +155,6 @@ def build_criterion(
             warmup=config.memory_from_epoch * steps_per_epoch,
             weight=config.memory_weight,
         )
-    if config.hier_weight:
-        loss = losses.HIER(
-            loss,
-            dim,
-            config.hier_weight,
-            num_proxies=config.hier_proxies,
-            triplets=config.hier_triplets,
-            neighbors=config.hier_neighbors,
-            draws=config.hier_draws,
-            level=level,
-        )
     return Criterion(loss, numbers)
 
 
@@ -181,7 +166,7 @@ class _Parts:
     ) -> None:
         self.config, self.sizes, self.dim, self.tree, self.train_labels = config, sizes, dim, tree, train_labels
 
-    def build(self, name: str, level: int, classes_of: int, **more: str) -> Any:
+    def build(self, name: str, level: int, classes_of: int) -> Any:
         entry, config = entry_of(name), self.config
         if entry.kind == "terms":
             second = SECOND_TERMS[config.decomposability or entry.second]
@@ -198,17 +183,17 @@ class _Parts:
         sizes = {"dim": self.dim, "num_classes": self.sizes[classes_of], "hierarchy": self.tree}
         needed = inspect.signature(make).parameters
         options |= {size: value() if callable(value) else value for size, value in sizes.items() if size in needed}
-        if entry.kind != "rank" or more:
-            return make(**options, **more)
+        if entry.kind != "rank":
+            return make(**options)
         if config.class_weights:
             return losses.ClassWeighted(make(**options, reduction="none"), self._class_weights(classes_of))
         return losses.SiMix(make(**options, normalize=False)) if config.simix else make(**options)
 
-    def build_prefixes(self, dims: tuple[int, ...], levels: list[int], level: int) -> nn.Module:
-        """Build a loss for each prefix of the embedding; with levels of their own each sees the columns from its own.
+    def build_prefixes(self, dims: tuple[int, ...], level: int) -> nn.Module:
+        """Build a loss for each prefix of the embedding.
 
         Raises:
-            ConfigError: prefixes beyond the embedding, or levels for a loss of the whole tree.
+            ConfigError: the last prefix is not the embedding's dimension.
         """
         if dims[-1] != self.dim:
             raise ConfigError(
@@ -217,21 +202,13 @@ class _Parts:
         parts = [copy(self) for _ in dims]
         for part, dim in zip(parts, dims, strict=True):
             part.dim = dim
-            part.tree = _refuse_tree if levels else part.tree
-        if not levels:
-            return losses.MatryoshkaLoss([part.build(self.config.loss, level, level) for part in parts], dims)
-        built = [part.build(self.config.loss, 0, own) for part, own in zip(parts, levels, strict=True)]
-        return losses.MatryoshkaLoss(built, dims, levels=levels)
+        return losses.MatryoshkaLoss([part.build(self.config.loss, level, level) for part in parts], dims)
 
     def _class_weights(self, level: int) -> Tensor:
         """Return one over the size of each class in training, scaled so that the mean over the items is 1."""
         column = self.train_labels[:, level]
         counts = column[column >= 0].unique(return_counts=True)[1]
         return counts.sum() / (len(counts) * counts.double())
-
-
-def _refuse_tree() -> Hierarchy:
-    raise ConfigError("matryoshka_levels go with losses of labels; this one learns the whole tree. Leave them out.")
 
 
 def level_number(hierarchy: Hierarchy, name: str) -> int:

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from hgld.losses.compositions import MultiGrain as MultiGrain
     from hgld.losses.compositions import RODRecall as RODRecall
     from hgld.losses.compositions import SumOverLevels as SumOverLevels
-    from hgld.losses.hyperbolic import HIER as HIER
-    from hgld.losses.hyperbolic import HyperbolicPairs as HyperbolicPairs
-    from hgld.losses.level_weights import LevelWeighted as LevelWeighted
     from hgld.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
     from hgld.losses.memory import CrossBatchMemory as CrossBatchMemory
     from hgld.losses.metric_learning import MetricLearningLoss as MetricLearningLoss
@@ -52,18 +49,11 @@ if TYPE_CHECKING:
     from hgld.losses.surrogate_losses import graded_ap_loss as graded_ap_loss
     from hgld.losses.surrogate_losses import ndcg_loss as ndcg_loss
     from hgld.losses.surrogate_losses import recall_loss as recall_loss
-    from hgld.losses.tree_proxies import HXE as HXE
-    from hgld.losses.tree_proxies import EntailmentCones as EntailmentCones
-    from hgld.losses.tree_proxies import HierCos as HierCos
-    from hgld.losses.tree_proxies import SoftLabels as SoftLabels
-    from hgld.losses.tree_proxies import TreeSoftmax as TreeSoftmax
 
 _EXPORTS = {name: f"hgld.losses.{entry.module}" for name, entry in LOSSES.items()} | {
     "ClassWeighted": "hgld.losses.class_weighted",
     "Composition": "hgld.losses.compositions",
     "CrossBatchMemory": "hgld.losses.memory",
-    "HIER": "hgld.losses.hyperbolic",
-    "LevelWeighted": "hgld.losses.level_weights",
     "MatryoshkaLoss": "hgld.losses.matryoshka",
     "MetricLearningLoss": "hgld.losses.metric_learning",
     "RankLoss": "hgld.losses.rank_loss",

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
 from hgld.losses.calls import reads_labels
-from hgld.losses.rank_loss import label_columns
 
 
 class MatryoshkaLoss(nn.Module):
@@ -20,19 +19,16 @@ class MatryoshkaLoss(nn.Module):
         losses: one loss, which every prefix shares, or one a prefix (proxies must be of a prefix's own size).
         dims: sizes of the prefixes, ascending; the last one is usually D.
         weights: of the prefixes; equal if None.
-        levels: finest column of the labels that each prefix sees, not rising with its size: a prefix of level 1 sees
-            columns 1, 2, ..., so that it learns classes of level 1 and above and leaves room for the finer ones to the
-            longer prefixes. None: every prefix sees all.
 
     Raises:
-        ConfigError: dims that do not ascend, lists of other lengths, weights that are not above 0 or levels that rise,
+        ConfigError: dims that do not ascend, lists of other lengths or weights that are not above 0,
             or a loss that does not return a scalar.
 
     >>> import torch
     >>> from hgld.losses import MatryoshkaLoss, SupHAP
     >>> _ = torch.manual_seed(0)
     >>> labels = torch.tensor([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1]])
-    >>> MatryoshkaLoss(SupHAP(), dims=(2, 8), levels=(1, 0))(torch.randn(6, 8), labels).shape
+    >>> MatryoshkaLoss(SupHAP(), dims=(2, 8))(torch.randn(6, 8), labels).shape
     torch.Size([])
     """
 
@@ -41,7 +37,6 @@ class MatryoshkaLoss(nn.Module):
         losses: nn.Module | Sequence[nn.Module],
         dims: Sequence[int],
         weights: Sequence[float] | None = None,
-        levels: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         parts = [losses] if isinstance(losses, nn.Module) else list(losses)
@@ -50,18 +45,15 @@ class MatryoshkaLoss(nn.Module):
                 raise ConfigError(f"{type(loss).__name__} has reduction='none'; a mean over prefixes needs scalars.")
         self.dims = tuple(dims)
         self.weights = (1.0,) * len(self.dims) if weights is None else tuple(map(float, weights))
-        self.levels = (0,) * len(self.dims) if levels is None else tuple(levels)
         if not self.dims or self.dims[0] < 1 or sorted(set(self.dims)) != list(self.dims):
             raise ConfigError(f"dims are {self.dims}; expected the sizes of prefixes, ascending.")
-        if len(parts) not in (1, len(self.dims)) or not len(self.weights) == len(self.levels) == len(self.dims):
+        if len(parts) not in (1, len(self.dims)) or len(self.weights) != len(self.dims):
             raise ConfigError(
-                f"there are {len(parts)} losses, {len(self.weights)} weights and {len(self.levels)} levels for the "
-                f"prefixes {self.dims}; expected one loss, or one of each a prefix."
+                f"there are {len(parts)} losses and {len(self.weights)} weights for the prefixes {self.dims}; expected "
+                "one loss, or one of each per prefix."
             )
         if not all(weight > 0 for weight in self.weights):
             raise ConfigError(f"weights are {self.weights}; expected numbers above 0.")
-        if min(self.levels) < 0 or sorted(self.levels, reverse=True) != list(self.levels):
-            raise ConfigError(f"levels are {self.levels}; expected columns from 0, coarser ones for shorter prefixes.")
         self.losses = nn.ModuleList(parts)
 
     @reads_labels
@@ -76,26 +68,17 @@ class MatryoshkaLoss(nn.Module):
         """Return the loss of a batch; arguments and errors are those of the loss.
 
         Raises:
-            InputError: embeddings shorter than the last prefix, or labels of fewer levels than are asked for.
+            InputError: embeddings shorter than the last prefix.
         """
         if embeddings.shape[1] < self.dims[-1]:
             raise InputError(f"embeddings have {embeddings.shape[1]} dimensions; the prefixes are {self.dims}.")
-        columns = label_columns(labels)
-        references = None if ref_labels is None else label_columns(ref_labels)
-        if columns.shape[1] <= self.levels[0]:
-            raise InputError(f"labels have {columns.shape[1]} levels; the prefixes see levels from {self.levels}.")
         total = embeddings.new_zeros(())
-        for i, (dim, level, weight) in enumerate(zip(self.dims, self.levels, self.weights, strict=True)):
+        for i, (dim, weight) in enumerate(zip(self.dims, self.weights, strict=True)):
             loss = self.losses[i if len(self.losses) > 1 else 0]
-            value = loss(
-                embeddings[:, :dim],
-                columns[:, level:],
-                None if ref_embeddings is None else ref_embeddings[:, :dim],
-                None if references is None else references[:, level:],
-                self_index,
-            )
+            references = None if ref_embeddings is None else ref_embeddings[:, :dim]
+            value = loss(embeddings[:, :dim], labels, references, ref_labels, self_index)
             total = total + weight * cast(Tensor, value)
         return total / sum(self.weights)
 
     def extra_repr(self) -> str:
-        return f"dims={self.dims}, weights={self.weights}, levels={self.levels}"
+        return f"dims={self.dims}, weights={self.weights}"

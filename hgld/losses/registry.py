@@ -13,11 +13,8 @@ from typing import Any, Literal
 
 from hgld.plugins import Plugins
 
-SECOND_TERMS = {"pair": "CalibrationLoss", "proxy": "NormSoftmax", "tree": "TreeSoftmax"}
+SECOND_TERMS = {"pair": "CalibrationLoss", "proxy": "NormSoftmax"}
 """The second terms of a composition, by the names that a config gives them."""
-
-HIER_OPTIONS = ("hier_weight", "hier_proxies", "hier_triplets", "hier_neighbors", "hier_draws")
-"""The config fields of HIER, which can stand around any loss but one of views."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +24,7 @@ class LossEntry:
     Attributes:
         module: of ``hgld.losses``.
         kind: ``rank``: a ``RankLoss``; ``pairs``: of pairs and triplets; ``proxies``: with a vector for each class;
-            ``nodes``: with one for each node of the tree, and no classifier; ``views``: of several views of an image;
-            ``terms``: a composition of two.
+            ``views``: of several views of an image; ``terms``: a composition of two.
         options: names of the parameters of its ``__init__`` that a config sets, with the config's names for them.
         learns: whether it has parameters of its own, whatever its options.
         rank: the first term of a composition.
@@ -36,7 +32,7 @@ class LossEntry:
     """
 
     module: str
-    kind: Literal["rank", "pairs", "proxies", "nodes", "views", "terms"]
+    kind: Literal["rank", "pairs", "proxies", "views", "terms"]
     options: Mapping[str, str] = field(default_factory=dict)
     learns: bool = False
     rank: str = ""
@@ -52,8 +48,6 @@ _H_AP = _same("alpha", "relevance")
 _RECALL = _same(k="recall_at", temperature="recall_temperature")
 _LEVEL = _same("level")
 _PROXY = _same(temperature="proxy_temperature")
-_CONES = _same(temperature="proxy_temperature", weight="cone_weight", radius="cone_radius")
-_HYPERBOLIC = _same("curvature", temperature="hyperbolic_temperature", radius="hyperbolic_radius")
 _PAIR = _same(alpha="pair_positive", beta="pair_negative")
 _BLACKBOX = _same(lambda_="blackbox_lambda", margin="blackbox_margin")
 _PNP = _same("alpha", "tau", variant="pnp", b="pnp_b")
@@ -77,14 +71,8 @@ LOSSES: Mapping[str, LossEntry] = {
     "CSL": LossEntry("proxies", "proxies", _same(margins="csl_margins", scale="csl_scale"), learns=True),
     "NormSoftmax": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
     "ProxyNCApp": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
-    "TreeSoftmax": LossEntry("tree_proxies", "proxies", _PROXY | _same(level_weights="proxy_levels"), learns=True),
-    "HXE": LossEntry("tree_proxies", "proxies", _PROXY | _same(alpha="hxe_alpha"), learns=True),
-    "SoftLabels": LossEntry("tree_proxies", "proxies", _PROXY | _same(beta="soft_beta"), learns=True),
-    "HierCos": LossEntry("tree_proxies", "nodes", _PROXY | _same(alpha="hiercos_alpha"), learns=True),
-    "EntailmentCones": LossEntry("tree_proxies", "nodes", _CONES, learns=True),
     "Triplet": LossEntry("pairs", "pairs", _same("margin") | _LEVEL),
     "Contrastive": LossEntry("pairs", "pairs", _same("margin", variant="contrastive") | _LEVEL),
-    "HyperbolicPairs": LossEntry("hyperbolic", "pairs", _HYPERBOLIC | _LEVEL),
     "Margin": LossEntry("pairs", "pairs", _same("margin", "beta") | _LEVEL, learns=True),
     "MultiGrain": LossEntry("compositions", "views", _same("lambda_", "margin", "beta") | _LEVEL, learns=True),
     "CalibrationLoss": LossEntry("pairs", "pairs", _PAIR | _LEVEL),
@@ -141,17 +129,16 @@ def options_of(name: str) -> frozenset[str]:
     entry = entry_of(name)
     if entry.kind == "terms":
         second = {option for term in SECOND_TERMS.values() for option in LOSSES[term].options.values()} - {"level"}
-        of_rank = options_of(entry.rank) - {"class_weights", "sum_weights", "sum_gamma"}
+        of_rank = options_of(entry.rank) - {"class_weights"}
         return of_rank | {"lambda_", "decomposability"} | second
     taken = set(entry.options.values())
     binary = "level" in taken
     if binary and entry.kind != "views":
         taken.add("sum_levels")
     if entry.kind == "rank":
-        taken |= {"simix", "class_weights", "sum_weights", "sum_gamma"} if binary else {"simix"}
+        taken |= {"simix", "class_weights"} if binary else {"simix"}
     if entry.kind == "rank" or (entry.kind == "pairs" and not entry.learns):
         taken |= {"memory", "memory_from_epoch", "memory_weight"}
     if entry.kind != "views":
-        taken |= {"matryoshka", "matryoshka_levels"} if binary or entry.kind == "rank" else {"matryoshka"}
-        taken.update(HIER_OPTIONS)
+        taken.add("matryoshka")
     return frozenset(taken)

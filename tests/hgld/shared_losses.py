@@ -32,12 +32,6 @@ SHARED = {
     "NormSoftmax": lambda: losses.NormSoftmax(CLASSES, DIM),
     "ProxyNCApp": lambda: losses.ProxyNCApp(CLASSES, DIM),
     "CSL": lambda: losses.CSL(TREE, DIM),
-    "TreeSoftmax": lambda: losses.TreeSoftmax(TREE, DIM),
-    "HXE": lambda: losses.HXE(TREE, DIM),
-    "SoftLabels": lambda: losses.SoftLabels(TREE, DIM),
-    "HierCos": lambda: losses.HierCos(TREE, DIM),
-    "EntailmentCones": lambda: losses.EntailmentCones(TREE, DIM),
-    "HyperbolicPairs": losses.HyperbolicPairs,
     "HAPPIER": lambda: losses.HAPPIER(CLASSES, DIM),
     "ROADMAP": lambda: losses.ROADMAP(),
     "SumOverLevels": lambda: losses.SumOverLevels(losses.SupAP()),
@@ -55,8 +49,6 @@ WHOLE = {
     "ROADMAP, nonzero": lambda: losses.Composition(losses.SupAP(), losses.CalibrationLoss(reduction="nonzero")),
     "balanced": lambda: losses.ClassWeighted(losses.SoftBinAP(reduction="none"), "balanced"),
     "memory, Triplet": lambda: memory_of(losses.Triplet()),
-    "HIER": lambda: losses.HIER(losses.HAPPIER(CLASSES, DIM), DIM, num_proxies=8, neighbors=5),
-    "LevelWeighted": lambda: losses.LevelWeighted(losses.SupAP(reduction="none"), 2),
     "MatryoshkaLoss": lambda: losses.MatryoshkaLoss(losses.SupHAP(), (2, DIM)),
 }
 

@@ -11,15 +11,12 @@ from hgld.losses import binned, blackbox_ap, pairs
 from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.compositions import HAPPIER, ROADMAP, MultiGrain, SumOverLevels
-from hgld.losses.hyperbolic import HIER, HyperbolicPairs
-from hgld.losses.level_weights import LevelWeighted
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.mixup import SiMix
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Triplet
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import inner_products
 from hgld.losses.surrogate_losses import SmoothRecall, SupHAP
-from hgld.losses.tree_proxies import HXE, EntailmentCones, HierCos, SoftLabels, TreeSoftmax
 
 DIM = 6
 LABELS = torch.stack([torch.arange(16) // 4, torch.arange(16) // 8], dim=1)
@@ -33,14 +30,6 @@ LOSSES = {
     "NormSoftmax": lambda: NormSoftmax(4, DIM),
     "ProxyNCApp": lambda: ProxyNCApp(4, DIM),
     "CSL": lambda: CSL(TREE, DIM),
-    "TreeSoftmax": lambda: TreeSoftmax(TREE, DIM),
-    "HXE": lambda: HXE(TREE, DIM),
-    "SoftLabels": lambda: SoftLabels(TREE, DIM),
-    "HierCos": lambda: HierCos(TREE, DIM),
-    "EntailmentCones": lambda: EntailmentCones(TREE, DIM),
-    "HyperbolicPairs": lambda: HyperbolicPairs(),
-    "HIER": lambda: HIER(NormSoftmax(4, DIM), DIM, num_proxies=8, neighbors=4),
-    "LevelWeighted": lambda: LevelWeighted(FastAP(reduction="none"), 2, "hard"),
     "HAPPIER": lambda: HAPPIER(4, DIM),
     "ROADMAP": lambda: ROADMAP(),
     "SumOverLevels": lambda: SumOverLevels(FastAP()),

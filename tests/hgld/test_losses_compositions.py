@@ -255,20 +255,16 @@ def test_adapter_runs_the_real_library():
     st.integers(0, 99),
     st.sampled_from([(5,), (2, 5), (1, 3, 4), (2, 3, 5)]),
     st.lists(st.integers(1, 8), min_size=3, max_size=3),
-    st.booleans(),
 )
-def test_a_loss_of_prefixes_is_the_mean_of_the_loss_of_each(seed, dims, weights, coarse_first):
+def test_a_loss_of_prefixes_is_the_mean_of_the_loss_of_each(seed, dims, weights):
     generator = torch.Generator().manual_seed(seed)
     embeddings, references = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (8, 6))
     used = [weight / 4 for weight in weights[: len(dims)]]
-    levels = [1, *[0] * (len(dims) - 1)] if coarse_first else None
     loss = SupHAP()
-    found = MatryoshkaLoss(loss, dims, used, levels)
+    found = MatryoshkaLoss(loss, dims, used)
     own = torch.arange(8).where(torch.arange(8) < 6, -1)
     for others in ((), (references, LABELS[:6], own)):
-        expected = reference_losses.matryoshka_loss(
-            loss, embeddings, LABELS, dims, used, levels or [0] * len(dims), *others
-        )
+        expected = reference_losses.matryoshka_loss(loss, embeddings, LABELS, dims, used, *others)
         torch.testing.assert_close(found(embeddings, LABELS, *others), expected)
 
 
@@ -282,8 +278,8 @@ def test_a_prefix_moves_its_own_numbers_alone_and_the_whole_vector_is_the_loss_i
 
 
 def test_prefixes_have_proxies_of_their_own_size_and_go_into_a_memory():
-    loss = MatryoshkaLoss([NormSoftmax(2, 2), NormSoftmax(4, 5)], (2, 5), levels=(1, 0))
-    assert [tuple(p.shape) for p in loss.parameters()] == [(2, 2), (4, 5)]
+    loss = MatryoshkaLoss([NormSoftmax(4, 2), NormSoftmax(4, 5)], (2, 5))
+    assert [tuple(p.shape) for p in loss.parameters()] == [(4, 2), (4, 5)]
     assert torch.isfinite(loss(batch(), LABELS))
     memory = CrossBatchMemory(MatryoshkaLoss(SupHAP(), (2, 5)), size=20, dim=5, num_levels=2)
     assert torch.isfinite(memory(batch(), LABELS))
@@ -298,8 +294,6 @@ def test_prefixes_have_proxies_of_their_own_size_and_go_into_a_memory():
         ({"dims": (0, 2)}, "ascending"),
         ({"weights": (1.0,)}, "1 weights"),
         ({"weights": (1.0, 0.0)}, "above 0"),
-        ({"levels": (0, 1)}, "coarser ones for shorter"),
-        ({"levels": (0, -1)}, "coarser ones for shorter"),
         ({"losses": [SupAP()] * 3}, "3 losses"),
         ({"losses": SupAP(reduction="none")}, "needs scalars"),
     ],
@@ -309,5 +303,3 @@ def test_prefixes_that_cannot_be_are_refused(changed, said):
         MatryoshkaLoss(**{"losses": SupAP(), "dims": (2, 5), **changed})
     with pytest.raises(InputError, match="have 5 dimensions"):
         MatryoshkaLoss(SupAP(), (2, 6))(batch(), LABELS)
-    with pytest.raises(InputError, match="labels have 2 levels"):
-        MatryoshkaLoss(SupAP(), (2, 5), levels=(2, 0))(batch(), LABELS)

@@ -8,12 +8,10 @@ from hgld import Hierarchy
 from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.blackbox_ap import BlackboxAP
 from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, Composition, RODRecall
-from hgld.losses.hyperbolic import HyperbolicPairs
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
 from hgld.losses.pnp import PNP
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.surrogate_losses import SmoothAP, SmoothHAP, SmoothRecall, SupAP, SupHAP, SupNDCG, SupRecall
-from hgld.losses.tree_proxies import HXE, EntailmentCones, HierCos, SoftLabels, TreeSoftmax
 
 DIM, CLASSES = 6, 8
 FINE = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, -1, 4, 5, 5, 6, 7])
@@ -41,12 +39,6 @@ LOSSES = {
     "NormSoftmax": lambda **o: NormSoftmax(CLASSES, DIM, **o),
     "ProxyNCApp": lambda **o: ProxyNCApp(CLASSES, DIM, **o),
     "CSL": lambda **o: CSL(TREE, DIM, **o),
-    "TreeSoftmax": lambda **o: TreeSoftmax(TREE, DIM, **o),
-    "HXE": lambda **o: HXE(TREE, DIM, **o),
-    "SoftLabels": lambda **o: SoftLabels(TREE, DIM, **o),
-    "HierCos": lambda **o: HierCos(TREE, DIM, **o),
-    "EntailmentCones": lambda **o: EntailmentCones(TREE, DIM, **o),
-    "HyperbolicPairs": HyperbolicPairs,
     "ROADMAP": ROADMAP,
     "ROADMAP, proxy": lambda **o: ROADMAP(CLASSES, DIM, decomposability="proxy", **o),
     "RODRecall": lambda **o: RODRecall(CLASSES, DIM, **o),

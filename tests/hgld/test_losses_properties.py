@@ -11,16 +11,12 @@ from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.blackbox_ap import BlackboxAP
 from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, RODRecall, SumOverLevels
-from hgld.losses.hyperbolic import HIER, HyperbolicPairs
-from hgld.losses.level_weights import LevelWeighted
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.mixup import SiMix
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
 from hgld.losses.pnp import PNP, Variant
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import similarity
-from hgld.losses.surrogate_losses import SmoothAP, SupAP
-from hgld.losses.tree_proxies import HXE, EntailmentCones, HierCos, SoftLabels, TreeSoftmax
 
 DIM = 8
 TREE = Hierarchy.from_labels(torch.tensor([[i, i // 4] for i in range(16)]).numpy(), ("fine", "coarse"))
@@ -36,7 +32,6 @@ RANK = {
     "CalibrationLoss-nonzero": lambda: CalibrationLoss(reduction="nonzero"),
     "Contrastive": lambda: Contrastive(),
     "Contrastive, cosine": lambda: Contrastive(0.5, variant="cosine"),
-    "HyperbolicPairs": lambda: HyperbolicPairs(),
     "Triplet": lambda: Triplet(),
     "Margin": lambda: Margin(DIM),
     "Margin-nonzero": lambda: Margin(DIM, reduction="nonzero"),
@@ -45,15 +40,6 @@ OTHERS = {
     "NormSoftmax": lambda: NormSoftmax(16, DIM),
     "ProxyNCApp": lambda: ProxyNCApp(16, DIM),
     "CSL": lambda: CSL(TREE, DIM),
-    "TreeSoftmax": lambda: TreeSoftmax(TREE, DIM),
-    "HXE": lambda: HXE(TREE, DIM),
-    "SoftLabels": lambda: SoftLabels(TREE, DIM),
-    "HierCos": lambda: HierCos(TREE, DIM),
-    "EntailmentCones": lambda: EntailmentCones(TREE, DIM),
-    "HIER": lambda: HIER(NormSoftmax(16, DIM), DIM, num_proxies=6, neighbors=3),
-    "HIER of levels": lambda: HIER(HAPPIER(16, DIM), DIM, num_proxies=6, triplets="levels", neighbors=3),
-    "LevelWeighted, learned": lambda: LevelWeighted(SmoothAP(reduction="none"), 2),
-    "LevelWeighted, hard": lambda: LevelWeighted(SupAP(reduction="none"), 2, "hard"),
     "ROADMAP": lambda: ROADMAP(),
     "RODRecall": lambda: RODRecall(16, DIM),
     "HAPPIER": lambda: HAPPIER(16, DIM),
@@ -64,8 +50,7 @@ OTHERS = {
     "SiMix": lambda: SiMix(FastAP(normalize=False)),
 }
 EVERY = {**RANK, **OTHERS}
-HIERS = {"HIER", "HIER of levels"}
-DRAWING = {"Margin", "Margin-nonzero", "SiMix", *HIERS}  # they depend on torch's generator and the order of the items
+DRAWING = {"Margin", "Margin-nonzero", "SiMix"}  # they depend on torch's generator and the order of the items
 
 
 def tree_labels(fine: list[int]) -> Tensor:
@@ -117,7 +102,7 @@ def check_finite(loss: torch.nn.Module, name: str, labels: Tensor, kind: str) ->
     assert embeddings.grad.isfinite().all()
     for parameter in loss.parameters():
         assert parameter.grad is None or parameter.grad.isfinite().all()
-    if not (labels >= 0).any() and "nonzero" not in name and name not in HIERS:  # which learn without labels
+    if not (labels >= 0).any() and "nonzero" not in name:
         assert value == 0
         assert not embeddings.grad.any()
 

@@ -14,7 +14,6 @@ from hgld.errors import ConfigError, InputError
 from hgld.losses.compositions import MultiGrain
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import Reduction
-from hgld.losses.tree_proxies import HXE, SoftLabels, TreeSoftmax
 from tests import reference_losses
 
 TREE = Hierarchy.from_columns(
@@ -33,14 +32,6 @@ def cosines(embeddings: torch.Tensor, proxies: torch.Tensor) -> torch.Tensor:
 
 
 def twin_of(loss, row: torch.Tensor, label: int, embedding: torch.Tensor, proxies: torch.Tensor) -> torch.Tensor:
-    if isinstance(loss, TreeSoftmax):
-        each = reference_losses.tree_softmax_loss(embedding, proxies, label, loss.classes.tolist(), loss.temperature)
-        return sum((w * value for w, value in zip(loss.level_weights, each, strict=True)), torch.zeros_like(each[0]))
-    if isinstance(loss, HXE):
-        classes = loss.classes.tolist()
-        return reference_losses.hierarchical_cross_entropy(row, label, classes, loss.temperature, loss.alpha)
-    if isinstance(loss, SoftLabels):
-        return reference_losses.soft_label_loss(row, label, loss.classes.tolist(), loss.temperature, loss.beta)
     if isinstance(loss, CSL):
         return reference_losses.cross_level_loss(row, label, loss.classes.tolist(), loss.margins, loss.scale)
     slow = reference_losses.proxy_nca_loss if isinstance(loss, ProxyNCApp) else reference_losses.proxy_loss
@@ -50,18 +41,11 @@ def twin_of(loss, row: torch.Tensor, label: int, embedding: torch.Tensor, proxie
 def make(name: str, reduction: Reduction = "mean"):
     if name == "CSL":
         return CSL(TREE, DIM, reduction=reduction)
-    if name in OF_TREE:
-        return OF_TREE[name](TREE, DIM, reduction=reduction)
     kind = {"NormSoftmax": NormSoftmax, "ProxyNCApp": ProxyNCApp}[name]
     return kind(TREE.num_classes[0], DIM, reduction=reduction)
 
 
-OF_TREE = {
-    "TreeSoftmax": lambda *args, **options: TreeSoftmax(*args, level_weights=(3, 2, 1), **options),
-    "HXE": HXE,
-    "SoftLabels": SoftLabels,
-}
-NAMES = ["NormSoftmax", "ProxyNCApp", "CSL", *OF_TREE]
+NAMES = ["NormSoftmax", "ProxyNCApp", "CSL"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -144,55 +128,6 @@ def test_csl_reads_the_finest_column_alone():
     assert loss(embeddings, labels) == loss(embeddings, full)
 
 
-@given(seed=st.integers(0, 2**16), labels=st.lists(st.integers(-1, 4), min_size=1, max_size=6))
-@settings(max_examples=10)
-def test_losses_of_the_tree_are_cross_entropy_where_the_tree_says_nothing(seed, labels):
-    """HXE without a preference of heights, soft labels that are hard, a tree softmax of one level: NormSoftmax."""
-    torch.manual_seed(seed)
-    plain, embeddings = NormSoftmax(5, DIM).double(), torch.randn(len(labels), DIM, dtype=torch.float64)
-    expected = plain(embeddings, torch.tensor(labels))
-    losses = [HXE(TREE, DIM, alpha=0.0), SoftLabels(TREE, DIM, beta=1e4), TreeSoftmax(TREE, DIM, 0.05, (1, 0, 0))]
-    for loss in [*losses, *(each(TREE.restrict(["species"]), DIM) for each in (HXE, TreeSoftmax))]:
-        loss.double().proxies = plain.proxies
-        torch.testing.assert_close(loss(embeddings, torch.tensor(labels)), expected)
-
-
-@pytest.mark.parametrize("make", [SoftLabels, HXE])
-@given(seed=st.integers(0, 2**16), label=st.integers(0, 4))
-@settings(max_examples=10)
-def test_mistakes_cost_more_the_farther_they_are_in_the_tree(make, seed, label):
-    torch.manual_seed(seed)
-    loss = make(TREE, DIM).double()
-    loss.proxies.data = torch.eye(5, DIM, dtype=torch.float64)
-    order = loss.grades(torch.tensor([label]))[0].argsort()  # of the classes, the farthest first and the own last
-    near, far, scores = torch.zeros(5), torch.zeros(5), torch.randn(5).sort().values
-    near[order], far[order] = scores, torch.cat([scores[:-1].flip(0), scores[-1:]])
-    of_near, of_far = (loss((row @ loss.proxies.float())[None], torch.tensor([label])) for row in (near, far))
-    assert of_near <= of_far + 1e-6
-
-
-def test_soft_labels_learn_nothing_from_the_probabilities_that_they_ask_for():
-    loss = SoftLabels(TREE, DIM, 0.1, beta=2.0).double()
-    loss.proxies.data = torch.eye(5, DIM, dtype=torch.float64)
-    logits = -2.0 * (1 - loss.grades(torch.tensor([1])).double() / 3)  # of the targets of a wolf
-    rest = (1 - (0.1 * logits).square().sum(1, keepdim=True)).sqrt()  # along the axis without a proxy
-    embedding = torch.cat([0.1 * logits, rest], dim=1).requires_grad_()
-    value = loss(embedding, torch.tensor([1]))
-    torch.testing.assert_close(value, torch.distributions.Categorical(logits=logits[0]).entropy())
-    value.backward()
-    assert embedding.grad is not None
-    assert embedding.grad.abs().max() < 1e-12
-
-
-def test_levels_at_which_a_class_is_unknown_teach_nothing():
-    tree = Hierarchy(("fine", "coarse"), (("a", "b", "c"), ("x", "y")), (torch.tensor([0, 1, -1]).numpy(),))
-    loss, fine = TreeSoftmax(tree, 4, level_weights=(1, 1)), TreeSoftmax(tree, 4, level_weights=(1, 0))
-    fine.proxies = loss.proxies
-    embeddings = torch.randn(3, 4)
-    torch.testing.assert_close(loss(embeddings, torch.tensor([2, 2, 2])), fine(embeddings, torch.tensor([2, 2, 2])) / 2)
-    assert HXE(tree, 4)(embeddings, torch.tensor([0, 1, 2])).isfinite()
-
-
 def test_csl_has_the_published_margins():
     assert CSL(TREE, DIM).margins == (0.25, 0.35, 0.45)
     assert CSL(TREE.restrict(["species", "family"]), DIM).margins == (0.25, 0.45)
@@ -221,14 +156,7 @@ def test_wrong_options_are_refused():
             NormSoftmax(**{"num_classes": 3, "dim": 2, **wrong})
     with pytest.raises(InputError, match="level 2"):
         NormSoftmax(3, 2, level=2)(torch.randn(1, 2), torch.tensor([[0, 1]]))
-    of_tree: tuple[tuple[Callable[..., object], dict[str, Any]], ...] = (
-        (CSL, {"scale": -1.0}),
-        (HXE, {"alpha": -0.1}),
-        (SoftLabels, {"beta": math.inf}),
-        (TreeSoftmax, {"level_weights": (1.0, 1.0)}),
-        (TreeSoftmax, {"level_weights": (0.0, 0.0, 0.0)}),
-        (TreeSoftmax, {"temperature": 0.0}),
-    )
+    of_tree: tuple[tuple[Callable[..., object], dict[str, Any]], ...] = ((CSL, {"scale": -1.0}),)
     for make, wrong in of_tree:
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             make(TREE, DIM, **wrong)

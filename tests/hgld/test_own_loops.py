@@ -222,7 +222,6 @@ PAIRS = (torch.tensor([0, 2]), torch.tensor([1, 3]), torch.tensor([0]), torch.te
         losses.Contrastive(),
         losses.ROADMAP(),
         losses.SumOverLevels(losses.SmoothAP()),
-        losses.LevelWeighted(losses.SupAP(reduction="none"), 1, "hard"),
         losses.MatryoshkaLoss(losses.SupHAP(), (2, 4)),
     ],
 )

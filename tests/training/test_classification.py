@@ -160,7 +160,6 @@ def test_a_tree_of_proxies_classifies_at_the_finest_level_whatever_level_is_rank
     labels = torch.tensor([[0, 0], [1, 0]])
     config = LossConfig(loss="ROADMAP", level="top")
     assert trained_classes(config, tree, labels)[0] == "top"
-    assert trained_classes(replace(config, decomposability="tree"), tree, labels) == ("fine", ("a", "b"))
 
 
 def test_what_cannot_be_classified_is_refused_before_any_work(places, tmp_path, monkeypatch):

@@ -60,7 +60,6 @@ def test_every_default_can_be_said_in_text(name):
         ({"matryoshka": (64, 32)}, "sizes of prefixes, ascending"),
         ({"matryoshka": (32, 128), "dim": 64}, "the last is dim"),
         ({"matryoshka": (32, 512), "loss": "SupAP", "sum_levels": True}, "sum_levels is on and matryoshka given"),
-        ({"matryoshka": (32, 512), "matryoshka_levels": ("a",)}, "one level a prefix"),
         ({"batch_size": 255}, "multiple of images_per_class"),
         ({"sampler": "repeated-augmentation"}, "multiple of repeats"),
         ({"loss": "MultiGrain", "lambda_": 0.5}, "repeated-augmentation"),

@@ -10,7 +10,7 @@ import torch
 from hgld import Hierarchy, losses
 from hgld.distributed import Processes, add_up_terms
 from hgld.errors import ConfigError
-from hgld.losses.registry import HIER_OPTIONS, LOSSES, SECOND_TERMS, options_of
+from hgld.losses.registry import LOSSES, SECOND_TERMS, options_of
 from hgld.training.config import LossConfig
 from hgld.training.criterion import build_criterion
 
@@ -102,25 +102,18 @@ def test_every_option_that_a_loss_takes_changes_something(name):
         "pair_negative": -0.5, "level": "mid", "sum_levels": True, "recall_at": (3,), "recall_temperature": 0.3,
         "bins": 7, "blackbox_lambda": 0.1, "blackbox_margin": 0.5, "margin": 0.6, "beta": 0.3, "pnp": "O", "pnp_b": 1.0,
         "contrastive": "cosine", "csl_margins": (0.9, 0.5, 0.1), "csl_scale": 4.0, "simix": True, "class_weights": True,
-        "memory": 30, "memory_from_epoch": 0, "memory_weight": 0.3, "ties": "relaxed", "proxy_levels": (1.0, 0.2, 0.2),
-        "hxe_alpha": 2.0, "soft_beta": 4.0, "hyperbolic_temperature": 0.5, "curvature": 1.0, "hyperbolic_radius": 1.0,
-        "sum_weights": "hard", "sum_gamma": 3.0, "hiercos_alpha": 1.0, "cone_weight": 1.0, "cone_radius": 2.0,
-        "matryoshka": (2, DIM), "matryoshka_levels": ("mid", ""), "hier_weight": 0.5, "hier_proxies": 24,
-        "hier_triplets": "levels", "hier_neighbors": 4, "hier_draws": 2,
+        "memory": 30, "memory_from_epoch": 0, "memory_weight": 0.3, "ties": "relaxed",
+        "matryoshka": (2, DIM),
     }  # fmt: skip
     embeddings, labels, instances = batch()
     needed = {
         "pair_positive": {"decomposability": "pair"}, "pair_negative": {"decomposability": "pair"},
-        "proxy_temperature": {"decomposability": "proxy"}, "proxy_levels": {"decomposability": "tree"},
-        "sum_weights": {"sum_levels": True}, "pnp_b": {"pnp": "Ib"}, "tau": {},
-        "sum_gamma": {"sum_levels": True, "sum_weights": "hard"},
-        "matryoshka_levels": {"matryoshka": (2, DIM)},
+        "proxy_temperature": {"decomposability": "proxy"},
+        "pnp_b": {"pnp": "Ib"}, "tau": {},
         "memory": {"memory_from_epoch": 0}, "memory_from_epoch": {"memory": 30},
         "memory_weight": {"memory": 30, "memory_from_epoch": 0},
-        "hier_weight": {"hier_proxies": 21},
-        **{option: {"hier_weight": 0.5, "hier_proxies": 21} for option in HIER_OPTIONS[1:]},
     }  # fmt: skip
-    for option in options_of(name) - set(() if name == "NormSoftmax" else HIER_OPTIONS):  # it is around all of them
+    for option in options_of(name):
         base = {k: v for k, v in needed.get(option, {}).items() if k in options_of(name)}
         before, after = {**base}, {**base, option: other[option]}
         values = []
@@ -147,25 +140,6 @@ def test_csl_reads_the_tree_of_the_classes_in_training():
     criterion = build(loss="CSL")
     assert isinstance(criterion.loss, losses.CSL)
     assert criterion.loss.classes.tolist() == [[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 3, 1]]
-
-
-def test_a_second_term_of_the_tree_has_a_proxy_for_every_finest_class_in_training():
-    loss = build(loss="HAPPIER", decomposability="tree", proxy_levels=(2.0, 1.0, 1.0)).loss
-    assert isinstance(loss.rank, losses.SupHAP)
-    assert isinstance(loss.decomposability, losses.TreeSoftmax)
-    assert loss.decomposability.proxies.shape == (len(TRAINED), DIM)
-    assert loss.decomposability.level_weights == (0.5, 0.25, 0.25)
-
-
-def test_a_sum_over_levels_with_weights_that_training_finds():
-    learned = build(loss="SmoothAP", sum_levels=True, sum_weights="learned")
-    assert [len(p) for p in learned.parameters()] == [3]
-    hard = build(loss="SmoothAP", sum_levels=True, sum_weights="hard", sum_gamma=0.0)
-    assert not list(hard.parameters())
-    embeddings, labels, instances = batch()
-    each = torch.stack([losses.SmoothAP(level=level)(embeddings, labels) for level in range(3)])
-    torch.testing.assert_close(hard(embeddings, labels, instances)[0], each.mean())  # all have positives at all levels
-    torch.testing.assert_close(learned(embeddings, labels, instances)[0], each.sum())  # log variances begin at 0
 
 
 def test_csl_s_margins_are_those_of_the_levels_finest_first():
@@ -215,21 +189,6 @@ def test_processes_tell_the_parts_that_one_process_tells(name, sum_levels):
     joined = criterion.joined_terms(parts, sums)
     torch.testing.assert_close((value, *joined.values()), (loss, *expected.values()))
     assert list(joined) == list(expected)
-
-
-@pytest.mark.parametrize("memory", [0, 30])
-def test_hier_stands_around_the_loss_and_its_memory(memory):
-    options = {"memory": memory, "memory_from_epoch": 0} if memory else {}
-    criterion = build(loss="HAPPIER", hier_weight=0.5, hier_proxies=21, **options)
-    assert [name for name, _ in criterion.named_parameters() if "ancestors" in name] == ["loss.ancestors"]
-    embeddings, labels, instances = batch()
-    value, parts = criterion(embeddings, labels, instances)
-    assert list(parts)[:2] == ["rank", "decomposability"]
-    assert list(parts)[2:] == [*(["memory_rank", "memory_decomposability"] if memory else ()), "hierarchy"]
-    plain, _ = build(loss="HAPPIER", **options)(embeddings, labels, instances)
-    torch.testing.assert_close(value, plain + 0.5 * parts["hierarchy"])
-    assert criterion.has_terms
-    assert not criterion.sums_over_queries
 
 
 def test_class_weights_are_those_of_the_training_set():

@@ -8,7 +8,6 @@ from hgld.training.config_checks import READERS, check_config
 
 PAIR = {"loss": "ROADMAP"}
 MEMORY = {"loss": "SupAP", "memory": 64}
-HIER = {"hier_weight": 0.5}
 STEP = {"schedule": "step", "milestones": (3, 9)}
 VIEWS = {"loss": "MultiGrain", "sampler": "repeated-augmentation"}
 UNIFORM = {"loss": "MultiGrain", "sampler": "shuffled"}
@@ -36,18 +35,6 @@ CASES = {
     "pair_positive": (0.8, PAIR, {"loss": "HAPPIER"}),
     "pair_negative": (0.5, {"loss": "CalibrationLoss"}, {**PAIR, "decomposability": "proxy"}),
     "proxy_temperature": (0.1, {"loss": "NormSoftmax"}, PAIR),
-    "hier_proxies": (64, HIER, {}),
-    "hier_triplets": ("levels", HIER, {}),
-    "hier_neighbors": (30, HIER, {}),
-    "hier_draws": (50, HIER, {}),
-    "matryoshka_levels": (("genus", ""), {"matryoshka": (32, 512)}, {}),
-    "proxy_levels": ((1.0, 0.5), {"decomposability": "tree"}, {"loss": "HAPPIER"}),
-    "sum_weights": ("hard", {"loss": "SupAP", "sum_levels": True}, {"loss": "SupAP"}),
-    "sum_gamma": (
-        2.0,
-        {"loss": "SupAP", "sum_levels": True, "sum_weights": "hard"},
-        {"loss": "SupAP", "sum_levels": True, "sum_weights": "learned"},
-    ),
     "memory_from_epoch": (1, MEMORY, {"loss": "SupAP"}),
     "memory_weight": (0.5, MEMORY, {"loss": "SupAP"}),
     "optimizer_proxies": ("sgd", {"loss": "Margin"}, {"loss": "SupAP"}),
@@ -90,8 +77,6 @@ def test_a_value_without_effect_is_refused_with_the_way_out(field):
         ({**VIEWS, "repeats": 2}, {**VIEWS, "repeats": 1}, "repeats is 1, so that no image has another view"),
         ({**VIEWS, "repeats": 1, "lambda_": 1.0}, {**VIEWS, "repeats": 1}, "or lambda 1 for the classification"),
         ({**UNIFORM, "lambda_": 1.0}, UNIFORM, "sampler shuffled gives no views of one image"),
-        ({**HIER, "hier_proxies": 21}, {**HIER, "hier_proxies": 20}, "all ancestors would be neighbours"),
-        ({**HIER, **SMALL, "hier_triplets": "levels"}, {**HIER, **SMALL}, "or take hier_triplets levels"),
     ],
 )
 def test_what_could_never_come_into_play_is_refused(good, bad, message):

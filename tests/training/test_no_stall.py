@@ -46,8 +46,6 @@ STEPS: dict[str, dict[str, Any]] = {
     "MultiGrain": VIEWS,
     "proxies": {"loss": "ProxyNCApp"},
     "CSL": {"loss": "CSL"},
-    "HIER": {"hier_weight": 0.5, "hier_neighbors": 4},
-    "HIER of levels": {"loss": "SupAP", "hier_weight": 0.5, "hier_triplets": "levels"},
     "memory": {"loss": "Contrastive", "contrastive": "cosine", "margin": 0.5, "memory": 24, "memory_from_epoch": 0},
     "memory of a composition": {"memory": 40, "memory_from_epoch": 0, "gradient_shares": True},
     "bf16, average": {"amp": "bf16", "ema": 0.99},

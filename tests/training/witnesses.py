@@ -214,14 +214,13 @@ TREE = Hierarchy(
 )
 LABELS = torch.as_tensor(TREE.expand(np.repeat([1, 2, 4, 5, 7, 11], [2, 2, 4, 4, 6, 6]))).long()
 HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory_from_epoch": 0}
-HIER = {"hier_weight": 0.5, "hier_proxies": 21}
 
 
 @witness(LossConfig, HAPPIER, loss="SupAP", lambda_=0.5, decomposability="pair", alpha=3.0, relevance="total")
 @witness(LossConfig, HAPPIER, tau=0.1, rho=10.0, delta=0.2)
 @witness(LossConfig, {"loss": "SmoothRecall"}, recall_at=(3,), recall_temperature=0.3, simix=True)
 @witness(LossConfig, {"loss": "SoftBinAP"}, bins=7, ties="relaxed", class_weights=True, sum_levels=True, level="mid")
-@witness(LossConfig, {"loss": "SupHAP", "matryoshka": (2, 6)}, matryoshka=(3, 6), matryoshka_levels=("mid", "fine"))
+@witness(LossConfig, {"loss": "SupHAP", "matryoshka": (2, 6)}, matryoshka=(3, 6))
 @witness(LossConfig, {"loss": "PNP", "pnp": "Ib"}, pnp="O", pnp_b=1.0)
 @witness(LossConfig, {"loss": "BlackboxAP"}, blackbox_lambda=0.1, blackbox_margin=0.5)
 @witness(LossConfig, {"loss": "Contrastive"}, margin=0.6, contrastive="cosine")
@@ -229,16 +228,6 @@ HIER = {"hier_weight": 0.5, "hier_proxies": 21}
 @witness(LossConfig, {"loss": "CalibrationLoss"}, pair_positive=0.99, pair_negative=-0.5)
 @witness(LossConfig, {"loss": "NormSoftmax"}, proxy_temperature=0.5)
 @witness(LossConfig, {"loss": "CSL"}, csl_margins=(0.9, 0.5, 0.1), csl_scale=4.0)
-@witness(LossConfig, {"loss": "TreeSoftmax"}, proxy_levels=(1.0, 0.5, 0.0))
-@witness(LossConfig, {"loss": "HXE"}, hxe_alpha=0.1)
-@witness(LossConfig, {"loss": "SoftLabels"}, soft_beta=4.0)
-@witness(LossConfig, {"loss": "HierCos"}, hiercos_alpha=1.0)
-@witness(LossConfig, {"loss": "EntailmentCones"}, cone_weight=1.0, cone_radius=2.0)
-@witness(LossConfig, {"loss": "HyperbolicPairs"}, hyperbolic_temperature=0.5, curvature=1.0, hyperbolic_radius=1.0)
-@witness(LossConfig, {"hier_proxies": 21}, hier_weight=0.5)
-@witness(LossConfig, HIER, hier_proxies=24, hier_triplets="levels", hier_neighbors=4, hier_draws=2)
-@witness(LossConfig, {"loss": "SupAP", "sum_levels": True}, sum_weights="hard")
-@witness(LossConfig, {"loss": "SupAP", "sum_levels": True, "sum_weights": "hard"}, sum_gamma=3.0)
 @witness(LossConfig, {"loss": "Triplet", "memory_from_epoch": 0}, memory=30)
 @witness(LossConfig, MEMORY, memory_from_epoch=1, memory_weight=0.3)
 def lost(config: TrainConfig, world: World) -> Any:

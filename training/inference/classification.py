@@ -20,7 +20,6 @@ from hgld.errors import ConfigError, InputError, SchemaError, quoted
 from hgld.evaluation.postprocess import Whitening
 from hgld.files import write_atomic
 from hgld.hierarchy import Hierarchy
-from hgld.losses.registry import entry_of
 
 from ..checkpoint import read_tensors
 from ..config import LossConfig, TrainConfig, read_json_object
@@ -155,8 +154,7 @@ def trained_classes(config: LossConfig, hierarchy: Hierarchy, labels: Tensor) ->
     Raises:
         ConfigError: the hierarchy has no such level.
     """
-    of_tree = config.decomposability == "tree" and bool(entry_of(config.loss).second)
-    column = 0 if of_tree else level_number(hierarchy, config.level)  # TreeSoftmax has a proxy a finest class
+    column = level_number(hierarchy, config.level)
     present = labels[:, column][labels[:, column] >= 0].unique().tolist()
     return hierarchy.levels[column], tuple(hierarchy.names[column][number] for number in present)
 
