@@ -20,7 +20,7 @@ import polars as pl
 import torch
 
 from hgld import evaluate, open_dataset
-from hgld.evaluation.evaluate import EvaluationOptions
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
 from hgld.evaluation.report import markdown_table
 from hgld.pipelines.shards.build import build_shards

@@ -250,7 +250,7 @@ def _compared(levels: Sequence[str]) -> list[str]:
 def _on_test(embedder: Any, job: Job) -> dict[str, Any]:
     """Return the values on test, and some of them for the queries of each class, by name, for the intervals."""
     from hgld.data.dataset import open_dataset
-    from hgld.evaluation.evaluate import EvaluationOptions
+    from hgld.evaluation.options import EvaluationOptions
     from hgld.training.evaluation import RetrievalTask, evaluate_trained
 
     options = EvaluationOptions(metrics=("R@1", "AP", "H-AP", "NDCG", "ASI"))

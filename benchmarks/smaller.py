@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from hgld.evaluation.compressed import code_values, prefix_values
-from hgld.evaluation.evaluate import EvaluationOptions
+from hgld.evaluation.options import EvaluationOptions
 from hgld.losses import MatryoshkaLoss, SupHAP
 
 DIMS = (4, 8, 16, 32, 64)

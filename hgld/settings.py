@@ -1,4 +1,4 @@
-"""Options as fields of dataclasses: one field an option, from which its flag, its help and its checks are made.
+"""Options as fields of dataclasses: the flag, its help and its checks are made from one field.
 
 This module imports nothing heavy, because the help of the command line is made from such fields.
 """
@@ -7,12 +7,14 @@ import dataclasses
 import functools
 import math
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
 
 from hgld.errors import ConfigError
+
+PathKind = Literal["", "file", "folder", "existing", "new"]
 
 
 def setting(
@@ -27,11 +29,18 @@ def setting(
     repeated: bool = False,
     commas: bool = True,
     key: bool = True,
+    common: bool = False,
+    argument: bool = False,
+    flag: str = "",
+    metavar: str = "",
+    path: PathKind = "",
+    parse: Callable[[str], Any] | None = None,
+    offered: Callable[[], Iterable[str]] | None = None,
 ) -> Any:
     """Make the field of a config dataclass for one option.
 
     Args:
-        default: the value if none is given.
+        default: the value if none is given; ``...``: one has to be given.
         help: description for people, in sentences.
         unit: of its number, in the plural.
         choices: the texts that it can be, where its type is no ``Literal``.
@@ -41,10 +50,22 @@ def setting(
         repeated: whether its flag can be given several times (tuples).
         commas: whether commas separate the values of one text (tuples).
         key: whether it can change the output of the stage that reads it.
+        common: whether the short help lists it; ``--help-all`` lists every option.
+        argument: whether it is a positional argument of its subcommand.
+        flag: spelling of its flag without dashes; default: the name of the field.
+        metavar: what help shows in place of the value.
+        path: kind of path: an existing file, a folder of this machine, an existing path, or a new file to write.
+        parse: reader of a text in a form of its own; raises ValueError with what was expected.
+        offered: gives names that the shell completes, of a field that can have others too.
     """
+    facts = {name: value for name, value in locals().items() if name not in ("default", "above", "least", "most")}
     bounds = {name: bound for name, bound in (("above", above), ("least", least), ("most", most)) if bound is not None}
-    told = {"help": help, "unit": unit, "choices": tuple(choices), "repeated": repeated, "commas": commas, "key": key}
-    return dataclasses.field(default=default, metadata={**told, **bounds})
+    metadata = {**facts, "choices": tuple(choices), **bounds}
+    return (
+        dataclasses.field(metadata=metadata)
+        if default is ...
+        else dataclasses.field(default=default, metadata=metadata)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +74,7 @@ class Option:
 
     Attributes:
         name: of the field.
-        default: of the field.
+        default: of the field; ``dataclasses.MISSING`` if a value is required.
         member: type of a value, of one of them where there are several.
         several: whether the value is a tuple.
         optional: whether it can be None.
@@ -69,12 +90,22 @@ class Option:
     choices: tuple[str, ...]
     facts: typing.Mapping[str, Any]
 
+    @property
+    def flag(self) -> str:
+        """Spelling of its flag, without dashes."""
+        return self.facts["flag"] or self.name.rstrip("_").replace("_", "-")
+
     def parse(self, text: str) -> Any:
         """Return the value that a text stands for; commas separate the values of a tuple, where the field says so.
 
         Raises:
             ConfigError: the text is not of the field's type.
         """
+        if self.facts["parse"] is not None:
+            try:
+                return self.facts["parse"](text)
+            except ValueError as error:
+                raise ConfigError(f"{text!r}: expected {error}.") from error
         if not self.several:
             return self._parse_one(text)
         if not text:
@@ -101,13 +132,14 @@ class Option:
         return float(value) if self.member is float and value is not None else value
 
     def bound_problem(self, value: Any) -> str:
-        """Describe the bound that a number violates; empty if there is none."""
+        """Describe the bound that a number, or one of several, violates; empty if there is none."""
         for name, wrong, expected in (
-            ("above", lambda bound: not value > bound, "more than {}"),
-            ("least", lambda bound: value < bound, "{} or more"),
-            ("most", lambda bound: value > bound, "{} at most"),
+            ("above", lambda number, bound: not number > bound, "more than {}"),
+            ("least", lambda number, bound: number < bound, "{} or more"),
+            ("most", lambda number, bound: number > bound, "{} at most"),
         ):
-            if name in self.facts and wrong(self.facts[name]):
+            numbers = value if isinstance(value, tuple) else () if value is None else (value,)
+            if name in self.facts and any(wrong(number, self.facts[name]) for number in numbers):
                 return f"is {value}; expected {expected.format(self.facts[name])}."
         return ""
 
@@ -143,9 +175,10 @@ class Option:
 
 @functools.cache
 def options_of(config: type) -> dict[str, Option]:
-    """Return the options of a config dataclass by their names."""
+    """Return the options of a config dataclass by their names; fields without :func:`setting` are none."""
     hints = typing.get_type_hints(config)
-    return {field.name: _option(field, hints[field.name]) for field in dataclasses.fields(config)}
+    fields = [field for field in dataclasses.fields(config) if "help" in field.metadata]
+    return {field.name: _option(field, hints[field.name]) for field in fields}
 
 
 def bound_problems(config: Any) -> Iterator[tuple[str, str]]:
@@ -156,12 +189,12 @@ def bound_problems(config: Any) -> Iterator[tuple[str, str]]:
 
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> Option:
+    optional = typing.get_origin(hint) is UnionType and NoneType in typing.get_args(hint)
+    if optional:
+        hint = next(member for member in typing.get_args(hint) if member is not NoneType)
     several = typing.get_origin(hint) is tuple
     if several:
         hint = typing.get_args(hint)[0]
-    optional = typing.get_origin(hint) is UnionType
-    if optional:
-        hint = next(member for member in typing.get_args(hint) if member is not NoneType)
     choices = field.metadata["choices"]
     if typing.get_origin(hint) is Literal:
         choices, hint = typing.get_args(hint), str

@@ -12,8 +12,8 @@ from hgld.audit.class_faults import ClassFault, find_class_faults
 from hgld.audit.label_noise import LabelNoise, find_wrong_labels
 from hgld.audit.posterior import decoy_posterior
 from hgld.errors import InputError
-from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.options import Progress
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.hierarchy import Hierarchy
 

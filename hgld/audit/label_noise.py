@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from hgld.audit.class_model import ClassModel, ClassRegression, minimized, reduced
-from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.options import Progress
 
 NEIGHBORS = 20
 _MOST_EVIDENCE = 120_000_000  # numbers, 4 bytes each; all classes are candidates as far as they go

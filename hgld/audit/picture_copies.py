@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from hgld.errors import InputError
-from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.options import Progress
 
 _SIDE = 32
 _COARSE = 12  # side at which candidates are found

@@ -13,7 +13,7 @@ from hgld.cli.output import echo, print_json, progress_bars, say_next
 
 if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset
-    from hgld.evaluation.evaluate import Progress
+    from hgld.evaluation.options import Progress
     from hgld.training.inference.embedder import Embedder
     from hgld.training.models.networks import Network
 

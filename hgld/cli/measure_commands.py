@@ -37,7 +37,7 @@ from hgld.errors import HgldError, StorageError
 from hgld.files import write_atomic
 
 if TYPE_CHECKING:
-    from hgld.evaluation.evaluate import EvaluationOptions
+    from hgld.evaluation.options import EvaluationOptions
     from hgld.evaluation.report import Comparison, RetrievalReport
     from hgld.published import PublishedValue
     from hgld.report_page.leaderboard import Leaderboard
@@ -175,7 +175,7 @@ def evaluate_command() -> click.Command:
             _refuse(alone, "goes with one model; several make a leaderboard")
             return _lead(sources, measure, chosen, out, as_json)
         save, earlier = _saver(out), _load_reports(against)
-        from hgld.evaluation.evaluate import EvaluationOptions
+        from hgld.evaluation.options import EvaluationOptions
 
         with progress_bars() as progress:
             report = measure(*sources, options=EvaluationOptions(**chosen, progress=progress))
@@ -437,7 +437,7 @@ def _lead(
     """
     from hgld.cli import EXIT_BAD_INPUT
     from hgld.distributed import is_main_process
-    from hgld.evaluation.evaluate import EvaluationOptions
+    from hgld.evaluation.options import EvaluationOptions
     from hgld.report_page.leaderboard import Entry, leaderboard
     from hgld.training.inference.embedder import Spent
 

@@ -22,7 +22,8 @@ from hgld.evaluation.scores import (
 from hgld.labels import class_numbers
 
 if TYPE_CHECKING:
-    from hgld.evaluation.evaluate import EvaluationOptions, Progress, Side
+    from hgld.evaluation.evaluate import Side
+    from hgld.evaluation.options import EvaluationOptions, Progress
 
 CODES = ("int8", "binary")
 _MOST_CODE = 127

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from hgld.evaluation.judgements import (
 )
 from hgld.evaluation.metric import GainFunction, Metric, resolve
 from hgld.evaluation.metric_kinds import kind_of
+from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions, Progress
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import (
     Rows,
@@ -183,84 +184,8 @@ def _check_classes(metrics: Sequence[Metric], *, given: bool) -> None:
 # -- metrics of embeddings --------------------------------------------------------------------------------------------
 
 LANDMARK_LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
-DEFAULT_METRICS = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
-
-Progress = Callable[[str, int, int | None], None]
-Share = Callable[[Callable[[range], RetrievalReport], int], RetrievalReport]
 _MOST_NAMED = 3
 _HASHED_ROWS = 1024
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
-    """The options that every evaluation takes, beside its embeddings and their relevance.
-
-    Attributes:
-        metrics: names of metrics; a binary one without a level stands for every level.
-        alpha: exponent of ``population`` and ``total`` relevance.
-        count_query: in leave-one-out with ``population`` relevance, count the query among the items of its own finest
-            class, as published H-AP values do. It is never ranked. Leave-one-out is also a gallery in which
-            ``self_index`` finds every query; without effect on other galleries.
-        relevance: the kind of gain of H-AP, H-R@k and H-P@k, see :func:`hgld.graded_relevance`.
-        weights: L weights of ``weighted_ap`` relevance and of wAP, coarsest level first; equal if None.
-        normalize: scores are cosine similarities; False takes plain dot products.
-        chunk_size: queries at a time; None chooses from the free memory.
-        device: where to rank; None takes the embeddings' own device.
-        backend: ``native`` (compiled, the CPU alone) or ``torch``; None takes ``native`` on the CPU.
-        query_expansion: alpha and k of :func:`hgld.evaluation.postprocess.expand_queries`, which expands the queries
-            before they are ranked; papers take (2, 10). None: it does not.
-        prefixes: sizes of prefixes of the embeddings, ascending, that are measured too, in one more pass
-            (:func:`hgld.evaluation.compressed.prefix_values`); of files and splits.
-        codes: codes that are measured too, ``int8`` and ``binary`` (:func:`hgld.evaluation.compressed.code_values`).
-        part: consecutive queries to rank, where several processes share the work: the report's ``per_query`` and means
-            are theirs alone, its settings those of the whole. None: all.
-        share: called with a function that ranks consecutive queries, and their number, to have several processes rank
-            a share each; returns the report of all. None: this process ranks them.
-        progress: called with a task, the number of queries done and their total.
-    """
-
-    metrics: Iterable[str | Metric] = DEFAULT_METRICS
-    alpha: float = 1.0
-    count_query: bool = True
-    relevance: RelevanceKind = "population"
-    weights: Sequence[float] | None = None
-    normalize: bool = True
-    chunk_size: int | None = None
-    device: torch.device | str | None = None
-    backend: str | None = None
-    query_expansion: tuple[float, int] | None = None
-    prefixes: tuple[int, ...] = ()
-    codes: tuple[str, ...] = ()
-    part: range | None = None
-    share: Share | None = None
-    progress: Progress | None = None
-
-    def __post_init__(self) -> None:
-        if self.query_expansion is not None and not self.normalize:
-            raise ConfigError(
-                "query expansion makes unit vectors; leave it out, or let embeddings be normalised (--normalize)."
-            )
-
-    def expanded(
-        self, query: Tensor | np.ndarray, gallery: Tensor | np.ndarray, self_index: np.ndarray | None = None
-    ) -> Tensor | np.ndarray:
-        """Return the (Q, D) queries, expanded by the (G, D) gallery if that is asked for."""
-        if self.query_expansion is None:
-            return query
-        from hgld.evaluation.postprocess import expand_queries  # which imports this module
-
-        alpha, k = self.query_expansion
-        place = {"device": self.device, "progress": self.progress}
-        return expand_queries(query, gallery, k=k, alpha=alpha, self_index=self_index, **place)
-
-    def gain(self, *, leave_one_out: bool) -> GainFunction:
-        """Return the gain of the hierarchical metrics; in leave-one-out ``count_query`` counts.
-
-        Raises:
-            ConfigError: an unknown kind of relevance, or numbers that it cannot take.
-        """
-        weights = None if self.weights is None else tuple(self.weights)
-        return GainFunction(self.relevance, self.alpha, weights, self.count_query and leave_one_out)
 
 
 def evaluate(
@@ -299,7 +224,7 @@ def evaluate(
         levels: names of the L levels, finest first; None takes a table's columns or a dataset's levels, of labels
             without names the landmark levels for three columns and ``level_0`` (finest), ``level_1``, ... for any other
             number.
-        metrics: see :class:`hgld.evaluation.evaluate.EvaluationOptions`, like all that follow but ``self_index``.
+        metrics: see :class:`hgld.evaluation.options.EvaluationOptions`, like all that follow but ``self_index``.
         alpha: exponent of ``population`` and ``total`` relevance.
         count_query: whether the query counts in its own class, in leave-one-out with ``population`` relevance.
         relevance: the kind of gain of H-AP, H-R@k and H-P@k, see :func:`hgld.graded_relevance`.

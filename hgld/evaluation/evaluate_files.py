@@ -19,8 +19,9 @@ from hgld.evaluation.embedding_files import (
     read_keys,
     read_labels,
 )
-from hgld.evaluation.evaluate import EvaluationOptions, evaluate_known_levels
+from hgld.evaluation.evaluate import evaluate_known_levels
 from hgld.evaluation.metric import split_top_k
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
 from hgld.evaluation.protocol_kinds import protocol_of
 from hgld.evaluation.protocols.benchmark import (

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import Progress, checked_self_index
+from hgld.evaluation.evaluate import checked_self_index
 from hgld.evaluation.heads import ranking_heads, worth_heads
+from hgld.evaluation.options import Progress
 from hgld.evaluation.scores import Rows, block_rows, choose_device, exact_products, open_embeddings, score_blocks
 
 

@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
-from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.options import Progress
 from hgld.evaluation.scores import choose_device, prepare_embeddings
 from hgld.files import write_atomic
 

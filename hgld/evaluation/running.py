@@ -11,8 +11,9 @@ from torch import Tensor
 
 from hgld.distributed import Processes, current_processes, from_all
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import DEFAULT_METRICS, evaluate
+from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.metric import Metric
+from hgld.evaluation.options import DEFAULT_METRICS
 from hgld.evaluation.report import RetrievalReport
 from hgld.labels import Labels, class_columns, label_codes
 

@@ -19,7 +19,8 @@ from scipy.special import expit, logit
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError, excerpt, quoted
-from hgld.evaluation.evaluate import Progress, check_tree, checked_self_index, label_table, level_names
+from hgld.evaluation.evaluate import check_tree, checked_self_index, label_table, level_names
+from hgld.evaluation.options import Progress
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
 from hgld.files import write_atomic
 from hgld.labels import Labels, class_numbers

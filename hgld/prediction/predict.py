@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import Progress, check_tree, checked_self_index, label_table, level_names
+from hgld.evaluation.evaluate import check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.options import Progress
 from hgld.labels import Labels, class_names, class_numbers
 from hgld.prediction.calibration import NEIGHBORS, TEMPERATURE, Calibration
 from hgld.prediction.votes import complete_labels, count_votes

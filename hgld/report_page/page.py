@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from hgld import __version__
 from hgld.errors import ConfigError, StorageError
-from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.metric import is_per_cent
+from hgld.evaluation.options import Progress
 from hgld.evaluation.protocol_kinds import meaning_of, value_parts
 from hgld.evaluation.report import RetrievalReport
 from hgld.files import write_atomic

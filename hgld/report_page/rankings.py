@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.judgements import LabelRelevance
+from hgld.evaluation.options import Progress
 from hgld.evaluation.scores import block_rows, exact_products, prepare_embeddings, score_blocks
 from hgld.evaluation.statistics import first_items
 from hgld.metrics import GainFunction

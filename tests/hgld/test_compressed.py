@@ -21,8 +21,9 @@ from hgld.evaluation.compressed import (
     prefix_neighbors,
     prefix_values,
 )
-from hgld.evaluation.evaluate import EvaluationOptions, evaluate, evaluate_known_levels
+from hgld.evaluation.evaluate import evaluate, evaluate_known_levels
 from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.report import RetrievalReport
 from tests import reference
 

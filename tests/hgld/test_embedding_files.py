@@ -12,8 +12,9 @@ from safetensors.torch import save_file
 import hgld.evaluation.embedding_files
 from hgld.errors import ConfigError, HgldError, InputError, TableError
 from hgld.evaluation.embedding_files import read_embeddings, read_labels
-from hgld.evaluation.evaluate import EvaluationOptions, embeddings_fingerprint, evaluate
+from hgld.evaluation.evaluate import embeddings_fingerprint, evaluate
 from hgld.evaluation.evaluate_files import evaluate_files
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening, expand_queries
 from hgld.evaluation.scores import Rows
 from hgld.labels import label_codes

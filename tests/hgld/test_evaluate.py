@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from hgld import shared_levels
 from hgld.errors import ConfigError, HierarchyError, InputError
-from hgld.evaluation.evaluate import DEFAULT_METRICS, EvaluationOptions, evaluate, evaluate_judged
+from hgld.evaluation.evaluate import evaluate, evaluate_judged
 from hgld.evaluation.judgements import GradeTable, ListRelevance
 from hgld.evaluation.metric import resolve
+from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
 from hgld.evaluation.scores import block_rows, prepare_embeddings, score_blocks
 from hgld.metrics import GainFunction, ranking_metrics
 from tests import reference

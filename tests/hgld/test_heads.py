@@ -6,8 +6,9 @@ import torch
 
 from hgld.evaluation import evaluate as evaluation
 from hgld.evaluation import scores
-from hgld.evaluation.evaluate import EvaluationOptions, evaluate, evaluate_judged, ranking_metrics
+from hgld.evaluation.evaluate import evaluate, evaluate_judged, ranking_metrics
 from hgld.evaluation.judgements import ListRelevance
+from hgld.evaluation.options import EvaluationOptions
 
 METRICS = ("R@1", "R@10", "mAP@20", "NDCG@10", "H-P@10", "kNN-hP@5", "mAP@R/landmark", "severity", "HD@3", "P@7")
 

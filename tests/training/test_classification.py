@@ -17,7 +17,7 @@ from hgld.data.batch import normalize
 from hgld.data.loader import Loader
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError, SchemaError
-from hgld.evaluation.evaluate import EvaluationOptions
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
 from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig

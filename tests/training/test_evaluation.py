@@ -14,7 +14,7 @@ from hgld import evaluate, open_dataset
 from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError
-from hgld.evaluation.evaluate import EvaluationOptions
+from hgld.evaluation.options import EvaluationOptions
 from hgld.report_page.runs import read_runs
 from hgld.training.config import BatchConfig, LossConfig, OptimizerConfig, save_config
 from hgld.training.evaluation import (

@@ -12,7 +12,7 @@ from hgld.data.batch import normalize
 from hgld.data.loader import Loader
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import EvaluationOptions
+from hgld.evaluation.options import EvaluationOptions
 from hgld.samplers import EpochSampler
 from hgld.training.checkpoint import find_checkpoint
 from hgld.training.config import ModelConfig

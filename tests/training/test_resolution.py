@@ -13,7 +13,7 @@ from hgld import open_dataset
 from hgld.cli import main
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import EvaluationOptions
+from hgld.evaluation.options import EvaluationOptions
 from hgld.training.checkpoint import Checkpoint, write_checkpoint
 from hgld.training.config import CONFIG, save_config
 from hgld.training.evaluation import RetrievalTask, evaluate_trained

@@ -15,7 +15,7 @@ from subprocess import DEVNULL, PIPE
 import pytest
 import torch
 
-from hgld.evaluation.evaluate import EvaluationOptions
+from hgld.evaluation.options import EvaluationOptions
 from hgld.files import file_lock
 from hgld.training.checkpoint import find_checkpoint, read_checkpoint
 from hgld.training.config import save_config

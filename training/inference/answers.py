@@ -10,7 +10,7 @@ import numpy as np
 
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.options import Progress
 from hgld.evaluation.protocols.benchmark import filled_splits, open_searched
 from hgld.prediction.calibration import CALIBRATION, NEIGHBORS, UNKNOWN, Calibration, Cases, calibrate
 from hgld.prediction.predict import BOUND

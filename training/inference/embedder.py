@@ -19,7 +19,7 @@ from hgld.data.images import EncodedImage, read_header
 from hgld.data.views import Geometry, TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, quoted
-from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.options import Progress
 from hgld.hub import fetched, is_address
 
 from ..batches import evaluation_view

@@ -25,7 +25,7 @@ from hgld.data.views import TestView
 from hgld.distributed import Processes, any_process, from_all, gather, is_sharded
 from hgld.errors import ConfigError, HgldError, InputError, StorageError
 from hgld.evaluation.embedding_files import KEY
-from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.options import Progress
 from hgld.evaluation.postprocess import pool_scales
 from hgld.files import aside_of, file_lock, lock_of, put_in_place
 from hgld.samplers import BatchSampler

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hgld.data.dataset import ShardDataset
 from hgld.distributed import from_main
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.options import Progress
 from hgld.files import write_atomic
 
 from .embedder import Embedder

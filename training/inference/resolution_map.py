@@ -20,7 +20,7 @@ from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.loader import Loader
 from hgld.data.views import TestView
 from hgld.errors import InputError, StorageError
-from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.options import Progress
 from hgld.files import write_atomic
 from hgld.report_page.figures import Figures
 

@@ -20,8 +20,8 @@ from hgld.distributed import any_process
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.compressed import prefix_neighbors
 from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
-from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.options import Progress
 from hgld.files import write_atomic
 from hgld.html_page import data_uri
 from hgld.prediction.predict import answers_of, known_within

@@ -12,7 +12,8 @@ from torch import Tensor
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.format import JUDGEMENTS, LISTS, MANIFEST
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import EvaluationOptions, refuse_undefined
+from hgld.evaluation.evaluate import refuse_undefined
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
 from hgld.evaluation.protocol_kinds import Protocol, at_finest, protocol_names, protocol_of
 from hgld.evaluation.report import RetrievalReport

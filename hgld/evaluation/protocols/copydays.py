@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hgld.errors import InputError, quoted
-from hgld.evaluation.evaluate import EvaluationOptions, Progress
 from hgld.evaluation.judgements import LabelRelevance, ListRelevance
+from hgld.evaluation.options import EvaluationOptions, Progress
 from hgld.evaluation.protocols.benchmark import Benchmark
 from hgld.evaluation.protocols.distractors import stack_gallery, with_distractors
 from hgld.evaluation.protocols.trapezoid import evaluate_trapezoid, image_numbers

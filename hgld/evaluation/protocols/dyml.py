@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import InputError
-from hgld.evaluation.evaluate import EvaluationOptions, evaluate_labelled
+from hgld.evaluation.evaluate import evaluate_labelled
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit
 from hgld.evaluation.protocols.labelled import rank_by_labels
 from hgld.evaluation.protocols.levels import average_over_levels

@@ -11,7 +11,7 @@ import polars as pl
 import torch
 
 from hgld.errors import InputError, quoted
-from hgld.evaluation.evaluate import EvaluationOptions
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit
 from hgld.evaluation.protocols.labelled import rank_by_labels
 from hgld.evaluation.report import RetrievalReport

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, StorageError, TableError, excerpt, quoted
-from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_judged
+from hgld.evaluation.evaluate import evaluate_judged
 from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.options import EvaluationOptions, Progress
 from hgld.evaluation.protocols.benchmark import DISTRACTORS, Benchmark
 from hgld.evaluation.protocols.distractors import stack_gallery
 from hgld.evaluation.protocols.labelled import rank_by_labels

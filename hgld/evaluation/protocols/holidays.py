@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from hgld.errors import InputError
-from hgld.evaluation.evaluate import EvaluationOptions, Progress
 from hgld.evaluation.judgements import ListRelevance
+from hgld.evaluation.options import EvaluationOptions, Progress
 from hgld.evaluation.protocols.benchmark import Benchmark
 from hgld.evaluation.protocols.distractors import stack_gallery
 from hgld.evaluation.protocols.trapezoid import evaluate_trapezoid, image_numbers

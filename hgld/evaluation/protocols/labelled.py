@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hgld.evaluation.evaluate import EvaluationOptions, evaluate_known_levels
+from hgld.evaluation.evaluate import evaluate_known_levels
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit
 from hgld.evaluation.protocols.distractors import with_distractors
 from hgld.evaluation.report import RetrievalReport

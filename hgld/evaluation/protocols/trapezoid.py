@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError, TableError, excerpt, quoted
-from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.judgements import RelevanceBlock, RelevanceSource
+from hgld.evaluation.options import Progress
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
 

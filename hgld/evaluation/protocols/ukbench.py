@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from hgld.errors import InputError
-from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_labelled
+from hgld.evaluation.evaluate import evaluate_labelled
+from hgld.evaluation.options import EvaluationOptions, Progress
 from hgld.evaluation.protocols.benchmark import Benchmark
 from hgld.evaluation.protocols.trapezoid import image_numbers
 from hgld.evaluation.report import RetrievalReport

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError, TableError
-from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_labelled
+from hgld.evaluation.evaluate import evaluate_labelled
+from hgld.evaluation.options import EvaluationOptions, Progress
 from hgld.evaluation.protocols.benchmark import Benchmark
 from hgld.evaluation.protocols.levels import join_reports
 from hgld.evaluation.protocols.trapezoid import read_list_lines
