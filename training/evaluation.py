@@ -17,9 +17,9 @@ from hgld.data.tables import POLARS_FAULTS
 from hgld.distributed import Processes, from_all, from_main
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.evaluate import evaluate_known_levels, refuse_undefined, refuse_without_positives
-from hgld.evaluation.options import EvaluationOptions, Progress, Share
 from hgld.evaluation.evaluate_files import evaluate_files, process_benchmark
 from hgld.evaluation.metric import Metric, resolve, split_top_k
+from hgld.evaluation.options import EvaluationOptions, Progress, Share
 from hgld.evaluation.protocol_kinds import at_finest, protocol_of
 from hgld.evaluation.protocols.benchmark import (
     Benchmark,
