@@ -8,6 +8,7 @@ processes or threads that write one file or folder at a time, one waits for the 
 import errno
 import fcntl
 import itertools
+import json
 import os
 import shutil
 import stat
@@ -15,9 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import FileIO
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, BinaryIO, TypeVar
 
-from hgld.errors import StorageError
+from hgld.errors import InputError, StorageError, excerpt
 
 PART = ".part"
 _CALLS = itertools.count()
@@ -31,6 +32,77 @@ def fault_point(change: str) -> None:
     Args:
         change: what comes next, for instance ``replace report.json``.
     """
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+_MOST_JSON_BYTES = 1 << 28
+_MOST_JSON_VALUES = 1 << 22  # each takes some 100 bytes of memory, also where the file spends 2 on it
+
+
+def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
+    """Open a file for reading; never a pipe, which would wait for its writer, or a device.
+
+    Raises:
+        OSError: it cannot be opened, is no regular file, or a link that is not followed.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return open(descriptor, "rb")
+
+
+def parse_json(
+    data: bytes | str, where: str, *, max_bytes: int = _MOST_JSON_BYTES, max_values: int = _MOST_JSON_VALUES
+) -> Any:
+    """Parse JSON from outside; text that would take too much memory is refused before it is parsed.
+
+    Args:
+        data: the text.
+        where: name of the source in messages.
+        max_bytes: most bytes that the text may have.
+        max_values: most values, keys and brackets that it may hold.
+
+    Raises:
+        InputError: not JSON, too large, or nested too deep.
+    """
+    if len(data) > max_bytes:
+        raise InputError(f"{where}: more than {max_bytes:,} bytes; expected a smaller JSON file.")
+    marks = (b"[", b"{", b",", b":") if isinstance(data, bytes) else ("[", "{", ",", ":")
+    if len(data) > max_values and (values := sum(data.count(mark) for mark in marks)) > max_values:  # type: ignore[arg-type]
+        raise InputError(f"{where}: JSON of {values:,} values and brackets; expected at most {max_values:,}.")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not valid JSON ({excerpt(error)}).") from error
+
+
+def read_json(
+    path: Path, *, max_bytes: int = _MOST_JSON_BYTES, max_values: int = _MOST_JSON_VALUES, fix: str = ""
+) -> Any:
+    """Read a JSON file within the bounds of :func:`parse_json`.
+
+    Args:
+        path: the file.
+        max_bytes: most bytes that it may have.
+        max_values: most values, keys and brackets that it may hold.
+        fix: last sentence of messages: what to do about a file that cannot be used.
+
+    Raises:
+        InputError: it cannot be read, or is refused by :func:`parse_json`.
+    """
+    try:
+        with open_regular(path) as file:
+            data = file.read(max_bytes + 1)
+        return parse_json(data, str(path), max_bytes=max_bytes, max_values=max_values)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}). {fix}".rstrip()) from error
+    except InputError as error:
+        raise InputError(f"{error} {fix}".rstrip()) from error
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def sync(path: Path) -> None:

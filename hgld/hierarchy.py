@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from hgld.data.tables import POLARS_FAULTS, wrong_columns
-from hgld.errors import HierarchyError, SchemaError, excerpt, quoted, some
+from hgld.errors import HierarchyError, SchemaError, quoted, some
+from hgld.files import read_json
+from hgld.tables import parquet_metadata, read_parquet
 
 SCHEMA_VERSION = 1
 _MOST_NAMED = 5
@@ -384,18 +385,14 @@ class Hierarchy:
         """Read a file of :meth:`to_parquet`.
 
         Raises:
-            SchemaError: the file is of another schema version, or not a hierarchy.
+            SchemaError: the file is of another schema version.
+            TableError: it is not readable parquet, or has other columns.
             HierarchyError: its rows are not a tree.
         """
         file = Path(path)
-        try:
-            metadata = pl.read_parquet_metadata(file)
-            frame = pl.read_parquet(file)
-        except POLARS_FAULTS as error:
-            raise SchemaError(f"{file}: not a readable parquet file ({excerpt(error)}).") from error
+        metadata = parquet_metadata(file)
         _read_schema_version(file, metadata.get("hgld.schema_version"))
-        if wrong := wrong_columns(frame, _COLUMNS):
-            raise SchemaError(f"{file}: {wrong}")
+        frame = read_parquet(file, schema=_COLUMNS)
         try:
             levels = json.loads(metadata["hgld.levels"])
         except (KeyError, ValueError, RecursionError):
@@ -442,14 +439,11 @@ class Hierarchy:
         """Read a file of :meth:`to_json`.
 
         Raises:
-            SchemaError: the file is not JSON of that form, or of another schema version.
+            InputError: the file is not JSON of that form, or of another schema version.
             HierarchyError: its content is not a tree.
         """
         file = Path(path)
-        try:
-            data = json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise SchemaError(f"{file}: not valid JSON ({error}).") from error
+        data = read_json(file)
         if not isinstance(data, dict):
             raise SchemaError(f"{file}: expected a JSON object with levels, names and parents.")
         _read_schema_version(file, data.get("schema_version"))

@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 from torch import Tensor
 
-from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, TableError, excerpt, quoted
+from hgld.tables import POLARS_FAULTS
 
 _UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
 _DIGITS = r"^[+-]?[0-9]+$"

@@ -29,7 +29,7 @@ from hgld import __version__
 from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after, without_secrets
 from hgld.data.http_files import CHECK_CERTIFICATE, HttpLimits, RemoteFault, unsafe, watched
 from hgld.errors import ConfigError, HgldError, ServiceError, StorageError, quoted
-from hgld.files import existing_parent, file_lock, put_in_place
+from hgld.files import existing_parent, file_lock, put_in_place, read_json
 
 from .shards.sources.gldv2 import (
     BASE_URL,
@@ -117,7 +117,7 @@ class PartialFile:
     def _read_validator(self) -> str:
         """Return the validator of an earlier run's bytes; empty where it cannot be read or is of another address."""
         try:
-            facts = json.loads(self._facts.read_text(encoding="utf-8"))
+            facts = read_json(self._facts)
         except (OSError, ValueError):
             return ""
         known = isinstance(facts, dict) and facts.get("url") == self._url

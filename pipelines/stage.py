@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, SchemaError, StorageError, quoted
-from hgld.files import sync, write_atomic, write_folder
+from hgld.files import read_json, sync, write_atomic, write_folder
+from hgld.tables import POLARS_FAULTS, parquet_metadata
 
 
 class Progress(Protocol):
@@ -65,7 +65,7 @@ def read_facts(path: Path, key: str) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        metadata = pl.read_parquet_metadata(path)
+        metadata = parquet_metadata(path)
         facts = json.loads(metadata.get(_FACTS, "null"))
     except (*POLARS_FAULTS, ValueError):
         return None  # cut short by a power failure: the unit is simply done again
@@ -267,7 +267,7 @@ def _read_done(directory: Path, key: str) -> dict[str, Any] | None:
     if not marker.is_file():
         return None
     try:
-        record = json.loads(marker.read_text(encoding="utf-8"))
+        record = read_json(marker)
     except ValueError:
         return None  # a marker cut short by a power failure: the stage is simply done again
     if not isinstance(record, dict):

@@ -88,7 +88,14 @@ def test_faults_of_polars_are_named_in_one_place():
     naming = {
         path.relative_to(ROOT).as_posix() for path in SOURCES if "PolarsError" in path.read_text(encoding="utf-8")
     }
-    assert naming == {"hgld/data/tables.py"}
+    assert naming == {"hgld/tables.py"}
+
+
+def test_only_the_guarded_readers_read_tables_of_polars():
+    """They take paths literally, and look at a footer before they decode."""
+    reading = re.compile(r"\bpl\.(read|scan)_\w+\(")
+    names = {path.relative_to(ROOT).as_posix() for path in SOURCES if reading.search(path.read_text(encoding="utf-8"))}
+    assert names <= {"hgld/tables.py"}
 
 
 def test_only_these_touch_the_network():

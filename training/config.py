@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hgld.errors import ConfigError, InputError, SchemaError, quoted
-from hgld.files import write_atomic
+from hgld.files import read_json, write_atomic
 from hgld.losses.registry import loss_names
 from hgld.settings import options_of, setting
 
@@ -29,14 +29,7 @@ def read_json_object(path: Path, *, most: int = MOST_BYTES) -> dict[str, Any]:
     Raises:
         InputError: it cannot be read, is too large, or holds something else.
     """
-    try:
-        if path.stat().st_size > most:
-            raise InputError(f"{path} has {path.stat().st_size} bytes; expected at most {most}.")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
-        raise InputError(f"{path}: not JSON ({error}).") from error
+    data = read_json(path, max_bytes=most)
     if not isinstance(data, dict):
         raise InputError(f"{path}: holds {type(data).__name__}; expected a JSON object.")
     return data

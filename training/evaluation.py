@@ -13,7 +13,6 @@ import numpy as np
 from torch.nn.functional import normalize as unit_rows
 
 from hgld.data.dataset import ShardDataset, open_dataset
-from hgld.data.tables import POLARS_FAULTS
 from hgld.distributed import Processes, from_all, from_main
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.evaluate import evaluate_known_levels, refuse_undefined, refuse_without_positives
@@ -32,6 +31,7 @@ from hgld.evaluation.protocols.benchmark import (
 )
 from hgld.evaluation.protocols.levels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
+from hgld.tables import POLARS_FAULTS
 
 from .batches import evaluation_view
 from .config import TrainConfig, is_validation

@@ -3,7 +3,6 @@
 import csv
 import io
 import itertools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError, quoted
-from hgld.files import write_atomic
+from hgld.files import read_json, write_atomic
 
 from .config import CONFIG, TrainConfig, flat, parse_field, read_config, with_fields
 from .config_checks import check_config
@@ -253,7 +252,7 @@ def _finished(folder: Path, run: SweepRun, facts_of: Callable[[TrainConfig], Map
 def _read_summary(folder: Path) -> dict[str, Any]:
     path = folder / SUMMARY
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = read_json(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: not a run's summary ({error}). Remove {folder} to run it anew.") from error
     if not isinstance(summary, dict):

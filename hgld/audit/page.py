@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hgld.audit.audit import Audit
-from hgld.data.tables import write_table
 from hgld.errors import StorageError
 from hgld.files import write_atomic
 from hgld.html_page import own_text, page_templates, script_hash
 from hgld.report_page.gallery import Thumbnails
-from hgld.table_text import csv_text
+from hgld.tables import csv_text, write_table
 
 if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset

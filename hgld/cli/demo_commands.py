@@ -17,7 +17,7 @@ from hgld import __version__
 from hgld.cli.options import FOLDER, json_option
 from hgld.cli.output import echo, print_json, progress_bars
 from hgld.errors import ConfigError, StorageError
-from hgld.files import file_lock, write_atomic
+from hgld.files import file_lock, read_json, write_atomic
 
 if TYPE_CHECKING:
     from hgld.pipelines.stage import Progress
@@ -210,7 +210,7 @@ def _locked(out: Path, settings: Mapping[str, Any]) -> Iterator[None]:
 def _finished(out: Path) -> DemoResult | None:
     """Return the result of an earlier call, if all that it made is still there."""
     try:
-        result = DemoResult(**json.loads((out / RESULT).read_text(encoding="utf-8")))
+        result = DemoResult(**read_json(out / RESULT))
         places = result.places(out).values()
     except (OSError, ValueError, TypeError, AttributeError):  # not there, or not what was written
         return None

@@ -1,6 +1,5 @@
 """The verbs that use a trained model: embed, export; and the options by which a model is opened."""
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,6 +9,7 @@ import click
 
 from hgld.cli.options import EXISTING_FILE, NewFile, Numbers, json_option, reading_options
 from hgld.cli.output import echo, print_json, progress_bars, say_next
+from hgld.files import read_json
 
 if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset
@@ -463,7 +463,7 @@ def export_command() -> click.Command:
         from hgld.training.inference.export import export_model
 
         record = export_model(checkpoint, out, formats[out.suffix], which, whitening)
-        told = json.loads(record.read_text(encoding="utf-8"))
+        told = read_json(record)
         if as_json:
             facts = {name: told[name] for name in ("checkpoint", "selection")}
             print_json({"model": str(out), "description": str(record), "format": formats[out.suffix]} | facts)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict, TypeGuard
 
-from hgld.errors import InputError, SchemaError, excerpt, quoted
+from hgld.errors import InputError, SchemaError, quoted
+from hgld.files import parse_json
 
 SCHEMA_VERSION = 2  # of the manifest; 1 named no protocol, and is read too
 INDEX_VERSION = 3
@@ -128,10 +129,7 @@ def json_object(data: bytes | str, where: str) -> dict[str, Any]:
     Raises:
         InputError: not JSON, or another kind of value.
     """
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not valid JSON ({excerpt(error)}).") from error
+    found = parse_json(data, where)
     if not isinstance(found, dict):
         raise InputError(f"{where}: expected a JSON object, found {short(found)}.")
     return found

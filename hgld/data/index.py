@@ -4,7 +4,6 @@ The names of a dataset directory's files, the item's JSON and the manifest (:mod
 that writers and readers find all of a directory's format here.
 """
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,8 +44,8 @@ from hgld.data.format import (
     shard_name,
     short,
 )
-from hgld.data.tables import POLARS_FAULTS, wrong_columns
 from hgld.errors import InputError, SchemaError, excerpt, quoted
+from hgld.tables import parquet_metadata, parquet_schema, read_parquet
 
 __all__ = [
     "BOX",
@@ -103,8 +102,6 @@ _AFTER_LEVELS = {
 }
 _MAY_BE_NULL = {"duplicate_of", *BOX}
 _LEAST = {"offset": 0, "size": 0, "width": 1, "height": 1, "class_run": 0}
-_MOST_TABLE_BYTES = 16 << 30
-_MOST_ROWS = 1 << 30
 
 
 def index_schema(levels: Sequence[str], boxes: bool = False) -> pl.Schema:
@@ -156,18 +153,17 @@ def read_index(
             names, keys that repeat, negative offsets), each named with its first row.
     """
     name = where or (INDEX if isinstance(source, bytes) else str(source))
-    frame, metadata = _read_parquet(source, name, leave_out)
+    metadata = parquet_metadata(source, where=name)
     version = metadata.get("hgld.schema_version")
     if version != str(INDEX_VERSION):
         raise SchemaError(
-            f"{name}: index schema version is {short(version)}; this hgld reads version {INDEX_VERSION}. Rebuild the "
-            "file from the tars with hgld index."
+            f"{name}: index schema version is {short(version)}; this hgld reads version {INDEX_VERSION}. Make it anew: "
+            "hgld index DIR --force"
         )
     levels = _levels_of(metadata, name)
-    full = index_schema(levels, boxes=BOX[0] in frame.columns)
-    schema = pl.Schema({column: dtype for column, dtype in full.items() if column not in leave_out})
-    _check_columns(frame, schema, name)
-    frame = frame.select(schema.names())
+    has_boxes = BOX[0] in parquet_schema(source, where=name)
+    schema = {column: dtype for column, dtype in index_schema(levels, has_boxes).items() if column not in leave_out}
+    frame = read_parquet(source, schema=schema, where=name)
     _check_rows(frame, levels, name)
     return frame, levels
 
@@ -189,33 +185,7 @@ def read_table(name: str, source: Path | bytes, where: str | None = None) -> pl.
         InputError: not a readable parquet file, or of other columns or types.
     """
     label = where or (name if isinstance(source, bytes) else str(source))
-    frame, _ = _read_parquet(source, label)
-    _check_columns(frame, TABLES[name], label)
-    return frame
-
-
-def _read_parquet(
-    source: Path | bytes, where: str, leave_out: Sequence[str] = ()
-) -> tuple[pl.DataFrame, dict[str, str]]:
-    try:
-        size = len(source) if isinstance(source, bytes) else source.stat().st_size
-        if size > _MOST_TABLE_BYTES:
-            raise InputError(f"{where}: {size} bytes; expected a table of at most {_MOST_TABLE_BYTES}.")
-        again = (lambda: io.BytesIO(source)) if isinstance(source, bytes) else (lambda: source)
-        rows = pl.scan_parquet(again()).select(pl.len()).collect().item()
-        if rows > _MOST_ROWS:
-            raise InputError(f"{where}: {rows} rows; expected at most {_MOST_ROWS}.")
-        columns = [column for column in pl.read_parquet_schema(again()) if column not in leave_out]
-        return pl.read_parquet(again(), columns=columns), pl.read_parquet_metadata(again())
-    except OSError as error:
-        raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
-    except POLARS_FAULTS as error:
-        raise InputError(f"{where}: not a readable parquet file ({short(str(error))}).") from error
-
-
-def _check_columns(frame: pl.DataFrame, schema: pl.Schema, where: str) -> None:
-    if wrong := wrong_columns(frame, schema):
-        raise InputError(f"{where}: {wrong}")
+    return read_parquet(source, schema=TABLES[name], where=label)
 
 
 def _check_rows(frame: pl.DataFrame, levels: Sequence[str], where: str) -> None:

@@ -9,13 +9,12 @@ import polars as pl
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from hgld.data.tables import NUMPY_FAULTS, POLARS_FAULTS
 from hgld.errors import InputError, TableError, excerpt, quoted
 from hgld.labels import known_classes
+from hgld.tables import NUMPY_FAULTS, POLARS_FAULTS, parquet_schema, read_csv, read_parquet
 
 KEY, SPLIT = "key", "split"
 _MOST_VALUES = 1 << 36  # 256 GiB of float32
-_MOST_TABLE_BYTES = 16 << 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +83,13 @@ def _read_safetensors(file: Path) -> Embeddings:
 
 
 def _read_parquet(file: Path) -> Embeddings:
-    _check_size(file)
-    schema = pl.read_parquet_schema(file)
+    schema = parquet_schema(file)
     vectors = [name for name, dtype in schema.items() if isinstance(dtype, pl.List | pl.Array)]
     if len(vectors) != 1:
         raise InputError(
             f"{file}: columns {', '.join(schema)}; expected one column of lists of numbers, and {KEY!r} beside it."
         )
-    table = pl.read_parquet(file, columns=[*vectors, *([KEY] if KEY in schema else [])])
+    table = read_parquet(file, columns=[*vectors, *([KEY] if KEY in schema else [])])
     return Embeddings(_stacked(file, table[vectors[0]]), table[KEY] if KEY in table.columns else None)
 
 
@@ -114,16 +112,10 @@ def _stacked(file: Path, column: pl.Series) -> np.ndarray:
 
 
 def _read_table(file: Path) -> pl.DataFrame:
-    try:
-        _check_size(file)
-        if file.suffix.lower() == ".parquet":
-            return pl.read_parquet(file)
-        if file.suffix.lower() == ".csv":
-            return pl.read_csv(file, infer_schema=False)
-    except OSError as error:
-        raise TableError(f"{file}: cannot be read ({error.strerror or error}).") from error
-    except POLARS_FAULTS as error:
-        raise TableError(f"{file}: not a readable label table ({excerpt(error)}).") from error
+    if file.suffix.lower() == ".parquet":
+        return read_parquet(file)
+    if file.suffix.lower() == ".csv":
+        return read_csv(file)
     raise TableError(f"{file}: suffix {quoted(file.suffix)}; expected labels as .parquet or .csv.")
 
 
@@ -201,9 +193,3 @@ def check_same_items(embeddings: Embeddings, labels: pl.DataFrame, files: tuple[
             f"row {row}: {files[0]} has key {quoted(ours[row])}, {files[1]} {quoted(theirs[row])} "
             f"({len(differ)} rows differ); expected the same items in the same order."
         )
-
-
-def _check_size(file: Path) -> None:
-    size = file.stat().st_size
-    if size > _MOST_TABLE_BYTES:
-        raise TableError(f"{file}: {size} bytes; expected a table of at most {_MOST_TABLE_BYTES}.")

@@ -36,6 +36,7 @@ from hgld.evaluation.protocols.benchmark import (
 from hgld.evaluation.protocols.distractors import with_distractors
 from hgld.evaluation.report import RetrievalReport
 from hgld.labels import label_codes
+from hgld.tables import parquet_schema
 
 _DEFAULTS = EvaluationOptions()
 
@@ -190,7 +191,7 @@ def _roles(embeddings: Sequence[str | Path], labels: str | Path | None, levels: 
     given = {}
     for role, file in zip(("", "gallery_"), map(Path, embeddings), strict=False):
         beside = Path(labels) if labels is not None else file.with_suffix(".labels.parquet")
-        if beside.suffix != ".parquet" or not beside.is_file() or not {*levels} <= {*pl.read_parquet_schema(beside)}:
+        if beside.suffix != ".parquet" or not beside.is_file() or not {*levels} <= {*parquet_schema(beside)}:
             return {}
         given |= {f"{role}embeddings": file.name, f"{role}labels": beside.name}
     return given

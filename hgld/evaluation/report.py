@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hgld.data.tables import POLARS_FAULTS, write_table
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
-from hgld.files import write_atomic
+from hgld.files import read_json, write_atomic
+from hgld.tables import read_parquet, write_table
 from hgld.terminal import printable
 
 __all__ = [
@@ -267,17 +267,10 @@ class RetrievalReport:
         """Read a file of :meth:`save_json`; without the file beside it, ``per_query`` is empty.
 
         Raises:
-            SchemaError: the file cannot be read, is no report, or one of another schema version.
+            InputError: the file cannot be read, is no report, or one of another schema version.
         """
         file = Path(path)
-        try:
-            if file.stat().st_size > _MOST_JSON_BYTES:
-                raise SchemaError(f"{file}: {file.stat().st_size} bytes; a report has at most {_MOST_JSON_BYTES}.")
-            data = json.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise SchemaError(f"{file}: cannot be read ({error.strerror or error}).") from error
-        except (ValueError, RecursionError) as error:
-            raise SchemaError(f"{file}: not valid JSON ({excerpt(error)}).") from error
+        data = read_json(file, max_bytes=_MOST_JSON_BYTES)
         if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
             found = data.get("schema_version") if isinstance(data, dict) else type(data).__name__
             raise SchemaError(
@@ -304,12 +297,7 @@ def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
     schema = {"query": pl.Int64(), **{metric: pl.Float64() for metric in metrics}}
     if not file.exists():
         return pl.DataFrame(schema=schema)
-    try:
-        frame = pl.read_parquet(file)
-    except OSError as error:
-        raise SchemaError(f"{file}: cannot be read ({error.strerror or error}).") from error
-    except POLARS_FAULTS as error:
-        raise SchemaError(f"{file}: not a readable parquet file ({excerpt(error)}).") from error
+    frame = read_parquet(file)
     if dict(frame.schema) != schema:
         raise SchemaError(f"{file}: its columns are not those of the report beside it: query, {', '.join(metrics)}.")
     return frame

@@ -127,12 +127,13 @@ class Retrieval:
         if self._labels[side]:
             try:
                 mine, table = _joined(self._embeddings[side], self._labels[side])
-                table.write_ipc(written)
+                table.serialize(written)
             except InputError as error:
                 fault = str(error)
         if faults := [told for told in from_all(fault.encode(), processes) if told]:  # all leave, and none waits
             raise InputError(faults[0].decode())
-        tables = [pl.read_ipc(io.BytesIO(data)) for data in from_all(written.getvalue(), processes) if data]
+        parts = from_all(written.getvalue(), processes)
+        tables = [pl.DataFrame.deserialize(io.BytesIO(part)) for part in parts if part]
         found = from_all(mine.tobytes(), processes)
         if not tables:
             return None

@@ -22,7 +22,7 @@ from hgld.errors import ConfigError, InputError, SchemaError, StorageError, exce
 from hgld.evaluation.evaluate import check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.options import Progress
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
-from hgld.files import write_atomic
+from hgld.files import read_json, write_atomic
 from hgld.labels import Labels, class_numbers
 from hgld.prediction.risk import LevelRisk, level_risk
 from hgld.prediction.votes import Votes, complete_labels, count_votes
@@ -393,14 +393,7 @@ def _neighbors(
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{path} has {path.stat().st_size:,} bytes; a calibration has at most {_MOST_BYTES:,}.")
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({excerpt(error)}).") from error
+    found = read_json(path, max_bytes=_MOST_BYTES)
     if not isinstance(found, dict):
         raise InputError(f"{path}: holds {type(found).__name__}; expected the object that hgld calibrate writes.")
     return found

@@ -19,9 +19,9 @@ from hgld import Hierarchy
 from hgld.data import index as files
 from hgld.data.format import short
 from hgld.data.index import BOX, REJECTED, TABLES, check_levels, index_schema, with_runs
-from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, HgldError, InputError, StorageError, quoted
 from hgld.files import put_in_place, sync
+from hgld.tables import POLARS_FAULTS
 
 from ..shards.card_files import dataset_lock
 from ..shards.croissant import croissant, facts_of_known

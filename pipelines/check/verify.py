@@ -20,8 +20,8 @@ from hgld.data.format import SEARCH, short
 from hgld.data.index import BOX, Manifest, SplitFacts, split_facts, with_runs
 from hgld.errors import ConfigError, InputError, TableError
 from hgld.evaluation.protocol_kinds import protocol_names
+from hgld.tables import CsvText
 
-from ..csv_rows import CsvText
 from ..stage import Progress
 from .near_duplicates import MAX_DISTANCE, nearest, next_nearest
 from .scan import ITEMS, Findings, ScanOptions, ShardScan, opened_regular, scan_shards

@@ -1,13 +1,11 @@
 """A dataset without downloads: drawings of a build's landmarks as shards with a class-disjoint test split."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import polars as pl
-
 from hgld.errors import StorageError
-from hgld.files import write_folder
+from hgld.files import read_json, write_folder
+from hgld.tables import read_csv
 
 from ..shards.build import BuildResult, build_shards
 from ..shards.config import ShardConfig, SourceConfig
@@ -66,7 +64,7 @@ def _draw(labels: Path, root: Path, config: DrawnConfig, progress: Progress) -> 
     stated = {"version": _VERSION, "labels": sha256_of(labels), **plain(config)}
     if _read(folder / _DRAWN) == stated and (folder / TABLE).is_file():
         return folder / TABLE
-    chosen = choose_landmarks(pl.read_csv(labels), config.landmarks, config.seed)
+    chosen = choose_landmarks(read_csv(labels, infer=True), config.landmarks, config.seed)
     options = {"images": config.images, "size": config.size, "seed": config.seed}
 
     def fill(aside: Path) -> None:
@@ -85,6 +83,6 @@ def _draw(labels: Path, root: Path, config: DrawnConfig, progress: Progress) -> 
 def _read(record: Path) -> object:
     """Read the record of finished drawings; None where it is missing or damaged."""
     try:
-        return json.loads(record.read_text(encoding="utf-8"))
+        return read_json(record)
     except (OSError, ValueError):
         return None

@@ -15,6 +15,7 @@ import polars as pl
 from PIL import Image
 
 from hgld.errors import ConfigError, ImageError, TableError
+from hgld.tables import read_parquet
 
 from ..stage import Progress, StageResult, StageRun, run_stage, write_dropped
 from .config import AssignConfig, EmbedConfig
@@ -283,7 +284,7 @@ class _Tables:
 
     @classmethod
     def read(cls, inputs: dict[str, Path]) -> "_Tables":
-        table = {role: pl.read_parquet(file) for role, file in inputs.items()}
+        table = {role: read_parquet(file) for role, file in inputs.items()}
         tops = table["review/groups"].select("label", natural_or_human_made="top")
         names = table["review/names"].select("name", "label").join(tops, on="label", how="left", maintain_order="left")
         titles = table["scrape/landmarks"].select(*_KEY, "title")

@@ -1,7 +1,6 @@
 """The build of a hierarchy: all stages in order, in one folder, by one process at a time."""
 
 import dataclasses
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -12,10 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
 from hgld.errors import ConfigError, StorageError, some
-from hgld.files import file_lock, write_atomic
+from hgld.files import file_lock, read_json, write_atomic
+from hgld.tables import count_rows
 from hgld.taxonomy.graph import Taxonomy
 
 from ..stage import Progress, StageRun, json_text, plain, sha256_of
@@ -108,7 +106,7 @@ def build_hierarchy(
     _check_resources(config)
     with _locked(out):
         stages = _label(out / STAGES, config, levels, progress)
-        encoder = json.loads(stages["embed"].path("encoder.json").read_text(encoding="utf-8"))
+        encoder = read_json(stages["embed"].path("encoder.json"))
         encoder |= {"chosen": chosen} if chosen else {}
         facts = provenance(list(stages.values()), _sources(config), config, encoder)
         stages["report"] = report.run(out / STAGES, stages, facts, progress)
@@ -300,7 +298,7 @@ def _check_before_scraping(config: BuildConfig) -> None:
 
 def _check_numbers(config: BuildConfig, cleaned: StageRun) -> None:
     """Refuse more clusters or groups than there are names, before these are embedded."""
-    names = pl.scan_parquet(cleaned.path("names.parquet")).select(pl.len()).collect().item()
+    names = count_rows(cleaned.path("names.parquet"))
     _refuse_more_than(names, "names", config)
 
 
@@ -436,7 +434,7 @@ def _listed(out: Path) -> set[str]:
     known = (read_provenance(out) or {}).get("outputs")
     listed: list[Any] = list(known) if isinstance(known, dict) else []
     try:
-        replacing = json.loads((out / _REPLACING).read_text(encoding="utf-8"))
+        replacing = read_json(out / _REPLACING)
     except (FileNotFoundError, ValueError):
         replacing = []  # not there, or cut short: the build goes on with what it knows
     listed += replacing if isinstance(replacing, list) else []

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import polars as pl
-
 from hgld.errors import ConfigError
+from hgld.tables import read_parquet
 
 from ..stage import StageRun
 from .evidence.evidence_stage import read_evidence
@@ -23,8 +22,8 @@ def explain(stages: Mapping[str, StageRun], name: str) -> dict[str, Any]:
     Raises:
         ConfigError: there is no such name; the nearest ones are named.
     """
-    clustered = pl.read_parquet(stages["cluster"].path("names.parquet"))
-    labels = dict(pl.read_parquet(stages["cluster"].path("groups.parquet")).select("group", "label").iter_rows())
+    clustered = read_parquet(stages["cluster"].path("names.parquet"))
+    labels = dict(read_parquet(stages["cluster"].path("groups.parquet")).select("group", "label").iter_rows())
     names = clustered["name"].to_list()
     place = _place(name, names)
     evidence = read_evidence(stages["evidence"].directory)

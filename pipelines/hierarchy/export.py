@@ -7,6 +7,7 @@ import polars as pl
 
 from hgld.errors import TableError
 from hgld.hierarchy import Hierarchy
+from hgld.tables import read_parquet
 
 from ..stage import Progress, StageResult, StageRun, run_stage
 from .groups.given_groups import NONE
@@ -55,7 +56,7 @@ def run(
     }
 
     def work(directory: Path) -> StageResult:
-        scrape, unread, clean_dropped, placed, assign_dropped, levels = map(pl.read_parquet, inputs.values())
+        scrape, unread, clean_dropped, placed, assign_dropped, levels = map(read_parquet, inputs.values())
         labelled = placed
         items = "id" in scrape.columns
         splits = scrape["split"].unique().sort().to_list()

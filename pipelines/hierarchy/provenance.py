@@ -1,7 +1,6 @@
 """The file ``provenance.json``: inputs, options, software and outputs of a build."""
 
 import importlib.metadata
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import hgld
+from hgld.files import read_json
 
 from ..stage import StageRun, plain, sha256_of
 from .config import BuildConfig, key_fields
@@ -79,7 +79,7 @@ def read_provenance(folder: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
     except ValueError:
         return None  # cut short or edited: the build writes it anew
     return data if isinstance(data, dict) else None

@@ -17,9 +17,9 @@ import polars as pl
 
 from hgld.data.format import BOX, SplitFacts
 from hgld.data.index import Manifest, ShardFacts
-from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, StorageError
 from hgld.hierarchy import Hierarchy
+from hgld.tables import POLARS_FAULTS
 
 from ..executor import run_units
 from ..stage import Progress, key_of, plain, read_facts, sha256_of

@@ -13,8 +13,8 @@ from pathlib import Path
 import polars as pl
 
 from hgld.errors import ConfigError, TableError, some
+from hgld.tables import CsvText
 
-from ..csv_rows import CsvText
 from ..hierarchy.names.name_classes import match_key
 from .catalog import Catalog, check_level_names
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import polars as pl
 
 from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST, MAX_MANIFEST_BYTES, FileFacts, Manifest
-from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import ConfigError, InputError, StorageError, excerpt
+from hgld.errors import ConfigError, InputError, StorageError
 from hgld.files import aside_of, file_lock, put_in_place
+from hgld.tables import parquet_schema
 
 from ..check.scan import opened_regular
 from ..stage import json_text
@@ -96,13 +96,7 @@ def _read_manifest(root: Path) -> Manifest:
 
 
 def _has_boxes(root: Path) -> bool:
-    try:
-        with opened_regular(root / INDEX) as file:
-            return BOX[0] in pl.read_parquet_schema(file)
-    except POLARS_FAULTS as error:
-        raise InputError(
-            f"{root / INDEX} is no parquet table ({excerpt(error)}). Make it anew: hgld index {root}"
-        ) from error
+    return BOX[0] in parquet_schema(root / INDEX, fix=f"Make it anew: hgld index {root}")
 
 
 @contextmanager

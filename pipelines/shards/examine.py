@@ -30,6 +30,7 @@ from hgld.data.images import ImageHeader, open_image, read_header, rgb_pixels, t
 from hgld.data.tar import ByteStream, Member, stream_members
 from hgld.errors import ImageError, InputError, quoted
 from hgld.files import aside_of, put_in_place
+from hgld.tables import read_parquet
 
 from ..stage import UnitRecord
 from .catalog import Container
@@ -292,7 +293,7 @@ def examine(unit: ExamineUnit) -> UnitResult:
     Raises:
         InputError: the disk or the network of the loose files fails.
     """
-    rows = pl.scan_parquet(unit.catalog).slice(unit.start, unit.stop - unit.start).collect()
+    rows = read_parquet(unit.catalog, rows=(unit.start, unit.stop - unit.start))
     spool = _Spool(unit.record.with_suffix(SPOOL)) if unit.spooled else None
     facts: dict[str, Any] = {"signature": unit.signature, "spooled": unit.spooled}
     try:

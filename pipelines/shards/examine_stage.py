@@ -13,6 +13,7 @@ from hgld.data.index import TABLES
 from hgld.data.tar import walk_members
 from hgld.errors import ConfigError, InputError, some
 from hgld.files import write_atomic
+from hgld.tables import read_parquet
 
 from ..executor import run_units
 from ..stage import Progress, key_of, read_facts
@@ -312,7 +313,7 @@ def _gather(catalog: Catalog, plan: ExaminePlan, refused: dict[str, str]) -> Exa
         if facts["spooled"] or unit.is_tar:
             number = len(origins)
             origins.append(unit.record.with_suffix(SPOOL) if facts["spooled"] else unit.source)
-        tables.append(pl.read_parquet(unit.record).with_columns(origin=pl.lit(number, pl.Int32)))
+        tables.append(read_parquet(unit.record).with_columns(origin=pl.lit(number, pl.Int32)))
         if unit.is_tar:
             role = plan.items["file"][unit.start].partition("/")[0]
             tars.append({"file": unit.source.name, "role": role, "bytes": facts["bytes"], "md5": facts["md5"]})

@@ -7,8 +7,8 @@ import polars as pl
 
 from hgld.data.format import short
 from hgld.errors import TableError, some
+from hgld.tables import CsvText
 
-from ..csv_rows import CsvText
 from .catalog import Catalog
 
 KEY, REASON = "key", "reason"

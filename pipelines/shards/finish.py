@@ -10,6 +10,7 @@ import polars as pl
 from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, JUDGEMENTS, LISTS, MANIFEST, REJECTED
 from hgld.data.index import FileFacts, Manifest, ShardFacts, split_facts, write_index
 from hgld.hierarchy import Hierarchy
+from hgld.tables import read_parquet
 
 from ..stage import sha256_of, write_json
 from .cards import dataset_card
@@ -83,7 +84,7 @@ def finish(parts: DatasetParts, folder: Path, output: ShardOutput) -> Manifest:
     """
     folder.mkdir(parents=True, exist_ok=True)
     levels = parts.catalog.levels
-    index = pl.concat([pl.read_parquet(shard.record) for shard in parts.shards])
+    index = pl.concat([read_parquet(shard.record) for shard in parts.shards])
     tables, _ = tables_about_items(parts.catalog, index["key"])
     write_index(index, folder / INDEX, levels)
     parts.hierarchy.to_parquet(folder / HIERARCHY)

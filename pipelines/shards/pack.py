@@ -15,6 +15,7 @@ from hgld.data.index import index_schema, item_json
 from hgld.data.storage import advise
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.errors import ImageError, InputError, StorageError, quoted
+from hgld.tables import read_parquet
 
 from ..stage import UnitRecord
 from .examine import read_inside
@@ -90,7 +91,7 @@ def pack(unit: PackUnit) -> int:
         InputError: an image changed since it was examined.
         StorageError: the shard cannot be written.
     """
-    plan = pl.read_parquet(unit.plan)
+    plan = read_parquet(unit.plan)
     output = ShardOutput(unit.out)
     unit.record.unlink(missing_ok=True)  # a record of another plan must not describe the new shard
     aside = output.aside(unit.name, unit.record.parent)

@@ -7,7 +7,6 @@ files stay.
 """
 
 import hashlib
-import json
 import re
 import shutil
 from collections.abc import Collection, Iterator
@@ -22,7 +21,7 @@ import polars as pl
 import hgld
 from hgld.data.format import MANIFEST, MAX_MANIFEST_BYTES, Manifest
 from hgld.errors import ConfigError, quoted
-from hgld.files import file_lock, sync, write_atomic
+from hgld.files import file_lock, read_json, sync, write_atomic
 
 from ..hierarchy.config import key_fields
 from ..stage import json_text, key_of, plain, sha256_of
@@ -259,7 +258,7 @@ def _drop_shards(work: WorkFolder, output: ShardOutput, *, keep: Collection[str]
 def _read_state(path: Path) -> str | None:
     """Return the key of the build that the work folder belongs to; None if there is none."""
     try:
-        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        state = read_json(path / _STATE)
     except (OSError, ValueError):
         return None
     return state.get("key") if isinstance(state, dict) and state.get("schema_version") == SCHEMA_VERSION else None

@@ -35,7 +35,6 @@ from hgld.evaluation.protocols.vehicle_id import read_vehicle_list
 from hgld.evaluation.report import RetrievalReport
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
-from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.hierarchy.comparison.label_tables import LabelTable
 from hgld.pipelines.hierarchy.evidence.class_table import read_class_table
 from hgld.pipelines.hierarchy.groups.given_groups import GivenGroups
@@ -54,6 +53,7 @@ from hgld.pipelines.stage import silent
 from hgld.pipelines.web import AnswerError, _json_object
 from hgld.prediction import Calibration
 from hgld.samplers import EpochSampler
+from hgld.tables import CsvText
 from hgld.taxonomy.formats import FORMATS, read_taxonomy
 from hgld.training.config import read_config
 from hgld.training.inference.embedder import load_model
@@ -468,8 +468,8 @@ def _(folder: Path) -> None:
 @reader(
     "any csv",
     lambda folder: _LABELS.write_csv(folder / "l.csv"),
-    "pipelines/csv_rows.py:CsvText.read",
-    "pipelines/csv_rows.py:read_text",
+    "hgld/tables.py:CsvText.read",
+    "hgld/tables.py:read_text",
 )
 def _(folder: Path) -> None:
     list(CsvText.read(folder / "l.csv").select(["key", "fine"]))

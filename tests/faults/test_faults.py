@@ -74,7 +74,7 @@ OWN_FILES = {  # modules that parse, beside those of NOT_FROM_OUTSIDE, and why t
     "hgld/evaluation/running.py": "bytes of the other processes",
     "hgld/installation.py": "the file of hgld's own extras",
     "hgld/published/results.py": "a file that hgld ships",
-    "hgld/table_text.py": "through the readers of CSV",
+    "hgld/tables.py": "through the readers of CSV",
     "pipelines/check/": "through verify and index",
     "pipelines/demo/dataset.py": "files that hgld ships, and its own",
     "pipelines/download.py": "a validator that it wrote itself; tests/hgld/test_lying_servers.py",

@@ -302,9 +302,9 @@ def test_a_file_that_is_no_calibration_is_refused(calibration, tmp_path, change)
     [
         ("[1]", InputError, "holds list"),
         ('{"schema_version": 9}', SchemaError, "schema version 9; this hgld reads 1"),
-        ("{", InputError, "not JSON"),
-        ("[" * 100_000, InputError, "not JSON"),
-        (" " * (1 << 20) + "{}", InputError, "at most 1,048,576"),
+        ("{", InputError, "not valid JSON"),
+        ("[" * 100_000, InputError, "not valid JSON"),
+        (" " * (1 << 20) + "{}", InputError, "more than 1,048,576"),
         ('{"schema_version": 1, "levels": [NaN]}', InputError, "not what"),
     ],
 )

@@ -347,7 +347,7 @@ def test_damaged_files_behind_a_url_are_named_by_the_url(root):
         open_dataset(server.url)
     manifest = json.loads((root / MANIFEST).read_text())
     (root / MANIFEST).write_text(json.dumps({**manifest, "files": {}}))
-    with serve(root) as server, pytest.raises(SchemaError, match=f"{server.url}/{HIERARCHY}: not a readable"):
+    with serve(root) as server, pytest.raises(InputError, match=f"{server.url}/{HIERARCHY}: not a readable"):
         open_dataset(server.url)
 
 

@@ -53,7 +53,7 @@ GOOD = {"schema_version": 1, "values": {"AP": 1.0}, "undefined": {"AP": 0}, "set
 def test_what_is_no_report_is_refused_by_name(tmp_path, text, message):
     file = tmp_path / "run.json"
     file.write_text(text)
-    with pytest.raises(SchemaError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         RetrievalReport.load_json(file)
     assert "run.json" in str(caught.value)
 
@@ -64,7 +64,7 @@ def test_a_table_of_another_report_is_refused(tmp_path):
     with pytest.raises(SchemaError, match="columns are not those"):
         RetrievalReport.load_json(tmp_path / "run.json")
     (tmp_path / "run.per_query.parquet").write_bytes(b"PAR1")
-    with pytest.raises(SchemaError, match="not a readable parquet"):
+    with pytest.raises(InputError, match="not a readable parquet"):
         RetrievalReport.load_json(tmp_path / "run.json")
 
 

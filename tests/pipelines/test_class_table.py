@@ -70,7 +70,7 @@ def pickled(folder):
         (lambda f: parquet(f, name=["a"]), "lacks the column 'embedding'"),
         (lambda f: parquet(f, name=["a"], embedding=["b"]), "expected lists of numbers"),
         (lambda f: parquet(f, name=["a", "b"], embedding=[[1.0], [1.0, 2.0]]), "different lengths"),
-        (lambda f: bytes_in(f, "t.parquet", b"PAR1 not"), "not a readable table"),
+        (lambda f: bytes_in(f, "t.parquet", b"PAR1 not"), "not a readable parquet file"),
     ],
 )
 def test_files_that_are_none(tmp_path, make, told):

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hgld import tables
 from hgld.errors import ConfigError, SchemaError, TableError
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines import csv_rows
 from hgld.pipelines.hierarchy.comparison.compare import Comparison, compare
 from hgld.pipelines.hierarchy.comparison.measures import ancestor_agreement, dendrogram_purity
 from hgld.pipelines.hierarchy.comparison.texts import markdown, summary
@@ -529,12 +529,12 @@ def test_files_that_are_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         compare(tmp_path, b)
     for bad in (b"", b"PAR1 not really"):
         (tmp_path / "a.parquet").write_bytes(bad)
-        with pytest.raises(TableError, match=r"a.parquet cannot be read as a parquet table"):
+        with pytest.raises(TableError, match=r"a.parquet: not a readable parquet file"):
             compare(tmp_path / "a.parquet", b)
     pl.DataFrame({"landmark_id": [1], "label": [["x"]]}).write_parquet(tmp_path / "a.parquet")
-    with pytest.raises(TableError, match=r"a.parquet cannot be read as a parquet table of numbers and text"):
+    with pytest.raises(TableError, match=r"a.parquet: not a readable parquet file of numbers and text"):
         compare(tmp_path / "a.parquet", b)
-    monkeypatch.setattr(csv_rows, "MAX_BYTES", 10)
+    monkeypatch.setattr(tables, "MAX_CSV_BYTES", 10)
     with pytest.raises(TableError, match="more than 10 bytes"):
         compare(b, b)
 

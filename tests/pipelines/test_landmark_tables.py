@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hgld import tables
 from hgld.errors import TableError
-from hgld.pipelines import csv_rows
 from hgld.pipelines.hierarchy.names.landmark_tables import list_column, read_landmarks, run_names
 from hgld.pipelines.stage import silent
 
@@ -71,7 +71,7 @@ def test_a_bad_table_is_refused_with_file_line_and_the_way_out(table, content, m
 def test_a_table_that_is_not_there_or_too_large(tmp_path, table, monkeypatch):
     with pytest.raises(TableError, match=r"none\.csv cannot be read"):
         read_landmarks({"train": tmp_path / "none.csv"})
-    monkeypatch.setattr(csv_rows, "MAX_BYTES", 10)
+    monkeypatch.setattr(tables, "MAX_CSV_BYTES", 10)
     with pytest.raises(TableError, match="more than 10 bytes"):
         read_landmarks({"train": table("landmark_id,category\n1,a\n")})
 

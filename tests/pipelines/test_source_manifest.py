@@ -164,7 +164,7 @@ def test_a_table_that_cannot_be_read(tmp_path, content, said):
 
 def test_a_parquet_file_that_is_none(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(TableError, match="cannot be read as a parquet table"):
+    with pytest.raises(TableError, match="not a readable parquet file"):
         read(tmp_path / "t.parquet", levels=("fine",))
     pl.DataFrame({"path": ["a.jpg"], "fine": [[1, 2]]}).write_parquet(tmp_path / "t.parquet")
     with pytest.raises(TableError, match="cannot be read as a table of text and numbers"):

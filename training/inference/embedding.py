@@ -20,7 +20,6 @@ from hgld.data.dataset import ShardDataset
 from hgld.data.decode import decode_batch
 from hgld.data.images import EncodedImage
 from hgld.data.loader import Loader
-from hgld.data.tables import POLARS_FAULTS
 from hgld.data.views import TestView
 from hgld.distributed import Processes, any_process, from_all, gather, is_sharded
 from hgld.errors import ConfigError, HgldError, InputError, StorageError
@@ -29,6 +28,7 @@ from hgld.evaluation.options import Progress
 from hgld.evaluation.postprocess import pool_scales
 from hgld.files import aside_of, file_lock, lock_of, put_in_place
 from hgld.samplers import BatchSampler
+from hgld.tables import POLARS_FAULTS
 
 from ..models.embedding_model import EmbeddingModel
 

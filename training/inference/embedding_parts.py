@@ -16,7 +16,8 @@ from hgld.data.dataset import ShardDataset
 from hgld.distributed import from_main
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.options import Progress
-from hgld.files import write_atomic
+from hgld.files import read_json, write_atomic
+from hgld.tables import read_csv, read_parquet
 
 from .embedder import Embedder
 from .embedding import faults_file, labels_file, write_embeddings, write_together
@@ -120,7 +121,7 @@ class EmbeddingParts:
         write_together(
             self.out,
             rows=partial(_join_rows, files, shape=shape),
-            items=lambda aside: pl.concat([pl.read_parquet(labels_file(file)) for file in files]).write_parquet(aside),
+            items=lambda aside: pl.concat([read_parquet(labels_file(file)) for file in files]).write_parquet(aside),
             faults=named,
         )
         for file in files:
@@ -145,12 +146,8 @@ def _facts_file(file: Path) -> Path:
 
 
 def _facts(file: Path) -> dict[str, Any] | None:
-    try:
-        return json.loads(_facts_file(file).read_text())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{_facts_file(file)}: cannot be read ({error}). Remove it; the part is made anew.") from error
+    facts = _facts_file(file)
+    return read_json(facts, fix="Remove it; the part is made anew.") if facts.is_file() else None
 
 
 def _faults(file: Path, first: int) -> pl.DataFrame:
@@ -158,7 +155,7 @@ def _faults(file: Path, first: int) -> pl.DataFrame:
     schema = {"item": pl.Int64, "where": pl.String, "reason": pl.String}
     if not faults_file(file).exists():
         return pl.DataFrame(schema=schema)
-    return pl.read_csv(faults_file(file), schema=schema).with_columns(pl.col("item") + first)
+    return read_csv(faults_file(file), schema=schema).with_columns(pl.col("item") + first)
 
 
 def _made_of(embedder: Embedder, dataset: ShardDataset) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from hgld.hub import Contents, model_card, repository
+from hgld.tables import read_csv
 
 from ..checkpoint import STATE, find_checkpoint, read_state, selection_of
 from ..config import CONFIG, read_config
@@ -54,7 +55,7 @@ def _measured(file: Path, step: int) -> tuple[str, dict[str, float]]:
     """Return the last set that the checkpoint was evaluated on, and the metrics there; empty where it was not."""
     if not file.is_file():
         return "", {}
-    rows: list[dict[str, Any]] = pl.read_csv(file, infer_schema_length=None).filter(pl.col("step") == step).to_dicts()
+    rows: list[dict[str, Any]] = read_csv(file, infer=True).filter(pl.col("step") == step).to_dicts()
     if not rows:
         return "", {}
     row = rows[-1]

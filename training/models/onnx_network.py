@@ -1,7 +1,6 @@
 """Networks in ONNX files, run by onnxruntime."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError, MissingResourceError, quoted
+from hgld.files import read_json
 
 from .backbone import IMAGENET_MEAN, IMAGENET_STD, USUAL_VIEW, Backbone, BackboneOptions
 
@@ -160,7 +160,7 @@ def _record(path: Path) -> dict[str, Any] | None:
     try:
         if place.stat().st_size > _MOST_RECORD:
             raise ValueError(f"{place.stat().st_size} bytes")
-        record = json.loads(place.read_text(encoding="utf-8"))
+        record = read_json(place)
         steps = {step["name"]: step for step in record["transforms"]}
         resize = steps["resize"]
         squashed = "width" in resize

@@ -15,7 +15,6 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, StorageError, TableError, excerpt, quoted
 from hgld.evaluation.evaluate import evaluate_judged
 from hgld.evaluation.judgements import ListRelevance
@@ -26,6 +25,7 @@ from hgld.evaluation.protocols.distractors import stack_gallery
 from hgld.evaluation.protocols.labelled import rank_by_labels
 from hgld.evaluation.report import RetrievalReport
 from hgld.files import write_atomic
+from hgld.tables import read_csv
 
 DEPTH = 100
 HALVES = ("public", "private")
@@ -75,15 +75,7 @@ def read_retrieval_solution(path: str | Path) -> RetrievalSolution:
 
 
 def _read_table(file: Path, columns: list[str]) -> pl.DataFrame:
-    try:
-        size = file.stat().st_size
-        if size > _MOST_BYTES:
-            raise TableError(f"{file}: {size} bytes; expected a table of at most {_MOST_BYTES}.")
-        table = pl.read_csv(file, infer_schema=False)
-    except OSError as error:
-        raise TableError(f"{file}: cannot be read ({error.strerror}).") from error
-    except POLARS_FAULTS as error:
-        raise TableError(f"{file}: not a CSV table ({excerpt(error)}).") from error
+    table = read_csv(file, max_bytes=_MOST_BYTES)
     if table.columns != columns:
         raise TableError(f"{file}: columns are {excerpt(', '.join(table.columns))}; expected {', '.join(columns)}.")
     return table

@@ -6,7 +6,7 @@ further names of the accepted one. Without parents the columns kingdom, phylum, 
 """
 
 from hgld.errors import HierarchyError, TableError
-from hgld.table_text import csv_text
+from hgld.tables import csv_text
 from hgld.taxonomy.formats.document import Document
 from hgld.taxonomy.formats.ranked_chain import BETWEEN, RANKS, add_chain
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder, short

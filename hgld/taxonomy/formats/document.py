@@ -2,15 +2,15 @@
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hgld.errors import HierarchyError, SchemaError, TableError, excerpt
-from hgld.table_text import decode_table, table_rows
+from hgld.errors import HierarchyError, TableError
+from hgld.files import parse_json
+from hgld.tables import decode_table, table_rows
 from hgld.taxonomy.graph import short
 
 MOST_BYTES = 1 << 30
@@ -59,17 +59,10 @@ class Document:
         """The file's JSON value.
 
         Raises:
-            SchemaError: it is too large, nested too deep, or not JSON.
+            InputError: it is too large, nested too deep, or not JSON.
         """
         data = self._bytes(MOST_JSON_BYTES)
-        try:
-            return json.loads(data)
-        except RecursionError as error:
-            raise SchemaError(
-                f"{self.path}: JSON that is nested too deep to be read; expected a taxonomy, of some 40 levels at most."
-            ) from error
-        except ValueError as error:
-            raise SchemaError(f"{self.path}: not valid JSON ({excerpt(error)}).") from error
+        return parse_json(data, str(self.path))
 
     @property
     def separator(self) -> str:

@@ -7,7 +7,7 @@ declares a class at the top.
 from collections.abc import Iterator
 
 from hgld.errors import TableError
-from hgld.table_text import csv_text
+from hgld.tables import csv_text
 from hgld.taxonomy.formats.document import Document
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder
 

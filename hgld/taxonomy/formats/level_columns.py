@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hgld.errors import HierarchyError, TableError
-from hgld.table_text import csv_text
+from hgld.tables import csv_text
 from hgld.taxonomy.formats.document import Document
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder, short
 

@@ -4,7 +4,7 @@ A column ``name`` or ``label``, if there, says what the last part is called.
 """
 
 from hgld.errors import HierarchyError, TableError
-from hgld.table_text import csv_text
+from hgld.tables import csv_text
 from hgld.taxonomy.formats.document import Document
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder, short
 

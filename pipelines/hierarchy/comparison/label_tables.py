@@ -7,11 +7,9 @@ from pathlib import Path
 
 import polars as pl
 
-from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import TableError, excerpt, quoted
 from hgld.hierarchy import Hierarchy
-
-from ...csv_rows import CsvText
+from hgld.tables import POLARS_FAULTS, CsvText, parquet_schema, read_parquet
 
 IDS = ("landmark_id", "id", "key", "path")
 """Columns that tell items apart, the first of them that both tables have is taken; else it is the name."""
@@ -158,14 +156,14 @@ def _csv(file: Path, wanted: Sequence[str]) -> tuple[pl.DataFrame, Sequence[str]
 
 def _parquet(file: Path, wanted: Sequence[str]) -> tuple[pl.DataFrame, Sequence[str]]:
     try:
-        found = pl.read_parquet_schema(file)
+        found = parquet_schema(file)
         if set(found) == _TREE_COLUMNS:
             tree = _tree(Hierarchy.from_parquet(file))
             return tree, tree.columns[1:]
         columns = _useful(file, list(found), wanted)
-        texts = pl.read_parquet(file, columns=columns).select(pl.col(column).cast(pl.String) for column in columns)
+        texts = read_parquet(file, columns=columns).select(pl.col(column).cast(pl.String) for column in columns)
     except (OSError, *POLARS_FAULTS) as error:
-        raise TableError(f"{file} cannot be read as a parquet table of numbers and text ({excerpt(error)}).") from error
+        raise TableError(f"{file}: not a readable parquet file of numbers and text ({excerpt(error)}).") from error
     return _numbered(texts), list(found)
 
 

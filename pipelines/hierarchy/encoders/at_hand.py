@@ -11,7 +11,6 @@ Nothing is downloaded and no server is asked. In this order:
 A model counts only if the packages that run it are installed.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hgld.errors import MissingResourceError, quoted
+from hgld.files import read_json
 
 VARIABLE = "HGLD_SENTENCE_ENCODER"
 PREFERRED = (  # by the averages that sentence-transformers publishes; multilingual ones last, for English comes first
@@ -102,7 +102,7 @@ def _sentence_encoders() -> Iterator[AtHand]:
 def _is_whole(folder: Path) -> bool:
     """Tell whether a folder holds a model of sentence-transformers' own modules, with its weights."""
     try:
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        modules = read_json(folder / "modules.json")
         types = [str(module["type"]) for module in modules]
     except (OSError, ValueError, TypeError, KeyError):
         return False

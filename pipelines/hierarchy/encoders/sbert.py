@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hgld.errors import ConfigError, MissingResourceError, excerpt, optional_dependency, quoted
+from hgld.files import read_json
 
 from ...stage import Progress, silent
 from .prompts import choose_device, fill, fingerprint, mean_of_prompts
@@ -97,7 +98,7 @@ def _check(folder: Path) -> None:
             f"(SentenceTransformer.save, or a snapshot of its repository). {_WAY_OUT}"
         )
     try:
-        types = [str(module["type"]) for module in json.loads(listing.read_text(encoding="utf-8"))]
+        types = [str(module["type"]) for module in read_json(listing)]
     except (ValueError, TypeError, KeyError) as error:
         raise MissingResourceError(
             f"{listing}: not a list of modules with their types ({excerpt(error)}). {_WAY_OUT}"

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from hgld.data.tables import NUMPY_FAULTS, POLARS_FAULTS
 from hgld.errors import TableError, excerpt, quoted
+from hgld.tables import NUMPY_FAULTS, read_csv, read_parquet
 
 from ..groups.kmeans import unit
 
@@ -105,10 +105,7 @@ def _frame(file: Path) -> tuple[list[str], np.ndarray]:
 
 
 def _read(file: Path) -> pl.DataFrame:
-    try:
-        return pl.read_parquet(file) if file.suffix == ".parquet" else pl.read_csv(file, infer_schema=False)
-    except (*POLARS_FAULTS, OSError) as error:
-        raise TableError(f"{file}: not a readable table ({excerpt(error)}). {_WAY_OUT}") from error
+    return read_parquet(file, fix=_WAY_OUT) if file.suffix == ".parquet" else read_csv(file, fix=_WAY_OUT)
 
 
 def _keys(file: Path, table: pl.DataFrame) -> list[str]:

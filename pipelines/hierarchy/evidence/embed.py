@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 from platformdirs import user_cache_path
 
 from hgld.errors import StorageError, TableError, excerpt
+from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage, silent, write_json
 from ..config import EmbedConfig
@@ -235,7 +235,7 @@ def _rows(encoder: Encoder, names: list[str], folder: Path, progress: Progress) 
 
 
 def _names(path: Path) -> list[str]:
-    names = pl.read_parquet(path, columns=["name"])["name"].to_list()
+    names = read_parquet(path, columns=["name"])["name"].to_list()
     if not names:
         raise TableError(f"{path}: there is no name to embed; expected at least one row.")
     return names

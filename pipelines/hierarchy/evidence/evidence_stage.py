@@ -9,17 +9,17 @@ Landmarks have one block, the encoder's, as published. Names of ``--classes`` ha
 - ``table``: rows of the user's own (``--class-embeddings``).
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from hgld.errors import ConfigError, TableError, excerpt
+from hgld.files import read_json
+from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage, write_json
 from ..config import ClusterConfig, EmbedConfig, EvidenceConfig, key_fields
@@ -125,7 +125,7 @@ def read_evidence(folder: Path) -> Evidence:
     """
     file = folder / "evidence.json"
     try:
-        about = json.loads(file.read_text(encoding="utf-8"))
+        about = read_json(file)
         stated = [(str(b["name"]), float(b["weight"]), bool(b["is_form"])) for b in about["blocks"]]
         agreement = np.array(about["agreement"], dtype=np.float64)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -160,7 +160,7 @@ class _Maker:
         self._inputs = inputs
         self._config, self._embedding, self._clustering = config, embedding, clustering
         self._domain, self._folder = domain, images_from
-        self._names = pl.read_parquet(inputs["clean/names"])
+        self._names = read_parquet(inputs["clean/names"])
         self._notes: list[str] = []
         self._image_encoder = self._images_by()
         self.kinds = tuple(self._kinds())
@@ -307,8 +307,8 @@ class _Maker:
     def _keys_of_names(self) -> dict[str, int]:
         """Return the place of every name by its id, by its spelling in the list, and by the name itself."""
         place = {name: number for number, name in enumerate(self._names["name"].to_list())}
-        kept = pl.read_parquet(self._inputs["clean/landmarks"])
-        items = pl.read_parquet(self._inputs["scrape/landmarks"])
+        kept = read_parquet(self._inputs["clean/landmarks"])
+        items = read_parquet(self._inputs["scrape/landmarks"])
         keys: dict[str, int] = {}
         if "id" in items.columns:
             joined = kept.join(items.select("split", "landmark_id", "id"), on=["split", "landmark_id"])

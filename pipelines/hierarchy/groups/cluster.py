@@ -10,6 +10,7 @@ from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
 from hgld.errors import TableError
+from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage
 from ..config import ClusterConfig, key_fields
@@ -148,7 +149,7 @@ def check_rows(names: pl.DataFrame, embeddings: np.ndarray, file: Path) -> None:
 def _cluster(
     inputs: Mapping[str, Path], config: ClusterConfig, domain: str, progress: Progress, out: Path
 ) -> StageResult:
-    names = pl.read_parquet(inputs["clean/names"])
+    names = read_parquet(inputs["clean/names"])
     embeddings = read_embeddings(inputs["evidence/rows"])
     check_rows(names, embeddings, inputs["evidence/rows"])
     graph = ClassGraph.read(inputs["scrape/classes"])

@@ -25,6 +25,7 @@ import polars as pl
 from scipy.stats import norm
 
 from hgld.errors import some
+from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage
 from ..config import EmbedConfig, LevelsConfig
@@ -266,7 +267,7 @@ def _place(
     progress: Progress,
     out: Path,
 ) -> StageResult:
-    names = pl.read_parquet(inputs["clean/names"])
+    names = read_parquet(inputs["clean/names"])
     rows = read_embeddings(inputs["embed/embeddings"])
     check_rows(names, rows, inputs["embed/embeddings"])
     given = GivenGroups.read(inputs["into"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from hgld.errors import ConfigError
+from hgld.tables import read_parquet
 from hgld.taxonomy.graph import Taxonomy
 from hgld.taxonomy.levels import EvenLevels
 
@@ -31,7 +32,7 @@ ITEM = "item"
 def has_given_levels(build: Path) -> bool:
     """Tell whether a finished build's levels are those of a taxonomy, so that decisions teach nothing about others."""
     groups = build / "stages" / "cluster" / "groups.parquet"
-    return groups.is_file() and pl.read_parquet(groups, columns=["method"])["method"].eq(METHOD).all()
+    return groups.is_file() and read_parquet(groups, columns=["method"])["method"].eq(METHOD).all()
 
 
 def plan_given_levels(config: BuildConfig, taxonomy: Taxonomy) -> LevelPlan:
@@ -139,8 +140,8 @@ def run_toplevel(
     found, names = _levels(taxonomy, config, plan, inputs["clean/names"])
 
     def work(out: Path) -> StageResult:
-        groups = pl.read_parquet(inputs["cluster/groups"]).sort("group")
-        placed = names.join(pl.read_parquet(inputs["cluster/names"]).select("name", "group"), on="name")
+        groups = read_parquet(inputs["cluster/groups"]).sort("group")
+        placed = names.join(read_parquet(inputs["cluster/names"]).select("name", "group"), on="name")
         above = dict(placed.select("group", "above").iter_rows())
         levels = [
             {group: _decision(labels[depth], found) for group, labels in above.items()}
@@ -165,7 +166,7 @@ def _levels(
     taxonomy: Taxonomy, config: TreeConfig, plan: LevelPlan, names_file: Path
 ) -> tuple[EvenLevels, pl.DataFrame]:
     """Return the tree's levels, and clean's names with their labels at the levels above as the column ``above``."""
-    names = pl.read_parquet(names_file)
+    names = read_parquet(names_file)
     ids = [class_ids[0] for class_ids in names["class_ids"].to_list()]
     found = tree_levels(taxonomy, config, ids, plan.names)
     labels = group_labels(found)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import polars as pl
 
+from hgld.tables import read_parquet
+
 from ...stage import Progress, StageResult, StageRun, run_stage
 from ..groups.given_groups import NONE
 from .levels import LevelPlan
@@ -48,7 +50,7 @@ def run(
 
 
 def _work(inputs: Mapping[str, Path], plan: LevelPlan, directory: Path) -> StageResult:
-    table = {role: pl.read_parquet(file) for role, file in inputs.items()}
+    table = {role: read_parquet(file) for role, file in inputs.items()}
     groups = table["review/groups"]
     rows = labels_above(table["cluster/names"], table["toplevel/levels"], table["review/names"], groups, plan.above)
     set_at = {(label, level): name for label, level, name, _ in table["review/set_levels"].iter_rows()}

@@ -31,6 +31,7 @@ import polars as pl
 import yaml
 
 from hgld.errors import ConfigError, TableError, some
+from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage, silent
 from ..config import EmbedConfig, TopLevelConfig, key_fields
@@ -321,7 +322,7 @@ def _given_levels(inputs: Mapping[str, Path], plan: LevelPlan) -> list[dict[int,
     """Return the classes that were given with the groups, by level and group; a group without names has them too."""
     levels: list[dict[int, Decision]] = [{} for _ in range(plan.given)]
     if plan.given:
-        for group, place, label in pl.read_parquet(inputs["cluster/above"]).iter_rows():
+        for group, place, label in read_parquet(inputs["cluster/above"]).iter_rows():
             levels[place][group] = Decision(label, "given", "given as parent", 1.0)
     return levels
 
@@ -430,9 +431,9 @@ def _combined(by_graph: Decision, by_prompts: Decision) -> Decision:
 
 def _tables(inputs: Mapping[str, Path]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return names with groups and classes, in the order of their embeddings, and the groups in their order."""
-    cleaned = pl.read_parquet(inputs["clean/names"])
-    clustered = pl.read_parquet(inputs["cluster/names"])
-    groups = pl.read_parquet(inputs["cluster/groups"]).sort("group")
+    cleaned = read_parquet(inputs["clean/names"])
+    clustered = read_parquet(inputs["cluster/names"])
+    groups = read_parquet(inputs["cluster/groups"]).sort("group")
     if not cleaned["name"].equals(clustered["name"]) or not set(clustered["group"]) <= set(groups["group"]):
         raise TableError(
             f"{inputs['cluster/names']}: its names or groups are not those of {inputs['clean/names']} and "

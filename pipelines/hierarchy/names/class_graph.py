@@ -9,11 +9,10 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 from scipy.sparse import csr_array
 
-from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import TableError, excerpt, quoted
+from hgld.errors import TableError, quoted
+from hgld.tables import read_parquet
 
 _COLUMNS = ("class_id", "label", "parents")
 _BLOCK = 256  # rows of the similarity at a time: keeps the temporaries small beside the result
@@ -49,12 +48,7 @@ class ClassGraph:
         Raises:
             TableError: the file is not parquet, or lacks class_id, label or parents.
         """
-        try:
-            table = pl.read_parquet(path)
-        except POLARS_FAULTS as error:
-            raise TableError(
-                f"{path}: not a readable parquet file ({excerpt(error)}). Run the scrape again."
-            ) from error
+        table = read_parquet(path, fix="Run the scrape again.")
         missing = [column for column in _COLUMNS if column not in table.columns]
         if missing:
             raise TableError(

@@ -17,6 +17,7 @@ import polars as pl
 import yaml
 
 from hgld.errors import InputError, SchemaError, TableError, excerpt, quoted
+from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped
 from ..config import CleanConfig, key_fields
@@ -203,7 +204,7 @@ def _clean(
     landmarks: Path, classes: Path, config: CleanConfig, spoken: tuple[str, str], progress: Progress, directory: Path
 ) -> StageResult:
     domain, language = spoken
-    table = with_item_columns(pl.read_parquet(landmarks)).sort(_LANDMARK)
+    table = with_item_columns(read_parquet(landmarks)).sort(_LANDMARK)
     rules = NameRules.read(domain=domain)
     if domain != "landmarks" and hyphens_are_spaces(table["names"].explode().drop_nulls().to_list()):
         rules = replace(rules, rewrites=(*rules.rewrites, HYPHENS))

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import TableError, quoted
+from hgld.tables import CsvText
 
-from ...csv_rows import CsvText
 from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped
 from ..scrape.titles import category_title
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-import polars as pl
+from hgld.tables import read_parquet
 
 WORDS = Path(__file__).with_name("english_words.txt")
 LEAST_SHARE = 0.2
@@ -124,5 +124,5 @@ def read_english(names: Path, domain: str) -> English:
     """Return what a build found out about its names: clean's ``names.parquet``, which is read in ``general`` alone."""
     if domain == "landmarks":
         return EVERY
-    known = dict(pl.read_parquet(names, columns=["name", "english"]).iter_rows())
+    known = dict(read_parquet(names, columns=["name", "english"]).iter_rows())
     return English(known, None if any(known.values()) else False)

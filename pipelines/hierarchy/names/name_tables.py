@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hgld.errors import TableError, excerpt, quoted
-
-from ...csv_rows import read_text
+from hgld.tables import read_text
 
 NAME = "name"
 SHOWN = 80  # characters of a text from outside in a message

@@ -4,7 +4,6 @@ The page is one file without scripts and without external resources; scraped tex
 a content security policy that runs nothing). Words that a reader may not know lead to their explanation at its end.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,9 @@ import numpy as np
 import polars as pl
 from markupsafe import Markup
 
+from hgld.files import read_json
 from hgld.html_page import page_templates
+from hgld.tables import read_parquet
 
 from ...card import PUBLISHED_GROUPS, write_card
 from ...stage import Progress, StageResult, StageRun, run_stage
@@ -91,9 +92,9 @@ def run(root: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any], pr
     unit = "items" if facts["config"]["build"]["source"] == "classes" else "landmarks"
 
     def work(directory: Path) -> StageResult:
-        tables = {role: pl.read_parquet(path) for role, path in inputs.items() if path.suffix == ".parquet"}
+        tables = {role: read_parquet(path) for role, path in inputs.items() if path.suffix == ".parquet"}
         tables["levels"] = tables["levels"].drop(_levels(facts)[1], strict=False)  # those above the groups
-        decisions = json.loads(inputs["decisions"].read_text(encoding="utf-8"))
+        decisions = read_json(inputs["decisions"])
         groups = _groups(tables)
         progress("draw pictures", 0, 3)
         drawn = _draw(directory / "pictures", tables, groups, stages["cluster"], unit, progress)

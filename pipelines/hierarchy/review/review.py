@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import InputError, TableError, quoted
+from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
 from ..config import ReviewConfig
@@ -102,7 +103,7 @@ def run(
 
 
 def _table(file: Path | None) -> pl.DataFrame | None:
-    return None if file is None else pl.read_parquet(file)
+    return None if file is None else read_parquet(file)
 
 
 def _review(
@@ -113,7 +114,7 @@ def _review(
     progress: Progress,
     directory: Path,
 ) -> StageResult:
-    name_table, group_table = pl.read_parquet(inputs["cluster/names"]), pl.read_parquet(inputs["toplevel/groups"])
+    name_table, group_table = read_parquet(inputs["cluster/names"]), read_parquet(inputs["toplevel/groups"])
     _check(name_table, group_table)
     entries = read_decisions(decisions)
     progress("review: decisions", 0, len(entries))

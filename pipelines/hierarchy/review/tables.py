@@ -1,6 +1,5 @@
 """Tables of a build as the review page shows them: the clustering, the landmarks, the evidence."""
 
-import json
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -10,8 +9,9 @@ from urllib.parse import urlsplit
 
 import polars as pl
 
-from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import ConfigError, TableError, excerpt
+from hgld.errors import ConfigError, TableError
+from hgld.files import read_json
+from hgld.tables import parquet_schema, read_parquet
 
 from ..levels.toplevel import Anchors
 from ..names.class_graph import ClassGraph
@@ -78,13 +78,7 @@ class BuildTables:
         self._english = frozenset(cleaned.filter("english")["name"])
 
     def _read(self, file: str, columns: Sequence[str]) -> pl.DataFrame:
-        path = self._stages / file
-        try:
-            return pl.read_parquet(path, columns=list(columns)).select(columns)
-        except (*POLARS_FAULTS, OSError) as error:
-            raise TableError(
-                f"{path}: cannot be read as the build writes it ({excerpt(error)}). Run hgld build-hierarchy again."
-            ) from error
+        return read_parquet(self._stages / file, columns, fix="Run hgld build-hierarchy again.")
 
     def _positions(self) -> dict[str, tuple[int, int]]:
         """First row and number of rows of each name's landmarks."""
@@ -126,7 +120,7 @@ class BuildTables:
         """Add the ids and descriptions that a list of names gave to its items; a landmark's id is its number."""
         file = self._stages / "scrape" / "landmarks.parquet"
         number = pl.col("landmark_id").cast(pl.String)
-        given = {"id", "description", "images"} & set(pl.read_parquet_schema(file)) if file.is_file() else set()
+        given = {"id", "description", "images"} & set(parquet_schema(file)) if file.is_file() else set()
         if not given:
             nothing = {"description": pl.lit(None, dtype=pl.String), "images": pl.lit(None, dtype=pl.List(pl.String))}
             return landmarks.with_columns(id=number, **nothing)
@@ -198,7 +192,7 @@ class BuildTables:
         """
         file = self._stages / "clean" / "done.json"
         try:
-            return str(json.loads(file.read_text(encoding="utf-8"))["config"]["domain"])
+            return str(read_json(file)["config"]["domain"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TableError(
                 f"{file}: does not say the domain of the names. Run hgld build-hierarchy again."

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import polars as pl
 
+from hgld.tables import read_csv
+
 from ...stage import Progress, StageResult, StageRun, run_stage
 from ..names.landmark_tables import VERSION, write_scraped
 from ..scrape.titles import category_title
@@ -69,7 +71,7 @@ def _classes() -> pl.DataFrame:
 
 
 def _read(path: Path) -> pl.DataFrame:
-    return pl.read_csv(path, infer_schema=False).fill_null("")
+    return read_csv(path).fill_null("")
 
 
 def _parts(column: str) -> pl.Expr:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, TableError, excerpt, quoted
+from hgld.tables import POLARS_FAULTS, CsvText, parquet_schema, read_parquet
 
-from ...csv_rows import CsvText
 from ..catalog import DROPPED, Catalog, check_level_names
 from ..class_split import draw_classes
 from .image_files import (
@@ -154,10 +153,7 @@ def _judgements(items: pl.DataFrame, verdicts: list[str]) -> tuple[pl.DataFrame 
 
 def _columns(source: Path) -> tuple[str, ...]:
     if source.suffix == ".parquet":
-        try:
-            return tuple(pl.read_parquet_schema(source))
-        except (OSError, *POLARS_FAULTS) as error:
-            raise TableError(f"{source} cannot be read as a parquet table ({excerpt(error)}).") from error
+        return tuple(parquet_schema(source))
     return CsvText.read(source).columns
 
 
@@ -196,7 +192,7 @@ def _read_rows(source: Path, path: str, column_of: dict[str, str], own_split: bo
     if source.suffix == ".parquet":
         try:
             wanted = [pl.col(column).cast(pl.String).alias(name) for name, column in given.items()]
-            table = pl.read_parquet(source).select(wanted).with_row_index("row", offset=1)
+            table = read_parquet(source, list(given.values())).select(wanted).with_row_index("row", offset=1)
         except (OSError, *POLARS_FAULTS) as error:
             raise TableError(f"{source} cannot be read as a table of text and numbers ({excerpt(error)}).") from error
     else:

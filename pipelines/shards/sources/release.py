@@ -1,6 +1,5 @@
 """Read the lists of a release: bounded, checked, and with errors that say where to get missing files."""
 
-import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from hgld.data.tables import POLARS_FAULTS
+from hgld import tables
 from hgld.errors import ConfigError, InputError, TableError, quoted
+from hgld.files import parse_json
 
 from ...executor import ProcessEndedError, run_alone
 from ..catalog import DROPPED
@@ -189,10 +189,7 @@ def read_csv(path: Path, columns: Sequence[str], obtain: str, *, filled: Sequenc
         TableError: it cannot be read as CSV, lacks a column, or has an empty cell where none may be.
     """
     data = read_bytes(path, obtain)
-    try:
-        table = pl.read_csv(data, infer_schema=False)
-    except POLARS_FAULTS as error:
-        raise TableError(f"{path}: not a CSV table in UTF-8 ({_first_line(error)}).") from error
+    table = tables.read_csv(data, where=str(path))
     missing = [column for column in columns if column not in table.columns]
     if missing:
         found = ", ".join(repr(name[:_SHOWN]) for name in table.columns[:20])
@@ -212,10 +209,7 @@ def read_json(path: Path, obtain: str) -> Any:
         TableError: it cannot be read, is too large, or not JSON.
     """
     data = read_bytes(path, obtain)
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise TableError(f"{path}: not valid JSON ({_first_line(error)}). Is the file whole?") from error
+    return parse_json(data, str(path), max_bytes=len(data), max_values=1 << 27)  # a release of 3 million images
 
 
 def read_mats(wanted: Mapping[Path, Sequence[str]], obtain: str, *, most: int = 64 << 20) -> list[dict[str, Any]]:

@@ -1,14 +1,14 @@
 """The classes that a build has at the levels above its groups, of which a decision may set one."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import TableError, excerpt
+from hgld.files import read_json
+from hgld.tables import POLARS_FAULTS, read_parquet
 
 from ...levels.levels import LANDMARKS
 from .grouping import Classes
@@ -40,8 +40,8 @@ def read_classes_above(stage: Path) -> Classes:
         TableError: its files cannot be read as the build writes them.
     """
     try:
-        details = json.loads((stage / "done.json").read_text(encoding="utf-8")).get("details", {})
-        table = pl.read_parquet(stage / LEVELS) if (stage / LEVELS).is_file() else None
+        details = read_json(stage / "done.json").get("details", {})
+        table = read_parquet(stage / LEVELS) if (stage / LEVELS).is_file() else None
         return classes_above(details, table)
     except (OSError, ValueError, AttributeError, TypeError, RecursionError, *POLARS_FAULTS) as error:
         raise TableError(f"{stage}: cannot be read as the build writes it ({excerpt(error)}). Build again.") from error

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
-import polars as pl
 
 from hgld.errors import TableError
+from hgld.tables import read_parquet
 
 from ...evidence.embed import read_embeddings
 from ...evidence.evidence import Block, Evidence
@@ -148,7 +148,7 @@ class Teacher:
 
     @classmethod
     def _read(cls, files: Mapping[str, Path], by: Order = "items", fitted: Coefficients | None = None) -> Self:
-        names, groups = pl.read_parquet(files["cluster/names"]), pl.read_parquet(files["toplevel/groups"])
+        names, groups = read_parquet(files["cluster/names"]), read_parquet(files["toplevel/groups"])
         file = files.get("cluster/group_rows")
         rows, given = _joined(read_evidence(files["evidence"].parent), None if file is None else read_embeddings(file))
         check_rows(names, rows, files["evidence"])

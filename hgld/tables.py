@@ -1,0 +1,475 @@
+"""Tables as files: parquet and CSV, read within bounds of memory, and written whole.
+
+Every table that hgld reads goes through :func:`read_parquet`, :func:`read_csv` or :class:`CsvText`. Paths are literal:
+``[``, ``]``, ``*`` and ``?`` in them mean themselves. A file that would take too much memory is refused before it is
+decoded.
+"""
+
+import csv
+import io
+import os
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import polars as pl
+
+from hgld.errors import StorageError, TableError, excerpt, quoted
+from hgld.files import open_regular, write_atomic
+
+POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics at some damaged parquet files
+NUMPY_FAULTS = (  # of numpy at headers of npy files made to break it: Python literals, nested as deep as one likes
+    *(ValueError, TypeError, KeyError, SyntaxError, EOFError, OverflowError, RecursionError, MemoryError),
+    tokenize.TokenError,
+)
+MAX_CSV_BYTES = 1 << 30
+_MAX_COLUMNS = 1 << 14
+_LEAST_BUDGET = 1 << 29  # bytes that any table may take in memory
+_MOST_GROWTH = 64  # times the file's bytes that a larger one may take
+_COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"\x28\xb5\x2f\xfd")  # gzip, zlib, zstd
+
+Source = Path | str | bytes
+Schema = Mapping[str, Any]
+
+
+# -- parquet -----------------------------------------------------------------------------------------------------------
+
+
+def read_parquet(
+    source: Source,
+    columns: Sequence[str] | None = None,
+    *,
+    schema: Schema | None = None,
+    rows: tuple[int, int] | None = None,
+    where: str | None = None,
+    fix: str = "",
+    max_bytes: int | None = None,
+) -> pl.DataFrame:
+    """Read a parquet table, after its footer has been checked.
+
+    Args:
+        source: the file, or its bytes.
+        columns: columns to read; default: those of ``schema``, else all.
+        schema: column types that the file must have; other columns are ignored.
+        rows: first row and number of rows; default: all.
+        where: name of the source in messages.
+        fix: last sentence of messages: what to do about a file that cannot be used.
+        max_bytes: most memory that the wanted columns may take; default: 512 MiB, or 64 times the file's size.
+
+    Raises:
+        TableError: not a readable parquet file, a column is missing or of another type, or the table is too large.
+    """
+    with _parquet(source, where, fix) as (file, name):
+        footer = _Footer(file, name)
+        found = _scan(source).collect_schema()
+        if schema is not None and (wrong := wrong_columns(found, schema)):
+            raise TableError(f"{name}: {wrong} {fix}".rstrip())
+        wanted = list(columns if columns is not None else schema if schema is not None else found)
+        if missing := [column for column in wanted if column not in found]:
+            raise TableError(
+                f"{name}: no column {excerpt(', '.join(missing))}; found {excerpt(', '.join(found))}. {fix}".rstrip()
+            )
+        budget = max(_LEAST_BUDGET, _MOST_GROWTH * footer.size) if max_bytes is None else max_bytes
+        size = footer.decoded_size({column: found[column] for column in wanted}, budget)
+        if size > budget:
+            raise TableError(
+                f"{name}: {footer.rows:,} rows that take {size >> 20:,} MiB or more in memory, in a file of "
+                f"{footer.size:,} bytes; expected at most {budget >> 20:,} MiB. {fix}".rstrip()
+            )
+        scan = _scan(source)
+        return (scan if rows is None else scan.slice(*rows)).select(wanted).collect()
+
+
+def parquet_schema(source: Source, *, where: str | None = None, fix: str = "") -> pl.Schema:
+    """Return the names and types of a parquet table's columns.
+
+    Raises:
+        TableError: not a readable parquet file.
+    """
+    with _parquet(source, where, fix) as (file, name):
+        _Footer(file, name)
+        return _scan(source).collect_schema()
+
+
+def parquet_metadata(source: Source, *, where: str | None = None, fix: str = "") -> dict[str, str]:
+    """Return the metadata that a parquet table's writer added, such as its schema version.
+
+    Raises:
+        TableError: not a readable parquet file.
+    """
+    with _parquet(source, where, fix) as (file, name):
+        return _Footer(file, name).metadata
+
+
+def count_rows(source: Source, *, where: str | None = None, fix: str = "") -> int:
+    """Return the number of rows that a parquet table's footer states.
+
+    Raises:
+        TableError: not a readable parquet file.
+    """
+    with _parquet(source, where, fix) as (file, name):
+        return _Footer(file, name).rows
+
+
+def write_table(table: pl.DataFrame, path: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a table as parquet, whole or not at all.
+
+    Raises:
+        StorageError: the disk is full or not writable.
+    """
+    facts = dict(metadata) if metadata else None
+    try:
+        write_atomic(path, lambda aside: table.write_parquet(aside, metadata=facts))
+    except POLARS_FAULTS as error:  # it has errors of its own for a disk that fills up
+        raise StorageError(f"{path}: cannot be written ({error}). Free space, then run again.") from error
+
+
+def wrong_columns(found: pl.DataFrame | Schema, schema: Schema) -> str:
+    """Describe for an error the columns that a table lacks or has with another type; empty if all are right."""
+    types = found.schema if isinstance(found, pl.DataFrame) else found
+    wrong = [f"{quoted(n)} ({types.get(n, 'missing')})" for n, dtype in schema.items() if types.get(n) != dtype]
+    if not wrong:
+        return ""
+    expected = ", ".join(f"{name}: {dtype}" for name, dtype in schema.items())
+    return f"wrong or missing columns {', '.join(wrong)}; expected {expected}."
+
+
+def _scan(source: Source) -> pl.LazyFrame:
+    if isinstance(source, bytes):
+        return pl.scan_parquet(io.BytesIO(source))
+    return pl.scan_parquet(Path(source).absolute(), glob=False, hive_partitioning=False)
+
+
+@contextmanager
+def _parquet(source: Source, where: str | None, fix: str) -> Iterator[tuple[BinaryIO, str]]:
+    """Open a parquet file; errors at reading it become a TableError that names it."""
+    name = where or ("parquet table" if isinstance(source, bytes) else str(source))
+    try:
+        with io.BytesIO(source) if isinstance(source, bytes) else open_regular(Path(source)) as file:
+            yield file, name
+    except TableError:
+        raise
+    except OSError as error:
+        raise TableError(f"{name}: cannot be read ({error.strerror or error}). {fix}".rstrip()) from error
+    except IndexError as error:
+        raise TableError(f"{name}: not a readable parquet file (its footer ends early). {fix}".rstrip()) from error
+    except (*POLARS_FAULTS, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise TableError(f"{name}: not a readable parquet file ({excerpt(error)}). {fix}".rstrip()) from error
+
+
+class _Footer:
+    """The footer of a parquet file, as far as it says what the table takes in memory.
+
+    Polars offers neither the sizes of row groups nor the headers of pages; a small file can hold 150 million repeated
+    values, of which only the headers of its pages tell.
+    """
+
+    _MAGIC = b"PAR1"
+    _MOST_BYTES = 1 << 25
+    _PAGE_BYTES = 1 << 10  # of memory that every page counts at least
+    _WIDTHS = (1, 4, 8, 12, 4, 8, 16)  # bytes of a value in memory by its physical type, boolean to byte array
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file = file
+        self.size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, self.size - 8))
+        length, magic = int.from_bytes(file.read(4), "little"), file.read(4)
+        if magic != self._MAGIC or length > self.size - 8:
+            raise ValueError("it does not end as one")
+        if length > self._MOST_BYTES:
+            raise ValueError(f"a footer of {length:,} bytes")
+        file.seek(self.size - 8 - length)
+        facts = _Thrift(file.read(length)).struct()
+        self.groups: list[dict[int, Any]] = facts.get(4, [])
+        self.rows: int = sum(group[3] for group in self.groups)
+        self.metadata = {pair[1].decode(): pair.get(2, b"").decode() for pair in facts.get(5, [])}
+        leaves = [element for element in facts[2] if not element.get(5)]
+        self._leaf_widths = [self._WIDTHS[leaf[1]] if leaf[1] < 7 else leaf[2] for leaf in leaves if 1 in leaf]
+
+    def decoded_size(self, wanted: Mapping[str, Any], budget: int) -> int:
+        """Return the bytes that columns take in memory, by the headers of their pages; stop counting above a budget."""
+        total = 0
+        for group in self.groups:
+            for chunk, width in zip(group[1], self._leaf_widths, strict=True):
+                facts = chunk[3]
+                column = facts[3][0].decode()
+                if column not in wanted:
+                    continue
+                cell = width + 8 * (len(facts[3]) > 1)  # lists have an offset
+                values, pages = self._pages(facts, budget)
+                rows = max(values, facts[5], group[3])
+                total += pages + rows * max(cell, 8 * _array_cells(wanted[column]))
+                if total > budget:
+                    return total
+        return total
+
+    def _pages(self, chunk: Mapping[int, Any], budget: int) -> tuple[int, int]:
+        """Return the number of values in the pages of a column chunk, and their bytes after decompression."""
+        at = min(offset for offset in (chunk[9], chunk.get(11)) if offset)
+        end, values, total = at + chunk[7], 0, 0
+        while at < end and total <= budget:
+            header, length = self._page_header(at)
+            if header[3] < 0 or header[2] < 0:
+                raise ValueError("a page of negative size")
+            at += length + header[3]
+            values += max(header.get(kind, {}).get(1, 0) for kind in (5, 7, 8))
+            total += max(header[2], self._PAGE_BYTES)
+        return values, total
+
+    def _page_header(self, at: int) -> tuple[dict[int, Any], int]:
+        for most in (1 << 12, 1 << 22):  # most are short; statistics can make them long
+            self._file.seek(at)
+            reader = _Thrift(self._file.read(most))
+            try:
+                return reader.struct(), reader.at
+            except IndexError:
+                continue
+        raise ValueError("a page without a header")
+
+
+def _array_cells(dtype: Any) -> int:
+    """Return the cells of fixed-size arrays per row, which take memory also where a row is empty; 0 without arrays."""
+    if isinstance(dtype, pl.Array):
+        return dtype.size * max(1, _array_cells(dtype.inner))
+    if isinstance(dtype, pl.Struct):
+        return sum(_array_cells(field.dtype) for field in dtype.fields)
+    return _array_cells(dtype.inner) if isinstance(dtype, pl.List) else 0
+
+
+class _Thrift:
+    """Reader of Thrift's compact protocol, in which parquet writes footers and page headers.
+
+    Structs become dictionaries by field number. Bytes that end early raise IndexError.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self.at = data, 0
+
+    def struct(self) -> dict[int, Any]:
+        fields, number = {}, 0
+        while head := self._byte():
+            number = number + (head >> 4) if head >> 4 else self._integer()
+            fields[number] = self._value(head & 15)
+        return fields
+
+    def _value(self, kind: int, *, is_element: bool = False) -> Any:
+        if kind in (1, 2):  # a boolean: a field's type is its value
+            return (self._byte() if is_element else kind) == 1
+        if kind == 3:
+            return self._byte()
+        if kind in (4, 5, 6):
+            return self._integer()
+        if kind == 7:
+            return self._take(8)
+        if kind == 8:
+            return self._take(self._varint())
+        if kind in (9, 10):
+            head = self._byte()
+            size = self._varint() if head >> 4 == 15 else head >> 4
+            return [self._value(head & 15, is_element=True) for _ in range(size)]
+        if kind == 12:
+            return self.struct()
+        raise ValueError(f"Thrift type {kind}")
+
+    def _byte(self) -> int:
+        self.at += 1
+        return self._data[self.at - 1]
+
+    def _take(self, size: int) -> bytes:
+        self.at += size
+        if self.at > len(self._data):
+            raise IndexError("the bytes end early")
+        return self._data[self.at - size : self.at]
+
+    def _varint(self) -> int:
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise ValueError("an integer of more than 64 bits")
+
+    def _integer(self) -> int:
+        value = self._varint()
+        return value >> 1 ^ -(value & 1)
+
+
+# -- CSV ---------------------------------------------------------------------------------------------------------------
+
+
+def read_csv(
+    source: Source,
+    columns: Sequence[str] | None = None,
+    *,
+    schema: Schema | None = None,
+    infer: bool = False,
+    where: str | None = None,
+    fix: str = "",
+    max_bytes: int = MAX_CSV_BYTES,
+) -> pl.DataFrame:
+    """Read a CSV table as text, null where a cell is empty; :class:`CsvText` also tells the line of every row.
+
+    Args:
+        source: the file, or its bytes.
+        columns: columns to read; default: those of ``schema``, else all.
+        schema: types of some columns.
+        infer: read the other columns as numbers where every cell is one.
+        where: name of the source in messages.
+        fix: last sentence of messages: what to do about a file that cannot be used.
+        max_bytes: most bytes that the file may have.
+
+    Raises:
+        TableError: the file cannot be read, is too large, not CSV in UTF-8, or lacks a column.
+    """
+    name = where or ("CSV table" if isinstance(source, bytes) else str(source))
+    data = source if isinstance(source, bytes) else _csv_bytes(Path(source), max_bytes)
+    try:
+        header = next(csv.reader(io.StringIO(data[: 1 << 22].decode("utf-8-sig", "replace"), newline="")), [])
+        if data.startswith(_COMPRESSED):
+            raise TableError(f"{name}: compressed; expected the CSV itself. Unpack it first.")
+        if any("\ufffd" in cell for cell in header):  # polars takes it for a name
+            decode_table(name, data)
+        cells = len(header) * data.count(b"\n")
+        if len(header) > _MAX_COLUMNS or 16 * cells > max(_LEAST_BUDGET, _MOST_GROWTH * len(data)):
+            raise TableError(f"{name}: {len(header):,} columns; too many for its {len(data):,} bytes. {fix}".rstrip())
+        wanted = list(columns if columns is not None else schema or []) or None
+        if missing := [column for column in wanted or () if column not in header]:
+            raise TableError(
+                f"{name}: no column {excerpt(', '.join(missing))}; found {excerpt(', '.join(header))}. {fix}".rstrip()
+            )
+        options = {"infer_schema": infer, "infer_schema_length": None, "schema_overrides": schema}
+        return pl.read_csv(data, columns=wanted, **options)
+    except (csv.Error, *POLARS_FAULTS) as error:
+        decode_table(name, data)
+        raise TableError(f"{name}: not a readable CSV table ({excerpt(error)}). {fix}".rstrip()) from error
+
+
+def _csv_bytes(path: Path, max_bytes: int) -> bytes:
+    try:
+        with open(path, "rb") as file:  # a pipe of the shell will do
+            data = file.read(max_bytes + 1)
+    except OSError as error:
+        raise TableError(f"{path} cannot be read ({error.strerror}); expected a table there.") from error
+    if len(data) > max_bytes:
+        raise TableError(f"{path} has more than {max_bytes:,} bytes; that is too large for a table.")
+    return data
+
+
+def decode_table(path: Path | str, data: bytes) -> str:
+    """Return the text of a table's bytes, without its byte order mark.
+
+    Raises:
+        TableError: not UTF-8.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise TableError(
+            f"{path}, line {line:,}: not UTF-8 (byte {data[error.start]:#04x}). Save the table as UTF-8, for example "
+            "with: iconv -f latin1 -t utf-8"
+        ) from error
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a table from outside, without its byte order mark.
+
+    Raises:
+        TableError: it cannot be read, is too large, empty or not UTF-8.
+    """
+    text = decode_table(path, _csv_bytes(path, MAX_CSV_BYTES))
+    if not text.strip():
+        raise TableError(f"{path} is empty; expected at least one row.")
+    return text
+
+
+def table_rows(
+    path: Path, text: str, separator: str = ",", width: int | None = None
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line in which each row begins (from 1) and its cells; skip blank lines.
+
+    Between commas cells may be quoted; between tabs quotes mean themselves.
+
+    Args:
+        path: of the table, for errors.
+        text: its content.
+        separator: a comma or a tab.
+        width: number of cells that every row but the first has; None: any.
+
+    Raises:
+        TableError: a row is not valid, or has another number of cells.
+    """
+    quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
+    reader = csv.reader(
+        io.StringIO(text, newline=""), delimiter=separator, quoting=quoting, strict=quoting != csv.QUOTE_NONE
+    )
+    line, is_first = 0, True
+    try:
+        for row in reader:
+            begins, line = line + 1, reader.line_num
+            if row and not is_first and width is not None and len(row) != width:
+                raise TableError(
+                    f"{path}, line {begins:,}: {len(row)} cells where the header has {width}; a cell with a comma in "
+                    'it needs double quotes around it ("...").'
+                )
+            if row:
+                is_first = False
+                yield begins, row
+    except csv.Error as error:
+        kind, cells = ("TSV", "tab") if separator == "\t" else ("CSV", "comma")
+        in_quotes = "" if separator == "\t" else ", in double quotes where they hold commas"
+        raise TableError(
+            f"{path}, line {line + 1:,}: not valid {kind} ({error}); expected {cells}-separated cells{in_quotes}, of "
+            "at most 131,072 characters."
+        ) from error
+
+
+@dataclass(frozen=True)
+class CsvText:
+    """The text of a CSV file and the columns of its header; its rows come with the line they begin in.
+
+    Raises:
+        TableError: the file cannot be read, is too large, empty or not UTF-8, or its header is not CSV.
+    """
+
+    path: Path
+    text: str
+    columns: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "CsvText":
+        """Read a file up to its header."""
+        text = read_text(path)
+        _, header = next(table_rows(path, text), (0, []))
+        return cls(path, text, tuple(cell.strip() for cell in header))
+
+    def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+        """Yield the line in which each row begins (from 1) and its cells of these columns; skip blank lines.
+
+        Raises:
+            TableError: a column is missing or there twice, a row is not CSV or has other than the header's number of
+                cells.
+        """
+        for column in columns:
+            if (times := self.columns.count(column)) != 1:
+                shown = ", ".join(repr(name[:60]) for name in self.columns[:20])
+                raise TableError(
+                    f"{self.path} {'lacks' if times == 0 else 'has'} the column {quoted(column)}"
+                    f"{' twice' if times else ''}; found {shown}, expected {', '.join(map(repr, columns))} (others are "
+                    "ignored). Rename the column in the file's first line."
+                )
+        places = [self.columns.index(column) for column in columns]
+        for line, row in islice(table_rows(self.path, self.text, width=len(self.columns)), 1, None):
+            yield line, [row[place] for place in places]
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows of cells as CSV, quoted where they must be, each with a newline at its end."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,132 @@
+"""The one reader of tables, and that of JSON: literal paths, and bounds that hold before anything is decoded."""
+
+import gzip
+import io
+from contextlib import suppress
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+from polars.testing.parametric import dataframes
+
+from hgld.errors import InputError, TableError
+from hgld.files import parse_json, read_json
+from hgld.tables import CsvText, count_rows, parquet_metadata, parquet_schema, read_csv, read_parquet, write_table
+
+WRITTEN = io.BytesIO()
+TABLE = pl.DataFrame({"key": ["a", "b"], "label": [1, 2], "vector": [[0.5, 1.0], [1.0, 2.0]]})
+TABLE.write_parquet(WRITTEN)
+
+
+@pytest.mark.parametrize("name", ["a[1].parquet", "*.parquet", "l?.parquet", "split=x/t.parquet"])
+def test_paths_are_literal(tmp_path, name):
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    TABLE.head(1).write_parquet(tmp_path / "a1.parquet")  # what a pattern would find
+    TABLE.head(1).write_parquet(tmp_path / "l1.parquet")
+    write_table(TABLE, file, {"version": "2"})
+    assert_frame_equal(read_parquet(file), TABLE)
+    assert_frame_equal(read_parquet(file.read_bytes(), ["label"]), TABLE.select("label"))
+    assert_frame_equal(read_parquet(file, rows=(1, 1)), TABLE[1:])
+    assert (parquet_schema(file), count_rows(file), parquet_metadata(file)["version"]) == (TABLE.schema, 2, "2")
+    TABLE.drop("vector").write_csv(file.with_suffix(".csv"))
+    assert read_csv(file.with_suffix(".csv")).rows() == [("a", "1"), ("b", "2")]
+
+
+@given(
+    table=dataframes(max_cols=4, max_size=20, excluded_dtypes=[pl.Object, pl.Categorical, pl.Enum, pl.Decimal]),
+    group=st.integers(1, 30),
+    compression=st.sampled_from(["zstd", "uncompressed", "snappy", "gzip"]),
+)
+def test_any_table_is_read_back_and_takes_no_more_than_was_counted(tmp_path_factory, table, group, compression):
+    file = tmp_path_factory.mktemp("any") / "t.parquet"
+    table.write_parquet(file, row_group_size=group, compression=compression)
+    assert_frame_equal(read_parquet(file), table, check_row_order=True)
+    if table.width and table.height:
+        values = sum(table[c].estimated_size() for c in table.columns if not table[c].dtype.is_nested())
+        if values > 0:
+            with pytest.raises(TableError, match="in memory"):
+                read_parquet(file, max_bytes=values // 2)
+
+
+def _bomb(kind):
+    if kind == "rows":
+        return pl.select(a=pl.repeat(0, 8_000_000, dtype=pl.Int64))
+    if kind == "list":
+        return pl.select(a=pl.repeat(0, 8_000_000, dtype=pl.Int8).implode())
+    return pl.DataFrame({"a": ["x" * 60_000_000]})
+
+
+@pytest.mark.parametrize("kind", ["rows", "list", "text"])
+def test_a_small_file_of_a_large_table_is_refused_unless_its_column_is_not_wanted(tmp_path, kind):
+    file = tmp_path / "bomb.parquet"
+    bomb = _bomb(kind)
+    table = bomb.with_columns(b=pl.lit(1, pl.Int8))
+    table.write_parquet(file, row_group_size=1 << 30, statistics=False)
+    assert file.stat().st_size < 1 << 20
+    with pytest.raises(TableError, match=r"MiB or more in memory, in a file of .* expected at most 4 MiB. Make it"):
+        read_parquet(file, fix="Make it anew.", max_bytes=4 << 20)
+    assert count_rows(file) == len(table)
+    assert len(read_parquet(file, ["b"], max_bytes=4 << 20 if kind != "rows" else None)) == len(table)
+
+
+REFUSED = {  # content of a file, how it is read, words of the refusal
+    "no parquet": (b"junk", read_parquet, "not a readable parquet file (it does not end as one)"),
+    "empty": (b"", read_parquet, "not a readable parquet file"),
+    "footer beyond the file": (b"PAR1\xff\xff\xff\x7fPAR1", read_parquet, "it does not end as one"),
+    "footer of nothing": (b"PAR1\x00\x00\x00\x00\x00PAR1", read_parquet, "not a readable parquet file"),
+    "gzip": (gzip.compress(b"a,b\n1,2\n"), read_csv, "compressed; expected the CSV itself"),
+    "latin-1": ("é,b\n1,2\n".encode("latin-1"), read_csv, "line 1: not UTF-8 (byte 0xe9)"),
+    "ragged": (b"a\n1,2,3\n", read_csv, "not a readable CSV table"),
+    "wide": (b"a" + b"," * 20_000 + b"\n", read_csv, "20,001 columns; too many"),
+    "blank lines below a wide header": (b"a" + b"," * 5_000 + b"\n" * 500_000, read_csv, "5,001 columns; too many"),
+    "long cell": (b"a" * 200_000 + b"\n", read_csv, "field larger than field limit"),
+    "empty text": (b" \n", CsvText.read, "is empty"),
+    "brackets": (b"[" * 10_000_000, read_json, "JSON of 10,000,000 values and brackets; expected at most 4,194,304"),
+    "depth": (b"[" * 100_000, read_json, "not valid JSON"),
+    "digits": (b"1" * 5_000, read_json, "not valid JSON"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals_name_the_file_and_what_was_found(tmp_path, case):
+    content, read, words = REFUSED[case]
+    file = tmp_path / "given"
+    file.write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        read(file)
+    assert str(file) in str(refused.value)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("read", [read_parquet, parquet_schema, parquet_metadata, count_rows, read_csv, read_json])
+def test_a_file_that_is_missing_or_no_file_is_refused(tmp_path, read):
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(InputError, match=r"cannot be read \(.+\)"):
+            read(path)
+
+
+@pytest.mark.parametrize("call", [{"columns": ["x"]}, {"schema": {"label": pl.String}}, {"schema": {"x": pl.Int8}}])
+def test_columns_are_looked_at_before_anything_is_decoded(tmp_path, call):
+    file = tmp_path / "t.parquet"
+    TABLE.write_parquet(file)
+    with pytest.raises(TableError, match="column"):
+        read_parquet(file, max_bytes=0, **call)
+
+
+@given(at=st.integers(0, 10_000), byte=st.integers(0, 255))
+def test_a_changed_byte_gives_a_table_or_a_refusal(at, byte):
+    data = bytearray(WRITTEN.getvalue())
+    data[at % len(data)] = byte
+    with suppress(TableError):  # anything else fails
+        read_parquet(bytes(data))
+
+
+def test_json_bounds_are_the_callers():
+    assert parse_json('{"a": [1, 2]}', "x") == {"a": [1, 2]}
+    with pytest.raises(InputError, match="x: more than 3 bytes"):
+        parse_json(b"[1, 2]", "x", max_bytes=3)
+    with pytest.raises(InputError, match="x: JSON of 4 values"):
+        parse_json(b"[1,2,3,4]", "x", max_values=3)
