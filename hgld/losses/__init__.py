@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from hgld.losses.binned import soft_bin_ap_loss as soft_bin_ap_loss
     from hgld.losses.blackbox_ap import BlackboxAP as BlackboxAP
     from hgld.losses.blackbox_ap import blackbox_ap_loss as blackbox_ap_loss
-    from hgld.losses.class_weighted import ClassWeighted as ClassWeighted
     from hgld.losses.compositions import HAPPIER as HAPPIER
     from hgld.losses.compositions import ROADMAP as ROADMAP
     from hgld.losses.compositions import RODNDCG as RODNDCG
@@ -23,22 +22,17 @@ if TYPE_CHECKING:
     from hgld.losses.compositions import MultiGrain as MultiGrain
     from hgld.losses.compositions import RODRecall as RODRecall
     from hgld.losses.compositions import SumOverLevels as SumOverLevels
-    from hgld.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
     from hgld.losses.memory import CrossBatchMemory as CrossBatchMemory
-    from hgld.losses.metric_learning import MetricLearningLoss as MetricLearningLoss
-    from hgld.losses.metric_learning import wrap as wrap
-    from hgld.losses.mixup import SiMix as SiMix
     from hgld.losses.pairs import CalibrationLoss as CalibrationLoss
     from hgld.losses.pairs import Contrastive as Contrastive
     from hgld.losses.pairs import Margin as Margin
     from hgld.losses.pairs import Triplet as Triplet
-    from hgld.losses.pnp import PNP as PNP
-    from hgld.losses.pnp import pnp_loss as pnp_loss
     from hgld.losses.proxies import CSL as CSL
     from hgld.losses.proxies import NormSoftmax as NormSoftmax
     from hgld.losses.proxies import ProxyNCApp as ProxyNCApp
     from hgld.losses.rank_loss import RankLoss as RankLoss
     from hgld.losses.rank_loss import TermSum as TermSum
+    from hgld.losses.surrogate_losses import PNP as PNP
     from hgld.losses.surrogate_losses import SmoothAP as SmoothAP
     from hgld.losses.surrogate_losses import SmoothHAP as SmoothHAP
     from hgld.losses.surrogate_losses import SmoothRecall as SmoothRecall
@@ -48,25 +42,31 @@ if TYPE_CHECKING:
     from hgld.losses.surrogate_losses import SupRecall as SupRecall
     from hgld.losses.surrogate_losses import graded_ap_loss as graded_ap_loss
     from hgld.losses.surrogate_losses import ndcg_loss as ndcg_loss
+    from hgld.losses.surrogate_losses import pnp_loss as pnp_loss
     from hgld.losses.surrogate_losses import recall_loss as recall_loss
+    from hgld.losses.wrappers import ClassWeighted as ClassWeighted
+    from hgld.losses.wrappers import MatryoshkaLoss as MatryoshkaLoss
+    from hgld.losses.wrappers import MetricLearningLoss as MetricLearningLoss
+    from hgld.losses.wrappers import SiMix as SiMix
+    from hgld.losses.wrappers import wrap as wrap
 
 _EXPORTS = {name: f"hgld.losses.{entry.module}" for name, entry in LOSSES.items()} | {
-    "ClassWeighted": "hgld.losses.class_weighted",
+    "ClassWeighted": "hgld.losses.wrappers",
     "Composition": "hgld.losses.compositions",
     "CrossBatchMemory": "hgld.losses.memory",
-    "MatryoshkaLoss": "hgld.losses.matryoshka",
-    "MetricLearningLoss": "hgld.losses.metric_learning",
+    "MatryoshkaLoss": "hgld.losses.wrappers",
+    "MetricLearningLoss": "hgld.losses.wrappers",
     "RankLoss": "hgld.losses.rank_loss",
-    "SiMix": "hgld.losses.mixup",
+    "SiMix": "hgld.losses.wrappers",
     "SumOverLevels": "hgld.losses.compositions",
     "TermSum": "hgld.losses.rank_loss",
     "blackbox_ap_loss": "hgld.losses.blackbox_ap",
     "graded_ap_loss": "hgld.losses.surrogate_losses",
     "ndcg_loss": "hgld.losses.surrogate_losses",
-    "pnp_loss": "hgld.losses.pnp",
+    "pnp_loss": "hgld.losses.surrogate_losses",
     "recall_loss": "hgld.losses.surrogate_losses",
     "soft_bin_ap_loss": "hgld.losses.binned",
-    "wrap": "hgld.losses.metric_learning",
+    "wrap": "hgld.losses.wrappers",
 }
 
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -67,7 +67,7 @@ LOSSES: Mapping[str, LossEntry] = {
     "SoftBinAP": LossEntry("binned", "rank", _same("bins", "ties") | _LEVEL),
     "FastAP": LossEntry("binned", "rank", _same("bins") | _LEVEL),
     "BlackboxAP": LossEntry("blackbox_ap", "rank", _BLACKBOX | _LEVEL),
-    "PNP": LossEntry("pnp", "rank", _PNP | _LEVEL),
+    "PNP": LossEntry("surrogate_losses", "rank", _PNP | _LEVEL),
     "CSL": LossEntry("proxies", "proxies", _same(margins="csl_margins", scale="csl_scale"), learns=True),
     "NormSoftmax": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
     "ProxyNCApp": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),

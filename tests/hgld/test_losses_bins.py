@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hgld.errors import ConfigError, InputError
 from hgld.losses.binned import FastAP, SoftBinAP, soft_bin_ap_loss
 from hgld.losses.blackbox_ap import BlackboxAP, blackbox_ap_loss
-from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.pairs import Triplet
-from hgld.losses.pnp import PNP, pnp_loss
 from hgld.losses.rank_loss import all_places
+from hgld.losses.surrogate_losses import PNP, pnp_loss
+from hgld.losses.wrappers import ClassWeighted
 from tests import reference, reference_losses
 
 TIES = ["ignored", "relaxed", "integral"]

@@ -9,14 +9,13 @@ from torch import nn
 from hgld import Hierarchy
 from hgld.losses import binned, blackbox_ap, pairs
 from hgld.losses.binned import FastAP, SoftBinAP
-from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.compositions import HAPPIER, ROADMAP, MultiGrain, SumOverLevels
 from hgld.losses.memory import CrossBatchMemory
-from hgld.losses.mixup import SiMix
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Triplet
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import inner_products
 from hgld.losses.surrogate_losses import SmoothRecall, SupHAP
+from hgld.losses.wrappers import ClassWeighted, SiMix
 
 DIM = 6
 LABELS = torch.stack([torch.arange(16) // 4, torch.arange(16) // 8], dim=1)

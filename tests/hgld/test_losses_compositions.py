@@ -11,15 +11,12 @@ from torch import nn
 from hgld import Hierarchy
 from hgld.errors import ConfigError, InputError
 from hgld.losses.binned import FastAP
-from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, Composition, RODRecall, SumOverLevels
-from hgld.losses.matryoshka import MatryoshkaLoss
 from hgld.losses.memory import CrossBatchMemory
-from hgld.losses.metric_learning import MetricLearningLoss
-from hgld.losses.mixup import SiMix, mix_positives
 from hgld.losses.pairs import CalibrationLoss
 from hgld.losses.proxies import CSL, NormSoftmax
 from hgld.losses.surrogate_losses import SmoothAP, SmoothRecall, SupAP, SupHAP, SupNDCG, SupRecall
+from hgld.losses.wrappers import ClassWeighted, MatryoshkaLoss, MetricLearningLoss, SiMix, mix_positives
 from tests import reference_losses
 
 LABELS = torch.tensor([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, 1], [-1, 1]])

@@ -9,9 +9,8 @@ from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.blackbox_ap import BlackboxAP
 from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, Composition, RODRecall
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
-from hgld.losses.pnp import PNP
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
-from hgld.losses.surrogate_losses import SmoothAP, SmoothHAP, SmoothRecall, SupAP, SupHAP, SupNDCG, SupRecall
+from hgld.losses.surrogate_losses import PNP, SmoothAP, SmoothHAP, SmoothRecall, SupAP, SupHAP, SupNDCG, SupRecall
 
 DIM, CLASSES = 6, 8
 FINE = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, -1, 4, 5, 5, 6, 7])

@@ -9,14 +9,13 @@ from torch import Tensor
 from hgld import Hierarchy
 from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.blackbox_ap import BlackboxAP
-from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, RODRecall, SumOverLevels
 from hgld.losses.memory import CrossBatchMemory
-from hgld.losses.mixup import SiMix
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
-from hgld.losses.pnp import PNP, Variant
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import similarity
+from hgld.losses.surrogate_losses import PNP, Variant
+from hgld.losses.wrappers import ClassWeighted, SiMix
 
 DIM = 8
 TREE = Hierarchy.from_labels(torch.tensor([[i, i // 4] for i in range(16)]).numpy(), ("fine", "coarse"))

@@ -388,7 +388,7 @@ def test_fluid_at_the_size_of_the_real_data(tmp_path):
         page.until("document.getElementById('names').scrollHeight > 5700 * 40")
         assert page.run("document.querySelectorAll('#names .row').length") < 60
         page.run("document.getElementById('names').focus()")
-        for action in FLUID.values():  # benchmarks/review_page.py times them
+        for action in FLUID.values():
             milliseconds(page, *action)
             assert page.run("document.querySelectorAll('#names .row').length") < 60
 
