@@ -1,11 +1,12 @@
 """The tree of classes: levels finest first, every class with its name and its parent."""
 
+import html
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,6 +15,7 @@ from hgld.errors import HierarchyError, SchemaError, quoted, some
 from hgld.files import read_json
 from hgld.tables import parquet_metadata, read_parquet
 
+FILE = "hierarchy.parquet"
 SCHEMA_VERSION = 1
 _MOST_NAMED = 5
 _MOST_LINES = 40  # of a tree that is printed
@@ -98,7 +100,7 @@ class Hierarchy:
             if parent.shape != (size,):
                 raise HierarchyError(
                     f"level {quoted(self.levels[c])} has {size} classes and parents of shape {parent.shape}; "
-                    "expected one parent a class."
+                    "expected one parent per class."
                 )
             if size and not np.issubdtype(parent.dtype, np.integer):
                 raise HierarchyError(
@@ -114,20 +116,25 @@ class Hierarchy:
     # -- construction -------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_columns(cls, columns: Mapping[str, Sequence[str | None]]) -> "Hierarchy":
-        """Build from a table with one column a level (finest first) and one row an item or class.
+    def from_columns(cls, columns: Mapping[str, Sequence[str | None]] | pl.DataFrame | Any) -> "Hierarchy":
+        """Build from a table with one column per level (finest first) and one row per item or class.
 
         Class ids follow the sorted names of a level, so that they do not depend on the order of the rows. ``None``
         and the empty string are unknown.
 
+        Args:
+            columns: names by level, or a frame of polars, Arrow or whatever has Arrow's interface.
+
         Raises:
             HierarchyError: columns of different lengths, or a class with two parents (named with both).
         """
+        if not isinstance(columns, Mapping):
+            columns = pl.DataFrame(columns).to_dict(as_series=False)
         levels = tuple(columns)
         cells = [[v or None for v in columns[level]] for level in levels]
         if len({len(c) for c in cells}) > 1:
             sizes = ", ".join(f"{k}: {len(c)}" for k, c in zip(levels, cells, strict=True))
-            raise HierarchyError(f"columns have different lengths ({sizes}); expected one row an item.")
+            raise HierarchyError(f"columns have different lengths ({sizes}); expected one row per item.")
         names = tuple(tuple(sorted({v for v in column if v is not None})) for column in cells)
         ids = [{name: i for i, name in enumerate(level)} for level in names]
         labels = np.array(
@@ -144,7 +151,7 @@ class Hierarchy:
         Args:
             labels: (N, L) class ids of N items.
             levels: the L level names.
-            names: class names a level; ``"0"``, ``"1"``, ... up to the largest label if None.
+            names: class names per level; ``"0"``, ``"1"``, ... up to the largest label if None.
 
         Raises:
             HierarchyError: a class has two parents, the shape does not fit the levels, or a label has no name.
@@ -170,7 +177,7 @@ class Hierarchy:
 
     @property
     def num_classes(self) -> tuple[int, ...]:
-        """Number of classes a level, finest first."""
+        """Number of classes per level, finest first."""
         return tuple(len(names) for names in self.names)
 
     def level_index(self, level: str) -> int:
@@ -191,7 +198,7 @@ class Hierarchy:
             level: the level they are of; the finest if None.
 
         Returns:
-            (N, L - c) int32, one column a level from ``level`` (column c) to the coarsest.
+            (N, L - c) int32, one column per level from ``level`` (column c) to the coarsest.
 
         Raises:
             HierarchyError: a label is not a class of that level.
@@ -285,9 +292,7 @@ class Hierarchy:
         return self.to_tree_text(most=_MOST_NAMED, lines=_MOST_LINES)
 
     def _repr_html_(self) -> str:
-        from hgld.taxonomy.drawing import tree_html
-
-        return tree_html(self)
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def to_tree_text(
         self, *, depth: int | None = None, most: int | None = 8, lines: int | None = None, width: int = 80
@@ -309,55 +314,25 @@ class Hierarchy:
         └─ plant  1
            └─ oak
         """
-        from hgld.taxonomy.drawing import tree_text
+        from hgld.tree_drawing import tree_text
 
         return tree_text(self, depth=depth, most=most, lines=lines, width=width)
 
     # -- files ------------------------------------------------------------------------------------------------
 
     @classmethod
-    def read(
-        cls,
-        path: str | Path,
-        format: str = "auto",  # noqa: A002  # as it is called everywhere
-        *,
-        parents: Literal["refuse", "first", "most-specific"] = "refuse",
-        cut: str = "",
-        levels: Sequence[str] = (),
-    ) -> "Hierarchy":
-        """Read a taxonomy: hgld's own files, edge lists, node-link JSON, WordNet, Open Images, Darwin Core, ...
-
-        :func:`hgld.taxonomy.formats.read_levels` reads the same and counts what the rules did.
+    def read(cls, path: str | Path) -> "Hierarchy":
+        """Read hgld's own files; :func:`hgld.taxonomy.formats.read_levels` reads taxonomies of others.
 
         Args:
-            path: a file or folder.
-            format: one of :data:`hgld.taxonomy.formats.FORMATS`; ``auto``: found out from the content.
-            parents: rule for classes under several parents.
-            cut: rule for uneven depth, for instance ``root:2,1`` (:mod:`hgld.taxonomy.levels`).
-            levels: names of the levels, finest first; of a table with these columns, the columns.
+            path: ``hierarchy.parquet``, the folder of a build or dataset that holds it, or a JSON file.
 
         Raises:
-            ConfigError: the options cannot be served.
-            InputError: the file is not a taxonomy, or not what the rules need.
+            InputError: the file is not a hierarchy.
         """
-        from hgld.taxonomy.formats import read_levels
-
-        return read_levels(path, format, parents=parents, cut=cut, levels=levels).hierarchy
-
-    def write(self, path: str | Path, format: str = "auto") -> None:  # noqa: A002
-        """Write the classes in one of the formats of :meth:`read`.
-
-        Args:
-            path: the file; for ``wordnet`` and ``folders`` a new or empty folder.
-            format: as of :meth:`read`; ``auto``: by the name's end (.parquet, .json, .csv for an edge list).
-
-        Raises:
-            ConfigError: the format is not written, or the folder is not empty.
-            HierarchyError: the format has no place for such a hierarchy.
-        """
-        from hgld.taxonomy.formats import write_hierarchy
-
-        write_hierarchy(self, path, format)
+        file = Path(path)
+        file = file / FILE if file.is_dir() else file
+        return cls.from_json(file) if file.suffix == ".json" else cls.from_parquet(file)
 
     def to_frame(self) -> pl.DataFrame:
         """Tabulate the classes: level, label, name, parent (label at the next coarser level, null at the coarsest)."""

@@ -73,8 +73,8 @@ def show_command() -> click.Command:
         PLACE is a build's folder, a dataset directory (where images are counted), or a taxonomy in any format that hgld
         reads: an edge list, node-link JSON, WordNet, Open Images, iNaturalist, Darwin Core, a folder tree, ...
         """
-        from hgld.taxonomy.drawing import tree_data, tree_text
         from hgld.taxonomy.formats import read_levels
+        from hgld.tree_drawing import tree_data, tree_text
 
         _refuse_unfinished(place)
         found = read_levels(place, kind, parents=parents, cut=cut, levels=levels or ())

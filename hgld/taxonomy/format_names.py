@@ -9,13 +9,12 @@ FORMAT_LINES = {
     "node-link": "node-link JSON (networkx), links from parent to child",
     "node-link-up": "node-link JSON (networkx), links from child to parent",
     "open-images": "Open Images' hierarchy JSON, with the class-descriptions CSV in its folder",
-    "inaturalist": "iNaturalist's categories JSON, with a key a rank",
-    "coco": "categories JSON with supercategories, as COCO has them",
+    "categories": "categories JSON: iNaturalist's with a key per rank, COCO's with a supercategory",
     "darwin-core": "Darwin Core taxa: parentNameUsageID, or columns of ranks",
     "edge-list": "a table with columns child and parent",
     "paths": "a table with a column path: animal > dog > beagle",
-    "columns": "a table with a column a level, finest first",
-    "folders": "a folder tree: a folder a class",
+    "columns": "a table with a column per level, finest first",
+    "folders": "a folder tree: a folder per class",
 }
 """The formats, in the order in which a document is tried."""
 

@@ -1,8 +1,9 @@
 """Taxonomies as graphs: classes with ids and names, each under any number of parents, without cycles."""
 
+import graphlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,7 +13,7 @@ from hgld.errors import HierarchyError, some
 
 MOST_NODES = 10_000_000
 MOST_STEPS = 1000
-"""Steps from a class to the top at most: real taxonomies have up to some 40."""
+"""Most steps from a class to the top: real taxonomies have up to some 40."""
 _MOST_NAMED = 5
 _LONGEST = 80
 
@@ -22,14 +23,14 @@ class Taxonomy:
     """A directed graph of classes without cycles, of any depth, each class under no, one or several parents.
 
     Attributes:
-        ids: of the N classes, each once.
-        names: of the classes; several may share one.
+        ids: ids of the N classes, each once.
+        names: names of the classes; several may share one.
         parents: positions of each class's parents, in the order of the file.
-        ranks: the rank that the file gives each class (``species``, or a level's name); None where it gives none.
-        synonyms: further names, each with the classes it can mean, the most usual first where ``by_usage``.
+        ranks: the rank that the file gives each class (``species``, or a level's name); None if it gives none.
+        synonyms: further names, each with the classes it can mean, the most usual first if ``by_usage``.
         by_usage: whether the order of a name's classes says which meaning is the most usual (WordNet's senses).
         source: the file, for messages.
-        format: of the file.
+        format: format of the file.
         counts: what reading left out or found odd, by what it was.
 
     Raises:
@@ -62,45 +63,36 @@ class Taxonomy:
         return len(self.ids)
 
     @cached_property
-    def order(self) -> np.ndarray:
+    def order(self) -> tuple[int, ...]:
         """Positions of all classes, every class behind all of its parents.
 
         Raises:
             HierarchyError: naming a cycle.
         """
-        waiting = np.fromiter(map(len, self.parents), np.int64, len(self))
-        ready = np.flatnonzero(waiting == 0).tolist()
-        for place in ready:  # grows while it is walked
-            for child in self.children[place]:
-                waiting[child] -= 1
-                if not waiting[child]:
-                    ready.append(child)
-        if len(ready) < len(self):
-            self._refuse_cycle(np.flatnonzero(waiting > 0))
-        return np.array(ready, dtype=np.int64)
-
-    @cached_property
-    def children(self) -> tuple[tuple[int, ...], ...]:
-        """Positions of the classes directly below each class, in the order of the file."""
-        below: list[list[int]] = [[] for _ in self.ids]
-        for place, parents in enumerate(self.parents):
-            for parent in parents:
-                below[parent].append(place)
-        return tuple(map(tuple, below))
+        try:
+            return tuple(graphlib.TopologicalSorter(dict(enumerate(self.parents))).static_order())
+        except graphlib.CycleError as error:
+            shown = [short(self.ids[place]) for place in reversed(error.args[1])]
+        if len(shown) > _MOST_NAMED + 2:
+            shown = [*shown[:_MOST_NAMED], f"{len(shown) - _MOST_NAMED - 1} more", shown[-1]]
+        raise HierarchyError(
+            f"{self.source}: parents lead in a circle: {' -> '.join(shown)} (each the child of the next). Remove one "
+            "of these links."
+        )
 
     @cached_property
     def steps_to_top(self) -> np.ndarray:
         """Length of the longest way from each class up to one that has no parent."""
         steps = np.zeros(len(self), dtype=np.int64)
-        for place in self.order.tolist():
-            if self.parents[place]:
-                steps[place] = 1 + max(steps[parent] for parent in self.parents[place])
+        for place in self.order:
+            steps[place] = max((1 + steps[parent] for parent in self.parents[place]), default=0)
         return steps
 
     @property
     def leaves(self) -> np.ndarray:
         """Positions of the classes that nothing lies below."""
-        return np.array([place for place, below in enumerate(self.children) if not below], dtype=np.int64)
+        inner = {parent for parents in self.parents for parent in parents}
+        return np.array([place for place in range(len(self)) if place not in inner], dtype=np.int64)
 
     @property
     def with_several_parents(self) -> tuple[int, ...]:
@@ -113,26 +105,22 @@ class Taxonomy:
         content = (self.ids, self.names, self.parents, self.ranks, synonyms, self.by_usage)
         return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode(errors="replace")).hexdigest()
 
-    def _refuse_cycle(self, unfinished: np.ndarray) -> None:
-        left = set(unfinished.tolist())
-        place, way, seen = min(left), list[int](), dict[int, int]()
-        while place not in seen:  # each has a parent that is left over as well
-            seen[place] = len(way)
-            way.append(place)
-            place = next(parent for parent in self.parents[place] if parent in left)
-        circle = [*way[seen[place] :], place]
-        shown = [short(self.ids[p]) for p in circle]
-        if len(shown) > _MOST_NAMED + 2:
-            shown = [*shown[:_MOST_NAMED], f"{len(shown) - _MOST_NAMED - 1} more", shown[-1]]
-        raise HierarchyError(
-            f"{self.source}: parents lead in a circle: {' -> '.join(shown)} (each the child of the next). Remove one "
-            "of these links."
-        )
-
 
 def short(text: str) -> str:
     """Return a name as messages show it: quoted, at most 80 letters."""
     return repr(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
+
+
+@dataclass
+class _Class:
+    """A class in the making; ``declared`` is its row, 0 if it was only named as a parent so far (at ``named``)."""
+
+    place: int
+    named: int
+    name: str = ""
+    rank: str | None = None
+    declared: int = 0
+    parents: dict[int, None] = field(default_factory=dict)
 
 
 class TaxonomyBuilder:
@@ -140,31 +128,26 @@ class TaxonomyBuilder:
 
     Args:
         source: the file, for messages.
-        format: of the file.
-        unit: what its numbers count: ``line``, ``entry``.
+        format: format of the file.
+        unit: noun for what its numbers count: ``line``, ``entry``.
     """
 
     def __init__(self, source: str, format: str, unit: str = "line") -> None:  # noqa: A002  # as the field is called
         self.source, self.format, self.unit = source, format, unit
-        self._places: dict[str, int] = {}
-        self._names: list[str] = []
-        self._ranks: list[str | None] = []
-        self._rows: list[int] = []  # where a class was declared; 0: only named as a parent so far
-        self._named_at: list[int] = []
-        self._parents: list[dict[int, None]] = []
+        self._classes: dict[str, _Class] = {}
         self._synonyms: dict[str, dict[int, None]] = {}
         self._counts: dict[str, int] = {}
 
     def __contains__(self, class_id: object) -> bool:
-        return class_id in self._places
+        return class_id in self._classes
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._classes)
 
     @property
     def ids(self) -> tuple[str, ...]:
         """Ids of the classes so far."""
-        return tuple(self._places)
+        return tuple(self._classes)
 
     def add(self, class_id: str, name: str = "", rank: str | None = None, row: int = 0) -> None:
         """Declare a class.
@@ -172,20 +155,19 @@ class TaxonomyBuilder:
         Raises:
             HierarchyError: it has no id, or was declared before.
         """
-        place = self._place(class_id, row)
-        if self._rows[place]:
+        made = self._class(class_id, row)
+        if made.declared:
             raise HierarchyError(
                 f"{self.source}, {self.unit} {row:,}: the id {short(class_id)} is that of {self.unit} "
-                f"{self._rows[place]:,} too; expected every id once. Rename one, or remove the repetition."
+                f"{made.declared:,} too; expected every id once. Rename one, or remove the repetition."
             )
-        self._rows[place] = row or 1
+        made.declared = row or 1
         self.describe(class_id, name, rank)
 
     def describe(self, class_id: str, name: str = "", rank: str | None = None) -> None:
-        """Give a class a name and a rank; what is empty stays as it was."""
-        place = self._places[class_id]
-        self._names[place] = name or self._names[place]
-        self._ranks[place] = rank or self._ranks[place]
+        """Give a class a name and a rank; empty ones stay as they were."""
+        made = self._classes[class_id]
+        made.name, made.rank = name or made.name, rank or made.rank
 
     def link(self, child: str, parent: str, row: int = 0) -> None:
         """Put a class under a parent; the same link twice counts as repeated.
@@ -193,27 +175,50 @@ class TaxonomyBuilder:
         Raises:
             HierarchyError: an id is empty, or the class is its own parent.
         """
-        below, above = self._place(child, row), self._place(parent, row)
-        if below == above:
+        below, above = self._class(child, row), self._class(parent, row)
+        if below is above:
             raise HierarchyError(
                 f"{self.source}, {self.unit} {row:,}: {short(child)} is its own parent; expected another class there, "
                 "or nothing for a class at the top."
             )
-        if above in self._parents[below]:
+        if above.place in below.parents:
             self.count("repeated links")
-        self._parents[below][above] = None
+        below.parents[above.place] = None
+
+    def link_chain(self, chain: Iterable[tuple[str, str]], row: int) -> str:
+        """Add the classes of a row that names one per rank, each under the next coarser that is known.
+
+        A class's id is its way from the top, since other families have genera of the same name.
+
+        Args:
+            chain: ranks with the row's class, coarsest first; empty where unknown.
+            row: its number.
+
+        Returns:
+            the id of the finest of these classes; empty if all are unknown.
+        """
+        parent = ""
+        for rank, name in chain:
+            if name:
+                here = f"{parent} > {name}" if parent else name
+                if here not in self:
+                    self.add(here, name, rank, row)
+                    if parent:
+                        self.link(here, parent, row)
+                parent = here
+        return parent
 
     def has_link(self, child: str, parent: str) -> bool:
         """Tell whether one class stands under another already."""
-        return self._places[parent] in self._parents[self._places[child]]
+        return self._classes[parent].place in self._classes[child].parents
 
     def call(self, synonym: str, class_id: str) -> None:
         """Let a further name mean a class, after those that it means already."""
-        self._synonyms.setdefault(synonym, {})[self._places[class_id]] = None
+        self._synonyms.setdefault(synonym, {})[self._classes[class_id].place] = None
 
     def order_senses(self, senses: Mapping[str, Sequence[str]]) -> None:
         """Let names mean these classes, the most usual first, before whatever else they may mean."""
-        ordered = {name: dict.fromkeys(self._places[i] for i in ids) for name, ids in senses.items()}
+        ordered = {name: dict.fromkeys(self._classes[i].place for i in ids) for name, ids in senses.items()}
         for name, places in self._synonyms.items():
             ordered[name] = ordered.get(name, {}) | places
         self._synonyms = ordered
@@ -228,26 +233,25 @@ class TaxonomyBuilder:
 
         Args:
             declared: refuse parents that were never declared, in place of taking them for classes at the top.
-            by_usage: of :class:`Taxonomy`.
+            by_usage: as the attribute of :class:`Taxonomy`.
 
         Raises:
             HierarchyError: there is no class, an undeclared parent, a cycle or too long a chain.
         """
-        ids = tuple(self._places)
-        if not ids:
+        if not self._classes:
             raise HierarchyError(f"{self.source} has no classes; expected some in the format {self.format}.")
-        if declared and 0 in self._rows:
-            unknown = [place for place, row in enumerate(self._rows) if not row]
+        unknown = {class_id: made.named for class_id, made in self._classes.items() if not made.declared}
+        if declared and unknown:
             raise HierarchyError(
                 f"{self.source}: parents that are not in the file: "
-                + some((f"{short(ids[p])} ({self.unit} {self._named_at[p]:,})" for p in unknown), separator="; ")
+                + some((f"{short(i)} ({self.unit} {row:,})" for i, row in unknown.items()), separator="; ")
                 + ". Add them, or leave the parent empty."
             )
         return Taxonomy(
-            ids,
-            tuple(name or ids[place] for place, name in enumerate(self._names)),
-            tuple(map(tuple, self._parents)),
-            tuple(self._ranks),
+            tuple(self._classes),
+            tuple(made.name or class_id for class_id, made in self._classes.items()),
+            tuple(tuple(made.parents) for made in self._classes.values()),
+            tuple(made.rank for made in self._classes.values()),
             {name: tuple(places) for name, places in self._synonyms.items()},
             by_usage,
             self.source,
@@ -255,19 +259,14 @@ class TaxonomyBuilder:
             dict(self._counts),
         )
 
-    def _place(self, class_id: str, row: int) -> int:
-        place = self._places.get(class_id)
-        if place is not None:
-            return place
-        if not class_id:
-            raise HierarchyError(f"{self.source}, {self.unit} {row:,}: an empty id; expected a class there.")
-        if len(self._places) == MOST_NODES:
-            raise HierarchyError(f"{self.source} has more than {MOST_NODES:,} classes; that is no taxonomy.")
-        self._places[class_id] = len(self._places)
-        for column, first in ((self._names, ""), (self._ranks, None), (self._rows, 0), (self._named_at, row)):
-            column.append(first)  # pyright: ignore[reportArgumentType]  # of the column's own type
-        self._parents.append({})
-        return len(self._places) - 1
+    def _class(self, class_id: str, row: int) -> _Class:
+        if class_id not in self._classes:
+            if not class_id:
+                raise HierarchyError(f"{self.source}, {self.unit} {row:,}: an empty id; expected a class there.")
+            if len(self._classes) == MOST_NODES:
+                raise HierarchyError(f"{self.source} has more than {MOST_NODES:,} classes; that is no taxonomy.")
+            self._classes[class_id] = _Class(len(self._classes), row)
+        return self._classes[class_id]
 
 
 def distinct_names(names: Sequence[str], ids: Sequence[str]) -> tuple[list[str], int]:

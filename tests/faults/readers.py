@@ -54,7 +54,7 @@ from hgld.pipelines.web import AnswerError, _json_object
 from hgld.prediction import Calibration
 from hgld.samplers import EpochSampler
 from hgld.tables import CsvText
-from hgld.taxonomy.formats import FORMATS, read_taxonomy
+from hgld.taxonomy.formats import read_taxonomy
 from hgld.training.config import read_config
 from hgld.training.inference.embedder import load_model
 from hgld.training.inference.search_index import KeptIndex
@@ -65,6 +65,7 @@ from hgld.training.models.weights import read_weights
 from tests.fake_releases.__main__ import maker
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.streamed_dataset import VIEW, grouped_items, write_streamed
+from tests.hgld.test_taxonomy_formats import WHOLE
 
 
 @dataclass(frozen=True)
@@ -176,34 +177,22 @@ def _(folder: Path) -> None:
 # -- hierarchies and taxonomies --------------------------------------------------------------------------------------
 
 
-_LEVELS = {
-    "inaturalist": ("species", "genus", "family", "order", "class", "phylum", "kingdom"),
-    "coco": ("fine", "coarse"),
-}
+for _kind, _text in WHOLE.items():
 
-
-def _tree(kind: str) -> Hierarchy:
-    levels = _LEVELS.get(kind, ("fine", "mid", "coarse"))
-    return Hierarchy.from_columns({name: [f"{c}{n >> c}" for n in range(4)] for c, name in enumerate(levels)})
-
-
-for _kind, _format in FORMATS.items():
-    if _format.text is None and (_format.fill is None or _kind == "folders"):  # folders hold no bytes
-        continue
-
-    def _make_tree(folder: Path, kind: str = _kind) -> None:
-        suffix = {"parquet": ".parquet"}.get(kind, ".json" if kind in ("json", "coco", "open-images") else ".csv")
-        _tree(kind).write(folder / f"tree{suffix}", kind)
-
-    @reader(f"taxonomy {_kind}", _make_tree, "hgld/taxonomy/formats/__init__.py:read_taxonomy")
+    @reader(
+        f"taxonomy {_kind}",
+        lambda folder, text=_text: (folder / "tree").write_text(text),
+        "hgld/taxonomy/formats.py:read_taxonomy",
+    )
     def _(folder: Path, kind: str = _kind) -> None:
-        (place,) = folder.iterdir()
-        read_taxonomy(place, kind)
+        read_taxonomy(folder / "tree", kind)
 
 
 def _both_trees(folder: Path) -> None:
-    _tree("").write(folder / "tree.json")
-    _tree("").write(folder / "tree.parquet")
+    levels = {name: [f"{c}{n >> c}" for n in range(4)] for c, name in enumerate(("fine", "mid", "coarse"))}
+    tree = Hierarchy.from_columns(levels)
+    tree.to_json(folder / "tree.json")
+    tree.to_parquet(folder / "tree.parquet")
 
 
 def _each(folder: Path, read: Callable[[Path], object]) -> None:

@@ -26,7 +26,7 @@ NOT_FROM_OUTSIDE = {  # what no reader of the campaign covers, and why
     "hgld/report_page/runs.py:read_runs": "over read_report",
     "hgld/samplers/": "positions",
     "hgld/settings.py": "options",
-    "hgld/taxonomy/formats/": "over read_taxonomy and read_levels, one format each",
+    "hgld/taxonomy/formats.py": "over read_taxonomy and read_levels, one format each",
     "pipelines/card.py": "files that hgld ships",
     "pipelines/check/verify.py:read_allowed": "over CsvText",
     "pipelines/hierarchy/encoders/": "files that hgld ships, or weights as read_weights reads them",

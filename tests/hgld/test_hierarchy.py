@@ -42,6 +42,21 @@ def test_ids_do_not_depend_on_the_order_of_rows(tree):
     assert tree.names[0] == ("Atlantis", "Chartres", "Como", "Garda", "Reims")
 
 
+def test_frames_of_polars_and_arrow_are_columns_too(tree):
+    frame = pl.DataFrame(COLUMNS)
+    assert Hierarchy.from_columns(frame) == Hierarchy.from_columns(ArrowTable(frame)) == tree
+
+
+class ArrowTable:
+    """Whatever hands on its columns by Arrow's interface alone, as tables of pyarrow and DuckDB do."""
+
+    def __init__(self, frame):
+        self._frame = frame
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._frame.__arrow_c_stream__(requested_schema)
+
+
 def test_expand_walks_up_and_keeps_unknown(tree):
     assert tree.expand([1, 2, 0, -1]).tolist() == [[1, 0, 0], [2, 1, 1], [0, -1, -1], [-1, -1, -1]]
     assert tree.expand([1, -1], "group").tolist() == [[1, 1], [-1, -1]]
@@ -54,8 +69,8 @@ def test_files_give_back_what_was_written(tmp_path_factory, tree):
     folder = tmp_path_factory.mktemp("tree")
     tree.to_parquet(folder / "hierarchy.parquet")
     tree.to_json(folder / "hierarchy.json")
-    assert Hierarchy.from_parquet(folder / "hierarchy.parquet") == tree
-    assert Hierarchy.from_json(folder / "hierarchy.json") == tree
+    for place in (folder, folder / "hierarchy.parquet", folder / "hierarchy.json"):
+        assert Hierarchy.read(place) == tree
 
 
 @given(trees())
@@ -113,7 +128,7 @@ def test_items_that_contradict_the_tree_are_named(tree):
         ((("a",), (["x", "x"],), ()), "same name: 'x'"),
         ((("a",), (["x", ""],), ()), "without a name"),
         ((("a", "b"), (["x"], ["y"]), ([1],)), "'x' -> 1"),
-        ((("a", "b"), (["x"], ["y"]), ([0, 0],)), "one parent a class"),
+        ((("a", "b"), (["x"], ["y"]), ([0, 0],)), "one parent per class"),
         ((("a", "b"), (["x"], ["y"]), ()), "0 of parents"),
     ],
 )

@@ -1,6 +1,7 @@
-"""Drawings for notebooks: whole, bounded, and names are text in them; trees are in test_taxonomy_drawing.py."""
+"""Drawings for notebooks: whole, bounded, and names are text in them; trees are text."""
 
 import re
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -10,10 +11,23 @@ import hgld
 from hgld.data.batch import Batch, Fault
 from hgld.evaluation.report import RetrievalReport, compare
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
-from tests.hgld.test_taxonomy_drawing import Visible
 
 EVIL = "<script>alert(1)</script>\x1b[2J\"'><img src=x onerror=alert(2)>"
 TEXT = {"p", "b", "br", "div", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"}
+
+
+class Visible(HTMLParser):
+    """The text of a page, and its tags."""
+
+    def __init__(self):
+        super().__init__()
+        self.said, self.tags = [], []
+
+    def handle_data(self, data):
+        self.said.append(data)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, attrs))
 
 
 def drawn(thing) -> Visible:

@@ -1,11 +1,10 @@
-"""The formats of taxonomies: files in the layouts of their makers, round trips, and what is refused by row or entry."""
+"""The formats of taxonomies: files in the layouts of their makers, and what is refused by row or entry."""
 
 import contextlib
 import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,16 +12,14 @@ from hypothesis import strategies as st
 from hgld import Hierarchy
 from hgld.errors import ConfigError, HierarchyError, InputError, SchemaError, TableError
 from hgld.taxonomy.format_names import FORMAT_LINES, PARENTS_RULES
-from hgld.taxonomy.formats import FORMATS, read_levels, read_taxonomy, sniff
-from hgld.taxonomy.formats.document import Document
-from hgld.taxonomy.formats.ranked_chain import RANKS
+from hgld.taxonomy.formats import FORMATS, Document, read_levels, read_taxonomy, sniff, write_edge_list
 from hgld.taxonomy.levels import ParentsRule
-from tests.hgld.small_trees import LETTERS, hierarchies, in_order
+from tests.hgld.small_trees import hierarchies, in_order
 
 
 @pytest.fixture
 def write(tmp_path):
-    """``write(name, content)`` writes a file of text, or of a value as JSON, and returns its place."""
+    """``write(name, content)`` writes a file of text, or of a value as JSON, and returns its path."""
 
     def put(name: str, content) -> Path:
         place = tmp_path / name
@@ -44,70 +41,15 @@ def test_the_names_of_the_formats_are_those_of_the_registry():
     assert ParentsRule.__args__ == PARENTS_RULES
 
 
-# -- round trips -------------------------------------------------------------------------------------------------------
-
-
-ROWS_OF_LEAVES = {"inaturalist", "columns"}  # their files have no place for a coarser class without a finest one
-RANKED = [name for name, known in FORMATS.items() if known.keeps_ranks and known.text and name not in ROWS_OF_LEAVES]
-
-
-@given(hierarchies(), st.sampled_from(RANKED))
-def test_formats_that_keep_ranks_give_back_any_hierarchy(tmp_path_factory, tree, kind):
+@given(hierarchies(), st.sampled_from(["hgld", "hgld-json", "edge-list"]))
+def test_written_hierarchies_are_found_out_and_read_back(tmp_path_factory, tree, kind):
     file = tmp_path_factory.mktemp("tree") / "file"
-    tree.write(file, kind)
+    {"hgld": tree.to_parquet, "hgld-json": tree.to_json}.get(kind, lambda path: write_edge_list(tree, path))(file)
     assert sniff(Document(file)) == kind
-    assert Hierarchy.read(file) == in_order(tree)
-
-
-@given(st.data(), st.sampled_from([name for name, known in FORMATS.items() if known.text or known.fill]))
-def test_every_format_that_is_written_gives_back_even_hierarchies(tmp_path_factory, data, kind):
-    levels = {"inaturalist": ("species", *reversed(RANKS))[: data.draw(st.integers(2, 7))], "coco": ("a", "b")}
-    allowed = {
-        "wordnet": LETTERS.filter(lambda name: "_" not in name and "|" not in name),
-        "paths": LETTERS.filter(lambda name: ">" not in name),
-        "folders": LETTERS.filter(lambda name: not name.startswith(".")),
-    }
-    tree = data.draw(hierarchies(even=True, levels=levels.get(kind, ()), names=allowed.get(kind, LETTERS)))
-    place = tmp_path_factory.mktemp("tree") / "written"
-    tree.write(place, kind)
-    top = len(tree.levels) - 2
-    below_entity = kind == "open-images"  # whose file has one class above all
-    cut = "" if FORMATS[kind].keeps_ranks else f"root:{','.join(str(d + below_entity) for d in range(top, -1, -1))}"
-    found = read_levels(place, kind if kind == "columns" else "auto", cut=cut, levels=tree.levels)
-    assert found.taxonomy.format == kind
-    assert found.hierarchy == in_order(tree)
-
-
-def test_the_end_of_a_name_says_what_is_written_and_own_files_keep_their_ids(tmp_path):
-    tree = Hierarchy(("name", "kind"), (("b", "a"), ("z", "y")), (np.array([1, 0]),))
-    for name in ("t.parquet", "t.json"):
-        tree.write(tmp_path / name)
-        assert Hierarchy.read(tmp_path / name) == tree
-        assert Hierarchy.read(tmp_path / name, cut="ranks:name,kind") == in_order(tree)
-    tree.write(tmp_path / "t.csv")
-    assert (tmp_path / "t.csv").read_text().splitlines()[:2] == ["child,parent,name,rank", "b,y,b,name"]
-    with pytest.raises(ConfigError, match="its end names no format; expected one of hgld, hgld-json, wordnet"):
-        tree.write(tmp_path / "t.txt")
-    with pytest.raises(ConfigError, match="'node-link-up' is not written"):
-        tree.write(tmp_path / "t.txt", "node-link-up")
-    (tmp_path / "full" / "of").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="full is there already; name a new or empty folder"):
-        tree.write(tmp_path / "full", "folders")
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        *(("folders", name) for name in ("a/b", "..", ".git", "a\\b", "é" * 200)),
-        *(("wordnet", name) for name in ("a_b", "a|b", "a\tb")),
-        ("paths", "a>b"),
-    ],
-)
-def test_names_that_a_format_cannot_hold_are_refused_and_nothing_is_left(tmp_path, kind, name):
-    tree = Hierarchy(("name", "kind"), (("fine",), (name,)), (np.array([0]),))
-    with pytest.raises(HierarchyError, match=r"Write an(other format| edge list)\.$"):
-        tree.write(tmp_path / "written", kind)
-    assert list(tmp_path.iterdir()) == []
+    levels = read_levels(file)
+    expected = (in_order(tree), kind) if kind == "edge-list" else (tree, "hgld")
+    assert (levels.hierarchy, levels.taxonomy.format) == expected
+    assert read_levels(file, cut=f"ranks:{','.join(tree.levels)}").hierarchy == in_order(tree)
 
 
 # -- edge lists --------------------------------------------------------------------------------------------------------
@@ -173,17 +115,13 @@ def test_node_link_json_leads_down_as_trees_do_or_up_as_is_a_does(write, key):
     assert (named.names[2], named.ranks[2]) == ("an x", "kind")
 
 
-def test_networkx_reads_and_writes_the_same(write, tmp_path):
+def test_graphs_of_networkx_are_read(write):
     networkx = pytest.importorskip("networkx")
     tree = Hierarchy.from_columns({"name": ["cat", "dog", "oak"], "kind": ["animal", "animal", "plant"]})
     for edges in ("edges", "links"):
         made = networkx.DiGraph([("animal", "cat"), ("animal", "dog"), ("plant", "oak")])
         file = write(f"{edges}.json", networkx.node_link_data(made, edges=edges))
-        assert Hierarchy.read(file, levels=("name", "kind")) == tree
-    tree.write(tmp_path / "ours.json", "node-link")
-    back = networkx.node_link_graph(json.loads((tmp_path / "ours.json").read_text()), edges="edges")
-    assert networkx.is_directed_acyclic_graph(back)
-    assert set(back.edges) == {("animal", "cat"), ("animal", "dog"), ("plant", "oak")}
+        assert read_levels(file, levels=("name", "kind")).hierarchy == tree
 
 
 @pytest.mark.parametrize(
@@ -257,23 +195,6 @@ def test_wordnet_files_are_read_with_senses_in_their_order(write):
     assert {"canine", "canine [n" + offsets["tooth"] + "]"} & set(levels.hierarchy.names[0]) == {"canine"}
     file.with_name("index.noun").unlink()
     assert not read_taxonomy(file).by_usage
-
-
-def test_wordnets_own_programs_would_find_what_is_written(tmp_path):
-    """They seek a byte offset of the index in the data file, and look words up by halves of a sorted index."""
-    tree = Hierarchy.from_columns({"name": ["Zürich", "big dog", "café"], "kind": ["town", "dog", "house"]})
-    tree.write(tmp_path / "dict", "wordnet")
-    data, index = ((tmp_path / "dict" / name).read_bytes() for name in ("data.noun", "index.noun"))
-    lines = [line for line in index.splitlines() if not line.startswith(b"  ")]
-    assert lines == sorted(lines)
-    for line in lines:
-        fields = line.split()
-        assert [int(fields[2]), int(fields[3])] == [len(fields[6 + int(fields[3]) :]), len(fields[4:-3])]
-        for offset in fields[6 + int(fields[3]) :]:
-            synset = data[int(offset) :].split(b"\n")[0].split()
-            assert synset[0] == offset
-            assert synset[4].decode().lower().encode() == fields[0]
-    assert "big_dog" in data.decode()
 
 
 @pytest.mark.parametrize(
@@ -385,8 +306,8 @@ def test_inaturalists_categories_are_ranked(write):
     for content in (INATURALIST, {"images": [], "categories": INATURALIST}):
         file = write("categories.json", content)
         found = read_taxonomy(file)
-        assert found.format == "inaturalist"
-        tree = Hierarchy.read(file, cut="ranks:species,family,class")
+        assert found.format == "categories"
+        tree = read_levels(file, cut="ranks:species,family,class").hierarchy
         assert tree.names == (
             ("Corvus corax", "Corvus corone", "Vulpes vulpes"),
             ("Canidae", "Corvidae"),
@@ -394,11 +315,10 @@ def test_inaturalists_categories_are_ranked(write):
         )
         assert [found.names[p] for p in found.synonyms["Red Fox"]] == ["Vulpes vulpes"]
         assert found.counts == {"supercategories (across the ranks)": 3}
-        assert Hierarchy.read(file, "coco").names[1] == ("Birds", "Mammals")
-    full = Hierarchy.read(file)
+    full = read_levels(file).hierarchy
     assert full.levels == ("species", "genus", "family", "order", "class", "phylum", "kingdom")
     plain = write("coco.json", {"categories": [{"id": 1, "name": "dog", "supercategory": "animal"}]})
-    assert (read_taxonomy(plain).format, links(read_taxonomy(plain))) == ("coco", {("dog", "animal")})
+    assert (read_taxonomy(plain).format, links(read_taxonomy(plain))) == ("categories", {("dog", "animal")})
 
 
 @pytest.mark.parametrize(
@@ -432,7 +352,7 @@ def test_darwin_core_by_parent_ids_has_synonyms_as_further_names(write):
     assert links(found) == {('Corvus "L."', "Animalia"), ("Corvus corax Linnaeus, 1758", 'Corvus "L."')}
     assert found.counts == {"synonyms (further names of other taxa)": 1}
     assert found.synonyms["Corvus clericus"] == (2,)
-    assert Hierarchy.read(file).levels == ("species", "genus", "kingdom")
+    assert read_levels(file).hierarchy.levels == ("species", "genus", "kingdom")
     for change, said in [
         (("21\t20", "21\t99"), r"parents that are not in the file: '99' \(line 4\)"),
         (("21\t20", "20\t20"), "line 4: the id '20' is that of line 3 too"),
@@ -455,7 +375,7 @@ def test_darwin_core_by_ranks_keeps_genera_of_one_name_apart(write):
     assert found.names.count("Apiaceae") == 1
     assert ("Apiales", "Plantae") in links(found)
     assert found.counts == {"rows without a scientificName": 1}
-    tree = Hierarchy.read(write("occurrence.csv", text), cut="ranks:species,genus,kingdom")
+    tree = read_levels(write("occurrence.csv", text), cut="ranks:species,genus,kingdom").hierarchy
     assert [name.partition(" [")[0] for name in tree.names[1]] == ["Oenanthe", "Oenanthe"]
 
 
@@ -467,7 +387,7 @@ def test_paths_columns_and_folders(write, tmp_path):
     assert found.synonyms == {"hound": (2,)}
     with pytest.raises(TableError, match=r"line 2: the path 'animal >> dog' has an empty part"):
         read_taxonomy(write("bad.csv", "path\nanimal >> dog\n"))
-    tree = Hierarchy.read(file, levels=("label", "mid", "top"))
+    tree = read_levels(file, levels=("label", "mid", "top")).hierarchy
     assert (tree.levels, tree.names) == (("label", "mid", "top"), (("beagle", "hound"), ("dog",), ("animal",)))
     with pytest.raises(TableError, match=r"lacks the column 'x'; found 'label', 'mid', 'top', 'path'"):
         read_taxonomy(file, "columns", columns=("label", "x"))
@@ -487,7 +407,7 @@ def test_what_is_no_taxonomy_is_refused_with_the_ways_out(write, tmp_path, monke
         read_taxonomy(write("x.csv", "a"), "csv")
     with pytest.raises(HierarchyError, match="is not there"):
         read_taxonomy(tmp_path / "none")
-    monkeypatch.setattr("hgld.taxonomy.formats.document.MOST_BYTES", 10)
+    monkeypatch.setattr("hgld.taxonomy.formats.MOST_BYTES", 10)
     with pytest.raises(HierarchyError, match="too large for a taxonomy"):
         read_taxonomy(write("x.csv", "child,parent\na,b\n"))
 
@@ -502,22 +422,24 @@ DAMAGE = [
     b"NaN",
     b"\xff",
     b"\x00",
-    b'"',
-    b",",
-    b"\n",
-    b"\t",
-    b"[",
-    b"}",
+    *(c.encode() for c in '",\n\t[}'),
 ]
+WHOLE = {
+    "hgld-json": json.dumps(Hierarchy.from_columns({"a": ["x", "y"], "b": ["z", "z"]}).to_dict()),
+    "wordnet": wordnet_files()[0],
+    "node-link": json.dumps(graph([("animal", "cat"), ("animal", "dog")])),
+    "open-images": json.dumps(OPEN_IMAGES),
+    "categories": json.dumps(INATURALIST),
+    "darwin-core": "taxonID,parentNameUsageID,scientificName,taxonRank\n1,,Animalia,kingdom\n2,1,Corvus,genus\n",
+    "edge-list": "child,parent,name,rank\ncat,animal,Cat,kind\ndog,animal,,\nanimal,,,\n",
+    "paths": "label,path\nbeagle,animal > dog > beagle\ncat,animal > cat\n",
+    "columns": "species,genus\na b,x\nc,x\nd,\n",
+}
 
 
-@given(st.data(), st.sampled_from([name for name, known in FORMATS.items() if known.text]))
+@given(st.data(), st.sampled_from(list(WHOLE)))
 def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path_factory, data, kind):
-    file = tmp_path_factory.mktemp("damaged") / "file"
-    levels = ("species", "genus") if kind == "coco" else ("species", "genus", "kingdom")
-    rows = {"species": ["a b", "c", "d é"], "genus": ["x", "x", "y"], "kingdom": ["K", "K", "L"]}
-    Hierarchy.from_columns({level: rows[level] for level in levels}).write(file, kind)
-    content = file.read_bytes()
+    file, content = tmp_path_factory.mktemp("damaged") / "file", WHOLE[kind].encode()
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(content)))
         end = data.draw(st.integers(start, min(start + 8, len(content))))
@@ -535,5 +457,5 @@ def test_real_taxonomies_have_the_classes_that_their_sources_state(real_data):
     geonames = read_levels(places / "geonames" / "labels.csv", parents="first", levels=("label", "mid", "top"))
     assert geonames.hierarchy.num_classes == (631, 9, 3)
     assert geonames.counts == {"classes under several parents": 29, "parents left out": 30}
-    birds = Hierarchy.read(places / "cub200" / "labels.csv", levels=("label", "mid", "top"))
+    birds = read_levels(places / "cub200" / "labels.csv", levels=("label", "mid", "top")).hierarchy
     assert birds.num_classes == (200, 37, 13)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError, HierarchyError
-from hgld.taxonomy.formats.ranked_hierarchy import taxonomy_of
+from hgld.taxonomy.formats import taxonomy_of
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder, distinct_names
 from hgld.taxonomy.levels import MOST_LEVELS, even_levels
 from tests.hgld.small_trees import hierarchies, in_order

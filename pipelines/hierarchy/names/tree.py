@@ -11,9 +11,8 @@ from pathlib import Path
 import polars as pl
 
 from hgld.errors import ConfigError, HierarchyError
-from hgld.hierarchy import Hierarchy
+from hgld.hierarchy import FILE, Hierarchy
 from hgld.taxonomy.formats import read_taxonomy
-from hgld.taxonomy.formats.ranked_hierarchy import FILE
 from hgld.taxonomy.graph import Taxonomy
 from hgld.taxonomy.levels import EvenLevels, even_levels
 
