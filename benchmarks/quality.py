@@ -161,7 +161,7 @@ def config_of(
     recipe = f"small-views-{RECIPES[dataset]}" if loss == START else f"small-{RECIPES[dataset]}"
     margins = CSL_MARGINS.get(len(LEVELS[dataset])) if loss == "CSL" else None
     budget: dict[str, Any] = {"epochs": evaluations, "steps_per_epoch": max(1, steps // evaluations), "seed": seed}
-    budget |= {"evaluate_on": ("val",), "evaluate_every": 1, "best_by": JUDGE, "warmup_steps": min(30, steps // 10)}
+    budget |= {"evaluate_on": ("val",), "evaluate_every": 1, "monitor": JUDGE, "warmup_steps": min(30, steps // 10)}
     budget |= {"amp": "bf16"}  # half the time on a CPU with AMX; twelve times as long on one without AVX-512
     return with_fields(load_recipe(recipe), budget | dict(fields) | ({"csl_margins": margins} if margins else {}))
 

@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -34,8 +33,6 @@ from torch.nn.parallel import DistributedDataParallel
 from hgld.errors import ConfigError, HgldError, InputError
 
 if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
-
     from hgld.losses.rank_loss import TermSum
 
 
@@ -189,6 +186,8 @@ def shutdown(processes: Processes) -> None:
 def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
     """Join the processes for the body (:func:`launch`, :func:`shutdown`); a lost process is reported with ``hint``.
 
+    A group that has met already is taken as it is, and not left.
+
     Args:
         device: of :func:`launch`.
         hint: returns the sentence that says what to do when another process is lost.
@@ -197,6 +196,7 @@ def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
         HgldError: another process of the run died, or does not answer.
         ConfigError: as :func:`launch`.
     """
+    is_outer = not dist.is_initialized()
     processes = launch(device)
     try:
         yield processes
@@ -208,7 +208,8 @@ def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
             f"its own message says why. {hint()}"
         ) from error
     finally:
-        shutdown(processes)
+        if is_outer:
+            shutdown(processes)
 
 
 def is_lost_process(error: BaseException) -> bool:
@@ -303,19 +304,16 @@ def gather(rows: Tensor, processes: Processes) -> Tensor:
     return rows if processes.count == 1 else _gathered(rows, processes)
 
 
-def wrap_model(
-    model: nn.Module, processes: Processes, *, sync_batch_norm: bool = False, sharded: nn.Module | None = None
-) -> nn.Module:
+def wrap_model(model: nn.Module, processes: Processes, *, sync_batch_norm: bool = False) -> nn.Module:
     """Return the model wrapped so that the processes train it together.
 
     Args:
         model: on this process's device.
         processes: of the run.
         sync_batch_norm: compute batch norm's statistics over all processes.
-        sharded: the part of the model whose parameters are spread over the processes; None: every process holds all.
 
     Raises:
-        ConfigError: synchronised batch norm on a CPU, where torch has none, or parameters that cannot be spread.
+        ConfigError: synchronised batch norm on a CPU, where torch has none.
     """
     if processes.count == 1:
         return model
@@ -325,9 +323,6 @@ def wrap_model(
         )
     if sync_batch_norm and not any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    if sharded is not None:
-        _shard(sharded, processes)
-        return model
     ids = [processes.device.index] if processes.device.type == "cuda" else None
     # Buffers are the same everywhere (group norm has none, frozen or synchronised batch norm agrees), or each
     # process's own statistics, which training does not read; share_statistics makes them equal before they are read.
@@ -335,58 +330,6 @@ def wrap_model(
         # Releases before torch 2.13 do not know the argument's successor.
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
         return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
-
-
-def _shard(module: nn.Module, processes: Processes) -> None:
-    """Spread a module's parameters over the processes, in place (FSDP2); they are gathered a block at a time.
-
-    Nothing stays gathered after a forward pass, so that between two steps ``parameters()`` are always the shares.
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard
-
-    if isinstance(module, FSDPModule):
-        return
-    scalars = [name for name, parameter in module.named_parameters() if parameter.ndim == 0]
-    if scalars:
-        raise ConfigError(
-            f"sharding fsdp cannot spread {', '.join(scalars)}, which hold one number each; take sharding none."
-        )
-    mesh = init_device_mesh(processes.device.type, (processes.count,))
-    for parameter in module.parameters():
-        parameter.data = parameter.data.contiguous()  # FSDP's flat shares do not support channels_last
-    for block in (*blocks(module), module):
-        fully_shard(block, mesh=mesh, reshard_after_forward=True)
-
-
-def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the blocks of a backbone that are spread one by one: a residual network's stages, a transformer's blocks.
-
-    They are the members of the outermost lists of layers.
-    """
-    for child in module.children():
-        if isinstance(child, nn.Sequential | nn.ModuleList):
-            yield from (block for block in child if any(True for _ in block.parameters()))
-        else:
-            yield from blocks(child)
-
-
-def _is_share(tensor: Tensor) -> "TypeGuard[DTensor]":
-    module = sys.modules.get("torch.distributed.tensor")  # not imported: no tensor is a share
-    return module is not None and isinstance(tensor, module.DTensor)
-
-
-def whole_tensors(tensors: Mapping[str, Tensor], processes: Processes) -> dict[str, Tensor]:
-    """Gather spread tensors on the main process; every process must call this.
-
-    Tensors that are not spread stay as they are; on other processes the spread ones are left out.
-    """
-    whole = {}
-    for name, tensor in tensors.items():
-        gathered = tensor.full_tensor().cpu() if _is_share(tensor) else tensor
-        if processes.is_main or gathered is tensor:
-            whole[name] = gathered
-    return whole
 
 
 def rows_on_main(rows: Tensor, sizes: Sequence[int], processes: Processes) -> Tensor | None:
@@ -411,65 +354,17 @@ def rows_on_main(rows: Tensor, sizes: Sequence[int], processes: Processes) -> Te
     return torch.cat(parts)
 
 
-def placed_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Copy a whole tensor to the place of another one of its shape: to its device, spread in the same way."""
-    placed = tensor.to(other.device, copy=True)
-    if not _is_share(other):
-        return placed
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(placed, other.device_mesh, other.placements, src_data_rank=None)
-
-
-def local_part(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor that this process holds: all of it, unless it is spread."""
-    return tensor.to_local() if _is_share(tensor) else tensor
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Tell whether some of the model's parameters are spread over the processes."""
-    return any(_is_share(parameter) for parameter in model.parameters())
-
-
-def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Return the Euclidean norm of all gradients together: () tensor, the same on every process."""
-    norms = []
-    for part in _by_layout(parameters):
-        norm = torch.nn.utils.get_total_norm([p.grad for p in part if p.grad is not None])
-        norms.append(norm.full_tensor() if _is_share(norm) else norm)
-    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-
-
-def clip_gradients(parameters: Sequence[nn.Parameter], longest: float, norm: Tensor) -> None:
-    """Scale gradients whose norm is ``norm`` down to the norm ``longest``, if they exceed it."""
-    for part in _by_layout(parameters):
-        torch.nn.utils.clip_grads_with_norm_(part, longest, norm)
-
-
-def _by_layout(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Separate whole and spread parameters, which torch does not accept together."""
-    parts: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
-    for parameter in parameters:
-        parts[_is_share(parameter)].append(parameter)
-    return [part for part in parts if part]
-
-
 def without_gradient_exchange(model: nn.Module) -> AbstractContextManager[None]:
-    """Add up gradients on this process alone; the first backward pass after the context exchanges them all.
-
-    With spread parameters every pass exchanges, because a process has no room for all gradients.
-    """
-    if isinstance(model, DistributedDataParallel):
-        return model.no_sync()
-    return nullcontext()
+    """Add up gradients on this process alone; the first backward pass after the context exchanges them all."""
+    return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
 
 def average_gradients(module: nn.Module, processes: Processes) -> None:
-    """Average over the processes the gradients that neither DDP nor FSDP has exchanged."""
+    """Average over the processes the gradients that DistributedDataParallel has not exchanged."""
     if processes.count == 1 or isinstance(module, DistributedDataParallel):
         return
     for parameter in module.parameters():
-        if parameter.grad is not None and not _is_share(parameter):
+        if parameter.grad is not None:
             dist.all_reduce(parameter.grad)
             parameter.grad /= processes.count
 
@@ -710,7 +605,7 @@ class DistributedLoss(nn.Module):
     """A loss of several processes' items together, for any training loop.
 
     Every process gives the embeddings and labels of its own part of the batch, and gets the loss of the whole batch.
-    Under DistributedDataParallel, FSDP or whatever else averages gradients over the processes, the model's gradients
+    Under DistributedDataParallel or whatever else averages gradients over the processes, the model's gradients
     are those of one process with the whole batch. Parameters of the loss (proxies) are in no such wrapper: after the
     backward pass call :meth:`average_gradients`.
 

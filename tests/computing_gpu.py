@@ -1,7 +1,6 @@
 """A GPU that computes: tensors of the device ``cuda`` whose numbers lie on the CPU, for machines without one.
 
-Where :mod:`tests.training.pretended_gpu` holds no numbers, this one gives results, so what reads them back runs to its
-end. Tensors of two devices do not mix, except where CUDA lets them: numbers without dimensions, and indices on the CPU.
+Tensors of two devices do not mix, except where CUDA lets them: numbers without dimensions, and indices on the CPU.
 No derivatives. It has to be entered in a process of its own: torch believes afterwards that CUDA was started.
 """
 
@@ -16,12 +15,21 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tests.training.pretended_gpu import STALLS
-
 _DEVICE = torch.device("cuda", 0)
 _COPIES = ("aten::_to_copy", "aten::copy_")
 _INDEXED = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 _MEMORY = 1 << 30
+STALLS = {
+    "aten::_local_scalar_dense": "a number is read by the host",
+    "aten::item": "a number is read by the host",
+    "aten::nonzero": "the size of the result is read by the host",
+    "aten::masked_select": "the size of the result is read by the host",
+    "aten::unique_dim": "the size of the result is read by the host",
+    "aten::_unique2": "the size of the result is read by the host",
+    "aten::unique_consecutive": "the size of the result is read by the host",
+    "aten::repeat_interleave": "the size of the result is read by the host",
+    "aten::equal": "a number is read by the host",
+}
 
 
 class _OnGpu(Tensor):

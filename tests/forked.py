@@ -25,7 +25,7 @@ import torch
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [  # one that is not found there is imported by each process: slower, and else the same
-        *("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "torchvision", "matplotlib.pyplot"),
+        *("torch._dynamo", "torchvision", "matplotlib.pyplot"),
         *("hgld.training.loop", "hgld.training.evaluation", "hgld.training.inference.search", "sklearn.linear_model"),
     ]
 )

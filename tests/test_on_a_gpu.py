@@ -27,8 +27,7 @@ from hgld.metrics import Retrieval, class_distances, ranking_metrics
 from hgld.samplers import ClassBalanced, HierarchicalPKSampler, PKSampler
 from hgld.training.inference.classification import Classifier, WhitenedHead
 from hgld.training.inference.export import ImageClassifier, ImageEmbedder
-from tests.computing_gpu import computing_gpu
-from tests.training.pretended_gpu import STALLS
+from tests.computing_gpu import STALLS, computing_gpu
 from tests.training.untrained_run import small_model
 
 ROOT = Path(__file__).parents[1]

@@ -197,7 +197,7 @@ published --dataset sop --method HAPPIER
 report run --data shards --out report.html
 calibrate --help
 search photo.jpg --checkpoint run --data shards
-export --checkpoint run --out model.pt
+export --help
 audit --checkpoint run --data shards --out audit
 push --help
 doctor

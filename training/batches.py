@@ -124,7 +124,7 @@ class TrainingData:
             start_step: first step of the epoch to yield.
 
         Raises:
-            InputError: an image cannot be read, and ``on_fault`` is ``raise`` or nothing can stand in for it.
+            InputError: an image cannot be read, and no other of its class can replace it.
             ServiceError: a server kept failing.
             StorageError: the disk failed.
         """
@@ -134,8 +134,6 @@ class TrainingData:
             self._reader.load_state_dict({"epoch": round_, "step": position})
             with closing(cast("Generator[Batch, None, None]", iter(self._reader))) as rest:
                 for batch in rest:
-                    if batch.faults and self._config.images.on_fault == "raise":
-                        raise InputError(f"{batch.faults[0].where}: {batch.faults[0].reason}")
                     step += 1
                     yield batch
                     if step == end:
@@ -151,12 +149,7 @@ class TrainingData:
         share: dict[str, Any] = {"process_index": self._processes.index, "process_count": count}
         sampler = EpochSampler(wanted, min(max(256 // count, 1) * count, wanted), shuffle=False, **share)
         loader = Loader(
-            self.dataset.select(drawn),
-            sampler,
-            square_view(images),
-            decoder=images.decoder,
-            workers=images.workers,
-            on_fault=images.on_fault,
+            self.dataset.select(drawn), sampler, square_view(images), workers=images.workers, on_fault="replace"
         )
         with closing(cast("Generator[Batch, None, None]", iter(loader))) as batches:
             yield from batches
@@ -175,10 +168,8 @@ class TrainingData:
                 seed=config.run.seed,
                 process_index=self._processes.index,
                 process_count=self._processes.count,
-                lanes=batch.lanes,
-                decoder=images.decoder,
+                lanes=batch.num_streams,
                 workers=images.workers,
-                prefetch=images.prefetch,
                 pin_memory=pin,
             )
             assert reader.dataset is not None  # a dataset directory has one
@@ -190,12 +181,10 @@ class TrainingData:
             dataset,
             _sampler(config, dataset, self._processes),
             view,
-            decoder=images.decoder,
             workers=images.workers,
-            prefetch=images.prefetch,
             seed=config.run.seed,
             pin_memory=pin,
-            on_fault=images.on_fault,
+            on_fault="replace",
         )
         return loader, dataset
 
@@ -270,7 +259,7 @@ def train_view(images: ImagesConfig, size: int) -> TrainView:
     """Return the view that varies images in training, at a size in pixels."""
     return TrainView(
         size=size,
-        scale=(images.crop_min, images.crop_max),
+        scale=(images.crop_min, 1.0),
         flip=images.flip,
         jitter=images.jitter,
         lighting=images.lighting,
@@ -291,16 +280,16 @@ def evaluation_view(
 
     Args:
         images: of the run; a ``resize`` below ``size`` is raised to it, so that the square lies within the image.
-        size: side of the square, or the longest side, pixels; None: the run's ``test_size``.
+        size: side of the square, or the longest side, pixels; None: the run's.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
-        geometry: see :class:`hgld.data.views.TestView`; None: the run's ``test_geometry``.
-        max_pixels: of an image at its own size; None: the run's.
+        geometry: see :class:`hgld.data.views.TestView`; None: the run's ``test_resize_mode``.
+        max_pixels: of an image at its own size; None: as usual.
 
     Raises:
         ConfigError: a resize below the size, or too many pixels.
     """
-    view = TestView(images.size, max(images.resize, images.size), images.test_geometry, max_pixels=images.max_pixels)
-    return view.changed(size or images.test_size, resize, geometry, max_pixels)
+    view = TestView(images.size, max(images.resize, images.size), images.test_resize_mode)
+    return view.changed(size, resize, geometry, max_pixels)
 
 
 def square_view(images: ImagesConfig) -> TestView:

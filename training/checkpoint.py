@@ -1,10 +1,11 @@
 """Checkpoints: folders of safetensors and JSON that are whole or not there at all.
 
 ``RUN/checkpoints/step-{n:08d}/`` holds ``model``, ``criterion``, ``optimizer`` and, where there is one, ``ema`` as
-``.safetensors`` and ``state.json``. It is written aside, synced and renamed. ``RUN/checkpoints/best.json`` names the
-best one. Nothing is ever unpickled.
+``.safetensors`` and ``state.json``, which has a checksum of itself and of each file. It is written aside, synced and
+renamed. ``RUN/checkpoints/best.json`` names the best one. Nothing is ever unpickled.
 """
 
+import hashlib
 import json
 import re
 import shutil
@@ -22,7 +23,7 @@ from hgld.files import write_atomic, write_folder
 
 from .config import is_validation, read_json_object
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FOLDER = "checkpoints"
 BEST = "best.json"
 STATE = "state.json"
@@ -59,9 +60,9 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
             # Copies of their own: safetensors refuses tensors that share memory or are not contiguous.
             whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
             save_file(whole, folder / f"{file}.safetensors")
-        files = {file: len(tensors) for file, tensors in checkpoint.tensors.items()}
-        record = {"schema_version": SCHEMA_VERSION, "step": checkpoint.step, "files": files, **checkpoint.state}
-        (folder / STATE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        files = {file: _file_digest(folder / f"{file}.safetensors") for file in checkpoint.tensors}
+        record = {"step": checkpoint.step, "files": files, **checkpoint.state}
+        (folder / STATE).write_text(state_text(record), encoding="utf-8")
 
     try:
         write_folder(final, fill)
@@ -83,8 +84,23 @@ def rewrite_state(path: Path, state: Mapping[str, Any]) -> None:
         StorageError: the disk is full or not writable.
     """
     before = read_state(path)
-    record = {name: before[name] for name in ("schema_version", "step", "files") if name in before} | dict(state)
-    _write_json(path / STATE, record)
+    _write(path / STATE, state_text({"step": before["step"], "files": before["files"], **state}))
+
+
+def state_text(record: Mapping[str, Any]) -> str:
+    """Return the text of a ``state.json``: step, files and state with the schema version and a checksum."""
+    whole = {"schema_version": SCHEMA_VERSION, **record}
+    return json.dumps(whole | {"checksum": _checksum(whole)}, indent=2) + "\n"
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in record.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -104,7 +120,7 @@ def mark_best(run: Path, checkpoint: Path, metric: str, value: float, chosen_on:
         StorageError: the disk is full or not writable.
     """
     record = {"checkpoint": checkpoint.name, "metric": metric, "value": value, "on": chosen_on}
-    _write_json(run / FOLDER / BEST, record)
+    _write(run / FOLDER / BEST, json.dumps(record, indent=2) + "\n")
 
 
 def forget_best(run: Path) -> None:
@@ -166,16 +182,12 @@ def find_checkpoint(place: Path, which: str = "best") -> Path:
 
 
 def selection_of(checkpoint: Path) -> str:
-    """Describe how a checkpoint was chosen: by a metric on a split, or not at all.
-
-    Marks of earlier versions do not state the split: it is that of the checkpoint's state.
-    """
+    """Describe how a checkpoint was chosen: by a metric on a split, or not at all."""
     run = checkpoint.parent.parent
     newest = newest_checkpoint(run)
     if _best(run) == checkpoint:
         mark = read_json_object(run / FOLDER / BEST)
-        stated = [mark.get("on"), *(read_state(checkpoint).get("best_of") or [])]
-        return described_selection(mark.get("metric"), next((entry for entry in stated if entry), "test"))
+        return described_selection(mark.get("metric"), mark.get("on"))
     return LAST if newest == checkpoint else "neither the best nor the last of its run"
 
 
@@ -192,47 +204,53 @@ def read_checkpoint(path: Path) -> Checkpoint:
         SchemaError: it is of another schema version.
     """
     state = read_state(path)
-    tensors = {file.stem: read_tensors(file) for file in sorted(path.glob("*.safetensors"))}
-    for file, count in state.get("files", {}).items():
-        if len(tensors.get(file, {})) != count or file not in tensors:
-            found = f"holds {len(tensors[file])}" if file in tensors else "is not there"
-            raise InputError(
-                f"{path / file}.safetensors {found}; {STATE} beside it says that it was written with {count} tensors. "
-                "Restore the file, or remove the checkpoint's folder to go on from the one before."
-            )
-    return Checkpoint(state["step"], tensors, state)
+    return Checkpoint(state["step"], {file: read_tensors(path, state, file) for file in state["files"]}, state)
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read the state beside a checkpoint's tensors; its ``files``, if present, holds their number by file.
+    """Read the state beside a checkpoint's tensors; its ``files`` holds their checksums by file.
 
     Raises:
         InputError: it is missing or damaged.
         SchemaError: it is of another schema version.
     """
     state = read_json_object(path / STATE)
-    if state.get("schema_version") != SCHEMA_VERSION or not isinstance(state.get("step"), int):
+    if state.get("schema_version") != SCHEMA_VERSION:
         raise SchemaError(
-            f"{path / STATE}: schema version is {quoted(state.get('schema_version'))} and step "
-            f"{quoted(state.get('step'))}; this hgld reads version {SCHEMA_VERSION} and a whole number of steps."
+            f"{path / STATE}: schema version is {quoted(state.get('schema_version'))}; this hgld reads version "
+            f"{SCHEMA_VERSION}. Train the run anew."
         )
-    if not isinstance(state.get("files", {}), dict):
-        raise InputError(f"{path / STATE}: files is {quoted(state['files'])}; expected the number of tensors by file.")
+    if state.get("checksum") != _checksum(state) or path.name != f"step-{state['step']:08d}":
+        raise InputError(
+            f"{path / STATE}: its content does not fit its checksum or its folder. Restore the file, or remove the "
+            "checkpoint's folder to go on from the one before."
+        )
     return state
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file.
+def read_tensors(path: Path, state: Mapping[str, Any], name: str) -> dict[str, Tensor]:
+    """Read the tensors of a checkpoint's file.
+
+    Args:
+        path: the checkpoint's folder.
+        state: of :func:`read_state`.
+        name: of the file: ``model``, ``criterion``, ``optimizer`` or ``ema``.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, or is not the file that was written.
     """
+    file = path / f"{name}.safetensors"
     try:
-        return load_file(path)
+        if _file_digest(file) != state["files"].get(name):
+            raise InputError(
+                f"{file}: its SHA-256 is not the one in {STATE}. Restore the file, or remove the checkpoint's folder "
+                "to go on from the one before."
+            )
+        return load_file(file)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{path}: not a readable safetensors file ({excerpt(reason)}). Take another checkpoint."
+            f"{file}: not a readable safetensors file ({excerpt(reason)}). Take another checkpoint."
         ) from error
 
 
@@ -255,14 +273,14 @@ def _checkpoints(run: Path) -> list[Path]:
     return [path for _, path in sorted(found) if (path / STATE).is_file()]
 
 
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON file aside, sync and rename it, so that it is the old one or the new one.
+def _write(path: Path, text: str) -> None:
+    """Write a file aside, sync and rename it, so that it is the old one or the new one.
 
     Raises:
         StorageError: the disk is full or not writable.
     """
     try:
-        write_atomic(path, json.dumps(data, indent=2) + "\n")
+        write_atomic(path, text)
     except OSError as error:
         raise StorageError(
             f"cannot write {path} ({error.strerror}). It is as it was. Free space and run the same command again."

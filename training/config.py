@@ -19,7 +19,7 @@ from hgld.files import read_json, write_atomic
 from hgld.losses.registry import loss_names
 from hgld.settings import options_of, setting
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MOST_BYTES = 1 << 20
 
 
@@ -66,9 +66,7 @@ class ModelConfig:
         "1,000 classes of ImageNet (torchvision, timm).",
     )
     freeze_batch_norm: bool = setting(False, "Keep batch norm's statistics and parameters as they were pretrained.")
-    dropout: float = setting(0.0, "Share of features dropped before the projection.", least=0, most=1)
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass: slower, less memory.")
-    channels_last: bool = setting(True, "Memory format of the images and convolutions.")
     compile: bool = setting(False, "torch.compile the backbone and the loss.")
 
 
@@ -78,23 +76,12 @@ class ImagesConfig:
 
     size: int = setting(224, "Side of the square that the model sees.", unit="pixels", above=0)
     resize: int = setting(256, "Short side before the central crop of evaluation.", unit="pixels", above=0)
-    test_geometry: Literal["crop", "squash", "longest", "original"] = setting(
+    test_resize_mode: Literal["crop", "squash", "longest", "original"] = setting(
         "crop",
         "How evaluation sees an image. crop: the central square; the whole image otherwise, squash: as a square; "
         "longest: with its longest side at the size; original: at its own size.",
     )
-    test_size: int = setting(
-        0, "Side of evaluation, resize then in proportion; 0: that of training.", unit="pixels", least=0
-    )
-    test_scales: tuple[float, ...] = setting((1.0,), "Factors of evaluation's size whose embeddings are pooled.")
-    scale_p: float = setting(
-        1.0, "Exponent of the generalised mean over the scales: 1 averages; listwise AP's paper takes 3.", least=1
-    )
-    max_pixels: int = setting(
-        1 << 22, "Largest image of evaluation with original; larger ones are made smaller.", unit="pixels", above=0
-    )
-    crop_min: float = setting(0.16, "Smallest share of the image that a training crop covers.", above=0)
-    crop_max: float = setting(1.0, "Largest share of the image that a training crop covers.", least=0, most=1)
+    crop_min: float = setting(0.16, "Smallest share of the image that a training crop covers.", above=0, most=1)
     flip: float = setting(0.5, "Probability of a horizontal flip.", least=0, most=1)
     jitter: float = setting(0.0, "Strength of the colour jitter; MultiGrain takes 0.3.", least=0)
     lighting: float = setting(0.0, "Strength of the lighting noise; MultiGrain takes 0.1.", least=0)
@@ -103,13 +90,8 @@ class ImagesConfig:
     erasing: float = setting(
         0.0, "Probability that a rectangle of 2 to 33% of the image is painted over (random erasing).", least=0, most=1
     )
-    decoder: Literal["fast", "torchvision"] = setting("fast", "fast: simplejpeg and OpenCV; torchvision: reference.")
     workers: int = setting(
         0, "Threads that decode, a process; 0: as many as the process has cores for itself, 16 at most.", least=0
-    )
-    prefetch: int = setting(2, "Batches decoded ahead, a process.", above=0)
-    on_fault: Literal["replace", "raise"] = setting(
-        "replace", "A corrupt image: replaced by another of its class, counted and named; or the end of the run."
     )
 
 
@@ -133,13 +115,13 @@ class BatchConfig:
         1, "Classes that training takes for one, drawn at random (PNP's test of robustness merges 3).", above=0
     )
     steps_per_epoch: int = setting(0, "Steps an epoch; 0: as many as the sampler needs to go round.", least=0)
-    chunk: int = setting(
+    micro_batch_size: int = setting(
         0,
         "Images that pass the model at once, a process (multi-stage back-propagation); 0: the batch in one pass.",
         least=0,
     )
     stream: bool = setting(False, "Read shards one after another (from URLs too) instead of at random by the index.")
-    lanes: int = setting(8, "Sequences of shards read side by side by --stream, over all processes.", above=0)
+    num_streams: int = setting(8, "Sequences of shards read side by side by --stream, over all processes.", above=0)
 
 
 @dataclass(frozen=True)
@@ -169,7 +151,6 @@ class LossConfig:
     pnp: Literal["O", "Iu", "Ib", "Ds", "Dq"] = setting("Dq", "Variant of PNP.")
     pnp_b: float = setting(4.0, "b of PNP's variant I_b.", least=0)
     blackbox_lambda: float = setting(4.0, "Interpolation of BlackboxAP.", above=0)
-    blackbox_margin: float = setting(0.02, "Margin by which BlackboxAP moves scores apart.", least=0)
     margin: float = setting(0.2, "Margin of Triplet, Margin, MultiGrain and Contrastive.", least=0)
     contrastive: Literal["distance", "cosine"] = setting(
         "distance", "What Contrastive's margin is; cosine: the loss of cross-batch memories (XBM), sums over its pairs."
@@ -179,7 +160,6 @@ class LossConfig:
     pair_negative: float = setting(0.6, "Score below which the pair loss leaves negatives alone.")
     proxy_temperature: float = setting(0.05, "Temperature of the proxies; ProxyNCA++ takes 1/9.", above=0)
     csl_margins: tuple[float, ...] = setting((), "CSL's margins, finest level first; default: the published ones.")
-    csl_scale: float = setting(32.0, "CSL's scale.", above=0)
     class_weights: bool = setting(
         False,
         "Queries count by one over the size of their class in training, so that all classes count alike over an epoch "
@@ -191,7 +171,6 @@ class LossConfig:
     simix: bool = setting(False, "Virtual items between the items of a class (SiMix).")
     memory: int = setting(0, "Items of the cross-batch memory; -1: the whole training set; 0: none.", least=-1)
     memory_from_epoch: int = setting(5, "Epoch from which on the memory is used.", least=0)
-    memory_weight: float = setting(1.0, "Weight of the memory's term.", least=0)
 
 
 @dataclass(frozen=True)
@@ -199,9 +178,6 @@ class OptimizerConfig:
     """Options of the optimizers; learning rates are not rescaled by the batch size."""
 
     optimizer: Literal["adam", "adamw", "sgd"] = setting("adam", "The optimizer.")
-    optimizer_proxies: Literal["", "adam", "adamw", "sgd"] = setting(
-        "", "Optimizer of the loss's own parameters; default: that of the model."
-    )
     lr: float = setting(1e-5, "Learning rate of the backbone.", least=0)
     lr_head: float = setting(2e-5, "Learning rate of pooling and projection.", least=0)
     lr_proxies: float = setting(
@@ -217,15 +193,8 @@ class OptimizerConfig:
     decay_all: bool = setting(
         False, "Biases and norms decay too, as MultiGrain's published code has it; never beta or GeM's exponent."
     )
-    momentum: float = setting(0.9, "Momentum of sgd.", least=0, most=1)
     nesterov: bool = setting(False, "Nesterov's momentum in sgd.")
     schedule: Literal["cosine", "step", "linear", "constant"] = setting("cosine", "Course of the learning rates.")
-    schedule_head: Literal["", "cosine", "step", "linear", "constant"] = setting(
-        "", "Course of the head's rate; default: schedule."
-    )
-    schedule_proxies: Literal["", "cosine", "step", "linear", "constant"] = setting(
-        "", "Course of the rate of the loss's own parameters; default: schedule."
-    )
     lr_floor: float = setting(0.0, "Rate at which cosine and linear end, of backbone and head.", least=0)
     lr_floor_proxies: float = setting(
         0.0, "Rate at which cosine and linear end, of the loss's own parameters.", least=0
@@ -236,9 +205,6 @@ class OptimizerConfig:
     frozen_epochs: int = setting(0, "First epochs in which the backbone does not move.", least=0)
     clip_norm: float = setting(0.0, "Longest gradient, by its norm; 0: as it comes.", least=0)
     amp: Literal["off", "bf16", "fp16"] = setting("off", "Precision of the model's arithmetic; the loss stays fp32.")
-    tf32: bool = setting(
-        True, "On a GPU the model's float32 products and convolutions in TF32; scores and ranks of the loss never are."
-    )
     ema: float = setting(
         0.0, "Decay of the exponential moving average of the weights that is evaluated; 0: none.", least=0, most=1
     )
@@ -260,29 +226,22 @@ class RunConfig:
     metrics: tuple[str, ...] = setting(
         ("R@1", "AP", "H-AP", "NDCG", "ASI"), "What is measured on splits; protocols measure their own."
     )
-    best_by: str = setting("H-AP", "Metric by which the best checkpoint is chosen, on the split val.")
+    monitor: str = setting("H-AP", "Metric by which the best checkpoint is chosen, on the split val.")
     select_on_test: bool = setting(
         False, "Choose the best checkpoint on the first of evaluate_on, though that is a test split; reports say so."
     )
     checkpoint_every: int = setting(0, "Steps between checkpoints; 0: at the end of every epoch.", least=0)
     keep: int = setting(1, "Newest checkpoints that are kept beside the best one.", above=0)
     log_every: int = setting(10, "Steps between lines of the log.", above=0)
-    gradient_shares: bool = setting(
-        False, "Log the share of each term of the loss in the gradient of the embeddings (MultiGrain, compositions)."
-    )
     device: str = setting("", "cpu, cuda, ...; default: a GPU when there is one.")
     deterministic: bool = setting(
         False, "Only algorithms that give the same bits in every run on the same GPU, which are slower."
     )
     sync_batch_norm: bool = setting(False, "Batch norm's statistics over all processes.")
-    sharding: Literal["none", "fsdp"] = setting(
-        "none",
-        "fsdp: the backbone's parameters, gradients and moments are spread over the processes (FSDP2), for backbones "
-        "that a GPU cannot hold; none: every process holds all (DDP).",
-    )
-    wandb: str = setting("", "Project of Weights & Biases to log to as well, where wandb is installed.")
     loggers: tuple[str, ...] = setting(
-        (), "Loggers of other packages to write to as well: NAME or NAME:PROJECT, by the entry points hgld.loggers."
+        (),
+        "Loggers to write to as well: wandb:PROJECT (Weights & Biases), and NAME or NAME:PROJECT of other packages "
+        "(entry points hgld.loggers).",
     )
 
 
@@ -339,9 +298,14 @@ _OPTIONS = {name: option for config in SECTIONS.values() for name, option in opt
 def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
     """Return a config with some fields changed, by their names alone: ``with_fields(config, {"tau": 0.05})``.
 
+    A ``size`` without a ``resize`` scales ``resize`` in proportion, so that evaluation sees the same share of an image.
+
     Raises:
         ConfigError: no field has that name (the nearest is named), or a value is of another type.
     """
+    if "size" in fields and "resize" not in fields:
+        resize = _OPTIONS["size"].check(fields["size"]) * config.images.resize / config.images.size
+        fields = {**fields, "resize": round(resize)}
     changes: dict[str, dict[str, Any]] = {}
     for name, value in fields.items():
         if name not in _PLACES:
@@ -386,7 +350,8 @@ def read_config(path: Path) -> TrainConfig:
     data = read_json_object(path)
     if data.get("schema_version") != SCHEMA_VERSION:
         raise SchemaError(
-            f"{path}: schema version is {quoted(data.get('schema_version'))}; this hgld reads version {SCHEMA_VERSION}."
+            f"{path}: schema version is {quoted(data.get('schema_version'))}; this hgld reads version "
+            f"{SCHEMA_VERSION}. Train the run anew."
         )
     texts = {name: data.get(name, "") for name in _TEXT_FIELDS}
     for name, text in texts.items():

@@ -43,23 +43,6 @@ def has_classifier(config: TrainConfig) -> bool:
     return name in LOSSES and (LOSSES[name].kind in ("proxies", "views") or second_term(config) == "proxy")
 
 
-def _schedules(config: TrainConfig) -> tuple[str, str, str]:
-    """Return the schedules of backbone, head and the loss's own parameters; empty if the loss has none."""
-    optimizer = config.optimizer
-    proxies = optimizer.schedule_proxies or optimizer.schedule
-    return (
-        optimizer.schedule,
-        optimizer.schedule_head or optimizer.schedule,
-        proxies if _has_own_parameters(config) else "",
-    )
-
-
-def _optimizers(config: TrainConfig) -> set[str]:
-    optimizer = config.optimizer
-    own = {optimizer.optimizer_proxies or optimizer.optimizer} if _has_own_parameters(config) else set()
-    return {optimizer.optimizer} | own
-
-
 def _alpha(config: TrainConfig) -> bool:
     loss = config.loss
     return loss.pnp == "Dq" if loss.loss == "PNP" else loss.relevance in ("population", "total")
@@ -68,15 +51,12 @@ def _alpha(config: TrainConfig) -> bool:
 _GEM = Reader(lambda c: c.model.pooling == "gem", "pooling gem reads it")
 _GROUPS = Reader(lambda c: c.batch.sampler == "hierarchical-pk", "sampler hierarchical-pk reads it")
 _MEMORY = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) reads it")
-_OWN = Reader(_has_own_parameters, "a loss with parameters of its own (proxies, classifiers, beta) reads it")
 _PAIR = Reader(lambda c: second_term(c) in ("", "pair"), "decomposability pair reads it")
 _PROXY = Reader(lambda c: second_term(c) in ("", "proxy"), "decomposability proxy reads it")
-_STEP = Reader(lambda c: "step" in _schedules(c), "the schedule step reads it")
+_FALLING = Reader(lambda c: c.optimizer.schedule in ("cosine", "linear"), "schedules cosine and linear read it")
+_STEP = Reader(lambda c: c.optimizer.schedule == "step", "the schedule step reads it")
 
 READERS: dict[str, Reader] = {
-    "test_size": Reader(lambda c: c.images.test_geometry != "original", "a test_geometry other than original reads it"),
-    "max_pixels": Reader(lambda c: c.images.test_geometry == "original", "test_geometry original reads it"),
-    "scale_p": Reader(lambda c: len(c.images.test_scales) > 1, "a mean over several test_scales reads it"),
     "gem_p": _GEM,
     "gem_learned": _GEM,
     "classifier": Reader(lambda c: c.loss.loss == "MultiGrain", "loss MultiGrain reads it"),
@@ -85,10 +65,6 @@ READERS: dict[str, Reader] = {
         lambda c: c.batch.sampler == "pk" and not c.batch.stream, "sampler pk without --stream reads it"
     ),
     "merge_classes": Reader(lambda c: not c.batch.stream, "a run without --stream reads it"),
-    "gradient_shares": Reader(
-        lambda c: entry_of(c.loss.loss).kind in ("terms", "views") or c.loss.memory != 0,
-        "a loss of several terms (a composition, MultiGrain, a memory) reads it",
-    ),
     "images_per_class": Reader(
         lambda c: c.batch.sampler in ("pk", "hierarchical-pk"), "samplers pk and hierarchical-pk read it"
     ),
@@ -101,22 +77,16 @@ READERS: dict[str, Reader] = {
     "pair_negative": _PAIR,
     "proxy_temperature": _PROXY,
     "memory_from_epoch": _MEMORY,
-    "memory_weight": _MEMORY,
-    "optimizer_proxies": _OWN,
-    "schedule_proxies": _OWN,
+    "lr_floor": _FALLING,
     "lr_floor_proxies": Reader(
-        lambda c: _schedules(c)[2] in ("cosine", "linear"),
+        lambda c: _FALLING.reads(c) and _has_own_parameters(c),
         "a schedule cosine or linear of a loss with parameters of its own reads it",
-    ),
-    "lr_floor": Reader(
-        lambda c: bool({"cosine", "linear"} & {*_schedules(c)[:2]}), "schedules cosine and linear read it"
     ),
     "lr_beta": Reader(lambda c: "beta" in options_of(c.loss.loss), "a loss with a boundary beta reads it"),
     "weight_decay_proxies": Reader(
         lambda c: _has_own_parameters(c) and c.loss.loss != "Margin",
         "a loss with proxies or a classifier reads it",
     ),
-    "momentum": Reader(lambda c: "sgd" in _optimizers(c), "the optimizer sgd reads it"),
     "milestones": _STEP,
     "gamma": _STEP,
 }
@@ -191,8 +161,6 @@ def _batch_problems(config: TrainConfig) -> Iterator[str]:
         )
     if batch.stream and batch.sampler != "pk":
         yield f"stream reads P x K batches from shards in their order; it cannot serve sampler {batch.sampler!r}."
-    if config.images.crop_min > config.images.crop_max:
-        yield f"crop_min {config.images.crop_min} is above crop_max {config.images.crop_max}."
 
 
 def _view_problems(config: TrainConfig) -> Iterator[str]:
@@ -211,12 +179,6 @@ def _view_problems(config: TrainConfig) -> Iterator[str]:
             "repeats is 1, so that no image has another view in its batch; MultiGrain's retrieval term learns from "
             "nothing else. Take 2 or more, or lambda 1 for the classification term alone."
         )
-
-
-def _scale_problems(config: TrainConfig) -> Iterator[str]:
-    scales = config.images.test_scales
-    if not scales or min(scales) <= 0:
-        yield f"test_scales are {', '.join(map(str, scales)) or 'none'}; expected numbers above 0."
 
 
 def _metric_problems(config: TrainConfig) -> Iterator[str]:
@@ -243,13 +205,10 @@ def _number_problems(config: TrainConfig) -> Iterator[str]:
 
 def _optimizer_problems(config: TrainConfig) -> Iterator[str]:
     optimizer = config.optimizer
-    schedules = (optimizer.schedule, optimizer.schedule_head, optimizer.schedule_proxies)
-    if "step" in schedules and not optimizer.milestones:
+    if optimizer.schedule == "step" and not optimizer.milestones:
         yield "schedule step needs milestones, the epochs at which the rates fall."
-    if optimizer.nesterov and "sgd" not in (optimizer.optimizer, optimizer.optimizer_proxies):
+    if optimizer.nesterov and optimizer.optimizer != "sgd":
         yield f"nesterov is sgd's momentum; the optimizer is {optimizer.optimizer}."
-    if optimizer.nesterov and not optimizer.momentum:
-        yield "nesterov needs a momentum above 0."
     if optimizer.lr_floor > max(optimizer.lr, optimizer.lr_head):
         yield f"lr_floor is {optimizer.lr_floor}, above lr and lr_head, so that no rate would fall; lower it."
     if -1 < optimizer.lr_beta < 0:
@@ -280,12 +239,9 @@ def _length_problems(config: TrainConfig) -> Iterator[str]:
 
 
 def _logger_problems(config: TrainConfig) -> Iterator[str]:
-    run = config.run
-    asked = [*([f"wandb:{run.wandb}"] if run.wandb else []), *run.loggers]
-    if len([name for name in asked if name.partition(":")[0] == "wandb"]) > 1:  # a folder has one id there
-        yield f"{' and '.join(asked)} would log a run to Weights & Biases twice; leave out one of wandb and loggers."
-    elif len(set(asked)) < len(asked):
-        yield f"loggers are {', '.join(asked)}: one stands there twice; leave it out."
+    names = [name.partition(":")[0] for name in config.run.loggers]
+    if len(set(names)) < len(names):
+        yield f"loggers are {', '.join(config.run.loggers)}: one stands there twice; leave it out."
 
 
 def _unread(config: TrainConfig) -> Iterator[str]:
@@ -300,6 +256,6 @@ def _unread(config: TrainConfig) -> Iterator[str]:
 
 
 _PROBLEMS = (
-    *(_loss_problems, _batch_problems, _view_problems, _scale_problems, _number_problems),
+    *(_loss_problems, _batch_problems, _view_problems, _number_problems),
     *(_optimizer_problems, _length_problems, _logger_problems, _metric_problems, _unread),
 )

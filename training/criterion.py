@@ -153,7 +153,6 @@ def build_criterion(
             dim,
             num_levels=len(sizes),
             warmup=config.memory_from_epoch * steps_per_epoch,
-            weight=config.memory_weight,
         )
     return Criterion(loss, numbers)
 

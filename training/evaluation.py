@@ -33,7 +33,6 @@ from hgld.evaluation.protocols.levels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
 from hgld.tables import POLARS_FAULTS
 
-from .batches import evaluation_view
 from .config import TrainConfig, is_validation
 from .inference.classification import Classifier, targets_of, trained_classes
 from .inference.embedder import Embedded, Embedder
@@ -117,8 +116,8 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
         chosen, empty if none is.
 
     Raises:
-        ConfigError: an entry or metric that is not understood, a ``best_by`` that is not measured, a
-            ``select_on_test`` without effect, or a view of images that cannot be.
+        ConfigError: an entry or metric that is not understood, a ``monitor`` that is not measured, a
+            ``select_on_test`` without effect.
         InputError: a dataset that cannot be read, or has no such split.
     """
     asked = config.run
@@ -129,8 +128,6 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
         )
     if not asked.evaluate_on:
         return config, ()
-    for scale in config.images.test_scales:
-        evaluation_view(config.images).scaled(scale)
     chosen = asked.evaluate_on[0] if asked.select_on_test else next(filter(is_validation, asked.evaluate_on), "")
     if not chosen and not asked.select_on_test and not split_top_k(asked.metrics)[0]:
         chosen = VAL if VAL in filled_splits(open_dataset(place)) else ""
@@ -143,14 +140,14 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
 
     found = {e: _measured(e, parse_task(e, place), asked.metrics, classes) for e in asked.evaluate_on}
     finest, measured = found[chosen or asked.evaluate_on[0]]
-    best, kind = asked.best_by, asked.best_by.partition("/")[0]
+    best, kind = asked.monitor, asked.monitor.partition("/")[0]
     own = any(name in names for _, names in found.values() for name in (best, f"{best}/{AVERAGE}"))
     also = (f"{kind}/{finest}",) if chosen == VAL and own else ()  # val lacks what only a protocol measures
     for name in (best, f"{best}/{AVERAGE}", f"{best}/{finest}", *also):
         if name in measured:
             return replace(config, run=asked), (chosen, name) if chosen else ()
     where = chosen or asked.evaluate_on[0]
-    raise ConfigError(f"best_by is {best!r}; measured on {where} are {', '.join(measured)}. Name one of them.")
+    raise ConfigError(f"monitor is {best!r}; measured on {where} are {', '.join(measured)}. Name one of them.")
 
 
 def _measured(

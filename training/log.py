@@ -1,4 +1,4 @@
-"""The log of a run (``log.csv``, ``evaluations.csv``, ``faults.csv``; loggers), its summary and its profile.
+"""The log of a run (``log.csv``, ``evaluations.csv``, ``faults.csv``; loggers), and its summary.
 
 TensorBoard is written where it is installed, other loggers if they are asked for. A run that goes on from a checkpoint
 first removes the rows of steps that it will do again.
@@ -6,17 +6,13 @@ first removes the rows of steps that it will do again.
 
 import csv
 import io
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hgld.errors import InputError, StorageError, excerpt
 from hgld.files import write_atomic
@@ -184,7 +180,6 @@ class RunSummary:
         wait_share: share of the steps' time in which the model waited for images.
         faults: images that were replaced because they could not be read, in this call, over all processes.
         run: the run's folder.
-        profile: milliseconds of a step by phase, if they were asked for.
     """
 
     finished: bool
@@ -197,7 +192,6 @@ class RunSummary:
     wait_share: float
     faults: int
     run: str
-    profile: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as a JSON-ready dictionary."""
@@ -241,104 +235,3 @@ class Timing:
     @property
     def wait_share(self) -> float:
         return self.waited / self.seconds if self.seconds else 0.0
-
-
-# -- The profile of a step: its phases, each without the phases inside it --
-
-_WARM_UP = 3
-_STEPS = 20
-
-Phase = Callable[[str], AbstractContextManager[None]]
-
-
-class StepProfile:
-    """Timer of the phases of a call's first steps, after some to warm up.
-
-    It waits for the device at the borders of the phases, so a profiled step takes a little longer than another.
-    ``gradients`` is the backward pass with the exchange between processes, ``forward`` the model (twice where a batch
-    passes in chunks), ``rest`` the time between the phases: logs, counters.
-
-    Args:
-        device: of the model.
-        modules: modules whose forward pass is a phase, by its name.
-    """
-
-    def __init__(self, device: torch.device, modules: dict[str, nn.Module]) -> None:
-        self._device = device
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._open: list[str] = []
-        self._since = 0.0
-        self._steps = -_WARM_UP
-        self._hooks = []
-        for name, module in modules.items():
-            self._hooks.append(module.register_forward_pre_hook(self._entering(name)))
-            self._hooks.append(module.register_forward_hook(self._leaving))
-
-    @property
-    def done(self) -> bool:
-        """True once enough steps were timed."""
-        return self._steps >= _STEPS
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time the body as a phase; it is taken out of the phase around it."""
-        self._enter(name)
-        try:
-            yield
-        finally:
-            self._leave()
-
-    def step(self) -> None:
-        """Count the end of a step."""
-        self._count()
-        self._steps += 1
-        if self._steps == 0:
-            self._seconds.clear()
-
-    def close(self) -> None:
-        """Take the hooks off the modules."""
-        for hook in self._hooks:
-            hook.remove()
-
-    def milliseconds(self) -> dict[str, float]:
-        """Return the mean over the steps by phase, the longest first; empty before the first step after the warm-up."""
-        if self._steps < 1:
-            return {}
-        steps = self._steps
-        found = {name: 1000 * seconds / steps for name, seconds in self._seconds.items()}
-        return dict(sorted(found.items(), key=lambda entry: -entry[1]))
-
-    def to_text(self) -> str:
-        """Return a table of the phases."""
-        found = self.milliseconds()
-        if not found:
-            return f"no profile: the run had no more than the {_WARM_UP} steps of the warm-up."
-        total = sum(found.values())
-        lines = [f"{name:<12}{value:>10.2f} ms {value / total:>6.1%}" for name, value in found.items()]
-        return "\n".join([f"a step, mean of {self._steps}:", *lines, f"{'total':<12}{total:>10.2f} ms"])
-
-    def _entering(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any) -> None:
-            self._enter(name)
-
-        return hook
-
-    def _leaving(self, module: nn.Module, args: Any, output: Any) -> None:
-        self._leave()
-
-    def _enter(self, name: str) -> None:
-        self._count()
-        self._open.append(name)
-
-    def _leave(self) -> None:
-        self._count()
-        self._open.pop()
-
-    def _count(self) -> None:
-        """Give the time since the last border to the innermost open phase."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        now = time.perf_counter()
-        if self._since:
-            self._seconds[self._open[-1] if self._open else "rest"] += now - self._since
-        self._since = now

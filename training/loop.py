@@ -9,14 +9,14 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hgld import distributed
 from hgld.data.batch import Batch
@@ -26,21 +26,22 @@ from hgld.evaluation.metric import lower_is_better
 from hgld.evaluation.report import RetrievalReport
 from hgld.files import NO_LOCKS, file_lock, write_atomic
 
-from .checkpoint import LAST, checkpoint_folder, described_selection, newest_checkpoint
+from .checkpoint import LAST, described_selection, newest_checkpoint
 from .config import TrainConfig, flat
 from .config_checks import check_config
 from .evaluation import evaluate_splits, keep_reports
-from .log import Phase, RunLog, RunSummary, StepProfile, Timing, write_faults
+from .inference.embedding import autocast
+from .log import RunLog, RunSummary, Timing, write_faults
 from .models.embedding_model import prepare_images
-from .optimizers import groups_of, set_rates, step_optimizers
+from .optimizers import groups_of, set_rates
 from .progress import ProgressReporter, SilentReporter
 from .state import TrainState, check_folder, prepare_run, save_run, set_frozen
-from .step import Backward, BrokenStep, Safeguard, StepInput, StepValues
+from .step import Backward, StepInput, StepValues
 
 SUMMARY = "summary.json"
 LOCK = ".hgld-train"
 _PICTURES = 16  # of a batch that the loggers are shown
-_STEPS_UNREAD = 16  # steps after which a GPU is asked at the latest whether all of them were finite
+_LEAST_SCALE = 2.0**-14  # below it even gradients that are infinite for fp16 would be representable
 
 
 @dataclass
@@ -51,27 +52,15 @@ class TrainingMonitor:
         stop: true once a signal asked to stop.
         reporter: shows progress to people.
         log: the log's files; None on other processes than the main one.
-        profile: times the first steps, if it was asked for.
         total: timing of this call.
         recent: timing since the last line of the log.
-        safeguard: undoes steps that are not finite.
     """
 
     stop: StopRequests
     reporter: ProgressReporter
     log: RunLog | None
-    profile: StepProfile | None
-    safeguard: Safeguard
     total: Timing = field(default_factory=Timing)
     recent: Timing = field(default_factory=Timing)
-
-    @property
-    def phase(self) -> Phase:
-        return self.profile.phase if self.profile is not None else _unprofiled
-
-
-def _unprofiled(name: str) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 def train(
@@ -80,7 +69,6 @@ def train(
     out: Path,
     *,
     init_from: Path | None = None,
-    profile: bool = False,
     progress: ProgressReporter | None = None,
 ) -> RunSummary:
     """Train a model, or go on with a run that was stopped.
@@ -91,13 +79,12 @@ def train(
         out: the run's folder; a run that is there already goes on from its newest checkpoint.
         init_from: a run or checkpoint whose model's weights a new run starts from; default: the config's own. A run
             that goes on must have begun there.
-        profile: whether to time the phases of the first steps (``StepProfile``).
         progress: shows the run to people; None: nothing is shown.
 
     Raises:
         ConfigError: options that contradict each other, the dataset, or the run that is in ``out``.
         InputError: the dataset or a checkpoint cannot be read.
-        DivergenceError: the loss is not finite; the state before that step is kept as a checkpoint.
+        DivergenceError: the loss or its gradient is not finite.
         StorageError: a file of the run cannot be written; earlier checkpoints are kept. Or another training is running
             in ``out``.
         MissingResourceError: pretrained weights that cannot be had.
@@ -115,22 +102,22 @@ def train(
         reporter = progress if progress is not None and processes.is_main else SilentReporter()
         with _run_lock(out, processes, reporter), arithmetic(config, processes.device):
             state = prepare_run(config, data, out, processes, init_from)
-            return _train(state, stop, reporter, profile)
+            return _train(state, stop, reporter)
 
 
 @contextmanager
 def arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
-    """Set how a device computes in the body: TF32 or not, the choice of convolutions' algorithms, determinism."""
+    """Set how a device computes in the body: a GPU's float32 in TF32, convolutions' algorithms, determinism."""
     cudnn: Any = torch.backends.cudnn
-    on_gpu, tf32 = device.type == "cuda", config.optimizer.tf32
+    on_gpu = device.type == "cuda"
     before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
     deterministic = torch.are_deterministic_algorithms_enabled()
     if config.run.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts; torch asks for it
     try:
         if on_gpu:
-            torch.set_float32_matmul_precision("high" if tf32 else "highest")
-            cudnn.allow_tf32 = tf32
+            torch.set_float32_matmul_precision("high")
+            cudnn.allow_tf32 = True
             cudnn.benchmark = not config.run.deterministic  # images are of one size
         torch.use_deterministic_algorithms(config.run.deterministic or deterministic)
         yield
@@ -177,7 +164,7 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter, profile: bool) -> RunSummary:
+def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter) -> RunSummary:
     began, asked = time.monotonic(), state.config.run
     log = None
     if state.processes.is_main:
@@ -185,18 +172,10 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter, pr
             state.folder,
             from_step=state.step,
             judged=state.judged,
-            loggers=[*([f"wandb:{asked.wandb}"] if asked.wandb else []), *asked.loggers],
+            loggers=asked.loggers,
             config=flat(state.config),
         )
-    phases = {"forward": state.model, "loss": state.criterion}
-    every = min(state.config.run.log_every, _STEPS_UNREAD)
-    monitor = TrainingMonitor(
-        stop,
-        reporter,
-        log,
-        StepProfile(state.processes.device, phases) if profile else None,
-        Safeguard(state.model, state.criterion, state.config.batch.batch_size, state.processes.device, every),
-    )
+    monitor = TrainingMonitor(stop, reporter, log)
     reporter.begin(state.step, state.total, _description(state))
     if log is not None and log.note:
         reporter.note(log.note)
@@ -209,9 +188,6 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter, pr
     try:
         finished = _epochs(state, monitor)
     finally:
-        if monitor.profile is not None and not monitor.profile.done:
-            reporter.note(monitor.profile.to_text())
-            monitor.profile.close()
         if log is not None:
             log.close()
         reporter.end()
@@ -227,7 +203,6 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter, pr
         wait_share=round(monitor.total.wait_share, 4),
         faults=int(faults.sum()),
         run=str(state.folder),
-        profile=monitor.profile.milliseconds() if monitor.profile is not None else {},
     )
     if state.processes.is_main:
         facts = {name: value for name, value in summary.to_dict().items() if name != "run"}  # it may be moved
@@ -276,43 +251,42 @@ def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:
 
 def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
     """Do the rest of an epoch's steps; return whether the run was asked to stop, with its state kept."""
-    epoch, every = state.epoch, state.config.run.checkpoint_every
+    epoch, asked = state.epoch, state.config.run
     set_frozen(state)
     state.wrapped.train()
     state.criterion.train()
-    backward = _backward(state, monitor.phase)
+    backward = _backward(state)
     with closing(state.data.batches(epoch, state.step % state.data.steps_per_epoch)) as batches:
         while state.epoch == epoch:
             began = time.monotonic()
-            with monitor.phase("data"):
-                batch, stopped = _next_batch(state, monitor, batches)
+            batch, stopped = _next_batch(state, monitor, batches)
             if stopped or batch is None:
-                return _leave(state, monitor)
+                save_run(state)
+                return True
             waited = time.monotonic() - began
-            values = _step(state, monitor.safeguard, backward, batch, monitor.phase)
+            values = _step(state, backward, batch)
             state.step += 1
             if batch.faults:
                 told = [f"{fault.where}: {fault.reason}" for fault in batch.faults]
                 write_faults(state.folder, state.step, epoch, state.processes.index, told)
             for timing in (monitor.total, monitor.recent):
                 timing.add(state.config.batch.batch_size, time.monotonic() - began, waited, len(batch.faults))
-            due = state.step % state.config.run.log_every == 0 or state.epoch != epoch
-            saving = every and state.step % every == 0 and state.epoch == epoch
             if monitor.log is not None and (state.step - 1) % state.data.steps_per_epoch == 0:
                 monitor.log.pictures(state.step, batch.images[:_PICTURES])
-            if due or saving or monitor.safeguard.due:
-                _settle(state, monitor.safeguard)
-            _report_step(state, monitor, epoch, values)
-            if saving:
+            monitor.reporter.advance(state.step)
+            if state.step % asked.log_every == 0 or state.step == state.total:
+                row = _row(state, values, monitor.recent)
+                monitor.recent = Timing()
+                monitor.reporter.step(state.step, epoch, row)
+                if monitor.log is not None:
+                    monitor.log.step(state.step, row)
+            if asked.checkpoint_every and state.step % asked.checkpoint_every == 0 and state.epoch == epoch:
                 save_run(state)
     # An evaluation may take long: who asked to stop does not wait for it.
-    return distributed.any_process(bool(monitor.stop), state.processes) and _leave(state, monitor)
-
-
-def _leave(state: TrainState, monitor: TrainingMonitor) -> bool:
-    _settle(state, monitor.safeguard)
-    save_run(state)
-    return True
+    if distributed.any_process(bool(monitor.stop), state.processes):
+        save_run(state)
+        return True
+    return False
 
 
 def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[Batch]) -> tuple[Batch | None, bool]:
@@ -328,7 +302,6 @@ def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[B
     # One exchange for both, on the CPU: it waits for the other processes, not for the GPU.
     raised = distributed.most_of_all(2 * (fault is not None) + bool(monitor.stop), state.processes)
     if raised >= 2:
-        _settle(state, monitor.safeguard)
         save_run(state)
         raise fault or InputError(
             f"another process could not read its part of the batch of step {state.step + 1}; its own message says why."
@@ -336,86 +309,62 @@ def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[B
     return batch, bool(raised)
 
 
-def _settle(state: TrainState, safeguard: Safeguard) -> None:
-    """Ask the device about the steps since the last time; if one is not finite, keep the state before it and raise."""
-    broken = safeguard.read()
-    if broken is not None:
-        state.step = broken.step
-        _raise_divergence(state, broken)
-
-
-def _backward(state: TrainState, phase: Phase) -> Backward:
-    device, optimizer = state.processes.device, state.config.optimizer
-
-    def prepare(images: Tensor) -> Tensor:
-        with phase("prepare"):
-            return prepare_images(images, state.model, device, channels_last=state.config.model.channels_last)
-
-    def autocast() -> AbstractContextManager[object]:
-        if optimizer.amp == "off":
-            return nullcontext()
-        return torch.autocast(device.type, dtype=torch.bfloat16 if optimizer.amp == "bf16" else torch.float16)
-
-    chunk, shares = state.config.batch.chunk, state.config.run.gradient_shares
+def _backward(state: TrainState) -> Backward:
+    device, amp = state.processes.device, state.config.optimizer.amp
+    prepare = partial(prepare_images, model=state.model, device=device)
+    size = state.config.batch.micro_batch_size
+    scale = state.scaler.scale if state.scaler.is_enabled() else lambda loss: loss
     return Backward(
-        state.wrapped, state.criterion, state.processes, prepare, chunk, autocast, state.scale.scale, shares
+        state.wrapped, state.criterion, state.processes, prepare, size, partial(autocast, device, amp), scale
     )
 
 
-def _step(state: TrainState, safeguard: Safeguard, backward: Backward, batch: Batch, phase: Phase) -> StepValues:
-    """Do one step of the optimizers, of which the safeguard keeps those that are not finite from moving anything."""
+def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
+    """Do one step of the optimizers.
+
+    A gradient that overflows under fp16 skips its step and lowers the scale of the loss.
+
+    Raises:
+        DivergenceError: loss or gradient is not finite; nothing has moved the weights.
+    """
     epoch, position = divmod(state.step, state.data.steps_per_epoch)
     seed = int(np.random.SeedSequence((state.config.run.seed, epoch, position)).generate_state(1, np.uint64)[0])
-    config = state.config.optimizer
+    config, scaler = state.config.optimizer, state.scaler
     lengths = {"steps_per_epoch": state.data.steps_per_epoch, "epochs": state.config.run.epochs}
     set_rates(state.optimizers, config, state.step, **lengths)
     for optimizer in state.optimizers:
         optimizer.zero_grad(set_to_none=True)
-    safeguard.before()
-    with phase("gradients"):
-        values = backward(StepInput(batch.images, batch.labels, batch.indices, seed))
-    with phase("optimizer"):
-        moving = [p for group in groups_of(state.optimizers) for p in group["params"] if p.grad is not None]
-        state.scale.unscale(moving)
-        norm = distributed.gradient_norm(moving)
-        skipped = safeguard.after(state.step, batch.indices, values, norm, state.scale)
+    values = backward(StepInput(batch.images, batch.labels, batch.indices, seed))
+    moving = [p for group in groups_of(state.optimizers) for p in group["params"] if p.grad is not None]
+    for optimizer in state.optimizers:
+        scaler.unscale_(optimizer)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in moving if p.grad is not None])
+    loss, length = torch.stack([values.loss.double(), norm.double()]).tolist()  # one copy from the device
+    may_fall = scaler.is_enabled() and math.isfinite(loss) and scaler.get_scale() > _LEAST_SCALE
+    if math.isfinite(loss) and math.isfinite(length):
         if config.clip_norm:
-            distributed.clip_gradients(moving, config.clip_norm, norm)
-        step_optimizers(state.optimizers, skipped)
+            torch.nn.utils.clip_grads_with_norm_(moving, config.clip_norm, norm)
+        for optimizer in state.optimizers:
+            optimizer.step()
         if state.average is not None:
-            state.average.update(state.model, skipped)
+            state.average.update_parameters(state.model)
+    elif not may_fall:
+        _raise_divergence(state, batch, values, length)
+    scaler.update()
     return StepValues(values.loss, {**values.parts, "gradient_norm": norm})
 
 
-def _raise_divergence(state: TrainState, broken: BrokenStep) -> None:
-    save_run(state)
-    values, norm = broken.values, broken.norm
+def _raise_divergence(state: TrainState, batch: Batch, values: StepValues, norm: float) -> None:
     terms = "".join(f", {name} {float(value):.4g}" for name, value in values.parts.items())
-    keys = ", ".join(state.data.keys(broken.indices[:4]))
+    keys = ", ".join(state.data.keys(batch.indices[:4]))
     # The checkpoint is named, because --init-from with the run's folder would take the best one.
-    kept = checkpoint_folder(state.folder, state.step)
+    kept = newest_checkpoint(state.folder)
+    hint = f"then start a new run with --init-from {kept}" if kept else "then start a new run"
     raise DivergenceError(
-        f"epoch {state.epoch + 1}, step {state.step + 1}: the loss is {float(values.loss):.4g}{terms} and the "
-        f"norm of its gradient {float(norm):.4g}, in the batch that begins with {keys}. The state before this "
-        f"step is kept in {kept}. Lower the learning rates, set --clip-norm, or with --amp fp16 take bf16; then "
-        f"start a new run with --init-from {kept}."
+        f"epoch {state.epoch + 1}, step {state.step + 1}: the loss is {float(values.loss):.4g}{terms} and the norm of "
+        f"its gradient {norm:.4g}, in the batch that begins with {keys}. The step was not done. Lower the learning "
+        f"rates, set --clip-norm, or with --amp fp16 take bf16; {hint}."
     )
-
-
-def _report_step(state: TrainState, monitor: TrainingMonitor, epoch: int, values: StepValues) -> None:
-    """Report a step: a line of the log when one is due, and the profile once it is complete."""
-    monitor.reporter.advance(state.step)
-    if state.step % state.config.run.log_every == 0 or state.step == state.total:
-        row = _row(state, values, monitor.recent)
-        monitor.recent = Timing()
-        monitor.reporter.step(state.step, epoch, row)
-        if monitor.log is not None:
-            monitor.log.step(state.step, row)
-    if monitor.profile is not None and not monitor.profile.done:
-        monitor.profile.step()
-        if monitor.profile.done:
-            monitor.profile.close()
-            monitor.reporter.note(monitor.profile.to_text())
 
 
 def _row(state: TrainState, values: StepValues, timing: Timing) -> dict[str, float]:
@@ -447,16 +396,9 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
     if not state.evaluation_due:
         return
     monitor.reporter.evaluating(epoch)
-    with state.average.in_place_of(state.model) if state.average is not None else nullcontext():
-        state.model.eval()
-        reports = evaluate_splits(
-            state.model,
-            state.config,
-            state.data.place,
-            state.processes,
-            classifier=state.classifier,
-            run=state.folder,
-        )
+    model: Any = state.model if state.average is None else state.average.module
+    places = state.data.place, state.processes
+    reports = evaluate_splits(model, state.config, *places, classifier=state.classifier, run=state.folder)
     values: dict[str, dict[str, float]] = {}
     if state.processes.is_main:
         keep_reports(state.folder, state.epoch, {entry: _with_choice(state, one) for entry, one in reports.items()})
@@ -488,7 +430,7 @@ def _choose_best(state: TrainState, monitor: TrainingMonitor) -> None:
     value = state.values[entry].get(metric)
     if value is None:
         monitor.reporter.note(
-            f"{entry}: {metric} is undefined for every query; best_by cannot choose a checkpoint by it"
+            f"{entry}: {metric} is undefined for every query; monitor cannot choose a checkpoint by it"
         )
     elif not state.best or (value < state.best["value"] if lower_is_better(metric) else value > state.best["value"]):
         state.best = {"metric": metric, "value": value, "epoch": state.epoch, "step": state.step, "on": entry}

@@ -1,22 +1,21 @@
 """The state of a training run: made anew, restored from a checkpoint, and kept as one."""
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.swa_utils import AveragedModel
 
 from hgld import distributed
-from hgld.data.format import dataset_name
-from hgld.distributed import Processes, placed_like, whole_tensors
+from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError, quoted
 
 from .batches import TrainingData
 from .checkpoint import (
-    STATE,
     Checkpoint,
     checkpoint_step,
     find_checkpoint,
@@ -36,103 +35,13 @@ from .inference.classification import Classifier, classifier_of, trained_classes
 from .models.backbones import build_model
 from .models.embedding_model import EmbeddingModel, prepare_images
 from .models.heads import check_synsets, library_head
-from .optimizers import LossScale, WeightAverage, build_optimizers, optimizer_state, restore_optimizers
-
-# -- The part of a checkpoint beside its tensors, checked: the file may have been cut off or edited --
-
-
-@dataclass(frozen=True)
-class SavedState:
-    """The state of a run as a checkpoint holds it beside the tensors.
-
-    Attributes:
-        judged: epochs whose evaluation is done.
-        best: metric, value, epoch and step of the best evaluation; empty before the first.
-        values: the last evaluation's metrics by split.
-        scaler: the state of fp16's loss scale; empty without.
-        average_updates: steps that the averaged weights have taken in; 0 without them.
-    """
-
-    judged: int
-    best: dict[str, Any]
-    values: dict[str, dict[str, float]]
-    scaler: dict[str, float]
-    average_updates: int
-
-
-def saved_state(
-    before: Checkpoint, path: Path, *, total: int, steps_per_epoch: int, scaler: Collection[str], averaged: bool
-) -> SavedState:
-    """Check the state of a checkpoint and return it.
-
-    Args:
-        before: as read.
-        path: its folder, ``step-N``.
-        total: steps of the run.
-        steps_per_epoch: of the run.
-        scaler: names in the state of the run's loss scale.
-        averaged: whether the run averages its weights.
-
-    Raises:
-        InputError: a value that no run writes, or a step that is not the folder's or beyond the run.
-    """
-    state, step = before.state, before.step
-    steps, epochs = range(step + 1), range(step // steps_per_epoch + 1)
-    names_folder = step in range(total + 1) and path.name == f"step-{step:08d}"
-    values, scale, updates = state.get("values"), state.get("scaler"), state.get("average_updates", 0)
-    split_values = list(values.values()) if isinstance(values, dict) else [None]
-    checks = [
-        ("step", names_folder, f"the number of the folder and at most {total}"),
-        ("judged", _is_among(state.get("judged"), epochs), f"0 to {step // steps_per_epoch}"),
-        ("best", _is_best(state.get("best"), epochs, steps), "nothing, or metric, value, epoch and step"),
-        ("values", all(map(_are_numbers, split_values)), "numbers by split and metric"),
-        ("scaler", _are_numbers(scale) and set(scale or ()) == set(scaler), f"numbers by the names {sorted(scaler)}"),
-        ("average_updates", _is_among(updates, steps) and averaged == ("average_updates" in state), f"0 to {step}"),
-    ]
-    for name, sound, expected in checks:
-        if not sound:
-            raise InputError(
-                f"{path / STATE}: {name} is {str(state.get(name))[:200]}; expected {expected}. Restore the file, or "
-                "remove the checkpoint's folder to go on from the one before."
-            )
-    return SavedState(state["judged"], state["best"], state["values"], state["scaler"], updates)
-
-
-def _is_best(best: Any, epochs: range, steps: range) -> bool:
-    return best == {} or (
-        isinstance(best, dict)
-        and isinstance(best.get("metric"), str)
-        and _are_numbers({"value": best.get("value")})
-        and _is_among(best.get("epoch"), epochs)
-        and _is_among(best.get("step"), steps)
-    )
-
-
-def _is_among(value: Any, numbers: range) -> bool:
-    return type(value) is int and value in numbers
-
-
-def _are_numbers(values: Any) -> bool:
-    return isinstance(values, dict) and all(type(v) in (int, float) and not math.isinf(v) for v in values.values())
-
-
-# -- The state itself --
+from .optimizers import build_optimizers, optimizer_state, restore_optimizers, weight_average
 
 # Options that change the weights by no more than rounding: a run may go on with others.
 _MAY_CHANGE = {
-    *("workers", "prefetch", "on_fault", "device", "chunk", "compile", "gradient_checkpointing"),
-    *(
-        "log_every",
-        "gradient_shares",
-        "keep",
-        "checkpoint_every",
-        "wandb",
-        "loggers",
-        "sharding",
-        "tf32",
-        "deterministic",
-    ),
-    *("evaluate_on", "evaluate_every", "metrics", "best_by", "select_on_test"),
+    *("workers", "device", "micro_batch_size", "compile", "gradient_checkpointing", "deterministic"),
+    *("log_every", "keep", "checkpoint_every", "loggers"),
+    *("evaluate_on", "evaluate_every", "metrics", "monitor", "select_on_test"),
 }
 
 
@@ -149,7 +58,7 @@ class TrainState:
         wrapped: the model as the processes train it.
         criterion: the loss.
         optimizers: of the model's and the criterion's parameters.
-        scale: of the loss under fp16.
+        scaler: scales the loss under fp16.
         average: the average of the weights, if one is kept.
         step: steps done.
         best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if none is.
@@ -166,8 +75,8 @@ class TrainState:
     wrapped: nn.Module
     criterion: Criterion
     optimizers: list[torch.optim.Optimizer]
-    scale: LossScale
-    average: WeightAverage | None
+    scaler: GradScaler
+    average: AveragedModel | None
     step: int = 0
     best_of: tuple[str, ...] = ()
     judged: int = 0
@@ -247,7 +156,7 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     if before is not None:
         _load(model, before.tensors.get("model", {}), Path(newest) / "model.safetensors")
         _load(criterion, before.tensors.get("criterion", {}), Path(newest) / "criterion.safetensors")
-    if criterion.sums_over_queries and not config.run.gradient_shares:  # the others take the whole memory everywhere
+    if criterion.sums_over_queries:  # the others take the whole memory everywhere
         criterion.spread_memory(processes)
     state = _assemble(config, out, source, model, criterion, processes, step=before.step if before else 0)
     if before is not None:
@@ -304,7 +213,7 @@ def _build_modules(
     pretrained = fresh and not config.init_from
 
     def features(model: EmbeddingModel) -> Tensor:
-        return _features(model, config, source, processes)
+        return _features(model, source, processes)
 
     model = build_model(
         config.model,
@@ -326,25 +235,19 @@ def _build_modules(
     )
     if fresh and config.model.classifier == "pretrained":
         _start_classifier(config, source, model, criterion)
-    layout = torch.channels_last if config.model.channels_last else torch.contiguous_format
-    model.to(processes.device, memory_format=layout)  # pyright: ignore[reportCallIssue]  # torch's own overloads
+    model.to(processes.device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's overloads
     criterion.to(processes.device)
     if config.model.compile:
-        compile_modules(model, criterion, spread=config.run.sharding == "fsdp" and processes.count > 1)
+        compile_modules(model, criterion)
     return model, criterion
 
 
-def compile_modules(model: EmbeddingModel, criterion: Criterion, *, spread: bool) -> None:
+def compile_modules(model: EmbeddingModel, criterion: Criterion) -> None:
     """Compile backbone and loss in place, at their first call.
 
-    Args:
-        model: its backbone is compiled whole, where its parameters are spread over processes a block at a time: they
-            are gathered between the blocks.
-        criterion: compiled unless it reads labels on the CPU, which no graph of a GPU can hold.
-        spread: whether the backbone's parameters will be spread.
+    A loss that reads labels on the CPU stays as it is, because no graph of a GPU can hold that.
     """
-    for part in distributed.blocks(model.backbone) if spread else [model.backbone]:
-        part.compile()
+    model.backbone.compile()
     if not criterion.reads_labels_on_cpu:
         criterion.compile()
 
@@ -362,15 +265,10 @@ def _start_classifier(config: TrainConfig, source: TrainingData, model: Embeddin
 
 
 @torch.no_grad()
-def _features(model: EmbeddingModel, config: TrainConfig, source: TrainingData, processes: Processes) -> Tensor:
+def _features(model: EmbeddingModel, source: TrainingData, processes: Processes) -> Tensor:
     """Compute (N, F) features of a sample of the training set, the same on every process, on the CPU."""
     model.to(processes.device).eval()
-    parts = [
-        model.features(
-            prepare_images(batch.images, model, processes.device, channels_last=config.model.channels_last)
-        ).float()
-        for batch in source.sample()
-    ]
+    parts = [model.features(prepare_images(batch.images, model, processes.device)).float() for batch in source.sample()]
     model.train()
     features = distributed.gather(torch.cat(parts), processes).cpu()
     model.cpu()
@@ -392,25 +290,20 @@ def _assemble(
             "model can learn meanwhile; take frozen_epochs 0 or a dim."
         )
     share = config.batch.batch_size // processes.count
-    if 0 < config.batch.chunk < share and model.has_live_batch_norm:
+    if 0 < config.batch.micro_batch_size < share and model.has_live_batch_norm:
         raise ConfigError(
-            f"chunk is {config.batch.chunk} and {config.model.backbone} has batch norm, which in training would "
-            f"normalise every chunk by itself: the gradients would not be those of the {share} images of a process. "
-            "Set --freeze-batch-norm, or --chunk 0 (with --gradient-checkpointing where memory is short)."
+            f"micro_batch_size is {config.batch.micro_batch_size} and {config.model.backbone} has batch norm, which in "
+            "training would normalise every micro-batch by itself: the gradients would not be those of the "
+            f"{share} images of a process. Set --freeze-batch-norm, or --micro-batch-size 0 (with "
+            "--gradient-checkpointing where memory is short)."
         )
     model.freeze_backbone(step // source.steps_per_epoch < config.optimizer.frozen_epochs)
-    wrapped = wrap_by_config(model, config, processes)
+    wrapped = distributed.wrap_model(model, processes, sync_batch_norm=config.run.sync_batch_norm)
     groups = {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
     optimizers = build_optimizers(config.optimizer, groups)
-    average = WeightAverage(model, config.optimizer.ema) if config.optimizer.ema else None
-    scale = LossScale(processes.device, enabled=config.optimizer.amp == "fp16")
-    return TrainState(config, out, processes, source, model, wrapped, criterion, optimizers, scale, average, step)
-
-
-def wrap_by_config(model: EmbeddingModel, config: TrainConfig, processes: Processes) -> nn.Module:
-    """Wrap the model so that the processes train it together, with the parameters that can move at this moment."""
-    sharded = model.backbone if config.run.sharding == "fsdp" else None
-    return distributed.wrap_model(model, processes, sync_batch_norm=config.run.sync_batch_norm, sharded=sharded)
+    average = weight_average(model, config.optimizer.ema) if config.optimizer.ema else None
+    scaler = GradScaler(processes.device.type, enabled=config.optimizer.amp == "fp16")
+    return TrainState(config, out, processes, source, model, wrapped, criterion, optimizers, scaler, average, step)
 
 
 def set_frozen(state: TrainState) -> None:
@@ -420,15 +313,13 @@ def set_frozen(state: TrainState) -> None:
     state.model.freeze_backbone(state.frozen)
     # DistributedDataParallel decides when it is made which gradients it exchanges, so it is made anew.
     state.wrapped = state.model
-    state.wrapped = wrap_by_config(state.model, state.config, state.processes)
+    sync = state.config.run.sync_batch_norm
+    state.wrapped = distributed.wrap_model(state.model, state.processes, sync_batch_norm=sync)
 
 
 def _check_facts(source: TrainingData, before: Checkpoint, out: Path) -> None:
     """Refuse to go on with another training set."""
-    recorded, now = before.state.get("data"), source.facts
-    was = recorded if isinstance(recorded, dict) else {}
-    if isinstance(was.get("name"), str):
-        was = was | {"name": dataset_name(was["name"])}
+    was, now = before.state["data"], source.facts
     if other := [name for name in now if was.get(name) != now[name]]:
         told = "; ".join(f"{name} was {was.get(name)}, is {now[name]}" for name in other)
         raise ConfigError(
@@ -448,24 +339,18 @@ def _load(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
     """Restore everything of a checkpoint but the weights of model and criterion."""
-    saved = saved_state(
-        before,
-        path,
-        total=state.total,
-        steps_per_epoch=state.data.steps_per_epoch,
-        scaler=state.scale.state_dict().keys(),
-        averaged=state.average is not None,
-    )
     restore_optimizers(state.optimizers, before.tensors.get("optimizer", {}))
-    state.scale.load_state_dict(saved.scaler)
+    try:
+        state.scaler.load_state_dict(before.state["scaler"])
+        state.judged, state.best, state.values = (before.state[name] for name in ("judged", "best", "values"))
+        if state.average is not None:
+            state.average.n_averaged.fill_(before.state["average_updates"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{path}: not the state of such a run ({error}). Remove it to go on from the one before."
+        ) from error
     if state.average is not None:
-        averaged = before.tensors.get("ema", {})
-        for name, weight in state.average.weights.items():
-            if name not in averaged or averaged[name].shape != weight.shape:
-                raise InputError(f"{path / 'ema.safetensors'} holds no {name} of shape {tuple(weight.shape)}.")
-            state.average.weights[name] = placed_like(averaged[name], weight)
-        state.average.updates = saved.average_updates
-    state.judged, state.best, state.values = saved.judged, saved.best, saved.values
+        _load(state.average.module, before.tensors.get("ema", {}), path / "ema.safetensors")
 
 
 def _reset_best(state: TrainState) -> None:
@@ -498,16 +383,23 @@ def save_run(state: TrainState) -> None:
     Raises:
         StorageError: it cannot be written; earlier ones are kept.
     """
-    distributed.share_statistics(state.model, state.processes)  # the next evaluation is of what the checkpoint holds
+    for module in (state.model, state.average):  # the next evaluation is of what the checkpoint holds
+        if module is not None:
+            distributed.share_statistics(module, state.processes)
     newest = newest_checkpoint(state.folder) if state.processes.is_main else None
     kept = distributed.from_main(newest is not None and checkpoint_step(newest) == state.step, state.processes)
-    tensors = {} if kept else {file: whole_tensors(named, state.processes) for file, named in _tensors(state).items()}
-    if not kept:
-        tensors["criterion"] |= state.criterion.whole_memory()
+    memory = {} if kept else state.criterion.whole_memory()
     if state.processes.is_main:
         if kept and newest is not None:
             rewrite_state(newest, _record(state))  # the weights of a step do not change
         else:
+            tensors = {
+                "model": state.model.state_dict(),
+                "criterion": state.criterion.state_dict() | memory,
+                "optimizer": optimizer_state(state.optimizers),
+            }
+            if state.average is not None:
+                tensors["ema"] = state.average.module.state_dict()
             newest = write_checkpoint(state.folder, Checkpoint(state.step, tensors, _record(state)))
         if state.best.get("step") == state.step:
             mark_best(state.folder, newest, state.best["metric"], state.best["value"], state.best_of[0])
@@ -515,22 +407,7 @@ def save_run(state: TrainState) -> None:
     distributed.wait_for_all(state.processes)
 
 
-def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
-    model = state.model.state_dict()
-    tensors: dict[str, Mapping[str, Tensor]] = {
-        "model": model,
-        "criterion": state.criterion.state_dict(),
-        "optimizer": optimizer_state(state.optimizers),
-    }
-    if state.average is not None:
-        tensors["ema"] = {**model, **state.average.weights}
-    return tensors
-
-
 def _record(state: TrainState) -> dict[str, Any]:
     record = {"data": state.data.facts, "judged": state.judged, "best": state.best, "values": state.values}
-    record["best_of"] = list(state.best_of)
-    record["scaler"] = state.scale.state_dict()
-    if state.average is not None:
-        record["average_updates"] = state.average.updates
-    return record
+    record |= {"best_of": list(state.best_of), "scaler": state.scaler.state_dict()}
+    return record if state.average is None else record | {"average_updates": int(state.average.n_averaged)}

@@ -24,17 +24,17 @@ _TRIED = 8  # images of a dry run
 
 
 class _GemP(click.ParamType):
-    """``auto``, ``tuned`` or a number above 0."""
+    """``auto`` or a number above 0."""
 
-    name = metavar = "auto|tuned|FLOAT"
+    name = metavar = "auto|FLOAT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            number = value if value in ("auto", "tuned") else float(value)
+            number = value if value == "auto" else float(value)
         except ValueError:
             number = 0.0
-        if number not in ("auto", "tuned") and not 0 < number < float("inf"):
-            self.fail(f"{value!r}: expected auto, tuned or a number above 0.", param, ctx)
+        if number != "auto" and not 0 < number < float("inf"):
+            self.fail(f"{value!r}: expected auto or a number above 0.", param, ctx)
         return number
 
 
@@ -80,8 +80,7 @@ _OPTIONS = {
     "gem_p": click.option(
         "--gem-p",
         type=_GemP(),
-        help="Exponent of GeM pooling; auto: the best of 1 to 10 at --size, by views of training images of --data; "
-        "tuned: learned alone from their classes, by the run's classifier. "
+        help="Exponent of GeM pooling; auto: the best of 1 to 10 at --size, by views of training images of --data. "
         "[default: as trained]",
     ),
     "batch_size": click.option(
@@ -260,9 +259,6 @@ def embed_command() -> click.Command:
         "command goes on after a stop.",
     )
     @click.option(
-        "--part", type=click.IntRange(1), help="Embed this one of the --parts alone, from 1, and do not join."
-    )
-    @click.option(
         "--fit-whitening",
         type=NewFile(),
         help="Learn a PCA whitening on these embeddings and keep it in this .safetensors file, for evaluate "
@@ -284,7 +280,6 @@ def embed_command() -> click.Command:
         split: str | None,
         out: Path,
         parts: int | None,
-        part: int | None,
         fit_whitening: Path | None,
         whitening_power: float | None,
         dry_run: bool,
@@ -302,7 +297,7 @@ def embed_command() -> click.Command:
         from hgld.training.inference.embedding import faults_file, labels_file, write_embeddings, writer_of
 
         writer_of(out)  # a wrong suffix is refused before any work
-        _refuse_embedding(parts, part, fit_whitening, whitening_power)
+        _refuse_embedding(parts, fit_whitening, whitening_power)
         source, options = take_source(given), take_view_options(given)
         dataset = open_dataset(data, split)
         with progress_bars() as progress, open_embedder(source, device, options, data) as embedder:
@@ -310,7 +305,7 @@ def embed_command() -> click.Command:
                 _say_plan(out, embedder, dataset, as_json=as_json)
                 return
             if parts is not None:
-                _embed_parts(out, parts, part, embedder, dataset, data, progress, as_json=as_json)
+                _embed_parts(out, parts, embedder, dataset, data, progress, as_json=as_json)
                 return
             embedded = embedder.embed_readable(dataset, progress)
             if not embedder.processes.is_main:
@@ -343,13 +338,9 @@ def embed_command() -> click.Command:
     return embed
 
 
-def _refuse_embedding(
-    parts: int | None, part: int | None, fit_whitening: Path | None, whitening_power: float | None
-) -> None:
+def _refuse_embedding(parts: int | None, fit_whitening: Path | None, whitening_power: float | None) -> None:
     if whitening_power is not None and fit_whitening is None:
         raise click.UsageError("--whitening-power goes with --fit-whitening, which is not given.")
-    if part is not None and parts is None:
-        raise click.UsageError("--part says which of the --parts; give both.")
     if parts is not None and fit_whitening is not None:
         raise click.UsageError("--fit-whitening goes without --parts.")
 
@@ -398,7 +389,6 @@ def _say_plan(out: Path, embedder: "Embedder", dataset: "ShardDataset", *, as_js
 def _embed_parts(
     out: Path,
     count: int,
-    only: int | None,
     embedder: "Embedder",
     dataset: "ShardDataset",
     data: str,
@@ -407,16 +397,14 @@ def _embed_parts(
     as_json: bool,
 ) -> None:
     from hgld.training.inference.embedding import labels_file
-    from hgld.training.inference.embedding_parts import EmbeddingParts
+    from hgld.training.inference.embedding_parts import embed_in_parts
 
-    parts = EmbeddingParts(out, count)
-    for number in range(1, count + 1) if only is None else (only,):
-        made = parts.embed(number, embedder, dataset, progress)
-        if embedder.processes.is_main:
-            echo(f"{parts.file(number)}: part {number} of {count}{'' if made else ', as it was'}", err=as_json)
-    if only is not None or not embedder.processes.is_main:
+    def say(text: str) -> None:
+        echo(text, err=as_json)
+
+    joined = embed_in_parts(out, count, embedder, dataset, progress, say)
+    if joined is None:
         return
-    joined = parts.join()
     items, dim = joined.shape
     if as_json:
         files = {"embeddings": str(out), "labels": str(labels_file(out))}
@@ -436,7 +424,7 @@ def export_command() -> click.Command:
         "--out",
         type=NewFile(),
         required=True,
-        help="File to write: .onnx for ONNX, .pt or .torchscript for TorchScript.",
+        help="ONNX file to write.",
     )
     @click.option(
         "--whitening",
@@ -448,27 +436,20 @@ def export_command() -> click.Command:
     def export(
         checkpoint: Path, which: Literal["best", "last"], out: Path, whitening: Path | None, as_json: bool
     ) -> None:
-        """Write a trained model as one file that runs without hgld: RGB values in, unit vectors out.
+        """Write a trained model as one ONNX file that runs without hgld: RGB values in, unit vectors out.
 
         Beside FILE lies FILE.json: the size of the images and how they are to be prepared. What is written is run and
         held against the model first.
         """
-        formats: dict[str, Literal["onnx", "torchscript"]] = {
-            ".onnx": "onnx",
-            ".pt": "torchscript",
-            ".torchscript": "torchscript",
-        }
-        if out.suffix not in formats:
-            raise click.UsageError(f"--out {out}: expected a file that ends in {', '.join(formats)}.")
         from hgld.training.inference.export import export_model
 
-        record = export_model(checkpoint, out, formats[out.suffix], which, whitening)
+        record = export_model(checkpoint, out, which, whitening)
         told = read_json(record)
         if as_json:
             facts = {name: told[name] for name in ("checkpoint", "selection")}
-            print_json({"model": str(out), "description": str(record), "format": formats[out.suffix]} | facts)
+            print_json({"model": str(out), "description": str(record)} | facts)
         else:
-            echo(f"{out}: {formats[out.suffix]}; how to prepare images: {record}")
+            echo(f"{out}: how to prepare images: {record}")
             say_selection(told["checkpoint"], told["selection"])
 
     return export

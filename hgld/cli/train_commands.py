@@ -39,18 +39,23 @@ def train_command() -> click.Command:
         metavar="RUN",
         help="Run or checkpoint whose model a new run starts from.",
     )
-    @click.option("--profile", is_flag=True, help="Say where the time of a step goes.")
     @click.option(
         "--sweep",
         "sweeps",
         metavar="FIELD=A,B,C",
         multiple=True,
-        help="A run for every value, into RUN/FIELD=VALUE, a table and figures; several times: all combinations. "
-        "Semicolons between the values of a field that is a list.",
+        help="A run for every value, into RUN/FIELD=VALUE, and a table; several times: all combinations. Semicolons "
+        "between the values of a field that is a list.",
+    )
+    @click.option(
+        "--seeds",
+        type=click.IntRange(min=1),
+        default=1,
+        help="Runs with consecutive seeds from --seed on, into RUN/seed=N, and a table of means and deviations.",
     )
     @reading_options()
     @json_option
-    @flags(sections, offered={"metrics": offered_names(), "best_by": offered_names()})
+    @flags(sections, offered={"metrics": offered_names(), "monitor": offered_names()})
     def train(
         recipe: str | None,
         listed: bool,
@@ -58,8 +63,8 @@ def train_command() -> click.Command:
         data: str | None,
         out: Path | None,
         init_from: Path | None,
-        profile: bool,
         sweeps: tuple[str, ...],
+        seeds: int,
         as_json: bool,
         **given: Any,
     ) -> int:
@@ -85,11 +90,11 @@ def train_command() -> click.Command:
             raise click.UsageError(
                 "--data and --out say what to train on and where to; --show prints the recipe alone."
             )
-        if given["best_by"] is not None:
+        if given["monitor"] is not None:
             _refuse_test_choice(config, data)
-        if sweeps:
-            return _sweep(config, sweeps, data, out, as_json, init_from=init_from, profile=profile)
-        return _train(config, data, out, as_json, init_from=init_from, profile=profile)
+        if sweeps or seeds > 1:
+            return _sweep(config, sweeps, seeds, data, out, as_json, init_from=init_from)
+        return _train(config, data, out, as_json, init_from=init_from)
 
     return train
 
@@ -112,14 +117,14 @@ def _changed(config: "TrainConfig", given: dict[str, Any]) -> "TrainConfig":
 
 
 def _refuse_test_choice(config: "TrainConfig", data: str) -> None:
-    """Refuse ``--best-by`` where all that is evaluated is a test split, on which no checkpoint is chosen."""
+    """Refuse ``--monitor`` where all that is evaluated is a test split, on which no checkpoint is chosen."""
     from hgld.errors import ConfigError
     from hgld.training.evaluation import check_evaluation
 
     if config.run.evaluate_on and not check_evaluation(config, data)[1]:
         entries = ", ".join(config.run.evaluate_on)
         raise ConfigError(
-            f"--best-by {config.run.best_by}: all that is evaluated is a test split ({entries}), and no checkpoint is "
+            f"--monitor {config.run.monitor}: all that is evaluated is a test split ({entries}), and no checkpoint is "
             "chosen on test. Give the dataset a split val (hgld build-shards --val-classes), or say --select-on-test."
         )
 
@@ -190,13 +195,13 @@ def _as_flag(flag: str, value: Any) -> str:
     return f"--{flag} {shown or chr(34) * 2}"
 
 
-def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_from: Path | None, profile: bool) -> int:
+def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_from: Path | None) -> int:
     from hgld.cli import EXIT_STOPPED
     from hgld.distributed import is_main_process
     from hgld.training.loop import train
 
     with _shown(quiet=as_json) as progress:
-        summary = train(config, data, out, init_from=init_from, profile=profile, progress=progress)
+        summary = train(config, data, out, init_from=init_from, progress=progress)
     if is_main_process():
         if as_json:
             print_json(summary.to_dict())
@@ -248,37 +253,36 @@ def _unsaid(text: str) -> None:
 def _sweep(
     config: "TrainConfig",
     sweeps: tuple[str, ...],
+    seeds: int,
     data: str,
     out: Path,
     as_json: bool,
     *,
     init_from: Path | None,
-    profile: bool,
 ) -> int:
     from hgld.cli import EXIT_STOPPED
-    from hgld.distributed import is_main_process
-    from hgld.training.batches import training_facts
-    from hgld.training.sweep import draw_sweep, plan_sweep, run_sweep, tabulate_sweep, write_table
+    from hgld.distributed import is_main_process, process_group
+    from hgld.evaluation.report import markdown_table
+    from hgld.training.log import RunSummary
+    from hgld.training.loop import train
+    from hgld.training.sweep import plan_sweep, run_sweep, tabulate_sweep
 
-    if init_from is not None:
-        config = dataclasses.replace(config, init_from=str(init_from))
-    runs = plan_sweep(config, sweeps)
-
-    def train_one(one: "TrainConfig", folder: Path) -> bool:
-        from hgld.training.loop import train
-
+    def train_one(one: "TrainConfig", folder: Path) -> RunSummary:
         with _shown(quiet=True) as progress:  # the table is the result
             if is_main_process():
                 progress.heading(f"{folder.name}:")
-            return train(one, data, folder, profile=profile, progress=progress).finished
+            return train(one, data, folder, init_from=init_from, progress=progress)
 
-    states = run_sweep(runs, out, train_one, lambda one: training_facts(one, data))
+    runs = plan_sweep(config, sweeps, seeds)
+    with process_group(config.run.device, lambda: "Start the same command again."):  # one group for all runs
+        found = run_sweep(runs, out, train_one)
     if is_main_process():
-        rows = tabulate_sweep(runs, out, states)
-        table = write_table(rows, out)
-        figures = draw_sweep(runs, rows, out)
+        rows = tabulate_sweep(runs, found, out)
         if as_json:
-            print_json({"runs": rows, "folder": str(out), "figures": figures})
+            print_json({"runs": rows, "folder": str(out)})
         else:
-            echo(table, nl=False)
-    return EXIT_STOPPED if "not finished" in states.values() else 0
+            columns = list(dict.fromkeys(name for row in rows for name in row))
+            cells = [[f"{v:.4f}" if isinstance(v, float) else v or "" for v in map(row.get, columns)] for row in rows]
+            echo(markdown_table(columns, cells), nl=False)
+    is_whole = len(found) == len(runs) and all(one is None or one.finished for one in found.values())
+    return 0 if is_whole else EXIT_STOPPED

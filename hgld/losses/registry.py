@@ -49,7 +49,7 @@ _RECALL = _same(k="recall_at", temperature="recall_temperature")
 _LEVEL = _same("level")
 _PROXY = _same(temperature="proxy_temperature")
 _PAIR = _same(alpha="pair_positive", beta="pair_negative")
-_BLACKBOX = _same(lambda_="blackbox_lambda", margin="blackbox_margin")
+_BLACKBOX = _same(lambda_="blackbox_lambda")
 _PNP = _same("alpha", "tau", variant="pnp", b="pnp_b")
 
 LOSSES: Mapping[str, LossEntry] = {
@@ -68,7 +68,7 @@ LOSSES: Mapping[str, LossEntry] = {
     "FastAP": LossEntry("binned", "rank", _same("bins") | _LEVEL),
     "BlackboxAP": LossEntry("blackbox_ap", "rank", _BLACKBOX | _LEVEL),
     "PNP": LossEntry("surrogate_losses", "rank", _PNP | _LEVEL),
-    "CSL": LossEntry("proxies", "proxies", _same(margins="csl_margins", scale="csl_scale"), learns=True),
+    "CSL": LossEntry("proxies", "proxies", _same(margins="csl_margins"), learns=True),
     "NormSoftmax": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
     "ProxyNCApp": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
     "Triplet": LossEntry("pairs", "pairs", _same("margin") | _LEVEL),
@@ -138,7 +138,7 @@ def options_of(name: str) -> frozenset[str]:
     if entry.kind == "rank":
         taken |= {"simix", "class_weights"} if binary else {"simix"}
     if entry.kind == "rank" or (entry.kind == "pairs" and not entry.learns):
-        taken |= {"memory", "memory_from_epoch", "memory_weight"}
+        taken |= {"memory", "memory_from_epoch"}
     if entry.kind != "views":
         taken.add("matryoshka")
     return frozenset(taken)

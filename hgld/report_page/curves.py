@@ -190,7 +190,6 @@ def draw_severity(figures: Figures, found: Mapping[str, Severity], levels: Seque
 
 _MOST_POINTS = 600
 _MOST_COLUMNS = 6
-_SHARE = "gradient_share_"
 
 
 def draw_training(figures: Figures, runs: Sequence[Run], metrics: Sequence[str]) -> list[Figure]:
@@ -200,14 +199,6 @@ def draw_training(figures: Figures, runs: Sequence[Run], metrics: Sequence[str])
     for column in _columns(logged):
         tables = {run.name: (run.log["step"], run.log[column]) for run in logged if column in run.log}
         drawn.append(_draw_course(figures, f"training-{column}", clean(column), "step", tables))
-    shares = {
-        column if len(runs) == 1 else f"{run.name}: {column}": (run.log["step"], run.log[name])
-        for run in logged
-        for name in run.log
-        if (column := name.removeprefix(_SHARE)) != name
-    }
-    if shares:
-        drawn.append(_draw_course(figures, "training-gradient-shares", "Share of the gradient", "step", shares))
     for split in sorted({split for run in runs for split in run.history}):
         for metric in metrics:
             histories = {run.name: run.history[split] for run in runs if split in run.history}
@@ -220,7 +211,7 @@ def draw_training(figures: Figures, runs: Sequence[Run], metrics: Sequence[str])
 
 def _columns(runs: Sequence[Run]) -> list[str]:
     """Choose the columns of the logs to draw: the loss, its parts, one rate, others."""
-    known = dict.fromkeys(c for run in runs for c in run.log if c not in {"step", "epoch"} and not c.startswith(_SHARE))
+    known = dict.fromkeys(c for run in runs for c in run.log if c not in {"step", "epoch"})
     finite = [c for c in known if any(math.isfinite(v) for run in runs for v in run.log.get(c, []))]
     losses = [c for c in finite if "loss" in c.lower()]
     rates = [c for c in finite if c.lower().startswith(("lr", "rate", "learning_rate"))]

@@ -3,7 +3,6 @@
 import io
 import re
 import shutil
-import zipfile
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +57,7 @@ COMMANDS = {
     "audit": Command(
         "audit --embeddings {base}/e.npy --out out", "audit --embeddings {base}/e.npy --out out --data {base}/data"
     ),
-    "export": Command("export --checkpoint {base}/run --out x.torchscript", stops=2),
+    "export": Command("export --checkpoint {base}/run --out x.onnx", stops=2),
     "calibrate": Command(
         "calibrate --checkpoint run --data {base}/many --split test --test-split test", works_on=("run",)
     ),
@@ -108,7 +107,7 @@ _TIMED = ("time", "images_per_second", "wait_share", "memory_mb")  # columns of 
 
 
 def contents(place: Path) -> dict[str, Any]:
-    """Every file that a command left, without times; of TorchScript the tensors, for its names count in a process."""
+    """Every file that a command left, without times."""
     found: dict[str, Any] = {}
     for path in sorted(
         path
@@ -120,9 +119,6 @@ def contents(place: Path) -> dict[str, Any]:
             found[name] = _TIMES.sub(b"", data)
         elif path.name == "log.csv":
             found[name] = pl.read_csv(path).drop(_TIMED).rows()
-        elif path.suffix == ".torchscript" and zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                found[name] = {member: archive.read(member) for member in archive.namelist() if "/data/" in member}
         else:
             found[name] = data
     return found

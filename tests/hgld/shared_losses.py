@@ -95,42 +95,10 @@ def gradients(index: int, count: int, names: tuple[str, ...] = (*SHARED, *WHOLE)
     return found
 
 
-class Blocks(nn.Module):
-    """A network with blocks, as FSDP spreads them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(6)
-        self.stages = nn.ModuleList(nn.Sequential(nn.Linear(10, 10), nn.Tanh()) for _ in range(3))
-        self.last = nn.Linear(10, DIM)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        for stage in self.stages:
-            rows = stage(rows)
-        return self.last(rows)
-
-
-def by_sharding(run: distributed.Processes) -> dict[str, Tensor]:
-    """Gradients of one step at equal weights, by DistributedDataParallel and by FSDP2, in both precisions."""
-    found = {}
-    part = SIZE // run.count
-    own = slice(run.index * part, (run.index + 1) * part)
-    for dtype in (torch.float64, torch.float32):
-        for sharding in ("ddp", "fsdp"):
-            inner = Blocks().to(dtype)
-            net = distributed.wrap_model(inner, run, sharded=inner if sharding == "fsdp" else None)
-            images, labels, _ = (table[own] for table in step_input(0))
-            distributed.DistributedLoss(losses.SupHAP(), run)(net(images.to(dtype)), labels).backward()
-            grads = {name: p.grad for name, p in inner.named_parameters() if p.grad is not None}
-            whole = distributed.whole_tensors(grads, run)
-            found |= {f"{sharding}/{dtype}/{name}".replace("torch.", ""): grad for name, grad in whole.items()}
-    return found
-
-
 def answer(out: str) -> None:
     """Be one of the processes, as torchrun starts them, and write what was found."""
     run = distributed.launch("cpu")
-    found = gradients(run.index, run.count) | by_sharding(run)
+    found = gradients(run.index, run.count)
     save_file({key: value.contiguous() for key, value in found.items()}, f"{out}.{run.index}")
     distributed.wait_for_all(run)
     distributed.shutdown(run)

@@ -41,13 +41,6 @@ def test_gradients_of_processes_are_those_of_one(count, alone, tmp_path):
             torch.testing.assert_close(
                 found[key], expected, rtol=1e-9, atol=1e-12, msg=lambda text, key=key: key + text
             )
-    sharded = load_file(f"{out}.0")
-    one = shared_losses.by_sharding(ALONE)
-    for key in (key for key in one if key.startswith("ddp/float64")):
-        name, truth = key.removeprefix("ddp/float64"), one[key]
-        torch.testing.assert_close(sharded[f"fsdp/float64{name}"], truth, rtol=1e-12, atol=1e-14)
-        ddp, fsdp = (float((sharded[f"{kind}/float32{name}"] - truth).norm()) for kind in ("ddp", "fsdp"))
-        assert fsdp <= 2 * ddp + 1e-9, name
     assert all(alone[f"{name}/1/0.weight"].abs().max() > 1e-4 for name in shared_losses.SHARED)
 
 

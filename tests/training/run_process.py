@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from hgld.distributed import local_part
 from hgld.training import loop
 from hgld.training.config import read_config
 from hgld.training.loop import train
@@ -34,14 +33,14 @@ class Stopping(LineReporter):
 
 
 def overflow_at(step):
-    """Make a gradient of a step infinite, in the part of it that this process holds."""
+    """Make a gradient of a step infinite."""
     forward, calls = loop.Backward.__call__, []
 
     def overflowing(self, batch):
         values = forward(self, batch)
         calls.append(batch)
         if len(calls) == step:
-            local_part(next(self.model.parameters()).grad).fill_(float("inf"))
+            next(self.model.parameters()).grad.fill_(float("inf"))
         return values
 
     loop.Backward.__call__ = overflowing

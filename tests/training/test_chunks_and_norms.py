@@ -20,12 +20,18 @@ def data(tmp_path_factory):
 
 
 def test_chunks_of_a_live_batch_norm_are_refused(data, tmp_path):
-    with pytest.raises(ConfigError, match=r"chunk is 4.*resnet18 has batch norm.*of the 8 images.*--freeze-batch-norm"):
-        prepare_run(options(**QUICK, chunk=4), data, tmp_path / "run", Processes(0, 1, torch.device("cpu")), None)
+    with pytest.raises(
+        ConfigError, match=r"micro_batch_size is 4.*resnet18 has batch norm.*of the 8 images.*--freeze-batch-norm"
+    ):
+        prepare_run(
+            options(**QUICK, micro_batch_size=4), data, tmp_path / "run", Processes(0, 1, torch.device("cpu")), None
+        )
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("fields", [{"chunk": 4, "freeze_batch_norm": True}, {"chunk": 8}, {"chunk": 0}])
+@pytest.mark.parametrize(
+    "fields", [{"micro_batch_size": 4, "freeze_batch_norm": True}, {"micro_batch_size": 8}, {"micro_batch_size": 0}]
+)
 def test_chunks_of_a_frozen_one_and_batches_in_one_pass_are_not(fields, data, tmp_path):
     alone = Processes(0, 1, torch.device("cpu"))
     assert prepare_run(options(**QUICK, **fields), data, tmp_path / "run", alone, None).step == 0
@@ -43,8 +49,10 @@ def test_group_norm_is_no_batch_norm():
 
 def test_recipes_in_chunks_freeze_batch_norm():
     made = {name: (recipe(), recipe.text) for name, recipe in RECIPES.items()}
-    told = {name: "--chunk" in text and "no --chunk" not in text for name, (_, text) in made.items()}
-    chunked = [name for name, (config, _) in made.items() if config.batch.chunk or told[name]]
+    told = {
+        name: "--micro-batch-size" in text and "no --micro-batch-size" not in text for name, (_, text) in made.items()
+    }
+    chunked = [name for name, (config, _) in made.items() if config.batch.micro_batch_size or told[name]]
     assert {"smooth-recall-large-sop", "softbin-ap-landmarks-clean", "happier-sop"} <= set(chunked)
     without = [name for name in chunked if not made[name][0].model.freeze_batch_norm]
     transformers = ("timm:vit_base", "timm:deit_small")  # no batch norm

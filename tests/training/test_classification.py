@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 
 from hgld import Hierarchy, open_dataset
 from hgld.cli import main
@@ -23,7 +22,7 @@ from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.pipelines.stage import silent
 from hgld.samplers import EpochSampler
-from hgld.training.checkpoint import find_checkpoint, read_tensors
+from hgld.training.checkpoint import Checkpoint, find_checkpoint, read_checkpoint, write_checkpoint
 from hgld.training.config import LossConfig
 from hgld.training.evaluation import RetrievalTask, evaluate_trained
 from hgld.training.inference.classification import (
@@ -49,7 +48,7 @@ VIEWS = {
     "lr_beta": 0.1,
     "images_per_class": 4,
 }
-RUN = options(**VIEWS, epochs=1, metrics=("top-1", "R@1", "top-3"), best_by="top-1", evaluate_on=("test",))
+RUN = options(**VIEWS, epochs=1, metrics=("top-1", "R@1", "top-3"), monitor="top-1", evaluate_on=("test",))
 CPU = torch.device("cpu")
 ASKED = {"top-1": 1, "top-3": 3}
 
@@ -87,7 +86,7 @@ def test_a_run_reports_what_its_classifier_finds(places):
     dataset = open_dataset(folder / "data", "test")
     names = json.loads((folder / "run" / CLASSES).read_text())["names"]
     assert names == ["1", "2", "3", "4", "5", "6"]
-    tensors = read_tensors(find_checkpoint(folder / "run", "last") / "criterion.safetensors")
+    tensors = read_checkpoint(find_checkpoint(folder / "run", "last")).tensors["criterion"]
     weight, bias = tensors["loss.classifier.weight"], tensors["loss.classifier.bias"]
     expected = slow_shares(raw_embeddings(folder / "run", dataset), dataset.labels[:, 0].tolist(), weight, bias, names)
     assert {name: values[name] for name in ASKED} == pytest.approx(expected)
@@ -123,12 +122,10 @@ def test_imagenet_is_classified_by_its_protocol_with_the_answer_known(tmp_path, 
     build_shards("imagenet", tmp_path, str(tmp_path / "data"), SourceConfig(), ShardConfig(workers=1), silent)
     fields = {"loss": "MultiGrain", "lambda_": 1.0, "sampler": "shuffled", "images_per_class": 4, "epochs": 0}
     train(options(**fields, evaluate_on=()), str(tmp_path / "data"), tmp_path / "run")
-    file = find_checkpoint(tmp_path / "run") / "criterion.safetensors"
-    tensors = read_tensors(file) | {
-        "loss.classifier.weight": torch.zeros(3, 8),
-        "loss.classifier.bias": torch.arange(3.0),
-    }
-    save_file(tensors, file)
+    before = read_checkpoint(find_checkpoint(tmp_path / "run"))
+    zeros = {"loss.classifier.weight": torch.zeros(3, 8), "loss.classifier.bias": torch.arange(3.0)}
+    tensors = {**before.tensors, "criterion": {**before.tensors["criterion"], **zeros}}
+    write_checkpoint(tmp_path / "run", Checkpoint(before.step, tensors, {"best_of": []}))
     given = ["--checkpoint", str(tmp_path / "run"), "--data", str(tmp_path / "data"), "--device", "cpu", "--json"]
     values = []
     for more in ([], ["--protocol", "classification", "--metrics", "top-2"]):
@@ -170,10 +167,10 @@ def test_what_cannot_be_classified_is_refused_before_any_work(places, tmp_path, 
         )
     assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="loss SupAP has no classifier"):
-        train(options(loss="SupAP", metrics=("top-1",), best_by="top-1"), str(folder / "data"), tmp_path)
+        train(options(loss="SupAP", metrics=("top-1",), monitor="top-1"), str(folder / "data"), tmp_path)
     with pytest.raises(ConfigError, match="--level 'genus': the dataset's levels are fine, coarse"):
         train(
-            options(loss="NormSoftmax", level="genus", metrics=("top-1",), best_by="top-1"),
+            options(loss="NormSoftmax", level="genus", metrics=("top-1",), monitor="top-1"),
             str(folder / "data"),
             tmp_path,
         )
@@ -291,14 +288,15 @@ def test_a_whitening_to_fewer_dimensions_is_not_folded():
         WhitenedHead(classifier, Whitening.fit(rows, fitted_on="few", dimensions=4))
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.load. is:FutureWarning")
+@pytest.mark.slow  # the ONNX exporter
 def test_whitening_learned_on_a_set_is_exported_with_the_classifier_folded_in(places, tmp_path, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime")
     folder, _ = places
     run, data, kept = str(folder / "run"), str(folder / "data"), str(tmp_path / "w.safetensors")
     of_run = ["--checkpoint", run, "--data", data, "--device", "cpu", "--out", str(tmp_path / "e.npy")]
     given = {
         0: ["embed", *of_run, "--fit-whitening", kept],
-        1: ["export", "--checkpoint", run, "--out", str(tmp_path / "m.pt"), "--whitening", kept],
+        1: ["export", "--checkpoint", run, "--out", str(tmp_path / "m.onnx"), "--whitening", kept],
         2: ["embed", *of_run, "--whitening-power", "0.5"],
     }
     for number, words in given.items():
@@ -313,13 +311,14 @@ def test_whitening_learned_on_a_set_is_exported_with_the_classifier_folded_in(pl
     np.testing.assert_array_equal(whitening.components, expected.components)
     dataset = open_dataset(data, "test")
     images = torch.stack([batch.images for batch in Loader(dataset, EpochSampler(4, 1), TestView(16, 18))])[:, 0]
-    found, scores = torch.jit.load(tmp_path / "m.pt")(images)
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    found, scores = map(torch.from_numpy, session.run(None, {"images": images.numpy()}))
     with trained_embedder(Path(run), device="cpu") as embedder:
         assert embedder.classifier is not None
         raw = embedder.model(normalize(images, embedder.model.image_mean, embedder.model.image_std, CPU)).detach()
         torch.testing.assert_close(scores, embedder.classifier.logits(raw), atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(found.detach().numpy(), whitening.apply(raw), atol=1e-4)
-    about = json.loads((tmp_path / "m.pt.json").read_text())
+    about = json.loads((tmp_path / "m.onnx.json").read_text())
     assert about["scores"] == {"name": "scores", "shape": ["batch", 6], "classes": list("123456")}
 
 

@@ -1,6 +1,5 @@
 """``hgld train``: recipes listed and shown, every field a flag, runs, reruns, sweeps, what is refused."""
 
-import csv
 import dataclasses
 import json
 import os
@@ -11,7 +10,8 @@ import sys
 import pytest
 
 from hgld.cli import main
-from hgld.training.config import SECTIONS, TrainConfig, flat, read_config
+from hgld.training.batches import evaluation_view
+from hgld.training.config import SECTIONS, TrainConfig, flat, read_config, with_fields
 from hgld.training.recipes import RECIPES, load_recipe
 from tests.training.small_runs import QUICK, same, weights, write_small
 
@@ -165,45 +165,56 @@ def test_a_run_its_rerun_and_one_that_starts_from_it(capsys, data, tmp_path):
     assert "tau" in err
 
 
-def test_a_profile_says_where_the_time_goes(capsys, data, tmp_path):
-    code, out, err = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS, "--profile", "--json")
-    assert code == 0, err
-    profile = json.loads(out)["profile"]
-    assert sum(profile.values()) > 0
-
-
-def test_a_sweep_tabulates_its_runs_and_goes_on(capsys, data, tmp_path):
-    sweep = [RECIPE, "--data", data, "--out", tmp_path / "s", *FLAGS, "--sweep", "tau=0.01,0.1", "--sweep", "seed=0"]
-    code, out, err = run(capsys, *sweep)
+def test_a_sweep_tabulates_its_runs_and_resumes(capsys, data, tmp_path):
+    sweep = [RECIPE, "--data", data, "--out", tmp_path / "s", *FLAGS, "--sweep", "tau=0.01,0.1", "--seeds", 2]
+    code, out, err = run(capsys, *sweep, "--evaluate-on", "train")
     assert (code, err) == (0, "")
-    assert out.startswith("| tau | seed | state |")
-    assert (tmp_path / "s" / "sweep.md").read_text() == out
-    with (tmp_path / "s" / "sweep.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["tau"], row["state"]) for row in rows] == [("0.01", "finished"), ("0.1", "finished")]
-    assert {path.name for path in (tmp_path / "s").iterdir() if path.is_dir()} == {"tau=0.01,seed=0", "tau=0.1,seed=0"}
-    code, again, err = run(capsys, *sweep, "--json")
+    assert out.startswith("| tau | finished | R@1/fine | R@1/fine ± |")
+    names = {f"tau={tau},seed={seed}" for tau in ("0.01", "0.1") for seed in "01"}
+    assert {path.name for path in (tmp_path / "s").iterdir() if path.is_dir()} == names
+    logs = {path: path.read_bytes() for path in (tmp_path / "s").rglob("log.csv")}
+    table = (tmp_path / "s" / "sweep.csv").read_bytes()
+    code, again, err = run(capsys, *sweep, "--evaluate-on", "train", "--json")
     assert code == 0
-    assert err == ""  # nothing was trained
-    assert [row["tau"] for row in json.loads(again)["runs"]] == ["0.01", "0.1"]
-
+    assert [(row["tau"], row["finished"]) for row in json.loads(again)["runs"]] == [
+        ("0.01", "2 of 2"),
+        ("0.1", "2 of 2"),
+    ]
+    assert logs == {path: path.read_bytes() for path in (tmp_path / "s").rglob("log.csv")}  # nothing was trained
+    assert (tmp_path / "s" / "sweep.csv").read_bytes() == table
     other = write_small(tmp_path / "other", held_out=range(6))
     for words, message in (
         (["--data", other], f"on other data than {other} (checksum was "),
         (["--data", tmp_path / "nowhere"], "nowhere"),
         (["--init-from", tmp_path / "s" / "tau=0.1,seed=0"], "began without --init-from"),
     ):
-        code, again, err = run(capsys, *sweep, *words)
+        code, again, err = run(capsys, *sweep, "--evaluate-on", "train", *words)
         assert (code, again) == (2, "")
         assert message in " ".join(err.split())
-    assert (tmp_path / "s" / "sweep.md").read_text() == out
+    assert (tmp_path / "s" / "sweep.csv").read_bytes() == table
+
+
+def test_a_size_given_alone_scales_the_resize_of_the_recipe(capsys):
+    """Else evaluation would see another share of the image than the recipe shows."""
+    for name, given, expected in (
+        ("happier-sop", ("--size", 112), (112, 128)),
+        ("happier-cub", ("--size", 128), (128, 144)),
+        ("happier-sop", ("--size", 112, "--resize", 150), (112, 150)),
+        ("happier-sop", ("--resize", 240), (224, 240)),
+        ("small-grocery", ("--size", 224), (224, 224)),
+    ):
+        fields = json.loads(run(capsys, name, "--show", "--json", *given)[1])["fields"]
+        assert (fields["size"], fields["resize"]) == expected
+        images = with_fields(load_recipe(name), {given[0].removeprefix("--"): given[1]}).images
+        view = evaluation_view(images)
+        assert (view.size, view.resize) == (images.size, max(images.resize, images.size))
 
 
 def test_a_run_that_was_asked_to_stop_says_so_by_its_exit_code(capsys, data, tmp_path, monkeypatch):
     def stopped(config, data, out, **options):
         from hgld.training.log import RunSummary
 
-        return RunSummary(False, 3, 0, {}, {}, 1.0, 2.0, 0.1, 0, str(out), {})
+        return RunSummary(False, 3, 0, {}, {}, 1.0, 2.0, 0.1, 0, str(out))
 
     monkeypatch.setattr("hgld.training.loop.train", stopped)
     code, out, _ = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
@@ -211,7 +222,7 @@ def test_a_run_that_was_asked_to_stop_says_so_by_its_exit_code(capsys, data, tmp
     assert "the same command goes on" in out
     code, out, _ = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "s", *FLAGS, "--sweep", "tau=0.01,0.1")
     assert code == 130
-    assert "not finished" in out
+    assert "| 0.01 | 0 of 1 |" in out
 
 
 @pytest.mark.parametrize("started", [{"RANK": "1"}, {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}])
@@ -219,14 +230,13 @@ def test_one_process_of_several_speaks(started, capsys, data, tmp_path, monkeypa
     def done(config, data, out, **options):
         from hgld.training.log import RunSummary
 
-        return RunSummary(True, 3, 1, {}, {}, 1.0, 2.0, 0.1, 0, str(out), {})
+        return RunSummary(True, 3, 1, {}, {}, 1.0, 2.0, 0.1, 0, str(out))
 
     monkeypatch.setattr("hgld.training.loop.train", done)
     for name, value in started.items():
         monkeypatch.setenv(name, value)
-    for more in ([], ["--sweep", "tau=0.01"]):
-        _, out, told = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS, *more)
-        assert out == told == ""
+    _, out, told = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
+    assert out == told == ""
     assert not (tmp_path / "run").exists()
 
 
@@ -240,4 +250,4 @@ def test_torchrun_takes_the_same_words(data, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("| tau |") == 1
-    assert result.stdout.count("finished") == 2
+    assert result.stdout.count("1 of 1") == 2

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 # Without Adam, which makes gradients of rounding size large, and with a smooth surrogate, for the same reason.
-ALIKE = {"optimizer": "sgd", "lr": 0.01, "lr_head": 0.01, "lr_proxies": 0.01, "tau": 0.1, "dropout": 0.0, "ema": 0.9}
+ALIKE = {"optimizer": "sgd", "lr": 0.01, "lr_head": 0.01, "lr_proxies": 0.01, "tau": 0.1, "ema": 0.9}
 
 
 @pytest.fixture(autouse=True)

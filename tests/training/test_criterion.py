@@ -66,6 +66,7 @@ def test_every_loss_trains(name, sum_levels):
 
 FIXED = {
     *("offset", "weights", "clip", "low", "cutoff", "reach"),  # no recipe changes them
+    *("level_weights", "scale"),
     *("reduction", "normalize", "exclude_self", "options"),  # of all losses of a kind
     *("dim", "num_classes", "hierarchy"),  # of the dataset and the model
 }
@@ -75,7 +76,8 @@ FIXED = {
 def test_every_parameter_of_a_loss_is_an_option_or_known_to_be_none(name):
     parameters = inspect.signature(getattr(losses, name)).parameters.keys()
     options = LOSSES[name].options.keys()
-    assert parameters - FIXED - {"level"} == options - {"level"}
+    own = {"margin"} if name == "BlackboxAP" else set()
+    assert parameters - FIXED - {"level"} - own == options - {"level"}
     level = build(loss=name, level="mid").loss.level if "level" in options else None
     assert level in (None, 1)
 
@@ -100,9 +102,9 @@ def test_every_option_that_a_loss_takes_changes_something(name):
         "alpha": 3.0, "relevance": "total", "tau": 0.1, "rho": 10.0, "delta": 0.2, "lambda_": 0.7,
         "decomposability": "proxy" if name == "ROADMAP" else "pair", "proxy_temperature": 0.5, "pair_positive": 0.99,
         "pair_negative": -0.5, "level": "mid", "sum_levels": True, "recall_at": (3,), "recall_temperature": 0.3,
-        "bins": 7, "blackbox_lambda": 0.1, "blackbox_margin": 0.5, "margin": 0.6, "beta": 0.3, "pnp": "O", "pnp_b": 1.0,
-        "contrastive": "cosine", "csl_margins": (0.9, 0.5, 0.1), "csl_scale": 4.0, "simix": True, "class_weights": True,
-        "memory": 30, "memory_from_epoch": 0, "memory_weight": 0.3, "ties": "relaxed",
+        "bins": 7, "blackbox_lambda": 0.1, "margin": 0.6, "beta": 0.3, "pnp": "O", "pnp_b": 1.0,
+        "contrastive": "cosine", "csl_margins": (0.9, 0.5, 0.1), "simix": True, "class_weights": True,
+        "memory": 30, "memory_from_epoch": 0, "ties": "relaxed",
         "matryoshka": (2, DIM),
     }  # fmt: skip
     embeddings, labels, instances = batch()
@@ -111,7 +113,6 @@ def test_every_option_that_a_loss_takes_changes_something(name):
         "proxy_temperature": {"decomposability": "proxy"},
         "pnp_b": {"pnp": "Ib"}, "tau": {},
         "memory": {"memory_from_epoch": 0}, "memory_from_epoch": {"memory": 30},
-        "memory_weight": {"memory": 30, "memory_from_epoch": 0},
     }  # fmt: skip
     for option in options_of(name):
         base = {k: v for k, v in needed.get(option, {}).items() if k in options_of(name)}
@@ -168,7 +169,7 @@ def test_the_memory_waits_for_its_epoch():
 )
 def test_a_loss_with_a_memory_tells_its_parts_from_the_first_step_on(name, expected):
     embeddings, labels, instances = batch()
-    criterion = build(loss=name, memory=30, memory_from_epoch=1, memory_weight=0.5)
+    criterion = build(loss=name, memory=30, memory_from_epoch=1)
     for step in range(3):
         value, parts = criterion(embeddings, labels, instances)
         assert list(parts) == expected  # the same columns of the log in every step
@@ -181,7 +182,7 @@ def test_a_loss_with_a_memory_tells_its_parts_from_the_first_step_on(name, expec
 @pytest.mark.parametrize("sum_levels", [False, True])
 def test_processes_tell_the_parts_that_one_process_tells(name, sum_levels):
     embeddings, labels, instances = batch()
-    options = {"loss": name, "memory": 30, "memory_from_epoch": 0, "memory_weight": 0.5, "sum_levels": sum_levels}
+    options = {"loss": name, "memory": 30, "memory_from_epoch": 0, "sum_levels": sum_levels}
     loss, expected = build(**options)(embeddings, labels, instances)
     criterion = build(**options)
     sums = criterion.query_sums(embeddings, labels, embeddings, labels, torch.arange(len(labels)))

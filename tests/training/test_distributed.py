@@ -9,7 +9,6 @@ from hgld.distributed import (
     Processes,
     _device,
     any_process,
-    blocks,
     from_main,
     gather_with_gradients,
     is_main_process,
@@ -18,11 +17,9 @@ from hgld.distributed import (
     wrap_model,
 )
 from hgld.errors import ConfigError, HgldError
-from hgld.training.models.embedding_model import GeM
 from hgld.training.step import Backward, StepInput
 from tests.hgld import shared_losses
 from tests.training import two_processes
-from tests.training.untrained_run import small_model
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +92,9 @@ def test_processes_drop_out_different_features_of_a_step_and_every_step_others(c
         nn.init.eye_(linear.weight)
         model = nn.Sequential(linear, nn.Dropout(0.5))
         processes = Processes(index, 1, torch.device("cpu"))
-        Backward(model, Criterion(), processes, lambda x: x, chunk=chunk)(StepInput(images, labels, labels[:, 0], seed))
+        Backward(model, Criterion(), processes, lambda x: x, micro_batch_size=chunk)(
+            StepInput(images, labels, labels[:, 0], seed)
+        )
         return seen[0]
 
     first = embedded(0, 7)
@@ -159,16 +158,6 @@ def test_what_processes_cannot_do_is_refused():
         wrap_model(nn.Linear(2, 2), Processes(0, 2, torch.device("cpu")), sync_batch_norm=True)
     with pytest.raises(ConfigError, match="device 'tpu'"):
         launch("tpu")
-    with pytest.raises(ConfigError, match="cannot spread p, which hold one number each"):
-        wrap_model(GeM(), Processes(0, 2, torch.device("cpu")), sharded=GeM())
-
-
-def test_what_is_shared_out_is_gathered_a_block_at_a_time():
-    net = small_model()
-    assert list(blocks(net.backbone)) == list(net.backbone.get_submodule("stages").children())
-    linear = nn.Linear(2, 2)
-    nested = nn.ModuleDict({"stem": nn.ReLU(), "body": nn.ModuleDict({"blocks": nn.ModuleList([linear, nn.ReLU()])})})
-    assert list(blocks(nested)) == [linear]
 
 
 @pytest.mark.parametrize(

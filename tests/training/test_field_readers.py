@@ -16,16 +16,12 @@ WEIGHTED = {"loss": "SoftBinAP", "class_weights": True}
 BLACKBOX = {"loss": "BlackboxAP"}
 # Of every field of the table: a value, what reads it, and what does not.
 CASES = {
-    "test_size": (300, {}, {"test_geometry": "original"}),
-    "max_pixels": (10**6, {"test_geometry": "original"}, {"test_geometry": "longest"}),
-    "scale_p": (3.0, {"test_scales": (1.0, 0.5)}, {}),
     "gem_p": (5.0, {"pooling": "gem"}, {"pooling": "avg"}),
     "gem_learned": (False, {"pooling": "gem"}, {"pooling": "max"}),
     "classifier": ("pretrained", {**UNIFORM, "lambda_": 1.0}, {"loss": "NormSoftmax"}),
     "projection": ("pca", {"dim": 8}, {"dim": 0}),
     "coverage": ("classes", {}, {"stream": True}),
     "merge_classes": (3, {}, {"stream": True}),
-    "gradient_shares": (True, {"loss": "ROADMAP"}, {"loss": "SupAP"}),
     "images_per_class": (8, {"sampler": "hierarchical-pk"}, {"sampler": "shuffled"}),
     "super_level": ("genus", {"sampler": "hierarchical-pk"}, {}),
     "super_classes": (4, {"sampler": "hierarchical-pk"}, {}),
@@ -36,16 +32,12 @@ CASES = {
     "pair_negative": (0.5, {"loss": "CalibrationLoss"}, {**PAIR, "decomposability": "proxy"}),
     "proxy_temperature": (0.1, {"loss": "NormSoftmax"}, PAIR),
     "memory_from_epoch": (1, MEMORY, {"loss": "SupAP"}),
-    "memory_weight": (0.5, MEMORY, {"loss": "SupAP"}),
-    "optimizer_proxies": ("sgd", {"loss": "Margin"}, {"loss": "SupAP"}),
-    "schedule_proxies": ("constant", {}, PAIR),
     "lr_floor": (1e-6, {}, {"schedule": "constant"}),
-    "lr_floor_proxies": (1e-6, {}, {"schedule_proxies": "constant"}),
+    "lr_floor_proxies": (1e-6, {}, {"schedule": "constant"}),
     "lr_beta": (0.1, {"loss": "Margin"}, {"loss": "NormSoftmax"}),
     "weight_decay_proxies": (0.1, {"loss": "NormSoftmax"}, {"loss": "Margin"}),
-    "momentum": (0.5, {"optimizer_proxies": "sgd"}, {"optimizer": "adamw"}),
-    "milestones": ((3,), {"schedule_head": "step"}, {"schedule": "cosine"}),
-    "gamma": (0.5, {"schedule_proxies": "step", "milestones": (3,)}, {**PAIR, "schedule": "constant"}),
+    "milestones": ((3,), {"schedule": "step"}, {"schedule": "cosine"}),
+    "gamma": (0.5, {"schedule": "step", "milestones": (3,)}, {"schedule": "constant"}),
 }
 
 

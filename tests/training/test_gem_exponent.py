@@ -1,18 +1,27 @@
-"""p*: the exponent by which views of an image find each other, and the one that tells classes best."""
+"""p*: the exponent by which views of an image find each other at another resolution."""
 
-import math
+import json
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
-from hgld.errors import ConfigError, DivergenceError, InputError
-from hgld.training.inference.classification import Classifier
-from hgld.training.inference.resolution import ShapeBatches, best_gem_p, learned_gem_p
+from hgld import open_dataset
+from hgld.cli import main
+from hgld.data.views import TestView
+from hgld.errors import ConfigError, InputError
+from hgld.training.checkpoint import Checkpoint, write_checkpoint
+from hgld.training.config import CONFIG, save_config
+from hgld.training.inference import gem_exponent
+from hgld.training.inference.embedder import load_model, trained_embedder
+from hgld.training.inference.embedding import embed
+from hgld.training.inference.gem_exponent import best_gem_p, choose_gem_p, set_gem_p
+from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import AveragePool, EmbeddingModel, GeM
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 
 CHANNELS, VIEWS, IMAGES = 8, 4, 12
 
@@ -76,92 +85,103 @@ def test_refusals():
         best_gem_p(maps_as_they_are(AveragePool()), [(maps, instances)])
     with pytest.raises(ConfigError, match="above 0"):
         best_gem_p(maps_as_they_are(GeM()), [(maps, instances)], (0, 1))
-    with pytest.raises(ConfigError, match="no candidates"):
-        best_gem_p(maps_as_they_are(GeM()), [(maps, instances)], ())
     with pytest.raises(InputError, match="two views"):
         best_gem_p(maps_as_they_are(GeM()), [(maps[::VIEWS], instances[::VIEWS])])
     with pytest.raises(InputError, match="no images"):
         best_gem_p(maps_as_they_are(GeM()), [])
 
 
-# -- p learned alone --------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A run with GeM, one without, and a dataset."""
+    folder = tmp_path_factory.mktemp("gem")
+    write_dataset(folder / "data", items_of_classes([5, 4, 4, 4], ["train", "test"]))
+    write_dataset(folder / "tests", items_of_classes([3, 3], ["test"]))
+    write_run(folder / "average")
+    config = replace(CONFIG_OF_RUN, model=replace(CONFIG_OF_RUN.model, pooling="gem"))
+    torch.manual_seed(0)
+    model = build_model(config.model, image_size=config.images.size)
+    write_checkpoint(folder / "run", Checkpoint(1, {"model": model.state_dict()}, {}))
+    save_config(config, folder / "run" / CONFIG)
+    return folder
 
 
-def slow_cross_entropy(p: float, maps: np.ndarray, targets: np.ndarray, classifier: Classifier) -> float:
-    weight, bias = classifier.weight.double().numpy(), classifier.bias.double().numpy()
-    losses = []
-    for image, target in zip(maps, targets, strict=True):
-        pooled = [float(np.mean(channel**p)) ** (1 / p) for channel in image]
-        scores = [float(row @ pooled + b) for row, b in zip(weight, bias, strict=True)]
-        losses.append(math.log(sum(math.exp(score - max(scores)) for score in scores)) + max(scores) - scores[target])
-    return sum(losses) / len(losses)
+def chosen_of(places, size, **options):
+    model, config = load_model(places / "run")
+    return choose_gem_p(model, config.images, open_dataset(places / "data", "train"), size, **options)
 
 
-@pytest.mark.parametrize("start", [1.0, 4.0])
-def test_p_learned_alone_is_that_of_slow_steps_in_float64(start):
-    maps, _ = views("largest")
-    generator = torch.Generator().manual_seed(1)
-    maps = maps[:18] + 0.02
-    targets = torch.randint(3, (len(maps),), generator=generator)
-    classifier = Classifier(
-        torch.randn(3, CHANNELS, generator=generator) * 4, torch.zeros(3), None, "fine", ("a", "b", "c")
+def test_five_views_of_every_image_decide(places, monkeypatch):
+    seen = []
+
+    def watched(model, batches, amp):
+        seen.extend(batches)
+        return best_gem_p(model, seen, amp=amp)
+
+    monkeypatch.setattr(gem_exponent, "best_gem_p", watched)
+    p = chosen_of(places, 40, batch_size=24, workers=2)
+    assert p in range(1, 11)
+    images, instances = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    count = len(open_dataset(places / "data", "train"))
+    assert images.shape[1:] == (3, 40, 40)
+    assert len(images) >= 5 * count
+    assert (instances.bincount(minlength=count) % 5 == 0).all()
+    assert all(not torch.equal(images[0], images[i]) for i in range(1, 5))
+    assert chosen_of(places, 40, batch_size=24, workers=1) == p
+
+
+def test_large_sets_are_drawn_from(places, monkeypatch):
+    monkeypatch.setattr(gem_exponent, "_IMAGES", 4)
+    monkeypatch.setattr(
+        gem_exponent, "best_gem_p", lambda model, views, amp: (len(torch.cat([v for _, v in views]).unique()),)
     )
-    model = maps_as_they_are(GeM(start, learned=False)).train()
-    batches = list(zip(maps.split(5), targets.split(5), strict=True))
-    found = learned_gem_p(model, classifier, batches, len(batches), rate=0.2)
-
-    p, velocity = start, 0.0
-    for step, (images, of_class) in enumerate(batches):
-        given = (images.double().numpy(), of_class.numpy(), classifier)
-        gradient = (slow_cross_entropy(p + 1e-5, *given) - slow_cross_entropy(p - 1e-5, *given)) / 2e-5
-        velocity = 0.9 * velocity + gradient
-        p -= 0.2 * (1 - step / len(batches)) ** 0.9 * velocity
-    assert found == pytest.approx(p, abs=2e-4)
-    assert abs(p - start) > 0.01
-    assert model.training
-    assert isinstance(model.pooling, GeM)
-    assert float(model.pooling.p) == start
+    assert chosen_of(places, 24, batch_size=3, workers=1) == 4
 
 
-def test_nothing_but_p_learns_and_a_wild_rate_is_an_error():
-    torch.manual_seed(0)
-    maps, _ = views("largest")
-    model = EmbeddingModel(nn.Conv2d(CHANNELS, 4, 1), 4, GeM(3.0), dim=5)
-    classifier = Classifier(torch.randn(2, 5), torch.zeros(2), None, "fine", ("a", "b"))
-    targets = torch.arange(len(maps)) % 2
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    learned_gem_p(model, classifier, [(maps, targets)], 1)
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
-    with pytest.raises(DivergenceError, match="GeM's p became"):
-        learned_gem_p(model, classifier, [(maps, targets)] * 9, 9, rate=1e9)
-    with pytest.raises(ConfigError, match="take pooling gem"):
-        learned_gem_p(maps_as_they_are(AveragePool()), classifier, [(maps, targets)], 1)
+@pytest.mark.parametrize("gem_p", [5.0, "auto"])
+def test_the_model_pools_by_it(places, gem_p):
+    dataset = open_dataset(places / "data", "test")
+    opened: dict[str, Any] = {"device": "cpu", "size": 40, "data": str(places / "data")}
+    with trained_embedder(places / "run", gem_p=gem_p, **opened) as embedder:
+        found, p = embedder.embed_dataset(dataset), embedder.gem_p
+    assert p is not None
+    assert p == (5.0 if gem_p == 5.0 else chosen_of(places, 40, batch_size=8, workers=2))
+    model, _ = load_model(places / "run")
+    set_gem_p(model, p)
+    assert f"p={p:.3g}" in repr(model.pooling)
+    torch.testing.assert_close(found, embed(model, dataset, view=TestView(40, 47)), atol=1e-5, rtol=0)
+    with trained_embedder(places / "run", **opened) as embedder:
+        assert embedder.gem_p is None
+        assert p == 3.0 or not torch.allclose(embedder.embed_dataset(dataset), found, atol=1e-4)
 
 
-@pytest.mark.parametrize("amp", ["bf16", "fp16"])
-def test_an_exponent_is_learned_from_maps_of_the_runs_precision_in_float32(amp):
-    torch.manual_seed(0)
-    maps, _ = views("largest")
-    model, made = EmbeddingModel(nn.Conv2d(CHANNELS, 4, 1), 4, GeM(3.0), dim=5), set()
-    model.backbone.register_forward_hook(lambda module, given, out: made.add(out.dtype))
-    model.projection.register_forward_hook(lambda module, given, out: made.add(out.dtype))
-    classifier = Classifier(torch.randn(2, 5), torch.zeros(2), None, "fine", ("a", "b"))
-    batches = [(maps, torch.arange(len(maps)) % 2)] * 3
-    found = learned_gem_p(model, classifier, batches, 3, rate=0.2, amp=amp)
-    assert made == {torch.bfloat16 if amp == "bf16" else torch.float16, torch.float32}
-    exact = learned_gem_p(model, classifier, batches, 3, rate=0.2)
-    assert found == pytest.approx(exact, rel=0.02)
-    assert exact != 3.0
+def test_what_cannot_be_chosen_is_refused(places):
+    options: dict[str, Any] = {"device": "cpu", "data": str(places / "data")}
+    either: tuple[Any, ...] = (2.0, "auto")
+    for gem_p in either:
+        with pytest.raises(ConfigError, match="GeM"), trained_embedder(places / "average", gem_p=gem_p, **options):
+            pass
+    options["data"] = str(places / "tests")
+    with pytest.raises(InputError, match="no split 'train'"), trained_embedder(places / "run", gem_p="auto", **options):
+        pass
 
 
-@given(st.lists(st.sampled_from([(4, 6), (6, 4), (5, 5)]), min_size=1, max_size=20), st.integers(1, 5), st.booleans())
-def test_batches_have_one_shape_and_every_image_once(shapes, batch_size, drawn):
-    table = np.array(shapes, dtype=np.int64)
-    sampler = ShapeBatches(table, batch_size, seed=3 if drawn else None)
-    batches = [sampler.batch(0, step) for step in range(len(sampler))]
-    assert sorted(np.concatenate(batches).tolist()) == list(range(len(shapes)))
-    assert all(len(batch) <= batch_size for batch in batches)
-    assert all(len({shapes[item] for item in batch}) == 1 for batch in batches)
-    again = ShapeBatches(table, batch_size, seed=3 if drawn else None)
-    assert all(np.array_equal(batch, again.batch(0, step)) for step, batch in enumerate(batches))
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return stop.value.code, printed.out, printed.err
+
+
+def test_the_command_line_says_what_it_chose(places, tmp_path, capsys):
+    of_run = ["--checkpoint", places / "run", "--data", places / "data", "--split", "test", "--device", "cpu"]
+    code, printed, _ = run(capsys, "embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "auto", "--json")
+    assert code == 0
+    p = json.loads(printed)["gem_p"]
+    code, printed, _ = run(capsys, "evaluate", *of_run, "--gem-p", "auto", "--json")
+    assert code == 0
+    assert json.loads(printed)["settings"]["gem_p"] == p
+    code, printed, _ = run(capsys, "embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "2.5")
+    assert (code, "GeM's p 2.5" in printed) == (0, True)
+    code, _, told = run(capsys, "embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "0")
+    assert (code, "expected auto or a number above 0" in told) == (2, True)

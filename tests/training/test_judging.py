@@ -45,7 +45,7 @@ def data(tmp_path_factory):
 @pytest.mark.parametrize(
     ("fields", "stated"),
     [
-        ({"best_by": "NDCG"}, r"best_by is 'NDCG'; measured on test are R@1/fine"),
+        ({"monitor": "NDCG"}, r"monitor is 'NDCG'; measured on test are R@1/fine"),
         ({"evaluate_on": ("test", "tset")}, "tset"),
         ({"evaluate_on": ("test/tset",)}, "tset"),
         ({"evaluate_on": ("test//b",)}, "evaluate_on"),
@@ -67,7 +67,7 @@ def test_a_run_goes_on_with_other_evaluations(data, tmp_path):
     fields = {"epochs": 1, "select_on_test": True}
     same_measure = train(options(**fields, metrics=("H-AP", "ASI"), evaluate_every=2), data, tmp_path)
     assert same_measure.best == first.best
-    another = train(options(epochs=1, metrics=("AP",), best_by="AP", evaluate_on=("train", "test")), data, tmp_path)
+    another = train(options(epochs=1, metrics=("AP",), monitor="AP", evaluate_on=("train", "test")), data, tmp_path)
     assert (another.best["metric"], another.best["step"]) == ("AP/fine", STEPS)
     assert another.best["value"] == another.values["train"]["AP/fine"]
     rows = read_rows(tmp_path / "evaluations.csv")
@@ -79,7 +79,7 @@ def test_the_first_set_may_have_other_levels(data, tmp_path):
     write_dataset(tmp_path / "other", items_of_classes([3, 3, 3], ["test"]), levels=("species", "genus"))
     entry = f"{tmp_path / 'other'}:test"
     summary = train(
-        options(epochs=1, evaluate_on=(entry, "test"), best_by="R@1", select_on_test=True), data, tmp_path / "run"
+        options(epochs=1, evaluate_on=(entry, "test"), monitor="R@1", select_on_test=True), data, tmp_path / "run"
     )
     assert summary.best["metric"] == "R@1/species"
 
@@ -90,7 +90,7 @@ def test_a_best_metric_that_is_nowhere_defined_is_told_and_chooses_nothing(tmp_p
     write_dataset(tmp_path / "other", single)
     told = Notes()
     entries = (f"{tmp_path / 'other'}:single", "test")
-    config = options(epochs=1, evaluate_on=entries, best_by="AP", select_on_test=True)
+    config = options(epochs=1, evaluate_on=entries, monitor="AP", select_on_test=True)
     summary = train(config, place, tmp_path / "run", progress=told)
     assert summary.finished
     assert summary.best == {}

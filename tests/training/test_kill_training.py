@@ -16,7 +16,7 @@ from tests.training.small_runs import STEPS, options, same, weights, write_small
 
 pytestmark = pytest.mark.slow
 KILLS = 5
-# Everything that a checkpoint has to hold: averages, moments, a memory; and dropout that draws.
+# Everything that a checkpoint has to hold: averages, moments, a memory.
 FIELDS = {"loss": "SupRecall", "recall_at": (1, 2), "memory": 30, "memory_from_epoch": 1, "ema": 0.9}
 
 

@@ -1,16 +1,12 @@
 """Gradients of a batch in chunks are those of the batch at once; those of two processes are those of one."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from hgld import Hierarchy, losses
+from hgld import losses
 from hgld.distributed import Processes
-from hgld.training.config import LossConfig
-from hgld.training.criterion import build_criterion
 from hgld.training.step import Backward, StepInput
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -45,7 +41,7 @@ def gradients(net, criterion):
 
 
 def backward(net, criterion, chunk, data):
-    step = Backward(net, criterion, ALONE, lambda images: images.float() / 255, chunk=chunk)
+    step = Backward(net, criterion, ALONE, lambda images: images.float() / 255, micro_batch_size=chunk)
     values = step(data)
     return values, gradients(net, criterion)
 
@@ -83,7 +79,7 @@ def test_dropout_of_the_second_pass_is_that_of_the_first(chunk):
     data = batch(29)
 
     def loss():
-        step = Backward(net, criterion, ALONE, lambda images: images.double() / 255, chunk=chunk)
+        step = Backward(net, criterion, ALONE, lambda images: images.double() / 255, micro_batch_size=chunk)
         return step(data).loss
 
     loss()
@@ -135,33 +131,3 @@ def test_large_batches_take_the_memory_of_one_chunk():
         assert len(kept) == 2 * size // 8
         most[size] = max(kept)
     assert most[16] == most[64] > 0
-
-
-@pytest.mark.parametrize("chunk", [0, 5])
-def test_shares_of_the_gradient_are_those_of_each_term_alone(chunk):
-    """A twin that trains by one weighted term at a time, and leaves the training itself as it is."""
-    data = batch(24)
-    data = replace(data, instances=torch.arange(24) // 3)
-    torch.manual_seed(2)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 6, dtype=torch.float64))
-    tree = Hierarchy(("fine", "coarse"), (tuple("abcdef"), ("x", "y")), (np.arange(6) // 3,))
-    config = LossConfig(loss="MultiGrain", lambda_=0.3)
-    made = build_criterion(config, hierarchy=tree, train_labels=data.labels, dim=6, steps_per_epoch=1).double()
-    step = Backward(net, made, ALONE, lambda images: images.double() / 255, chunk=chunk, shares=True)
-    values = step(data)
-    found, gradient = values.parts, gradients(net, made)
-    embeddings = net(data.images.double() / 255).detach().requires_grad_()
-    norms = {}
-    for name, weight in (("classification", 0.3), ("retrieval", 0.7)):
-        torch.manual_seed(int(np.random.SeedSequence((data.seed, 0)).generate_state(1, np.uint64)[0]))  # draws pairs
-        _, terms = made(embeddings, data.labels, data.instances)
-        (part,) = torch.autograd.grad(weight * terms[name], embeddings)
-        norms[name] = float(part.norm())
-    assert norms["retrieval"] > 0
-    for name, norm in norms.items():
-        assert float(found[f"gradient_share_{name}"]) == pytest.approx(norm / sum(norms.values()))
-    plain = replace(step, shares=False)
-    net.zero_grad()
-    made.zero_grad()
-    plain(data)
-    assert all(torch.equal(gradient[name], value) for name, value in gradients(net, made).items())

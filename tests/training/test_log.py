@@ -187,7 +187,7 @@ def test_loggers_of_other_packages_get_what_tensorboard_gets(tmp_path, monkeypat
 
 def test_a_run_logs_to_wandb_from_its_main_process(tmp_path, wandb):
     place = write_small(tmp_path / "data")
-    train(options(epochs=1, wandb="landmarks"), str(place), tmp_path / "run")
+    train(options(epochs=1, loggers=("wandb:landmarks",)), str(place), tmp_path / "run")
     [run] = wandb
     assert [step for step, _ in run.rows] == [1, 2, 4, 6, 6]
     assert len(run.rows[0][1]["train/batch"]) == 8

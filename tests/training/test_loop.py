@@ -5,19 +5,15 @@ import os
 import resource
 import shutil
 import signal
-from contextlib import nullcontext
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import polars as pl
 import pytest
 import torch
 
 from hgld.data.index import read_index
-from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
+from hgld.errors import ConfigError, DivergenceError, StorageError
 from hgld.training import loop, state
-from hgld.training.checkpoint import Checkpoint, find_checkpoint, read_checkpoint, selection_of
+from hgld.training.checkpoint import find_checkpoint, read_checkpoint, selection_of
 from hgld.training.inference.embedder import load_model
 from hgld.training.log import read_rows
 from hgld.training.loop import train
@@ -34,19 +30,18 @@ VARIANTS = {
         "clip_norm": 1.0,
         "amp": "bf16",
     },
-    "short epochs of hierarchical-pk, nesterov, linear, frozen, adam for proxies": {
+    "short epochs of hierarchical-pk, nesterov, linear, frozen": {
         "sampler": "hierarchical-pk",
         "steps_per_epoch": 4,
         "epochs": 3,
         "optimizer": "sgd",
         "nesterov": True,
-        "optimizer_proxies": "adam",
         "schedule": "linear",
         "frozen_epochs": 1,
         "warmup_steps": 3,
     },
     "memory": {"loss": "SupAP", "memory": 20, "memory_from_epoch": 0},
-    "simix in chunks": {"loss": "RODRecall", "simix": True, "recall_at": (1, 2), "chunk": 3},
+    "simix in chunks": {"loss": "RODRecall", "simix": True, "recall_at": (1, 2), "micro_batch_size": 3},
     "multigrain": {
         "loss": "MultiGrain",
         "sampler": "repeated-augmentation",
@@ -179,14 +174,6 @@ def test_a_run_goes_on_only_with_its_own_options_and_data(data, tmp_path):
         train(options(epochs=1), str(other), tmp_path / "run")
 
 
-def test_a_run_goes_on_where_its_data_was_called_otherwise_once():
-    now: Any = SimpleNamespace(facts={"name": "h-gldv2", "items": 3}, place="data")
-    for recorded, alike in (("gldv2", True), ("h-gldv2", True), ("sop", False), (None, False)):
-        before = Checkpoint(1, {}, {"data": {"name": recorded, "items": 3}})
-        with nullcontext() if alike else pytest.raises(ConfigError, match=f"name was {recorded}, is h-gldv2"):
-            state._check_facts(now, before, Path("run"))
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("change", [{"held_out": range(6)}, {"order": 1}])
 def test_a_run_does_not_go_on_with_another_split_or_order_of_the_same_images(stream, change, data, tmp_path):
@@ -257,8 +244,8 @@ def test_the_backbone_stays_while_it_is_frozen(data, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_a_divergence_keeps_the_state_before_it(where, data, tmp_path, monkeypatch):
-    config = options(loss="SupAP", memory=20, memory_from_epoch=0)
+def test_a_divergence_ends_the_run_and_leaves_the_newest_checkpoint(where, data, tmp_path, monkeypatch):
+    config = options(loss="SupAP", memory=20, memory_from_epoch=0, checkpoint_every=4)
     reference = weights_at(config, data, tmp_path / "reference", 4)
     forward, calls = loop.Backward.__call__, []
 
@@ -273,9 +260,8 @@ def test_a_divergence_keeps_the_state_before_it(where, data, tmp_path, monkeypat
         return forward(self, batch)
 
     monkeypatch.setattr(loop.Backward, "__call__", broken)
-    with pytest.raises(
-        DivergenceError, match=r"epoch 1, step 5.*train/.*--init-from .*run/checkpoints/step-00000004\."
-    ):
+    told = r"epoch 1, step 5.*train/.*The step was not done.*--init-from .*run/checkpoints/step-00000004\."
+    with pytest.raises(DivergenceError, match=told):
         train(config, data, tmp_path / "run")
     monkeypatch.undo()
     assert same(reference, weights(tmp_path / "run"))
@@ -310,13 +296,6 @@ def test_a_damaged_image_in_an_epoch_is_replaced_counted_and_named(stream, tmp_p
     assert (summary.finished, summary.faults) == (True, len(rows))
     assert rows
     assert all(key in row["fault"] for row in rows)
-    with pytest.raises(InputError, match=key):
-        train(options(epochs=1, stream=stream, on_fault="raise", log_every=1), str(place), tmp_path / "strict")
-    steps_done = len(read_rows(tmp_path / "strict/log.csv"))
-    assert find_checkpoint(tmp_path / "strict", "last").name == f"step-{steps_done:08d}"
-    whole = train(options(epochs=1, stream=stream), str(write_small(tmp_path / "whole")), tmp_path / "mended")
-    shutil.copytree(tmp_path / "whole", place, dirs_exist_ok=True)
-    assert train(options(epochs=1, stream=stream), str(place), tmp_path / "strict").values == whole.values
 
 
 def test_a_damaged_test_image_is_left_out_of_the_evaluation_and_named(tmp_path):
@@ -371,17 +350,3 @@ def test_the_projection_starts_as_a_pca(data, tmp_path):
     train(config, data, tmp_path / "run")
     projection = weights(tmp_path / "run")["model/projection.weight"]
     torch.testing.assert_close(projection @ projection.T, torch.eye(8), atol=1e-5, rtol=0)
-
-
-def test_a_profile_says_where_the_time_goes(data, tmp_path):
-    told = []
-
-    class Told(SilentReporter):
-        def note(self, text):
-            told.append(text)
-
-    summary = train(options(epochs=1), data, tmp_path, profile=True, progress=Told())
-    assert {"data", "prepare", "forward", "loss", "gradients", "optimizer", "rest"} == set(summary.profile)
-    assert min(summary.profile.values()) >= 0
-    assert "forward" in told[0]
-    assert "total" in told[0]

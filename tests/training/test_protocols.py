@@ -44,8 +44,8 @@ def named(folder: Path, protocol: str) -> Path:
     return folder
 
 
-def asking(*entries, best_by="H-AP", select_on_test=False):
-    asked = replace(CONFIG_OF_RUN.run, evaluate_on=entries, best_by=best_by, select_on_test=select_on_test)
+def asking(*entries, monitor="H-AP", select_on_test=False):
+    asked = replace(CONFIG_OF_RUN.run, evaluate_on=entries, monitor=monitor, select_on_test=select_on_test)
     return replace(CONFIG_OF_RUN, run=asked)
 
 
@@ -91,10 +91,10 @@ def test_a_run_is_evaluated_by_protocols(model, place, judged, tmp_path):
 
 def test_the_best_checkpoint_is_chosen_by_a_value_that_the_protocol_prints(place, judged):
     entry = f"{judged}:protocol"
-    for asked, best_by, chosen in (("protocol", "R@1", "R@1/fine"), (entry, "mAP/medium", "mAP/medium")):
-        config = asking(asked, best_by=best_by, select_on_test=True)
+    for asked, monitor, chosen in (("protocol", "R@1", "R@1/fine"), (entry, "mAP/medium", "mAP/medium")):
+        config = asking(asked, monitor=monitor, select_on_test=True)
         assert check_evaluation(config, str(place)) == (config, (asked, chosen))
-        assert check_evaluation(asking(asked, best_by=best_by), str(place))[1] == ()
+        assert check_evaluation(asking(asked, monitor=monitor), str(place))[1] == ()
     with pytest.raises(ConfigError, match=r"measured on .* are mAP/easy"):
         check_evaluation(asking(entry), str(place))
     with pytest.raises(InputError, match=r"no query has a relevant item.*--evaluate-on protocol"):
@@ -110,7 +110,7 @@ def test_recipes_choose_by_a_value_that_their_protocols_print():
         first = parse_task(run.evaluate_on[0], "") if run.evaluate_on else None
         if first is not None and first.protocol:
             printed = protocol_of(first.protocol).printed
-            near = (run.best_by, f"{run.best_by}/average", f"{run.best_by}/{FINEST}")
+            near = (run.monitor, f"{run.monitor}/average", f"{run.monitor}/{FINEST}")
             assert set(near) & set(printed), (name, printed)
             chosen += 1
     assert chosen

@@ -274,8 +274,11 @@ def test_figures_are_those_of_the_papers(name, figures):
         ("pnp-dq-inat-base", {"batch_size": 224}),
         ("smooth-ap-inat-base", {"lr": 1e-5, "lr_head": 2e-5, "milestones": (40, 70), "gamma": 0.3, "epochs": 90}),
         ("pnp-dq-sop", {"pnp": "Dq", "alpha": 4.0, "milestones": (120, 220, 250, 280), "epochs": 400}),
-        ("smooth-recall-large-sop", {"batch_size": 4000, "chunk": 200, "lr": 2e-4, "lr_head": 2e-4, "epochs": 55}),
-        ("blackbox-ap-sop", {"blackbox_lambda": 4.0, "blackbox_margin": 0.02}),
+        (
+            "smooth-recall-large-sop",
+            {"batch_size": 4000, "micro_batch_size": 200, "lr": 2e-4, "lr_head": 2e-4, "epochs": 55},
+        ),
+        ("blackbox-ap-sop", {"blackbox_lambda": 4.0}),
         ("pnp-ib-sop", {"pnp": "Ib", "pnp_b": 4.0}),
         ("pnp-ib-vehicleid", {"pnp": "Ib", "pnp_b": 1.0}),
         ("proxy-nca-sop", {"proxy_temperature": 1 / 9}),

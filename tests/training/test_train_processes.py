@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
@@ -31,10 +30,9 @@ from tests.training.small_runs import QUICK, STEPS, options, same, weights, writ
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-# Without dropout, which every process draws for itself; without Adam, which makes gradients of rounding size large; and
+# Without Adam, which makes gradients of rounding size large; and
 # with a smooth surrogate, because a steep one turns rounding of the scores into other gradients.
 ALIKE = {
-    "dropout": 0.0,
     "optimizer": "sgd",
     "lr": 0.01,
     "lr_head": 0.01,
@@ -76,7 +74,12 @@ def assert_alike(run, other):
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"chunk": 2}, {"frozen_epochs": 1, "epochs": 2}, {"loss": "SupAP", "memory": 20, "memory_from_epoch": 0}],
+    [
+        {},
+        {"micro_batch_size": 2},
+        {"frozen_epochs": 1, "epochs": 2},
+        {"loss": "SupAP", "memory": 20, "memory_from_epoch": 0},
+    ],
     ids=str,
 )
 def test_two_processes_train_what_one_trains(fields, data, tmp_path):
@@ -112,64 +115,8 @@ def test_all_processes_judge_the_model_of_the_checkpoint(data, tmp_path):
     assert {name: float(row[name]) for name in report.values} == pytest.approx(report.values, abs=1e-4)
 
 
-SHARDED = ALIKE | {"sharding": "fsdp", "ema": 0.9}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"chunk": 2},
-        {"compile": True},
-        {"frozen_epochs": 1, "epochs": 2},
-        # At seed 0 a ReLU of the few images lies within rounding of its kink: shares know no channels-last.
-        {"pooling": "gem", "gradient_checkpointing": True, "seed": 1},
-    ],
-    ids=str,
-)
-def test_shared_out_parameters_train_what_one_process_trains(fields, data, tmp_path):
-    config = options(**(SHARDED | {"epochs": 1} | fields))
-    result = together(config, data, tmp_path / "two")
-    assert result.returncode == 0, result.stderr
-    alone = replace(config, model=replace(config.model, compile=False))
-    train(alone, str(data), tmp_path / "one")
-    assert_alike(tmp_path / "one", tmp_path / "two")
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "optimizer"), [("fsdp", "none", "sgd"), ("none", "fsdp", "sgd"), ("fsdp", "none", "adam")]
-)
-def test_a_sharded_run_goes_on_with_whole_parameters_and_back(first, second, optimizer, data, tmp_path):
-    """Its checkpoints are those of any run: also moments and averaged weights are whole."""
-    # At seed 0 a ReLU lies within rounding of its kink on some processors: the runs part there, whatever is shared out.
-    config = options(**SHARDED | {"optimizer": optimizer, "sharding": first, "seed": 1}, epochs=2)
-    out = tmp_path / "run"
-    stopped = together(config, data, out, STEPS + 2)
-    assert stopped.returncode == 0, stopped.stderr
-    assert find_checkpoint(out, "last").name == f"step-{STEPS + 2:08d}"
-    other = replace(config, run=replace(config.run, sharding=second))
-    result = together(other, data, out, processes=1 if second == "none" else 2)
-    assert result.returncode == 0, result.stderr
-    assert f"goes on after step {STEPS + 2} of {2 * STEPS}" in result.stdout
-    train(config, str(data), tmp_path / "whole")
-    if optimizer == "sgd":
-        assert_alike(tmp_path / "whole", out)
-    else:  # Adam makes gradients of rounding size large, so the weights are not those of one process
-        before, after = weights(tmp_path / "whole"), weights(out)
-        assert {name: t.shape for name, t in before.items()} == {name: t.shape for name, t in after.items()}
-
-
-@pytest.mark.parametrize("amp", ["bf16", "fp16"])
-def test_a_sharded_run_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(amp, data, tmp_path):
-    config = options(**QUICK | {"sharding": "fsdp", "ema": 0.9, "clip_norm": 1.0, "amp": amp})
-    for out, *stop in ((tmp_path / "whole",), (tmp_path / "run", STEPS - 1), (tmp_path / "run",)):
-        result = together(config, data, out, *stop)
-        assert result.returncode == 0, result.stderr
-    assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
-
-
-def test_an_overflow_in_the_share_of_one_process_skips_the_step_of_all(data, tmp_path):
-    config = options(**QUICK | {"sharding": "fsdp", "ema": 0.9, "amp": "fp16", "evaluate_every": 0})
+def test_an_overflow_of_one_process_skips_the_step_of_all(data, tmp_path):
+    config = options(**QUICK | {"ema": 0.9, "amp": "fp16", "evaluate_every": 0})
     runs = {"reference": 2, "overflow": 3}
     for name, step in runs.items():
         result = together(
@@ -254,7 +201,7 @@ def test_sigterm_to_torchrun_stops_all_and_the_run_goes_on_bit_for_bit(data, tmp
 
 
 def test_an_error_of_one_process_ends_them_all(data, tmp_path):
-    config = options(**ALIKE, on_fault="raise", epochs=1)
+    config = options(**ALIKE, epochs=1)
     broken = write_small(tmp_path / "broken")
     for shard in broken.glob("train-*.tar"):
         shard.write_bytes(b"\0" * shard.stat().st_size)

@@ -12,7 +12,7 @@ from hgld.distributed import Processes
 from hgld.training.config import TrainConfig
 from hgld.training.criterion import build_criterion
 from hgld.training.models.embedding_model import EmbeddingModel, GeM
-from hgld.training.optimizers import LossScale, WeightAverage, build_optimizers
+from hgld.training.optimizers import build_optimizers, weight_average
 
 TREE = Hierarchy(
     ("fine", "mid", "top"),
@@ -31,7 +31,7 @@ class Backbone(nn.Sequential):
 
 def modules_of(config: TrainConfig) -> tuple[EmbeddingModel, nn.Module]:
     """A model and a criterion, on the CPU."""
-    model = EmbeddingModel(Backbone(), 6, GeM(), dim=8, dropout=0.1, freeze_batch_norm=config.model.freeze_batch_norm)
+    model = EmbeddingModel(Backbone(), 6, GeM(), dim=8, freeze_batch_norm=config.model.freeze_batch_norm)
     arguments: dict[str, Any] = {"hierarchy": TREE, "train_labels": LABELS, "dim": 8, "steps_per_epoch": 4}
     return model, build_criterion(config.loss, **arguments)
 
@@ -51,8 +51,8 @@ def state_of(config: TrainConfig, model: EmbeddingModel, criterion: nn.Module, d
         wrapped=model,
         criterion=criterion,
         optimizers=optimizers,
-        scale=LossScale(processes.device, enabled=config.optimizer.amp == "fp16"),
-        average=WeightAverage(model, config.optimizer.ema) if config.optimizer.ema else None,
+        scaler=torch.amp.GradScaler(device.type, enabled=config.optimizer.amp == "fp16"),
+        average=weight_average(model, config.optimizer.ema) if config.optimizer.ema else None,
         data=types.SimpleNamespace(steps_per_epoch=4),
         step=0,
     )

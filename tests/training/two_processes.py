@@ -66,7 +66,7 @@ def gradients(processes, chunk):
         inner = model()
         net = distributed.wrap_model(inner, processes)
         criterion = Criterion(make())
-        backward = Backward(net, criterion, processes, lambda images: images.float() / 255, chunk=chunk)
+        backward = Backward(net, criterion, processes, lambda images: images.float() / 255, micro_batch_size=chunk)
         part = SIZE // processes.count
         own = slice(processes.index * part, (processes.index + 1) * part)
         for step in range(2):

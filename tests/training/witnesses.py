@@ -3,7 +3,7 @@
 import hashlib
 import sys
 import types
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,8 @@ from hgld.training.loop import train
 from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import EmbeddingModel
 from hgld.training.models.small_net import SmallNet
-from hgld.training.optimizers import LossScale, build_optimizers, groups_of, set_rates
-from hgld.training.step import StepInput
+from hgld.training.optimizers import build_optimizers, groups_of, set_rates
 from tests.hgld.small_dataset import items_of_classes, write_dataset
-from tests.hgld.streamed_dataset import damage, no_image
 from tests.training.small_runs import write_small
 from tests.witnesses import World, witness
 
@@ -62,7 +60,7 @@ def small(world: World) -> str:
 @witness(BatchConfig, batch_size=16, images_per_class=4, sampler="shuffled", coverage="classes", steps_per_epoch=4)
 @witness(BatchConfig, {"batch_size": 8}, merge_classes=3)
 @witness(BatchConfig, stream=True)
-@witness(BatchConfig, {"stream": True}, lanes=1)
+@witness(BatchConfig, {"stream": True}, num_streams=1)
 @witness(BatchConfig, {"sampler": "hierarchical-pk", "batch_size": 4}, super_classes=1, super_level="fine")
 @witness(BatchConfig, {"sampler": "repeated-augmentation", "repeats": 2}, repeats=4)
 @witness(RunConfig, seed=1, train_split="test")
@@ -77,8 +75,8 @@ def drawn(config: TrainConfig, world: World) -> Any:
     return [batch.indices.tolist() for epoch in range(2) for batch in data.batches(epoch)]
 
 
-@witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, size=24, crop_min=0.9, crop_max=0.5, flip=1.0)
-@witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, jitter=0.5, lighting=0.5, decoder="torchvision")
+@witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, size=24, crop_min=0.9, flip=1.0)
+@witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, jitter=0.5, lighting=0.5)
 @witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, rotation=20.0, autoaugment=True, erasing=0.5)
 @witness(RunConfig, {"sampler": "shuffled", "batch_size": 48}, seed=1)
 def pictures(config: TrainConfig, world: World) -> Any:
@@ -93,7 +91,7 @@ def pictures(config: TrainConfig, world: World) -> Any:
 
 
 @witness(RunConfig, {"dim": 1}, seed=1)
-@witness(ImagesConfig, {"dim": 1, "size": 8, "resize": 8}, resize=40, size=6, decoder="torchvision")
+@witness(ImagesConfig, {"dim": 1, "size": 8, "resize": 8}, resize=40, size=6)
 @witness(ModelConfig, {"dim": 1}, dim=2)
 def sampled(config: TrainConfig, world: World) -> Any:
     """The evaluation views of the images that a projection begins from."""
@@ -101,12 +99,7 @@ def sampled(config: TrainConfig, world: World) -> Any:
     return digest(*(batch.images for batch in TrainingData(config, small(world), ALONE).sample()))
 
 
-ORIGINAL = {"test_geometry": "original", "size": 8, "resize": 8}
-
-
-@witness(ImagesConfig, {"size": 8, "resize": 8}, test_geometry="squash", test_size=24, test_scales=(1.0, 2.0))
-@witness(ImagesConfig, {"size": 8, "resize": 8, "test_scales": (1.0, 2.0)}, scale_p=3.0)
-@witness(ImagesConfig, ORIGINAL, max_pixels=100)
+@witness(ImagesConfig, {"size": 8, "resize": 8}, test_resize_mode="squash")
 def evaluated(config: TrainConfig, world: World) -> Any:
     """The embeddings of the images that a run is evaluated on."""
     torch.manual_seed(0)
@@ -115,7 +108,7 @@ def evaluated(config: TrainConfig, world: World) -> Any:
     return digest(embedder.embed_dataset(open_dataset(small(world), "test")))
 
 
-@witness(ImagesConfig, workers=2, prefetch=4)
+@witness(ImagesConfig, workers=2)
 def ahead(config: TrainConfig, world: World) -> Any:
     """The batches begun when the first one is taken, and the items that a thread reads at once."""
     begun, read = [], []
@@ -125,21 +118,6 @@ def ahead(config: TrainConfig, world: World) -> Any:
     with closing(TrainingData(config, small(world), ALONE).batches(0)) as batches:
         next(batches)
         return len(begun), max(read)
-
-
-@witness(ImagesConfig, on_fault="raise")
-def faults(config: TrainConfig, world: World) -> Any:
-    """What becomes of an image that cannot be decoded."""
-
-    def write(folder: Path) -> str:
-        damage(folder, write_dataset(folder, items_of_classes([4] * 8)), [5], no_image)
-        return str(folder)
-
-    try:
-        data = TrainingData(config, world.once("damaged", write), ALONE)
-        return [fault.index for batch in data.batches(0) for fault in batch.faults]
-    except HgldError as error:
-        return type(error).__name__
 
 
 # Models.
@@ -155,7 +133,7 @@ def saved_weights(folder: Path) -> str:
 RESNET = {"backbone": "torchvision:resnet18", "size": 32}
 
 
-@witness(ModelConfig, backbone="torchvision:resnet18", pooling="max", layer_norm=False, dim=4, dropout=0.5)
+@witness(ModelConfig, backbone="torchvision:resnet18", pooling="max", layer_norm=False, dim=4)
 @witness(ModelConfig, projection="pca", pretrained=lambda world: world.once("weights", saved_weights))
 @witness(ModelConfig, {"pooling": "gem"}, gem_p=5.0, gem_learned=False)
 @witness(ModelConfig, RESNET, freeze_batch_norm=True)
@@ -194,15 +172,14 @@ def compiled(config: TrainConfig, world: World) -> Any:
     return asked
 
 
-@witness(RunConfig, {"pretrained": "none", **RESNET}, sync_batch_norm=True, sharding="fsdp")
+@witness(RunConfig, {"pretrained": "none", **RESNET}, sync_batch_norm=True)
 def shared_out(config: TrainConfig, world: World) -> Any:
-    """The model as two processes with GPUs train it: its kinds of modules, and the part that is spread over them."""
-    spread: list[str] = []
+    """The model as two processes with GPUs train it: its kinds of modules."""
     world.patch.setattr(distributed, "DistributedDataParallel", lambda model, **_: model)
-    world.patch.setattr(distributed, "_shard", lambda module, _: spread.append(type(module).__name__))
     model = build_model(config.model, image_size=config.images.size)
-    wrapped = state.wrap_by_config(model, config, Processes(0, 2, torch.device("cuda", 0)))
-    return sorted({type(module).__name__ for module in wrapped.modules()}), spread
+    pair, sync = Processes(0, 2, torch.device("cuda", 0)), config.run.sync_batch_norm
+    wrapped = distributed.wrap_model(model, pair, sync_batch_norm=sync)
+    return sorted({type(module).__name__ for module in wrapped.modules()})
 
 
 # Losses.
@@ -222,14 +199,14 @@ HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory
 @witness(LossConfig, {"loss": "SoftBinAP"}, bins=7, ties="relaxed", class_weights=True, sum_levels=True, level="mid")
 @witness(LossConfig, {"loss": "SupHAP", "matryoshka": (2, 6)}, matryoshka=(3, 6))
 @witness(LossConfig, {"loss": "PNP", "pnp": "Ib"}, pnp="O", pnp_b=1.0)
-@witness(LossConfig, {"loss": "BlackboxAP"}, blackbox_lambda=0.1, blackbox_margin=0.5)
+@witness(LossConfig, {"loss": "BlackboxAP"}, blackbox_lambda=0.1)
 @witness(LossConfig, {"loss": "Contrastive"}, margin=0.6, contrastive="cosine")
 @witness(LossConfig, {"loss": "Margin"}, margin=0.6, beta=0.3)
 @witness(LossConfig, {"loss": "CalibrationLoss"}, pair_positive=0.99, pair_negative=-0.5)
 @witness(LossConfig, {"loss": "NormSoftmax"}, proxy_temperature=0.5)
-@witness(LossConfig, {"loss": "CSL"}, csl_margins=(0.9, 0.5, 0.1), csl_scale=4.0)
+@witness(LossConfig, {"loss": "CSL"}, csl_margins=(0.9, 0.5, 0.1))
 @witness(LossConfig, {"loss": "Triplet", "memory_from_epoch": 0}, memory=30)
-@witness(LossConfig, MEMORY, memory_from_epoch=1, memory_weight=0.3)
+@witness(LossConfig, MEMORY, memory_from_epoch=1)
 def lost(config: TrainConfig, world: World) -> Any:
     """The loss of two batches, the second beside what a memory keeps of the first, and its gradient."""
     torch.manual_seed(3)
@@ -242,25 +219,12 @@ def lost(config: TrainConfig, world: World) -> Any:
     return round(float(value.detach()), 6), round(float(gradient.abs().sum()), 5)
 
 
-@witness(RunConfig, {"loss": "ROADMAP", "dim": 6}, gradient_shares=True)
-def told(config: TrainConfig, world: World) -> Any:
-    """The names of what a step tells beside the loss."""
-    criterion = build_criterion(config.loss, hierarchy=TREE, train_labels=LABELS, dim=6, steps_per_epoch=2)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
-    made: Any = types.SimpleNamespace(model=model, wrapped=model, criterion=criterion, processes=ALONE, config=config)
-    made.scale = LossScale(torch.device("cpu"), enabled=False)
-    batch = StepInput(torch.zeros(24, 3, 2, 2, dtype=torch.uint8), LABELS, torch.arange(24), 0)
-    world.patch.setattr(loop, "prepare_images", lambda images, *_, **__: images.float())
-    return sorted(loop._backward(made, lambda _: nullcontext())(batch).parts)
-
-
-@witness(OptimizerConfig, tf32=False)
 @witness(RunConfig, deterministic=True)
 def set_for_a_gpu(config: TrainConfig, world: World) -> Any:
     """How a GPU computes during a run."""
     world.patch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     with loop.arithmetic(config, torch.device("cuda")):
-        return torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+        return torch.are_deterministic_algorithms_enabled()
 
 
 # Optimizers.
@@ -269,10 +233,10 @@ SGD = {"optimizer": "sgd", "lr": 0.1, "lr_head": 0.1, "lr_proxies": 0.1}
 STEP = {"schedule": "step", "milestones": (2,)}
 
 
-@witness(OptimizerConfig, optimizer="sgd", optimizer_proxies="sgd", lr=0.5, lr_head=0.5, lr_proxies=0.5)
-@witness(OptimizerConfig, schedule="linear", schedule_head="constant", schedule_proxies="constant", warmup_steps=3)
+@witness(OptimizerConfig, optimizer="sgd", lr=0.5, lr_head=0.5, lr_proxies=0.5)
+@witness(OptimizerConfig, schedule="linear", warmup_steps=3)
 @witness(OptimizerConfig, lr_floor=5e-4, lr_floor_proxies=5e-4)
-@witness(OptimizerConfig, SGD, momentum=0.5, nesterov=True, weight_decay=0.3)
+@witness(OptimizerConfig, SGD, nesterov=True, weight_decay=0.3)
 @witness(OptimizerConfig, STEP, milestones=(1,), gamma=0.5)
 @witness(RunConfig, epochs=8)
 def moved(config: TrainConfig, world: World) -> Any:
@@ -324,19 +288,18 @@ def files_of(run: Path) -> dict[str, Any]:
     }
 
 
-TRIAL = {"loss": "NormSoftmax", "steps_per_epoch": 2, "metrics": ("R@1", "AP"), "best_by": "R@1", "dropout": 0.0}
+TRIAL = {"loss": "NormSoftmax", "steps_per_epoch": 2, "metrics": ("R@1", "AP"), "monitor": "R@1"}
 
 
 @witness(OptimizerConfig, TRIAL, frozen_epochs=1, clip_norm=0.01, amp="bf16", ema=0.5)
-@witness(ModelConfig, TRIAL, channels_last=False)
-@witness(BatchConfig, TRIAL, chunk=4)
+@witness(BatchConfig, TRIAL, micro_batch_size=4)
 @witness(RunConfig, TRIAL, epochs=1, seed=1, evaluate_on=("train",), evaluate_every=2, metrics=("R@1",))
-@witness(RunConfig, {**TRIAL, "select_on_test": True}, best_by="AP")
+@witness(RunConfig, {**TRIAL, "select_on_test": True}, monitor="AP")
 @witness(RunConfig, TRIAL, epochs=1, select_on_test=True)
-@witness(RunConfig, TRIAL, checkpoint_every=1, log_every=1, device="cuda:99", wandb="project", loggers=("comet",))
+@witness(RunConfig, TRIAL, checkpoint_every=1, log_every=1, device="cuda:99", loggers=("wandb:project",))
 @witness(RunConfig, {**TRIAL, "checkpoint_every": 1}, keep=3)
 def trained(config: TrainConfig, world: World) -> Any:
-    """The files of a run, how many images pass the model at once and in which memory format, and what W&B is told."""
+    """The files of a run, how many images pass the model at once, and what W&B is told."""
     passed, told, forward, written = [], [], EmbeddingModel.forward, []
     fake = types.ModuleType("wandb")
     session = types.SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
@@ -347,7 +310,7 @@ def trained(config: TrainConfig, world: World) -> Any:
 
     def pass_through(model: EmbeddingModel, images: Tensor) -> Tensor:
         if model.training:
-            passed.append((len(images), images.is_contiguous(memory_format=torch.channels_last)))
+            passed.append(len(images))
         return forward(model, images)
 
     world.patch.setattr(EmbeddingModel, "forward", pass_through)

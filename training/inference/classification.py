@@ -21,7 +21,7 @@ from hgld.evaluation.postprocess import Whitening
 from hgld.files import write_atomic
 from hgld.hierarchy import Hierarchy
 
-from ..checkpoint import read_tensors
+from ..checkpoint import read_state, read_tensors
 from ..config import LossConfig, TrainConfig, read_json_object
 from ..config_checks import has_classifier
 from ..criterion import level_number
@@ -139,7 +139,7 @@ def classifier_of(config: LossConfig, tensors: Mapping[str, Tensor], level: str,
     weight = tensors[found[0]].detach()
     if found[0].endswith(".classifier.weight"):
         return Classifier(weight, tensors[found[0].replace("weight", "bias")].detach(), None, level, tuple(names))
-    scale = {"CSL": config.csl_scale, "ProxyNCApp": 2 / config.proxy_temperature}.get(config.loss)
+    scale = {"CSL": 32.0, "ProxyNCApp": 2 / config.proxy_temperature}.get(config.loss)
     return Classifier(weight, weight.new_zeros(len(weight)), scale or 1 / config.proxy_temperature, level, tuple(names))
 
 
@@ -176,8 +176,8 @@ def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
         InputError: a file of it is missing or damaged, or they do not fit together.
         SchemaError: the names are of another schema version.
     """
-    file, tensors = checkpoint.parent.parent / CLASSES, checkpoint / "criterion.safetensors"
-    if not has_classifier(config) or not (file.is_file() and tensors.is_file()):
+    file, state = checkpoint.parent.parent / CLASSES, read_state(checkpoint)
+    if not has_classifier(config) or not (file.is_file() and "criterion" in state["files"]):
         return None
     record = read_json_object(file, most=_MOST_BYTES)
     level, names = record.get("level"), record.get("names", ())
@@ -189,9 +189,9 @@ def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
     if not isinstance(level, str) or not _is_names(names):
         raise InputError(f"{file}: expected a level and a list of different names of classes. Restore the file.")
     try:
-        return classifier_of(config.loss, read_tensors(tensors), level, names)
+        return classifier_of(config.loss, read_tensors(checkpoint, state, "criterion"), level, names)
     except InputError as error:
-        raise InputError(f"{tensors}: {error} Do {CLASSES} and the checkpoint belong to one run?") from error
+        raise InputError(f"{checkpoint}: {error} Do {CLASSES} and the checkpoint belong to one run?") from error
 
 
 def require_classifier(classifier: Classifier | None) -> Classifier:

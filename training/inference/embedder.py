@@ -34,8 +34,8 @@ from .classification import (
     read_classifier,
     require_classifier,
 )
-from .embedding import Amp, Decoder, embed, embed_encoded
-from .resolution import choose_gem_p, set_gem_p, tune_gem_p
+from .embedding import Amp, embed, embed_encoded
+from .gem_exponent import choose_gem_p, set_gem_p
 
 _MOST_BYTES = 1 << 28
 _MOST_AT_ONCE = 256
@@ -95,11 +95,9 @@ def load_model(place: Path | str, which: Literal["best", "last"] = "best") -> tu
     folder = fetched(place, "model") if isinstance(place, str) and is_address(place) else Path(place)
     checkpoint = find_checkpoint(folder, which)
     config = read_config(checkpoint.parent.parent / CONFIG)
-    averaged = checkpoint / "ema.safetensors"
-    # A file that is named but lost must be an error: the weights before averaging are other ones.
-    was_written = "ema" in read_state(checkpoint).get("files", {})
-    file = averaged if was_written or averaged.is_file() else checkpoint / "model.safetensors"
-    tensors = read_tensors(file)
+    state = read_state(checkpoint)
+    file = "ema" if "ema" in state["files"] else "model"
+    tensors = read_tensors(checkpoint, state, file)
     eager = replace(config.model, compile=False)  # compiling takes longer than most datasets
     model = build_model(eager, image_size=config.images.size, load_weights=False)
     try:
@@ -107,7 +105,8 @@ def load_model(place: Path | str, which: Literal["best", "last"] = "best") -> tu
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:400]
         raise InputError(
-            f"{file} does not hold the model that the run's {CONFIG} describes: {reason} Was {CONFIG} changed?"
+            f"{checkpoint}: {file}.safetensors does not hold the model that the run's {CONFIG} describes: {reason} "
+            f"Was {CONFIG} changed?"
         ) from error
     return model.eval(), config
 
@@ -151,7 +150,6 @@ class Embedder:
         batch_size: images at a time, a process.
         scales: see :func:`hgld.training.inference.embedding.embed`, like the four that follow.
         scale_p: exponent of the mean over scales.
-        decoder: of the images.
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
         checkpoint: name of the checkpoint that the model is from; empty in training and for a network.
@@ -169,7 +167,6 @@ class Embedder:
     batch_size: int
     scales: tuple[float, ...] = (1.0,)
     scale_p: float = 1.0
-    decoder: Decoder = "fast"
     workers: int = 2
     amp: Amp = "off"
     checkpoint: str = ""
@@ -184,16 +181,13 @@ class Embedder:
     def as_trained(cls, model: EmbeddingModel, config: TrainConfig, processes: Processes) -> "Embedder":
         """Return the embedder with which a run evaluates its splits."""
         # A batch that fits into memory with gradients fits without them too.
-        fitting = config.batch.chunk or config.batch.batch_size // processes.count
+        fitting = config.batch.micro_batch_size or config.batch.batch_size // processes.count
         return cls(
             model=model,
             view=evaluation_view(config.images),
             processes=processes,
             batch_size=max(1, min(fitting, _MOST_AT_ONCE)),
-            scales=config.images.test_scales,
-            scale_p=config.images.scale_p,
             recipe=config.recipe,
-            decoder=config.images.decoder,
             workers=config.images.workers,
             amp=config.optimizer.amp,
         )
@@ -258,7 +252,6 @@ class Embedder:
             batch_size=self.batch_size,
             scales=self.scales,
             scale_p=self.scale_p,
-            decoder=self.decoder,
             workers=self.workers,
             amp=self.amp,
             processes=self.processes,
@@ -284,7 +277,6 @@ class Embedder:
                 view=self.view,
                 scales=self.scales,
                 scale_p=self.scale_p,
-                decoder=self.decoder,
                 amp=self.amp,
                 device=self.processes.device,
             )
@@ -322,7 +314,7 @@ def trained_embedder(
     batch_size: int | None = None,
     workers: int | None = None,
     amp: Amp | None = None,
-    gem_p: float | Literal["auto", "tuned"] | None = None,
+    gem_p: float | Literal["auto"] | None = None,
     data: str = "",
 ) -> Iterator[Embedder]:
     """Load a model, ready to embed; torchrun's processes share the work.
@@ -342,10 +334,9 @@ def trained_embedder(
         workers: threads that read and decode; None: as in training.
         amp: ``off``, ``bf16`` or ``fp16``; None: as in training.
         gem_p: exponent of GeM pooling; ``auto``: the best one for ``size`` on training images
-            (:func:`hgld.training.inference.resolution.choose_gem_p`); ``tuned``: learned alone from their classes
-            (:func:`~hgld.training.inference.resolution.tune_gem_p`); None: as trained.
-        data: dataset directory or its address whose training split ``auto`` and ``tuned`` draw from, and
-            on whose images raw pixels are centred.
+            (:func:`hgld.training.inference.gem_exponent.choose_gem_p`); None: as trained.
+        data: dataset directory or its address from whose training split ``auto`` draws, and on whose images raw pixels
+            are centred.
 
     Raises:
         InputError: no checkpoint is there, or it cannot be read; no training images for ``auto``.
@@ -401,28 +392,12 @@ def _centre(embedder: Embedder, pixels: RawPixels, data: str) -> None:
     pixels.centre.copy_(rows.double().mean(dim=0))
 
 
-def _with_gem_p(
-    embedder: Embedder, config: TrainConfig, gem_p: float | Literal["auto", "tuned"], data: str
-) -> Embedder:
-    chosen = gem_p
-    if chosen in ("auto", "tuned"):
+def _with_gem_p(embedder: Embedder, config: TrainConfig, gem_p: float | Literal["auto"], data: str) -> Embedder:
+    if gem_p == "auto":
         dataset = open_dataset(data, config.run.train_split)
         options: dict[str, Any] = {"workers": embedder.workers, "seed": config.run.seed, "amp": embedder.amp}
-        if chosen == "auto":
-            options["batch_size"] = embedder.batch_size
-            best = choose_gem_p(embedder.model, config.images, dataset, embedder.view.size, **options)
-        else:
-            if embedder.network is not None:
-                set_gem_p(embedder.model, 1.0)  # as it was trained
-            best = tune_gem_p(
-                embedder.model,
-                config.images,
-                embedder.classifier_for(dataset),
-                dataset,
-                embedder.view,
-                **options,
-            )
-        # Processes may round differently and choose another p.
-        chosen = distributed.from_main(best, embedder.processes)
-    set_gem_p(embedder.model, float(chosen))
-    return replace(embedder, gem_p=float(chosen))
+        options["batch_size"] = embedder.batch_size
+        best = choose_gem_p(embedder.model, config.images, dataset, embedder.view.size, **options)
+        gem_p = float(distributed.from_main(best, embedder.processes))  # processes may round differently
+    set_gem_p(embedder.model, gem_p)
+    return replace(embedder, gem_p=gem_p)

@@ -21,7 +21,7 @@ from hgld.data.decode import decode_batch
 from hgld.data.images import EncodedImage
 from hgld.data.loader import Loader
 from hgld.data.views import TestView
-from hgld.distributed import Processes, any_process, from_all, gather, is_sharded
+from hgld.distributed import Processes, any_process, from_all, gather
 from hgld.errors import ConfigError, HgldError, InputError, StorageError
 from hgld.evaluation.embedding_files import KEY
 from hgld.evaluation.options import Progress
@@ -33,8 +33,8 @@ from hgld.tables import POLARS_FAULTS
 from ..models.embedding_model import EmbeddingModel
 
 Amp = Literal["off", "bf16", "fp16"]
-Decoder = Literal["fast", "torchvision"]
 VECTORS = "embedding"  # column of parquet files
+FAULTS = {"item": pl.Int64, "where": pl.String, "reason": pl.String}  # columns of the items that could not be read
 
 
 def embed(
@@ -45,7 +45,6 @@ def embed(
     batch_size: int = 256,
     scales: Sequence[float] = (1.0,),
     scale_p: float = 1.0,
-    decoder: Decoder = "fast",
     workers: int = 2,
     amp: Amp = "off",
     processes: Processes | None = None,
@@ -70,7 +69,6 @@ def embed(
         batch_size: images at a time, a process.
         scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
         scale_p: exponent of the mean over scales; see :func:`hgld.evaluation.postprocess.pool_scales`.
-        decoder: of the images, see :func:`hgld.data.decode.decode_batch`.
         workers: threads that read and decode, a process; 0: one for each of its cores.
         amp: precision of the model's arithmetic.
         processes: of the run; None: this one alone.
@@ -96,7 +94,7 @@ def embed(
         raise InputError(f"{dataset!r} holds nothing to embed.")
     views = [view.scaled(scale) for scale in scales]
     plan, pinned = _Plan(dataset.sizes, views, batch_size, group), group.device.type == "cuda"
-    how: dict[str, Any] = {"decoder": decoder, "workers": workers, "pin_memory": pinned}
+    how: dict[str, Any] = {"workers": workers, "pin_memory": pinned}
     how["on_fault"] = "raise" if faults is None else "leave"
     loaders = [Loader(dataset, plan, one, **how) for one in views]
     own, found, failure = None, {}, None
@@ -104,8 +102,6 @@ def embed(
         try:
             own, found = _own_rows(model, loaders, plan, scale_p, group, amp, progress, unit)
         except HgldError as error:
-            if is_sharded(model):  # the others wait for parameters, not for rows: when this one leaves, they end too
-                raise
             failure = error
     if any_process(own is None, group):  # the others must not wait for rows that never come
         raise failure or InputError("another process could not read an item of its share; its message names the item.")
@@ -121,8 +117,8 @@ def embed(
 class _Plan(BatchSampler):
     """The batches in which processes embed a dataset: images whose views have one shape, the largest views first.
 
-    Batches go round among the processes; every one makes the same number of passes, as sharded models need it, and
-    those that are short of a batch repeat one of the first.
+    Batches go round among the processes; every one makes the same number of passes, and those that are short of a
+    batch repeat one of the first.
     """
 
     def __init__(
@@ -245,7 +241,6 @@ def embed_encoded(
     view: TestView,
     scales: Sequence[float] = (1.0,),
     scale_p: float = 1.0,
-    decoder: Decoder = "fast",
     amp: Amp = "off",
     device: torch.device,
 ) -> Tensor:
@@ -258,7 +253,6 @@ def embed_encoded(
         view: the part of the images that is seen, at scale 1.
         scales: factors of the view's sizes.
         scale_p: exponent of the mean over scales.
-        decoder: of the images.
         amp: precision of the model's arithmetic.
         device: of the model.
 
@@ -277,7 +271,7 @@ def embed_encoded(
             for scale in scales:
                 parameters = view.scaled(scale).parameters(*sizes[items].T)
                 pixels = torch.empty((len(items), 3, *parameters.shape), dtype=torch.uint8)
-                decode_batch([images[item] for item in items], parameters, pixels, decoder)
+                decode_batch([images[item] for item in items], parameters, pixels, "fast")
                 rows.append(_embeddings(model, pixels, device, amp))
             parts.append(_pooled(rows, scale_p))
     return plan.in_order(torch.cat(parts).cpu())
@@ -407,8 +401,7 @@ def item_table(dataset: ShardDataset) -> pl.DataFrame:
 
 
 def _fault_table(faults: Sequence[Fault]) -> pl.DataFrame:
-    schema = {"item": pl.Int64, "where": pl.String, "reason": pl.String}
-    return pl.DataFrame([(fault.index, fault.where, fault.reason) for fault in faults], schema, orient="row")
+    return pl.DataFrame([(fault.index, fault.where, fault.reason) for fault in faults], FAULTS, orient="row")
 
 
 def _write_npy(path: Path, embeddings: Tensor, dataset: ShardDataset) -> None:

@@ -1,6 +1,5 @@
-"""A trained model as one file that runs without hgld: TorchScript or ONNX, with its transforms as JSON beside it."""
+"""A trained model as one ONNX file that runs without hgld, with its transforms as JSON beside it."""
 
-import io
 import json
 import os
 import shutil
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +26,7 @@ from .classification import WhitenedHead, read_classifier, require_classifier
 from .embedder import load_model
 
 SCHEMA_VERSION = 1
-Format = Literal["torchscript", "onnx"]
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-_Writer = Callable[[nn.Module, Tensor, Path], None]
-_Outputs = Tensor | tuple[Tensor, ...]
-_Runner = Callable[[Path], Callable[[Tensor], _Outputs]]
 _COUNTS = (1, 3)  # images in the batches that are compared
 _TOLERANCE = 1e-4  # of the entries of unit vectors
 
@@ -82,7 +77,6 @@ class ImageClassifier(nn.Module):
 def export_model(
     place: Path,
     out: Path,
-    format: Format,  # noqa: A002  # the field's word
     which: Literal["best", "last"] = "best",
     whitening: Path | None = None,
 ) -> Path:
@@ -92,8 +86,7 @@ def export_model(
 
     Args:
         place: a run's folder or that of a checkpoint.
-        out: the file to write, such as ``model.pt`` or ``model.onnx``.
-        format: ``torchscript`` (uint8 or float images) or ``onnx`` (uint8 images).
+        out: the file to write; its images are uint8.
         which: checkpoint of a run.
         whitening: a whitening of its embeddings (:class:`hgld.evaluation.postprocess.Whitening`), learned at the size
             that is exported: the file gives whitened vectors and, beside them, the scores of the run's classifier, into
@@ -104,21 +97,14 @@ def export_model(
 
     Raises:
         InputError: no checkpoint is there, or it cannot be read.
-        ConfigError: an unknown format, a model that the format cannot hold, or a whitening that cannot be folded.
+        ConfigError: a model that ONNX cannot hold, or a whitening that cannot be folded.
         SchemaError: a file of a whitening that hgld did not write.
         MissingExtraError: a package that ONNX needs is not installed.
         StorageError: the files cannot be written.
     """
-    writers: dict[str, tuple[_Writer, _Runner]] = {
-        "torchscript": (_write_torchscript, _run_torchscript),
-        "onnx": (_write_onnx, _run_onnx),
-    }
-    if format not in writers:
-        raise ConfigError(f"format is {format!r}; expected {' or '.join(get_args(Format))}.")
-    if format == "onnx":
-        with optional_dependency("onnx", "format onnx", "Or take format torchscript."):
-            for name in _ONNX_PACKAGES:
-                import_module(name)
+    with optional_dependency("onnx", "an export"):
+        for name in _ONNX_PACKAGES:
+            import_module(name)
     found = find_checkpoint(place, which)
     model, config = load_model(found)
     size, classes = square_view(config.images).size, ()
@@ -128,14 +114,13 @@ def export_model(
         head, classes = WhitenedHead(classifier, Whitening.load(whitening)), classifier.names
         embedder = ImageClassifier(ImageEmbedder(model), head).eval()
     record = out.with_name(out.name + ".json")
-    write, run = writers[format]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(lock_of(out), keep=False), _empty_folder(aside_of(out)) as folder:
             aside = folder / out.name
-            _write(write, embedder, size, aside, format)
-            _compare(run(aside), embedder, size, format)
-            described = _description(config, model, out.name, format, classes)
+            _write(embedder, size, aside)
+            _compare(_run(aside), embedder, size)
+            described = _description(config, model, out.name, classes)
             text = json.dumps(described | {"checkpoint": found.name, "selection": selection_of(found)}, indent=2)
             (folder / record.name).write_text(text + "\n", encoding="utf-8")
             put_in_place(aside, out)
@@ -156,44 +141,27 @@ def _empty_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(write: _Writer, embedder: nn.Module, size: int, path: Path, kind: str) -> None:
+def _write(embedder: nn.Module, size: int, path: Path) -> None:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about tracing in general; wrong traces show in the comparison
-            write(embedder, _images(2, size), path)
+            torch.onnx.export(
+                embedder,
+                (_images(2, size),),
+                path,
+                dynamo=True,
+                verbose=False,
+                external_data=False,
+                input_names=["images"],
+                output_names=["embeddings", "scores"][: 1 + isinstance(embedder, ImageClassifier)],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+            )
     except (RuntimeError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise ConfigError(f"this model cannot be written as {kind} ({reason}). Take the other format.") from error
+        raise ConfigError(f"this model cannot be written as ONNX ({reason}).") from error
 
 
-def _write_torchscript(embedder: nn.Module, images: Tensor, path: Path) -> None:
-    traced = torch.jit.trace(embedder, images, check_trace=False)
-    buffer = io.BytesIO()
-    torch.jit.save(traced, buffer)  # torch's own writer of files ends the process where the last bytes find no room
-    path.write_bytes(buffer.getvalue())
-
-
-def _write_onnx(embedder: nn.Module, images: Tensor, path: Path) -> None:
-    torch.onnx.export(
-        embedder,
-        (images,),
-        path,
-        dynamo=True,
-        verbose=False,
-        external_data=False,
-        input_names=["images"],
-        output_names=["embeddings", "scores"][: 1 + isinstance(embedder, ImageClassifier)],
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-    )
-
-
-def _run_torchscript(path: Path) -> Callable[[Tensor], _Outputs]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch 2.15 deprecates torch.jit; others still load its files
-        return torch.jit.load(path)
-
-
-def _run_onnx(path: Path) -> Callable[[Tensor], _Outputs]:
+def _run(path: Path) -> Callable[[Tensor], tuple[Tensor, ...]]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -205,33 +173,25 @@ def _images(count: int, size: int) -> Tensor:
     return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
 
 
-def _compare(run: Callable[[Tensor], _Outputs], embedder: nn.Module, size: int, kind: str) -> None:
+def _compare(run: Callable[[Tensor], tuple[Tensor, ...]], embedder: nn.Module, size: int) -> None:
+    """Refuse a file whose outputs are further from the model's than rounding, relative to the largest above 1."""
     for count in _COUNTS:
         images = _images(count, size)
         with torch.no_grad():
-            expected, found = _several(embedder(images)), _several(run(images))
-        apart = max(map(_apart, expected, found)) if len(expected) == len(found) else float("inf")
+            made: Tensor | tuple[Tensor, ...] = embedder(images)
+        expected, found = made if isinstance(made, tuple) else (made,), run(images)
+        apart = max(
+            float((a - b).abs().max() / a.abs().max().clamp(min=1)) if a.shape == b.shape else float("inf")
+            for a, b in zip(expected, found, strict=True)
+        )
         if not apart <= _TOLERANCE:
             raise ConfigError(
-                f"the file written as {kind} gives other embeddings than the model ({count} images, entries up to "
-                f"{apart:.2g} apart, at most {_TOLERANCE:g} expected); nothing was written. Take the other format."
+                f"the ONNX file gives other embeddings than the model ({count} images, entries up to {apart:.2g} "
+                f"apart, at most {_TOLERANCE:g} expected); nothing was written."
             )
 
 
-def _several(outputs: _Outputs) -> tuple[Tensor, ...]:
-    return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
-
-
-def _apart(expected: Tensor, found: Tensor) -> float:
-    """Return the largest difference of two outputs, in units of their largest entry where that is above 1."""
-    if found.shape != expected.shape:
-        return float("inf")
-    return float((expected - found).abs().max() / expected.abs().max().clamp(min=1))
-
-
-def _description(
-    config: TrainConfig, model: EmbeddingModel, file: str, kind: Format, classes: Sequence[str]
-) -> dict[str, Any]:
+def _description(config: TrainConfig, model: EmbeddingModel, file: str, classes: Sequence[str]) -> dict[str, Any]:
     view = square_view(config.images)
     size, whole = view.size, {"interpolation": "bilinear", "antialias": True}
     squashed = {"name": "resize", "width": size, "height": size, **whole}
@@ -239,11 +199,11 @@ def _description(
     return {
         "schema_version": SCHEMA_VERSION,
         "file": file,
-        "format": kind,
+        "format": "onnx",
         "input": {
             "name": "images",
             "shape": ["batch", 3, size, size],
-            "dtype": ["uint8", "float32"] if kind == "torchscript" else ["uint8"],
+            "dtype": ["uint8"],
             "colors": "RGB",
             "range": [0, 255],
         },

@@ -1,6 +1,5 @@
 """Files of a run for the Hub: the weights that are used, the config that they need, and a card."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import polars as pl
 from hgld.hub import Contents, model_card, repository
 from hgld.tables import read_csv
 
-from ..checkpoint import STATE, find_checkpoint, read_state, selection_of
+from ..checkpoint import STATE, find_checkpoint, read_state, selection_of, state_text
 from ..config import CONFIG, read_config
 from ..log import EVALUATIONS
 
@@ -27,9 +26,8 @@ def run_contents(run: Path, address: str) -> Contents:
     checkpoint = find_checkpoint(run)
     folder = checkpoint.parent.parent
     state, config = read_state(checkpoint), read_config(folder / CONFIG)
-    weights = "ema" if "ema" in state.get("files", {}) else "model"
-    kept = {key: state[key] for key in ("schema_version", "step") if key in state}
-    kept["files"] = {weights: state["files"][weights]} if weights in state.get("files", {}) else {}
+    weights = "ema" if "ema" in state["files"] else "model"
+    kept = {"step": state["step"], "files": {weights: state["files"][weights]}}
     place = f"{checkpoint.parent.name}/{checkpoint.name}"
     measured, values = _measured(folder / EVALUATIONS, state["step"])
     facts = {
@@ -45,7 +43,7 @@ def run_contents(run: Path, address: str) -> Contents:
         {
             "README.md": card.encode(),
             CONFIG: folder / CONFIG,
-            f"{place}/{STATE}": (json.dumps(kept, indent=2) + "\n").encode(),
+            f"{place}/{STATE}": state_text(kept).encode(),
             f"{place}/{weights}.safetensors": checkpoint / f"{weights}.safetensors",
         },
     )

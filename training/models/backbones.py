@@ -95,7 +95,6 @@ def build_model(
         pooling,
         dim=config.dim,
         layer_norm=config.layer_norm,
-        dropout=config.dropout,
         freeze_batch_norm=config.freeze_batch_norm,
         image_mean=backbone.image_mean,
         image_std=backbone.image_std,

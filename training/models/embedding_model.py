@@ -63,7 +63,7 @@ class GeM(nn.Module):
 
 
 class EmbeddingModel(nn.Module):
-    """An embedding model: backbone, pooling, layer norm without affine parameters, dropout, linear projection.
+    """An embedding model: backbone, pooling, layer norm without affine parameters, linear projection.
 
     Embeddings are not L2-normalised here: losses and metrics do it.
 
@@ -73,7 +73,6 @@ class EmbeddingModel(nn.Module):
         pooling: pools over places; None if the backbone pools itself.
         dim: D, dimensions of the embedding; 0: F, without a projection.
         layer_norm: whether to normalise the pooled features.
-        dropout: share of them that is dropped in training.
         freeze_batch_norm: whether batch norm keeps its statistics and its parameters.
         image_mean: mean of the red, green and blue values 0..1 that the backbone was trained with.
         image_std: their standard deviation.
@@ -90,7 +89,6 @@ class EmbeddingModel(nn.Module):
         *,
         dim: int = 512,
         layer_norm: bool = True,
-        dropout: float = 0.0,
         freeze_batch_norm: bool = False,
         image_mean: Sequence[float] = (0.485, 0.456, 0.406),
         image_std: Sequence[float] = (0.229, 0.224, 0.225),
@@ -99,7 +97,6 @@ class EmbeddingModel(nn.Module):
         self.backbone = backbone
         self.pooling = nn.Identity() if pooling is None else pooling
         self.norm = nn.LayerNorm(num_features, elementwise_affine=False) if layer_norm else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
         self.projection = nn.Linear(num_features, dim) if dim else nn.Identity()
         self.dim = dim or num_features
         self.image_mean = tuple(float(v) for v in image_mean)
@@ -116,7 +113,7 @@ class EmbeddingModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute embeddings: (B, 3, H, W) normalised images -> (B, D)."""
-        return self.projection(self.dropout(self.norm(self.features(images))))
+        return self.projection(self.norm(self.features(images)))
 
     def parameter_groups(self) -> dict[str, list[tuple[str, nn.Parameter]]]:
         """Return named parameters of ``backbone`` and ``head`` (pooling and projection), without frozen norms."""
@@ -173,8 +170,7 @@ def build_pooling(kind: str, gem_p: float, gem_learned: bool) -> nn.Module | Non
     raise ConfigError(f"pooling is {kind!r}; expected avg, gem, max or token.")
 
 
-def prepare_images(images: Tensor, model: EmbeddingModel, device: torch.device, *, channels_last: bool) -> Tensor:
+def prepare_images(images: Tensor, model: EmbeddingModel, device: torch.device) -> Tensor:
     """Normalise (B, 3, H, W) uint8 images as the model's backbone expects, in float32 on the device."""
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    placed = images.to(device, non_blocking=True).contiguous(memory_format=layout)
+    placed = images.to(device, non_blocking=True).contiguous(memory_format=torch.channels_last)
     return normalize(placed, model.image_mean, model.image_std)

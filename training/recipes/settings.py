@@ -15,8 +15,8 @@ from .recipe import Setting
 # `loss/*.yaml`. The backbone is frozen for the first five epochs (`warmup_step=5`), the head moves at twice its rate
 # and the proxies, which are normalised and so indifferent to their length, at a rate of 10; on DyML they move as the
 # head does. The weights are torchvision's IMAGENET1K_V1 (`models/get_backbone.py`).
-_SUPRANK = "one GPU (commands in the README of elias-ramzi/SupRank); --chunk 64 where its memory is short"
-_ROADMAP = "one GPU (commands in the README of elias-ramzi/ROADMAP); --chunk 64 where its memory is short"
+_SUPRANK = "one GPU (commands in the README of elias-ramzi/SupRank); --micro-batch-size 64 where its memory is short"
+_ROADMAP = "one GPU (commands in the README of elias-ramzi/ROADMAP); --micro-batch-size 64 where its memory is short"
 _RANK_LOSSES = with_fields(
     TrainConfig(),
     {"backbone": "torchvision:resnet50", "pretrained": "IMAGENET1K_V1", "pooling": "avg", "layer_norm": True}
@@ -50,9 +50,9 @@ _DYML = with_fields(
     | {"optimizer": "sgd", "nesterov": True, "lr": 0.1, "lr_head": 0.1, "lr_proxies": 0.1, "lr_floor": 1e-6}
     | {"weight_decay": 1e-4, "frozen_epochs": 0}
     | {"evaluate_on": ("protocol=dyml",)}
-    | {"metrics": ("R@1", "R@10", "R@20", "AP", "ASI"), "best_by": "AP"},
+    | {"metrics": ("R@1", "R@10", "R@20", "AP", "ASI"), "monitor": "AP"},
 )
-_DYML_GPU = "one GPU (commands in the README of elias-ramzi/SupRank); batch norm learns, so no --chunk"
+_DYML_GPU = "one GPU (commands in the README of elias-ramzi/SupRank); batch norm learns, so no --micro-batch-size"
 DYML_VEHICLE = Setting("dyml-vehicle", "DyML-Vehicle", "DyML-Vehicle, from scratch", _DYML_GPU, _DYML)
 DYML_ANIMAL = Setting("dyml-animal", "DyML-Animal", "DyML-Animal, from scratch", _DYML_GPU, _DYML)
 DYML_PRODUCT = Setting("dyml-product", "DyML-Product", "DyML-Product", _SUPRANK, _DYML).changed(
@@ -81,7 +81,11 @@ _PLAIN_DEIT = "plain DeiT-S; the authors take the weights of the distilled one, 
 _CUB_224 = CUB.changed(size=224, resize=256)
 SOP_2021 = SOP.changed(hardware=f"one GPU ({_README})", **_FIRST, size=256, resize=288, layer_norm=False)
 INAT_2021 = INAT_BASE.changed(
-    hardware=f"three GPUs ({_README}); --chunk 96 on one", batch_size=384, frozen_epochs=0, layer_norm=False, epochs=90
+    hardware=f"three GPUs ({_README}); --micro-batch-size 96 on one",
+    batch_size=384,
+    frozen_epochs=0,
+    layer_norm=False,
+    epochs=90,
 )
 CUB_2021 = CUB.changed(hardware=f"one GPU ({_README})", **_FIRST, pooling="max")
 SOP_DEIT_2021 = SOP.changed(
@@ -127,7 +131,7 @@ INAT_VIT, CUB_VIT = (setting.changed(deviates=_ASSUMED, **_VIT) for setting in (
 # PNP's tables of variants have batches of 112, on iNaturalist of 224.
 _QUADRO = (
     "one Quadro RTX 8000 (Smooth-AP's author on iNaturalist: issue 12 of Andrew-Brown1/Smooth_AP); "
-    "--chunk 96 on a smaller GPU"
+    "--micro-batch-size 96 on a smaller GPU"
 )
 _JOB = "jean-zay/submit_scripts/train_inaturalist_384.slurm of elias-ramzi/ROADMAP: Smooth-AP on two V100 of 32 GB"
 _AP_LOSSES = with_fields(
@@ -136,7 +140,7 @@ _AP_LOSSES = with_fields(
     | {"freeze_batch_norm": True, "dim": 512, "batch_size": 384, "images_per_class": 4}
     | {"optimizer": "adam", "lr": 1e-5, "lr_head": 1e-5, "weight_decay": 4e-4, "schedule": "step", "gamma": 0.3}
     | {"milestones": (120, 220, 250, 280), "epochs": 400, "evaluate_every": 5, "amp": "bf16"}
-    | {"metrics": ("R@1", "R@10", "R@100", "R@1000", "AP"), "best_by": "R@1"},
+    | {"metrics": ("R@1", "R@10", "R@100", "R@1000", "AP"), "monitor": "R@1"},
 )
 _PNP_SOP = Setting("sop", "SOP", "Stanford Online Products", _QUADRO, _AP_LOSSES)
 SOP_384 = _PNP_SOP.changed(sampler="hierarchical-pk", super_classes=2)
@@ -153,7 +157,7 @@ VEHICLEID = Setting("vehicleid", "VehicleID", _VEHICLEID, _QUADRO, _AP_LOSSES).c
     milestones=(120, 200, 220, 250, 280, 300, 300),
     metrics=("R@1", "R@5", "AP"),
     evaluate_on=("protocol=vehicleid-leave-one-out",),
-    best_by="R@1/large",
+    monitor="R@1/large",
 )
 SOP_224 = SOP_384.changed(batch_size=224, suffix="sop-224")
 INAT_224 = INAT_384.changed(batch_size=224, suffix="inat-base-224")
@@ -178,12 +182,12 @@ FACES = Setting(
     "vggface2",
     "VGGFace2",
     _FACES,
-    "not confirmed; a GPU of 32 GB, or --chunk 64 on a smaller one",
+    "not confirmed; a GPU of 32 GB, or --micro-batch-size 64 on a smaller one",
     with_fields(
         _AP_LOSSES,
         {"backbone": "timm:legacy_seresnet50", "pretrained": "none", "dim": 256, "batch_size": 256}
         | {"milestones": (40, 70), "epochs": 90}
-        | {"evaluate_on": ("protocol=faces",), "metrics": ("AP", "R@1"), "best_by": "AP"},
+        | {"evaluate_on": ("protocol=faces",), "metrics": ("AP", "R@1"), "monitor": "AP"},
     ),
     deviates=(
         _FACES_ASSUMED,
@@ -206,7 +210,14 @@ FACES_ARCFACE = Setting(
 # RS@k's paper: `src/main.py` (44b7011) and `src/netlib.py` of yash0307/RecallatK_surrogate: batches of 4,000 that pass
 # the model in chunks, GeM and layer norm, Adam, one rate for backbone and head (the author in issue 5 there),
 # multiplied by 0.3 at two epochs.
-_LARGE = {"batch_size": 4000, "chunk": 200, "sampler": "pk", "pooling": "gem", "layer_norm": True, "frozen_epochs": 0}
+_LARGE = {
+    "batch_size": 4000,
+    "micro_batch_size": 200,
+    "sampler": "pk",
+    "pooling": "gem",
+    "layer_norm": True,
+    "frozen_epochs": 0,
+}
 _LARGE |= {"weight_decay": 4e-4, "schedule": "step", "gamma": 0.3}
 _V100 = "one V100 of 32 GB, chunks of 200 (README of yash0307/RecallatK_surrogate)"
 _90_EPOCHS = {"lr": 1e-4, "lr_head": 1e-4, "milestones": (40, 70), "epochs": 90}
@@ -232,11 +243,11 @@ LANDMARKS_CLEAN = Setting(
         TrainConfig(),
         {"backbone": "torchvision:resnet101", "pretrained": "IMAGENET1K_V1", "pooling": "gem", "gem_p": 3.0}
         | {"gem_learned": True, "dim": 2048, "layer_norm": False, "freeze_batch_norm": True}
-        | {"size": 800, "jitter": 0.3, "rotation": 10.0, "test_geometry": "original"}
-        | {"batch_size": 4102, "images_per_class": 7, "coverage": "classes", "chunk": 16}
+        | {"size": 800, "resize": 256, "jitter": 0.3, "rotation": 10.0, "test_resize_mode": "original"}
+        | {"batch_size": 4102, "images_per_class": 7, "coverage": "classes", "micro_batch_size": 16}
         | {"epochs": 20, "steps_per_epoch": 10, "amp": "bf16"}
         | {"optimizer": "adam", "lr": 1e-4, "lr_head": 1e-4, "weight_decay": 1e-6, "schedule": "linear"}
-        | {"evaluate_on": ("val",), "evaluate_every": 5, "metrics": ("R@1", "R@10", "AP"), "best_by": "AP"},
+        | {"evaluate_on": ("val",), "evaluate_every": 5, "metrics": ("R@1", "R@10", "AP"), "monitor": "AP"},
     ),
     deviates=(
         "4,102 images, seven of each of the 586 classes, not 4,096: every class is in every batch and counts alike",
@@ -278,7 +289,7 @@ H_GLDV2 = Setting(
     "h-gldv2",
     "H-GLDv2",
     "Google Landmarks v2 with hierarchical labels",
-    "not confirmed; a node of GPUs, or --chunk 64 on one",
+    "not confirmed; a node of GPUs, or --micro-batch-size 64 on one",
     with_fields(
         _RANK_LOSSES,
         {"backbone": "torchvision:resnet101", "pooling": "gem", "layer_norm": False, "dim": 2048, "projection": "pca"}
@@ -304,7 +315,7 @@ IMAGENET = Setting(
         | {"optimizer": "sgd", "lr": 0.2, "lr_head": 0.2, "lr_proxies": 0.2, "lr_beta": 0.1}
         | {"weight_decay": 1e-4, "weight_decay_proxies": 1e-4, "decay_all": True}
         | {"schedule": "step", "milestones": (30, 60, 90), "epochs": 120, "amp": "bf16"}
-        | {"evaluate_on": ("val",), "evaluate_every": 10, "metrics": ("top-1", "top-5"), "best_by": "top-1"},
+        | {"evaluate_on": ("val",), "evaluate_every": 10, "metrics": ("top-1", "top-5"), "monitor": "top-1"},
     ),
     suffix="",
     deviates=("510 views a batch, the multiple of three next to the paper's 512",),

@@ -1,0 +1,151 @@
+"""The exponent p* of GeM for a resolution other than the training's, chosen by images of the training set.
+
+A network trained at one resolution is tested at a higher one with a larger p, because what an image shows then fills
+fewer of the places (Berman et al., "MultiGrain: a unified image embedding for classes and instances", 2019, section
+4.3). p* is the exponent with which views of an image find each other best, without class labels.
+"""
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from hgld.data.batch import Batch
+from hgld.data.dataset import ShardDataset
+from hgld.data.loader import Loader
+from hgld.errors import ConfigError, InputError
+from hgld.samplers import RepeatedAugmentation
+
+from ..batches import train_view
+from ..config import ImagesConfig
+from ..models.embedding_model import EmbeddingModel, GeM, prepare_images
+from .embedding import Amp, autocast, evaluating
+
+_ROWS = 1024  # queries at a time
+_IMAGES, _VIEWS = 2000, 5  # as the paper
+EXPONENTS = tuple(range(1, 11))  # likewise
+
+
+def best_gem_p(
+    model: EmbeddingModel,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    candidates: Sequence[float] = EXPONENTS,
+    *,
+    amp: Amp = "off",
+) -> tuple[float, dict[float, float]]:
+    """Choose p for the resolution of the given images.
+
+    The paper takes 5 random views of each of 2,000 training images, at the size of the test. The model is not changed;
+    :func:`set_gem_p` applies the choice.
+
+    Args:
+        model: with GeM pooling; put into evaluation mode meanwhile.
+        batches: (B, 3, H, W) normalised images on the model's device, and the (B,) integers of the image that each is a
+            view of. An image without another view is not a query.
+        candidates: exponents above 0.
+        amp: precision of the model's arithmetic.
+
+    Returns:
+        the best p, the smallest of equals; and for every candidate the mean over the queries of the share of the n
+        other views of their image that are among the n nearest.
+
+    Raises:
+        ConfigError: the model does not pool by GeM, or a candidate is not above 0.
+        InputError: no image has two views.
+    """
+    if not isinstance(model.pooling, GeM):
+        raise ConfigError("p* is the exponent of GeM, and this model pools otherwise; take pooling gem.")
+    pools = {float(p): GeM(p, learned=False) for p in sorted(candidates)}
+    embedded: dict[float, list[Tensor]] = {p: [] for p in pools}
+    instances: list[Tensor] = []
+    with evaluating(model):
+        for images, views_of in batches:
+            with autocast(images.device, amp):
+                maps = model.backbone(images)
+                for p, pool in pools.items():
+                    rows = model.projection(model.norm(pool.to(maps.device)(maps))).float()
+                    embedded[p].append(normalize(rows, dim=1).cpu())
+            instances.append(views_of.cpu())
+    if not instances:
+        raise InputError("there are no images to choose p by.")
+    numbers = torch.cat(instances)
+    scores = {p: _views_found(torch.cat(rows), numbers) for p, rows in embedded.items()}
+    return max(scores, key=scores.__getitem__), scores
+
+
+def _views_found(embeddings: Tensor, instances: Tensor) -> float:
+    """Return the mean over queries of the share of the n other views that are among the n nearest items."""
+    number, counts = instances.unique(return_inverse=True, return_counts=True)[1:]
+    num_others = counts[number] - 1
+    most = int(num_others.max())
+    if most == 0:
+        raise InputError("no image has two views; give several views of each, for instance 5.")
+    found = torch.zeros(len(instances), dtype=torch.float64)
+    for start in range(0, len(instances), _ROWS):
+        rows = torch.arange(start, min(start + _ROWS, len(instances)))
+        scores = embeddings[rows] @ embeddings.T
+        scores[torch.arange(len(rows)), rows] = -torch.inf
+        nearest = number[scores.topk(most).indices] == number[rows, None]
+        counted = torch.arange(most) < num_others[rows, None]
+        found[rows] = (nearest & counted).sum(1).double() / num_others[rows].clamp(min=1)
+    return float(found[num_others > 0].mean())
+
+
+def set_gem_p(model: EmbeddingModel, p: float) -> None:
+    """Give a model with GeM pooling another exponent, which is not learned.
+
+    Raises:
+        ConfigError: the model does not pool by GeM, or p is not above 0.
+    """
+    if not isinstance(model.pooling, GeM):
+        raise ConfigError(f"gem_p is {p:g}, and this model does not pool by GeM; leave the option out.")
+    model.pooling = GeM(p, learned=False).to(model.pooling.p.device)
+
+
+def choose_gem_p(
+    model: EmbeddingModel,
+    images: ImagesConfig,
+    dataset: ShardDataset,
+    size: int,
+    *,
+    batch_size: int,
+    workers: int,
+    seed: int = 0,
+    amp: Amp = "off",
+) -> float:
+    """Choose the exponent with which varied views of images find each other best at a resolution.
+
+    As in the paper, there are 5 views of each of 2,000 images, varied as training varies them.
+
+    Args:
+        model: with GeM pooling, on its device.
+        images: options of the run by which training varies images.
+        dataset: the training images; if there are fewer than 2,000, all are taken.
+        size: side of the square that the model will see, pixels.
+        batch_size: views at a time.
+        workers: threads that read and decode.
+        seed: of the images and their views.
+        amp: precision of the model's arithmetic.
+
+    Returns:
+        p*, one of 1, 2, ..., 10.
+
+    Raises:
+        ConfigError: the model does not pool by GeM.
+        InputError: the dataset is empty, or an image cannot be read and none can replace it.
+    """
+    drawn = np.random.default_rng(seed).permutation(len(dataset))[:_IMAGES]
+    chosen = dataset.select(np.sort(drawn))
+    at_once = min(max(batch_size // _VIEWS, 1), max(len(chosen), 1)) * _VIEWS
+    sampler = RepeatedAugmentation(len(chosen), at_once, _VIEWS, seed=seed)
+    view = train_view(images, size)
+    loader = Loader(chosen, sampler, view, workers=workers, seed=seed, on_fault="replace")
+
+    device = next(model.parameters()).device
+    with closing(cast("Generator[Batch, None, None]", iter(loader))) as batches:
+        views = ((prepare_images(batch.images, model, device), batch.indices) for batch in batches)
+        return best_gem_p(model, views, amp=amp)[0]
