@@ -78,7 +78,7 @@ def test_every_command_parses_and_names_what_there_is(heading, verbs, monkeypatc
 def check(verb: str, given: dict) -> None:
     """Refuse recipes, datasets, tables, protocols and metrics that there are not."""
     if verb == "train":
-        kept = {"recipe", "listed", "show", "data", "out", "init_from", "profile", "sweeps", "as_json"}
+        kept = {"recipe", "listed", "show", "data", "out", "init_from", "sweeps", "seeds", "as_json"}
         config = _changed(_read(given["recipe"]), {name: value for name, value in given.items() if name not in kept})
         plan_sweep(config, given["sweeps"])
     elif verb == "build-shards":

@@ -202,7 +202,7 @@ def as_recorded(data):
         (lambda index: (index.folder / INDEX).write_bytes(b"IwFl"), "4 bytes; expected "),
         (lambda index: (index.folder / INDEX).unlink(), "cannot be read"),
         (lambda index: (index.folder / RECORD).unlink(), "holds no index.json"),
-        (lambda index: (index.folder / RECORD).write_text("{"), "not JSON"),
+        (lambda index: (index.folder / RECORD).write_text("{"), "not valid JSON"),
         (rewritten("left_out", ["a"]), "is not what a search writes"),
         (rewritten("left_out", [0]), "expected 2 x 32"),
         (rewritten("sha256", None), "is not what a search writes"),
