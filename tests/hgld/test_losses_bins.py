@@ -260,27 +260,6 @@ def test_blackbox_ap_gives_no_gradient_to_a_loss_that_is_not_asked():
     assert not gradient[[0, 2]].any()
 
 
-@pytest.mark.slow
-def test_pnp_compiles_without_a_graph_break():
-    torch.compiler.reset()
-    embeddings, labels = torch.randn(8, 4, requires_grad=True), torch.arange(8) // 2
-    loss = PNP()
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    expected = loss(embeddings, labels)
-    found = compiled(embeddings, labels)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(*(torch.autograd.grad(v, embeddings)[0] for v in (found, expected)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", [SoftBinAP(), SoftBinAP(ties="integral"), FastAP(), BlackboxAP()])
-def test_binned_and_blackbox_losses_compile_without_a_graph_break(loss):
-    torch.compiler.reset()  # compilations of other tests count towards torch's limit
-    embeddings, labels = torch.randn(8, 4), torch.arange(8) // 2
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(embeddings, labels), loss(embeddings, labels))
-
-
 def test_class_weights_count_queries_of_a_class():
     torch.manual_seed(5)
     embeddings, labels = torch.randn(7, 4), torch.tensor([0, 0, 0, 0, 1, 1, -1])

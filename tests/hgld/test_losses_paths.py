@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import hgld.losses
 from hgld.losses.kernels import operator
 from hgld.losses.kernels.objectives import DiscountedGain, PrecisionMean, RecallMean
 from hgld.losses.surrogate_losses import GradedGain, grade_counts
@@ -119,44 +118,6 @@ def test_the_operator_obeys_torchs_rules(method):
     args = (scores.requires_grad_(), grades, gains, norms, "precision", [], [0.01, 100.0, 0.05, 1.5], method)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(operator._rank_metric, args, test_utils=checks)
-
-
-def batch(num_items):
-    embeddings = torch.randn(num_items, 16, generator=torch.Generator().manual_seed(0))
-    fine = torch.arange(num_items) // 4
-    return embeddings, torch.stack([fine, fine // 4, fine // 8], dim=1)
-
-
-NAMES = ["SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG"]
-QUICK = ("SupHAP", "SmoothRecall")
-
-
-def assert_compiles(name, backend):
-    torch.compiler.reset()
-    loss = getattr(hgld.losses, name)(exclude_self=True)
-    compiled = torch.compile(loss, backend=backend, fullgraph=True, dynamic=False)
-    embeddings, labels = batch(32)
-    references, ref_labels = batch(48)
-    for more in ((), (references, ref_labels, torch.arange(32))):
-        results = []
-        for module in (loss, compiled):
-            leaf = embeddings.clone().requires_grad_()
-            value = module(leaf, labels, *more)
-            value.backward()
-            results.append((value.detach(), leaf.grad))
-        torch.testing.assert_close(results[1], results[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_compiles_without_a_graph_break(name):
-    assert_compiles(name, "aot_eager")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", QUICK)
-def test_compiles_with_inductor(name):
-    assert_compiles(name, "inductor")
 
 
 ROOT = Path(__file__).resolve().parents[2]
