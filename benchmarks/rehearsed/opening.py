@@ -1,4 +1,7 @@
-"""Seconds until the review page is there: ``python -m rehearsed.opening page BUILD`` prints them as JSON."""
+"""Seconds that a person waits: until a dataset is open, an epoch's batches are planned, the review page is there.
+
+``python -m rehearsed.opening dataset DIR`` and ``python -m rehearsed.opening page BUILD`` print seconds as JSON.
+"""
 
 import json
 import subprocess
@@ -7,6 +10,29 @@ import time
 import urllib.request
 
 PAGE = ("/", "/api/state", "/api/names", "/api/groups", "/api/queue")  # what it shows first
+
+
+def open_dataset(place: str) -> dict[str, float]:
+    """Open a dataset whole, then its training split, and plan an epoch: seconds of processor time and of a clock."""
+    import hgld
+    from hgld.samplers import PKSampler
+
+    clocks = [_clocks()]
+    hgld.open_dataset(place)
+    clocks.append(_clocks())
+    train = hgld.open_dataset(place, "train")
+    sampler = PKSampler(train, min(64, int(train.labels[:, 0].max()) + 1), 4, seed=0)
+    clocks.append(_clocks())
+    next(iter(sampler))
+    clocks.append(_clocks())
+    found: dict[str, float] = {"items": len(train), "batches": len(sampler)}
+    for name, before, after in zip(("open", "open train", "plan"), clocks, clocks[1:], strict=False):
+        found |= {f"{name}, CPU": after[0] - before[0], f"{name}, wall": after[1] - before[1]}
+    return found
+
+
+def _clocks() -> tuple[float, float]:
+    return time.process_time(), time.perf_counter()
 
 
 def _get(url: str, token: str) -> bytes:
@@ -30,4 +56,5 @@ def open_page(build: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(open_page(sys.argv[2])))
+    what, place = sys.argv[1:]
+    print(json.dumps({"dataset": open_dataset, "page": open_page}[what](place)))
