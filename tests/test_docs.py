@@ -59,7 +59,7 @@ NOT_RUN = {  # how a command begins: why it is only checked
     "hgld search photo.jpg --model": "the same",
     "hgld search --model": "the same",
     "hgld calibrate": "needs a split val of ten classes; tests/training/test_answer_commands.py calibrates and answers",
-    "hgld search photo.jpg --checkpoint run --data shards --bound": "needs that calibration",
+    "hgld search photo.jpg --checkpoint run --data shards --min-confidence": "needs that calibration",
     "hgld search photo.jpg --checkpoint run --data shards --within": "needs that class",
     "hgld push": "needs a Hub; tests/hgld/test_hub.py pushes to one of this machine",
     "hgld review": "serves a page until it is stopped; tests/pipelines/test_review_browser.py uses it",

@@ -39,7 +39,7 @@ class _Within(click.ParamType):
 
 _ASKING = (
     click.option(
-        "--bound",
+        "--min-confidence",
         type=click.FloatRange(min=0),
         help="Least confidence of an answer; it is given at the finest level that has it. [default: 0.8]",
     ),
@@ -73,11 +73,11 @@ def _take_asking(
     Returns:
         a function that says, once the model is open, how to answer.
     """
-    from hgld.prediction.predict import BOUND
+    from hgld.prediction.predict import MIN_CONFIDENCE
     from hgld.training.checkpoint import find_checkpoint
     from hgld.training.inference.answers import Asking, calibration_of, named_classes
 
-    bound, level, file = given.pop("bound"), given.pop("level"), given.pop("calibration")
+    min_confidence, level, file = given.pop("min_confidence"), given.pop("level"), given.pop("calibration")
     pairs = given.pop("within")
     within = dict(pairs)
     if len(within) < len(pairs):
@@ -89,16 +89,16 @@ def _take_asking(
 
     def asking(embedder: "Embedder") -> "Asking":
         calibration, why_not = calibration_of(embedder, run, file, dataset)
-        if calibration is None and (bound is not None or level is not None):
+        if calibration is None and (min_confidence is not None or level is not None):
             raise click.UsageError(
-                f"--bound and --level are of answers, which take a calibration of this model. {why_not}"
+                f"--min-confidence and --level are of answers, which take a calibration of this model. {why_not}"
                 if why_not
-                else "--bound and --level are of answers, which take a calibration of this model: make one with hgld "
-                "calibrate (of --model, name it as --calibration)."
+                else "--min-confidence and --level are of answers, which take a calibration of this model: make one "
+                "with hgld calibrate (of --model, name it as --calibration)."
             )
         if why_not and embedder.processes.is_main:
             echo(why_not, err=True)
-        return Asking(calibration, BOUND if bound is None else bound, level, within)
+        return Asking(calibration, MIN_CONFIDENCE if min_confidence is None else min_confidence, level, within)
 
     return asking
 
@@ -264,8 +264,8 @@ def search_command() -> click.Command:
     ) -> None:
         """Find the images of a dataset that are nearest to each IMAGE, with their classes, and say what it shows.
 
-        What it shows is the finest class whose probability is at least --bound, with the path above it; this takes a
-        calibration (hgld calibrate), once a run.
+        What it shows is the finest class whose probability is at least --min-confidence, with the path above it;
+        this takes a calibration (hgld calibrate), once a run.
 
         To ask often, embed the dataset once with hgld embed, with the same checkpoint and options, and give its file as
         --embeddings; or keep an index, which finds nearly always the same images, faster. --index ivf cuts the images

@@ -1,7 +1,6 @@
 """Answers: the class of a query, as deep as its neighbours make it sure, by calibrated confidence."""
 
-from hgld.prediction.calibration import CALIBRATION, Calibration, calibrate
+from hgld.prediction.calibration import CALIBRATION, Calibration, LevelRisk, calibrate
 from hgld.prediction.predict import Answer, Answers, predict
-from hgld.prediction.risk import LevelRisk
 
 __all__ = ["CALIBRATION", "Answer", "Answers", "Calibration", "LevelRisk", "calibrate", "predict"]

@@ -17,7 +17,7 @@ from hgld.labels import Labels, class_names, class_numbers
 from hgld.prediction.calibration import NEIGHBORS, TEMPERATURE, Calibration
 from hgld.prediction.votes import complete_labels, count_votes
 
-BOUND = 0.8
+MIN_CONFIDENCE = 0.8
 Within = Mapping[str, int | str | Collection[int] | Collection[str]]
 
 
@@ -107,7 +107,7 @@ def predict(
     *,
     levels: Sequence[str] | None = None,
     calibration: Calibration | str | Path | None = None,
-    bound: float = BOUND,
+    min_confidence: float = MIN_CONFIDENCE,
     level: str | None = None,
     within: Within | None = None,
     self_index: Tensor | np.ndarray | None = None,
@@ -118,7 +118,7 @@ def predict(
 
     The neighbours vote (:func:`hgld.prediction.votes.count_votes`), and the calibration turns their votes into the
     probability that the class is right, level by level. The answer is the finest class whose probability is at least
-    ``bound``, with the path above it.
+    ``min_confidence``, with the path above it.
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
@@ -128,7 +128,7 @@ def predict(
         levels: names of the L levels, finest first, or of a table's columns; None: as :func:`hgld.evaluate` names them.
         calibration: made by :func:`hgld.prediction.calibrate` on the same model and levels, or its file. None:
             confidences are shares of the votes, and say nothing of classes that the gallery lacks.
-        bound: least confidence of an answer; 0: the finest class that is known, above 1: none.
+        min_confidence: least confidence of an answer; 0: the finest class that is known, above 1: none.
         level: finest level to answer at; None: the finest.
         within: classes, one or several, by level, ids or names as the labels have them: the gallery's items of these
             classes alone are searched, and the answer's confidence at these levels and above is 1, because the caller
@@ -144,7 +144,7 @@ def predict(
         InputError: embeddings or labels of the wrong shape or dtype, a calibration of other levels, or no item of the
             gallery ``within``.
         HierarchyError: labels that put one class under two parents.
-        ConfigError: an unknown level, or a bound that is no number.
+        ConfigError: an unknown level, or a threshold that is no number.
 
     >>> import numpy as np, hgld
     >>> gallery = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
@@ -162,9 +162,13 @@ def predict(
         calibration = Calibration.load(Path(calibration))
     if calibration is not None:
         calibration.check_levels(names)
-    known = known_within(labels, names, within or {}, classes)
-    rows = np.flatnonzero(known.kept)
-    own = None if self_index is None else _moved(self_index, rows, len(labels), len(query_embeddings))
+    kept, sure = known_within(labels, names, within or {}, classes)
+    rows, own = np.flatnonzero(kept), None
+    if self_index is not None:
+        own = checked_self_index(self_index, len(query_embeddings))
+        if len(own) and own.max() >= len(labels):
+            raise InputError(f"self_index reaches {own.max()}; expected indices of a gallery of {len(labels)}.")
+        own = np.where((own >= 0) & kept[own], np.cumsum(kept)[own] - 1, -1)  # among the rows that are searched
     most = len(rows) - int(own is not None and bool((own >= 0).any()))
     if most < 1:
         raise InputError("a query is in the gallery, which has no other item to search; name further classes, or none.")
@@ -177,9 +181,9 @@ def predict(
         labels,
         names,
         calibration=calibration,
-        bound=bound,
+        min_confidence=min_confidence,
         level=level,
-        sure=known.sure,
+        sure=sure,
         classes=classes,
     )
 
@@ -191,7 +195,7 @@ def answers_of(
     levels: tuple[str, ...],
     *,
     calibration: Calibration | None,
-    bound: float = BOUND,
+    min_confidence: float = MIN_CONFIDENCE,
     level: str | None = None,
     sure: int | None = None,
     classes: Sequence[tuple[str, ...] | None] = (),
@@ -203,19 +207,19 @@ def answers_of(
         scores: (Q, K) cosine similarities.
         gallery_labels: (G, L) int64, finest level first, -1 where unknown.
         levels: names of the L levels.
-        calibration: see :func:`predict`, as are ``bound`` and ``level``.
-        bound: least confidence of an answer.
+        calibration: as of :func:`predict`.
+        min_confidence: least confidence of an answer.
         level: finest level to answer at.
         sure: finest column at which the caller knows the class; None: none.
         classes: names of the classes by level, at the places of the labels; None, or nothing: labels are ids.
 
     Raises:
-        ConfigError: an unknown level, or a bound that is no number.
+        ConfigError: an unknown level, or a threshold that is no number.
     """
     if level is not None and level not in levels:
         raise ConfigError(f"level is {level!r}; expected one of {', '.join(levels)}.")
-    if not bound >= 0:
-        raise ConfigError(f"bound is {bound}; expected a confidence of at least 0.")
+    if not min_confidence >= 0:
+        raise ConfigError(f"min_confidence is {min_confidence}; expected a confidence of at least 0.")
     k = NEIGHBORS if calibration is None else calibration.neighbors
     temperature = TEMPERATURE if calibration is None else calibration.temperature
     neighbors, scores = neighbors[:, :k], scores[:, :k]
@@ -223,7 +227,7 @@ def answers_of(
     confidences = votes.shares.copy() if calibration is None else calibration.confidences(votes)
     if sure is not None:
         confidences[:, sure:] = 1.0
-    allowed = (votes.labels >= 0) & (confidences >= bound)
+    allowed = (votes.labels >= 0) & (confidences >= min_confidence)
     allowed[:, : levels.index(level) if level else 0] = False
     column = np.where(allowed.any(axis=1), allowed.argmax(axis=1), -1)
     calibrated = calibration is not None
@@ -232,26 +236,13 @@ def answers_of(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Known:
-    """The part of a gallery that the caller knows a query to be in.
-
-    Attributes:
-        kept: (G,) bool.
-        sure: finest column of the known classes; None: nothing is known.
-    """
-
-    kept: np.ndarray
-    sure: int | None
-
-
 def known_within(
     gallery_labels: np.ndarray,
     levels: Sequence[str],
     within: Within,
     classes: Sequence[Sequence[str] | None] = (),
-) -> Known:
-    """Return the part of a gallery that is of given classes.
+) -> tuple[np.ndarray, int | None]:
+    """Return the part of a gallery that is of given classes, (G,) bool, and the finest column at which one is known.
 
     Args:
         gallery_labels: (G, L).
@@ -281,14 +272,4 @@ def known_within(
     if not kept.any():
         said = ", ".join(f"{name}={wanted}" for name, wanted in within.items())
         raise InputError(f"no item of the gallery is within {said}; leave that out, or name classes that it has.")
-    return Known(kept, min(columns, default=None))
-
-
-def _moved(self_index: Tensor | np.ndarray, rows: np.ndarray, size: int, queries: int) -> np.ndarray:
-    """Return the queries' own indices among the rows of the gallery that are searched."""
-    own = checked_self_index(self_index, queries)
-    if len(own) and own.max() >= size:
-        raise InputError(f"self_index reaches {own.max()}; expected indices of a gallery of {size}.")
-    place = np.full(size + 1, -1)
-    place[rows] = np.arange(len(rows))
-    return place[np.where(own >= 0, own, size)]
+    return kept, min(columns, default=None)

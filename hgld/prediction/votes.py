@@ -1,5 +1,6 @@
 """Votes of neighbours for the classes of a query, along the tree of classes."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,23 +44,17 @@ def count_votes(scores: np.ndarray, labels: np.ndarray, temperature: float) -> V
         the votes; neither they nor their path depend on the order of the neighbours.
     """
     count, num, levels = labels.shape
-    found = Votes(
-        np.empty((count, levels), np.int64),
-        np.empty((count, levels)),
-        np.empty((count, levels)),
-        np.empty((count, levels)),
-        np.empty((count, num), np.int64),
-    )
     rows = max(1, _ROWS // max(1, num * num * levels))
-    for begin in range(0, count, rows):
-        part = slice(begin, begin + rows)
-        _count(np.asarray(scores[part], np.float64), np.asarray(labels[part]), temperature, found, part)
-    return found
+    parts = [
+        _count(np.asarray(scores[begin : begin + rows], np.float64), labels[begin : begin + rows], temperature)
+        for begin in range(0, max(count, 1), rows)
+    ]
+    return Votes(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _count(scores: np.ndarray, labels: np.ndarray, temperature: float, found: Votes, part: slice) -> None:
+def _count(scores: np.ndarray, labels: np.ndarray, temperature: float) -> tuple[np.ndarray, ...]:
     keys = [labels[:, :, level] for level in reversed(range(labels.shape[2]))]
-    order = np.lexsort((*keys, -scores), axis=1)  # sums in this order do not depend on the given one
+    order = np.lexsort((*keys, -scores), axis=1)  # sums in this order do not depend on the order of the neighbours
     scores = np.take_along_axis(scores, order, axis=1)
     labels = np.take_along_axis(labels, order[:, :, None], axis=1)
     real = np.isfinite(scores)
@@ -71,28 +66,25 @@ def _count(scores: np.ndarray, labels: np.ndarray, temperature: float, found: Vo
     worth = np.where(real, (shares * (labels >= 0)).sum(axis=2), -1.0).round(9)  # sums of one value may round apart
     best, row = worth.argmax(axis=1), np.arange(len(scores))
     chosen = same[row, best] & real[:, :, None]
-    lowest = np.where(real, scores, np.inf).min(axis=1, keepdims=True)
-    spread = np.broadcast_to(scores[:, :, None], chosen.shape)
-    found.labels[part] = labels[row, best]
-    found.shares[part] = np.clip(np.maximum.accumulate(shares[row, best], axis=1), 0.0, 1.0)
-    found.nearest[part] = np.where(chosen, spread, lowest[:, :, None]).max(axis=1)
-    found.rival[part] = np.where(chosen | ~real[:, :, None], lowest[:, :, None], spread).max(axis=1)
-    supports = labels.shape[2] - chosen.sum(axis=2)
-    np.put_along_axis(found.supports[part], order, supports, axis=1)
+    lowest = np.where(real, scores, np.inf).min(axis=1, keepdims=True)[:, :, None]
+    supports = np.empty(order.shape, np.int64)
+    np.put_along_axis(supports, order, labels.shape[2] - chosen.sum(axis=2), axis=1)
+    return (
+        labels[row, best],
+        np.clip(np.maximum.accumulate(shares[row, best], axis=1), 0.0, 1.0),
+        np.where(chosen, scores[:, :, None], lowest).max(axis=1),
+        np.where(chosen | ~real[:, :, None], lowest, scores[:, :, None]).max(axis=1),
+        supports,
+    )
 
 
 def complete_labels(labels: np.ndarray) -> np.ndarray:
     """Return (G, L) labels with unknown coarser classes filled in from other items of the same finer class."""
     labels = labels.copy()
-    for fine in range(labels.shape[1] - 1):
-        for coarse in range(fine + 1, labels.shape[1]):
-            holes = (labels[:, fine] >= 0) & (labels[:, coarse] < 0)
-            if not holes.any():
-                continue
-            told = (labels[:, fine] >= 0) & (labels[:, coarse] >= 0)
-            classes, first = np.unique(labels[told, fine], return_index=True)
-            if len(classes):
-                at = np.searchsorted(classes, labels[holes, fine]).clip(max=len(classes) - 1)
-                found = classes[at] == labels[holes, fine]
-                labels[holes, coarse] = np.where(found, labels[told, coarse][first][at], -1)
+    for fine, coarse in itertools.combinations(range(labels.shape[1]), 2):
+        classes, member = np.unique(labels[:, fine], return_inverse=True)
+        told = (labels[:, fine] >= 0) & (labels[:, coarse] >= 0)
+        parent = np.full(len(classes), -1)
+        parent[member[told]] = labels[told, coarse]
+        labels[:, coarse] = np.where(labels[:, coarse] < 0, parent[member], labels[:, coarse])
     return labels

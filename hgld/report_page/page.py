@@ -71,10 +71,7 @@ PLOTS: Mapping[str, str] = {
         "t-SNE: what lies near in the embedding lies near here. Distances between far clusters, and their sizes, mean "
         "nothing."
     ),
-    "training curve": (
-        "Loss, its parts and rates over the steps, metrics over the epochs; shares of the gradient are those of the "
-        "loss's terms."
-    ),
+    "training curve": ("Loss, its parts and rates over the steps, metrics over the epochs."),
     "risk and coverage": (
         "The share of wrong answers among the queries that are answered, the surest first; the lower, the better does "
         "the confidence know its mistakes."

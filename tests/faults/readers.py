@@ -298,12 +298,7 @@ def _calibration(folder: Path) -> None:
     made.save(folder / "calibration.json")
 
 
-@reader(
-    "calibration",
-    _calibration,
-    "hgld/prediction/calibration.py:Calibration.load",
-    "hgld/prediction/risk.py:LevelRisk.parse",
-)
+@reader("calibration", _calibration, "hgld/prediction/calibration.py:Calibration.load")
 def _(folder: Path) -> None:
     found = Calibration.load(folder / "calibration.json")
     labels = np.arange(32)[:, None] // 2 // np.array([1, 4])

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 import hgld
 from hgld.errors import ConfigError, HierarchyError, InputError, SchemaError
 from hgld.prediction import Calibration, calibrate, predict
-from hgld.prediction.calibration import Cases, LevelScaling, marks_of
-from hgld.prediction.risk import calibration_error, level_risk, risk_coverage
+from hgld.prediction.calibration import (
+    Cases,
+    LevelScaling,
+    calibration_error,
+    features_of,
+    level_risk,
+    risk_coverage,
+)
 from hgld.prediction.votes import complete_labels, count_votes
 from tests import reference
 
@@ -85,14 +91,14 @@ def test_laws_of_the_bound_the_path_and_the_order_of_the_gallery(task, bound, ca
         scalings = tuple(LevelScaling((0.5 + c, 2.0 - 3 * c, 1.0), -0.2) for c in range(3))
         calibration = Calibration(LEVELS, scalings, neighbors=5)
     ask = {"levels": LEVELS, "calibration": calibration}
-    found = predict(queries, gallery, labels, bound=bound, **ask)
+    found = predict(queries, gallery, labels, min_confidence=bound, **ask)
     assert (np.diff(found.confidences, axis=1) >= 0).all()
     assert found.calibrated == calibrated
     deepest = [
         next((level for level, label in zip(LEVELS, path, strict=True) if label >= 0), None) for path in found.paths
     ]
-    assert [answer.level for answer in predict(queries, gallery, labels, bound=0, **ask)] == deepest
-    assert {answer.level for answer in predict(queries, gallery, labels, bound=1.01, **ask)} == {None}
+    assert [answer.level for answer in predict(queries, gallery, labels, min_confidence=0, **ask)] == deepest
+    assert {answer.level for answer in predict(queries, gallery, labels, min_confidence=1.01, **ask)} == {None}
     for answer, path in zip(found, found.paths, strict=True):
         if answer.level is None:
             assert not answer.path
@@ -106,7 +112,7 @@ def test_laws_of_the_bound_the_path_and_the_order_of_the_gallery(task, bound, ca
         known = complete_labels(labels)[list(answer.neighbors), LEVELS.index(answer.level)]
         assert answer.neighbors
         assert set(known.tolist()) <= {answer.path[answer.level], -1}
-    turned = predict(queries, gallery[order], labels[order], bound=bound, **ask)
+    turned = predict(queries, gallery[order], labels[order], min_confidence=bound, **ask)
     np.testing.assert_array_equal(turned.paths, found.paths)
     np.testing.assert_array_equal(turned.column, found.column)
     np.testing.assert_array_equal(order[turned.neighbors], found.neighbors)
@@ -118,11 +124,11 @@ TREE = np.array([[0, 0], [0, 0], [1, 1], [2, 1], [-1, 1]])
 
 def test_what_the_caller_knows_is_certain_and_alone_searched():
     query = np.array([[1.0, 0.05, 0.0]])
-    (answer,) = predict(query, GALLERY, TREE, within={"level_1": 1}, bound=0.0)
+    (answer,) = predict(query, GALLERY, TREE, within={"level_1": 1}, min_confidence=0.0)
     assert answer.path["level_1"] == 1
     assert answer.confidences["level_1"] == 1
     assert set(answer.neighbors) <= {2, 3, 4}
-    (answer,) = predict(query, GALLERY, TREE, within={"level_0": [1, 2]}, bound=0.99)
+    (answer,) = predict(query, GALLERY, TREE, within={"level_0": [1, 2]}, min_confidence=0.99)
     assert set(answer.neighbors) == {2, 3}
     assert answer.level == "level_1"
     with pytest.raises(InputError, match="within level_0=9"):
@@ -136,14 +142,14 @@ def test_what_the_caller_knows_is_certain_and_alone_searched():
 def test_class_names_are_answered_with_names():
     kinds = {"item": ["rose", "rose", "oak", "elm", None], "kind": ["flower", "flower", "tree", "tree", "tree"]}
     query = np.array([[1.0, 0.05, 0.0], [0.05, 1.0, 0.0]])
-    by_id, by_name = predict(query, GALLERY, TREE, bound=0), predict(query, GALLERY, kinds, bound=0)
+    by_id, by_name = predict(query, GALLERY, TREE, min_confidence=0), predict(query, GALLERY, kinds, min_confidence=0)
     assert [dict(answer.path) for answer in by_name] == [
         {"item": "rose", "kind": "flower"},
         {"item": "oak", "kind": "tree"},
     ]
     np.testing.assert_array_equal(by_name.confidences, by_id.confidences)
     assert predict(query, GALLERY, kinds, levels=["kind"])[0].path == {"kind": "flower"}
-    assert predict(query[:1], GALLERY, kinds, within={"kind": "tree"}, bound=0)[0].path["kind"] == "tree"
+    assert predict(query[:1], GALLERY, kinds, within={"kind": "tree"}, min_confidence=0)[0].path["kind"] == "tree"
     with pytest.raises(InputError, match="within item=fir"):
         predict(query, GALLERY, kinds, within={"item": "fir"})
     with pytest.raises(InputError, match="classes of item have names"):
@@ -155,9 +161,9 @@ def test_class_names_are_answered_with_names():
 def test_the_finest_level_asked_for_and_the_query_in_the_gallery():
     (answer,) = predict(GALLERY[:1], GALLERY, TREE, level="level_1")
     assert (answer.level, dict(answer.path)) == ("level_1", {"level_1": 0})
-    (answer,) = predict(GALLERY[:1], GALLERY, TREE, self_index=np.array([0]), bound=0)
+    (answer,) = predict(GALLERY[:1], GALLERY, TREE, self_index=np.array([0]), min_confidence=0)
     assert 0 not in answer.neighbors
-    (answer,) = predict(GALLERY[:1], GALLERY, TREE, self_index=np.array([0]), within={"level_1": 1}, bound=0)
+    (answer,) = predict(GALLERY[:1], GALLERY, TREE, self_index=np.array([0]), within={"level_1": 1}, min_confidence=0)
     assert answer.neighbors[0] == 3
 
 
@@ -168,7 +174,7 @@ def test_answers_are_a_sequence_and_bad_requests_are_named():
     assert [a.level for a in found[:2]] == ["level_0"] * 2
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"level": "kind"}, ConfigError, "level is 'kind'"),
-        ({"bound": float("nan")}, ConfigError, "bound is nan"),
+        ({"min_confidence": float("nan")}, ConfigError, "min_confidence is nan"),
         ({"self_index": np.array([9, 0, 0])}, InputError, "self_index"),
         ({"calibration": Calibration(("a", "b"), (LevelScaling((0, 0, 0), 0),) * 2)}, InputError, "levels a, b"),
     ]
@@ -301,11 +307,11 @@ def test_a_file_that_is_no_calibration_is_refused(calibration, tmp_path, change)
     ("text", "error", "said"),
     [
         ("[1]", InputError, "holds list"),
-        ('{"schema_version": 9}', SchemaError, "schema version 9; this hgld reads 1"),
+        ('{"schema_version": 9}', SchemaError, "schema version 9; this hgld reads 2"),
         ("{", InputError, "not valid JSON"),
         ("[" * 100_000, InputError, "not valid JSON"),
         (" " * (1 << 20) + "{}", InputError, "more than 1,048,576"),
-        ('{"schema_version": 1, "levels": [NaN]}', InputError, "not what"),
+        ('{"schema_version": 2, "levels": [NaN]}', InputError, "not what"),
     ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path, text, error, said):
@@ -323,7 +329,7 @@ def test_curves_of_a_file_are_checked(calibration, tmp_path):
         {"coverage": [0.1] * 500},
         {"queries": "many"},
         {"ece": -1},
-        {"bound": 3},
+        {"threshold": 3},
         {"level": "x"},
     ):
         found = json.loads(json.dumps(calibration.to_dict()))
@@ -378,4 +384,4 @@ def test_risk_and_calibration_error_equal_their_twins(cases):
     kept = level_risk("fine", confidences, right, weights)
     assert kept.coverage[-1] == 1
     assert kept.risk[-1] == pytest.approx(1 - kept.accuracy, abs=1e-5)
-    np.testing.assert_allclose(marks_of(count_votes(np.ones((1, 1)), np.ones((1, 1, 1), int), 1.0), 0)[0, 2], 0)
+    np.testing.assert_allclose(features_of(count_votes(np.ones((1, 1)), np.ones((1, 1, 1), int), 1.0))[0, 0, 2], 0)

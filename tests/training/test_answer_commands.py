@@ -67,7 +67,7 @@ def test_a_calibration_lies_in_the_run_and_says_what_it_was_made_with(world):
 
 def test_an_answer_is_as_deep_as_its_confidence_passes_the_bound(hgld, tmp_path):
     page = tmp_path / "found.html"
-    code, out, err = hgld(*SEARCH, "--bound", "0", "--json", "--page", str(page))
+    code, out, err = hgld(*SEARCH, "--min-confidence", "0", "--json", "--page", str(page))
     assert (code, err) == (0, "")
     (found,) = json.loads(out)["queries"]
     assert list(found) == ["image", "answer", "matches"]
@@ -80,17 +80,20 @@ def test_an_answer_is_as_deep_as_its_confidence_passes_the_bound(hgld, tmp_path)
     assert f"{answer['path']['coarse']} › {answer['path']['fine']}" in page.read_text(encoding="utf-8")
     assert (
         f"**{answer['path']['coarse']} › {answer['path']['fine']}** (fine, confidence"
-        in hgld(*SEARCH, "--bound", "0")[1]
+        in hgld(*SEARCH, "--min-confidence", "0")[1]
     )
-    (coarse,) = json.loads(hgld(*SEARCH, "--bound", "0", "--level", "coarse", "--json")[1])["queries"]
+    (coarse,) = json.loads(hgld(*SEARCH, "--min-confidence", "0", "--level", "coarse", "--json")[1])["queries"]
     assert (coarse["answer"]["level"], list(coarse["answer"]["path"])) == ("coarse", ["coarse"])
     assert coarse["answer"]["confidence"] >= answer["confidence"]
-    assert "no answer: no class is sure enough" in hgld(*SEARCH, "--bound", "1.1")[1]
-    assert json.loads(hgld(*SEARCH, "--bound", "0", "--index", "ivf", "--json")[1])["queries"][0]["answer"] == answer
+    assert "no answer: no class is sure enough" in hgld(*SEARCH, "--min-confidence", "1.1")[1]
+    assert (
+        json.loads(hgld(*SEARCH, "--min-confidence", "0", "--index", "ivf", "--json")[1])["queries"][0]["answer"]
+        == answer
+    )
 
 
 def test_a_search_within_a_class_finds_and_answers_nothing_else(hgld):
-    code, out, _ = hgld(*SEARCH, "--within", "coarse=2", "--bound", "0", "--json")
+    code, out, _ = hgld(*SEARCH, "--within", "coarse=2", "--min-confidence", "0", "--json")
     assert code == 0
     (found,) = json.loads(out)["queries"]
     assert {match["classes"]["coarse"] for match in found["matches"]} == {"2"}
@@ -135,9 +138,9 @@ def test_a_calibration_of_other_weights_gives_no_answers_and_says_so(hgld, world
     code, _, err = hgld(*SEARCH, "--which", "last", "--calibration", "run/calibration.json")
     assert code == 2
     assert "run/calibration.json: it was made with other weights. Calibrate again" in err
-    code, _, err = hgld(*SEARCH, "--which", "last", "--bound", "0.5")
+    code, _, err = hgld(*SEARCH, "--which", "last", "--min-confidence", "0.5")
     assert code == 2
-    assert "--bound and --level are of answers" in err
+    assert "--min-confidence and --level are of answers" in err
 
 
 def test_the_report_shows_risk_over_coverage(hgld, world, tmp_path):
@@ -158,7 +161,7 @@ def test_a_damaged_calibration_stops_only_what_takes_it(hgld, world, tmp_path):
     code, out, err = hgld(*search, "--json")
     assert (code, "answer" in json.loads(out)["queries"][0]) == (0, False)
     assert err.startswith(f"{run}/calibration.json: not JSON")
-    for asked in (("--bound", "0.5"), ("--calibration", str(run / "calibration.json"))):
+    for asked in (("--min-confidence", "0.5"), ("--calibration", str(run / "calibration.json"))):
         code, _, err = hgld(*search, *asked)
         assert code == 2
         assert f"{run}/calibration.json: not JSON" in err
@@ -253,7 +256,7 @@ def test_too_few_classes_and_no_folder_for_the_file_are_said(hgld, tmp_path):
         "data",
         "--calibration",
         str(out),
-        "--bound",
+        "--min-confidence",
         "0",
         "--json",
     )

@@ -13,7 +13,7 @@ from hgld.errors import ConfigError, InputError
 from hgld.evaluation.options import Progress
 from hgld.evaluation.protocols.benchmark import filled_splits, open_searched
 from hgld.prediction.calibration import CALIBRATION, NEIGHBORS, UNKNOWN, Calibration, Cases, calibrate
-from hgld.prediction.predict import BOUND
+from hgld.prediction.predict import MIN_CONFIDENCE
 
 from .embedder import Embedded, Embedder
 from .search_index import embedding_facts
@@ -147,13 +147,13 @@ class Asking:
 
     Attributes:
         calibration: by which confidences are; None: there are no answers.
-        bound: least confidence of an answer.
+        min_confidence: least confidence of an answer.
         level: finest level to answer at; None: the finest.
         within: class ids by level, which the queries are known to be of.
     """
 
     calibration: Calibration | None = None
-    bound: float = BOUND
+    min_confidence: float = MIN_CONFIDENCE
     level: str | None = None
     within: Mapping[str, tuple[int, ...]] | None = None
 

@@ -130,8 +130,8 @@ class Gallery:
         """
         if not asking.within:
             return self
-        known = known_within(dataset.labels.numpy()[self.positions], dataset.levels, asking.within)
-        rows = np.flatnonzero(known.kept)
+        kept, _ = known_within(dataset.labels.numpy()[self.positions], dataset.levels, asking.within)
+        rows = np.flatnonzero(kept)
         return replace(self, vectors=self.vectors[rows], positions=self.positions[rows])
 
 
@@ -254,9 +254,9 @@ class _Queries:
             labels,
             dataset.levels,
             calibration=asking.calibration,
-            bound=asking.bound,
+            min_confidence=asking.min_confidence,
             level=asking.level,
-            sure=known_within(labels, dataset.levels, asking.within or {}).sure,
+            sure=known_within(labels, dataset.levels, asking.within or {})[1],
             classes=dataset.hierarchy.names,
         )
         return [
