@@ -143,8 +143,8 @@ def _print_recipes(as_json: bool) -> None:
                 "backbone": config.model.backbone,
                 "pretrained": config.model.pretrained,
                 "summary": recipe.line,
-                "hardware": recipe.hardware,
-                "hours": recipe.hours,
+                "hardware": recipe.setting.hardware,
+                "hours": recipe.setting.hours,
                 "published": recipe.brief,
             }
         )

@@ -22,10 +22,10 @@ from hgld.training.config_checks import check_config
 from hgld.training.criterion import Criterion, build_criterion
 from hgld.training.models.backbones import build_model
 from hgld.training.recipes import RECIPES, find_recipe, load_recipe, register_recipe
-from hgld.training.recipes.published import _WITHOUT as WITHOUT
-from hgld.training.recipes.published import REACHED, ROWS, Published, Row
-from hgld.training.recipes.recipe import Recipe
+from hgld.training.recipes.recipe import Published, Recipe
 from hgld.training.recipes.table import LOSSES as TABLE_LOSSES
+from hgld.training.recipes.table import PUBLISHED as NAMED
+from hgld.training.recipes.table import _rows
 
 DATASETS = {
     "sop",
@@ -330,15 +330,16 @@ def test_deviations_are_said_where_they_are(word, names):
 
 
 def test_every_row_that_is_named_is_of_a_recipe_and_of_a_table():
-    assert not ({*WITHOUT} | {*REACHED}) - {*RECIPES}
-    assert not {*WITHOUT} & {*PUBLISHED}
+    assert not ({*NAMED["without"]} | {*NAMED["reached"]}) - {*RECIPES}
+    assert not {*NAMED["without"]} & {*PUBLISHED}
     tables = {(value.paper, value.table, value.method) for value in published_values()}
-    for pattern, found in ROWS.items():
+    for pattern, entries in NAMED["rows"].items():
+        found = list(_rows(entries))
         named = [name for name in PUBLISHED if fnmatchcase(name, pattern)]
         assert named, pattern
         for row in found:
-            assert isinstance(row, str) or (row.paper, row.table, row.method) in tables
-        wanted = {(row.table, row.method) for row in found if isinstance(row, Row)}
+            assert (row.paper, row.table, row.method) in tables
+        wanted = {(row.table, row.method) for row in found}
         assert any(wanted & {(row.table, row.method) for row in PUBLISHED[name].rows} for name in named), pattern
 
 

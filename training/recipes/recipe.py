@@ -1,14 +1,14 @@
-"""A recipe: a dataset's setting with some fields changed, its name and the figures that it should reach."""
+"""Recipes: settings with some fields changed, their names, and the published rows with the figures they should reach."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
-from hgld.published.results import PublishedValue
+from hgld.published.results import PAPERS, PublishedValue, published_values
 
 from ..config import TrainConfig, is_validation, with_fields
-from .published import Published
 
 NOT_CONFIRMED = "not confirmed"
 _CHOICE = (
@@ -16,6 +16,86 @@ _CHOICE = (
     "where the dataset has one"
 )
 _WIDTH = 109  # letters of a fact, behind its label
+
+
+# -- published rows --
+
+
+@dataclass(frozen=True)
+class Row:
+    """Rows of a published table; a field that is empty, or None, fits all.
+
+    Attributes:
+        paper: key of :data:`hgld.published.PAPERS`.
+        table: as the paper calls it.
+        method: as the table calls it.
+        setting: of the row, as :mod:`hgld.published` has it.
+        backbone: likewise.
+        datasets: names; the recipe's own if empty.
+    """
+
+    paper: str
+    table: str
+    method: str
+    setting: str | None = None
+    backbone: str = ""
+    datasets: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> tuple[PublishedValue, ...]:
+        """The values, in the order of the table."""
+        return tuple(
+            value
+            for value in _by_method().get((self.paper, self.table, self.method), ())
+            if value.dataset in self.datasets
+            and (self.setting is None or value.setting == self.setting)
+            and (not self.backbone or value.backbone == self.backbone)
+        )
+
+    @property
+    def text(self) -> str:
+        """The figures in one line."""
+        values = self.values
+        several = {"dataset": len({v.dataset for v in values}) > 1, "setting": len({v.setting for v in values}) > 1}
+        levels = {value.level for value in values if value.level} | {value.part for value in values if value.part}
+        told = []
+        for value in values:
+            where = [getattr(value, name) for name, is_told in several.items() if is_told and getattr(value, name)]
+            name = value.name if len(levels) > 1 or "average" in levels else value.metric
+            unit = " of 4" if value.unit == "of 4" else ""
+            told.append(f"{name} {value.text}{unit}" + (f" ({', '.join(where)})" if where else ""))
+        return ", ".join(told)
+
+
+@cache
+def _by_method() -> Mapping[tuple[str, str, str], list[PublishedValue]]:
+    found: dict[tuple[str, str, str], list[PublishedValue]] = {}
+    for value in published_values():
+        found.setdefault((value.paper, value.table, value.method), []).append(value)
+    return found
+
+
+@dataclass(frozen=True)
+class Published:
+    """Published rows of a recipe.
+
+    Attributes:
+        rows: the rows; the first is the one that the recipe is of.
+        remark: how the published run differs from the recipe, or what else its reader should know.
+    """
+
+    rows: tuple[Row, ...]
+    remark: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """A line a row, a remark, and the papers."""
+        told = [f"{row.text} ({PAPERS[row.paper].name} {row.table}, {row.method})" for row in self.rows]
+        remark = [self.remark] if self.remark else []
+        return (*told, *remark, *dict.fromkeys(PAPERS[row.paper].source for row in self.rows))
+
+
+# -- recipes --
 
 
 @dataclass(frozen=True)
@@ -41,19 +121,6 @@ class Setting:
     hours: str = NOT_CONFIRMED
     suffix: str | None = None
     deviates: tuple[str, ...] = ()
-
-    def changed(
-        self, *, hardware: str = "", hours: str = "", suffix: str | None = None, deviates: str = "", **fields: object
-    ) -> "Setting":
-        """Return the same dataset under other options, by the names of their fields; ``deviates`` adds a sentence."""
-        return replace(
-            self,
-            config=with_fields(self.config, fields),
-            hardware=hardware or self.hardware,
-            hours=hours or self.hours,
-            suffix=suffix or self.suffix,
-            deviates=(*self.deviates, *([deviates] if deviates else [])),
-        )
 
 
 @dataclass(frozen=True)
@@ -85,16 +152,6 @@ class Recipe:
         return self.setting.dataset
 
     @property
-    def hardware(self) -> str:
-        """The hardware that a run needs, with its source."""
-        return self.setting.hardware
-
-    @property
-    def hours(self) -> str:
-        """The duration of a run, with its source."""
-        return self.setting.hours
-
-    @property
     def weights(self) -> str:
         """The backbone, and the very weights that it starts from."""
         model = self().model
@@ -104,24 +161,22 @@ class Recipe:
     @property
     def all_deviations(self) -> tuple[str, ...]:
         """Differences from what the paper states or its authors released: those of its setting, then its own."""
-        return (*self.setting.deviates, *self.deviates, *self._choice)
-
-    @property
-    def _choice(self) -> tuple[str, ...]:
         run = self().run
         several = 0 < run.evaluate_every < run.epochs  # of one evaluation nothing can be chosen
         on_test = run.evaluate_on and not any(map(is_validation, run.evaluate_on))
-        return (_CHOICE,) if several and on_test and isinstance(self.published, Published) else ()
+        choice = (_CHOICE,) if several and on_test and isinstance(self.published, Published) else ()
+        return (*self.setting.deviates, *self.deviates, *choice)
 
     @property
     def values(self) -> tuple[PublishedValue, ...]:
         """The published values of its rows; none if no paper has one."""
-        return self.published.values if isinstance(self.published, Published) else ()
+        rows = self.published.rows if isinstance(self.published, Published) else ()
+        return tuple(value for row in rows for value in row.values)
 
     @property
     def brief(self) -> str:
-        """The published figures, or the sentence in their place, in one line."""
-        return self.published.brief if isinstance(self.published, Published) else self.published
+        """The figures of the first published row, or the sentence in their place, in one line."""
+        return self.published.rows[0].text if isinstance(self.published, Published) else self.published
 
     @property
     def facts(self) -> str:
@@ -131,9 +186,9 @@ class Recipe:
             "Command:": (command, f"torchrun --nproc-per-node 8 -m {command}"),
             "Data:": (f"{self.setting.title} ({self.dataset})",),
             "Weights:": (self.weights,),
-            "Hardware:": (self.hardware,),
-            "Hours:": (self.hours,),
-            "Published:": self._published_lines,
+            "Hardware:": (self.setting.hardware,),
+            "Hours:": (self.setting.hours,),
+            "Published:": self.published.lines if isinstance(self.published, Published) else (self.published,),
             "Deviates:": self.all_deviations,
         }
         return "\n".join(line for label, lines in facts.items() for line in _labelled(label, lines))
@@ -142,10 +197,6 @@ class Recipe:
     def text(self) -> str:
         """Its line and its facts."""
         return f"{self.line}\n\n{self.facts}"
-
-    @property
-    def _published_lines(self) -> tuple[str, ...]:
-        return self.published.lines if isinstance(self.published, Published) else (self.published,)
 
 
 def _labelled(label: str, lines: Sequence[str]) -> list[str]:
