@@ -1,4 +1,4 @@
-"""Recipes: settings with some fields changed, their names, and the published rows with the figures they should reach."""
+"""Recipes: named configs with their setting, and the published rows with the figures that they should reach."""
 
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -36,7 +36,8 @@ class Family:
 
 
 def _read(name: str) -> Any:
-    return yaml.load((_HERE / name).read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads ten times as fast
+    return yaml.load((_HERE / name).read_text(encoding="utf-8"), loader)  # noqa: S506  # both are safe
 
 
 def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
