@@ -171,7 +171,7 @@ class _Published(Composition):
             )
         elif num_classes is None or dim is None:
             raise ConfigError(
-                "decomposability 'proxy' needs num_classes and dim, one proxy a class; 'pair' needs neither."
+                "decomposability 'proxy' needs num_classes and dim, one proxy per class; 'pair' needs neither."
             )
         else:
             second = NormSoftmax(num_classes, dim, temperature, level=rank.level, reduction=rank.reduction)
@@ -225,14 +225,16 @@ class RODRecall(_Published):
     """Sup-R@k with a decomposability term (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", 2023).
 
     Args:
-        num_classes: see :class:`ROADMAP`, as for what is not named here.
-        dim: see there.
-        lambda_: see there.
-        k: the cutoffs that recall is averaged over.
-        temperature_k: of the sigmoid at the cutoffs.
-        decomposability: ``proxy`` or ``pair``.
-        temperature: of the proxies.
-        options: of the rank term.
+        num_classes: C, classes of the labels' level; one proxy each. Needed for ``proxy``.
+        dim: D, dimension of the embeddings. Needed for ``proxy``.
+        lambda_: weight of the second term, in 0..1; the rank term has 1 - lambda_.
+        k: cutoffs that recall is averaged over.
+        temperature_k: width of the sigmoid at the cutoffs, in ranks.
+        decomposability: second term: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`, with the
+            published thresholds 0.9 and 0.6).
+        temperature: temperature of the proxies' softmax.
+        options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``level``, ``method``,
+            ``normalize``, ``exclude_self`` and ``reduction``; the second term shares those it has.
     """
 
     def __init__(
@@ -255,14 +257,16 @@ class HAPPIER(_Published):
     """Sup-H-AP with proxies of the finest classes (Ramzi et al., "Hierarchical Average Precision Training", ECCV 2022).
 
     Args:
-        num_classes: see :class:`ROADMAP`, as for what is not named here; the second term is of the finest level.
-        dim: see there.
+        num_classes: C, classes of the finest level; one proxy each. Needed for ``proxy``.
+        dim: D, dimension of the embeddings. Needed for ``proxy``.
         alpha: exponent of the relevance: 1 is HAPPIER; HAPPIER_F has 5 on Stanford Online Products, 3 on iNaturalist.
-        lambda_: see there.
-        relevance: see :func:`hgld.graded_relevance`.
-        decomposability: ``proxy`` or ``pair``.
-        temperature: of the proxies.
-        options: of the rank term.
+        lambda_: weight of the second term, in 0..1; the rank term has 1 - lambda_.
+        relevance: gain of a grade: population, total, weighted_ap or exponential (:func:`hgld.graded_relevance`).
+        decomposability: second term: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`, with the
+            published thresholds 0.9 and 0.6).
+        temperature: temperature of the proxies' softmax.
+        options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``method``, ``normalize``,
+            ``exclude_self`` and ``reduction``; the second term shares those it has.
 
     >>> import torch
     >>> labels = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1]])  # finest first
@@ -287,7 +291,18 @@ class HAPPIER(_Published):
 
 
 class RODNDCG(_Published):
-    """Sup-NDCG with a decomposability term on the finest level (Ramzi et al., 2023); arguments as :class:`ROADMAP`."""
+    """Sup-NDCG with a decomposability term on the finest level (Ramzi et al., 2023).
+
+    Args:
+        num_classes: C, classes of the finest level; one proxy each. Needed for ``proxy``.
+        dim: D, dimension of the embeddings. Needed for ``proxy``.
+        lambda_: weight of the second term, in 0..1; the rank term has 1 - lambda_.
+        decomposability: second term: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`, with the
+            published thresholds 0.9 and 0.6).
+        temperature: temperature of the proxies' softmax.
+        options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``method``, ``normalize``,
+            ``exclude_self`` and ``reduction``; the second term shares those it has.
+    """
 
     def __init__(
         self,
@@ -306,7 +321,7 @@ class SumOverLevels(nn.Module):
     """A binary loss summed over all levels: the sigma baselines of HAPPIER.
 
     Args:
-        losses: one loss, which every level shares, or one a level, finest first (proxies must be of a level's own).
+        losses: one loss, which every level shares, or one per level, finest first (proxies: one loss per level).
             Each sees one column of the labels, as (B,): its ``level`` stays 0. Every level's mean is over queries of
             its own, those with positives there, so there is no ``reduction="none"`` of the sum.
 
@@ -321,7 +336,7 @@ class SumOverLevels(nn.Module):
                 raise ConfigError(f"{type(loss).__name__} has reduction='none'; a sum over levels needs scalars.")
         parts = [part for loss in losses for part in loss.modules()]  # a graded part makes a composition graded
         if not losses or any(getattr(part, "graded", False) or getattr(part, "level", 0) for part in parts):
-            raise ConfigError("SumOverLevels takes one binary loss, or one a level, each with level=0.")
+            raise ConfigError("SumOverLevels takes one binary loss, or one per level, each with level=0.")
         self.losses = nn.ModuleList(losses)
 
     @reads_labels

@@ -265,7 +265,12 @@ class _HAPLoss(_APLoss):
 
 
 class SmoothAP(_APLoss):
-    """1 - AP with sigmoids for steps (Brown et al., ECCV 2020, Eq. 6); for the arguments see the module.
+    """1 - AP with sigmoids for steps (Brown et al., ECCV 2020, Eq. 6).
+
+    Args:
+        tau: width of the sigmoid, in units of the score.
+        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method`` (path of
+            computation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
 
     >>> import torch
     >>> loss = SmoothAP(tau=0.01)
@@ -278,7 +283,16 @@ class SmoothAP(_APLoss):
 
 
 class SupAP(_APLoss):
-    """An upper bound of 1 - AP (Ramzi et al., NeurIPS 2021, Eq. 6); for the arguments see the module."""
+    """An upper bound of 1 - AP (Ramzi et al., NeurIPS 2021, Eq. 6).
+
+    Args:
+        tau: width of the sigmoid, in units of the score.
+        rho: slope of the straight line beyond ``delta``.
+        delta: score difference at which the straight line begins.
+        offset: value of the surrogate at ``delta``; None: the value that makes it continuous (published: 1.44).
+        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method`` (path of
+            computation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
+    """
 
     def __init__(
         self,
@@ -296,10 +310,10 @@ class SmoothHAP(_HAPLoss):
 
     Args:
         alpha: exponent of the relevances ``population`` and ``total``.
-        tau: see the module.
-        relevance: the kind of gain of a grade, see :func:`hgld.graded_relevance`.
-        weights: of ``weighted_ap``, one a level, coarsest first.
-        options: see the module.
+        tau: width of the sigmoid, in units of the score.
+        relevance: gain of a grade: population, total, weighted_ap or exponential (:func:`hgld.graded_relevance`).
+        weights: of ``weighted_ap``, one per level, coarsest first.
+        options: ``method`` (path of computation: auto, pair or eager), ``normalize``, ``exclude_self``, ``reduction``.
     """
 
     def __init__(
@@ -319,13 +333,13 @@ class SupHAP(_HAPLoss):
 
     Args:
         alpha: exponent of the relevances ``population`` and ``total``: the larger, the more the finest level counts.
-        tau: see the module, as for the next three.
-        rho: slope of the line.
-        delta: where it begins.
-        offset: its value there.
-        relevance: the kind of gain of a grade, see :func:`hgld.graded_relevance`.
-        weights: of ``weighted_ap``, one a level, coarsest first.
-        options: see the module.
+        tau: width of the sigmoid, in units of the score.
+        rho: slope of the straight line beyond ``delta``.
+        delta: score difference at which the straight line begins.
+        offset: value of the surrogate at ``delta``; None: the value that makes it continuous (published: 1.44).
+        relevance: gain of a grade: population, total, weighted_ap or exponential (:func:`hgld.graded_relevance`).
+        weights: of ``weighted_ap``, one per level, coarsest first.
+        options: ``method`` (path of computation: auto, pair or eager), ``normalize``, ``exclude_self``, ``reduction``.
     """
 
     def __init__(
@@ -362,12 +376,13 @@ class SmoothRecall(_RecallLoss):
 
     Args:
         k: the cutoffs K.
-        temperature: width of the step at the cutoff, in ranks; one for all, or one a cutoff (Patel et al.'s code has
+        temperature: width of the step at the cutoff, in ranks; one for all, or one per cutoff (Patel et al.'s code has
             1, 2, 4, 8, 16 for these cutoffs, the core paper 1).
-        tau: see the module.
+        tau: width of the sigmoid, in units of the score.
         clip: what wide steps count beyond K positives within the first K is cut off, without a gradient, as in
             Patel et al.'s code.
-        options: see the module.
+        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method`` (path of
+            computation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
     """
 
     def __init__(
@@ -389,13 +404,14 @@ class SupRecall(_RecallLoss):
 
     Args:
         k: the cutoffs K.
-        temperature: width of the step at the cutoff, in ranks; one for all, or one a cutoff.
-        tau: see the module, as for the next three.
-        rho: slope of the line.
-        delta: where it begins.
-        offset: its value there.
+        temperature: width of the step at the cutoff, in ranks; one for all, or one per cutoff.
+        tau: width of the sigmoid, in units of the score.
+        rho: slope of the straight line beyond ``delta``.
+        delta: score difference at which the straight line begins.
+        offset: value of the surrogate at ``delta``; None: the value that makes it continuous (published: 1.44).
         clip: see :class:`SmoothRecall`; Ramzi et al. do not clip.
-        options: see the module.
+        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method`` (path of
+            computation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
     """
 
     def __init__(
@@ -416,7 +432,12 @@ class SupRecall(_RecallLoss):
 class SupNDCG(SurrogateLoss):
     """An upper bound of 1 - NDCG over the whole gallery, gain 2^grade - 1 (Ramzi et al., arXiv 2309.08250).
 
-    For the arguments see the module.
+    Args:
+        tau: width of the sigmoid, in units of the score.
+        rho: slope of the straight line beyond ``delta``.
+        delta: score difference at which the straight line begins.
+        offset: value of the surrogate at ``delta``; None: the value that makes it continuous (published: 1.44).
+        options: ``method`` (path of computation: auto, pair or eager), ``normalize``, ``exclude_self``, ``reduction``.
     """
 
     def __init__(
