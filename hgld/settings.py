@@ -29,7 +29,7 @@ def setting(
     repeated: bool = False,
     commas: bool = True,
     key: bool = True,
-    common: bool = False,
+    common: bool | None = None,
     argument: bool = False,
     flag: str = "",
     metavar: str = "",
@@ -50,7 +50,7 @@ def setting(
         repeated: whether its flag can be given several times (tuples).
         commas: whether commas separate the values of one text (tuples).
         key: whether it can change the output of the stage that reads it.
-        common: whether the short help lists it; ``--help-all`` lists every option.
+        common: whether the short help lists it; None: if it is of one subcommand alone. ``--help-all`` lists all.
         argument: whether it is a positional argument of its subcommand.
         flag: spelling of its flag without dashes; default: the name of the field.
         metavar: what help shows in place of the value.
@@ -189,7 +189,7 @@ def bound_problems(config: Any) -> Iterator[tuple[str, str]]:
 
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> Option:
-    optional = typing.get_origin(hint) is UnionType and NoneType in typing.get_args(hint)
+    optional = typing.get_origin(hint) in (UnionType, typing.Union) and NoneType in typing.get_args(hint)
     if optional:
         hint = next(member for member in typing.get_args(hint) if member is not NoneType)
     several = typing.get_origin(hint) is tuple

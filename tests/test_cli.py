@@ -40,7 +40,7 @@ def table(tmp_path):
 
 
 def test_help_and_version(hgld):
-    code, out, _ = hgld("--help")
+    code, out, _ = hgld("--help-all")
     assert code == 0
     for verb, (_, summary) in VERBS.items():
         assert verb in out

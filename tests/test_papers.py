@@ -13,6 +13,8 @@ from hgld.evaluation.protocol_kinds import protocol_of
 from hgld.metrics import Metric
 from hgld.pipelines.shards.sources import source_name
 from hgld.published import find_table, published_values
+from hgld.settings import options_of
+from hgld.training.config import SECTIONS
 from hgld.training.sweep import plan_sweep
 
 PAGE = Path(__file__).parent.parent / "docs" / "papers.md"
@@ -78,11 +80,15 @@ def test_every_command_parses_and_names_what_there_is(heading, verbs, monkeypatc
 def check(verb: str, given: dict) -> None:
     """Refuse recipes, datasets, tables, protocols and metrics that there are not."""
     if verb == "train":
-        kept = {"recipe", "listed", "show", "data", "out", "init_from", "sweeps", "seeds", "as_json"}
-        config = _changed(_read(given["recipe"]), {name: value for name, value in given.items() if name not in kept})
-        plan_sweep(config, given["sweeps"])
+        options = [option for section in SECTIONS.values() for option in options_of(section).values()]
+        fields = {option.name: given[option.flag.replace("-", "_")] for option in options}
+        config = _changed(_read(given["recipe"]), {name: value for name, value in fields.items() if value is not None})
+        plan_sweep(config, sum(given["sweep"], ()))
     elif verb == "build-shards":
         source_name(given["release"])
+    elif verb == "report":
+        for table in sum(given["paper"], ()):
+            find_table(table)
     elif given.get("paper"):
         find_table(given["paper"])
     if given.get("protocol"):

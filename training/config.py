@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hgld.errors import ConfigError, InputError, SchemaError, quoted
+from hgld.evaluation.metric_kinds import offered_names
 from hgld.files import read_json, write_atomic
 from hgld.losses.registry import loss_names
 from hgld.settings import options_of, setting
@@ -43,12 +44,13 @@ class ModelConfig:
     """Options of the model: backbone, pooling, projection."""
 
     backbone: str = setting(
-        "torchvision:resnet50", "small, small-resnet, torchvision:NAME, timm:NAME or open_clip:NAME."
+        "torchvision:resnet50", "small, small-resnet, torchvision:NAME, timm:NAME or open_clip:NAME.", common=True
     )
     pretrained: str = setting(
         "default",
         "default: the library's own weights; their name (torchvision's IMAGENET1K_V1, a tag of timm or open_clip); a "
         "local .safetensors or .pt file of weights; none.",
+        common=True,
     )
     pooling: Literal["avg", "gem", "max", "token"] = setting(
         "avg", "Average, generalised mean or maximum over places; token: what a transformer itself gives."
@@ -74,7 +76,7 @@ class ModelConfig:
 class ImagesConfig:
     """Options of reading and varying images."""
 
-    size: int = setting(224, "Side of the square that the model sees.", unit="pixels", above=0)
+    size: int = setting(224, "Side of the square that the model sees.", unit="pixels", above=0, common=True)
     resize: int = setting(256, "Short side before the central crop of evaluation.", unit="pixels", above=0)
     test_resize_mode: Literal["crop", "squash", "longest", "original"] = setting(
         "crop",
@@ -99,7 +101,7 @@ class ImagesConfig:
 class BatchConfig:
     """Options of making batches."""
 
-    batch_size: int = setting(256, "Images a step, over all processes.", above=0)
+    batch_size: int = setting(256, "Images a step, over all processes.", above=0, common=True)
     images_per_class: int = setting(4, "K of the P x K batches.", above=0)
     sampler: Literal["pk", "hierarchical-pk", "repeated-augmentation", "class-balanced", "shuffled"] = setting(
         "pk", "Which images meet in a batch."
@@ -128,7 +130,7 @@ class BatchConfig:
 class LossConfig:
     """Options of the loss; one that the chosen loss does not take is refused unless it is at its default."""
 
-    loss: str = setting("HAPPIER", "Name of the loss, as in hgld.losses.", choices=loss_names())
+    loss: str = setting("HAPPIER", "Name of the loss, as in hgld.losses.", choices=loss_names(), common=True)
     sum_levels: bool = setting(False, "The sum of the (binary) loss over all levels instead of one level.")
     level: str = setting("", "Level of a binary loss; default: the finest.")
     lambda_: float = setting(
@@ -178,7 +180,7 @@ class OptimizerConfig:
     """Options of the optimizers; learning rates are not rescaled by the batch size."""
 
     optimizer: Literal["adam", "adamw", "sgd"] = setting("adam", "The optimizer.")
-    lr: float = setting(1e-5, "Learning rate of the backbone.", least=0)
+    lr: float = setting(1e-5, "Learning rate of the backbone.", least=0, common=True)
     lr_head: float = setting(2e-5, "Learning rate of pooling and projection.", least=0)
     lr_proxies: float = setting(
         1e-3, "Learning rate of the loss's own parameters: proxies, classifiers, beta.", least=0
@@ -214,8 +216,8 @@ class OptimizerConfig:
 class RunConfig:
     """Options of the run: its length, what it keeps, what it is evaluated on."""
 
-    epochs: int = setting(100, "Epochs; 0: the start alone is evaluated and written.", least=0)
-    seed: int = setting(0, "Seed of everything random.", least=0)
+    epochs: int = setting(100, "Epochs; 0: the start alone is evaluated and written.", least=0, common=True)
+    seed: int = setting(0, "Seed of everything random.", least=0, common=True)
     train_split: str = setting("train", "Split to train on.")
     evaluate_on: tuple[str, ...] = setting(
         ("test",),
@@ -224,9 +226,13 @@ class RunConfig:
     )
     evaluate_every: int = setting(1, "Epochs between evaluations; 0: only the last.", least=0)
     metrics: tuple[str, ...] = setting(
-        ("R@1", "AP", "H-AP", "NDCG", "ASI"), "What is measured on splits; protocols measure their own."
+        ("R@1", "AP", "H-AP", "NDCG", "ASI"),
+        "Metrics of evaluations on splits; protocols have their own.",
+        offered=offered_names,
     )
-    monitor: str = setting("H-AP", "Metric by which the best checkpoint is chosen, on the split val.")
+    monitor: str = setting(
+        "H-AP", "Metric by which the best checkpoint is chosen, on the split val.", offered=offered_names
+    )
     select_on_test: bool = setting(
         False, "Choose the best checkpoint on the first of evaluate_on, though that is a test split; reports say so."
     )

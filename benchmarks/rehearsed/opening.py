@@ -41,7 +41,7 @@ def _get(url: str, token: str) -> bytes:
 
 
 def open_page(build: str) -> dict[str, float]:
-    command = (sys.executable, "-m", "hgld", "review", build, "--who", "script", "--no-browser", "--json")
+    command = (sys.executable, "-m", "hgld", "review", build, "--annotator", "script", "--no-browser", "--json")
     begun = time.perf_counter()
     with subprocess.Popen([*command, "--decisions", "page.yaml"], stdout=subprocess.PIPE, text=True) as server:
         try:

@@ -1,4 +1,4 @@
-"""The ``hgld`` command: verbs that import what they need only when they run.
+"""The ``hgld`` command: subcommands that import what they need only when they run.
 
 Exit codes: 0 done, 1 a check failed, 2 bad input, 3 verify found nothing but images that look alike, 70 a fault of
 hgld itself, 129 stopped by SIGHUP, 130 stopped by the user, 141 the reader of the output went away, 143 stopped by
@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from importlib import import_module
 from types import FrameType
 from typing import TextIO
@@ -20,6 +21,7 @@ from typing import TextIO
 import click
 
 from hgld import __version__
+from hgld.cli.options import SHOWS_ALL, debug_option, help_all_option
 from hgld.cli.output import echo
 from hgld.errors import ConfigError, HgldError, StorageError
 
@@ -27,36 +29,31 @@ EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_LOOK_ALIKES, EXIT_FAULT, EXIT_STOPPED, E
 ISSUES = "https://github.com/hgld/hgld/issues"
 COMPLETE_VARIABLE = "_HGLD_COMPLETE"  # by which shells ask for completions
 
-VERBS = {  # verb: where its command is made, and what it does
-    "demo": ("demo_commands:demo_command", "The whole way on landmarks that hgld ships, offline."),
-    "build-hierarchy": (
-        "hierarchy_commands:build_hierarchy_command",
-        "Landmark categories in, hierarchical labels out.",
-    ),
-    "review": ("hierarchy_commands:review_command", "Finish the hierarchy on a local web page."),
-    "compare": ("hierarchy_commands:compare_command", "Judge one hierarchy against another."),
-    "show": ("taxonomy_commands:show_command", "A hierarchy or taxonomy as a tree in the terminal."),
-    "build-shards": ("shard_commands:build_shards_command", "A dataset's release in, WebDataset shards out."),
-    "index": ("shard_commands:index_command", "Rebuild a dataset's index from its tars alone."),
-    "verify": ("shard_commands:verify_command", "Read a dataset back and list whatever is off."),
-    "card": ("catalog_commands:card_command", "The data card of a dataset directory, made anew."),
-    "datasets": ("catalog_commands:datasets_command", "The datasets that hgld can shard, and how to obtain them."),
-    "download": ("catalog_commands:download_command", "Fetch a release whose owners allow direct download."),
-    "train": ("train_commands:train_command", "Train a model by a recipe, on one process or many."),
-    "embed": ("embed_commands:embed_command", "A dataset's images in, embeddings of a trained model out."),
-    "evaluate": ("measure_commands:evaluate_command", "Metrics at every level, from embeddings and labels."),
-    "published": (
-        "published_commands:published_command",
-        "Results that the papers print, by dataset, method or table.",
-    ),
-    "report": ("measure_commands:report_command", "Results of runs as one page: tables, curves, galleries."),
-    "audit": ("audit_commands:audit_command", "Wrong labels, misplaced classes, copies across splits."),
-    "calibrate": ("search_commands:calibrate_command", "How sure a model's answers are, for search to say them."),
-    "search": ("search_commands:search_command", "The images of a dataset that are nearest to yours."),
-    "export": ("embed_commands:export_command", "A trained model as one file that runs without hgld."),
-    "push": ("hub_commands:push_command", "A dataset or a run to the Hugging Face Hub."),
-    "doctor": ("doctor_commands:doctor_command", "What is installed, and what is missing for what."),
+VERBS = {  # subcommand: module, and what it does
+    "demo": ("demo", "The whole way on landmarks that hgld ships, offline."),
+    "build-hierarchy": ("hierarchy", "Names in, groups of names and levels above them out."),
+    "review": ("hierarchy", "Finish the hierarchy on a local web page."),
+    "compare": ("hierarchy", "Judge one hierarchy by another."),
+    "show": ("hierarchy", "A hierarchy or taxonomy as a tree in the terminal."),
+    "build-shards": ("dataset", "A dataset's release in, WebDataset shards out."),
+    "index": ("dataset", "Rebuild a dataset's index from its tars alone."),
+    "verify": ("dataset", "Read a dataset back and list whatever is off."),
+    "card": ("dataset", "The data card of a dataset directory, made anew."),
+    "datasets": ("dataset", "The datasets that hgld can shard, and how to obtain them."),
+    "download": ("dataset", "Fetch a release whose owners allow direct download."),
+    "train": ("train", "Train a model by a recipe, on one process or many."),
+    "embed": ("embed", "A dataset's images in, embeddings of a model out."),
+    "evaluate": ("evaluate", "Metrics at every level, of models or embeddings."),
+    "published": ("report", "Results that the papers print, by dataset, method or table."),
+    "report": ("report", "Results of runs as one page: tables, curves, galleries."),
+    "audit": ("search", "Wrong labels, misplaced classes, copies across splits."),
+    "calibrate": ("search", "Confidence of predictions, for search to predict."),
+    "search": ("search", "The images of a dataset that are nearest to yours."),
+    "export": ("embed", "A trained model as one file that runs without hgld."),
+    "push": ("dataset", "A dataset or a run to the Hugging Face Hub."),
+    "doctor": ("demo", "Versions, extras and GPUs of this installation."),
 }
+_RARE = {"card", "doctor"}  # behind --help-all
 _GO_ON = ("demo", "build-hierarchy", "review", "build-shards", "download", "train", "push")  # where they were stopped
 
 
@@ -210,16 +207,15 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        place, summary = VERBS[cmd_name]
-        module, _, make = place.partition(":")
-        command = getattr(import_module(f"hgld.cli.{module}"), make)()
+        module, summary = VERBS[cmd_name]
+        command = copy(getattr(import_module(f"hgld.cli.{module}_commands"), cmd_name.replace("-", "_")))
         command.name, command.short_help = cmd_name, summary
-        command.params.append(_debug_option())
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in VERBS.items()])
+        hidden = set() if ctx.meta.get(SHOWS_ALL) else _RARE
+        with formatter.section("Subcommands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in VERBS.items() if name not in hidden])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -233,10 +229,6 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _debug_option() -> click.Option:
-    return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
-
-
 @click.group(
     cls=_Verbs,
     invoke_without_command=True,
@@ -244,7 +236,7 @@ def _debug_option() -> click.Option:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.option("--version", "asks_version", is_flag=True, help="Show the version and exit.")
-@click.option("--json", "as_json", is_flag=True, help="With --version: everything that a report of a fault needs.")
+@click.option("--json", "as_json", is_flag=True, help="With --version: everything that a report of an error needs.")
 @click.pass_context
 def cli(ctx: click.Context, asks_version: bool, as_json: bool) -> None:
     """Build, measure and train on hierarchically labelled image datasets."""
@@ -263,4 +255,4 @@ def cli(ctx: click.Context, asks_version: bool, as_json: bool) -> None:
         raise click.UsageError(f"--json goes behind the verb: hgld {ctx.invoked_subcommand} --json ...", ctx)
 
 
-cli.params.append(_debug_option())
+cli.params += [help_all_option(), debug_option()]

@@ -11,13 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from hgld import __version__
-from hgld.cli.options import FOLDER, json_option
+from hgld.cli.options import verb
 from hgld.cli.output import echo, print_json, progress_bars
 from hgld.errors import ConfigError, StorageError
 from hgld.files import file_lock, read_json, write_atomic
+from hgld.settings import setting
 
 if TYPE_CHECKING:
     from hgld.pipelines.stage import Progress
@@ -227,30 +226,47 @@ def _keep(out: Path, result: DemoResult) -> None:
 # -- demo -------------------------------------------------------------------------------------------------------------
 
 
-def demo_command() -> click.Command:
-    @click.command()
-    @click.option("--out", type=FOLDER, default=Path("hgld-demo"), show_default=True, help="Folder of the demo.")
-    @click.option(
-        "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of everything random."
-    )
-    @json_option
-    def demo(out: Path, seed: int, as_json: bool) -> None:
-        """Go the whole way on landmarks that hgld ships: no network, no weights, a few minutes on two cores.
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """The demo's folder and seed."""
 
-        Builds their hierarchy, draws each of them several times, makes shards of the drawings, trains a small net with
-        landmark labels alone (ROADMAP) and with all levels (HAPPIER), evaluates both at every level on landmarks that
-        neither has seen, and writes a report. Stopped anywhere, the same command goes on; run again, it shows the
-        result.
-        """
-        with progress_bars() as progress:
-            result = run_demo(out, seed, progress)
-        if as_json:
-            places = {name: str(place) for name, place in result.places(out).items()}
-            print_json({"out": str(out), "seed": seed, **asdict(result), "places": places})
-        else:
-            echo(demo_text(result, out))
+    out: Path = setting(Path("hgld-demo"), "Folder of the demo.", path="folder")
+    seed: int = setting(0, "Seed of everything random.", least=0, most=2**32 - 1)
 
-    return demo
+
+@verb()
+def demo(asked: DemoOptions, *, as_json: bool) -> None:
+    """Go the whole way on landmarks that hgld ships: no network, no weights, a few minutes on two cores.
+
+    Builds their hierarchy, draws each of them several times, makes shards of the drawings, trains a small net with
+    landmark labels alone (ROADMAP) and with all levels (HAPPIER), evaluates both at every level on landmarks that
+    neither has seen, and writes a report. After a stop the same command resumes; run again, it shows the result.
+    """
+    with progress_bars() as progress:
+        result = run_demo(asked.out, asked.seed, progress)
+    if as_json:
+        paths = {name: str(path) for name, path in result.places(asked.out).items()}
+        print_json({"out": str(asked.out), "seed": asked.seed, **asdict(result), "places": paths})
+    else:
+        echo(demo_text(result, asked.out))
+
+
+@verb()
+def doctor(*, as_json: bool) -> int:
+    """Show what is installed: versions, GPUs, extras.
+
+    Exit code 1: a required package is missing, or torch cannot be imported.
+    """
+    from hgld.installation import installation
+
+    found = installation()
+    if as_json:
+        print_json(found)
+    else:
+        rows = {name: found[name] for name in ("hgld", "python", "machine", "torch")}
+        rows |= {f"[{extra}]": "installed" if there else "-" for extra, there in found["extras"].items()}
+        echo("\n".join([*(f"{name:<14}{text}" for name, text in rows.items()), *found["hints"]]))
+    return int(bool(found["missing"]) or found["torch"].startswith("cannot"))
 
 
 def demo_text(result: "DemoResult", out: Path) -> str:

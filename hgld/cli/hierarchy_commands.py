@@ -1,146 +1,151 @@
-"""The verbs that make and judge hierarchies: build-hierarchy, compare, review."""
+"""The subcommands that make, judge and show hierarchies: build-hierarchy, compare, review, show."""
 
+import json
+import shutil
 import sys
+import textwrap
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from hgld.cli.options import (
-    EXISTING_FILE,
-    FOLDER,
-    GroupNumbers,
-    Names,
-    SectionedCommand,
-    SplitTable,
-    Structure,
-    flags,
-    json_option,
-    take,
-)
+from hgld.cli.options import verb
 from hgld.cli.output import echo, print_json, progress_bars, say_next
+from hgld.errors import ConfigError
+from hgld.pipelines.hierarchy.config import SPLIT_NAME, BuildConfig, ClusterConfig, LevelsConfig, stage_configs
+from hgld.settings import setting
+from hgld.taxonomy.format_names import AUTO, FORMAT_LINES, PARENTS_RULES
 from hgld.terminal import is_terminal
 
 if TYPE_CHECKING:
-    from hgld.pipelines.hierarchy.config import BuildConfig
+    import numpy as np
+
+    from hgld.hierarchy import Hierarchy
+    from hgld.taxonomy.levels import EvenLevels
+
+_WIDTH = 80  # of a drawing that goes to no terminal
+_LINES = 200
 
 
-_TITLES = {"toplevel": "Top level", "taxonomy": "Tree"}  # of stages' sections in the help, where it is not their name
+# -- build-hierarchy --------------------------------------------------------------------------------------------------
 
 
-def build_hierarchy_command() -> click.Command:
-    from hgld.pipelines.hierarchy.config import BuildConfig, stage_configs
+def _table(text: str, default_split: str = "") -> tuple[str, Path]:
+    split, equals, path = text.partition("=")
+    if not equals:
+        split, path = default_split, text
+    if not SPLIT_NAME.fullmatch(split):
+        raise ValueError("SPLIT=CSV, for instance train=train_label_to_category.csv")
+    if not Path(path).is_file():
+        raise ValueError(f"a table; {path!r} is not a file")
+    return split, Path(path)
 
-    configs = stage_configs()
-    sections = {_TITLES.get(name, name.capitalize()): config for name, config in configs.items()}
 
-    @click.command(cls=SectionedCommand)
-    @click.option("--sample", is_flag=True, help="Build from the landmarks that hgld ships, offline.")
-    @click.option(
-        "--landmarks",
+def _group_numbers(text: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(map(int, text.split(",")))
+    except ValueError:
+        numbers = (-1,)
+    if min(numbers) < 0:
+        raise ValueError("whole numbers from 0 separated by commas, finest first, as in 60,8")
+    return numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """Names to build from, and the folder of the build."""
+
+    sample: bool = setting(False, "Build from the landmarks that hgld ships, offline.")
+    landmarks: tuple[tuple[str, Path], ...] = setting(
+        (),
+        "GLDv2's list of a split (landmark_id, category), to be scraped. Repeat for index.",
         metavar="SPLIT=CSV",
-        type=SplitTable(),
-        multiple=True,
-        help="GLDv2's list of a split (landmark_id, category), to be scraped. Repeat for index.",
+        parse=_table,
+        repeated=True,
     )
-    @click.option(
-        "--names",
+    names: tuple[tuple[str, Path], ...] = setting(
+        (),
+        "A table already scraped: landmark_id, category, supercategory.",
         metavar="[train=]CSV",
-        type=SplitTable("train"),
-        multiple=True,
-        help="A table already scraped: landmark_id, category, supercategory.",
+        parse=partial(_table, default_split="train"),
+        repeated=True,
     )
-    @click.option(
-        "--classes",
-        metavar="FILE",
-        type=EXISTING_FILE,
-        help="Names of anything: one a line, or a table with name and, if there, id, count, description, image, "
+    classes: Path | None = setting(
+        None,
+        "Names of any classes: one per line, or a table with name and, if there, id, count, description, image, "
         "language.",
+        metavar="FILE",
+        path="file",
     )
-    @click.option("--out", type=FOLDER, required=True, help="Folder of the build.")
-    @click.option(
-        "--replace", is_flag=True, help="Replace the labels of a build by the other --route; a terminal is asked."
+    out: Path = setting(..., "Folder of the build.", path="folder")
+    groups: tuple[int, ...] = setting(
+        (),
+        "Numbers of groups, one per level above the names, finest first; 0: as the data give.",
+        metavar="K[,K2,...]",
+        parse=_group_numbers,
     )
-    @click.option("--dry-run", is_flag=True, help="Say what would be asked and how long it would take, then stop.")
-    @click.option(
-        "--explain",
+    replace: bool = setting(
+        False, "Replace the labels of a build by the other --route; a terminal is asked.", common=False
+    )
+    dry_run: bool = setting(False, "Say what would be asked and how long it would take, then stop.")
+    explain: tuple[str, ...] = setting(
+        (),
+        "Say what each evidence source says about NAME, after the build; of a finished build at once.",
         metavar="NAME",
-        multiple=True,
-        help="Say what each kind of evidence says about NAME, after the build; of a finished build at once.",
+        repeated=True,
+        commas=False,
+        common=False,
     )
-    @json_option
-    @flags(sections, types={"structure": Structure(), "groups": GroupNumbers()}, without=("coarser",))
-    def build_hierarchy(
-        sample: bool,
-        landmarks: tuple[tuple[str, Path], ...],
-        names: tuple[tuple[str, Path], ...],
-        classes: Path | None,
-        out: Path,
-        replace: bool,
-        dry_run: bool,
-        explain: tuple[str, ...],
-        as_json: bool,
-        **given: Any,
-    ) -> None:
-        """Build a hierarchy: names in, groups of names and levels above them out.
 
-        Exactly one of --sample, --landmarks, --names and --classes says where the names come from: landmarks get
-        GLDv2's hierarchical labels, classes of anything the levels that you name. Stopped anywhere, the same command
-        goes on; run again, it does nothing.
-        """
-        sources = {"sample": sample, "landmarks": landmarks, "names": names, "classes": classes}
-        source = [name for name, told in sources.items() if told]
-        if len(source) != 1:
-            raise click.UsageError(
-                "give exactly one of --sample, --landmarks SPLIT=CSV, --names [SPLIT=]CSV or --classes FILE."
-            )
-        tables = landmarks or names or ((("classes", classes),) if classes else ())
-        if len({split for split, _ in tables}) != len(tables):
-            raise click.UsageError("two tables have the same split; write for instance train=A.csv and index=B.csv.")
-        given["groups"], *coarser = given["groups"] or (None,)
-        given["coarser"] = tuple(coarser)
-        config = BuildConfig(
-            source[0],  # pyright: ignore[reportArgumentType]  # one of the keys above
-            tables,
-            **{name: take(config, given) for name, config in configs.items()},
+
+@verb(*stage_configs().values(), without=("groups", "coarser"))
+def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: bool) -> None:
+    """Build a hierarchy: names in, groups of names and levels above them out.
+
+    Exactly one of --sample, --landmarks, --names and --classes says where the names come from: landmarks get GLDv2's
+    hierarchical labels, other classes the levels that you name. After a stop the same command resumes; run again, it
+    does nothing.
+    """
+    sources = {name: getattr(asked, name) for name in ("sample", "landmarks", "names", "classes")}
+    source = [name for name, told in sources.items() if told]
+    if len(source) != 1:
+        raise click.UsageError(
+            "give exactly one of --sample, --landmarks SPLIT=CSV, --names [SPLIT=]CSV or --classes FILE."
         )
-        _run_build(out, config, replace=replace, dry_run=dry_run, explain=explain, as_json=as_json)
+    tables = asked.landmarks or asked.names or ((("classes", asked.classes),) if asked.classes else ())
+    if len({split for split, _ in tables}) != len(tables):
+        raise click.UsageError("two tables have the same split; write for instance train=A.csv and index=B.csv.")
+    groups, *coarser = asked.groups or (0,)
+    configs[ClusterConfig] = replace(configs[ClusterConfig], groups=groups)
+    configs[LevelsConfig] = replace(configs[LevelsConfig], coarser=tuple(coarser))
+    stages = {name: configs[config] for name, config in stage_configs().items()}
+    config = BuildConfig(source[0], tables, **stages)  # pyright: ignore[reportArgumentType]  # one of the names above
+    _run_build(asked, config, as_json=as_json)
 
-    return build_hierarchy
 
+def _run_build(asked: BuildOptions, config: BuildConfig, *, as_json: bool) -> None:
+    from hgld.pipelines.hierarchy import build as building
+    from hgld.pipelines.hierarchy.explain import explain, explain_text
 
-def _run_build(
-    out: Path, config: "BuildConfig", *, replace: bool, dry_run: bool, explain: tuple[str, ...], as_json: bool
-) -> None:
-    from hgld.pipelines.hierarchy.build import (
-        build_hierarchy,
-        build_summary,
-        build_table,
-        other_route,
-        plan_summary,
-        plan_text,
-    )
-    from hgld.pipelines.hierarchy.explain import explain as explained
-    from hgld.pipelines.hierarchy.explain import explain_text
-
-    if not (replace or dry_run or as_json) and is_terminal(sys.stdin) and (route := other_route(out, config)):
-        replace = click.confirm(f"{out} holds labels made by --route {route}. Replace them?", err=True)
+    out, dry_run, replaces = asked.out, asked.dry_run, asked.replace
+    if not (replaces or dry_run or as_json) and is_terminal(sys.stdin) and (route := building.other_route(out, config)):
+        replaces = click.confirm(f"{out} holds labels made by --route {route}. Replace them?", err=True)
     with progress_bars() as progress:
-        if (
-            (config.source == "landmarks" or config.names.wikidata)
-            and not (dry_run or as_json)
-            and is_terminal(sys.stderr)
-        ):
-            planned = build_hierarchy(out, config, progress, dry_run=True)
-            echo(plan_text(planned), err=True)
+        asks_servers = config.source == "landmarks" or config.names.wikidata
+        if asks_servers and not (dry_run or as_json) and is_terminal(sys.stderr):
+            planned = building.build_hierarchy(out, config, progress, dry_run=True)
+            echo(building.plan_text(planned), err=True)
         announce = partial(echo, err=True)
-        build = build_hierarchy(out, config, progress, dry_run=dry_run, replace=replace, announce=announce)
-    said = [] if dry_run else [explained(build.stages, name) for name in explain]
+        build = building.build_hierarchy(out, config, progress, dry_run=dry_run, replace=replaces, announce=announce)
+    said = [] if dry_run else [explain(build.stages, name) for name in asked.explain]
     if as_json:
-        print_json(plan_summary(build) if dry_run else build_summary(build) | ({"explained": said} if said else {}))
+        told = building.plan_summary(build) if dry_run else building.build_summary(build)
+        print_json(told | ({"explained": said} if said else {}))
     else:
-        echo("\n\n".join([plan_text(build) if dry_run else build_table(build), *map(explain_text, said)]))
+        table = building.plan_text(build) if dry_run else building.build_table(build)
+        echo("\n\n".join([table, *map(explain_text, said)]))
         if not dry_run:
             _say_next(out)
 
@@ -160,153 +165,118 @@ def _say_next(place: Path, *, err: bool = False) -> None:
         say_next("hgld", "build-shards", *release, "--labels", out, "--out", "SHARDS", "--dry-run", err=err)
 
 
-def compare_command() -> click.Command:
-    place = click.Path(path_type=Path, exists=True)
+# -- compare ----------------------------------------------------------------------------------------------------------
 
-    @click.command()
-    @click.argument("a", type=place)
-    @click.argument("b", type=place)
-    @click.option(
-        "--on", default="", help="Column that says which item a row is; A=B where the tables call it differently."
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Two hierarchies."""
+
+    a: Path = setting(..., "Hierarchy to judge.", argument=True, path="existing")
+    b: Path = setting(..., "Reference.", argument=True, path="existing")
+    on: str = setting("", "Column that says which item a row is; A=B if the tables call it differently.")
+    levels: tuple[str, ...] = setting(
+        (), "Columns to compare, finest first; each may be A=B.  [default: those of one name, else by their order]"
     )
-    @click.option(
-        "--levels",
-        type=Names(),
-        default=(),
-        help="Columns to compare, finest first; each may be A=B.  [default: those of one name, else by their order]",
-    )
-    @click.option("--all", "everything", is_flag=True, help="The best match of every group, all confusions.")
-    @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
-    @json_option
-    def compare(
-        a: Path, b: Path, on: str, levels: tuple[str, ...], everything: bool, as_markdown: bool, as_json: bool
-    ) -> None:
-        """Judge the hierarchy A by the reference B.
+    all: bool = setting(False, "Show the best match of every group, and all confusions.")
+    markdown: bool = setting(False, "Print Markdown.")
 
-        Each is a CSV or parquet table of labels, a hierarchy.parquet, or the folder of a build. Says which columns it
-        takes, then how far groups agree at every level and over all levels, and the largest confusions.
-        """
-        from hgld.pipelines.hierarchy.comparison.compare import compare as compare_files
-        from hgld.pipelines.hierarchy.comparison.texts import markdown, summary
 
-        if as_json and as_markdown:
-            raise click.UsageError("give one of --json and --markdown.")
-        comparison = compare_files(a, b, on=on, levels=levels)
-        if as_json:
-            print_json(comparison.to_dict())
-        else:
-            echo((markdown if as_markdown else summary)(comparison, everything=everything), nl=False)
-            _say_next(a, err=True)
+@verb()
+def compare(asked: CompareOptions, *, as_json: bool) -> None:
+    """Judge the hierarchy A by the reference B.
 
-    return compare
+    Each is a CSV or parquet table of labels, a hierarchy.parquet, or the folder of a build. Says which columns it
+    takes, then how far groups agree at every level and over all levels, and the largest confusions.
+    """
+    from hgld.pipelines.hierarchy.comparison.compare import compare as compare_files
+    from hgld.pipelines.hierarchy.comparison.texts import markdown, summary
+
+    if as_json and asked.markdown:
+        raise click.UsageError("give one of --json and --markdown.")
+    comparison = compare_files(asked.a, asked.b, on=asked.on, levels=asked.levels)
+    if as_json:
+        print_json(comparison.to_dict())
+    else:
+        echo((markdown if asked.markdown else summary)(comparison, everything=asked.all), nl=False)
+        _say_next(asked.a, err=True)
 
 
 # -- review -----------------------------------------------------------------------------------------------------------
 
 
-def review_command() -> click.Command:
-    @click.command()
-    @click.argument("build", metavar="BUILD_DIR", type=FOLDER)
-    @click.option("--who", help="Your name in the decisions.  [default: your name on this machine]")
-    @click.option(
-        "--decisions",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="The file your decisions are appended to; made if it is not there.  [default: BUILD_DIR/decisions.yaml]",
+@dataclass(frozen=True, kw_only=True)
+class ReviewOptions:
+    """A build to review, and who reviews it."""
+
+    build: Path = setting(..., "Folder of the build.", argument=True, metavar="BUILD_DIR", path="folder")
+    annotator: str = setting("", "Your name in the decisions.  [default: your name on this machine]")
+    decisions: Path | None = setting(
+        None,
+        "File that your decisions are appended to; made if it is not there.  [default: BUILD_DIR/decisions.yaml]",
     )
-    @click.option("--others", type=EXISTING_FILE, multiple=True, help="Decisions of another annotator, to compare.")
-    @click.option("--adjudicate", is_flag=True, help="Settle the conflicts of --others in a file of its own.")
-    @click.option(
-        "--images",
-        type=click.Path(path_type=Path),
-        help="Landmarks' images: a folder or a tar; of --classes the folder of the list.",
+    compare_with: tuple[Path, ...] = setting(
+        (), "Decisions of another annotator, to compare.", path="file", repeated=True
     )
-    @click.option(
-        "--order",
-        type=click.Choice(["items", "names"]),
-        default="items",
-        show_default=True,
-        help="What an action should put right most of.",
+    adjudicate: bool = setting(False, "Settle the conflicts of --compare-with in a file of its own.")
+    images: Path | None = setting(None, "Landmarks' images: a folder or a tar; of --classes the folder of the list.")
+    order: Literal["items", "names"] = setting("items", "Count that an action should put right most of.")
+    propose: str = setting("", "Ask a language model first, at an OpenAI-compatible server: .../v1.", metavar="URL")
+    propose_model: str = setting("", "Name of the model at that server.", metavar="NAME")
+    propose_requests: int = setting(100, "Requests at most.", least=1)
+    propose_tokens: int = setting(200_000, "Tokens at most, in all.", least=1)
+    propose_only: bool = setting(False, "Write the model's proposals and end, without a page.")
+    port: int = setting(0, "Port of the page; 0: any free one.", least=0, most=65535)
+    browser: bool = setting(True, "Open the page where a person looks.")
+
+
+@verb()
+def review(asked: ReviewOptions, *, as_json: bool) -> None:
+    """Finish the groups of BUILD_DIR on a local web page.
+
+    The page asks first what puts most right, and estimates all other names anew after each decision. Decisions are
+    appended to your file at once; build again with --decisions FILE to apply them. The page is on this machine only;
+    Ctrl-C ends it.
+
+    With --propose a language model proposes names, merges and moves. They are shown as another annotator's, beside
+    yours; nothing applies them by itself. The key is read from HGLD_PROPOSE_KEY.
+    """
+    if bool(asked.propose) != bool(asked.propose_model) or (asked.propose_only and not asked.propose):
+        raise click.UsageError("--propose URL and --propose-model NAME go together; --propose-only needs both.")
+    build, others = asked.build, asked.compare_with
+    if asked.propose:
+        file = _propose(asked, as_json=as_json)
+        if asked.propose_only:
+            return
+        others = (*(other for other in others if other.resolve() != file.resolve()), file)
+    from hgld.pipelines.hierarchy.levels.given_levels import has_given_levels
+    from hgld.pipelines.hierarchy.review.decisions.journal import Journal
+    from hgld.pipelines.hierarchy.review.learning.teaching import Teacher
+    from hgld.pipelines.hierarchy.review.server import serve
+    from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
+    from hgld.pipelines.hierarchy.review.tables import BuildTables
+
+    journal = Journal(
+        asked.decisions or build / "decisions.yaml",
+        asked.annotator or _user(),
+        "adjudicator" if asked.adjudicate else "annotator",
     )
-    @click.option(
-        "--propose", metavar="URL", help="Ask a language model first, at an OpenAI-compatible server: .../v1."
-    )
-    @click.option("--propose-model", metavar="NAME", help="The model's name at that server.")
-    @click.option(
-        "--propose-requests", type=click.IntRange(1), default=100, show_default=True, help="Requests at most."
-    )
-    @click.option(
-        "--propose-tokens", type=click.IntRange(1), default=200_000, show_default=True, help="Tokens at most, in all."
-    )
-    @click.option("--propose-only", is_flag=True, help="Write the model's proposals and end, without a page.")
-    @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: any free port.")
-    @click.option("--browser/--no-browser", default=True, help="Open the page where a person looks.")
-    @json_option
-    def review(
-        build: Path,
-        who: str | None,
-        decisions: Path | None,
-        others: tuple[Path, ...],
-        adjudicate: bool,
-        images: Path | None,
-        order: Literal["items", "names"],
-        propose: str | None,
-        propose_model: str | None,
-        propose_requests: int,
-        propose_tokens: int,
-        propose_only: bool,
-        port: int,
-        browser: bool,
-        as_json: bool,
-    ) -> None:
-        """Finish the groups of BUILD_DIR on a local web page.
-
-        The page asks first what puts most right, and estimates all other names anew after each decision. Decisions are
-        appended to your file at once; build again with --decisions FILE to apply them. The page is on this machine
-        only; Ctrl-C ends it.
-
-        With --propose a language model says what it would name, merge and move. Its proposals are shown as another
-        annotator's, beside yours; nothing applies them by itself. A key is read from HGLD_PROPOSE_KEY.
-        """
-        if (propose is None) != (propose_model is None) or (propose_only and propose is None):
-            raise click.UsageError("--propose URL and --propose-model NAME go together; --propose-only needs both.")
-        if propose is not None and propose_model is not None:
-            file = _propose(build, propose, propose_model, propose_requests, propose_tokens, propose_only and as_json)
-            if propose_only:
-                return
-            others = (*(other for other in others if other.resolve() != file.resolve()), file)
-        from hgld.pipelines.hierarchy.levels.given_levels import has_given_levels
-        from hgld.pipelines.hierarchy.review.decisions.journal import Journal
-        from hgld.pipelines.hierarchy.review.learning.teaching import Teacher
-        from hgld.pipelines.hierarchy.review.server import serve
-        from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
-        from hgld.pipelines.hierarchy.review.tables import BuildTables
-
-        journal = Journal(
-            decisions or build / "decisions.yaml",
-            _user() if who is None else who,
-            "adjudicator" if adjudicate else "annotator",
-        )
-        tables = BuildTables(build)
-        teacher = None if has_given_levels(build) else Teacher.of(build, by=order)
-        shown = Review(tables, journal, others, Thumbnails(images, tables.images()), teacher)
-        if shown.note:
-            echo(shown.note, err=True)
-        serve(shown, port, lambda address: _announce(address, journal.path, browser, as_json))
-
-    return review
+    tables = BuildTables(build)
+    teacher = None if has_given_levels(build) else Teacher.of(build, by=asked.order)
+    shown = Review(tables, journal, others, Thumbnails(asked.images, tables.images()), teacher)
+    if shown.note:
+        echo(shown.note, err=True)
+    serve(shown, asked.port, lambda address: _announce(address, journal.path, asked.browser, as_json))
 
 
-def _propose(build: Path, url: str, model: str, requests: int, tokens: int, as_json: bool) -> Path:
-    from dataclasses import asdict
-
+def _propose(asked: ReviewOptions, *, as_json: bool) -> Path:
     from hgld.pipelines.hierarchy.review.propose import proposals_text, propose
 
-    def say(text: str) -> None:
-        echo(text, err=True)
-
+    limits = {"requests": asked.propose_requests, "tokens": asked.propose_tokens}
     with progress_bars() as progress:
-        found = propose(build, url, model, requests=requests, tokens=tokens, say=say, progress=progress)
-    if as_json:
+        say = partial(echo, err=True)
+        found = propose(asked.build, asked.propose, asked.propose_model, say=say, progress=progress, **limits)
+    if as_json and asked.propose_only:
         print_json(asdict(found) | {"file": str(found.file)})
     else:
         echo(proposals_text(found), err=True)
@@ -316,20 +286,15 @@ def _propose(build: Path, url: str, model: str, requests: int, tokens: int, as_j
 def _user() -> str:
     import getpass
 
-    from hgld.errors import ConfigError
-
     try:
         return getpass.getuser()
     except (KeyError, OSError) as error:  # OSError from Python 3.13 on
         raise ConfigError(
-            "You have no name on this machine, as in some containers. Say who decides with --who NAME."
+            "You have no name on this machine, as in some containers. Say who decides with --annotator NAME."
         ) from error
 
 
 def _announce(address: str, file: Path, browser: bool, as_json: bool) -> None:
-    import json
-    import sys
-
     if as_json:
         echo(json.dumps({"address": address, "decisions": str(file)}))
         sys.stdout.flush()
@@ -343,3 +308,100 @@ def _announce(address: str, file: Path, browser: bool, as_json: bool) -> None:
         import webbrowser
 
         webbrowser.open(address)
+
+
+# -- show -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """A hierarchy or taxonomy to draw."""
+
+    path: Path = setting(..., "Folder of a build, dataset directory or taxonomy.", argument=True, path="existing")
+    format: str = setting(
+        AUTO,
+        f"Format of the taxonomy; auto: found out from its content. {', '.join(FORMAT_LINES)}.",
+        choices=(AUTO, *FORMAT_LINES),
+        metavar="NAME",
+    )
+    levels: tuple[str, ...] = setting((), "Names of the levels, finest first; of a table, its columns.")
+    parents: str = setting(
+        PARENTS_RULES[0],
+        "Classes under several parents: refuse them, keep the first, or the one farthest from the top.",
+        choices=PARENTS_RULES,
+    )
+    cut: str = setting(
+        "",
+        "Levels of a tree of uneven depth: root:2,1 (steps below the top), leaves:1,2 (steps above the finest classes) "
+        "or ranks:species,family.  [default: all ranks or depths]",
+        metavar="RULE",
+    )
+    depth: int | None = setting(None, "Levels to draw, from the coarsest.  [default: all]", least=1)
+    most: int = setting(8, "Classes to draw below each; 0: all.", least=0)
+    changes: Path | None = setting(None, "CSV to write of every class that the rules changed.", path="new")
+
+
+@verb()
+def show(asked: ShowOptions, *, as_json: bool) -> None:
+    """Draw a hierarchy as a tree: the largest classes first, each with its number of finest classes.
+
+    PATH is a build's folder, a dataset directory (whose images are counted), or a taxonomy in any format that hgld
+    reads: an edge list, node-link JSON, WordNet, Open Images, iNaturalist, Darwin Core, a folder tree, ...
+    """
+    from hgld.taxonomy.formats import read_levels
+    from hgld.tree_drawing import tree_data, tree_text
+
+    path, rules = asked.path, {name: getattr(asked, name) for name in ("parents", "cut", "levels")}
+    _refuse_unfinished(path)
+    found = read_levels(path, asked.format, **rules)
+    if asked.changes is not None:
+        found.changes.write_csv(asked.changes)
+    counts = _items(path, found.hierarchy)
+    drawn: dict[str, Any] = {"depth": asked.depth, "most": asked.most or None, "counts": counts}
+    if as_json:
+        facts = {
+            "place": str(path),
+            "format": found.taxonomy.format,
+            "cut": found.cut,
+            "parents": found.parents,
+            "levels": dict(zip(found.hierarchy.levels, found.hierarchy.num_classes, strict=True)),
+            "counted": "finest classes" if counts is None else "images",
+            "counts": found.counts,
+        }
+        print_json(facts | {"tree": tree_data(found.hierarchy, **drawn)})
+        return
+    terminal = is_terminal(sys.stdout)
+    width = shutil.get_terminal_size((_WIDTH, 24)).columns if terminal else _WIDTH
+    echo(tree_text(found.hierarchy, lines=_LINES if asked.most else None, width=width, **drawn))
+    echo("\n" + "\n".join(textwrap.fill(line, width) for line in _told(found, counts is not None)))
+
+
+def _refuse_unfinished(place: Path) -> None:
+    """Refuse the folder of a build or dataset that has no hierarchy yet: its folders are no classes."""
+    if (place / "hierarchy.parquet").is_file():
+        return
+    for mark, what in ((".hgld-build", "build"), ("dataset.json", "dataset"), ("stages", "build")):
+        if (place / mark).exists():
+            raise ConfigError(f"{place} holds a {what} without hierarchy.parquet. Finish it with the command it is of.")
+
+
+def _items(place: Path, hierarchy: "Hierarchy") -> "dict[str, np.ndarray] | None":
+    """Count the images of every class of a dataset directory; None elsewhere."""
+    from hgld.data.format import INDEX, MANIFEST
+
+    if not (place / INDEX).is_file() or not (place / MANIFEST).is_file():
+        return None
+    from hgld.data.index import read_index
+
+    index, levels = read_index(place / INDEX, leave_out=("sha256",))
+    return hierarchy.counts(index.select(levels).to_numpy()) if levels == hierarchy.levels else None
+
+
+def _told(found: "EvenLevels", images: bool) -> list[str]:
+    """Return what was read, and what the rules did, in sentences."""
+    counted = "images" if images else f"the classes of the level {found.hierarchy.levels[0]!r}"
+    read = f"{found.taxonomy.format}: {len(found.taxonomy):,} classes"
+    lines = [f"{read}; levels by {found.cut}; numbers count {counted}."]
+    if found.counts:
+        lines.append("; ".join(f"{what}: {number:,}" for what, number in found.counts.items()) + ".")
+    return lines

@@ -1,9 +1,11 @@
-"""Options of the command line: their types, and flags made from the configs of the stages."""
+"""Subcommands from functions: flags, help, types and checks are made of the dataclasses that a function takes."""
 
+import inspect
+import re
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import MISSING, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +13,53 @@ import click
 from click.shell_completion import CompletionItem
 
 from hgld.errors import ConfigError, quoted
-from hgld.evaluation.metric_kinds import offered_names
-from hgld.evaluation.protocol_kinds import protocol_names
 from hgld.files import file_lock, lock_of
-from hgld.settings import Option, options_of
+from hgld.settings import Option, bound_problems, options_of, setting
 
-_Config = typing.TypeVar("_Config")
+_MOST_WIDE = 60  # characters of the choices that help shows behind a flag
+_MOST_LINES = 50  # of a subcommand's --help; longer ones show the common options
+SHOWS_ALL = "hgld.shows_all"
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for machines.")
+
+# -- options that several subcommands take ----------------------------------------------------------------------------
 
 
-class Folder(click.Path):
+@dataclass(frozen=True, kw_only=True)
+class HostOptions:
+    """Hosts that a subcommand may reach."""
+
+    allow_redirects_to: tuple[str, ...] = setting(
+        (), "Host that an http(s) URL may redirect to beside its own.", metavar="HOST", repeated=True, commas=False
+    )
+    allow_private: tuple[str, ...] = setting(
+        (), "Host with a public name that may have a private address.", metavar="HOST", repeated=True, commas=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions(HostOptions):
+    """Reading of datasets."""
+
+    verify_reads: bool | None = setting(None, "Check every image against the index's SHA-256.  [default: at URLs only]")
+
+
+@contextmanager
+def _reads_by(options: HostOptions) -> Iterator[None]:
+    """Read files at URLs as the options say."""
+    from hgld.data.storage import READING
+
+    before = READING.set(replace(READING.get(), **vars(options)))
+    try:
+        yield
+    finally:
+        READING.reset(before)
+
+
+# -- types of values --------------------------------------------------------------------------------------------------
+
+
+class _Folder(click.Path):
     """A folder of this machine."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path, file_okay=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if "://" in str(value):
@@ -33,49 +67,8 @@ class Folder(click.Path):
         return super().convert(value, param, ctx)
 
 
-FOLDER = Folder()
-EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
-
-
-def reading_options(*, verifies: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options by which files at URLs are read; they hold until it ends.
-
-    Args:
-        verifies: it reads images of a dataset, which the index has checksums of.
-    """
-
-    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-        from hgld.data.storage import READING
-
-        if value in (None, ()):
-            return
-        before = READING.set(replace(READING.get(), **{str(parameter.name): value}))
-        context.call_on_close(partial(READING.reset, before))
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        hosts: dict[str, Any] = {"metavar": "HOST", "multiple": True, "expose_value": False, "callback": keep}
-        private = "A host with a public name that may have a private address."
-        function = click.option("--allow-private", help=private, **hosts)(function)
-        other = "A host that an http(s) address may lead to beside its own; several times: several."
-        function = click.option("--allow-redirects-to", help=other, **hosts)(function)
-        if verifies:
-            function = click.option(
-                "--verify-reads/--no-verify-reads",
-                default=None,
-                expose_value=False,
-                callback=keep,
-                help="Hold every image to the index's SHA-256; default: those at URLs.",
-            )(function)
-        return function
-
-    return decorate
-
-
-class NewFile(click.Path):
-    """A file to write; a place that cannot be written to is refused before there is a result to lose."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path, dir_okay=False)
+class _NewFile(click.Path):
+    """A file to write; a path that cannot be written to is refused before there is a result to lose."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = typing.cast(Path, super().convert(value, param, ctx))
@@ -87,288 +80,246 @@ class NewFile(click.Path):
             self.fail(f"'{path}' cannot be written ({error.strerror}). Name another place.", param, ctx)
 
 
-class Names(click.ParamType):
-    """Names separated by commas."""
-
-    name = metavar = "A,B,C"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        names = tuple(part.strip() for part in str(value).split(","))
-        if not all(names):
-            self.fail(f"{value!r}: expected names separated by commas, without empty ones.", param, ctx)
-        return names
-
-
-class Numbers(click.ParamType):
-    """Numbers separated by commas."""
-
-    name = metavar = "X,Y,Z"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(float(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r}: expected numbers separated by commas.", param, ctx)
-
-
-class WholeNumbers(click.ParamType):
-    """Whole numbers above 0, ascending, separated by commas."""
-
-    name = metavar = "M,N,..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            numbers = ()
-        if not numbers or numbers[0] < 1 or sorted(set(numbers)) != list(numbers):
-            self.fail(f"{value!r}: expected whole numbers above 0, ascending, separated by commas.", param, ctx)
-        return numbers
-
-
-class Expansion(click.ParamType):
-    """``ALPHA,K`` of alpha query expansion."""
-
-    name = metavar = "ALPHA,K"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, int]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            alpha, k = str(value).split(",")
-            return float(alpha), int(k)
-        except ValueError:
-            self.fail(f"{value!r}: expected two numbers, for instance 2,10.", param, ctx)
-
-
-class Structure(click.ParamType):
-    """``p279=W``: the weight of Wikidata's subclass graph; ``tree=W`` of a given tree is the same."""
-
-    name = metavar = "p279=W"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        text = str(value).removeprefix("p279=").removeprefix("tree=")
-        try:
-            weight = float(text)
-        except ValueError:
-            weight = -1.0
-        if not 0 <= weight <= 1:
-            self.fail(f"{value!r}: expected p279=W with a weight W from 0 (text only) to 1.", param, ctx)
-        return weight
-
-
-class GroupNumbers(click.ParamType):
-    """Numbers of groups, one a level above the items."""
-
-    name = metavar = "K[,K2,...]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            numbers = (-1,)
-        if min(numbers) < 0:
-            self.fail(
-                f"{value!r}: expected whole numbers from 0 separated by commas, finest first, as in 60,8.", param, ctx
-            )
-        return numbers
-
-
-class SplitTable(click.ParamType):
-    """``SPLIT=CSV``; the split may be left out where there is one."""
-
-    name = "SPLIT=CSV"
-
-    def __init__(self, default_split: str | None = None) -> None:
-        self.default_split = default_split
-        if default_split:
-            self.name = f"[{default_split}=]CSV"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
-        if isinstance(value, tuple):
-            return value
-        from hgld.pipelines.hierarchy.config import SPLIT_NAME
-
-        split, separator, path = str(value).partition("=")
-        if not separator:
-            split, path = self.default_split or "", str(value)
-        if not SPLIT_NAME.fullmatch(split):
-            self.fail(f"{value!r}: expected {self.name}, for instance train=train_label_to_category.csv.", param, ctx)
-        if not Path(path).is_file():
-            self.fail(f"{path!r} is not a file.", param, ctx)
-        return split, Path(path)
-
-
-class OnceOption(click.Option):
-    """An option that is refused where it is given twice; click takes the last value."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, multiple=True, **kwargs)
-
-    def process_value(self, ctx: click.Context, value: Any) -> Any:
-        values = super().process_value(ctx, value)
-        if len(values) > 1:
-            given = ", ".join(quoted(str(one)) for one in values)
-            raise click.BadParameter(f"given {len(values)} times ({given}); expected one.", ctx, self)
-        return values[0] if values else None
-
-
-class SectionedOption(click.Option):
-    """An option that stands under a heading of its command's help."""
-
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.section = section
-
-
-class SectionedCommand(click.Command):
-    """A command whose help lists its options under their headings."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
-        for option in self.get_params(ctx):
-            record = option.get_help_record(ctx)
-            if record is not None:
-                sections.setdefault(getattr(option, "section", "Options"), []).append(record)
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
+_PATHS: Mapping[str, click.Path] = {
+    "": click.Path(path_type=Path),
+    "file": click.Path(path_type=Path, dir_okay=False, exists=True),
+    "existing": click.Path(path_type=Path, exists=True),
+    "folder": _Folder(path_type=Path, file_okay=False),
+    "new": _NewFile(path_type=Path, dir_okay=False),
+}
 
 
 class _Value(click.ParamType):
     """Value of a config field, parsed from the same text as in files and sweeps."""
 
-    def __init__(self, option: Option, offered: Iterable[str]) -> None:
-        self.option = option
-        self.name = option.name
-        self.offered = tuple(offered) or option.choices
+    def __init__(self, option: Option) -> None:
+        self.option, self.name = option, option.name
         names = {int: "INTEGER", float: "FLOAT", str: "TEXT", Path: "PATH"}
-        one = f"[{'|'.join(option.choices)}]" if option.choices else names[option.member]
-        self.metavar = f"{one},..." if option.several and option.facts["commas"] else one
+        one = f"[{'|'.join(option.choices)}]" if option.choices else names.get(option.member, "TEXT")
+        several = option.several and option.facts["commas"] and not option.facts["repeated"]
+        one = one if len(one) <= _MOST_WIDE else "NAME"
+        self.metavar = option.facts["metavar"] or (f"{one},..." if several else one)
+        is_path = option.member is Path and option.facts["parse"] is None
+        self.path = _PATHS[option.facts["path"]] if is_path else None
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if self.path is not None:
+            path = self.path.convert(value, param, ctx)
+            return (path,) if self.option.several else path
         try:
             return self.option.parse(str(value))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        if self.option.member is Path:
-            return [CompletionItem(incomplete, type="file")]
-        return complete_choices(self.offered, incomplete)
+        if self.path is not None:
+            return self.path.shell_complete(ctx, param, incomplete)
+        before, comma, last = incomplete.rpartition(",")
+        offered = (self.option.facts["offered"] or (lambda: self.option.choices))()
+        return [CompletionItem(f"{before}{comma}{name}") for name in offered if name.startswith(last)]
 
 
-def flags(
-    sections: Mapping[str, type],
-    *,
-    types: Mapping[str, click.ParamType] | None = None,
-    offered: Mapping[str, Iterable[str]] | None = None,
-    without: Collection[str] = (),
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command a flag for every field of these config dataclasses.
+# -- subcommands ------------------------------------------------------------------------------------------------------
 
-    Options that are not given come as None, or as an empty tuple; :func:`take` makes a config of them.
+
+class _Flag(click.Option):
+    """An option in a section of its command's help; a path is refused if it is given twice."""
+
+    def __init__(self, *args: Any, section: str, common: bool = True, once: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section, self.common, self.once = section, common, once
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        values = super().process_value(ctx, value)
+        if not self.once:
+            return values
+        if len(values or ()) > 1:
+            given = ", ".join(quoted(str(one)) for one in values)
+            raise click.BadParameter(f"given {len(values)} times ({given}); expected one.", ctx, self)
+        return values[0] if values else None
+
+
+class _Argument(click.Argument):
+    """A positional argument that help describes."""
+
+    section, common = "Arguments", True
+
+    def __init__(self, *args: Any, help: str, **kwargs: Any) -> None:  # noqa: A002  # as click calls it
+        super().__init__(*args, **kwargs)
+        self.help = help
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        return self.make_metavar(ctx), self.help
+
+
+class Verb(click.Command):
+    """A subcommand whose help lists its options by sections, the common ones alone if all are too long."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        ctx.meta[SHOWS_ALL] = True
+        whole = super().get_help(ctx)
+        if len(whole.splitlines()) <= _MOST_LINES:
+            return whole
+        ctx.meta[SHOWS_ALL] = False
+        return super().get_help(ctx)
+
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Leave the arguments to :meth:`format_options`: only later releases of click describe them."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        left_out = 0
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx)
+            if record is None:
+                continue
+            section = getattr(option, "section", "Output")
+            if ctx.meta.get(SHOWS_ALL, True):
+                sections.setdefault(section, []).append(record)
+            elif getattr(option, "common", True):
+                own = section in ("Arguments", "Options", "Output")
+                sections.setdefault(section if own else "Common options of other sections", []).append(record)
+            else:
+                left_out += 1
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+        if left_out:
+            formatter.write(f"\n--help-all lists {left_out} more options.\n")
+
+
+def help_all_option() -> click.Option:
+    """Return the option that shows a command's whole help."""
+
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            ctx.meta[SHOWS_ALL] = True
+            click.echo(click.Command.get_help(ctx.command, ctx))
+            ctx.exit()
+
+    told = "Show the whole help and exit."
+    return click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help=told)
+
+
+def debug_option() -> click.Option:
+    """Return the option that :func:`hgld.cli.main` itself reads."""
+    told = "Show the traceback of an error."
+    return _Flag(["--debug"], is_flag=True, expose_value=False, help=told, section="Output", common=False)
+
+
+def verb(
+    *more: type, overrides: bool = False, sections: Mapping[type, str] | None = None, without: Collection[str] = ()
+) -> Callable[[Callable[..., Any]], Verb]:
+    """Make a subcommand of a function.
+
+    Each parameter of the function that is annotated with a dataclass is an instance made of the flags for its fields;
+    ``as_json`` says whether ``--json`` was given. A flag that two dataclasses have fills both.
 
     Args:
-        sections: the dataclasses by the headings of their flags in the help.
-        types: types of fields that are written in a way of their own.
-        offered: values that the shell completes, of fields that can have others too.
-        without: fields that have no flag of their own, because another flag states them.
+        more: further dataclasses with flags; the function takes their instances by class as ``configs``.
+        overrides: the function takes a mapping of the fields of ``more`` that were given as ``given`` in place of
+            ``configs``; switches have a form that turns them off.
+        sections: headings of dataclasses in the help; default: their names, or Options.
+        without: fields of ``more`` without a flag of their own, because another flag states them.
     """
-    types, offered = types or {}, offered or {}
+    titles = sections or {}
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for section, config in reversed(list(sections.items())):
-            for name, option in reversed([one for one in options_of(config).items() if one[0] not in without]):
-                flag = name.rstrip("_").replace("_", "-")
-                switch = option.member is bool
-                kind = None if switch else types.get(name) or _Value(option, offered.get(name, ()))
-                function = click.option(
-                    f"--{flag}/--no-{flag}" if switch else f"--{flag}",
-                    name,
-                    cls=SectionedOption,
-                    section=section,
-                    type=kind,
-                    metavar=getattr(kind, "metavar", None),
-                    multiple=option.facts["repeated"],
-                    default=None,
-                    help=option.facts["help"] + _default_text(option),
-                )(function)
-        return function
+    def decorate(function: Callable[..., Any]) -> Verb:
+        taken = {
+            name: parameter.annotation
+            for name, parameter in inspect.signature(function).parameters.items()
+            if is_dataclass(parameter.annotation)
+        }
+        params: dict[str, click.Parameter] = {}
+        for config in (*taken.values(), *more):
+            own = config.__module__ == function.__module__
+            words = re.findall("[A-Z][a-z]+", config.__name__)[:-1]
+            title = titles.get(config, "Options" if own else " ".join(words).capitalize())
+            for option in options_of(config).values():
+                if config in more and option.name in without:
+                    continue
+                negates = overrides and config in more
+                params.setdefault(_name(option), _parameter(option, title, negates=negates, common=own))
+
+        def run(as_json: bool, **values: Any) -> Any:
+            listed = {name for name, one in params.items() if getattr(one, "multiple", False) or one.nargs == -1}
+            given = {
+                name: value for name, value in values.items() if value is not None and (value or name not in listed)
+            }
+            arguments = {name: _instance(config, given) for name, config in taken.items()}
+            if overrides:
+                options = [option for config in more for option in options_of(config).values()]
+                arguments["given"] = {
+                    one.name: sum(given[_name(one)], ()) if one.facts["repeated"] else given[_name(one)]
+                    for one in options
+                    if _name(one) in given
+                }
+            elif more:
+                stated = {name: value for name, value in given.items() if name not in without}
+                arguments["configs"] = {config: _instance(config, stated) for config in more}
+            hosts = [value for value in arguments.values() if isinstance(value, HostOptions)]
+            with _reads_by(hosts[0]) if hosts else nullcontext():
+                return function(**arguments, as_json=as_json)
+
+        json_option = _Flag(["--json", "as_json"], is_flag=True, help="Print one JSON object.", section="Output")
+        ordered = sorted(params.values(), key=lambda one: not isinstance(one, _Argument))
+        shared = [json_option, help_all_option(), debug_option()]
+        return Verb(None, callback=run, params=[*ordered, *shared], help=function.__doc__)
 
     return decorate
 
 
+def _name(option: Option) -> str:
+    """Return the name of an option among the parameters of its command."""
+    return option.flag.replace("-", "_")
+
+
+def _parameter(option: Option, section: str, *, negates: bool, common: bool) -> click.Parameter:
+    facts, required = option.facts, option.default is MISSING
+    if facts["argument"]:
+        many = -1 if option.several else 1
+        metavar = facts["metavar"] or option.name.upper() + ("..." if option.several else "")
+        kind = _Value(option)
+        return _Argument([_name(option)], nargs=many, required=required, type=kind, metavar=metavar, help=facts["help"])
+    switch = option.member is bool
+    off = switch and (negates or option.default is not False)
+    kind = None if switch else _Value(option)
+    once = option.member is Path and not option.several and facts["parse"] is None
+    return _Flag(
+        [f"--{option.flag}/--no-{option.flag}" if off else f"--{option.flag}", _name(option)],
+        section=section,
+        common=common if facts["common"] is None else facts["common"],
+        once=once,
+        is_flag=switch,
+        type=kind,
+        metavar=None if kind is None else kind.metavar,
+        multiple=facts["repeated"] or once,
+        required=required,
+        default=None,
+        help=facts["help"] + _default_text(option),
+    )
+
+
 def _default_text(option: Option) -> str:
     value, unit = option.default, option.facts["unit"]
-    if value in ("", (), None):
-        return f"  [{unit}]" if unit else ""
+    named = " " + ", ".join(option.choices) + "." if len("|".join(option.choices)) > _MOST_WIDE - 2 else ""
+    if value in (MISSING, "", (), None) or (value is False and not unit):
+        return f"{named}  [{unit}]" if unit else named
     if isinstance(value, bool):
         value = "on" if value else "off"
     shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return f"  [default: {shown} {unit}".rstrip() + "]"
+    return f"{named}  [default: {shown} {unit}".rstrip() + "]"
 
 
-def take(config: type[_Config], given: Mapping[str, Any]) -> _Config:
-    """Return a config of the values given to :func:`flags`; the other fields have their defaults."""
+def _instance(config: type, given: Mapping[str, Any]) -> Any:
+    """Return a config of the values of its flags; the other fields have their defaults."""
     values = {}
     for name, option in options_of(config).items():
-        if given[name] in (None, ()):
-            continue
-        values[name] = sum(given[name], ()) if option.facts["repeated"] else given[name]
-    return config(**values)
-
-
-# -- completion -------------------------------------------------------------------------------------------------------
-#
-# The shell offers names of datasets, recipes, metrics and levels behind the Tab key.
-
-
-def complete_datasets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of the datasets that have a card."""
-    from hgld.pipelines.shards.sources import SOURCES, has_card
-
-    return _beginning(filter(has_card, SOURCES), incomplete)
-
-
-def complete_sources(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of all releases that shards can be made of."""
-    from hgld.pipelines.shards.sources import source_names
-
-    return _beginning(source_names(), incomplete)
-
-
-def complete_recipes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of recipes, with their summaries; files where no name begins like that."""
-    from hgld.training.recipes import RECIPES
-
-    found = [CompletionItem(name, help=made.line) for name, made in RECIPES.items() if name.startswith(incomplete)]
-    return found or [CompletionItem(incomplete, type="file")]
-
-
-def complete_metrics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of metrics, the last of several behind commas."""
-    return complete_choices(offered_names(), incomplete)
-
-
-def complete_protocols(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of protocols."""
-    return complete_choices(protocol_names(), incomplete)
-
-
-def complete_choices(choices: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """Complete one of some names, also as the last of several behind commas."""
-    before, comma, last = incomplete.rpartition(",")
-    return [CompletionItem(f"{before}{comma}{name}") for name in choices if name.startswith(last)]
-
-
-def _beginning(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        if _name(option) in given:
+            value = given[_name(option)]
+            is_listed = option.facts["repeated"] or (option.facts["argument"] and option.several)
+            values[name] = sum(value, ()) if is_listed and option.facts["parse"] is None else value
+    made = config(**values)
+    for name, problem in bound_problems(made):
+        raise click.UsageError(f"--{options_of(config)[name].flag} {problem}", click.get_current_context())
+    return made

@@ -1,191 +1,281 @@
-"""The verbs that ask a dataset what an image shows: calibrate, search."""
+"""The subcommands that ask a dataset's nearest images: search, calibrate, audit."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from hgld.cli.embed_commands import (
-    open_embedder,
-    say_selection,
-    source_options,
-    take_source,
-    take_view_options,
-    view_options,
-)
-from hgld.cli.options import EXISTING_FILE, NewFile, json_option, reading_options
+from hgld.cli.models import ModelOptions, ViewOptions, open_embedder, refuse_view, say_reduced, say_selection
+from hgld.cli.options import ReadingOptions, verb
 from hgld.cli.output import echo, print_json, progress_bars, say_next
+from hgld.settings import setting
 
 if TYPE_CHECKING:
+    from hgld.audit.audit import Audit
+    from hgld.audit.inputs import Audited
     from hgld.data.dataset import ShardDataset
+    from hgld.pipelines.stage import Progress
     from hgld.prediction import Calibration
     from hgld.training.inference.answers import Asking
     from hgld.training.inference.embedder import Embedder
     from hgld.training.inference.search import NamedAnswer, QueryMatches
+    from hgld.training.models.networks import Network
+
+_MOST_SHOWN = 10  # findings of an audit of one kind
 
 
-class _Within(click.ParamType):
-    """``LEVEL=CLASS``."""
-
-    name = metavar = "LEVEL=CLASS"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        level, equals, name = str(value).partition("=")
-        if not (level and equals and name):
-            self.fail(f"{value!r}: expected a level and the name of a class of it, LEVEL=CLASS.", param, ctx)
-        return level, name
+# -- search -----------------------------------------------------------------------------------------------------------
 
 
-_ASKING = (
-    click.option(
-        "--min-confidence",
-        type=click.FloatRange(min=0),
-        help="Least confidence of an answer; it is given at the finest level that has it. [default: 0.8]",
-    ),
-    click.option("--level", help="Finest level to answer at. [default: the finest of all]"),
-    click.option(
-        "--within",
-        type=_Within(),
-        multiple=True,
-        help="Search within a class alone, of which the images are known to be; several times, for several levels.",
-    ),
-    click.option(
-        "--calibration",
-        type=EXISTING_FILE,
-        help="By hgld calibrate, of the same model. [default: the run's own calibration.json]",
-    ),
-)
+def _within(text: str) -> tuple[str, str]:
+    level, equals, name = text.partition("=")
+    if not (level and equals and name):
+        raise ValueError("a level and the name of a class of it, LEVEL=CLASS")
+    return level, name
 
 
-def _answer_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the flags of answers; :func:`_take_asking` reads them."""
-    for option in reversed(_ASKING):
-        function = option(function)
-    return function
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Queries, and the gallery to search."""
+
+    images: tuple[Path, ...] = setting((), "Image to search by.", argument=True, metavar="IMAGE...", path="file")
+    text: tuple[str, ...] = setting((), "Text to search by, with a CLIP model as --model.", repeated=True, commas=False)
+    data: str = setting(..., "Dataset directory, or its URL.")
+    split: str | None = setting(
+        None,
+        "Split to search.  [default: the gallery of the dataset's protocol, else all items]",
+    )
+    k: int = setting(10, "Images to find for each query.", least=1)
+    embeddings: Path | None = setting(
+        None, "Embeddings of that split from hgld embed.  [default: compute them]", path="file"
+    )
+    index: Literal["exact", "ivf", "hnsw"] = setting(
+        "exact",
+        "Search: compare with every image, or ask an index that is kept beside the embeddings or the shards (faiss): "
+        "ivf looks into the nearest cells of images, hnsw follows a graph of neighbours.",
+        common=False,
+    )
+    trust_index: bool = setting(
+        False, "Open a kept index that somebody else made, in place of making it anew.", common=False
+    )
+    prefix: int | None = setting(
+        None,
+        "Compare all images by embeddings truncated to so many dimensions, the best by whole ones.",
+        flag="truncate-dim",
+        least=1,
+        common=False,
+    )
+    shortlist: int | None = setting(
+        None, "Number of the best images to compare by whole embeddings.  [default: 200]", least=1, common=False
+    )
+    html: Path | None = setting(None, "HTML page to write as well, with the images found.", path="new")
+    min_confidence: float | None = setting(
+        None,
+        "Least confidence of a prediction, which is given at the finest level that has it.  [default: 0.8]",
+        least=0,
+    )
+    level: str | None = setting(None, "Finest level to predict.  [default: the finest of all]", common=False)
+    within: tuple[tuple[str, str], ...] = setting(
+        (),
+        "Class that the images are known to be of, to search there alone; several times for several levels.",
+        metavar="LEVEL=CLASS",
+        parse=_within,
+        repeated=True,
+        common=False,
+    )
+    calibration: Path | None = setting(
+        None, "File of hgld calibrate for the same model.  [default: the run's calibration.json]", path="file"
+    )
 
 
-def _take_asking(
-    given: dict[str, Any], source: Any, which: str, dataset: "ShardDataset"
-) -> "Callable[[Embedder], Asking]":
-    """Take these flags out of a verb's values; names are checked before any work.
+@verb()
+def search(
+    asked: SearchOptions, model: ModelOptions, view: ViewOptions, reading: ReadingOptions, *, as_json: bool
+) -> None:
+    """Find the images of a dataset that are nearest to each IMAGE, and predict its class.
 
-    Returns:
-        a function that says, once the model is open, how to answer.
+    The prediction is the finest class whose probability is at least --min-confidence, with the path above it; it needs
+    a calibration (hgld calibrate), made once per run.
+
+    For many searches compute the embeddings once (hgld embed) and give them as --embeddings, or keep an --index.
     """
+    from hgld.data.dataset import open_dataset
+    from hgld.evaluation.protocols.benchmark import open_searched
+    from hgld.training.inference.search import kept_embeddings, write_search_page
+    from hgld.training.inference.search import search as search_images
+    from hgld.training.inference.search_index import kept_index
+
+    data, embeddings = asked.data, asked.embeddings
+    if not asked.images and not asked.text:
+        raise click.UsageError("name an IMAGE, or a --text.")
+    if asked.shortlist is not None and asked.prefix is None:
+        raise click.UsageError("--shortlist goes with --truncate-dim, which is not given.")
+    source = model.source()
+    whole = asked.split is not None or embeddings is not None
+    dataset = open_dataset(data, asked.split) if whole else open_searched(data)
+    within = _classes_within(asked, dataset)
+    with progress_bars() as progress, open_embedder(source, view, data) as embedder:
+        asking = _asking(asked, within, source, view, dataset, embedder)
+        gallery = None if embeddings is None else kept_embeddings(embeddings, dataset, embedder)
+        index = None
+        if asked.index != "exact":
+            index = kept_index(asked.index, dataset, embedder, embeddings, trusted=asked.trust_index)
+            if (reason := index.outdated()) and embedder.processes.is_main:
+                echo(f"{index.folder}: {reason}, and is made anew", err=True)
+        places: dict[str, Any] = {"gallery": gallery, "index": index, "prefix": asked.prefix, "progress": progress}
+        places |= {} if asked.shortlist is None else {"shortlist": asked.shortlist}
+        answer = search_images(embedder, asked.images, dataset, k=asked.k, asking=asking, texts=asked.text, **places)
+        if not embedder.processes.is_main:
+            return
+    if answer.left_out:
+        echo(f"{data}: images that could not be read and are not searched in: {answer.left_out}", err=True)
+    try:
+        if asked.html is not None:
+            write_search_page(asked.html, answer.found, dataset)
+    finally:  # what cannot be written is shown all the same
+        if as_json:
+            made = {"checkpoint": embedder.checkpoint, "selection": embedder.selection}
+            found = [one.to_dict() for one in answer.found]
+            print_json({"queries": found, "left_out": answer.left_out} | (made if embedder.checkpoint else {}))
+        else:
+            echo("\n".join(_matches_text(one, dataset.levels) for one in answer.found), nl=False)
+            say_selection(embedder.checkpoint, embedder.selection)
+    if isinstance(source, Path) and not as_json:
+        is_answered = any(one.answer is not None for one in answer.found)
+        is_kept = embeddings is not None or index is not None
+        _say_next(source, data, dataset, is_answered=is_answered, is_kept=is_kept)
+
+
+def _classes_within(asked: SearchOptions, dataset: "ShardDataset") -> dict[str, tuple[int, ...]]:
+    """Return the class ids that ``--within`` names by level; names are checked before any work."""
+    from hgld.training.inference.answers import named_classes
+
+    within = dict(asked.within)
+    if len(within) < len(asked.within):
+        raise click.UsageError("--within names one level twice; an image is of one class per level. Name each once.")
+    if asked.level is not None and asked.level not in dataset.levels:
+        raise click.UsageError(f"--level {asked.level}: the dataset's levels are {', '.join(dataset.levels)}.")
+    return named_classes(dataset, within)
+
+
+def _asking(
+    asked: SearchOptions,
+    within: dict[str, tuple[int, ...]],
+    source: "Path | Network",
+    view: ViewOptions,
+    dataset: "ShardDataset",
+    embedder: "Embedder",
+) -> "Asking":
+    """Return how the open model predicts: by the calibration that belongs to it, if there is one."""
     from hgld.prediction.predict import MIN_CONFIDENCE
     from hgld.training.checkpoint import find_checkpoint
-    from hgld.training.inference.answers import Asking, calibration_of, named_classes
+    from hgld.training.inference.answers import Asking, calibration_of
 
-    min_confidence, level, file = given.pop("min_confidence"), given.pop("level"), given.pop("calibration")
-    pairs = given.pop("within")
-    within = dict(pairs)
-    if len(within) < len(pairs):
-        raise click.UsageError("--within names one level twice; an image is of one class a level. Name each once.")
-    within = named_classes(dataset, within)
-    if level is not None and level not in dataset.levels:
-        raise click.UsageError(f"--level {level}: the dataset's levels are {', '.join(dataset.levels)}.")
-    run = find_checkpoint(source, which).parent.parent if isinstance(source, Path) else None
-
-    def asking(embedder: "Embedder") -> "Asking":
-        calibration, why_not = calibration_of(embedder, run, file, dataset)
-        if calibration is None and (min_confidence is not None or level is not None):
-            raise click.UsageError(
-                f"--min-confidence and --level are of answers, which take a calibration of this model. {why_not}"
-                if why_not
-                else "--min-confidence and --level are of answers, which take a calibration of this model: make one "
-                "with hgld calibrate (of --model, name it as --calibration)."
-            )
-        if why_not and embedder.processes.is_main:
-            echo(why_not, err=True)
-        return Asking(calibration, MIN_CONFIDENCE if min_confidence is None else min_confidence, level, within)
-
-    return asking
+    run = find_checkpoint(source, view.which).parent.parent if isinstance(source, Path) else None
+    calibration, why_not = calibration_of(embedder, run, asked.calibration, dataset)
+    if calibration is None and (asked.min_confidence is not None or asked.level is not None):
+        hint = why_not or "make one with hgld calibrate (of --model, name it as --calibration)."
+        raise click.UsageError(
+            f"--min-confidence and --level are of predictions, which take a calibration of this model: {hint}"
+        )
+    if why_not and embedder.processes.is_main:
+        echo(why_not, err=True)
+    confidence = MIN_CONFIDENCE if asked.min_confidence is None else asked.min_confidence
+    return Asking(calibration, confidence, asked.level, within)
 
 
 def _answer_text(answer: "NamedAnswer | None") -> str:
-    """Return an answer as a line for people; empty where there is none to give."""
+    """Return a prediction as a line for people; empty if there is none to give."""
     if answer is None:
         return ""
     if answer.level is None:
-        return "no answer: no class is sure enough\n\n"
+        return "no prediction: no class is sure enough\n\n"
     from hgld.evaluation.report import markdown
 
     path = " › ".join(reversed(answer.path.values()))
     return f"**{markdown(path)}** ({markdown(answer.level)}, confidence {answer.confidence:.2f})\n\n"
 
 
-def calibrate_command() -> click.Command:
-    @click.command()
-    @source_options()
-    @click.option("--data", required=True, help="Dataset directory, or its URL.")
-    @click.option(
-        "--split",
-        default="val",
-        show_default=True,
-        help="Its images ask; best of classes that the model was not trained on.",
-    )
-    @click.option(
-        "--gallery-split",
-        help="Split that will be searched. [default: what hgld search searches in, mostly all images]",
-    )
-    @click.option(
-        "--test-split",
-        help="Split that the calibration is measured on, and not fitted. [default: test, if there is one]",
-    )
-    @click.option("--k", type=click.IntRange(1, 1000), help="Neighbours that vote. [default: 20]")
-    @click.option(
-        "--unknown",
-        type=click.FloatRange(0, 1, max_open=True),
-        help="Share of images to come whose class the dataset lacks. [default: 0.2]",
-    )
-    @click.option("--out", type=NewFile(), help="File to write. [default: calibration.json of the run]")
-    @view_options
-    @click.option("--device", help="cpu, cuda, ...; default: a GPU when there is one.")
-    @reading_options()
-    @json_option
-    def calibrate(
-        data: str,
-        out: Path | None,
-        device: str | None,
-        k: int | None,
-        unknown: float | None,
-        as_json: bool,
-        **given: Any,
-    ) -> None:
-        """Learn how sure a model's answers are, so that hgld search says what an image shows.
+def _matches_text(found: "QueryMatches", levels: tuple[str, ...]) -> str:
+    from hgld.evaluation.report import markdown, markdown_table
 
-        The images of a split that training did not see ask the images that will be searched, and again without their
-        own classes, as strange images would. What their neighbours vote for becomes a probability, level by level, and
-        calibration.json in the run's folder keeps it. Expected calibration errors are printed, those of the split
-        itself by cross-validation over its classes.
-        """
-        from hgld.prediction.calibration import CALIBRATION, NEIGHBORS, UNKNOWN
-        from hgld.training.checkpoint import find_checkpoint
-        from hgld.training.inference.answers import calibrate_answers
+    rows = [
+        [str(match.rank), f"{match.score:.4f}", match.key, *(match.classes[level] or "unknown" for level in levels)]
+        for match in found.matches
+    ]
+    return f"{markdown(found.image)}\n\n{_answer_text(found.answer)}" + markdown_table(
+        ["rank", "score", "key", *levels], rows
+    )
 
-        which = given["which"]
-        source, options = take_source(given), take_view_options(given)
-        elsewhere = () if out is None else ("--calibration", out)
-        if out is None:
-            if not isinstance(source, Path):
-                raise click.UsageError("a network has no folder of its own: name the file to write, --out FILE.json.")
-            out = find_checkpoint(source, which).parent.parent / CALIBRATION
-        chosen = {"neighbors": k or NEIGHBORS, "unknown": UNKNOWN if unknown is None else unknown}
-        with progress_bars() as progress, open_embedder(source, device, options, data) as embedder:
-            made = calibrate_answers(embedder, data, **chosen, **given, progress=progress)
-            if made is None:
-                return
-        made.save(out)
-        if as_json:
-            print_json({"calibration": str(out), **made.to_dict()})
-        else:
-            echo(_risk_table(made) + f"\n{out}")
-            say_selection(embedder.checkpoint, embedder.selection)
-            if isinstance(source, Path):
-                say_next("hgld", "search", "PHOTO.jpg", "--checkpoint", source, "--data", data, *elsewhere)
 
-    return calibrate
+def _say_next(source: Path, data: str, dataset: "ShardDataset", *, is_answered: bool, is_kept: bool) -> None:
+    """Print what makes the next search say more, or start sooner: a calibration, then embeddings that are kept."""
+    asked = ("--checkpoint", source, "--data", data)
+    if not is_answered and dataset.manifest.splits.get("val", {"items": 0})["items"]:
+        say_next("hgld", "calibrate", *asked, err=True)
+    elif not is_kept:
+        split = () if dataset.split is None else ("--split", dataset.split)
+        say_next("hgld", "embed", *asked, *split, "--out", "GALLERY.npy", err=True)
+
+
+# -- calibrate --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions:
+    """Images to calibrate predictions with."""
+
+    data: str = setting(..., "Dataset directory, or its URL.")
+    split: str = setting("val", "Split of the queries; best of classes that the model was not trained on.")
+    gallery_split: str | None = setting(
+        None, "Split that will be searched.  [default: what hgld search searches, mostly all images]"
+    )
+    test_split: str | None = setting(
+        None, "Split to measure the calibration on, without fitting.  [default: test, if there is one]"
+    )
+    k: int | None = setting(None, "Neighbours that vote.  [default: 20]", least=1, most=1000)
+    unknown: float | None = setting(
+        None, "Share of images to come whose class the dataset lacks, below 1.  [default: 0.2]", least=0, most=1
+    )
+    out: Path | None = setting(None, "File to write.  [default: calibration.json of the run]", path="new")
+
+
+@verb()
+def calibrate(
+    asked: CalibrateOptions, model: ModelOptions, view: ViewOptions, reading: ReadingOptions, *, as_json: bool
+) -> None:
+    """Learn how sure a model's predictions are, so that hgld search predicts classes.
+
+    Images that training did not see query the gallery, and again without their own classes, as out-of-gallery images
+    would. Their neighbours' votes become a probability per level, kept in calibration.json of the run. Expected
+    calibration errors are printed, those of the split itself by cross-validation over its classes.
+    """
+    from hgld.prediction.calibration import CALIBRATION, NEIGHBORS, UNKNOWN
+    from hgld.training.checkpoint import find_checkpoint
+    from hgld.training.inference.answers import calibrate_answers
+
+    source = model.source()
+    out, elsewhere = asked.out, () if asked.out is None else ("--calibration", asked.out)
+    if out is None:
+        if not isinstance(source, Path):
+            raise click.UsageError("a network has no folder of its own: name the file to write, --out FILE.json.")
+        out = find_checkpoint(source, view.which).parent.parent / CALIBRATION
+    chosen = {name: getattr(asked, name) for name in ("split", "gallery_split", "test_split")}
+    chosen["neighbors"] = asked.k or NEIGHBORS
+    chosen["unknown"] = UNKNOWN if asked.unknown is None else asked.unknown
+    with progress_bars() as progress, open_embedder(source, view, asked.data) as embedder:
+        made = calibrate_answers(embedder, asked.data, **chosen, progress=progress)
+        if made is None:
+            return
+    made.save(out)
+    if as_json:
+        print_json({"calibration": str(out), **made.to_dict()})
+    else:
+        echo(_risk_table(made) + f"\n{out}")
+        say_selection(embedder.checkpoint, embedder.selection)
+        if isinstance(source, Path):
+            say_next("hgld", "search", "PHOTO.jpg", "--checkpoint", source, "--data", asked.data, *elsewhere)
 
 
 def _risk_table(made: "Calibration") -> str:
@@ -199,144 +289,112 @@ def _risk_table(made: "Calibration") -> str:
     return markdown_table(["split", "level", "cases", "right", "confidence", "calibration error"], rows)
 
 
-# -- search ----------------------------------------------------------------------------------------------------------
+# -- audit ------------------------------------------------------------------------------------------------------------
 
 
-def search_command() -> click.Command:
-    @click.command()
-    @click.argument("images", metavar="IMAGE...", nargs=-1, type=EXISTING_FILE)
-    @click.option("--text", "texts", multiple=True, help="Find what a text describes, with a CLIP model as --model.")
-    @source_options()
-    @click.option("--data", required=True, help="Dataset directory, or its URL.")
-    @click.option(
-        "--split",
-        help="Split of it; default: what its protocol searches in, and all its items where it names none or with "
-        "--embeddings.",
-    )
-    @click.option("--k", type=click.IntRange(min=1), default=10, show_default=True, help="Images to find for each.")
-    @click.option(
-        "--embeddings", type=EXISTING_FILE, help="Of that split, by hgld embed; default: they are computed first."
-    )
-    @click.option(
-        "--index",
-        "kind",
-        type=click.Choice(["exact", "ivf", "hnsw"]),
-        default="exact",
-        show_default=True,
-        help="Compare with every image, or ask an index that is kept beside the embeddings or the shards (faiss).",
-    )
-    @click.option(
-        "--trust-index", is_flag=True, help="Open a kept index that you did not make, in place of making it anew."
-    )
-    @click.option(
-        "--prefix",
-        type=click.IntRange(min=1),
-        help="Compare all images by the first numbers of their embeddings, the best by all numbers.",
-    )
-    @click.option(
-        "--shortlist", type=click.IntRange(min=1), help="How many of them. [default: 200; goes with --prefix]"
-    )
-    @click.option(
-        "--page",
-        type=NewFile(),
-        help="Write what was found as an HTML page as well, with the pictures in it.",
-    )
-    @_answer_options
-    @view_options
-    @click.option("--device", help="cpu, cuda, ...; default: a GPU when there is one.")
-    @reading_options()
-    @json_option
-    def search(
-        images: tuple[Path, ...],
-        texts: tuple[str, ...],
-        data: str,
-        split: str | None,
-        k: int,
-        embeddings: Path | None,
-        kind: Literal["exact", "ivf", "hnsw"],
-        trust_index: bool,
-        prefix: int | None,
-        shortlist: int | None,
-        page: Path | None,
-        device: str | None,
-        as_json: bool,
-        **given: Any,
-    ) -> None:
-        """Find the images of a dataset that are nearest to each IMAGE, with their classes, and say what it shows.
+@dataclass(frozen=True, kw_only=True)
+class AuditedOptions:
+    """Labels to audit, and files to write."""
 
-        What it shows is the finest class whose probability is at least --min-confidence, with the path above it;
-        this takes a calibration (hgld calibrate), once a run.
+    embeddings: Path | None = setting(None, "Embeddings: .npy, .safetensors or .parquet.")
+    labels: Path | None = setting(
+        None, "Labels, one row per embedding: .parquet or .csv.  [default: X.labels.parquet beside X.npy]"
+    )
+    levels: tuple[str, ...] = setting((), "Columns of the labels, finest first.  [default: all but key and split]")
+    data: str | None = setting(None, "Dataset: what the model embeds, or labels and images of --embeddings.")
+    out: Path = setting(..., "Folder of the page, exclude.csv, decisions.yaml and audit.json.", path="folder")
+    probability: float = setting(0.5, "Probability from which a finding is listed.", above=0, most=1)
 
-        To ask often, embed the dataset once with hgld embed, with the same checkpoint and options, and give its file as
-        --embeddings; or keep an index, which finds nearly always the same images, faster. --index ivf cuts the images
-        into cells, of which it looks into the nearest; hnsw follows a graph of neighbours. An index is made where there
-        is none, or none of this checkpoint, dataset and options.
-        """
-        from hgld.data.dataset import open_dataset
-        from hgld.evaluation.protocols.benchmark import open_searched
-        from hgld.training.inference.search import kept_embeddings, write_search_page
-        from hgld.training.inference.search import search as search_images
-        from hgld.training.inference.search_index import kept_index
 
-        if not images and not texts:
-            raise click.UsageError("name an IMAGE, or a --text.")
-        if shortlist is not None and prefix is None:
-            raise click.UsageError("--shortlist goes with --prefix, which is not given.")
-        which = given["which"]
-        source, options = take_source(given), take_view_options(given)
-        whole = split is not None or embeddings is not None
-        dataset = open_dataset(data, split) if whole else open_searched(data)
-        asking_of = _take_asking(given, source, which, dataset)
-        with progress_bars() as progress, open_embedder(source, device, options, data) as embedder:
-            asking = asking_of(embedder)
-            gallery = None if embeddings is None else kept_embeddings(embeddings, dataset, embedder)
-            index = None if kind == "exact" else kept_index(kind, dataset, embedder, embeddings, trusted=trust_index)
-            if index is not None and (reason := index.outdated()) and embedder.processes.is_main:
-                echo(f"{index.folder}: {reason}, and is made anew", err=True)
-            places: dict[str, Any] = {"gallery": gallery, "index": index, "prefix": prefix, "progress": progress}
-            places |= {} if shortlist is None else {"shortlist": shortlist}
-            answer = search_images(embedder, images, dataset, k=k, asking=asking, texts=texts, **places)
-            if not embedder.processes.is_main:
+@verb()
+def audit(
+    asked: AuditedOptions, model: ModelOptions, view: ViewOptions, reading: ReadingOptions, *, as_json: bool
+) -> None:
+    """Find images that are probably mislabelled, classes that are one, two or misplaced, and copies across splits.
+
+    OUT gets a page to accept and refuse findings on; exclude.csv for hgld build-shards --exclude; decisions.yaml for
+    hgld build-hierarchy --decisions; labels.parquet with the probability of every label; and audit.json. Nothing else
+    is changed.
+    """
+    from hgld.audit.audit import AuditOptions
+    from hgld.audit.page import write_audit
+    from hgld.pipelines.check.audit_decisions import HEADER, decision_texts
+
+    sources, data = model.sources(), asked.data
+    with progress_bars() as progress:
+        if sources:
+            if asked.embeddings is not None or asked.labels is not None or asked.levels or data is None:
+                raise click.UsageError("a model goes with --data, without --embeddings, --labels and --levels.")
+            audited = _embedded(model.source(), data, view, progress)
+            if audited is None:
                 return
-        if answer.left_out:
-            echo(f"{data}: images that could not be read and are not searched in: {answer.left_out}", err=True)
-        try:
-            if page is not None:
-                write_search_page(page, answer.found, dataset)
-        finally:  # what cannot be written is shown all the same
-            if as_json:
-                made = {"checkpoint": embedder.checkpoint, "selection": embedder.selection}
-                found = [one.to_dict() for one in answer.found]
-                print_json({"queries": found, "left_out": answer.left_out} | (made if embedder.checkpoint else {}))
-            else:
-                echo("\n".join(_text(one, dataset.levels) for one in answer.found), nl=False)
-                say_selection(embedder.checkpoint, embedder.selection)
-        if isinstance(source, Path) and not as_json:
-            is_answered = any(one.answer is not None for one in answer.found)
-            _say_next(
-                source, data, dataset, is_answered=is_answered, is_kept=embeddings is not None or index is not None
-            )
-
-    return search
+        else:
+            refuse_view(view)
+            audited = _read(asked)
+        found = audited.audit(AuditOptions(probability=asked.probability, progress=progress))
+        named = {"dataset": audited.dataset.manifest.name} if audited.dataset is not None else {}
+        named |= {"embeddings": asked.embeddings.name} if asked.embeddings is not None else {}
+        named |= {"model": sources[0].name} if sources else {}
+        texts = decision_texts(found.classes, found.levels)
+        files = write_audit(asked.out, found, texts, HEADER, audited.dataset, named)
+    if as_json:
+        print_json(found.to_dict() | {"files": files})
+    else:
+        echo(_audit_text(found, files))
 
 
-def _say_next(source: Path, data: str, dataset: "ShardDataset", *, is_answered: bool, is_kept: bool) -> None:
-    """Print what makes the next search say more, or start sooner: a calibration, then embeddings that are kept."""
-    asked = ("--checkpoint", source, "--data", data)
-    if not is_answered and dataset.manifest.splits.get("val", {"items": 0})["items"]:
-        say_next("hgld", "calibrate", *asked, err=True)
-    elif not is_kept:
-        split = () if dataset.split is None else ("--split", dataset.split)
-        say_next("hgld", "embed", *asked, *split, "--out", "GALLERY.npy", err=True)
+def _read(asked: AuditedOptions) -> "Audited":
+    if asked.embeddings is None:
+        raise click.UsageError("missing --embeddings, with --labels or --data; or give a model and --data.")
+    from hgld.audit.inputs import Audited
+
+    if asked.data is None:
+        return Audited.of_files(asked.embeddings, asked.labels, asked.levels or None)
+    if asked.levels:
+        raise click.UsageError("--levels goes with --labels and without --data: the dataset has its own.")
+    from hgld.data.dataset import open_dataset
+
+    return Audited.of_embedded_dataset(asked.embeddings, asked.labels, open_dataset(asked.data))
 
 
-def _text(found: "QueryMatches", levels: tuple[str, ...]) -> str:
-    from hgld.evaluation.report import markdown, markdown_table
+def _embedded(source: "Path | Network", data: str, view: ViewOptions, progress: "Progress") -> "Audited | None":
+    """Return the readable items of a dataset; None on all processes of torchrun but the main one."""
+    from hgld.audit.inputs import Audited
+    from hgld.data.dataset import open_dataset
 
-    rows = [
-        [str(match.rank), f"{match.score:.4f}", match.key, *(match.classes[level] or "unknown" for level in levels)]
-        for match in found.matches
+    dataset = open_dataset(data)
+    with open_embedder(source, view, data) as embedder:
+        embedded = embedder.embed_readable(dataset, progress)
+        if not embedder.processes.is_main:
+            return None
+    say_reduced(embedder.view_facts([dataset]))
+    if embedded.faults:
+        first = embedded.faults[0]
+        count = len(embedded.faults)
+        echo(f"images that cannot be read and are left out: {count}; {first.where}: {first.reason}", err=True)
+    return Audited.of_dataset(embedded.vectors, embedded.dataset)
+
+
+def _audit_text(found: "Audit", files: dict[str, str]) -> str:
+    lines = [f"{found.judged:,} of {len(found.keys):,} images judged; wrong labels, estimated with 95% intervals:"]
+    lines += [
+        f"  {row['level']}: {row['rate']:.2%} ({row['low']:.2%} to {row['high']:.2%})"
+        for row in found.rates.iter_rows(named=True)
     ]
-    return f"{markdown(found.image)}\n\n{_answer_text(found.answer)}" + markdown_table(
-        ["rank", "score", "key", *levels], rows
-    )
+    lines.append(f"images with a probably wrong label: {len(found.images):,}")
+    lines += [
+        f"  {row['probability']:.2f} {row['key']}: {row['level']} {row['given']}, probably {row['proposed']}"
+        for row in found.images.head(_MOST_SHOWN).iter_rows(named=True)
+    ]
+    lines.append(f"classes: {len(found.classes):,}")
+    said = {"one": "{class} and {other} are one", "two": "{class} is two", "parent": "{class} belongs under {other}"}
+    lines += [
+        f"  {row['probability']:.2f} {row['level']}: {said[row['kind']].format(**row)}"
+        for row in found.classes.head(_MOST_SHOWN).iter_rows(named=True)
+    ]
+    lines.append(f"copies across splits: {len(found.copies):,}")
+    lines += [
+        f"  {row['probability']:.2f} {row['split']} {row['key']} = {row['other_split']} {row['other_key']}"
+        for row in found.copies.head(_MOST_SHOWN).iter_rows(named=True)
+    ]
+    return "\n".join([*lines, *found.notes, f"the page: {files['page']}"])

@@ -1,102 +1,87 @@
-"""The verb that trains: train."""
+"""The subcommand that trains: train."""
 
-import dataclasses
 import sys
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.options import FOLDER, SectionedCommand, complete_recipes, flags, json_option, reading_options
+from hgld.cli.options import ReadingOptions, verb
 from hgld.cli.output import echo, print_json, say_next
-from hgld.evaluation.metric_kinds import offered_names
+from hgld.settings import options_of, setting
+from hgld.training.config import SECTIONS
 
 if TYPE_CHECKING:
     from hgld.training.config import TrainConfig
     from hgld.training.progress import ProgressReporter
 
 
-def train_command() -> click.Command:
-    from hgld.training.config import SECTIONS
+def _recipes() -> Iterable[str]:
+    from hgld.training.recipes import RECIPES
 
-    sections = {f"{title} (defaults where the recipe says nothing else)": made for title, made in SECTIONS.items()}
+    return RECIPES
 
-    @click.command(cls=SectionedCommand)
-    @click.argument("recipe", required=False, shell_complete=complete_recipes)
-    @click.option("--list", "listed", is_flag=True, help="Name the recipes and stop.")
-    @click.option(
-        "--show",
-        is_flag=True,
-        help="Print the recipe with all its fields, with --data also how many images an epoch shows, and stop.",
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """A recipe, the data to train on and the folder of the run."""
+
+    recipe: str | None = setting(
+        None, "Recipe by its name (--list), or the config.json of a run.", argument=True, offered=_recipes
     )
-    @click.option("--data", metavar="DIR|URL", help="Dataset directory; its address with --stream.")
-    @click.option("--out", type=FOLDER, metavar="RUN", help="Folder of the run; one that was stopped goes on.")
-    @click.option(
-        "--init-from",
-        type=click.Path(path_type=Path, exists=True),
-        metavar="RUN",
-        help="Run or checkpoint whose model a new run starts from.",
+    list: bool = setting(False, "Name the recipes and stop.")
+    show: bool = setting(
+        False, "Print the recipe with all its fields, with --data also how many images an epoch shows, and stop."
     )
-    @click.option(
-        "--sweep",
-        "sweeps",
+    data: str | None = setting(None, "Dataset directory; its address with --stream.", metavar="DIR|URL")
+    out: Path | None = setting(None, "Folder of the run; a stopped one resumes.", metavar="RUN", path="folder")
+    init_from: Path | None = setting(
+        None, "Run or checkpoint whose model a new run starts from.", metavar="RUN", path="existing", common=False
+    )
+    sweep: tuple[str, ...] = setting(
+        (),
+        "A run for every value, into RUN/FIELD=VALUE, and a table; several times: all combinations. Semicolons between "
+        "the values of a field that is a list.",
         metavar="FIELD=A,B,C",
-        multiple=True,
-        help="A run for every value, into RUN/FIELD=VALUE, and a table; several times: all combinations. Semicolons "
-        "between the values of a field that is a list.",
+        repeated=True,
+        commas=False,
     )
-    @click.option(
-        "--seeds",
-        type=click.IntRange(min=1),
-        default=1,
-        help="Runs with consecutive seeds from --seed on, into RUN/seed=N, and a table of means and deviations.",
+    seeds: int = setting(
+        1, "Runs with consecutive seeds from --seed on, into RUN/seed=N, and a table of means and deviations.", least=1
     )
-    @reading_options()
-    @json_option
-    @flags(sections, offered={"metrics": offered_names(), "monitor": offered_names()})
-    def train(
-        recipe: str | None,
-        listed: bool,
-        show: bool,
-        data: str | None,
-        out: Path | None,
-        init_from: Path | None,
-        sweeps: tuple[str, ...],
-        seeds: int,
-        as_json: bool,
-        **given: Any,
-    ) -> int:
-        """Train a model by a RECIPE, or by the config.json of an earlier run.
 
-        \b
-        hgld train happier-sop --data DIR --out RUN --seed 0
-        torchrun --nproc-per-node 8 -m hgld train happier-sop --data DIR --out RUN --seed 0
 
-        Every option below Options is a field of the config and changes what the recipe says. Stopped anywhere, the
-        same command goes on.
-        """
-        if listed:
-            _print_recipes(as_json)
-            return 0
-        if recipe is None:
-            raise click.UsageError("name a RECIPE (--list names them), or the config.json of a run.")
-        config = _changed(_read(recipe), given)
-        if show:
-            _print_config(recipe, config, data, as_json)
-            return 0
-        if data is None or out is None:
-            raise click.UsageError(
-                "--data and --out say what to train on and where to; --show prints the recipe alone."
-            )
-        if given["monitor"] is not None:
-            _refuse_test_choice(config, data)
-        if sweeps or seeds > 1:
-            return _sweep(config, sweeps, seeds, data, out, as_json, init_from=init_from)
-        return _train(config, data, out, as_json, init_from=init_from)
+@verb(*SECTIONS.values(), overrides=True)
+def train(asked: TrainOptions, reading: ReadingOptions, given: Mapping[str, Any], *, as_json: bool) -> int:
+    """Train a model by a RECIPE, or by the config.json of an earlier run.
 
-    return train
+    \b
+    hgld train happier-sop --data DIR --out RUN --seed 0
+    torchrun --nproc-per-node 8 -m hgld train happier-sop --data DIR --out RUN --seed 0
+
+    Fields of the config change what the recipe says. After a stop the same command resumes.
+    """
+    if asked.list:
+        _print_recipes(as_json)
+        return 0
+    if asked.recipe is None:
+        raise click.UsageError("name a RECIPE (--list names them), or the config.json of a run.")
+    config = _changed(_read(asked.recipe), given)
+    if asked.show:
+        _print_config(asked.recipe, config, asked.data, as_json)
+        return 0
+    data, out = asked.data, asked.out
+    if data is None or out is None:
+        raise click.UsageError("--data and --out say what to train on and where to; --show prints the recipe alone.")
+    if "monitor" in given:
+        _refuse_test_choice(config, data)
+    if asked.sweep or asked.seeds > 1:
+        return _sweep(config, asked.sweep, asked.seeds, data, out, as_json, init_from=asked.init_from)
+    return _train(config, data, out, as_json, init_from=asked.init_from)
 
 
 def _read(recipe: str) -> "TrainConfig":
@@ -107,11 +92,11 @@ def _read(recipe: str) -> "TrainConfig":
     return read_config(Path(recipe)) if recipe.endswith(".json") else load_recipe(recipe)
 
 
-def _changed(config: "TrainConfig", given: dict[str, Any]) -> "TrainConfig":
+def _changed(config: "TrainConfig", given: Mapping[str, Any]) -> "TrainConfig":
     from hgld.training.config import with_fields
     from hgld.training.config_checks import check_config
 
-    config = with_fields(config, {name: value for name, value in given.items() if value is not None})
+    config = with_fields(config, given)
     check_config(config)
     return config
 
@@ -159,7 +144,7 @@ def _print_recipes(as_json: bool) -> None:
 
 
 def _print_config(recipe: str, config: "TrainConfig", data: str | None, as_json: bool) -> None:
-    from hgld.training.config import SECTIONS, flat
+    from hgld.training.config import flat
     from hgld.training.recipes import RECIPES
 
     told = RECIPES[recipe].text if recipe in RECIPES else f"The config of {recipe}."
@@ -176,8 +161,8 @@ def _print_config(recipe: str, config: "TrainConfig", data: str | None, as_json:
     echo(told)
     for section in SECTIONS:
         echo(f"\n{section}:")
-        for name, value in dataclasses.asdict(getattr(config, section.lower())).items():
-            echo(f"  {_as_flag(name.rstrip('_').replace('_', '-'), value)}")
+        for name, option in options_of(SECTIONS[section]).items():
+            echo(f"  {_as_flag(option.flag, getattr(getattr(config, section.lower()), name))}")
     if epoch:
         echo(f"\nAn epoch of {epoch['steps']:,} steps shows {epoch['seen']:,} of {epoch['images']:,} images.")
         if left_out := epoch.get("left_out_combinations"):

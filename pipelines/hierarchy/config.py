@@ -28,10 +28,10 @@ class ScrapeConfig:
     """Options of scraping names from Wikimedia."""
 
     route: Literal["api", "html"] = setting(
-        "api", "api asks Wikidata and Commons 50 titles a request; html reads each category's page."
+        "api", "api asks Wikidata and Commons 50 titles a request; html reads each category's page.", common=True
     )
     contact: str = setting(
-        "", "Your mail or page, sent in the User-Agent; required for Wikimedia's servers.", key=False
+        "", "Your mail or page, sent in the User-Agent; required for Wikimedia's servers.", key=False, common=True
     )
     commons_url: str = setting(COMMONS_URL, "Action API of Commons, or of a mirror.")
     wikidata_url: str = setting(WIKIDATA_URL, "Action API of Wikidata, or of a mirror.")
@@ -121,6 +121,7 @@ class LevelsConfig:
         (),
         "Names of the levels A,B,C, finest first. Default: item,group, and top where there is a third; of landmarks "
         "landmark,hierarchical_label,natural_or_human_made.",
+        common=True,
     )
     coarser: tuple[int, ...] = setting(
         (), "Numbers of groups of the levels above the groups, finest first; 0: as the data give.", least=0
@@ -163,6 +164,7 @@ class EmbedConfig:
         "either of the last two may be joined with the first: sbert:PATH+lexical. auto: for --classes the best whose "
         "weights are on this machine (HGLD_SENTENCE_ENCODER may name a folder); for landmarks "
         "clip:ViT-L-14/laion2b_s32b_b82k, as published.",
+        common=True,
     )
     templates: tuple[str, ...] = setting(
         (), "Prompt templates with {}; averaged. Default: the encoder's own.", repeated=True, commas=False
@@ -194,6 +196,16 @@ class EvidenceConfig:
     )
 
 
+def _structure(text: str) -> float:
+    try:
+        weight = float(text.removeprefix("p279=").removeprefix("tree="))
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight <= 1:
+        raise ValueError("p279=W with a weight W from 0 (text only) to 1")
+    return weight
+
+
 @dataclass(frozen=True)
 class ClusterConfig:
     """Options of grouping names by their vectors."""
@@ -211,7 +223,9 @@ class ClusterConfig:
     threshold: float = setting(
         0.0, "Mean cosine distance at which a cluster is divided into groups; 0: 0.85 of that of all pairs of names."
     )
-    structure: float = setting(0.0, "Weight of Wikidata's subclass graph in the distances, 0..1 (p279=W).")
+    structure: float = setting(
+        0.0, "Weight of Wikidata's subclass graph in the distances, 0..1.", metavar="p279=W", parse=_structure
+    )
     weighted: bool = setting(False, "Weight names by their number of landmarks.")
     restarts: int = setting(10, "Restarts of k-means.")
     seed: int = setting(0, "Seed of everything random.")
@@ -231,7 +245,7 @@ class ReviewConfig:
     """Options of the review: the decisions to apply."""
 
     decisions: tuple[Path, ...] = setting(
-        (), "Decisions of annotators (YAML), applied on every run.", repeated=True, commas=False, key=False
+        (), "Decisions of annotators (YAML), applied on every run.", repeated=True, commas=False, key=False, common=True
     )
 
 

@@ -31,10 +31,15 @@ class SourceConfig:
         (),
         "Names of the levels A,B,C, finest first; A=COLUMN where the column has another name (manifest, folders).",
         repeated=True,
+        common=True,
     )
-    test_classes: float = setting(0.0, "Part of the finest classes whose items are the test split (manifest, folders).")
+    test_classes: float = setting(
+        0.0, "Part of the finest classes whose items are the test split (manifest, folders).", common=True
+    )
     val_classes: float = setting(
-        0.0, "Part of the training classes, after --test-classes, whose items are the split val (any source)."
+        0.0,
+        "Part of the training classes, after --test-classes, whose items are the split val (any source).",
+        common=True,
     )
     seed: int = setting(0, "Seed of the class splits and of the shards' order.")
     labels: Path | None = setting(
@@ -42,6 +47,7 @@ class SourceConfig:
         "Folder of a build of hgld build-hierarchy --classes, whose levels stand above the finest; or of the "
         "hierarchical labels (gldv2) or the retrieval splits (iNaturalist).",
         key=False,
+        common=True,
     )
     distractors: bool = setting(False, "Take the distractors too (roxford, rparis, gldv2).")
     splits: tuple[str, ...] = setting((), "Build only these splits A,B; default: all of the release.", repeated=True)
@@ -49,6 +55,7 @@ class SourceConfig:
         None,
         "CSV with the column key: items to leave out, as hgld audit lists them; a reason may stand beside.",
         key=False,
+        common=True,
     )
 
 
@@ -71,7 +78,9 @@ class ShardConfig:
     )
     partial: bool = setting(False, "Build without the tars that are missing or damaged.")
     executor: Literal["local", "ray"] = setting(
-        "local", "Processes of this machine, or a Ray cluster whose machines see the same folders.", key=False
+        "local",
+        "Processes of this machine, or a Ray cluster whose machines see the same folders.",
+        key=False,
     )
     workers: int = setting(0, "Processes at most; 0: one a core (Ray: those of the cluster).", least=0, key=False)
     ray_address: str = setting("", "Address of a running Ray cluster; default: one is started here.", key=False)

@@ -62,7 +62,7 @@ COMMANDS = {
         "calibrate --checkpoint run --data {base}/many --split test --test-split test", works_on=("run",)
     ),
     "search": Command(
-        f"{_SEARCH} --embeddings e.npy --index ivf --page s.html", works_on=("e.npy", "e.labels.parquet")
+        f"{_SEARCH} --embeddings e.npy --index ivf --html s.html", works_on=("e.npy", "e.labels.parquet")
     ),
     "card": Command("card shards", works_on=("shards",)),
 }

@@ -162,21 +162,21 @@ def test_evaluate_prints_what_prefixes_and_codes_cost(tmp_path, monkeypatch, cap
             main([*words, *more])
         return (stop.value.code, *capfd.readouterr())
 
-    code, out, err = run("--prefix", "3,9", "--codes", "int8,binary", "--json", "--metrics", "R@1,H-AP")
+    code, out, err = run("--truncate-dim", "3,9", "--quantize", "int8,binary", "--json", "--metrics", "R@1,H-AP")
     assert (code, err) == (0, "")
     found = json.loads(out)
     settings = found["settings"]
     assert settings["prefixes"]["9"] == pytest.approx(found["values"])
     assert set(settings["codes"]) == {"int8", "binary"}
-    code, out, _ = run("--prefix", "3,9", "--codes", "binary", "--metrics", "R@1,H-AP")
+    code, out, _ = run("--truncate-dim", "3,9", "--quantize", "binary", "--metrics", "R@1,H-AP")
     assert code == 0
     lost = settings["codes"]["binary"]["H-AP"] - found["values"]["H-AP"]
     assert "| first 3 |" in out
     assert f"{lost:+.4f}" in out
-    assert run("--prefix", "9,3")[0] == 2
-    code, _, err = run("--codes", "int4")
+    assert run("--truncate-dim", "9,3")[0] == 2
+    code, _, err = run("--quantize", "int4")
     assert (code, "int8, binary" in err) == (2, True)
-    main_words = ["evaluate", "--embeddings", "e.npy", "--data", "nowhere", "--prefix", "3"]
+    main_words = ["evaluate", "--embeddings", "e.npy", "--data", "nowhere", "--truncate-dim", "3"]
     with pytest.raises(SystemExit):
         main(main_words)
     assert "goes with splits or files" in capfd.readouterr().err

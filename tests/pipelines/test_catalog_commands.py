@@ -128,7 +128,7 @@ def test_a_dataset_that_only_shares_a_cards_name_does_not_get_its_card(root):
         (lambda root: (root / "dataset.json").unlink(), "has no dataset.json"),
         (lambda root: (root / "dataset.json").write_text("{"), "not valid JSON"),
         (lambda root: rename(root, files={}), "does not list index.parquet"),
-        (lambda root: (root / "index.parquet").write_bytes(b"PAR1"), "is no parquet table"),
+        (lambda root: (root / "index.parquet").write_bytes(b"PAR1"), "not a readable parquet"),
     ],
 )
 def test_a_folder_that_is_no_dataset(hgld, root, damage, said):

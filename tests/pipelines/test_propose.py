@@ -424,7 +424,7 @@ def test_the_verb_asks_writes_and_opens_the_page_with_them(build, server, capsys
     words = [
         "review",
         str(build),
-        "--who",
+        "--annotator",
         "ada",
         "--propose",
         f"{server.url}/chat/completions",

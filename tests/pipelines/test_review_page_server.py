@@ -12,7 +12,7 @@ import requests
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from hgld.cli.hierarchy_commands import review_command
+from hgld.cli.hierarchy_commands import review
 from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.review.decisions.decision_files import append_decision, read_decisions
 from hgld.pipelines.hierarchy.review.decisions.decisions import Move
@@ -151,7 +151,7 @@ def test_queries_that_are_none(client, query):
 
 @pytest.mark.slow  # a process of the verb
 def test_the_verb_serves_on_this_machine_until_it_is_stopped(build):
-    command = [sys.executable, "-m", "hgld", "review", str(build), "--who", "ada", "--json"]
+    command = [sys.executable, "-m", "hgld", "review", str(build), "--annotator", "ada", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
@@ -173,9 +173,9 @@ def test_a_user_without_a_name_is_asked_for_one(build, monkeypatch):
         raise KeyError("getpwuid(): uid not found: 54321")
 
     monkeypatch.setattr("getpass.getuser", nameless)
-    said = CliRunner().invoke(review_command(), [str(build), "--no-browser"], catch_exceptions=True)
+    said = CliRunner().invoke(review, [str(build), "--no-browser"], catch_exceptions=True)
     assert isinstance(said.exception, ConfigError)
-    assert "--who NAME" in str(said.exception)
+    assert "--annotator NAME" in str(said.exception)
 
 
 def test_the_verb_tells_that_others_decide_in_the_same_file(build, monkeypatch):
@@ -184,8 +184,8 @@ def test_the_verb_tells_that_others_decide_in_the_same_file(build, monkeypatch):
         build / "decisions.yaml",
         Move(names=("tug",), to="pass", who="ada", when=datetime(2026, 1, 1, tzinfo=UTC), why="w"),
     )
-    assert "decisions of ada too" in CliRunner().invoke(review_command(), [str(build), "--who", "bob"]).stderr
-    assert not CliRunner().invoke(review_command(), [str(build), "--who", "ada"]).stderr
+    assert "decisions of ada too" in CliRunner().invoke(review, [str(build), "--annotator", "bob"]).stderr
+    assert not CliRunner().invoke(review, [str(build), "--annotator", "ada"]).stderr
 
 
 @pytest.mark.slow

@@ -207,9 +207,9 @@ def test_an_action_of_several_decisions_is_taken_back_as_one(build):
 @pytest.mark.parametrize(
     ("file", "who", "error", "said"),
     [
-        ("w.yaml", " ada", InputError, "take away the spaces.*--who NAME"),
-        ("w.yaml", "x" * 101, InputError, "at most 100.*--who NAME"),
-        ("w.yaml", "", InputError, "who is empty.*--who NAME"),
+        ("w.yaml", " ada", InputError, "take away the spaces.*--annotator NAME"),
+        ("w.yaml", "x" * 101, InputError, "at most 100.*--annotator NAME"),
+        ("w.yaml", "", InputError, "who is empty.*--annotator NAME"),
         ("none/w.yaml", "ada", ConfigError, "no folder .*none.*--decisions FILE"),
         ("stages/toplevel/done.json/w.yaml", "ada", ConfigError, "no folder"),
     ],

@@ -178,7 +178,7 @@ def test_the_command_with_several_workers(labels, tmp_path):
 def test_help_imports_nothing_heavy():
     program = (
         "import sys\nfrom hgld.cli import main\n"
-        "try:\n    main(['build-shards', '--help'])\nexcept SystemExit:\n    pass\n"
+        "try:\n    main(['build-shards', '--help-all'])\nexcept SystemExit:\n    pass\n"
         "heavy = {'torch', 'polars', 'numpy', 'cv2', 'PIL', 'ray', 'fsspec', 'rich', 'requests'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )

@@ -195,7 +195,7 @@ def moved(file, who, to, name="tug"):
 
 def test_two_people_of_one_name_are_refused(build, tmp_path):
     bob = moved(tmp_path / "bob.yaml", "root", "pass")
-    with pytest.raises(InputError, match=r"bob\.yaml: its decisions are by 'root'.*--who NAME"):
+    with pytest.raises(InputError, match=r"bob\.yaml: its decisions are by 'root'.*--annotator NAME"):
         opened(build, tmp_path / "ada.yaml", "root", [bob])  # before the first decision already
     assert opened(build, tmp_path / "ada.yaml", "ada", [bob]).snapshot()["others"] == ["root"]
     eve = moved(tmp_path / "eve.yaml", "root", "pass")
@@ -206,7 +206,7 @@ def test_two_people_of_one_name_are_refused(build, tmp_path):
 
 def test_ones_own_file_is_not_anothers(build, tmp_path):
     file = moved(tmp_path / "ada.yaml", "ada", "pass")
-    with pytest.raises(InputError, match="your own file is given with --others"):
+    with pytest.raises(InputError, match="your own file is given with --compare-with"):
         opened(build, file, "ada", [file.parent / ".." / file.parent.name / file.name])
 
 
@@ -218,7 +218,7 @@ def test_a_file_of_two_people_shows_the_others_decisions_as_theirs(build, tmp_pa
     tug = next(row for row in review.names(0)["rows"] if row[0] == "tug")
     assert (tug[5], tug[7]) == ("mountain", "bob")
     assert "decisions of ada too" in shown["note"]
-    assert "--decisions FILE --others" in shown["note"]
+    assert "--decisions FILE --compare-with" in shown["note"]
     (conflict,) = review.team()["conflicts"]
     assert {side["who"]: side["verdict"] for side in conflict["verdicts"]} == {"ada": "pass", "bob": "mountain"}
     review.undo(review.revision)

@@ -67,7 +67,7 @@ def test_a_calibration_lies_in_the_run_and_says_what_it_was_made_with(world):
 
 def test_an_answer_is_as_deep_as_its_confidence_passes_the_bound(hgld, tmp_path):
     page = tmp_path / "found.html"
-    code, out, err = hgld(*SEARCH, "--min-confidence", "0", "--json", "--page", str(page))
+    code, out, err = hgld(*SEARCH, "--min-confidence", "0", "--json", "--html", str(page))
     assert (code, err) == (0, "")
     (found,) = json.loads(out)["queries"]
     assert list(found) == ["image", "answer", "matches"]
@@ -85,7 +85,7 @@ def test_an_answer_is_as_deep_as_its_confidence_passes_the_bound(hgld, tmp_path)
     (coarse,) = json.loads(hgld(*SEARCH, "--min-confidence", "0", "--level", "coarse", "--json")[1])["queries"]
     assert (coarse["answer"]["level"], list(coarse["answer"]["path"])) == ("coarse", ["coarse"])
     assert coarse["answer"]["confidence"] >= answer["confidence"]
-    assert "no answer: no class is sure enough" in hgld(*SEARCH, "--min-confidence", "1.1")[1]
+    assert "no prediction: no class is sure enough" in hgld(*SEARCH, "--min-confidence", "1.1")[1]
     assert (
         json.loads(hgld(*SEARCH, "--min-confidence", "0", "--index", "ivf", "--json")[1])["queries"][0]["answer"]
         == answer
@@ -115,13 +115,13 @@ def test_a_search_within_a_class_finds_and_answers_nothing_else(hgld):
 
 def test_a_search_by_a_prefix_ranks_a_shortlist(hgld):
     whole = json.loads(hgld(*SEARCH, "--json")[1])
-    code, out, err = hgld(*SEARCH, "--prefix", "2", "--shortlist", "108", "--json")
+    code, out, err = hgld(*SEARCH, "--truncate-dim", "2", "--shortlist", "108", "--json")
     assert (code, err, json.loads(out)) == (0, "", whole)
     for words, said in (
-        (("--shortlist", "50"), "--shortlist goes with --prefix"),
-        (("--prefix", "2", "--index", "ivf"), "leave it out (--index exact)"),
-        (("--prefix", "7"), "prefix is 7 of 6 dimensions"),
-        (("--prefix", "2", "--shortlist", "5"), "the shortlist 5 is shorter than the 20 neighbours"),
+        (("--shortlist", "50"), "--shortlist goes with --truncate-dim"),
+        (("--truncate-dim", "2", "--index", "ivf"), "leave it out (--index exact)"),
+        (("--truncate-dim", "7"), "prefix is 7 of 6 dimensions"),
+        (("--truncate-dim", "2", "--shortlist", "5"), "the shortlist 5 is shorter than the 20 neighbours"),
     ):
         code, _, err = hgld(*SEARCH, *words)
         assert code == 2
@@ -129,18 +129,18 @@ def test_a_search_by_a_prefix_ranks_a_shortlist(hgld):
 
 
 def test_a_calibration_of_other_weights_gives_no_answers_and_says_so(hgld, world):
-    code, out, err = hgld(*SEARCH, "--which", "last", "--json")
+    code, out, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--json")
     assert (code, err) == (
         0,
         "run/calibration.json: it was made with other weights; no answers. Calibrate again: hgld calibrate\n",
     )
     assert "answer" not in json.loads(out)["queries"][0]
-    code, _, err = hgld(*SEARCH, "--which", "last", "--calibration", "run/calibration.json")
+    code, _, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--calibration", "run/calibration.json")
     assert code == 2
     assert "run/calibration.json: it was made with other weights. Calibrate again" in err
-    code, _, err = hgld(*SEARCH, "--which", "last", "--min-confidence", "0.5")
+    code, _, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--min-confidence", "0.5")
     assert code == 2
-    assert "--min-confidence and --level are of answers" in err
+    assert "--min-confidence and --level are of predictions" in err
 
 
 def test_the_report_shows_risk_over_coverage(hgld, world, tmp_path):

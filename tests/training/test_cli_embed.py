@@ -53,7 +53,7 @@ def test_parts_are_kept_and_joined_to_the_file_of_one_go(places, tmp_path, capsy
     assert run(capsys, "embed", *asked)[0] == 130
     monkeypatch.undo()
     assert not out.exists()
-    code, _, told = run(capsys, "embed", *asked, "--which", "last")
+    code, _, told = run(capsys, "embed", *asked, "--checkpoint-choice", "last")
     assert code == 2
     assert "made by another model" in told
     code, printed, _ = run(capsys, "embed", *asked)
@@ -97,7 +97,7 @@ def test_embeddings_are_those_of_the_best_checkpoint(places, tmp_path, capsys):
     for which, model in (("best", best), ("last", last)):
         out = tmp_path / f"{which}.npy"
         code, printed, _ = run(
-            capsys, "embed", *of_run(folder, "--split", "test", "--out", out, "--which", which, "--json")
+            capsys, "embed", *of_run(folder, "--split", "test", "--out", out, "--checkpoint-choice", which, "--json")
         )
         assert code == 0
         labels = str(tmp_path / f"{which}.labels.parquet")
@@ -125,7 +125,7 @@ def test_options_reach_the_model(places, tmp_path, capsys):
 
 def test_whole_images_are_seen_as_the_flags_say(places, tmp_path, capsys):
     folder, best, _ = places
-    geometry = ["--geometry", "original", "--max-pixels", 1000, "--scales", "1,0.5", "--scale-p", 3]
+    geometry = ["--resize-mode", "original", "--max-pixels", 1000, "--scales", "1,0.5", "--scale-p", 3]
     of = of_run(folder, "--split", "test", *geometry)
     code, _, err = run(capsys, "embed", *of, "--out", tmp_path / "e.npy")
     assert (code, err) == (0, "images of more than 1,000 pixels, made smaller (--max-pixels): 7\n")
@@ -206,7 +206,7 @@ def test_search_prints_a_table_or_json(places, tmp_path, capsys):
     assert table.splitlines()[2:4] == ["| rank | score | key | fine | coarse |", "| --- | ---: | ---: | ---: | ---: |"]
     assert table.splitlines()[4] == f"| 1 | 1.0000 | {keys[2]} | 0 | 0 |"
     run(capsys, "embed", *of_run(folder, "--split", "test", "--out", tmp_path / "e.safetensors"))
-    arguments += ["--page", tmp_path / "page.html"]
+    arguments += ["--html", tmp_path / "page.html"]
     assert run(capsys, "search", *arguments, "--embeddings", tmp_path / "e.safetensors") == (0, table, "")
     assert keys[2] in (tmp_path / "page.html").read_text(encoding="utf-8")
 

@@ -9,7 +9,7 @@ import torch
 
 from hgld import open_dataset
 from hgld.cli import main
-from hgld.cli.measure_commands import _named
+from hgld.cli.evaluate_commands import _named
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.models.networks import Network
 from hgld.training.models.small_net import SmallNet
@@ -110,7 +110,10 @@ def test_namesakes_are_told_apart():
         ("embed --out e.npy --data DATA --model small --checkpoint RUN", "says what embeds; both are given."),
         ("embed --out e.npy --data DATA --checkpoint RUN --weights none", "--weights goes with --model"),
         ("embed --out e.npy --data DATA --checkpoint RUN --pooling gem", "--pooling goes with --model"),
-        ("embed --out e.npy --data DATA --model small --which last", "--which chooses a checkpoint of a run"),
+        (
+            "embed --out e.npy --data DATA --model small --checkpoint-choice last",
+            "--checkpoint-choice chooses a checkpoint of a run",
+        ),
         ("search one.jpg --data DATA", "neither is given"),
         (
             "evaluate --model small --model pixels --weights none --data DATA --split test",
@@ -121,7 +124,7 @@ def test_namesakes_are_told_apart():
         ("evaluate --model small --model pixels --data DATA --split test --against r.json", "--against goes with one"),
         ("evaluate --model small --split test", "a model needs --data DIR"),
         ("evaluate --model small --data DATA --split test --embeddings e.npy", "--embeddings cannot be combined"),
-        ("evaluate --geometry squash", "--geometry goes with --checkpoint or --model; neither is given."),
+        ("evaluate --resize-mode squash", "--resize-mode goes with --checkpoint or --model; neither is given."),
         ("evaluate --model none:such --data DATA --split test", "expected small, small-resnet, torchvision:NAME"),
         ("evaluate --model small --weights such.pt --data DATA --split test", "there is no such file"),
     ],

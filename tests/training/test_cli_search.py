@@ -45,11 +45,11 @@ def test_an_index_is_made_asked_again_and_made_anew_for_another_checkpoint(searc
         assert found["matches"][0]["score"] == pytest.approx(expected["matches"][0]["score"], abs=1e-5)
     index = folder / "data" / "search" / f"all.{kind}"
     made = (index / "index.json").read_text()
-    code, out, err = search("--index", kind, "--which", "last")
+    code, out, err = search("--index", kind, "--checkpoint-choice", "last")
     assert code == 0
     assert err == f"{index}: it was made with other weights, and is made anew\n"
     assert (index / "index.json").read_text() != made
-    assert search("--which", "last")[1].splitlines()[4].split("|")[3] == out.splitlines()[4].split("|")[3]
+    assert search("--checkpoint-choice", "last")[1].splitlines()[4].split("|")[3] == out.splitlines()[4].split("|")[3]
 
 
 def test_a_damaged_index_is_refused_in_one_line_with_the_way_out(search, folder):

@@ -1,6 +1,5 @@
 """``hgld train``: recipes listed and shown, every field a flag, runs, reruns, sweeps, what is refused."""
 
-import dataclasses
 import json
 import os
 import re
@@ -10,6 +9,7 @@ import sys
 import pytest
 
 from hgld.cli import main
+from hgld.settings import options_of
 from hgld.training.batches import evaluation_view
 from hgld.training.config import SECTIONS, TrainConfig, flat, read_config, with_fields
 from hgld.training.recipes import RECIPES, load_recipe
@@ -95,13 +95,13 @@ def test_what_show_prints_are_flags_that_give_the_same_config(capsys):
 
 
 def test_the_help_has_a_flag_for_every_field_with_its_text(capsys):
-    code, out, _ = run(capsys, "--help")
+    code, out, _ = run(capsys, "--help-all")
     assert code == 0
     words = " ".join(out.split())
     for config in SECTIONS.values():
-        for field in dataclasses.fields(config):
-            assert f"--{field.name.rstrip('_').replace('_', '-')} " in words
-            assert field.metadata["help"].split()[0] in words
+        for option in options_of(config).values():
+            assert f"--{option.flag} " in words
+            assert option.facts["help"].split()[0] in words
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_such_a_preparation_is_to_be_said(data, monkeypatch):
     network = Network("torchvision:mobilenet_v3_small", "none")
     model, _ = build_network(network)
     monkeypatch.setattr("hgld.training.inference.embedder.build_network", lambda *_: (model, None))
-    with pytest.raises(ConfigError, match=r"mobilenet_v3_small: its library pads or cuts .* --geometry and --size"):
+    with pytest.raises(ConfigError, match=r"mobilenet_v3_small: its library pads or cuts .* --resize-mode and --size"):
         embedded(network, data, size=64)
     assert embedded(network, data, size=64, geometry="squash").shape == (3, 576)
 

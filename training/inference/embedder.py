@@ -133,10 +133,12 @@ class Spent:
     Attributes:
         images: of all processes.
         seconds: of the clock on the wall.
+        dimensions: of the embeddings.
     """
 
     images: int = 0
     seconds: float = 0.0
+    dimensions: int = 0
 
 
 @dataclass(frozen=True)
@@ -377,7 +379,7 @@ def _of_network(network: Network, processes: Processes, size: int | None, geomet
     if view is None:
         if size is None or geometry is None:
             raise ConfigError(
-                f"{network.name}: its library pads or cuts images as hgld does not. Say how to see them: --geometry "
+                f"{network.name}: its library pads or cuts images as hgld does not. Say how to see them: --resize-mode "
                 "and --size."
             )
         view = TestView(size, size, geometry)

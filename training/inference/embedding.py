@@ -228,7 +228,7 @@ def _embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp
         height, width = images.shape[2:]
         raise ConfigError(
             f"the network cannot embed images of {width} x {height} pixels ({reason}). Take another --size, or "
-            "--geometry crop or squash."
+            "--resize-mode crop or squash."
         ) from error
     return unit_rows(embeddings, dim=1) if unit else embeddings
 

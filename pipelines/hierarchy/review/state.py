@@ -118,7 +118,8 @@ class Review:
         who, file = sorted({entry.decision.who for entry in self.journal.foreign_entries}), self.journal.path
         return (
             f"{file} holds decisions of {', '.join(who)} too; they are shown as another's, not as yours. Each person "
-            f"should have a file: move yours to one of your own, then open it with --decisions FILE --others {file}."
+            f"should have a file: move yours to one of your own, then open it with --decisions FILE --compare-with "
+            f"{file}."
         )
 
     def _decide_anew(self) -> None:

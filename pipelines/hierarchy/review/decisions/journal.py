@@ -49,7 +49,7 @@ class Journal:
         try:
             check_text("who", self.who)
         except InputError as error:
-            raise InputError(f"{error} Say who decides with --who NAME.") from error
+            raise InputError(f"{error} Say who decides with --annotator NAME.") from error
         self._check_place()
         self.reload()
 

@@ -30,13 +30,15 @@ def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
         files[journal.who] = journal.path
     for entry in others:
         if entry.file.resolve() == own:
-            raise InputError(f"{entry.file}: your own file is given with --others too; name it with --decisions alone.")
+            raise InputError(
+                f"{entry.file}: your own file is given with --compare-with too; name it with --decisions alone."
+            )
         who = entry.decision.who
         if entry.role == "annotator" and files.setdefault(who, entry.file) != entry.file:
             raise InputError(
                 f"{entry.file}: its decisions are by {quoted(who)}, who decides in {files[who]} too; the two would "
-                "count as one annotator. Two people need two names: open the page with --who NAME, and correct the "
-                "field who of what is written already. One person needs one file: put all decisions into it."
+                "count as one annotator. Two people need two names: open the page with --annotator NAME, and correct "
+                "the field who of what is written already. One person needs one file: put all decisions into it."
             )
 
 

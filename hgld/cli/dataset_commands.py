@@ -1,0 +1,520 @@
+"""The subcommands that make, check and move datasets: build-shards, index, verify, card, datasets, download, push."""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from hgld.cli.options import HostOptions, verb
+from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next
+from hgld.errors import ConfigError
+from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.settings import setting
+from hgld.terminal import is_terminal, printable
+
+if TYPE_CHECKING:
+    from hgld.pipelines.check.index import RebuildResult
+    from hgld.pipelines.check.verify import Verification
+    from hgld.pipelines.download import DownloadPlan, FetchResult
+    from hgld.pipelines.shards.cards import DataCard
+
+_MOST_SHOWN = 50
+_WIDTH_OF_FILES = 200  # where no terminal says how wide it is
+_DOWNLOADABLE = ("gldv2",)
+_MOST_NUMBERS = 10_000
+
+
+# -- build-shards -----------------------------------------------------------------------------------------------------
+
+
+def _source_names() -> Iterable[str]:
+    from hgld.pipelines.shards.sources import source_names
+
+    return source_names()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """A release to read and a dataset to write."""
+
+    release: str = setting(
+        ...,
+        "Release (hgld datasets), folders or manifest.",
+        argument=True,
+        metavar="NAME",
+        offered=_source_names,
+    )
+    source: Path = setting(..., "Folder of the release; for manifest, the table (CSV or parquet).", path="existing")
+    out: str = setting(..., "New or empty folder, or a URL (s3://bucket/name), of the dataset.")
+    dry_run: bool = setting(False, "Say what would be read and written, then stop.")
+
+
+@verb(sections={SourceConfig: "Reading the release", ShardConfig: "Writing the shards"})
+def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig, *, as_json: bool) -> None:
+    """Build the shards of the dataset NAME: its official release in, WebDataset shards and their index out.
+
+    hgld datasets lists the names; folders (top/mid/fine/image.jpg) and manifest (a table with one column per level)
+    take your own images. After a stop the same command resumes; run again, it does nothing.
+    """
+    from hgld.pipelines.shards import build
+
+    if asked.dry_run:
+        read = build.read_release(asked.release, asked.source, options)
+        plan = build.plan_build(read, asked.out, options, config)
+        if as_json:
+            print_json(build.plan_summary(plan))
+        else:
+            echo(build.plan_text(plan))
+        return
+    with progress_bars() as progress:
+        result = build.build_shards(asked.release, asked.source, asked.out, options, config, progress)
+    if as_json:
+        print_json(build.result_summary(result))
+    else:
+        echo(build.result_text(result))
+
+
+# -- index, verify ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """Tars to index."""
+
+    root: Path = setting(..., "Folder with the tars.", argument=True, path="folder")
+    levels: tuple[str, ...] = setting((), "Names of the levels, finest first, if the tars do not state them.")
+    force: bool = setting(False, "Replace a readable index.")
+    workers: int = setting(1, "Shards read at a time; 0: one per core.", least=0)
+
+
+@verb()
+def index(asked: IndexOptions, *, as_json: bool) -> None:
+    """Rebuild index.parquet, hierarchy.parquet and dataset.json from the tars in ROOT alone.
+
+    Tars of others work as well, if each KEY.jpg (or .png, .webp, ...) has a KEY.json with labels, names and split.
+    rejected.parquet names members and items that cannot be used, with the reason.
+    """
+    from hgld.pipelines.check.index import rebuild_index
+
+    levels = asked.levels or None
+    with progress_bars() as progress:
+        rebuilt = rebuild_index(asked.root, levels=levels, force=asked.force, workers=asked.workers, progress=progress)
+    if as_json:
+        print_json(_rebuilt_json(rebuilt))
+    else:
+        echo(_rebuilt_text(asked.root, rebuilt))
+        say_next("hgld", "verify", asked.root)
+
+
+def _rebuilt_json(rebuilt: "RebuildResult") -> dict[str, object]:
+    manifest = rebuilt.manifest
+    return {
+        "name": manifest.name,
+        "levels": list(manifest.levels),
+        "group_size": manifest.group_size,
+        "splits": dict(manifest.splits),
+        "shards": len(manifest.shards),
+        "rejected": rebuilt.rejected.to_dicts(),
+        "notes": list(rebuilt.notes),
+    }
+
+
+def _rebuilt_text(root: Path, rebuilt: "RebuildResult") -> str:
+    lines = [f"{root}: {len(rebuilt.manifest.shards)} shards, levels {', '.join(rebuilt.manifest.levels)}"]
+    for split, facts in rebuilt.manifest.splits.items():
+        classes = ", ".join(f"{count:,} {level}" for level, count in facts["classes"].items())
+        lines.append(f"  {split}: {facts['items']:,} items; classes: {classes}")
+    counts = rebuilt.rejected["reason"].value_counts().sort("reason")
+    lines += [f"  kept aside, {reason}: {count:,}" for reason, count in counts.iter_rows()]
+    return "\n".join([*lines, *rebuilt.notes])
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """Checks of a dataset."""
+
+    root: Path = setting(..., "Dataset directory.", argument=True, path="folder")
+    decode: bool = setting(False, "Decode every image.")
+    near: bool = setting(False, "Look for images of other splits that look like training images.")
+    near_distance: int | None = setting(
+        None,
+        "Bits of 64 in which the hashes of such images may differ; default 5. Implies --near.",
+        metavar="BITS",
+        least=0,
+        most=5,
+    )
+    near_allow: Path | None = setting(
+        None,
+        "CSV with the columns key, looks_like: pairs of images that are meant to look alike. Implies --near.",
+        path="file",
+    )
+    workers: int = setting(1, "Shards read at a time; 0: one per core.", least=0)
+
+
+@verb()
+def verify(asked: VerifyOptions, *, as_json: bool) -> int:
+    """Read the dataset in ROOT back and list whatever is off.
+
+    Sizes and checksums, the index against the tars, labels against the hierarchy, counts, classes and images that
+    training shares with other splits, stray files. Nothing is changed, no link is followed.
+
+    Exit code: 0 nothing is off, 1 something is, 2 ROOT is no dataset, 3 only --near found something: images that look
+    alike, which may be meant.
+    """
+    from hgld.cli import EXIT_CHECK_FAILED, EXIT_LOOK_ALIKES
+    from hgld.pipelines.check.verify import MAX_DISTANCE, NEAR
+    from hgld.pipelines.check.verify import verify as verify_dataset
+
+    with progress_bars() as progress:
+        found = verify_dataset(
+            asked.root,
+            decode=asked.decode,
+            near=asked.near or asked.near_distance is not None or asked.near_allow is not None,
+            near_distance=MAX_DISTANCE if asked.near_distance is None else asked.near_distance,
+            near_allow=asked.near_allow,
+            workers=asked.workers,
+            progress=progress,
+        )
+    if as_json:
+        print_json(_verification_json(found))
+    else:
+        _show(asked.root, found)
+    if not len(found.findings):
+        return 0
+    return EXIT_LOOK_ALIKES if (found.findings["kind"] == NEAR).all() else EXIT_CHECK_FAILED
+
+
+def _verification_json(found: "Verification") -> dict[str, object]:
+    return {
+        "name": found.name,
+        "items": found.items,
+        "shards": found.shards,
+        "bytes": found.bytes,
+        "findings": found.findings.to_dicts(),
+        "notes": list(found.notes),
+    }
+
+
+def _show(root: Path, found: "Verification") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    parts = [f"{root}: {found.items:,} items in {found.shards:,} shards, {found.bytes / 1e9:,.2f} GB read"]
+    parts += [f"Note: {note}" for note in found.notes]
+    width = None if is_terminal(sys.stdout) else _WIDTH_OF_FILES
+    if not len(found.findings):
+        print_rich(*parts, "Nothing is off.", width=width)
+        say_next("hgld", "train", "RECIPE", "--data", root, "--out", "RUN")
+        return
+    table = Table()
+    for name in ("kind", "split", "file", "member", "found", "expected"):
+        table.add_column(name, overflow="fold")  # names whole, on several lines if need be
+    for row in found.findings.head(_MOST_SHOWN).iter_rows():
+        table.add_row(*(Text(_cell(cell)) for cell in row))  # Text: what comes from a tar is no markup
+    counts = found.findings["kind"].value_counts().sort("kind")
+    kinds = "; ".join(f"{kind}: {count:,}" for kind, count in counts.iter_rows())
+    rest = len(found.findings) - _MOST_SHOWN
+    shown = f", the first {_MOST_SHOWN} shown; --json lists all" if rest > 0 else ""
+    end = f"{len(found.findings):,} finding{'s' * (len(found.findings) != 1)}{shown}"
+    print_rich(*parts, table, kinds, end, width=width)
+
+
+def _cell(text: str | None) -> str:
+    """Return the text of a finding, its checksums cut short."""
+    return printable(re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1...", text or ""))
+
+
+# -- datasets, card ---------------------------------------------------------------------------------------------------
+
+
+def _card_names() -> Iterable[str]:
+    from hgld.pipelines.shards.sources import SOURCES, has_card
+
+    return filter(has_card, SOURCES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetsOptions:
+    """A dataset to tell of."""
+
+    name: str | None = setting(
+        None, "Dataset whose card to print.  [default: a table of all]", argument=True, offered=_card_names
+    )
+
+
+@verb()
+def datasets(asked: DatasetsOptions, *, as_json: bool) -> None:
+    """List the datasets that hgld can shard; with a NAME, print its card and how to obtain the files.
+
+    Counts are those that publications state. Your own images need no card: see folders and manifest of hgld
+    build-shards.
+    """
+    from hgld.pipelines.shards.cards import load_card
+    from hgld.pipelines.shards.sources import has_card, source_name
+
+    if asked.name is not None:
+        source = source_name(asked.name)
+        if not has_card(source):
+            raise ConfigError(f"{source} is for your own images, and has no card; see hgld build-shards --help.")
+        card = load_card(source)
+        if as_json:
+            print_json(_card_facts(source, card) | {"card": card.text})
+        else:
+            echo(f"{card.text.split('---', 2)[2].strip()}\n\n{_obtain(source, card)}")
+        return
+    cards = {source: load_card(source) for source in _card_names()}
+    if as_json:
+        print_json({"datasets": [_card_facts(source, card) for source, card in cards.items()]})
+    else:
+        _print_table(cards)
+
+
+def _card_facts(source: str, card: "DataCard") -> dict[str, Any]:
+    return {
+        "name": source,
+        "title": card.title,
+        "levels": list(card.levels),
+        "splits": {
+            split: {
+                "items": None if facts.items is None else facts.items.text,
+                "classes": {level: count.text for level, count in facts.classes.items()},
+            }
+            for split, facts in card.splits.items()
+        },
+        "licence": card.licence,
+        "licence_note": card.licence_note,
+        "obtain": list(card.obtain),
+        "protocol": card.protocol,
+        "download": source in _DOWNLOADABLE,
+    }
+
+
+def _obtain(source: str, card: "DataCard") -> str:
+    steps = "\n".join(f"  {number}. {step}" for number, step in enumerate(card.obtain, start=1))
+    return (
+        f"To obtain the files:\n{steps}\nLicence: {card.licence}. {card.licence_note}\n"
+        f"Then: hgld build-shards {source} --source DIR --out OUT"
+    )
+
+
+def _print_table(cards: "dict[str, DataCard]") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("name", "levels, finest first", "splits as published", "licence", box=None, pad_edge=False)
+    for source, card in cards.items():
+        splits = [_split_text(split, facts, card.levels[0]) for split, facts in card.splits.items()]
+        levels = ", ".join(card.levels)
+        table.add_row(*map(Text, (source, levels, "\n".join(splits) or "not stated", card.licence)))
+    print_rich(table, width=max(100, shutil.get_terminal_size().columns))
+    echo(
+        "\nhgld datasets NAME prints a card and how to obtain the files. For your own images:\n"
+        "hgld build-shards folders --source DIR, or hgld build-shards manifest --source TABLE --levels FINE,COARSE."
+    )
+
+
+def _split_text(split: str, facts: Any, finest: str) -> str:
+    items = "images not stated" if facts.items is None else f"{facts.items} images"
+    classes = facts.classes.get(finest)
+    return f"{split}: {items}" + (f", {classes} classes of {finest}" if classes else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardOptions:
+    """A dataset whose card to make."""
+
+    root: Path = setting(..., "Dataset directory.", argument=True, path="existing")
+
+
+@verb()
+def card(asked: CardOptions, *, as_json: bool) -> None:
+    """Make README.md and croissant.json of the dataset directory ROOT anew, from its manifest.
+
+    Shows where the counts differ from the published ones. The manifest is brought up to date with the new files.
+    """
+    from hgld.pipelines.shards.card_files import remake_card
+
+    made = remake_card(asked.root)
+    if as_json:
+        print_json({"files": list(made.files), "differences": made.differences.to_dicts()})
+        return
+    echo(f"{asked.root}: wrote {', '.join(made.files)}.")
+    for row in made.differences.iter_rows(named=True):
+        found = "not built" if row["found"] is None else f"{row['found']:,} here"
+        echo(f"  {row['split']}, {row['what']}: {row['published']} published, {found}")
+
+
+# -- download ---------------------------------------------------------------------------------------------------------
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of ``0-3,7``: whole numbers and ranges of them."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last or last - first >= _MOST_NUMBERS:
+            raise ValueError("numbers and ranges of them, for instance 0-3,7")
+        numbers.update(range(first, last + 1))
+    return tuple(sorted(numbers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownloadOptions:
+    """Files to fetch."""
+
+    name: str = setting(..., "Release: gldv2.", argument=True, offered=lambda: _DOWNLOADABLE)
+    split: Literal["train", "index", "test"] = setting(..., "Split of the release.")
+    tars: tuple[int, ...] = setting((), "Numbers of the tars to fetch.", metavar="0-3,7", parse=_numbers)
+    metadata: bool = setting(False, "Fetch the lists (CSV) of the split, too.")
+    out: Path = setting(..., "Folder of the release; then --source of build-shards.", path="folder")
+    base_url: str = setting("", "URL of a mirror.  [default: the owners' server]")
+    workers: int = setting(4, "Files at a time.", least=1)
+    retries: int = setting(8, "Attempts in a row without progress until a file is given up.", least=0)
+    timeout: float = setting(60.0, "Time to wait for the next bytes.", unit="seconds", above=0)
+    dry_run: bool = setting(False, "Say how many bytes would be fetched, then stop.")
+
+
+@verb()
+def download(asked: DownloadOptions, hosts: HostOptions, *, as_json: bool) -> None:
+    """Fetch the release NAME from its owners, where they allow it: gldv2.
+
+    After a stop the same command resumes. Tars are compared with the MD5 sums that the owners publish; complete files
+    are not fetched again.
+    """
+    from hgld.pipelines.shards.sources import source_name
+
+    source = source_name(asked.name)
+    if source not in _DOWNLOADABLE:
+        raise ConfigError(
+            f"{source} cannot be fetched by hgld: its owners want to be asked, or give no lasting address. "
+            f"hgld datasets {source} says how to obtain it."
+        )
+    if not asked.tars and not asked.metadata:
+        raise click.UsageError("say what to fetch: --tars or --metadata, or both.")
+    from hgld.pipelines.download import Downloader, Gldv2Request, download_gldv2, plan_gldv2
+    from hgld.pipelines.shards.sources.gldv2 import BASE_URL
+
+    out, limits = asked.out, {name: getattr(asked, name) for name in ("workers", "retries", "timeout")}
+    with progress_bars() as progress:
+        downloader = Downloader(progress=progress, **limits, **vars(hosts))
+        request = Gldv2Request(out, asked.split, asked.tars, asked.metadata, asked.base_url or BASE_URL)
+        if asked.dry_run:
+            _show_plan(out, plan_gldv2(request, downloader), as_json)
+            return
+        fetched = download_gldv2(request, downloader)
+    _show_fetched(out, fetched, as_json)
+    if not as_json:
+        _say_next(out, asked.base_url)
+
+
+def _show_plan(out: Path, plan: "DownloadPlan", as_json: bool) -> None:
+    if as_json:
+        print_json({"out": str(out)} | asdict(plan))
+        return
+    echo(
+        f"{out}: {plan.files} files, {plan.bytes / 1e6:,.1f} MB; {plan.there / 1e6:,.1f} MB there already, "
+        f"{(plan.bytes - plan.there) / 1e6:,.1f} MB to fetch; {plan.free / 1e9:,.1f} GB free. Nothing was fetched."
+    )
+
+
+def _say_next(out: Path, base_url: str) -> None:
+    """Print what follows: lists that lack, then tars, then the shards."""
+    from hgld.pipelines.download import missing_lists, missing_tars
+
+    mirror = ("--base-url", base_url) if base_url else ()
+    fetch = ("hgld", "download", "gldv2", "--out", out, *mirror)
+    if lists := missing_lists(out):
+        say_next(*fetch, "--split", lists[0], "--metadata")
+    elif tars := missing_tars(out):
+        split, numbers = next(iter(tars.items()))
+        say_next(*fetch, "--split", split, "--tars", _ranges(numbers))
+    else:
+        say_next("hgld", "build-shards", "gldv2", "--source", out, "--out", "SHARDS", "--dry-run")
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Return numbers in order as ``0-3,7``."""
+    firsts = [n for n in numbers if n - 1 not in numbers]
+    lasts = [n for n in numbers if n + 1 not in numbers]
+    return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in zip(firsts, lasts, strict=True))
+
+
+def _show_fetched(out: Path, fetched: "list[FetchResult]", as_json: bool) -> None:
+    if as_json:
+        files = [
+            {
+                "path": str(file.path.relative_to(out)),
+                "bytes": file.bytes,
+                "received": file.received,
+                "outcome": file.outcome,
+                "checked": file.checked,
+            }
+            for file in fetched
+        ]
+        print_json({"files": files})
+        return
+    there = sum(file.outcome == "there" for file in fetched)
+    checked = sum(file.checked for file in fetched)
+    received = sum(file.received for file in fetched)
+    echo(
+        f"{out}: {len(fetched)} files, {sum(file.bytes for file in fetched) / 1e6:,.1f} MB; {there} there already, "
+        f"{received / 1e6:,.1f} MB received, {checked} compared with the published MD5."
+    )
+
+
+# -- push -------------------------------------------------------------------------------------------------------------
+
+_SHOWN = {"new": "+", "changed": "~", "same": "="}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushOptions:
+    """A folder to push, and the repository."""
+
+    folder: Path = setting(..., "Dataset directory, or run of hgld train.", argument=True, path="folder")
+    address: str = setting(..., "Repository on the Hub.", argument=True, metavar="hf:USER/NAME")
+    dry_run: bool = setting(False, "List the files with their sizes; send nothing.")
+    private: bool = setting(False, "Make a new repository a private one.")
+
+
+@verb()
+def push(asked: PushOptions, *, as_json: bool) -> None:
+    """Push a dataset directory or a run of hgld train to the Hugging Face Hub.
+
+    Of a dataset: its shards, tables, card and Croissant metadata. Of a run: the weights of its best checkpoint, its
+    config, and a card with its evaluation. Every file is listed first; unchanged ones are not sent again, so after a
+    stop the same command resumes. The token is the one that `hf auth login` keeps.
+    """
+    from hgld import hub
+    from hgld.data.format import MANIFEST
+
+    folder, address = asked.folder, asked.address
+    hub.repository(address)
+    if (folder / MANIFEST).is_file():
+        contents = hub.dataset_contents(folder)
+    else:
+        from hgld.training.inference.hub_run import run_contents
+
+        contents = run_contents(folder, address)
+    listed = hub.listing(address, contents)
+    if not as_json:
+        for file in listed:
+            echo(f"{_SHOWN[file.state]} {file.bytes:>14,}  {file.path}")
+    if not asked.dry_run:
+        with progress_bars() as progress:
+            hub.push(address, contents, listed=listed, private=asked.private, progress=progress)
+    sent = [file for file in listed if file.state != "same"]
+    if as_json:
+        files = [{"path": file.path, "bytes": file.bytes, "state": file.state} for file in listed]
+        facts = {"repository": hub.repository(address), "kind": contents.kind, "sent": not asked.dry_run}
+        print_json(facts | {"files": files})
+    else:
+        size = sum(file.bytes for file in sent)
+        done = "would be sent" if asked.dry_run else "sent"
+        echo(f"{len(sent)} of {len(listed)} files, {size:,} bytes, {done} to the {contents.kind} {address}")

@@ -1,0 +1,383 @@
+"""The evaluate subcommand: metrics of models, or of embeddings in files; several models make a leaderboard."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hgld.cli.models import ModelOptions, ViewOptions, open_embedder, refuse_view, say_reduced, say_selection
+from hgld.cli.options import ReadingOptions, verb
+from hgld.cli.output import echo, print_json, progress_bars, say_next
+from hgld.errors import HgldError, StorageError
+from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
+from hgld.evaluation.protocol_kinds import protocol_names
+from hgld.files import write_atomic
+from hgld.settings import setting
+
+if TYPE_CHECKING:
+    from hgld.evaluation.report import Comparison, RetrievalReport
+    from hgld.training.inference.embedder import Spent
+    from hgld.training.models.networks import Network
+
+_THIS = "this"  # name of the new evaluation in a comparison
+_PIXELS = "raw pixels, 32 px"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """Data to evaluate on and files to write."""
+
+    embeddings: Path | None = setting(None, "Embeddings: .npy, .safetensors or .parquet.")
+    labels: Path | None = setting(None, "Labels, one row per embedding: .parquet or .csv.")
+    levels: tuple[str, ...] = setting((), "Columns of the labels, finest first; levels of --data: default all.")
+    gallery_embeddings: Path | None = setting(
+        None, "Embeddings of the gallery; without it every item queries the rest."
+    )
+    gallery_labels: Path | None = setting(None, "Labels of the gallery.", common=False)
+    data: str | None = setting(None, "Dataset to evaluate models on: directory, or its URL.")
+    protocol: str | None = setting(
+        None,
+        "Protocol to evaluate --data by, if no splits are named.  [default: the dataset's own]",
+        offered=protocol_names,
+        common=False,
+    )
+    split: str | None = setting(None, "Split to evaluate leave-one-out: every image queries the rest.")
+    query_split: str | None = setting(None, "Split of the queries, if they search in another one.", common=False)
+    gallery_split: str | None = setting(None, "Split that the queries search in.", common=False)
+    distractors: Path | None = setting(None, "Embeddings of gallery items that match nothing.", common=False)
+    whitening: Path | None = setting(None, "Whitening to apply first (embed --fit-whitening).", common=False)
+    out: Path | None = setting(
+        None,
+        "File to keep the report in: .json (with its per-query table), .md, .html or .tex; the leaderboard of several "
+        "models: .html, .md or .json.",
+        path="new",
+    )
+    against: tuple[Path, ...] = setting(
+        (),
+        "Report kept by --out X.json, to compare with; several times: all with the first.",
+        repeated=True,
+    )
+    submission: Path | None = setting(
+        None,
+        "File for what every query retrieves, in the form of the benchmark's submissions (protocol gldv2).",
+        path="new",
+        common=False,
+    )
+
+    @property
+    def splits(self) -> dict[str, str | None]:
+        """Splits by their options."""
+        return {name: getattr(self, name) for name in ("split", "query_split", "gallery_split")}
+
+    @property
+    def by_protocol(self) -> bool:
+        """True if a dataset's protocol says what queries what."""
+        return self.data is not None and not any(self.splits.values())
+
+
+@verb()
+def evaluate(
+    asked: EvaluateOptions,
+    model: ModelOptions,
+    options: EvaluationOptions,
+    view: ViewOptions,
+    reading: ReadingOptions,
+    *,
+    as_json: bool,
+) -> int:
+    """Evaluate models or embeddings, by a dataset's protocol or at every level of the labels.
+
+    \b
+    hgld evaluate --checkpoint RUN --data DIR                  by the dataset's own protocol
+    hgld evaluate --model timm:NAME --data DIR --split test    every test image against the others
+    hgld evaluate --embeddings E.npy --labels L.parquet --levels fine,coarse
+
+    Several models make a leaderboard with intervals and paired tests, raw pixels below. --against compares with earlier
+    reports.
+    """
+    sources = model.sources()
+    _refuse_contradictions(asked, options, view, is_model=bool(sources))
+    if len(sources) > 1:
+        _refuse(
+            {name: getattr(asked, name) for name in ("against", "submission")}
+            | {"truncate-dim": options.prefixes, "quantize": options.codes},
+            "goes with one model; several make a leaderboard",
+        )
+        return _lead(sources, asked, view, options, as_json)
+    save, earlier = _saver(asked.out), _load_reports(asked.against)
+    with progress_bars() as progress:
+        report = _measure(sources[0] if sources else None, asked, view, replace(options, progress=progress))
+    if report is None:
+        return 0
+    try:
+        comparison = _compare(earlier, report)
+    except HgldError:
+        save(report, None)  # it cannot be compared, but it can be kept
+        raise
+    try:
+        save(report, comparison)
+    finally:  # what cannot be kept is shown all the same
+        _show(report, comparison, as_json)
+    out = asked.out
+    if out is not None and out.suffix == ".json" and not as_json and asked.data:
+        say_next("hgld", "report", out, "--data", asked.data, "--out", out.with_suffix(".html"), err=True)
+    return 0
+
+
+def _refuse_contradictions(
+    asked: EvaluateOptions, options: EvaluationOptions, view: ViewOptions, *, is_model: bool
+) -> None:
+    """Refuse options that contradict each other, before any work."""
+    files = {name: getattr(asked, name) for name in ("embeddings", "labels", "gallery_embeddings", "gallery_labels")}
+    if not is_model:
+        refuse_view(view)
+    if is_model:
+        _refuse(files, "cannot be combined with --checkpoint or --model; give one of the two")
+    if asked.by_protocol:
+        smaller = {"truncate-dim": options.prefixes, "quantize": options.codes}
+        _refuse(smaller, "goes with splits or files")
+        _refuse({"levels": asked.levels}, "goes with splits or files: a protocol takes all levels")
+        if not is_model:
+            _refuse({"gallery_labels": asked.gallery_labels}, "has nothing to add: the dataset has its labels")
+            if asked.embeddings is None and asked.gallery_embeddings is None:
+                raise click.UsageError(
+                    "--data needs --checkpoint RUN, --model NETWORK or --embeddings of that dataset."
+                )
+        return
+    _refuse({"submission": asked.submission}, "goes with --data DIR and without splits, by the protocol gldv2")
+    if asked.protocol is not None:
+        raise click.UsageError("--protocol goes with --data DIR and without splits: it says itself what queries what.")
+    if not is_model:
+        _refuse({"data": asked.data, **asked.splits}, "goes with --checkpoint or --model; neither is given")
+        missing = [name for name in ("embeddings", "labels", "levels") if not getattr(asked, name)]
+        if missing:
+            raise click.UsageError(f"missing --{', --'.join(missing)}; or give --checkpoint or --model, and --data.")
+        return
+    pair = (asked.query_split, asked.gallery_split)
+    if asked.data is None or bool(asked.split) == any(pair) or any(pair) != all(pair):
+        raise click.UsageError(
+            "a model needs --data DIR, alone or with --split S, or with --query-split Q and --gallery-split G."
+        )
+
+
+def _refuse(options: Mapping[str, Any], why: str) -> None:
+    for name, value in options.items():
+        if value not in (None, ()):
+            raise click.UsageError(f"--{name.replace('_', '-')} {why}.")
+
+
+def _measure(
+    source: "Path | Network | None",
+    asked: EvaluateOptions,
+    view: ViewOptions,
+    options: EvaluationOptions,
+    spent: "Spent | None" = None,
+) -> "RetrievalReport | None":
+    """Return the report of a model, or of files if there is none; None on other processes than the main one."""
+    metrics = None if options.metrics is DEFAULT_METRICS else tuple(options.metrics)
+    more: dict[str, Any] = {"distractors": asked.distractors, "whitening": asked.whitening}
+    if asked.by_protocol:
+        more |= {"metrics": metrics, "submission": asked.submission}
+    assert asked.data is not None or source is None
+    if source is None:
+        from hgld.evaluation.evaluate_files import evaluate_dataset_files, evaluate_files
+
+        if asked.data is not None:
+            sides = [file for file in (asked.embeddings, asked.gallery_embeddings) if file is not None]
+            return evaluate_dataset_files(
+                sides, asked.data, asked.protocol or "", labels=asked.labels, options=options, **more
+            )
+        assert asked.embeddings is not None
+        assert asked.labels is not None
+        gallery = {name: getattr(asked, name) for name in ("gallery_embeddings", "gallery_labels")}
+        return evaluate_files(asked.embeddings, asked.labels, levels=asked.levels, options=options, **gallery, **more)
+    from hgld.training.evaluation import RetrievalTask, SplitEmbedder, evaluate_by_protocol, evaluate_trained
+
+    assert asked.data is not None
+    with open_embedder(source, view, asked.data) as opened:
+        embedder = replace(opened, spent=spent)
+        if asked.by_protocol:
+            splits = SplitEmbedder(embedder, options.progress)
+            report = evaluate_by_protocol(splits, asked.data, asked.protocol or "", options=options, **more)
+        else:
+            task = RetrievalTask(asked.data, asked.split or asked.query_split or "", asked.gallery_split or "")
+            more |= {"levels": asked.levels or None, "query_expansion": options.query_expansion}
+            report = evaluate_trained(embedder, task, options=options, **more)
+        if spent is not None:
+            spent.dimensions = embedder.model.dim
+        is_main = embedder.processes.is_main
+    if not is_main or report is None:
+        return None
+    if "unreadable" in report.settings:
+        count, named = report.settings["unreadable"].values()
+        echo(f"images that could not be read and are left out: {count}; the first: {named[0]}", err=True)
+    say_reduced(report.settings)
+    return report
+
+
+def _show(report: "RetrievalReport", comparison: "Comparison | None", as_json: bool) -> None:
+    if as_json:
+        print_json(report.to_dict() | ({} if comparison is None else {"comparison": comparison.to_dict()}))
+        return
+    compared = "" if comparison is None else f"\n{comparison.to_markdown()}"
+    echo(_smaller_table(report) + report.to_markdown() + compared)
+    say_selection(str(report.settings.get("checkpoint", "")), str(report.settings.get("selection", "")))
+
+
+def _smaller_table(report: "RetrievalReport") -> str:
+    """Return a table of the values of truncated and quantized embeddings, with their differences to the whole."""
+    from hgld.evaluation.report import markdown_table
+
+    rows, metrics, whole = [], [], report.values
+    for name, said in (("prefixes", "first {}"), ("codes", "{}")):
+        for of, values in report.settings.get(name, {}).items():
+            metrics = list(values)
+            cells = [
+                "-" if value is None else f"{value:.4f} ({value - whole[metric]:+.4f})"
+                for metric, value in values.items()
+            ]
+            rows.append([said.format(of), *cells])
+    return markdown_table(["embedding", *metrics], rows) + "\n" if rows else ""
+
+
+# -- reports that are kept ---------------------------------------------------------------------------------------------
+
+
+def _load_reports(files: tuple[Path, ...]) -> "dict[str, RetrievalReport]":
+    """Load kept reports, by the names of their files; bad ones are refused before any work."""
+    if not files:
+        return {}
+    from hgld.evaluation.report import RetrievalReport
+
+    names = [file.stem for file in files]
+    if _THIS in names or len(set(names)) != len(names):
+        raise click.UsageError(
+            f"--against: the reports are named {', '.join(names)}; expected different names, none of them {_THIS!r}."
+        )
+    return {name: RetrievalReport.load_json(file) for name, file in zip(names, files, strict=True)}
+
+
+def _compare(earlier: "dict[str, RetrievalReport]", report: "RetrievalReport") -> "Comparison | None":
+    if not earlier:
+        return None
+    from hgld.evaluation.report import compare
+
+    return compare({**earlier, _THIS: report})
+
+
+def _saver(out: Path | None) -> "Callable[[RetrievalReport, Comparison | None], None]":
+    """Return the function that keeps a report; a wrong suffix is refused at once."""
+
+    def latex(report: "RetrievalReport", comparison: "Comparison | None", path: Path) -> str:
+        return report.to_latex_row(path.stem) + "\n" if comparison is None else comparison.to_latex()
+
+    writers: dict[str, Callable[..., object]] = {
+        ".json": lambda path, report, _: report.save_json(path),
+        ".md": lambda path, report, _: write_atomic(path, report.to_markdown()),
+        ".html": lambda path, report, _: write_atomic(path, report.to_html()),
+        ".tex": lambda path, report, comparison: write_atomic(path, latex(report, comparison, path)),
+    }
+    return _writer(out, writers, "--out {out}: expected a file that ends in {suffixes}.")
+
+
+def _writer(out: Path | None, writers: Mapping[str, Callable[..., object]], refusal: str) -> Callable[..., None]:
+    """Return the function that writes a result to ``out`` by its suffix."""
+    if out is None:
+        return lambda *results: None
+    write = writers.get(out.suffix)
+    if write is None:
+        raise click.UsageError(refusal.format(out=out, suffixes=", ".join(writers)))
+
+    def save(*results: object) -> None:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write(out, *results)
+        except OSError as error:
+            raise StorageError(f"cannot write {out}: {error.strerror or error}. Choose another --out.") from error
+
+    return save
+
+
+# -- several models ---------------------------------------------------------------------------------------------------
+
+
+def _lead(
+    sources: "list[Path | Network]",
+    asked: EvaluateOptions,
+    view: ViewOptions,
+    options: EvaluationOptions,
+    as_json: bool,
+) -> int:
+    """Evaluate models one after another, and show and keep their leaderboard; one that fails does not cost the others.
+
+    Returns:
+        the exit code: that of bad input if a model failed that was named.
+    """
+    from hgld.cli import EXIT_BAD_INPUT
+    from hgld.distributed import is_main_process
+    from hgld.report_page.leaderboard import Entry, leaderboard
+    from hgld.training.inference.embedder import Spent
+
+    writers: dict[str, Callable[..., object]] = {
+        ".html": lambda path, board: write_atomic(path, board.to_html()),
+        ".md": lambda path, board: write_atomic(path, board.to_markdown()),
+        ".json": lambda path, board: write_atomic(
+            path, json.dumps(board.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+        ),
+    }
+    save = _writer(asked.out, writers, "--out {out}: the leaderboard of several models is written as {suffixes}.")
+    entries, failed, code = [], {}, 0
+    for name, source in _named(sources).items():
+        spent = Spent()
+        # The options of a view are for the models that are named, not for the raw pixels beside them.
+        seen = ViewOptions(batch_size=view.batch_size, workers=view.workers, device=view.device)
+        try:
+            with progress_bars() as progress:
+                report = _measure(
+                    source, asked, seen if name == _PIXELS else view, replace(options, progress=progress), spent
+                )
+        except HgldError as error:
+            failed[name] = " ".join(str(error).split())
+            code = EXIT_BAD_INPUT if source in sources else code
+            if is_main_process():
+                echo(f"{name}: not evaluated: {failed[name]}", err=True)
+            continue
+        if report is not None:
+            entries.append(Entry(name, report, spent.dimensions, spent.images / max(spent.seconds, 1e-9)))
+    if not is_main_process():
+        return code
+    board = leaderboard(entries, failed)
+    try:
+        save(board)
+    finally:  # what cannot be kept is shown all the same
+        if as_json:
+            print_json(board.to_dict())
+        else:
+            echo(board.to_markdown())
+    return code
+
+
+def _named(sources: "list[Path | Network]") -> "dict[str, Path | Network]":
+    """Return models by their names, with raw pixels before them; what tells namesakes apart is added.
+
+    Raises:
+        click.UsageError: the same model twice.
+    """
+    from hgld.training.models.networks import Network
+
+    named: dict[str, Path | Network] = {}
+    plain = [source.name if isinstance(source, Network) else source.resolve().name for source in sources]
+    named[_PIXELS] = Network("pixels")  # first, so that they find the files' cache as cold as it is
+    for name, source in zip(plain, sources, strict=True):
+        if source == named[_PIXELS]:
+            continue
+        told = name
+        if plain.count(name) > 1:
+            told = f"{name}, {source.weights}" if isinstance(source, Network) else str(source)
+        if told in named:
+            raise click.UsageError(f"the model {told!r} is named twice; name it once.")
+        named[told] = source
+    return named

@@ -1,0 +1,179 @@
+"""Options that name a model and its view of images, and the opening of such models."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from hgld.cli.output import echo
+from hgld.settings import options_of, setting
+
+if TYPE_CHECKING:
+    from hgld.training.inference.embedder import Embedder
+    from hgld.training.models.networks import Network
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """A model: a run's, or a network as it comes."""
+
+    checkpoint: tuple[Path, ...] = setting(
+        (),
+        "Run of hgld train, or one of its checkpoints/step-N. Repeatable in evaluate.",
+        metavar="RUN",
+        path="existing",
+        repeated=True,
+        common=True,
+    )
+    model: tuple[str, ...] = setting(
+        (),
+        "Network with its own preparation of images: timm:NAME, torchvision:NAME, open_clip:MODEL/PRETRAINED, "
+        "onnx:FILE or pixels (raw ones, 32 px). Repeatable in evaluate.",
+        metavar="NETWORK",
+        repeated=True,
+        commas=False,
+        common=True,
+    )
+    weights: tuple[str, ...] = setting(
+        (),
+        "Weights of --model, one for each of them. none: drawn at random.  [default: its library's own]",
+        metavar="FILE|TAG|none",
+        repeated=True,
+        commas=False,
+    )
+    pooling: Literal["avg", "gem", "max", "token"] | None = setting(
+        None, "Pooling of --model.  [default: its own vector, else the average]"
+    )
+
+    def sources(self) -> "list[Path | Network]":
+        """Return the models that are named, checkpoints first.
+
+        Raises:
+            click.UsageError: flags without effect, or not as many weights as networks.
+        """
+        for flag in ("weights", "pooling"):
+            if getattr(self, flag) and not self.model:
+                raise click.UsageError(f"--{flag} goes with --model, which is not given.")
+        if self.weights and len(self.weights) != len(self.model):
+            raise click.UsageError(
+                f"--weights comes {len(self.weights)} times and --model {len(self.model)} times; give one for each, in "
+                "their order (default: the library's own), or none at all."
+            )
+        if not self.model:
+            return list(self.checkpoint)
+        from hgld.training.models.networks import Network
+
+        pairs = zip(self.model, self.weights or ["default"] * len(self.model), strict=True)
+        return [*self.checkpoint, *(Network(name, own, self.pooling or "") for name, own in pairs)]
+
+    def source(self) -> "Path | Network":
+        """Return the one model that is named.
+
+        Raises:
+            click.UsageError: there is none, or there are several.
+        """
+        sources = self.sources()
+        if len(sources) != 1:
+            found = "both are" if sources else "neither is"
+            raise click.UsageError(f"--checkpoint RUN or --model NETWORK says what embeds; {found} given.")
+        return sources[0]
+
+
+def _gem_exponent(text: str) -> "float | Literal['auto']":
+    if text == "auto":
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ValueError("auto or a number above 0")
+    return number
+
+
+def _scales(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError:
+        raise ValueError("numbers separated by commas") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions:
+    """View of the images by a model; options that are not given are as in the run's own evaluations."""
+
+    which: Literal["best", "last"] = setting("best", "Checkpoint of the run.", flag="checkpoint-choice")
+    geometry: Literal["crop", "squash", "longest", "original"] | None = setting(
+        None,
+        "View of an image. crop: the central square; the whole image otherwise, squash: as a square; longest: with its "
+        "longest side at --size; original: at its own size.",
+        flag="resize-mode",
+    )
+    size: int | None = setting(
+        None, "Side of the square that the model sees, or the longest side.", unit="pixels", least=1, common=True
+    )
+    resize: int | None = setting(
+        None,
+        "Short side before the central square is cut out, in proportion to --size by default.",
+        unit="pixels",
+        least=1,
+    )
+    max_pixels: int | None = setting(
+        None, "Largest image of --resize-mode original; larger ones are made smaller.", unit="pixels", least=1
+    )
+    scales: tuple[float, ...] | None = setting(
+        None,
+        "Factors of the image's size whose embeddings are pooled, for instance 1,0.7071,0.5.",
+        metavar="X,Y,Z",
+        parse=_scales,
+    )
+    scale_p: float | None = setting(
+        None,
+        "Exponent of the generalised mean over --scales: 1 averages; listwise AP's paper takes 3.",
+        least=1,
+    )
+    gem_p: float | Literal["auto"] | None = setting(
+        None,
+        "Exponent of GeM pooling; auto: the best of 1 to 10 at --size, by views of training images of --data.",
+        metavar="auto|FLOAT",
+        parse=_gem_exponent,
+    )
+    batch_size: int | None = setting(None, "Images at a time per process.", least=1)
+    workers: int | None = setting(None, "Threads per process that read and decode.", least=1)
+    amp: Literal["off", "bf16", "fp16"] | None = setting(None, "Precision of the model's arithmetic.")
+    device: str | None = setting(None, "Device, as cpu or cuda.  [default: a GPU if there is one]", common=True)
+
+
+def refuse_view(view: ViewOptions) -> None:
+    """Refuse options of a view without effect, because no model is given; the device is not one of them."""
+    for name, option in options_of(ViewOptions).items():
+        if name != "device" and getattr(view, name) != option.default:
+            raise click.UsageError(f"--{option.flag} goes with --checkpoint or --model; neither is given.")
+
+
+def open_embedder(source: "Path | Network", view: ViewOptions, data: str) -> "AbstractContextManager[Embedder]":
+    """Open a model for a dataset.
+
+    Raises:
+        click.UsageError: a checkpoint is chosen of a model that has none.
+    """
+    from hgld.training.inference.embedder import trained_embedder
+
+    if view.which != "best" and not isinstance(source, Path):
+        raise click.UsageError("--checkpoint-choice chooses a checkpoint of a run; --model has none.")
+    return trained_embedder(source, data=data, **vars(view) | {"device": view.device or ""})
+
+
+def say_reduced(facts: Mapping[str, object]) -> None:
+    """Say how many images were too large for the view (facts of a report or of ``Embedder.view_facts``), if any."""
+    if reduced := facts.get("reduced"):
+        echo(f"images of more than {facts['max_pixels']:,} pixels, made smaller (--max-pixels): {reduced}", err=True)
+
+
+def say_selection(checkpoint: str, selection: str) -> None:
+    """Say which checkpoint of a run is used, and how it was chosen; nothing of other models."""
+    if checkpoint:
+        echo(f"checkpoint {checkpoint}: {selection}")

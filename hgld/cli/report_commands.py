@@ -1,0 +1,210 @@
+"""The subcommands that show results: report, published; and a paper's table as text."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hgld.cli.options import ReadingOptions, verb
+from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next
+from hgld.settings import setting
+
+if TYPE_CHECKING:
+    from hgld.published import PaperTable, PublishedValue
+    from hgld.published.paper_table import PaperBlock
+
+_MARKS = ("", "¹", "²")
+_NARROWEST = 110
+
+
+# -- report -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Results to show, and the page."""
+
+    runs: tuple[Path, ...] = setting(
+        ...,
+        "Folder of hgld train, or a report that hgld evaluate --out X.json kept.",
+        argument=True,
+        metavar="RUN...",
+        path="existing",
+    )
+    out: Path | None = setting(None, "Page to write: one HTML file.", path="new")
+    paper: tuple[str, ...] = setting(
+        (),
+        'Print this table of a paper with the runs in it, for instance "SupRank Table V".',
+        metavar="TABLE",
+        repeated=True,
+        commas=False,
+    )
+    data: str | None = setting(None, "Dataset: images of the galleries, names of the classes.", metavar="DIR|URL")
+    plots: Path | None = setting(None, "Folder to keep every figure in too, as PNG and SVG.", path="folder")
+    baseline: str | None = setting(None, "Name of the run to compare the others with.  [default: the first]")
+    title: str = setting("Retrieval report", "Title of the page.")
+
+
+@verb()
+def report(asked: ReportOptions, reading: ReadingOptions, *, as_json: bool) -> None:
+    """Show results as one HTML page that needs no network, or in a paper's table.
+
+    Curves, maps and galleries need the embeddings: in RUN/embeddings, or beside X.json.
+    """
+    from hgld.report_page.page import paper_tables, write_report_page
+    from hgld.report_page.runs import read_runs
+
+    if asked.out is None and not asked.paper:
+        raise click.UsageError("name the page to write (--out), or a paper's table to print (--paper).")
+    if asked.out is None:
+        tables = paper_tables(read_runs(asked.runs), asked.paper, _published_of)
+        if as_json:
+            print_json({"papers": [asdict(table) for table in tables]})
+        else:
+            print_tables(tables)
+        return
+    given = {name: getattr(asked, name) for name in ("data", "plots", "baseline", "title")}
+    with progress_bars() as progress:
+        facts = write_report_page(
+            asked.runs, asked.out, papers=asked.paper, published_of=_published_of, progress=progress, **given
+        )
+    for note in facts.notes:
+        echo(note, err=True)
+    if as_json:
+        print_json(asdict(facts))
+        return
+    print_tables(facts.papers)
+    echo(f"{facts.out}: {facts.bytes / 1e6:.1f} MB, runs: {len(facts.runs)}, pictures: {facts.pictures}")
+    for reason in facts.unreadable[:3]:
+        echo(f"not shown: {reason}", err=True)
+    if asked.data is not None:
+        trained = next((run for run in asked.runs if run.is_dir()), "RUN")
+        say_next("hgld", "search", "PHOTO.jpg", "--checkpoint", trained, "--data", asked.data)
+
+
+def _published_of(recipe: str) -> "Sequence[PublishedValue]":
+    """Return the published values of a recipe; none of a name that is no recipe of this installation."""
+    from hgld.training.recipes import RECIPES
+
+    return RECIPES[recipe].values if recipe in RECIPES else ()
+
+
+# -- published --------------------------------------------------------------------------------------------------------
+
+
+def _datasets() -> Iterable[str]:
+    from hgld.published import published_values
+
+    return dict.fromkeys(value.dataset for value in published_values())
+
+
+def _papers() -> Iterable[str]:
+    from hgld.published import PAPERS
+
+    return PAPERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedOptions:
+    """Published results to find; case, spaces and punctuation do not count."""
+
+    dataset: str = setting("", "Dataset: sop, inat-base, dyml, h-gldv2, ...", offered=_datasets)
+    method: str = setting("", "Part of the method's name: HAPPIER, Smooth-AP, NSM, ...")
+    paper: str = setting("", 'Paper or table: suprank, "Smooth-AP Table 3", ...', offered=_papers)
+    metric: str = setting("", "Metric: R@1, H-AP, AP/category, ...")
+    csv: bool = setting(False, "Print a table for machines, one value per row.")
+
+
+@verb()
+def published(asked: PublishedOptions, *, as_json: bool) -> None:
+    """Search the results that the papers' tables print.
+
+    Case, spaces and punctuation do not count. Without options every table is named. hgld report RUN --paper
+    "SupRank Table V" puts your own runs into a table.
+    """
+    from hgld.published import find_table, search_values
+
+    within = find_table(asked.paper)[1] if asked.paper else None
+    narrowed = bool(asked.dataset or asked.method or asked.metric)
+    values = search_values(within, dataset=asked.dataset, method=asked.method, metric=asked.metric)
+    if as_json:
+        print_json({"rows": [value.as_dict() for value in values]})
+    elif asked.csv:
+        echo(_csv([value.as_dict() for value in values]), nl=False)
+    elif not narrowed and within is None:
+        _print_contents()
+    else:
+        print_tables(_by_paper(values, whole=not narrowed))
+
+
+def _csv(rows: list[dict[str, str]]) -> str:
+    import csv
+    import io
+
+    page = io.StringIO()
+    writer = csv.DictWriter(page, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return page.getvalue()
+
+
+def _by_paper(values: list[Any], *, whole: bool) -> "list[PaperTable]":
+    from hgld.published import PAPERS, lay_out
+
+    papers = dict.fromkeys(value.paper for value in values)
+    return [lay_out(PAPERS[key].name, [v for v in values if v.paper == key], mark=whole) for key in papers]
+
+
+def _print_contents() -> None:
+    """Name every table with its datasets."""
+    from hgld.published import PAPERS, published_values
+
+    for key, paper in PAPERS.items():
+        here = [value for value in published_values() if value.paper == key]
+        echo(f"{paper.name} ({key}): {paper.source}. {len(here)} values.")
+        for table in dict.fromkeys(value.table for value in here):
+            found = [value for value in here if value.table == table]
+            echo(f"  {table}: {', '.join(dict.fromkeys(value.dataset for value in found))} ({len(found)})")
+
+
+def print_tables(tables: "Sequence[PaperTable]") -> None:
+    """Print papers' tables; ¹ and ² stand at the best and the second best value of a column."""
+    import shutil
+
+    width = max(_NARROWEST, shutil.get_terminal_size().columns)
+    for table in tables:
+        print_rich(f"{table.title}: {table.source}", width=width)
+        for block in table.blocks:
+            print_rich(f"\n{block.title}", _laid_out(block), *block.notes, width=width)
+        print_rich(*(f"\n{note}" for note in table.notes), "", width=width)
+    if any(cell.place for table in tables for block in table.blocks for row in block.rows for cell in row.cells):
+        echo("¹ best, ² second best of a column.")
+
+
+def _words(heading: str) -> list[str]:
+    """Break a heading such as ``number of updates`` into lines; names of metrics have no spaces."""
+    import textwrap
+
+    return textwrap.wrap(heading, 10, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _laid_out(block: "PaperBlock") -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("method", *block.details):
+        shown.add_column(heading, vertical="bottom")
+    marked = [any(row.cells[j].place for row in block.rows) for j in range(len(block.columns))]
+    for lines, wide in zip(block.columns, marked, strict=True):
+        heading = [part + " " * wide for line in lines for part in _words(line)]
+        shown.add_column(Text("\n".join(heading)), justify="right", no_wrap=True, vertical="bottom")
+    for row in block.rows:
+        cells = [cell.text + (_MARKS[cell.place] or " ") * wide for cell, wide in zip(row.cells, marked, strict=True)]
+        shown.add_row(*map(Text, (row.label, *row.details, *cells)), style="bold" if row.own else "")
+        if row.against:
+            cells = [cell.difference + " " * wide for cell, wide in zip(row.cells, marked, strict=True)]
+            shown.add_row(*map(Text, (f"  minus {row.against}", *row.details, *cells)))
+    return shown
