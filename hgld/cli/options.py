@@ -12,6 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from hgld.cli.output import echo
 from hgld.errors import ConfigError, quoted
 from hgld.files import file_lock, lock_of
 from hgld.settings import Option, bound_problems, options_of, setting
@@ -194,7 +195,7 @@ def help_all_option() -> click.Option:
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
             ctx.meta[SHOWS_ALL] = True
-            click.echo(click.Command.get_help(ctx.command, ctx))
+            echo(click.Command.get_help(ctx.command, ctx))
             ctx.exit()
 
     told = "Show the whole help and exit."

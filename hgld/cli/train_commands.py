@@ -49,6 +49,7 @@ class TrainOptions:
         metavar="FIELD=A,B,C",
         repeated=True,
         commas=False,
+        common=False,
     )
     seeds: int = setting(
         1, "Runs with consecutive seeds from --seed on, into RUN/seed=N, and a table of means and deviations.", least=1
@@ -63,7 +64,7 @@ def train(asked: TrainOptions, reading: ReadingOptions, given: Mapping[str, Any]
     hgld train happier-sop --data DIR --out RUN --seed 0
     torchrun --nproc-per-node 8 -m hgld train happier-sop --data DIR --out RUN --seed 0
 
-    Fields of the config change what the recipe says. After a stop the same command resumes.
+    After a stop the same command resumes.
     """
     if asked.list:
         _print_recipes(as_json)
