@@ -181,7 +181,7 @@ def batches(made: Made, rounds: int) -> list[Row]:
     urls = [str(path) for path in sorted(made.shards.glob("*.tar"))]
 
     def loader(decoder: str) -> Iterator[Batch]:
-        return iter(Loader(dataset, pk_batches(made), TrainView(SIZE), decoder=decoder))  # type: ignore[arg-type]
+        return iter(Loader(dataset, pk_batches(made), TrainView(SIZE)))  # type: ignore[arg-type]
 
     def normalized() -> Iterator[torch.Tensor]:
         return (normalize(batch.images, MEAN, STD) for batch in loader("fast"))
@@ -211,7 +211,7 @@ def batches(made: Made, rounds: int) -> list[Row]:
 def streams(made: Made, rounds: int) -> list[Row]:
     """Images a second in P x K batches of 256 at 224 as bytes: shard after shard, beside random access.
 
-    The shards are written anew, some 16 of them, so that eight lanes of bare shards have one each and more.
+    The shards are written anew, some 16 of them, so that eight streams of bare shards have one each and more.
     """
     folder = made.work / "streamed"
     if not (folder / "dataset.json").exists():

@@ -6,28 +6,22 @@ only if the server still has the same version (``If-Range``); otherwise the file
 
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
 import threading
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import requests
 import urllib3
-import urllib3.exceptions
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
-from hgld import __version__
-from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after, without_secrets
-from hgld.data.http_files import CHECK_CERTIFICATE, HttpLimits, RemoteFault, unsafe, watched
+from hgld.addresses import is_http_address, without_secrets
+from hgld.data.http_files import HttpClient, HttpLimits, RemoteFault, fault_of_status, retry
 from hgld.errors import ConfigError, HgldError, ServiceError, StorageError, quoted
 from hgld.files import existing_parent, file_lock, put_in_place, read_json
 
@@ -42,7 +36,6 @@ from .shards.sources.gldv2 import (
     tar_name,
 )
 from .stage import Progress, silent
-from .web import guard
 
 
 class PartialFile:
@@ -136,8 +129,6 @@ _PROGRESS = 1 << 16  # bytes after which an attempt counts as progress
 _SLOWEST = 1 << 10  # bytes a second, over one timeout; a slower transfer is cut and resumed
 _LONGEST_WAIT = 300.0
 _FETCHES = 2  # times that a file is fetched whole before its published checksum is taken to be wrong
-_REDIRECTS, _MOST_REDIRECTS = {301, 302, 303, 307, 308}, 5
-_REFUSALS = {400, 401, 403, 404, 405, 410, 451}
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18}|\*)\Z")
 
 
@@ -182,14 +173,6 @@ class FetchResult:
     checked: bool
 
 
-class _PassingError(Exception):
-    """A failed transfer that may succeed later; ``wait`` is the number of seconds that the server asked for."""
-
-    def __init__(self, message: str, wait: float = 0.0):
-        super().__init__(message)
-        self.wait = wait
-
-
 class Downloader:
     """Downloader of several files at a time.
 
@@ -220,15 +203,13 @@ class Downloader:
         for name, value in {"--workers": workers, "--retries": retries, "--timeout": timeout}.items():
             if value <= 0:
                 raise ConfigError(f"{name} is {value}; expected a positive number.")
-        self._workers, self._retries, self._timeout = workers, retries, timeout
-        self._backoff = wait_exponential(multiplier=backoff, max=60) + wait_random(0, backoff)
-        self._progress = progress
-        self._redirects_to, self._private = allow_redirects_to, allow_private
+        self._workers, self._retries, self._backoff, self._progress = workers, retries, backoff, progress
+        limits = HttpLimits(headers=timeout, silence=timeout, whole=timeout, slowest=_SLOWEST)
+        self._client = HttpClient(limits, allow_redirects_to=allow_redirects_to, allow_private=allow_private)
         self._lock = threading.Lock()
         self._received = 0
         self._reached: set[str] = set()
         self._stop = threading.Event()
-        self._bodies: set[urllib3.BaseHTTPResponse] = set()
 
     def fetch(self, files: Sequence[RemoteFile]) -> list[FetchResult]:
         """Fetch all files; complete and correct ones are left as they are.
@@ -250,7 +231,8 @@ class Downloader:
             try:
                 results = [self._result(future, number, len(files)) for number, future in enumerate(futures, start=1)]
             except BaseException:
-                self._interrupt()
+                self._stop.set()
+                self._client.interrupt()
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
         failures = [result for result in results if isinstance(result, HgldError)]
@@ -277,29 +259,16 @@ class Downloader:
         if file.path.is_file():
             return file.path.stat().st_size
         try:
-            with requests.Session() as session:
-                guard(session, self._private)
-                session.headers.update({"User-Agent": f"hgld/{__version__}", "Accept-Encoding": "identity"})
-                with self._answer(session, file, {}, "HEAD") as response:
-                    length = response.headers.get("Content-Length", "")
-                    if response.status_code != 200 or not re.fullmatch(r"[0-9]{1,18}", length):
-                        raise ServiceError(
-                            f"{file.shown} answered HTTP {response.status_code} and no size; expected a public file. "
-                            "Ask again later, or fetch without --dry-run."
-                        )
-                    return int(length)
-        except (ValueError, RedirectError, RemoteFault) as error:
-            raise ServiceError(f"{file.shown} does not lead to a file ({error}).") from error
-        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise ServiceError(f"{file.shown} cannot be reached ({type(error).__name__}).") from error
-
-    def _interrupt(self) -> None:
-        """Stop all transfers before their next read, also those that wait for a silent server."""
-        self._stop.set()
-        with self._lock:
-            for body in self._bodies:
-                with suppress(ValueError, RuntimeError, OSError):  # it ended by itself
-                    body.shutdown()
+            with self._client.request(file.url, method="HEAD") as response:
+                length = response.headers.get("Content-Length", "")
+                if response.status != 200 or not re.fullmatch(r"[0-9]{1,18}", length):
+                    raise ServiceError(
+                        f"{file.shown} answered HTTP {response.status} and no size; expected a public file. Ask again "
+                        "later, or fetch without --dry-run."
+                    )
+                return int(length)
+        except RemoteFault as fault:
+            raise _given_up(file, fault) from None
 
     def _result(self, future: Future[FetchResult], number: int, total: int) -> FetchResult | HgldError:
         """Return the outcome of a file; an error of the disk ends the run, as it would hit the other files too."""
@@ -317,10 +286,8 @@ class Downloader:
             file.path.parent.mkdir(parents=True, exist_ok=True)
             if (there := _fetched_before(file)) is not None:
                 return there
-            with PartialFile(file.path, file.url) as part, requests.Session() as session:
-                guard(session, self._private)
-                session.headers.update({"User-Agent": f"hgld/{__version__}", "Accept-Encoding": "identity"})
-                return self._fill(file, part, session)
+            with PartialFile(file.path, file.url) as part:
+                return self._fill(file, part)
         except OSError as error:
             if isinstance(error, HgldError):
                 raise
@@ -329,10 +296,10 @@ class Downloader:
                 "run the same command."
             ) from error
 
-    def _fill(self, file: RemoteFile, part: PartialFile, session: requests.Session) -> FetchResult:
+    def _fill(self, file: RemoteFile, part: PartialFile) -> FetchResult:
         resumed, received, found = part.size, 0, None
         for _ in range(_FETCHES):
-            received += self._complete(file, part, session)
+            received += self._complete(file, part)
             found = None if file.md5 is None else part.md5()
             if found == file.md5:
                 outcome = "resumed" if resumed else "fetched"
@@ -343,137 +310,78 @@ class Downloader:
             f"{file.shown}: the bytes have the MD5 {found}; published is {file.md5}. They were not kept."
         )
 
-    def _complete(self, file: RemoteFile, part: PartialFile, session: requests.Session) -> int:
+    def _complete(self, file: RemoteFile, part: PartialFile) -> int:
         """Request until the part is complete; return the number of bytes received."""
-        received = idle = 0
+        received = 0
         most = part.size  # a server that makes us begin anew again and again gets us no further
 
         def attempt() -> None:
-            nonlocal received, idle, most
+            nonlocal received, most
             self._refuse_if_stopped(file)
-            idle += 1
-            for count in self._transfer(session, file, part):
-                received += count
-                self._count(count)
-                if (size := part.size) >= most + _PROGRESS:
-                    idle, most = 0, size
+            try:
+                for count in self._transfer(file, part):
+                    received += count
+                    self._count(count)
+            except RemoteFault as fault:
+                fault.progress = part.size >= most + _PROGRESS
+                most = part.size if fault.progress else most
+                if fault.kind == "unreachable" and urlsplit(file.url).netloc not in self._reached:
+                    fault.passing, fault.hint = False, "Check the address and the network."
+                raise
 
-        def wait(state: RetryCallState) -> float:
-            error = state.outcome.exception() if state.outcome else None
-            asked = error.wait if isinstance(error, _PassingError) else 0.0
-            return max(asked, self._backoff(state) if idle else 0.0)
+        def before_wait(seconds: float, fault: RemoteFault) -> None:
+            if fault.wait > _LONGEST_WAIT:
+                raise ServiceError(f"{file.shown}: {fault}; it asks to be left alone for {fault.wait:,.0f} s.")
 
-        retrying = Retrying(
-            retry=retry_if_exception_type(_PassingError),
-            stop=lambda state: idle >= self._retries,
-            wait=wait,
-            sleep=self._sleep,
-            reraise=True,
-        )
         try:
-            retrying(attempt)
-        except _PassingError as error:
-            raise ServiceError(f"{file.shown}: {error}; given up after {idle} attempts in a row.") from error
+            retry(
+                attempt,
+                attempts=self._retries,
+                first_wait=self._backoff,
+                longest_wait=60.0,
+                sleep=self._stop.wait,
+                before_wait=before_wait,
+            )
+        except RemoteFault as fault:
+            raise _given_up(file, fault) from fault
         return received
 
-    def _transfer(self, session: requests.Session, file: RemoteFile, part: PartialFile) -> Iterator[int]:
+    def _transfer(self, file: RemoteFile, part: PartialFile) -> Iterator[int]:
         """Make one request for the missing bytes; yield the number of bytes of every write."""
         have = part.size if part.validator else 0
         headers = {"Range": f"bytes={have}-", "If-Range": part.validator} if have else {}
-        try:
-            with self._answer(session, file, headers) as response:
-                self._reached.add(urlsplit(file.url).netloc)
-                if response.status_code == 416 and _stated_range(response) == (None, have):
-                    return  # it was complete, but not yet renamed
-                total = _begin(response, file, part, have)
-                with self._interruptible(response.raw, file):
-                    for data in self._chunks(response, file):
-                        if part.size + len(data) > min(file.most_bytes, total or file.most_bytes):
-                            most = total or file.most_bytes
-                            raise ServiceError(f"{file.shown}: more bytes than the {most:,} expected.")
-                        part.write(data)
-                        yield len(data)
-        except (ValueError, RedirectError) as error:  # bad addresses, as requests, urllib3 and idna report them
-            raise ServiceError(f"{file.shown} does not lead to a file ({error}).") from error
-        except RemoteFault as fault:
-            if fault.passing:
-                raise _PassingError(str(fault)) from fault
-            raise ServiceError(f"{file.shown}: {fault}. {fault.hint}") from fault
-        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise self._broken(file, error) from error
+        with self._client.request(file.url, headers) as response:
+            self._reached.add(urlsplit(file.url).netloc)
+            if response.status == 416 and _stated_range(response) == (None, have):
+                return  # it was complete, but not yet renamed
+            total = _begin(response, file, part, have)
+            most = min(file.most_bytes, total or file.most_bytes)
+            while data := response.read1(_CHUNK):
+                self._refuse_if_stopped(file)
+                if part.size + len(data) > most:
+                    raise ServiceError(f"{file.shown}: more bytes than the {most:,} expected.")
+                part.write(data)
+                yield len(data)
         if total is not None and part.size != total:
-            raise _PassingError(f"the transfer ended at {part.size:,} of {total:,} bytes")
-
-    @contextmanager
-    def _answer(
-        self, session: requests.Session, file: RemoteFile, headers: Mapping[str, str], method: str = "GET"
-    ) -> Iterator[requests.Response]:
-        """Send a request, and follow its redirects as far as they are allowed.
-
-        Raises:
-            RedirectError: they lead elsewhere, or are too many.
-        """
-        place = file.url
-        for _ in range(_MOST_REDIRECTS + 1):
-            with (
-                watched(HttpLimits(headers=self._timeout, silence=self._timeout, whole=math.inf)) as watch,
-                session.request(
-                    method, place, headers=headers, stream=True, timeout=self._timeout, allow_redirects=False
-                ) as response,
-            ):
-                watch.in_headers = False
-                if response.status_code not in _REDIRECTS or "location" not in response.headers:
-                    yield response
-                    return
-                place = redirect_target(place, response.headers["location"], self._redirects_to)
-        raise RedirectError(f"redirects in a loop, or more than {_MOST_REDIRECTS} times")
-
-    @contextmanager
-    def _interruptible(self, body: urllib3.BaseHTTPResponse, file: RemoteFile) -> Iterator[None]:
-        with self._lock:
-            self._bodies.add(body)
-        try:
-            self._refuse_if_stopped(file)
-            yield
-        finally:
-            with self._lock:
-                self._bodies.remove(body)
-
-    def _chunks(self, response: requests.Response, file: RemoteFile) -> Iterator[bytes]:
-        """Yield the body as it arrives; read1 returns after a single read, so that a trickle is noticed in time."""
-        began, came = time.monotonic(), 0
-        while data := response.raw.read1(_CHUNK, decode_content=False):
-            self._refuse_if_stopped(file)
-            yield data
-            came += len(data)
-            if (spent := time.monotonic() - began) > self._timeout:
-                if came < _SLOWEST * spent:
-                    raise _PassingError(f"slower than {_SLOWEST:,} bytes a second")
-                began, came = time.monotonic(), 0
-
-    def _sleep(self, seconds: float) -> None:
-        self._stop.wait(seconds)
+            raise RemoteFault(f"the transfer ended at {part.size:,} of {total:,} bytes", passing=True)
 
     def _refuse_if_stopped(self, file: RemoteFile) -> None:
         if self._stop.is_set():
             raise ServiceError(f"{file.shown}: stopped; received bytes are kept.")
-
-    def _broken(self, file: RemoteFile, error: Exception) -> Exception:
-        """Return a passing error for a cut connection, a final one for a server that never answered."""
-        if said := unsafe(error):
-            return ServiceError(f"{file.shown}: {said}. {CHECK_CERTIFICATE}")
-        reason = getattr(error.args[0] if error.args else None, "reason", error)
-        if isinstance(reason, urllib3.exceptions.NewConnectionError):
-            if urlsplit(file.url).netloc not in self._reached:
-                return ServiceError(f"{file.shown} cannot be reached ({reason}). Check the address and the network.")
-            return _PassingError("the server cannot be reached")
-        return _PassingError(f"the transfer broke off ({type(error).__name__})")
 
     def _count(self, count: int) -> None:
         with self._lock:
             before, self._received = self._received >> 20, self._received + count
             if self._received >> 20 != before:
                 self._progress("MiB", self._received >> 20, None)
+
+
+def _given_up(file: RemoteFile, fault: RemoteFault) -> ServiceError:
+    """Return the error of a file for people."""
+    if fault.kind in ("address", "redirects"):
+        return ServiceError(f"{file.shown} does not lead to a file ({fault}). {fault.hint}".rstrip())
+    after = "; given up after several attempts in a row without progress. Try again later." if fault.passing else "."
+    return ServiceError(f"{file.shown}: {fault}{after} {fault.hint}".rstrip())
 
 
 def _check(files: Sequence[RemoteFile]) -> None:
@@ -501,19 +409,17 @@ def _fetched_before(file: RemoteFile) -> FetchResult | None:
     return FetchResult(file.path, file.path.stat().st_size, 0, "there", file.md5 is not None)
 
 
-def _begin(response: requests.Response, file: RemoteFile, part: PartialFile, have: int) -> int | None:
+def _begin(response: urllib3.BaseHTTPResponse, file: RemoteFile, part: PartialFile, have: int) -> int | None:
     """Prepare the part for the bytes of this answer; return the size of the whole file, None where it is not stated."""
-    status, length = response.status_code, response.headers.get("Content-Length", "")
+    status, length = response.status, response.headers.get("Content-Length", "")
     if status == 416 and have:
         part.restart("")
-        raise _PassingError("the server's file is shorter than the kept part; started anew")
-    if status in _REFUSALS or 300 <= status < 400:
-        raise ServiceError(f"{file.shown} answered HTTP {status}; expected a public file.")
-    if status not in {200, 206}:
-        wait = retry_after(response.headers.get("Retry-After", ""))
-        if wait > _LONGEST_WAIT:
-            raise ServiceError(f"{file.shown} answered HTTP {status} and asks to be left alone for {wait:,.0f} s.")
-        raise _PassingError(f"HTTP {status}", wait)
+        raise RemoteFault("the server's file is shorter than the kept part; started anew", passing=True)
+    if status not in (200, 206):
+        fault = fault_of_status(response)
+        if not fault.passing:
+            raise ServiceError(f"{file.shown} answered HTTP {status}; expected a public file.")
+        raise fault
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise ServiceError(
             f"{file.shown} was sent compressed although that was not accepted; its bytes cannot be checked."
@@ -536,16 +442,16 @@ def _begin(response: requests.Response, file: RemoteFile, part: PartialFile, hav
     return total
 
 
-def _resume(response: requests.Response, part: PartialFile, have: int) -> int | None:
+def _resume(response: urllib3.BaseHTTPResponse, part: PartialFile, have: int) -> int | None:
     """Return the whole size that a partial answer states; an answer with other bytes than requested is refused."""
     stated = _stated_range(response)
     if stated is None or stated[0] != have or _validator(response) not in ("", part.validator):
         part.restart("")
-        raise _PassingError(f"the server answered with other bytes than those from {have:,}; started anew")
+        raise RemoteFault(f"the server answered with other bytes than those from {have:,}; started anew", passing=True)
     return stated[1]
 
 
-def _stated_range(response: requests.Response) -> tuple[int | None, int | None] | None:
+def _stated_range(response: urllib3.BaseHTTPResponse) -> tuple[int | None, int | None] | None:
     """Parse first byte and whole size of a Content-Range, each None where it says ``*``."""
     match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
     if match is None:
@@ -553,7 +459,7 @@ def _stated_range(response: requests.Response) -> tuple[int | None, int | None] 
     return (None if match[1] is None else int(match[1])), (None if match[2] == "*" else int(match[2]))
 
 
-def _validator(response: requests.Response) -> str:
+def _validator(response: urllib3.BaseHTTPResponse) -> str:
     """Return the validator of this version of the file; weak ETags are none (RFC 9110, 13.1.5)."""
     etag = response.headers.get("ETag", "")
     return etag if etag.startswith('"') else response.headers.get("Last-Modified", "")

@@ -8,47 +8,43 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-import requests
-import urllib3.exceptions
-from requests.adapters import HTTPAdapter
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+import urllib3
 
 from hgld import __version__
-from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after, without_secrets
-from hgld.data.http_files import HttpLimits, RemoteFault, guarded_pools, unsafe, watched
-from hgld.errors import ConfigError, ServiceError, excerpt, quoted
+from hgld.addresses import is_http_address, retry_after, without_secrets
+from hgld.data.http_files import HttpClient, HttpLimits, RemoteFault, retry
+from hgld.errors import ConfigError, InputError, ServiceError, excerpt, quoted
+from hgld.files import parse_json
 
 # Documented for readers who are not logged in: action API 200 requests a minute, HTML pages fewer than 20 a second.
 API_RATE = 200 / 60
 PAGE_RATE = 19.0
 MAX_ANSWER_BYTES = 64 << 20
 MAX_PATIENCE = 900.0
-_BACKOFF = wait_exponential_jitter(initial=1, max=60, jitter=1)
 _LONGEST_GET = 6000  # some proxies refuse addresses over 8 KB
 _WIKIMEDIA = ("wikimedia.org", "wikidata.org", "wikipedia.org", "mediawiki.org", "wmcloud.org", "toolforge.org")
 _TRANSIENT_ERRORS = ("maxlag", "ratelimited", "readonly", "internal_api_error", "timeout", "unavailable")
 _MEDIAWIKI = b'content="MediaWiki '  # the generator that each of its pages names, those of errors too
-_REDIRECTS, _MOST_REDIRECTS = {301, 302, 303, 307, 308}, 5
 _REFUSALS = {401, 403, 404, 405, 407, 410, 451}
 _Answer = TypeVar("_Answer")
 
 
-class AnswerError(Exception):
+class AnswerError(RemoteFault):
     """The failure of one request: no usable answer came.
 
-    Attributes:
+    Args:
         kind: short and stable, for a status: ``timeout``, ``http-503``, ``json``, ``api-badvalue``, ...
-        transient: True if the same request may well succeed later.
-        retry_after: seconds that the server asked us to wait.
+        detail: what was found.
+        passing: True if the same request may well succeed later.
+        wait: seconds that the server asked us to wait.
     """
 
-    def __init__(self, kind: str, detail: str, *, transient: bool = False, retry_after: float = 0.0):
-        super().__init__(detail)
-        self.kind, self.transient, self.retry_after = kind, transient, retry_after
+    def __init__(self, kind: str, detail: str, *, passing: bool = False, wait: float = 0.0):
+        super().__init__(detail, kind=kind, passing=passing, wait=wait)
 
 
 class BudgetSpentError(Exception):
@@ -56,7 +52,7 @@ class BudgetSpentError(Exception):
 
 
 class Client(Protocol):
-    """The network as scraping needs it."""
+    """Protocol for the scraper's HTTP client."""
 
     requests: int
 
@@ -75,19 +71,6 @@ def is_wikimedia(url: str) -> bool:
     return any(host == domain or host.endswith(f".{domain}") for domain in _WIKIMEDIA)
 
 
-def guard(session: requests.Session, allowed: Collection[str] | None = None) -> None:
-    """Keep a session from following redirects by itself, and have it watch the time and whom it reaches.
-
-    Args:
-        session: of requests.
-        allowed: hosts with public names that may have private addresses; None: all.
-    """
-    session.get_redirect_target = lambda resp: None  # requests would read a redirect's whole body, however long
-    for adapter in session.adapters.values():
-        if isinstance(adapter, HTTPAdapter):
-            adapter.poolmanager.pool_classes_by_scheme = guarded_pools(allowed)
-
-
 class PoliteClient:
     """A client that makes one request at a time, under a rate limit and with patience for busy servers.
 
@@ -98,10 +81,9 @@ class PoliteClient:
         documented_rate: the limit that Wikimedia documents for this kind of request.
         timeout: seconds for a whole answer, however slowly it trickles in.
         retries: attempts an answer at most.
-        retry_cap: retries in the whole run at most.
+        max_total_retries: retries in the whole run at most.
         maxlag: seconds of database lag above which an API may turn us away.
         request_budget: requests in the whole run at most; 0 for no limit.
-        session: a ``requests.Session`` or what behaves like one.
         clock: seconds, growing (``time.monotonic``).
         sleep: waits for seconds.
         on_wait: told how long and why, before each wait between attempts.
@@ -119,33 +101,27 @@ class PoliteClient:
         documented_rate: float = API_RATE,
         timeout: float = 30.0,
         retries: int = 8,
-        retry_cap: int = 2000,
+        max_total_retries: int = 2000,
         maxlag: int = 5,
         request_budget: int = 0,
-        session: requests.Session | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         on_wait: Callable[[float, str], None] = lambda seconds, reason: None,
     ):
         _check(endpoints, contact, rate, documented_rate)
-        for name, value in {"timeout": timeout, "retries": retries, "retry cap": retry_cap + 1}.items():
+        for name, value in {"timeout": timeout, "retries": retries, "max_total_retries": max_total_retries + 1}.items():
             if value <= 0:
                 raise ConfigError(f"{name} is {value}; expected a positive number.")
         self.requests = 0
         self._hosts = sorted({urlsplit(url).hostname or "" for url in endpoints})  # nobody else is told the contact
         self._reached: set[str] = set()
         self._interval, self._timeout, self._maxlag = 1 / rate, timeout, maxlag
-        self._attempts, self._retries_left, self._budget = retries, retry_cap, request_budget
+        self._attempts, self._retries_left, self._budget = retries, max_total_retries, request_budget
         self._clock, self._sleep, self._on_wait = clock, sleep, on_wait
         self._next_start = clock()
-        self._session = session or requests.Session()
-        guard(self._session)
-        self._session.headers.update(
-            {
-                "User-Agent": f"hgld/{__version__} ({contact or 'no contact given'}) python-requests",
-                "Accept-Encoding": "gzip",
-            }
-        )
+        limits = HttpLimits(headers=timeout, silence=timeout, whole=timeout, slowest=math.inf)
+        agent = f"hgld/{__version__} ({contact or 'no contact given'})"
+        self._client = HttpClient(limits, {"User-Agent": agent, "Accept-Encoding": "gzip"}, allow_private=None)
 
     def api(self, url: str, params: Mapping[str, str]) -> dict[str, Any]:
         """Return the answer of an action API, with retries while the failure looks transient.
@@ -167,7 +143,7 @@ class PoliteClient:
         url: str,
         content: Mapping[str, Any],
         *,
-        auth: Callable[[requests.PreparedRequest], requests.PreparedRequest] | None = None,
+        headers: Mapping[str, str] | None = None,
         secret: str = "",
         before_each: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
@@ -176,36 +152,38 @@ class PoliteClient:
         Args:
             url: where to; redirects are not followed.
             content: a JSON-ready object.
-            auth: adds what identifies us to a request.
+            headers: what identifies us to that host.
             secret: a text that never stands in an error, even if the server repeats it.
             before_each: called before every attempt.
 
         Raises:
             AnswerError, ServiceError, BudgetSpentError: as :meth:`api`.
         """
+        sent = {"Content-Type": "application/json", **(headers or {})}
 
         def ask() -> dict[str, Any]:
             before_each()
-            status, headers, body = self._send("POST", url, json=content, auth=auth)
+            status, found, body = self._send("POST", url, json.dumps(content).encode(), sent)
             if status != 200:
                 hidden = body.replace(secret.encode(), b"[secret]") if secret else body
                 raise AnswerError(
                     f"http-{status}",
                     f"{url} answered HTTP {status}: {excerpt(hidden)}",
-                    transient=status in {408, 425, 429} or status >= 500,
-                    retry_after=retry_after(headers.get("Retry-After", "")),
+                    passing=status in {408, 425, 429} or status >= 500,
+                    wait=retry_after(found.get("Retry-After", "")),
                 )
             return _json_object(url, body)
 
         return self._retry(ask)
 
     def _ask_api(self, url: str, params: dict[str, str]) -> dict[str, Any]:
-        if len(urlencode(params)) > _LONGEST_GET:
+        query = urlencode(params)
+        if len(query) > _LONGEST_GET:
             # the header lets any data centre answer a long read; pages and GETs that carry it are refused
-            promise = {"Promise-Non-Write-API-Action": "true"}
-            status, headers, body = self._send("POST", url, data=params, headers=promise)
+            promise = {"Promise-Non-Write-API-Action": "true", "Content-Type": "application/x-www-form-urlencoded"}
+            status, headers, body = self._send("POST", url, query.encode(), promise)
         else:
-            status, headers, body = self._send("GET", url, params=params)
+            status, headers, body = self._send("GET", f"{url}{'&' if '?' in url else '?'}{query}")
         patience = retry_after(headers.get("Retry-After", ""))
         if status != 200:
             raise _http_error(url, status, body, patience)
@@ -224,37 +202,31 @@ class PoliteClient:
             raise _http_error(url, status, body, retry_after(headers.get("Retry-After", "")))
         return body
 
-    def _send(self, method: str, url: str, **content: Any) -> tuple[int, Mapping[str, str], bytes]:
+    def _send(
+        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Mapping[str, str], bytes]:
         """Send a request and follow its redirects, each under the rate limit; return status, headers and whole body."""
-        if (urlsplit(url).hostname or "") not in self._hosts:
-            raise ConfigError(f"{url} is not on one of this client's hosts: {', '.join(self._hosts)}.")
-        place = url
-        for _ in range(_MOST_REDIRECTS + 1):
-            self._wait_turn()
-            deadline = self._clock() + self._timeout
-            try:
-                with (
-                    watched(HttpLimits(headers=self._timeout, silence=self._timeout, whole=math.inf)) as watch,
-                    self._session.request(
-                        method, place, timeout=self._timeout, stream=True, allow_redirects=False, **content
-                    ) as response,
-                ):
-                    watch.in_headers = False
-                    self._reached.add(urlsplit(place).netloc)
-                    if method != "GET" or response.status_code not in _REDIRECTS or "location" not in response.headers:
-                        return response.status_code, response.headers, self._body(response, deadline)
-                    place, content = _redirected(place, response.headers["location"]), {}
-            except (requests.Timeout, RemoteFault) as error:
-                raise AnswerError("timeout", f"{url} gave no answer in {self._timeout:g} s", transient=True) from error
-            except requests.RequestException as error:
-                reason = getattr(error.args[0] if error.args else None, "reason", error)  # without the long query
-                # No answer has come from there yet: a wrong address or no network. Report that without retries.
-                unreached = isinstance(reason, urllib3.exceptions.NewConnectionError)
-                refused = unsafe(error)
-                transient = not refused and (urlsplit(url).netloc in self._reached or not unreached)
-                said = f"{url} cannot be reached ({refused or excerpt(reason)})"
-                raise AnswerError("connection", said, transient=transient) from error
-        raise AnswerError("http-redirects", f"{url} redirects in a loop, or more than {_MOST_REDIRECTS} times")
+        parts = urlsplit(url)
+        shown = without_secrets(url)
+        if (parts.hostname or "") not in self._hosts:
+            raise ConfigError(f"{shown} is not on one of this client's hosts: {', '.join(self._hosts)}.")
+        try:
+            with self._client.request(
+                url, method=method, body=body, own=headers, before_each=lambda place: self._wait_turn()
+            ) as response:
+                self._reached.add(parts.netloc)
+                return response.status, response.headers, self._body(response, shown)
+        except AnswerError:
+            raise
+        except RemoteFault as fault:
+            if fault.kind == "redirects":
+                raise AnswerError("http-redirects", f"{shown} {fault}") from None
+            if fault.kind == "timeout":
+                said = f"{shown} gave no whole answer in {self._timeout:g} s"
+                raise AnswerError("timeout", said, passing=True) from None
+            # No answer has come from there yet: a wrong address or no network. Report that without retries.
+            passing = fault.passing and (fault.kind != "unreachable" or parts.netloc in self._reached)
+            raise AnswerError(fault.kind, f"{shown}: {fault}", passing=passing) from None
 
     def _wait_turn(self) -> None:
         """Wait until the rate allows the next request, and count it."""
@@ -266,71 +238,49 @@ class PoliteClient:
         self._next_start = max(now, self._next_start) + self._interval
         self.requests += 1
 
-    def _body(self, response: requests.Response, deadline: float) -> bytes:
-        """Return the decoded body; read1 returns after one read, so that a slow trickle cannot evade the deadline."""
-        body, url = bytearray(), without_secrets(response.url)  # which a redirect may have given a name and password
-        try:
-            while chunk := response.raw.read1(1 << 16, decode_content=True):
-                body += chunk
-                if len(body) > MAX_ANSWER_BYTES:
-                    raise AnswerError("too-large", f"{url} answered more than {MAX_ANSWER_BYTES >> 20} MiB")
-                if self._clock() > deadline:
-                    raise AnswerError("timeout", f"{url} gave part of an answer in {self._timeout:g} s", transient=True)
-        except urllib3.exceptions.ReadTimeoutError as error:
-            raise requests.ReadTimeout(error) from error
-        except urllib3.exceptions.HTTPError as error:
-            raise AnswerError("cut-off", f"{url} broke off its answer ({excerpt(error)})", transient=True) from error
+    def _body(self, response: urllib3.BaseHTTPResponse, shown: str) -> bytes:
+        """Return the decoded body; a small compressed one can hold gigabytes."""
+        body = bytearray()
+        while chunk := response.read1(1 << 16, decode_content=True):
+            body += chunk
+            if len(body) > MAX_ANSWER_BYTES:
+                raise AnswerError("too-large", f"{shown} answered more than {MAX_ANSWER_BYTES >> 20} MiB")
         return bytes(body)
 
     def _retry(self, ask: Callable[[], _Answer]) -> _Answer:
-        retrying = Retrying(
-            stop=stop_after_attempt(self._attempts),
-            wait=lambda state: max(_failure(state).retry_after, _BACKOFF(state)),
-            before_sleep=self._before_waiting,
-            retry=retry_if_exception(lambda error: isinstance(error, AnswerError) and error.transient),
-            sleep=self._sleep,
-            reraise=True,
-        )
         try:
-            return retrying(ask)
+            return retry(
+                ask,
+                attempts=self._attempts,
+                first_wait=1.0,
+                longest_wait=60.0,
+                sleep=self._sleep,
+                before_wait=self._before_waiting,
+            )
         except AnswerError as error:
-            if error.transient and error.retry_after:  # the attempts are used up, but the server still asks us to wait
+            if error.passing and error.wait:  # the attempts are used up, but the server still asks us to wait
                 _refuse_impatience(error)
-                self._next_start = max(self._next_start, self._clock() + error.retry_after)
+                self._next_start = max(self._next_start, self._clock() + error.wait)
             raise
 
-    def _before_waiting(self, state: RetryCallState) -> None:
+    def _before_waiting(self, seconds: float, fault: RemoteFault) -> None:
         """Give up if the server asks for too long a wait or the run has used its retries; else report the wait."""
-        error = _failure(state)
-        _refuse_impatience(error)
+        _refuse_impatience(fault)
         if not self._retries_left:
             raise ServiceError(
-                f"{error}; all retries of this run are used up. Run the same command again later: the answers so far "
-                "are kept (--retry-cap raises the number)."
-            ) from error
+                f"{fault}; all retries of this run are used up. Run the same command again later: the answers so far "
+                "are kept (--max-total-retries raises the number)."
+            ) from fault
         self._retries_left -= 1
-        self._on_wait(state.upcoming_sleep, str(error))
+        self._on_wait(seconds, str(fault))
 
 
-def _redirected(place: str, location: str) -> str:
-    try:
-        return redirect_target(place, location)
-    except RedirectError as error:
-        raise AnswerError("http-redirects", f"{without_secrets(place)} {error}") from None
-
-
-def _refuse_impatience(error: AnswerError) -> None:
-    if error.retry_after > MAX_PATIENCE:
+def _refuse_impatience(fault: RemoteFault) -> None:
+    if fault.wait > MAX_PATIENCE:
         raise ServiceError(
-            f"{error}; the server asks us to come back in {error.retry_after:,.0f} s. Run the same command then: "
+            f"{fault}; the server asks us to come back in {fault.wait:,.0f} s. Run the same command then: "
             "the answers so far are kept."
-        ) from error
-
-
-def _failure(state: RetryCallState) -> AnswerError:
-    error = state.outcome.exception() if state.outcome else None
-    assert isinstance(error, AnswerError), "only these are retried"
-    return error
+        ) from fault
 
 
 def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rate: float) -> None:
@@ -370,20 +320,17 @@ def _http_error(url: str, status: int, body: bytes, patience: float) -> AnswerEr
     if 300 <= status < 400:
         raise ServiceError(f"{url} redirects elsewhere (HTTP {status}); give the address that it redirects to.")
     transient = status in {408, 425, 429} or status >= 500
-    return AnswerError(f"http-{status}", message, transient=transient, retry_after=patience)
+    return AnswerError(f"http-{status}", message, passing=transient, wait=patience)
 
 
 def _json_object(url: str, body: bytes) -> dict[str, Any]:
     try:
-        answer = json.loads(body)
+        answer = parse_json(body, url)
         if b"\\ud" in body.lower():  # half a surrogate pair is valid JSON, but no file can hold it as text
             answer = json.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", errors="replace"))
-    except ValueError as error:
-        raise AnswerError(
-            "json", f"{url} answered JSON that cannot be read ({excerpt(error)})", transient=True
-        ) from error
-    except RecursionError as error:
-        raise AnswerError("json", f"{url} answered JSON that is nested too deep") from error
+    except InputError as error:
+        is_nested = isinstance(error.__cause__, RecursionError)
+        raise AnswerError("json", f"{url} answered no JSON ({excerpt(error)})", passing=not is_nested) from error
     if not isinstance(answer, dict):
         raise AnswerError("json", f"{url} answered a {type(answer).__name__}; expected a JSON object")
     return answer
@@ -396,6 +343,6 @@ def _api_error(url: str, error: Any, patience: float) -> AnswerError:
     return AnswerError(
         kind if kind == "maxlag" else f"api-{kind}",
         f"{url} answered the API error {quoted(kind)}: {excerpt(info)}",
-        transient=kind.startswith(_TRANSIENT_ERRORS),
-        retry_after=patience,
+        passing=kind.startswith(_TRANSIENT_ERRORS),
+        wait=patience,
     )

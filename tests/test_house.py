@@ -101,7 +101,7 @@ def test_only_the_guarded_readers_read_tables_of_polars():
 def test_only_these_touch_the_network():
     clients = {"pipelines/web.py", "pipelines/download.py", "hgld/data/http_files.py"}
     assert _who_imports("requests", "urllib3", "http", "socket", "urllib.request", "aiohttp") <= clients
-    assert _who_imports("fsspec") <= {"hgld/data/fsspec_files.py", "pipelines/shards/output.py"}
+    assert _who_imports("fsspec") <= {"hgld/data/fsspec_files.py", "hgld/data/storage.py", "pipelines/shards/output.py"}
 
 
 def test_only_distributed_touches_process_groups():

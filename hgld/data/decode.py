@@ -1,15 +1,12 @@
-"""Decoding of encoded images into a batch of pixels: Pillow, the fast path, and the choice between the paths.
+"""Decoding of encoded images into a batch of pixels: simplejpeg and torch's antialiased resize, Pillow for the rest.
 
-Pillow decodes everything that is no plain JPEG, and judges what other decoders refuse. The fast path is simplejpeg,
-torch's antialiased resize of bytes, and OpenCV for what is left: libjpeg-turbo decodes at full size as it does for
-Pillow, and the resize is torchvision's own on the crop alone, so that both paths give the same bytes. They differ where
-the crop is at least twice as large as it needs to be: the JPEG is then decoded at 1/2, 1/4 or 1/8 of its size (only
-these steps are quicker than the whole).
+Pillow decodes everything that is no plain JPEG, and judges what other decoders refuse. libjpeg-turbo decodes a plain
+JPEG at full size as it does for Pillow, and the resize is torchvision's own on the crop alone, so that the bytes are
+those of Pillow and torchvision. They differ where the crop is at least twice as large as it needs to be: the JPEG is
+then decoded at 1/2, 1/4 or 1/8 of its size (only these steps are quicker than the whole).
 """
 
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import Literal
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
@@ -160,52 +157,33 @@ def _pair(values: NDArray[np.int64]) -> tuple[int, int]:
     return int(values[0]), int(values[1])
 
 
-# -- batches, by either path ------------------------------------------------------------------------------------------
-
-Decoder = Literal["fast", "torchvision"]
-_Decode = Callable[[EncodedImage, ViewParameters, int, NDArray[np.uint8]], None]
-
-_PATHS = {"fast": "hgld.data.decode", "torchvision": "hgld.data.decode_reference"}
-
-
-def decoder_of(path: str) -> _Decode:
-    """Return the function that decodes one image by a path.
-
-    Raises:
-        ConfigError: there is no such path.
-    """
-    if path not in _PATHS:
-        raise ConfigError(f"decoder {path!r}: expected one of {', '.join(_PATHS)}.")
-    return import_module(_PATHS[path]).decode  # torchvision's transforms take a second to import
+# -- batches ------------------------------------------------------------------------------------------
 
 
 def decode_batch(
     images: Sequence[EncodedImage],
     parameters: ViewParameters,
     out: Tensor,
-    path: Decoder = "fast",
     faults: list[tuple[int, InputError]] | None = None,
 ) -> None:
     """Decode, turn upright, crop, resize and mirror images into a batch.
 
-    Both paths take the same parameters and give the same bytes, but for JPEGs whose crop is at least twice as large as
-    the square: the fast path decodes those at 1/2, 1/4 or 1/8 of their size. There the mean absolute difference of an
-    image is below 1.5 of 255 grey levels on smooth pictures, 6 on photographs (2 on average) and 12 on pure noise. A
-    picture that is stored on its side may differ by one level, because the resize rounds between its two directions.
+    The bytes are those of Pillow and torchvision, except of JPEGs whose crop is at least twice as large as the square:
+    there the mean absolute difference of an image is below 1.5 of 255 grey levels on smooth images, 6 on photographs (2
+    on average) and 12 on pure noise. An image that is stored on its side may differ by one level, because the resize
+    rounds between its two directions.
 
     Args:
         images: B encoded images.
         parameters: B of them, of a view.
         out: (B, 3, H, W) uint8 on the CPU, written. Written fastest when its memory is channels last.
-        path: ``fast`` (simplejpeg, OpenCV) or ``torchvision`` (Pillow and torchvision, the reference).
         faults: takes (row, error) of the images that cannot be decoded, whose pixels become 0; None: the first one is
             raised.
 
     Raises:
-        ConfigError: no such path, or lengths, shape or type that do not belong together.
+        ConfigError: lengths, shape or type that do not belong together.
         InputError: an image cannot be decoded or is not of the size that the parameters were made for.
     """
-    decode = decoder_of(path)
     shape = (len(images), 3, *parameters.shape)
     if len(parameters) != len(images) or tuple(out.shape) != shape or out.dtype != torch.uint8 or out.is_cuda:
         raise ConfigError(

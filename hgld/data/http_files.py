@@ -8,9 +8,9 @@ name that leads to a private address is not followed there, and what identifies 
 import http.client
 import io
 import math
+import random
 import re
 import socket
-import ssl
 import threading
 import time
 from base64 import b64encode
@@ -18,11 +18,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import urllib3
 import urllib3.exceptions
+from tenacity import RetryCallState, Retrying, retry_if_exception
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
@@ -100,13 +101,26 @@ class RemoteFault(Exception):  # noqa: N818  # its reader makes an error of it, 
         missing: there is no such file.
         hint: what the user can do, where it is not the usual.
         wait: seconds that the server asked for.
+        kind: short and stable, to count by: ``timeout``, ``connection``, ``unreachable``, ``http-503``, ...
+        received: bytes that came before it.
+        progress: the next attempt begins further on.
     """
 
     def __init__(
-        self, said: str, *, passing: bool = False, missing: bool = False, hint: str = "", wait: float = 0.0
+        self,
+        said: str,
+        *,
+        passing: bool = False,
+        missing: bool = False,
+        hint: str = "",
+        wait: float = 0.0,
+        kind: str = "connection",
+        received: bytes = b"",
+        progress: bool = False,
     ) -> None:
         super().__init__(said)
         self.passing, self.missing, self.hint, self.wait = passing, missing, hint, wait
+        self.kind, self.received, self.progress = kind, received, progress
 
 
 class Deadline:
@@ -168,7 +182,7 @@ class _Watch:
             said = f"no answer's head in {self._limits.headers:g} s"
         else:
             said = f"no byte in {self._limits.silence:g} s"
-        return RemoteFault(said, passing=True)
+        return RemoteFault(said, passing=True, kind="timeout")
 
     def came(self, count: int) -> None:
         if not self.in_headers:
@@ -250,17 +264,7 @@ class _Watched(_Guarded):
         return made
 
 
-@contextmanager
-def watched(limits: HttpLimits) -> "Iterator[_Watch]":
-    """Put the requests that this thread makes through guarded pools under limits; what is not kept is a RemoteFault."""
-    watch = _CURRENT.watch = _Watch(limits, Deadline(limits))
-    try:
-        yield watch
-    finally:
-        _CURRENT.watch = None
-
-
-def guarded_pools(allowed: Collection[str] | None = ()) -> dict[str, type[HTTPConnectionPool]]:
+def _guarded_pools(allowed: Collection[str] | None) -> dict[str, type[HTTPConnectionPool]]:
     """Return the kinds of connections that do not reach private addresses by public names, for a pool of urllib3's.
 
     Args:
@@ -273,6 +277,170 @@ def guarded_pools(allowed: Collection[str] | None = ()) -> dict[str, type[HTTPCo
         "http": type("_PlainPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
         "https": type("_SecurePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
     }
+
+
+# -- one client -------------------------------------------------------------------------------------------------------
+
+
+class HttpClient:
+    """The way to http(s) servers, for any number of threads: each request is held to its time and its hosts.
+
+    Args:
+        limits: of every request.
+        headers: of every request.
+        allow_redirects_to: hosts that an address may lead to, beside its own.
+        allow_private: hosts with a public name that may have a private address; None: all.
+        ca_file: certificates to trust in place of the system's.
+    """
+
+    def __init__(
+        self,
+        limits: HttpLimits,
+        headers: Mapping[str, str] | None = None,
+        *,
+        allow_redirects_to: Collection[str] = (),
+        allow_private: Collection[str] | None = (),
+        ca_file: str | None = None,
+    ) -> None:
+        self.limits, self._redirects_to = limits, allow_redirects_to
+        self._headers = {"User-Agent": f"hgld/{__version__}", "Accept-Encoding": "identity", **(headers or {})}
+        self._pool = urllib3.PoolManager(num_pools=4, maxsize=_TOGETHER, ca_certs=ca_file)
+        self._pool.pool_classes_by_scheme = _guarded_pools(allow_private)
+        self._watches: set[_Watch] = set()
+
+    @contextmanager
+    def request(
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        method: str = "GET",
+        body: bytes | None = None,
+        own: Mapping[str, str] | None = None,
+        deadline: Deadline | None = None,
+        asked: float = math.inf,
+        before_each: Callable[[str], None] = lambda place: None,
+    ) -> "Iterator[urllib3.BaseHTTPResponse]":
+        """Send a request and follow its redirects; give the answer, whose connection is closed afterwards.
+
+        Args:
+            url: the address; user and password in it are left out.
+            headers: of this request.
+            method: of the request; only GET and HEAD are redirected.
+            body: of the request.
+            own: headers that go to the host of ``url`` alone.
+            deadline: of the reading that the request belongs to; None: that of this request.
+            asked: bytes of the body that lengthen the deadline.
+            before_each: called with the address before the request and each redirect.
+
+        Raises:
+            RemoteFault: no answer, an unsafe connection, or a redirect that is not followed.
+        """
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        place = urlunsplit(parts._replace(netloc=host, fragment=""))
+        for _ in range(self.limits.redirects + 1):
+            before_each(place)
+            whose = (own or {}) if urlsplit(place).netloc.lower() == host.lower() else {}
+            sent = {**self._headers, **whose, **(headers or {})}
+            with self._answer(method, place, sent, body, deadline or Deadline(self.limits), asked) as response:
+                target = response.headers.get("location", "") if response.status in _REDIRECTS else ""
+                if not target or method not in ("GET", "HEAD"):
+                    yield response
+                    return
+                try:
+                    place = redirect_target(place, target, self._redirects_to)
+                except RedirectError as error:
+                    hint = "If that host is meant: --allow-redirects-to HOST (allow_redirects_to)."
+                    raise RemoteFault(str(error), kind="redirects", hint=hint) from None
+        said = f"it redirects in a loop, or more than {self.limits.redirects} times"
+        raise RemoteFault(said, kind="redirects")
+
+    @contextmanager
+    def _answer(
+        self, method: str, place: str, headers: Mapping[str, str], body: bytes | None, deadline: Deadline, asked: float
+    ) -> "Iterator[urllib3.BaseHTTPResponse]":
+        watch = _CURRENT.watch = _Watch(self.limits, deadline, asked)
+        self._watches.add(watch)
+        response = None
+        try:
+            seconds = watch.seconds()
+            response = self._pool.urlopen(
+                method,
+                place,
+                body=body,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=min(self.limits.connect, seconds), read=seconds),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+            watch.in_headers = False
+            yield response
+        except (urllib3.exceptions.HTTPError, UnicodeError) as error:  # UnicodeError: of idna, at bad host names
+            raise _broken(error) from None  # its text may hold the query, and the address of an object
+        finally:
+            _CURRENT.watch = None
+            self._watches.discard(watch)
+            if response is not None:
+                response.close()  # a body read to its end has given the connection back already
+
+    def interrupt(self) -> None:
+        """End all requests at once, also those that wait for a silent server."""
+        for watch in list(self._watches):
+            if watch.socket is not None:
+                with suppress(OSError):
+                    watch.socket.shutdown(socket.SHUT_RDWR)
+
+
+T = TypeVar("T")
+
+
+def retry(
+    attempt: Callable[[], T],
+    *,
+    attempts: int,
+    first_wait: float = 0.2,
+    longest_wait: float = 20.0,
+    sleep: Callable[[float], None] = time.sleep,
+    before_wait: Callable[[float, RemoteFault], None] = lambda seconds, fault: None,
+) -> T:
+    """Return the result of an attempt, repeated with growing, random pauses while its failures may pass.
+
+    Args:
+        attempt: raises a RemoteFault where it fails.
+        attempts: in a row without progress.
+        first_wait: seconds of the first pause, on average; the server's own wish counts where it is longer.
+        longest_wait: seconds of the longest pause.
+        sleep: waits for seconds.
+        before_wait: called with the seconds of a pause and the failure; may raise to give up.
+
+    Raises:
+        RemoteFault: the failure does not pass, or the attempts are used up.
+    """
+    idle = 0
+
+    def fault_of(state: RetryCallState) -> RemoteFault:
+        fault = state.outcome.exception() if state.outcome else None
+        assert isinstance(fault, RemoteFault), "only these are retried"
+        return fault
+
+    def wait(state: RetryCallState) -> float:  # tenacity asks for it before it asks whether to stop
+        nonlocal idle
+        idle = 0 if fault_of(state).progress else idle + 1
+        jitter = random.uniform(0, first_wait)  # noqa: S311  # a pause is no secret
+        growing = min(first_wait * 2.0 ** (idle - 1) + jitter, longest_wait) if idle else 0.0
+        return max(fault_of(state).wait, growing)
+
+    return Retrying(
+        stop=lambda state: idle >= attempts,
+        wait=wait,
+        retry=retry_if_exception(lambda error: isinstance(error, RemoteFault) and error.passing),
+        before_sleep=lambda state: before_wait(state.upcoming_sleep, fault_of(state)),
+        sleep=sleep,
+        reraise=True,
+    )(attempt)
 
 
 # -- ranges -----------------------------------------------------------------------------------------------------------
@@ -333,9 +501,8 @@ class HttpRanges:
     """
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
-        self.limits, self._redirects_to, private, ca_file = _read_options(options)
+        self.limits, to, private, ca_file = _read_options(options)
         parts = urlsplit(root)
-        self._host = parts.netloc.rpartition("@")[2].lower()
         own = {str(name): str(value) for name, value in options.get("headers", {}).items()}
         if wrong := [name for name, value in own.items() if not _HEADER.fullmatch(name + value)]:
             raise ConfigError(  # http.client would refuse it too, and show the value
@@ -346,11 +513,9 @@ class HttpRanges:
             own = {"Authorization": f"Basic {b64encode(login).decode()}", **own}
         reserved = ("accept-encoding", "range", "if-range")
         self._own = {name: value for name, value in own.items() if name.lower() not in reserved}
-        self._pool = urllib3.PoolManager(num_pools=4, maxsize=_TOGETHER, ca_certs=ca_file)
-        self._pool.pool_classes_by_scheme = guarded_pools(private)
+        self._client = HttpClient(self.limits, allow_redirects_to=to, allow_private=private, ca_file=ca_file)
         self._workers = ThreadPoolExecutor(_TOGETHER, "hgld http")
         self._seen: dict[str, tuple[int, str]] = {}  # of every address its size and version when it was first read
-        self._watches: set[_Watch] = set()
 
     def fetch(self, spans: Sequence[tuple[str, int, int]], deadline: Deadline) -> list[bytes | RemoteFault]:
         """Return the bytes, or the fault, of every span (address, start, stop)."""
@@ -366,96 +531,45 @@ class HttpRanges:
         try:
             return list(self._workers.map(one, spans))
         except BaseException:  # Ctrl-C: nobody waits for these any more
-            for watch in list(self._watches):
-                if watch.socket is not None:
-                    with suppress(OSError):
-                        watch.socket.shutdown(socket.SHUT_RDWR)
+            self._client.interrupt()
             raise
 
-    def size(self, url: str, deadline: Deadline) -> int | RemoteFault | None:
-        """Return the bytes of a file, None where the server does not say, or the fault."""
-        try:
-            return self._get(url, 0, 1, deadline)[1]
-        except RemoteFault as fault:
-            return fault
+    def size(self, url: str, deadline: Deadline) -> int | None:
+        """Return the bytes of a file, None where the server does not say.
+
+        Raises:
+            RemoteFault: the server does not answer, or refuses.
+        """
+        return self._get(url, 0, 1, deadline)[1]
 
     def _get(self, url: str, start: int, stop: int, deadline: Deadline) -> tuple[bytes, int | None]:
         """Return some bytes of a file, fewer where it ends, and its size where it is stated."""
         if start == stop:
             return b"", None
-        parts = urlsplit(url)
-        place = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
-        asked = {
-            "User-Agent": f"hgld/{__version__}",
-            "Range": f"bytes={start}-{stop - 1}",
-            "Accept-Encoding": "identity",
-        }
-        for _ in range(self.limits.redirects + 1):
-            own = self._own if urlsplit(place).netloc.lower() == self._host else {}
-            with self._answer(place, {**own, **asked}, deadline, stop - start) as response:
-                if response.status in _REDIRECTS and "location" in response.headers:
-                    place = self._redirected(place, response.headers["location"])
-                    continue
-                return self._body(url, response, start, stop)
-        raise RemoteFault(f"it redirects in a loop, or more than {self.limits.redirects} times")
-
-    @contextmanager
-    def _answer(
-        self, place: str, headers: Mapping[str, str], deadline: Deadline, asked: int
-    ) -> "Iterator[urllib3.BaseHTTPResponse]":
-        """Send a request; its answer is either read whole within, or its connection is closed."""
-        watch = _CURRENT.watch = _Watch(self.limits, deadline, asked)
-        self._watches.add(watch)
-        response = None
-        try:
-            waits = urllib3.Timeout(connect=min(self.limits.connect, watch.seconds()), read=watch.seconds())
-            response = self._pool.urlopen(
-                "GET",
-                place,
-                headers=headers,
-                timeout=waits,
-                retries=False,
-                redirect=False,
-                preload_content=False,
-                decode_content=False,
-            )
-            watch.in_headers = False
-            yield response
-        except urllib3.exceptions.HTTPError as error:
-            raise _broken(error) from None  # its text may hold the query, and the address of an object
-        finally:
-            _CURRENT.watch = None
-            self._watches.discard(watch)
-            if response is not None:
-                response.close()  # a body read to its end has given the connection back already
-
-    def _redirected(self, place: str, location: str) -> str:
-        try:
-            return redirect_target(place, location, self._redirects_to)
-        except RedirectError as error:
-            raise RemoteFault(
-                str(error), hint="If that host is meant: --allow-redirects-to HOST (allow_redirects_to)."
-            ) from None
-
-    def _body(self, url: str, response: urllib3.BaseHTTPResponse, start: int, stop: int) -> tuple[bytes, int | None]:
-        status = response.status
-        if status == _BEYOND:
-            found = _EMPTY_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
-            return b"", int(found[1]) if found else None
-        if status not in (200, 206):
-            passing = status in _PASSING or status >= 500
-            wait = retry_after(response.headers.get("Retry-After", ""))
-            raise RemoteFault(f"status {status}", passing=passing, missing=status in _MISSING, wait=wait)
-        stated = _Stated(response, start, stop)
-        self._refuse_another(url, stated)
-        body = bytearray()
-        while len(body) <= stated.most and (chunk := response.read(min(_CHUNK, stated.most + 1 - len(body)))):
-            body += chunk
-        if len(body) > stated.most:
-            raise RemoteFault(f"the answer has more than the {stated.most} bytes that were asked for")
-        if stated.length is not None and len(body) < stated.length:
-            raise RemoteFault(f"the answer ended after {len(body)} of {stated.length} bytes", passing=True)
-        return bytes(body), stated.total if stated.length is not None else len(body)
+        headers = {"Range": f"bytes={start}-{stop - 1}"}
+        with self._client.request(url, headers, own=self._own, deadline=deadline, asked=stop - start) as response:
+            status = response.status
+            if status == _BEYOND:
+                found = _EMPTY_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+                return b"", int(found[1]) if found else None
+            if status not in (200, 206):
+                raise fault_of_status(response)
+            stated = _Stated(response, start, stop)
+            self._refuse_another(url, stated)
+            body = bytearray()
+            try:
+                while len(body) <= stated.most and (chunk := response.read1(min(_CHUNK, stated.most + 1 - len(body)))):
+                    body += chunk
+            except (RemoteFault, urllib3.exceptions.HTTPError) as error:
+                fault = error if isinstance(error, RemoteFault) else _broken(error)
+                fault.received = bytes(body)
+                raise fault from None
+            if len(body) > stated.most:
+                raise RemoteFault(f"the answer has more than the {stated.most} bytes that were asked for")
+            if stated.length is not None and len(body) < stated.length:
+                said = f"the answer ended after {len(body)} of {stated.length} bytes"
+                raise RemoteFault(said, passing=True, received=bytes(body))
+            return bytes(body), stated.total if stated.length is not None else len(body)
 
     def _refuse_another(self, url: str, stated: _Stated) -> None:
         """Refuse bytes of a file that is no longer the one of the first answer."""
@@ -468,6 +582,15 @@ class HttpRanges:
                 f"the file changed while it was read (of {first[0]} bytes, version {was}; now {stated.total}, {now})",
                 hint="Open the dataset again once it is whole there.",
             )
+
+
+def fault_of_status(response: urllib3.BaseHTTPResponse) -> RemoteFault:
+    """Return the fault of an answer by its status, with the wait that the server asks for."""
+    status = response.status
+    passing, wait = status in _PASSING or status >= 500, retry_after(response.headers.get("Retry-After", ""))
+    return RemoteFault(
+        f"status {status}", passing=passing, missing=status in _MISSING, wait=wait, kind=f"http-{status}"
+    )
 
 
 def _read_options(options: Mapping[str, Any]) -> tuple[HttpLimits, tuple[str, ...], tuple[str, ...], str | None]:
@@ -487,29 +610,21 @@ def _read_options(options: Mapping[str, Any]) -> tuple[HttpLimits, tuple[str, ..
     return limits, to, private, options.get("ca_file")
 
 
-CHECK_CERTIFICATE = "Check the address and the certificate."
-
-
-def unsafe(error: Exception) -> str:
-    """Describe a connection that urllib3, or requests, gave up for the server's certificate; empty: another error."""
-    found: object = error
-    while isinstance(found, Exception) and not isinstance(found, ssl.SSLCertVerificationError):
-        found = getattr(found, "reason", None) or (found.args[0] if found.args else None)
-    return f"the connection is not safe ({excerpt(found)})" if isinstance(found, Exception) else ""
-
-
-def _broken(error: urllib3.exceptions.HTTPError) -> RemoteFault:
+def _broken(error: Exception) -> RemoteFault:
     """Return the fault of a connection that failed, without the request's address."""
     if isinstance(error, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError):
         cause = error.__cause__ or error.__context__
         said = getattr(cause, "strerror", None) or "no connection in time"
-        return RemoteFault(f"the server cannot be reached ({excerpt(said)})", passing=True)
+        return RemoteFault(f"the server cannot be reached ({excerpt(said)})", passing=True, kind="unreachable")
     if isinstance(error, urllib3.exceptions.SSLError):
-        return RemoteFault(unsafe(error) or f"the connection is not safe ({excerpt(error)})", hint=CHECK_CERTIFICATE)
+        said = f"the connection is not safe ({excerpt(error.args[0] if error.args else error)})"
+        return RemoteFault(said, hint="Check the address and the certificate.")
     if isinstance(error, urllib3.exceptions.TimeoutError):
-        return RemoteFault("the server was silent", passing=True)
-    if isinstance(error, urllib3.exceptions.LocationValueError | urllib3.exceptions.LocationParseError):
-        return RemoteFault("no address that can be asked")
+        return RemoteFault("the server was silent", passing=True, kind="timeout")
+    if isinstance(error, urllib3.exceptions.LocationValueError | urllib3.exceptions.LocationParseError | UnicodeError):
+        return RemoteFault("no address that can be asked", kind="address")
+    if isinstance(error, urllib3.exceptions.DecodeError):
+        return RemoteFault("the answer cannot be unpacked", passing=True)
     cause = error.args[1] if len(error.args) > 1 else error.__cause__
     kind = type(cause).__name__ if isinstance(cause, BaseException) else type(error).__name__
     return RemoteFault(f"the connection broke off ({kind})", passing=True)

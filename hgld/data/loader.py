@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hgld.data.batch import Batch, BatchBuffers, Fault
 from hgld.data.dataset import ShardDataset
-from hgld.data.decode import Decoder, decode_batch, decoder_of
+from hgld.data.decode import decode_batch
 from hgld.data.images import EncodedImage
 from hgld.data.views import View, places
 from hgld.errors import ConfigError, InputError, quoted
@@ -132,21 +132,18 @@ class BatchDecoder:
         self,
         view: View,
         *,
-        decoder: Decoder = "fast",
         workers: int = 1,
         prefetch: int = 2,
         seed: int = 0,
         pin_memory: bool = False,
         on_fault: OnFault = "raise",
     ) -> None:
-        decoder_of(decoder)
         if workers < 0 or prefetch < 0 or on_fault not in ("raise", "replace", "leave"):
             raise ConfigError(
                 f"workers {workers}, prefetch {prefetch}, on_fault {quoted(on_fault)}: expected at least 0, at "
                 "least 0, and raise, replace or leave."
             )
         self._view = view
-        self._decoder: Decoder = decoder
         self._workers, self._prefetch, self._seed = workers or cores_of_process(), prefetch, seed
         self._on_fault = on_fault
         self._buffers = BatchBuffers(pin_memory)
@@ -200,7 +197,7 @@ class BatchDecoder:
         widths, heights = wanted.sizes(items).T
         parameters = self._view.parameters(widths, heights, seed=self._seed, epoch=epoch, positions=where)
         faults: list[tuple[int, InputError]] = []
-        decode_batch(encoded, parameters, images, self._decoder, faults)
+        decode_batch(encoded, parameters, images, faults)
         names = [encoded[row].where for row, _ in faults]
         return [
             _Failed(row, name, str(error).removeprefix(f"{name}: "))
@@ -263,7 +260,6 @@ class Loader:
         dataset: as :func:`hgld.open_dataset` gives it.
         sampler: which items meet in a batch, and this process's part of them.
         view: crops and variations of the images.
-        decoder: ``fast``, or ``torchvision`` for the reference (:func:`hgld.data.decode.decode_batch`).
         workers: threads that read and decode; 0: :func:`cores_of_process`.
         prefetch: batches in the making beyond the one that is taken; 0: none.
         seed: of the views.
@@ -277,7 +273,7 @@ class Loader:
         wait_seconds: how long takers have waited for batches.
 
     Raises:
-        ConfigError: no such decoder, or a number below its least value.
+        ConfigError: a number below its least value.
     """
 
     def __init__(
@@ -286,7 +282,6 @@ class Loader:
         sampler: BatchSampler,
         view: View,
         *,
-        decoder: Decoder = "fast",
         workers: int = 1,
         prefetch: int = 2,
         seed: int = 0,
@@ -297,7 +292,6 @@ class Loader:
         self.wait_seconds = 0.0
         self._batches = BatchDecoder(
             view,
-            decoder=decoder,
             workers=workers,
             prefetch=prefetch,
             seed=seed,

@@ -5,13 +5,15 @@ import io
 import os
 import re
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from braceexpand import braceexpand
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from hgld.data.http_files import Deadline, HttpRanges, RemoteFault
 
 
+_Result = TypeVar("_Result")
 MOST_OPEN_FILES = 128  # a process may usually have 1,024
 _STREAM_BUFFER = 1 << 20
 
@@ -168,8 +171,6 @@ _MOST_SPAN = 8 << 20
 _MOST_TABLE_BYTES = 1 << 29  # of a file that the manifest does not name
 _MOST_STATED_BYTES = 1 << 33  # of one that it names: a table is held in memory, and a manifest can say anything
 _STREAM_BLOCK = 8 << 20
-_LEAST_BLOCK = 1 << 14
-_ATTEMPTS_OF_LARGE_BLOCKS = 2
 _UNSAFE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
@@ -322,22 +323,6 @@ def _checked(name: str) -> str:
     return name
 
 
-def _merged(requests: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[list[int]]]:
-    """Join ranges (name, offset, size) to spans (name, start, stop), each with the positions of the ranges inside."""
-    spans: list[tuple[str, int, int]] = []
-    members: list[list[int]] = []
-    for position in sorted(range(len(requests)), key=requests.__getitem__):
-        name, offset, size = requests[position]
-        file, start, stop = spans[-1] if spans else ("", 0, 0)
-        if name == file and offset - stop <= _GAP and offset + size - start <= _MOST_SPAN:
-            spans[-1] = (file, start, max(stop, offset + size))
-            members[-1].append(position)
-        else:
-            spans.append((name, offset, offset + size))
-            members.append([position])
-    return spans, members
-
-
 class RemoteFiles:
     """Files below a URL: http(s) by :class:`hgld.data.http_files.HttpRanges`, the other schemes by fsspec.
 
@@ -391,37 +376,51 @@ class RemoteFiles:
 
     def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Read ranges (name, offset, size), each shorter where its file ends."""
-        spans, members = _merged(requests)
-        result = [b""] * len(requests)
-        for span, answer, inside in zip(spans, self.ask(spans), members, strict=True):
-            data = self.accept(span, answer)
-            for position in inside:
-                _, offset, size = requests[position]
-                result[position] = data[offset - span[1] : offset - span[1] + size]
+        from fsspec.utils import merge_offset_ranges
+
+        columns = ([name for name, _, _ in requests], [at for _, at, _ in requests], [at + n for _, at, n in requests])
+        spans = list(zip(*merge_offset_ranges(*columns, max_gap=_GAP, max_block=_MOST_SPAN), strict=True))
+        data = {span: self.accept(span, answer) for span, answer in zip(spans, self.ask(spans), strict=True)}
+        begins = [(name, start) for name, start, _ in spans]
+        result = []
+        for name, offset, size in requests:
+            span = spans[bisect_right(begins, (name, offset)) - 1]
+            result.append(data[span][offset - span[1] : offset - span[1] + size])
         return result
 
     def open_stream(self, name: str, offset: int) -> "io.BufferedReader[Any]":
         """Open the file from ``offset`` to its end, to be closed by the caller."""
         return io.BufferedReader(_RemoteStream(self, name, offset, self._size(name)), _STREAM_BLOCK)
 
-    def ask(self, spans: Sequence[tuple[str, int, int]], attempts: int | None = None) -> "list[bytes | RemoteFault]":
-        """Return the bytes or the fault of every span; failures that may pass are tried again with growing pauses."""
-        self._served()  # first: it names the extra where this lacks it
-        from hgld.data.http_files import RemoteFault
+    def ask(self, spans: Sequence[tuple[str, int, int]]) -> "list[bytes | RemoteFault]":
+        """Return the bytes or the fault of every span; failures that may pass are tried again with growing pauses.
 
-        answers: list[bytes | RemoteFault] = [b""] * len(spans)
-        pending = list(range(len(spans)))
+        What came of a span before its connection broke is kept, and only the rest is asked for again.
+        """
+        served = self._served()  # first: it names the extra where this lacks it
+        from hgld.data.http_files import Deadline, RemoteFault
 
-        def ask_pending(deadline: "Deadline") -> "RemoteFault | None":
-            asked = [(self._url(name), start, stop) for name, start, stop in (spans[i] for i in pending)]
-            for i, answer in zip(pending, self._served().fetch(asked, deadline), strict=True):
-                answers[i] = answer
+        came = [b""] * len(spans)
+        answers: list[bytes | RemoteFault] = list(came)
+        pending, deadline = list(range(len(spans))), Deadline(served.limits)
+
+        def ask_pending() -> None:
+            asked = [(self._url(spans[i][0]), spans[i][1] + len(came[i]), spans[i][2]) for i in pending]
+            progress = False
+            for i, answer in zip(pending, served.fetch(asked, deadline), strict=True):
+                data = answer if isinstance(answer, bytes) else answer.received
+                progress |= not isinstance(answer, bytes) and bool(data)
+                came[i] += data
+                answers[i] = came[i] if isinstance(answer, bytes) else answer
             faults = {i: fault for i in pending if isinstance(fault := answers[i], RemoteFault) and fault.passing}
             pending[:] = faults
-            return max(faults.values(), key=lambda fault: fault.wait, default=None)
+            if faults:
+                worst = max(faults.values(), key=lambda fault: fault.wait)
+                raise RemoteFault(str(worst), passing=True, wait=worst.wait, progress=progress)
 
         if spans:
-            self._retried(ask_pending, attempts)
+            with suppress(RemoteFault):
+                self._retried(ask_pending, deadline)
         return answers
 
     def accept(self, span: tuple[str, int, int], answer: "bytes | RemoteFault") -> bytes:
@@ -431,41 +430,26 @@ class RemoteFiles:
         raise self._refusal(span[0], answer) from None  # its text may hold what the error's hides
 
     def _size(self, name: str) -> int:
-        found: list[int | RemoteFault | None] = []
+        served = self._served()
+        from hgld.data.http_files import Deadline, RemoteFault
 
-        def ask_size(deadline: "Deadline") -> "RemoteFault | None":
-            found[:] = [self._served().size(self._url(name), deadline)]
-            fault = found[0] if found[0] is not None and not isinstance(found[0], int) else None
-            return fault if fault is not None and fault.passing else None
-
-        self._retried(ask_size)
-        (size,) = found
+        deadline = Deadline(served.limits)
+        try:
+            size = self._retried(lambda: served.size(self._url(name), deadline), deadline)
+        except RemoteFault as fault:
+            raise self._refusal(name, fault) from None
         if size is None:
             raise ServiceError(f"{self._where(name)}: the server does not say how large it is (Content-Range).")
-        if not isinstance(size, int):
-            raise self._refusal(name, size) from None
         return size
 
-    def _retried(self, ask: "Callable[[Deadline], RemoteFault | None]", attempts: int | None = None) -> None:
-        """Ask, and ask again with growing pauses while a fault that may pass is returned, within one deadline."""
-        from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
+    def _retried(self, attempt: "Callable[[], _Result]", deadline: "Deadline") -> "_Result":
+        from hgld.data.http_files import RemoteFault, retry
 
-        from hgld.data.http_files import Deadline
+        def give_up_in_time(seconds: float, fault: RemoteFault) -> None:
+            if deadline.left() <= seconds:
+                raise fault
 
-        limits = self._served().limits
-        deadline, growing = Deadline(limits), wait_random_exponential(multiplier=0.2, max=20)
-        often = stop_after_attempt(attempts or limits.attempts)
-
-        def wait(state: RetryCallState) -> float:
-            fault = state.outcome.result() if state.outcome else None
-            return max(growing(state), fault.wait if fault else 0.0)
-
-        Retrying(
-            stop=lambda state: often(state) or deadline.left() <= state.upcoming_sleep,
-            wait=wait,
-            retry=retry_if_result(lambda fault: fault is not None),
-            retry_error_callback=lambda state: None,
-        )(ask, deadline)
+        return retry(attempt, attempts=self._served().limits.attempts, before_wait=give_up_in_time)
 
     def cut_off(self, span: tuple[str, int, int], found: int) -> InputError:
         """Return the error of a file that ends before its own size."""
@@ -494,31 +478,25 @@ class RemoteFiles:
 
 
 class _RemoteStream(io.RawIOBase):
-    """A file read in blocks of one request each, which shrink where connections do not live long enough for them."""
+    """A file read in blocks of one request each."""
 
     def __init__(self, files: RemoteFiles, name: str, offset: int, size: int) -> None:
         self._files, self._name, self._position, self._size = files, name, offset, size
-        self._block = _STREAM_BLOCK
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        while (stop := min(self._position + min(len(buffer), self._block), self._size)) > self._position:
-            span = (self._name, self._position, stop)
-            may_shrink = self._block > _LEAST_BLOCK
-            answer = self._files.ask([span], _ATTEMPTS_OF_LARGE_BLOCKS if may_shrink else None)[0]
-            if may_shrink and not isinstance(answer, bytes) and answer.passing and not answer.wait:
-                self._block = max(_LEAST_BLOCK, self._block // 4)
-                continue
-            data = self._files.accept(span, answer)
-            if len(data) < stop - self._position:
-                raise self._files.cut_off(span, len(data))
-            self._block = min(2 * self._block, _STREAM_BLOCK)
-            self._position += len(data)
-            buffer[: len(data)] = data
-            return len(data)
-        return 0
+        stop = min(self._position + min(len(buffer), _STREAM_BLOCK), self._size)
+        if stop <= self._position:
+            return 0
+        span = (self._name, self._position, stop)
+        data = self._files.accept(span, self._files.ask([span])[0])
+        if len(data) < stop - self._position:
+            raise self._files.cut_off(span, len(data))
+        self._position = stop
+        buffer[: len(data)] = data
+        return len(data)
 
 
 # -- lists of shards --------------------------------------------------------------------------------------------------

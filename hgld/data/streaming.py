@@ -1,12 +1,26 @@
-"""P x K batches from shards that are read from front to end, on a disk or at URLs."""
+"""P x K batches from shards that are read ahead of their decoding, on a disk or at URLs, with an index or without.
 
+With an index, a sampler orders the batches and their images are read at the offsets that it states, several batches in
+a request. Without one, webdataset's pipeline runs through the tars from front to end: our stages open them, read their
+members within bounds (:mod:`hgld.data.tar`) and join neighbours of one class. webdataset never opens anything: its own
+opener runs ``pipe:`` URLs in a shell.
+"""
+
+import atexit
 import hashlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import threading
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from io import BufferedReader
 from itertools import count
 from os import fspath
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -16,20 +30,25 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from hgld.data.batch import Batch, Fault
 from hgld.data.dataset import ShardDataset, open_dataset, read_rows
-from hgld.data.decode import Decoder
-from hgld.data.images import EncodedImage, fits_batch
+from hgld.data.format import IMAGE_SUFFIXES, MAX_IMAGE_BYTES, key_and_suffix
+from hgld.data.images import EncodedImage, fits_batch, read_header, turn_of, upright_size
+from hgld.data.index import MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.loader import MOST_TRIED, BatchDecoder, BatchItems, DatasetItems
-from hgld.data.prefetch import Prefetcher
 from hgld.data.storage import Tar, expand_braces, is_shard, open_tars
-from hgld.data.tar_pipelines import BareShards, Item, Run, check_order, indexed_files
+from hgld.data.tar import BLOCK, stream_members
 from hgld.data.views import TrainView, View
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, quoted
 from hgld.samplers.batch_sampler import Short, shuffled, word_source
-from hgld.samplers.shard_order import ReadingOrder, ShardOrderSampler, check_options, draw
+from hgld.samplers.shard_order import ShardOrderSampler, check_options, draw
 
-AHEAD = 2  # batches that a lane reads beyond those it must have
+AHEAD = 2  # batches, or blocks of them, that are read beyond the one that is decoded
+_BLOCK_BYTES = 64 << 20  # of the batches that are read together
 _MOST_KEPT = 1000  # faults by name
-_SHARDS, _LANE = range(2)  # uses of random numbers for bare shards
+_MOST_BAD = 10_000  # damaged members without one sound group between them: this is no dataset
+_SHARDS, _STREAM = range(2)  # uses of random numbers for bare shards
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+Sample = dict[str, Any]  # of webdataset
 
 
 def stream(
@@ -43,12 +62,11 @@ def stream(
     seed: int = 0,
     process_index: int = 0,
     process_count: int = 1,
-    lanes: int = 8,
+    num_streams: int | None = None,
     window: int = 8,
     short: Short = "repeat",
     batches_per_epoch: int | None = None,
     verify_reads: bool | None = None,
-    decoder: Decoder = "fast",
     workers: int = 1,
     prefetch: int = 2,
     pin_memory: bool = False,
@@ -56,23 +74,22 @@ def stream(
 ) -> "ShardStream":
     """Stream P x K batches from shards whose items of a class stand together, as ``hgld build-shards`` writes them.
 
-    The shards are read in ``lanes``, each from front to end; every batch takes P / lanes groups from every lane, out of
-    the ``window`` of those that the lane has read and not yet given. The processes share the lanes, so that the union
-    of their parts, in order, is the batch of a single process, whatever their number.
+    The shards form ``num_streams`` sequences. Every batch takes P / num_streams groups from each sequence, out of the
+    ``window`` of groups that come next there. The processes share the sequences: the union of their parts, in order, is
+    the batch of a single process, whatever their number.
 
     From a dataset directory everything is planned from its index, by a sampler
     (:class:`hgld.samplers.shard_order.ShardOrderSampler`) that gives a :class:`hgld.data.loader.Loader` the same
-    batches by random access: an epoch gives every labelled item at least once (groups that k does not divide are
-    filled with their own items, the last batch with groups that the epoch began with); no class comes twice in a
-    batch where the windows allow that; going on in the middle of an epoch reads only what is still needed. From
-    bare tars the groups are found while reading: the shards of a lane come round without end, so
-    ``batches_per_epoch`` says how long an epoch is; classes are kept apart within a lane, not between lanes; going
-    on reads the epoch's shards again, without decoding. What cannot be read or decoded is replaced by another item
-    of its class, and named: ``Batch.faults``.
+    batches. An epoch gives every labelled item at least once: groups that k does not divide are filled with their own
+    items, the last batch with groups that the epoch began with. No class comes twice in a batch where the windows allow
+    that. Resuming in the middle of an epoch reads only what is still needed.
 
-    The images of a batch take at most 4 GiB as bytes, and so do those of each batch that the lanes hold: groups with
-    more than their share are read where they lie, one image at a time if need be; of bare shards, images without room
-    are replaced and named.
+    From bare tars the groups are found while the tars are read from front to end. The shards of a sequence come round
+    without end, so ``batches_per_epoch`` says how long an epoch is. Classes are kept apart within a sequence, not
+    between sequences. Resuming reads the epoch's shards again, without decoding.
+
+    An item that cannot be read or decoded is replaced by another item of its class, and named: ``Batch.faults``. The
+    encoded images of a batch take at most 4 GiB; of bare shards, images without room are replaced and named.
 
     Args:
         root_or_urls: a dataset directory or its URL; or the shards, as a list or as one string that ends in ``.tar``,
@@ -84,15 +101,15 @@ def stream(
         view: how images are cropped and varied; ``TrainView()`` if None.
         seed: of everything random.
         process_index: which part of every batch to give.
-        process_count: number of parts; divides ``lanes``.
-        lanes: sequences of shards read side by side, over all processes; divides P. Other lanes make other batches.
-        window: batches' worth of groups that the lanes hold, as bytes: the more, the better they are mixed.
+        process_count: number of parts; divides ``num_streams``.
+        num_streams: sequences of shards read side by side, over all processes; divides P. Another number makes other
+            batches. Default: the largest that is at most 8 and fits p and process_count.
+        window: batches' worth of groups of which a sequence gives one at random: the more, the better they are mixed.
         short: what becomes of groups of fewer than k items: ``repeat`` gives their items more than once in a batch,
             ``drop`` leaves them out, ``refuse`` raises.
         batches_per_epoch: batches of an epoch; None: all that there are.
         verify_reads: hold every image to its checksum in the index of a dataset directory, for damage that decoders do
             not see (20 microseconds an image of 27 KB); None: where it comes from a URL.
-        decoder: ``fast`` (simplejpeg, OpenCV) or ``torchvision`` (the reference).
         workers: threads that decode; 0: as many as this process has cores for itself.
         prefetch: batches decoded ahead.
         pin_memory: give batches in page-locked memory, for copies to a GPU.
@@ -104,15 +121,18 @@ def stream(
         InputError: no dataset is there, or it has no such split or level.
         ServiceError: the server kept failing.
     """
-    check_options(p, k, lanes, window, short, seed, process_index, process_count)
+    if num_streams is None:
+        fitting = [n for n in range(1, p + 1) if p % n == 0 and n % max(process_count, 1) == 0]
+        num_streams = max((n for n in fitting if n <= 8), default=min(fitting, default=1))
+    check_options(p, k, num_streams, window, short, seed, process_index, process_count)
     if workers < 0 or prefetch < 1 or (batches_per_epoch is not None and batches_per_epoch < 1):
         raise ConfigError(
             f"workers is {workers}, prefetch {prefetch}, batches_per_epoch {batches_per_epoch}; expected at least 1, "
             "of the workers also 0."
         )
     options = {"workers": workers, "prefetch": 1, "pin_memory": pin_memory, "on_fault": "replace"}
-    decoding = BatchDecoder(view or TrainView(), decoder=decoder, seed=seed, **options)  # type: ignore[arg-type]
-    grouping = _Grouping(p, k, lanes, window, short, seed, process_index, process_count)
+    decoding = BatchDecoder(view or TrainView(), seed=seed, **options)  # type: ignore[arg-type]
+    grouping = _Grouping(p, k, num_streams, window, short, seed, process_index, process_count)
     if isinstance(root_or_urls, str | Path) and not is_shard(fspath(root_or_urls)):
         dataset = open_dataset(
             root_or_urls, split, levels=levels, storage_options=storage_options, verify_reads=verify_reads
@@ -128,10 +148,10 @@ def stream(
         )
     urls = [fspath(root_or_urls)] if isinstance(root_or_urls, str | Path) else root_or_urls
     tars = open_tars(expand_braces(urls), storage_options)
-    if len(tars) < lanes:
+    if len(tars) < num_streams:
         raise ConfigError(
-            f"{len(tars)} shards for {lanes} lanes, each of which reads its own; take fewer lanes, more shards, or "
-            "a dataset directory, whose lanes may share a shard."
+            f"{len(tars)} shards for num_streams={num_streams}, each of which reads its own; take fewer streams, more "
+            "shards, or a dataset directory, whose streams may share a shard."
         )
     return ShardStream(_BareSource(tars, grouping), batches_per_epoch, decoding, prefetch, None)
 
@@ -235,7 +255,7 @@ class ShardStream(IterableDataset[Batch]):
         if state.get("fingerprint", self._fingerprint) != self._fingerprint:
             raise ConfigError(
                 "the state is of a stream that gives other batches: of other shards, or with another p, k, seed, "
-                "lanes, window or short. Give it the same, or begin an epoch with set_epoch."
+                "num_streams, window or short. Give it the same, or begin an epoch with set_epoch."
             )
         self.epoch, self.step = (epoch, step) if step < len(self) else (epoch + 1, 0)
 
@@ -274,7 +294,7 @@ class _Grouping(NamedTuple):
 
     p: int
     k: int
-    lanes: int
+    num_streams: int
     window: int
     short: Short
     seed: int
@@ -282,15 +302,10 @@ class _Grouping(NamedTuple):
     process_count: int
 
     @property
-    def own_lanes(self) -> range:
-        """The lanes of this process."""
-        share = self.lanes // self.process_count
+    def own_streams(self) -> range:
+        """The sequences of this process."""
+        share = self.num_streams // self.process_count
         return range(self.process_index * share, (self.process_index + 1) * share)
-
-    @property
-    def own_groups(self) -> int:
-        """Number of groups of a batch that are of this process."""
-        return self.p // self.process_count
 
 
 # -- with an index ----------------------------------------------------------------------------------------------------
@@ -306,109 +321,233 @@ class _IndexedSource:
                 f"k is {how.k}, but in {name} only {least} items of a class stand together, which a batch would hold "
                 f"twice. Take k={least}, or build the shards with --group-size {how.k}."
             )
-        check_order(dataset)
         leave_out = ("suffix", "duplicate_of", "width", "height", "orientation", "sha256")
         rows = read_rows(dataset.storage, dataset.manifest, dataset.split, leave_out=leave_out)
         place = (dataset.places[1], rows["class_run"].to_numpy(), dataset.labels[:, 0].numpy())
         self.sampler = ShardOrderSampler(*place, **how._asdict(), batches_per_epoch=batches)
-        self.dataset, self._how = dataset, how
-        self.groups = how.own_groups
+        self.dataset, self._window = dataset, how.window
         self.unlabelled, self.dropped = self.sampler.left_out, self.sampler.dropped
         self.fingerprint = self.sampler.fingerprint()
 
     def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
-        order, per_lane = self.sampler.order(epoch), self._how.p // self._how.lanes
-        dealt = [chunk for past in range(step) for chunk in self.sampler.chunks(epoch, past)]
-        needed = np.ones(len(order.run), dtype=bool)
-        needed[dealt] = False
-        with ExitStack() as stack:
-            lanes = [_IndexedLane(self, order, n, needed, per_lane, stack) for n in self._how.own_lanes]
-            for now in range(step, len(self.sampler)):
-                first, items = self.sampler.part(epoch, now)
-                chunks = self.sampler.chunks(epoch, now)
-                found: dict[int, EncodedImage | str] = {}
-                for lane, number in zip(lanes, self._how.own_lanes, strict=True):
-                    lane.take(chunks[number * per_lane : (number + 1) * per_lane], found)
-                yield _ReadItems(self.dataset, first, items, found)
+        with Prefetcher(self._read_blocks(epoch, step), AHEAD, "hgld stream") as blocks:
+            for block in blocks:
+                yield from block
 
+    def _read_blocks(self, epoch: int, step: int) -> "Generator[list[_ReadItems], None, None]":
+        """Read batches together, because neighbours in a shard share a request; the first blocks are shorter."""
+        sizes, most = self.dataset.places[3], 1
+        block: list[_ReadItems] = []
+        for now in range(step, len(self.sampler)):
+            block.append(_ReadItems(self.dataset, *self.sampler.part(epoch, now)))
+            if len(block) == most or sum(int(sizes[batch.items].sum()) for batch in block) > _BLOCK_BYTES:
+                yield self._read(block)
+                block, most = [], min(2 * most, self._window)
+        if block:
+            yield self._read(block)
 
-class _IndexedLane:
-    """One lane of an epoch: reads its groups in order and holds each until its last chunk was taken."""
-
-    def __init__(
-        self,
-        source: _IndexedSource,
-        order: ReadingOrder,
-        number: int,
-        needed: np.ndarray,
-        per_lane: int,
-        stack: ExitStack,
-    ) -> None:
-        self._source = source
-        length, total = len(order.run) // source.sampler.lanes, len(source.dataset)
-        chunks = number * length + np.flatnonzero(needed[number * length : (number + 1) * length])
-        place = np.cumsum(np.diff(order.run[chunks], prepend=-1) != 0) - 1  # of every chunk's group in the lane
-        wanted = np.unique(place[:, None] * total + order.items[chunks])  # group after group, ascending in each
-        counts, positions = np.bincount(wanted // total), wanted % total
-        self._place = dict(zip(chunks.tolist(), place.tolist(), strict=True))
-        self._left = np.bincount(place).tolist()  # chunks to come of every group
-        sizes = np.bincount(wanted // total, weights=source.dataset.places[3][positions])
-        held = fits_batch(sizes, np.bincount(place) / source.groups)  # the others are read where they lie
-        positions, counts = positions[np.repeat(held, counts)], np.where(held, counts, 0)
-        self._held: dict[int, dict[int, EncodedImage | str]] = {}
-        self._read = 0
-        groups = self._read_groups(positions, counts)
-        self._groups = stack.enter_context(Prefetcher(groups, AHEAD * per_lane, f"hgld lane {number}"))
-
-    def _read_groups(
-        self, positions: np.ndarray, counts: np.ndarray
-    ) -> Generator[dict[int, EncodedImage | str], None, None]:
-        dataset = self._source.dataset
-        with closing(indexed_files(dataset, positions)) as files:
-            for group in np.split(positions, np.cumsum(counts)[:-1]):
-                found: dict[int, bytes | str] = {position: next(files) for position in group.tolist()}
-                sound = [position for position, data in found.items() if isinstance(data, bytes)]
-                images = dataset.encoded_from(np.array(sound, np.int64), [found[i] for i in sound])  # type: ignore[misc]
-                missing = {position: reason for position, reason in found.items() if isinstance(reason, str)}
-                yield {**missing, **dict(zip(sound, images, strict=True))}
-
-    def take(self, chunks: Sequence[int], found: dict[int, EncodedImage | str]) -> None:
-        """Put the groups of some chunks into ``found``, once they have been read."""
-        for chunk in chunks:
-            place = self._place[chunk]
-            while self._read <= place:
-                self._held[self._read] = next(self._groups)
-                self._read += 1
-            found.update(self._held[place])
-            self._left[place] -= 1
-            if not self._left[place]:
-                del self._held[place]
+    def _read(self, block: "list[_ReadItems]") -> "list[_ReadItems]":
+        """Read the images of some batches; those of a batch that cannot be had as a whole are read one by one later."""
+        items = np.unique(np.concatenate([batch.items for batch in block]))
+        try:
+            if fits_batch(int(self.dataset.places[3][items].sum())):
+                images = dict(zip(items.tolist(), self.dataset.encoded(items), strict=True))
+                for batch in block:
+                    batch.images = images
+        except InputError:
+            names, shard, *_ = self.dataset.places
+            if not all(self.dataset.storage.exists(names[i]) for i in np.unique(shard[items])):
+                raise
+            if len(block) > 1:
+                for batch in block:
+                    self._read([batch])
+        return block
 
 
 class _ReadItems(DatasetItems):
-    """Items of a dataset that were read already; replacements and groups too large to hold are read where they lie."""
+    """Items of a dataset that were read ahead; others, such as replacements, are read where they are."""
 
-    def __init__(
-        self, dataset: ShardDataset, first: int, items: NDArray[np.int64], found: Mapping[int, EncodedImage | str]
-    ) -> None:
-        super().__init__(dataset, first, items)
-        self._found = found
+    images: Mapping[int, EncodedImage] = {}
 
     def encoded(self, items: NDArray[np.int64]) -> list[EncodedImage]:
-        images: dict[int, EncodedImage] = {}
-        for item in items.tolist():
-            image = self._found.get(item)
-            if isinstance(image, str):
-                where = "" if self.dataset.storage.is_local else f"{self.dataset.storage.where}: "
-                raise InputError(f"{self.name(item)}: {where}{image}")
-            if image is not None:
-                images[item] = image
-        if absent := [item for item in dict.fromkeys(items.tolist()) if item not in images]:
-            images |= zip(absent, self.dataset.encoded(absent), strict=True)
-        return [images[item] for item in items.tolist()]
+        if all(item in self.images for item in items.tolist()):
+            return [self.images[item] for item in items.tolist()]
+        return super().encoded(items)
 
 
 # -- without an index -------------------------------------------------------------------------------------------------
+
+
+class Item(NamedTuple):
+    """An image of a bare shard: a number made from its key, its size upright and cut to its box, its classes."""
+
+    number: int
+    image: EncodedImage
+    size: tuple[int, int]
+    labels: Sequence[int]
+
+
+@dataclass(slots=True)
+class Run:
+    """Items of one class that stand together, and what was met since the run before.
+
+    Attributes:
+        items: of one finest class, at most 2k - 1 of them, fewer than k only at the end of a class.
+        faults: damaged items.
+        unlabelled: number of items without a class.
+        dropped: number of items in runs that are too short.
+    """
+
+    items: list[Item]
+    faults: list[Fault]
+    unlabelled: int = 0
+    dropped: int = 0
+
+
+class BareShards:
+    """Runs of items of one class, found in tars that are read from front to end, round after round.
+
+    Args:
+        tars: in the order of the epoch.
+        k: items that a run shall have.
+        short: what becomes of shorter ones.
+        batch: images of a batch, of whose bytes a run has its share.
+    """
+
+    def __init__(self, tars: Sequence[Tar], k: int, short: Short, *, batch: int) -> None:
+        self._tars, self._k, self._batch = tars, k, batch
+        self._short: Short = short
+        self._since = Run([], [])
+
+    def runs(self) -> Generator[Run, None, None]:
+        """Read the tars without end, as runs of items of a class.
+
+        Raises:
+            InputError: a tar cannot be had or is compressed, a run is too short under ``refuse``, or all tars together
+                give no run.
+        """
+        from webdataset.pipeline import DataPipeline
+        from webdataset.tariterators import group_by_keys
+
+        grouped = partial(group_by_keys, keys=lambda name: name.rsplit(".", 1), lcase=False)
+        yield from DataPipeline(self._files, grouped, self._items, self._same_class).repeat()
+        raise self._no_runs()
+
+    def _files(self) -> Iterator[Sample]:
+        """Yield images and JSONs as webdataset's own reader of tars does; note a key's second ones as faults."""
+        for tar in self._tars:
+            where, key, seen = tar.where, "", set[str]()
+            with closing(tar.storage.open_stream(tar.name)) as file:
+                _refuse_compressed(file, where)
+                for member, data in stream_members(file, where=where, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
+                    if member.fault is not None:
+                        name = member.name or "a member"
+                        self._note(-1, f"{where}: {name} at offset {member.offset}", member.fault)
+                    its_key, suffix = key_and_suffix(member.name)
+                    kind = "JSON" if suffix == "json" else "image" if suffix in IMAGE_SUFFIXES else ""
+                    if member.kind != "file" or member.fault is not None or not kind:
+                        continue
+                    if its_key != key:
+                        key, seen = its_key, set()
+                    if kind in seen:
+                        kind, data = f"second {kind}", b""
+                    if kind not in seen:
+                        content = data[: MAX_ITEM_JSON_BYTES + 1] if kind == "JSON" else data
+                        yield {"fname": f"{key}.{kind}", "data": content, "__url__": where}
+                    seen.add(kind)
+
+    def _items(self, samples: Iterable[Sample]) -> Iterator[Item]:
+        for sample in samples:
+            key, where = sample["__key__"], f"{sample['__url__']}: key {quoted(sample['__key__'])}"
+            try:
+                yield _item(sample, key, where)
+            except InputError as error:
+                self._note(item_number(key), where, str(error).removeprefix(f"{where}: "))
+
+    def _note(self, number: int, where: str, reason: str) -> None:
+        self._since.faults.append(Fault(number, where, reason))
+        if len(self._since.faults) > _MOST_BAD:
+            raise InputError(
+                f"{where}: {reason}; the {len(self._since.faults)}th damaged item with no sound group between them. "
+                "Expected shards as hgld build-shards writes them: {key}.jpg followed by {key}.json."
+            )
+
+    def _same_class(self, items: Iterable[Item]) -> Iterator[Run]:
+        """Join neighbours of one class to runs of k to 2k - 1 items."""
+        held: list[Item] = []
+        for item in items:
+            if item.labels[0] < 0:
+                self._since.unlabelled += 1
+                continue
+            if held and item.labels[0] != held[0].labels[0]:
+                yield from self._closed(held)
+                held = []
+            elif len(held) == 2 * self._k:
+                yield from self._closed(held[: self._k])
+                held = held[self._k :]
+            size = sum(len(one.image.data) for one in (*held, item))
+            if not fits_batch(size, max(self._k, len(held) + 1) / self._batch):
+                reason = f"{len(item.image.data)} bytes, more than a batch has room for beside the others of its group"
+                self._note(item.number, item.image.where, reason)
+                continue
+            held.append(item)
+        if held:
+            yield from self._closed(held)
+
+    def _closed(self, items: list[Item]) -> Iterator[Run]:
+        if len(items) >= self._k or self._short == "repeat":
+            run, self._since = self._since, Run([], [])
+            run.items = items
+            yield run
+        elif self._short == "drop":
+            self._since.dropped += len(items)
+        else:
+            raise InputError(
+                f"{items[0].image.where}: a run of {len(items)} items of class {items[0].labels[0]}; "
+                f"expected at least {self._k}. Take short='repeat' or short='drop', or a smaller k."
+            )
+
+    def _no_runs(self) -> InputError:
+        own, since = self._tars, self._since
+        first = f"; the first of these: {since.faults[0].where}: {since.faults[0].reason}" if since.faults else ""
+        return InputError(
+            f"{own[0].where} and the {len(own) - 1} shards after it in its stream have no group of a known class: "
+            f"{since.unlabelled} items without a class, {since.dropped} in short groups, {len(since.faults)} "
+            f"damaged{first}. Expected {{key}}.jpg followed by {{key}}.json, as hgld build-shards writes them."
+        )
+
+
+def _refuse_compressed(file: "BufferedReader[Any]", where: str) -> None:
+    first = file.peek(BLOCK)
+    for magic, name in _COMPRESSED.items():
+        if first.startswith(magic) and first[257:262] != b"ustar":
+            raise InputError(
+                f"{where}: compressed by {name}; expected a plain tar, which images need no compression in. "
+                "Decompress it first."
+            )
+
+
+def item_number(key: str) -> int:
+    """Return the number that stands for an item where no index gives it a position: 63 bits made from its key."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def _item(sample: Sample, key: str, where: str) -> Item:
+    for kind in ("image", "JSON"):
+        if kind not in sample or f"second {kind}" in sample:
+            raise InputError(f"{where}: has {'a second' if kind in sample else 'no'} {kind}")
+    if not is_safe_key(key):
+        raise InputError(f"{where}: has a key that is not safe as the name of a file")
+    facts = parse_item_json(sample["JSON"], "its JSON")
+    header = read_header(sample["image"])
+    width, height = upright_size(header.width, header.height, turn_of(header.orientation))
+    if facts.box is not None:
+        left, top, right, bottom = facts.box
+        if right > width or bottom > height:
+            raise InputError(f"{where}: has the box {facts.box} in an image of {width} x {height} pixels")
+        width, height = right - left, bottom - top
+    image = EncodedImage(sample["image"], header.orientation, facts.box, where)
+    return Item(item_number(key), image, (width, height), facts.labels)
 
 
 class _BareSource:
@@ -417,7 +556,7 @@ class _BareSource:
     def __init__(self, tars: Sequence[Tar], how: _Grouping) -> None:
         self.unlabelled, self.dropped = 0, 0
         self._tars, self._how = tars, how
-        text = repr((2, how[:6], [tar.name for tar in tars]))
+        text = repr((3, how[:6], [tar.name for tar in tars]))
         self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
@@ -425,11 +564,11 @@ class _BareSource:
         how = self._how
         tars = [self._tars[i] for i in shuffled(len(self._tars), how.seed, epoch, _SHARDS)]
         with ExitStack() as stack:
-            lanes = [_BareLane(self, tars, n, epoch, how, stack) for n in how.own_lanes]
+            streams = [_BareStream(self, tars, n, epoch, how, stack) for n in how.own_streams]
             for now in count():
-                chunks = [chunk for lane in lanes for chunk in lane.take()]
+                chunks = [chunk for one in streams for chunk in one.take()]
                 if now >= step:
-                    yield _FoundItems(how.own_lanes.start * how.p // how.lanes * how.k, chunks)
+                    yield _FoundItems(how.own_streams.start * how.p // how.num_streams * how.k, chunks)
 
 
 class _Chunk(NamedTuple):
@@ -442,21 +581,22 @@ class _Chunk(NamedTuple):
     window: "Sequence[_Chunk]" = ()
 
 
-class _BareLane:
-    """One lane of bare shards: a window of the chunks read last, from which every batch draws."""
+class _BareStream:
+    """One sequence of bare shards: a window of the chunks read last, from which every batch draws."""
 
     def __init__(
         self, source: _BareSource, tars: Sequence[Tar], number: int, epoch: int, how: _Grouping, stack: ExitStack
     ) -> None:
-        self._source, self._k, self._per_batch = source, how.k, how.p // how.lanes
+        self._source, self._k, self._per_batch = source, how.k, how.p // how.num_streams
         self._size = how.window * self._per_batch
-        self._words = word_source(how.seed, epoch, number, _LANE)
+        self._words = word_source(how.seed, epoch, number, _STREAM)
         self._held: list[_Chunk] = []
-        runs = BareShards(tars, number, how.lanes, how.k, how.short, batch=how.own_groups * how.k).runs()
-        self._runs = stack.enter_context(Prefetcher(runs, AHEAD * self._per_batch, f"hgld lane {number}"))
+        own, batch = tars[number :: how.num_streams], how.p // how.process_count * how.k
+        runs = BareShards(own, how.k, how.short, batch=batch).runs()
+        self._runs = stack.enter_context(Prefetcher(runs, AHEAD * self._per_batch, f"hgld stream {number}"))
 
     def take(self) -> list[_Chunk]:
-        """Return the lane's chunks of the next batch, of different classes where the window allows that."""
+        """Return the stream's chunks of the next batch, of different classes where the window allows that."""
         while len(self._held) < self._size:
             self._enter(next(self._runs))
         taken: set[int] = set()
@@ -522,7 +662,7 @@ class _FoundItems:
         return self._found[item].image.where
 
     def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
-        """Yield the others of its group, those outside the batch first; then whole groups in the lane's window."""
+        """Yield the others of its group, those outside the batch first; then whole groups in the stream's window."""
         chunk = self._chunks[self._chunk_of[item]]
         row = [id(one) for one in chunk.picks].index(id(self._found[item]))
         others = [*chunk.others, *chunk.picks]
@@ -532,3 +672,114 @@ class _FoundItems:
             number = self._add(other)
             if number not in damaged:
                 yield number
+
+
+# -- reading ahead ----------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+_SECONDS_TO_END = 5.0
+_SECONDS_AT_EXIT = 20.0  # a batch on a busy machine; a thread that waits for a server longer than that does no harm
+
+
+class Prefetcher(Generic[T]):
+    """Prefetch a generator in a background thread, at most ``ahead`` values ahead of the consumer.
+
+    What the generator raises is raised where the value would have been taken. :meth:`close` ends the generator, which
+    then runs its ``finally``; a generator that waits for a server at that moment is left behind and ends on its own.
+    Whatever still runs when the interpreter leaves is ended first, closed or not.
+
+    Args:
+        values: is run and closed by the thread alone.
+        ahead: values that wait at most.
+        name: of the thread.
+
+    Attributes:
+        waited: seconds that the consumer waited for the last value.
+    """
+
+    def __init__(self, values: Generator[T, None, None], ahead: int, name: str) -> None:
+        self._values, self._ahead = values, max(ahead, 1)
+        self._ready: deque[T] = deque()
+        self._changed = threading.Condition()
+        self._closed, self._ended = False, False
+        self._at_exit = False
+        self._error: BaseException | None = None
+        self.waited = 0.0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        _started.add(self)
+
+    def _run(self) -> None:
+        try:
+            for value in self._values:
+                with self._changed:
+                    self._ready.append(value)
+                    self._changed.notify_all()
+                    while len(self._ready) >= self._ahead and not self._closed:
+                        self._changed.wait()
+                    if self._closed:
+                        break
+        except BaseException as error:  # noqa: BLE001  # raised again by __next__, in the taker's thread
+            self._error = error
+        finally:
+            self._values.close()
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def __iter__(self) -> "Prefetcher[T]":
+        return self
+
+    def __next__(self) -> T:
+        begin = time.perf_counter()
+        with self._changed:
+            while not self._ready and not self._ended and not self._closed:
+                self._changed.wait()
+            self.waited = time.perf_counter() - begin
+            if self._ready and not self._closed:
+                value = self._ready.popleft()
+                self._changed.notify_all()
+                return value
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop the thread; nothing can be taken any more."""
+        if self._at_exit:  # the thread was waited for, and names of modules may be gone
+            return
+        self._ask_to_end()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_SECONDS_TO_END)
+
+    def _ask_to_end(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._ready.clear()
+            self._changed.notify_all()
+
+    def __enter__(self) -> "Prefetcher[T]":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+_started: WeakSet[Prefetcher[Any]] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """End the threads that still run: the interpreter does not wait for daemons.
+
+    It stops them where they next ask for its lock. If that is inside of torch or OpenCV, C++ takes the unwinding of
+    their stack for an error and aborts the process: "terminate called without an active exception".
+    """
+    deadline = time.monotonic() + _SECONDS_AT_EXIT
+    left = list(_started)
+    for ahead in left:
+        ahead._ask_to_end()
+    for ahead in left:
+        ahead._thread.join(max(0.0, deadline - time.monotonic()))
+        ahead._at_exit = True

@@ -1,8 +1,8 @@
 """P x K batches of items that are read shard after shard, and the dealing that keeps classes apart in them.
 
-The groups of all shards, the shards shuffled, form one sequence, which begins at a random place and is cut into *lanes*
-of equal length. A lane is read strictly from front to end, and every batch takes as many chunks (k items of a group)
-from each. Those that a lane has read and not yet given away are its *window*; out of the windows a batch is drawn.
+The groups of all shards, the shards shuffled, form one sequence, which begins at a random place and is cut into
+*streams* of equal length. Every batch takes as many chunks (k items of a group) from each stream, out of a *window* of
+those that come next there.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _SHARDS, _BEGIN, _DEAL = range(6, 9)  # uses of random numbers, beside those of 
 
 @dataclass(frozen=True, eq=False)
 class ReadingOrder:
-    """The chunks of an epoch in the order in which they are read; lane v has an equal, contiguous part of them.
+    """The chunks of an epoch in the order in which they are read; stream v has an equal, contiguous part of them.
 
     ``items`` (C, k) are those of every chunk, ``run`` (C,) its group, ``label`` (C,) its class.
     """
@@ -45,14 +45,14 @@ class ShardOrderSampler(BatchSampler):
         label: (N,) its class; -1 is unknown.
         p: classes a batch.
         k: items a class.
-        lanes: sequences that are read side by side, over all processes; divides p.
-        window: how many batches' chunks the lanes hold together: the room in which classes are kept apart.
+        num_streams: sequences that are read side by side, over all processes; divides p.
+        window: how many batches' chunks the streams hold together: the room in which classes are kept apart.
         short: what becomes of groups of fewer than k items: ``repeat`` takes their items more than once in a batch,
             ``drop`` leaves them out, ``refuse`` raises.
         seed: of all random choices.
         batches_per_epoch: leaves out what comes after so many batches; None: nothing.
         process_index: which process this is.
-        process_count: of how many; divides ``lanes``.
+        process_count: of how many; divides ``num_streams``.
 
     Attributes:
         left_out: items without a label.
@@ -71,7 +71,7 @@ class ShardOrderSampler(BatchSampler):
         p: int,
         k: int,
         *,
-        lanes: int = 8,
+        num_streams: int = 8,
         window: int = 8,
         short: Short = "repeat",
         seed: int = 0,
@@ -79,8 +79,8 @@ class ShardOrderSampler(BatchSampler):
         process_index: int = 0,
         process_count: int = 1,
     ) -> None:
-        check_options(p, k, lanes, window, short, seed, process_index, process_count)
-        self.p, self.k, self.lanes, self.window = p, k, lanes, window
+        check_options(p, k, num_streams, window, short, seed, process_index, process_count)
+        self.p, self.k, self.num_streams, self.window = p, k, num_streams, window
         runs = _runs(shard, group, label)
         self._runs = ClassItems.from_labels(runs, k=k, short=short, what="groups")
         self.left_out, self.dropped = self._runs.left_out, self._runs.dropped
@@ -100,7 +100,7 @@ class ShardOrderSampler(BatchSampler):
         super().__init__(
             batch_size=p * k,
             batches=batches,
-            parts=lanes,
+            parts=num_streams,
             seed=seed,
             process_index=process_index,
             process_count=process_count,
@@ -110,7 +110,7 @@ class ShardOrderSampler(BatchSampler):
     def fingerprint(self) -> str:
         """Return 32 hex digits that differ when the batches do."""
         runs = (self._runs.items[self._runs.start], self._runs.count, self._label, self._shard)
-        options = (self.p, self.k, self.lanes, self.window, self.seed)
+        options = (self.p, self.k, self.num_streams, self.window, self.seed)
         digest = hashlib.blake2b(repr((2, options)).encode(), digest_size=16)
         for array in runs:
             digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
@@ -121,7 +121,7 @@ class ShardOrderSampler(BatchSampler):
         return self._dealing(epoch)[1]
 
     def chunks(self, epoch: int, step: int) -> list[int]:
-        """Return the P chunks of a batch, lane after lane: numbers into the epoch's reading order."""
+        """Return the P chunks of a batch, stream after stream: numbers into the epoch's reading order."""
         _, _, coming, dealt = self._dealing(epoch)
         while len(dealt) <= step:
             dealt.append(next(coming))
@@ -134,7 +134,9 @@ class ShardOrderSampler(BatchSampler):
     def _dealing(self, epoch: int) -> tuple[int, ReadingOrder, Iterator[list[int]], list[list[int]]]:
         if self._dealt is None or self._dealt[0] != epoch:
             order = self._order(epoch)
-            coming = deal(order.label, self.lanes, self.p // self.lanes, self.window, self.seed, epoch, _DEAL)
+            coming = deal(
+                order.label, self.num_streams, self.p // self.num_streams, self.window, self.seed, epoch, _DEAL
+            )
             self._dealt = (epoch, order, coming, [])
         return self._dealt
 
@@ -173,14 +175,14 @@ def _runs(shard: np.ndarray, group: np.ndarray, label: np.ndarray) -> np.ndarray
 
 
 def check_options(
-    p: int, k: int, lanes: int, window: int, short: str, seed: int, process_index: int, process_count: int
+    p: int, k: int, num_streams: int, window: int, short: str, seed: int, process_index: int, process_count: int
 ) -> None:
-    """Refuse options that make no batches, lanes that cannot share one, and processes that cannot share the lanes.
+    """Refuse options that make no batches, streams that cannot share one, and processes that cannot share the streams.
 
     Raises:
         ConfigError: with the way out.
     """
-    at_least(1, p=p, k=k, lanes=lanes, window=window)
+    at_least(1, p=p, k=k, num_streams=num_streams, window=window)
     if short not in get_args(Short):
         raise ConfigError(f"short is {short!r}; expected {', '.join(get_args(Short))}.")
     if not 0 <= seed < 1 << 64:
@@ -190,58 +192,62 @@ def check_options(
             f"process_index is {process_index} of process_count {process_count}; expected 0 to {process_count - 1}."
         )
     fitting = [n for n in range(1, p + 1) if p % n == 0]
-    if p % lanes:
+    if p % num_streams:
         raise ConfigError(
-            f"{lanes} lanes cannot share {p} classes a batch equally; take lanes="
-            f"{max(n for n in fitting if n <= lanes)} (or any of {', '.join(map(str, fitting))}), or another p."
+            f"{num_streams} streams cannot share {p} classes a batch equally; take num_streams="
+            f"{max(n for n in fitting if n <= num_streams)} (or any of {', '.join(map(str, fitting))}), or another p."
         )
-    if lanes % process_count:
+    if num_streams % process_count:
         shared = [n for n in fitting if n % process_count == 0]
-        hint = f"lanes={min(shared, key=lambda n: abs(n - lanes))}" if shared else f"a multiple of {process_count} as p"
+        hint = (
+            f"num_streams={min(shared, key=lambda n: abs(n - num_streams))}"
+            if shared
+            else f"a multiple of {process_count} as p"
+        )
         raise ConfigError(
-            f"{process_count} processes cannot share {lanes} lanes equally; take {hint}, or other processes."
+            f"{process_count} processes cannot share {num_streams} streams equally; take {hint}, or other processes."
         )
 
 
-def deal(label: np.ndarray, lanes: int, per_lane: int, window: int, *key: int) -> Iterator[list[int]]:
-    """Deal the chunks of all lanes into batches.
+def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key: int) -> Iterator[list[int]]:
+    """Deal the chunks of all streams into batches.
 
     A class with as many chunks left as there are batches left is taken first, which keeps the last batches free of
-    repetitions; the rest is drawn at random from the windows among the classes that the batch does not have yet. A lane
-    that holds no such class takes one over from another lane, which takes a new one instead (an augmenting path between
-    lanes and classes). Only where that cannot be done a class is repeated.
+    repetitions; the rest is drawn at random from the windows among the classes that the batch does not have yet. A
+    stream that holds no such class takes one over from another stream, which takes a new one instead (an augmenting
+    path between streams and classes). Only where that cannot be done a class is repeated.
 
     Args:
-        label: (C,) class of every chunk in reading order; lane v has the v-th part of C / lanes chunks.
-        lanes: number of lanes.
-        per_lane: chunks that a batch takes from every lane.
-        window: batches' worth of chunks that a lane holds at most.
+        label: (C,) class of every chunk in reading order; stream v has the v-th part of C / streams chunks.
+        num_streams: number of streams.
+        per_stream: chunks that a batch takes from every stream.
+        window: batches' worth of chunks that a stream holds at most.
         key: of the random numbers.
 
     Yields:
-        lanes * per_lane numbers of chunks, lane after lane.
+        streams * per_stream numbers of chunks, stream after stream.
     """
-    length = len(label) // lanes
-    batches = length // per_lane
+    length = len(label) // num_streams
+    batches = length // per_stream
     classes, dense = np.unique(label, return_inverse=True)
     remaining = np.bincount(dense, minlength=len(classes))
     labels: list[int] = dense.tolist()
-    held: list[list[int]] = [[] for _ in range(lanes)]
+    held: list[list[int]] = [[] for _ in range(num_streams)]
     entered = 0
     for step in range(batches):
-        until = min(length, (step + window) * per_lane)
+        until = min(length, (step + window) * per_stream)
         for number, chunks in enumerate(held):
             chunks += range(number * length + entered, number * length + until)
         entered = until
-        hand = _Hand(held, labels, per_lane)
+        hand = _Hand(held, labels, per_stream)
         urgent = np.flatnonzero(remaining >= batches - step)
         for c in urgent[np.argsort(-remaining[urgent], kind="stable")].tolist():
             hand.take_class(c)
-        words = iter(random_words(lanes * per_lane, *key, step).tolist())
-        for at in range(lanes):
-            lane = (at + step) % lanes  # no lane is always the last to choose
-            while len(hand.chunks[lane]) < per_lane:
-                hand.take_any(lane, next(words))
+        words = iter(random_words(num_streams * per_stream, *key, step).tolist())
+        for at in range(num_streams):
+            stream = (at + step) % num_streams  # no stream is always the last to choose
+            while len(hand.chunks[stream]) < per_stream:
+                hand.take_any(stream, next(words))
         dealt = [chunk for chunks in hand.chunks for chunk in chunks]
         np.subtract.at(remaining, dense[dealt], 1)
         yield dealt
@@ -254,39 +260,39 @@ def draw(labels: Sequence[int], taken: Container[int], word: int) -> int:
 
 
 class _Hand:
-    """The batch that is being dealt: every lane's chunks, and the lane that each class came from."""
+    """The batch that is being dealt: every stream's chunks, and the stream that each class came from."""
 
-    def __init__(self, held: list[list[int]], labels: Sequence[int], per_lane: int) -> None:
-        self._held, self._labels, self._per_lane = held, labels, per_lane
+    def __init__(self, held: list[list[int]], labels: Sequence[int], per_stream: int) -> None:
+        self._held, self._labels, self._per_stream = held, labels, per_stream
         self.chunks: list[list[int]] = [[] for _ in held]
-        self._lane_of: dict[int, int] = {}
+        self._stream_of: dict[int, int] = {}
 
     def take_class(self, c: int) -> None:
-        """Take a chunk of a class, of those lanes that still have room from the one that holds most of it."""
+        """Take a chunk of a class, of those streams that still have room from the one that holds most of it."""
         fitting = [[chunk for chunk in chunks if self._labels[chunk] == c] for chunks in self._held]
-        roomy = [lane for lane, chunks in enumerate(self.chunks) if len(chunks) < self._per_lane]
-        most = max(roomy, key=lambda lane: len(fitting[lane]), default=None)
+        roomy = [stream for stream, chunks in enumerate(self.chunks) if len(chunks) < self._per_stream]
+        most = max(roomy, key=lambda stream: len(fitting[stream]), default=None)
         if most is not None and fitting[most]:
             self._take(most, fitting[most][0])
 
-    def take_any(self, lane: int, word: int) -> None:
-        """Take a chunk from a lane, of a class that the batch does not have if possible."""
-        held = self._held[lane]
+    def take_any(self, stream: int, word: int) -> None:
+        """Take a chunk from a stream, of a class that the batch does not have if possible."""
+        held = self._held[stream]
         labels = [self._labels[chunk] for chunk in held]
-        if all(c in self._lane_of for c in labels) and self._take_over(lane, {lane}):
+        if all(c in self._stream_of for c in labels) and self._take_over(stream, {stream}):
             return
-        self._take(lane, held[draw(labels, self._lane_of, word)])
+        self._take(stream, held[draw(labels, self._stream_of, word)])
 
-    def _take(self, lane: int, chunk: int) -> None:
-        self._held[lane].remove(chunk)
-        self.chunks[lane].append(chunk)
-        self._lane_of.setdefault(self._labels[chunk], lane)
+    def _take(self, stream: int, chunk: int) -> None:
+        self._held[stream].remove(chunk)
+        self.chunks[stream].append(chunk)
+        self._stream_of.setdefault(self._labels[chunk], stream)
 
-    def _take_over(self, lane: int, asked: set[int]) -> bool:
-        """Let a lane take a new class, or one that another lane gives up for a new one; False if there is no way."""
-        for chunk in self._held[lane]:
+    def _take_over(self, stream: int, asked: set[int]) -> bool:
+        """Let a stream take a new class, or one that another gives up for a new one; False if there is no way."""
+        for chunk in self._held[stream]:
             c = self._labels[chunk]
-            owner = self._lane_of.get(c)
+            owner = self._stream_of.get(c)
             if owner in asked:
                 continue
             if owner is not None:
@@ -296,7 +302,7 @@ class _Hand:
                 given = next(one for one in self.chunks[owner] if self._labels[one] == c)
                 self.chunks[owner].remove(given)
                 self._held[owner].append(given)
-                del self._lane_of[c]
-            self._take(lane, chunk)
+                del self._stream_of[c]
+            self._take(stream, chunk)
             return True
         return False

@@ -45,7 +45,7 @@ class ScrapeConfig:
     rate: float = setting(3.0, "Requests a second at most, one at a time.", unit="requests a second", key=False)
     request_budget: int = setting(0, "Stop cleanly after this many requests; 0: no limit.", key=False)
     retries: int = setting(8, "Attempts an answer at most before it becomes an error status.", key=False)
-    retry_cap: int = setting(2000, "Retries in the whole run at most.", key=False)
+    max_total_retries: int = setting(2000, "Retries in the whole run at most.", key=False)
     maxlag: int = setting(5, "Database lag above which the servers may turn us away.", unit="seconds", key=False)
     timeout: float = setting(30.0, "Time to wait for an answer.", unit="seconds", key=False)
     refresh: tuple[str, ...] = setting(

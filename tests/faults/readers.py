@@ -123,7 +123,7 @@ def _(folder: Path) -> None:
 @reader("stream", _dataset, "hgld/data/storage.py:open_tars", "hgld/data/format.py:parse_item_json")
 def _(folder: Path) -> None:
     tars = sorted(str(path) for path in folder.glob("*.tar"))
-    for batch in hgld.stream(tars, 4, 2, view=VIEW, lanes=1, batches_per_epoch=3):
+    for batch in hgld.stream(tars, 4, 2, view=VIEW, num_streams=1, batches_per_epoch=3):
         batch.images.sum()
 
 

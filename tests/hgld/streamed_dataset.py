@@ -96,7 +96,7 @@ def key_in(where: str) -> str:
 def stream(root: str | Path | list[str], **options: Any) -> ShardStream:
     """Batches of P x K from a dataset directory or, ten an epoch, from bare shards."""
     length = {"batches_per_epoch": 10} if isinstance(root, list) or is_shard(str(root)) else {}
-    return hgld.stream(root, P, K, **{"view": VIEW, "lanes": 4, **length, **options})
+    return hgld.stream(root, P, K, **{"view": VIEW, "num_streams": 4, **length, **options})
 
 
 def dataset_of(one: ShardStream) -> ShardDataset:

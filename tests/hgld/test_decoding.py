@@ -19,6 +19,7 @@ from hgld.data.format import MOST_PIXELS
 from hgld.data.images import EncodedImage, turn_of, turned
 from hgld.data.views import TestView, TrainView, View, change_colors, color_matrices, places, rotate
 from hgld.errors import ConfigError, InputError
+from tests.hgld.reference_decoding import decode_by
 
 TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -64,13 +65,13 @@ def decoded(images: list[EncodedImage], view: View, path, seed: int = 0) -> np.n
     widths, heights = zip(*map(boxed_size, images), strict=True)
     parameters = view.parameters(widths, heights, seed=seed, epoch=0, positions=np.arange(len(images)))
     out = torch.empty(len(images), *parameters.shape, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-    decode_batch(images, parameters, out, path)
+    decode_by(path, images, parameters, out)
     return out.permute(0, 2, 3, 1).numpy()
 
 
 def differences(images: list[EncodedImage], view: View) -> np.ndarray:
     """(B, S, S, 3) absolute differences between the paths."""
-    fast, reference = (decoded(images, view, path).astype(int) for path in ("fast", "torchvision"))
+    fast, reference = (decoded(images, view, path).astype(int) for path in ("fast", "reference"))
     return np.abs(fast - reference)
 
 
@@ -78,7 +79,7 @@ VIEWS = [TrainView(64), TrainView(48, scale=(0.5, 1), jitter=0.3, lighting=0.1),
 VIEWS += [TrainView(64, rotation=20, erasing=0.8), TestView(64, geometry="squash")]
 
 
-@pytest.mark.parametrize("path", ["fast", "torchvision"])
+@pytest.mark.parametrize("path", ["fast", "reference"])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("box", [(7, 0, 47, 40), (0, 13, 40, 53), (5, 21, 45, 61)], ids=str)
 def test_a_box_is_the_part_of_the_picture_that_pillow_cuts(path, kind, box):
@@ -189,7 +190,7 @@ def test_reduced_decoding_stays_within_the_stated_tolerance(name, tolerance):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("path", ["fast", "torchvision"])
+@pytest.mark.parametrize("path", ["fast", "reference"])
 def test_orientation_is_applied_before_box_and_crop(path, orientation):
     upright = picture(96, 80, seed=3)
     kept = upright if orientation == 1 else _stored_from(upright, orientation)
@@ -256,7 +257,7 @@ def test_every_kind_of_file_by_both_paths(kind):
     make, tolerance = KINDS[kind]
     image = encoded(make())
     view = TestView(50, 50)
-    fast, reference = (decoded([image], view, path).astype(int)[0] for path in ("fast", "torchvision"))
+    fast, reference = (decoded([image], view, path).astype(int)[0] for path in ("fast", "reference"))
     assert np.array_equal(fast, reference)
     middle = np.asarray(picture(60, 50))[:, 5:55].astype(int)
     if tolerance is not None:
@@ -273,7 +274,7 @@ def test_the_test_view_is_torchvisions_resize_and_center_crop():
         image = picture(width, height, noise=20, seed=seed)
         tensor = functional.pil_to_tensor(image)
         expected = functional.center_crop(functional.resize(tensor, [72], antialias=True), [64, 64])
-        for path in ("torchvision", "fast"):
+        for path in ("reference", "fast"):
             found = decoded([encoded(stored(image, "PNG"))], TestView(64, 72), path)[0]
             assert np.array_equal(found, expected.permute(1, 2, 0).numpy()), (width, height, path)
 
@@ -332,8 +333,6 @@ def test_what_does_not_belong_together_is_refused():
         decode_batch([image, image], parameters, good)
     with pytest.raises(ConfigError, match=r"float32 on cpu"):
         decode_batch([image], parameters, good.float())
-    with pytest.raises(ConfigError, match=r"expected one of fast, torchvision"):
-        decode_batch([image], parameters, good, "pillow")  # type: ignore[arg-type]
 
 
 BROKEN = {
@@ -348,43 +347,40 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("path", ["fast", "torchvision"])
 @pytest.mark.parametrize("kind", BROKEN)
-def test_broken_files_are_named(kind, path):
+def test_broken_files_are_named(kind):
     good = encoded(stored(picture(90, 90)))
     parameters = TestView(32, 32).parameters([90, 90], [90, 90])
     out = torch.full((2, 3, 32, 32), 7, dtype=torch.uint8)
     bad = encoded(BROKEN[kind]())
     with pytest.raises(InputError, match=r"train-000000\.tar: item 7: "):
-        decode_batch([good, bad], parameters, out, path)
+        decode_batch([good, bad], parameters, out)
     faults: list[tuple[int, InputError]] = []
-    decode_batch([bad, good], parameters, out, path, faults)
+    decode_batch([bad, good], parameters, out, faults)
     assert [row for row, _ in faults] == [0]
     assert not out[0].any()
     assert out[1].float().std() > 0
 
 
-@pytest.mark.parametrize("path", ["fast", "torchvision"])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_images_of_another_size_than_the_index_says(path, kind):
+def test_images_of_another_size_than_the_index_says(kind):
     image = encoded(stored(picture(90, 60), kind), orientation=6)
     out = torch.empty(1, 3, 32, 32, dtype=torch.uint8)
     with pytest.raises(InputError, match=r"upright image has 60 x 90 pixels, the index says 90 x 60"):
-        decode_batch([image], TestView(32, 32).parameters([90], [60]), out, path)
+        decode_batch([image], TestView(32, 32).parameters([90], [60]), out)
     outside = EncodedImage(image.data, 6, (0, 0, 61, 90), "train-000000.tar: item 7")
     with pytest.raises(InputError, match=r"box \(0, 0, 61, 90\) is not inside the image of 60 x 90"):
-        decode_batch([outside], TestView(32, 32).parameters([61], [90]), out, path)
+        decode_batch([outside], TestView(32, 32).parameters([61], [90]), out)
 
 
-@pytest.mark.parametrize("path", ["fast", "torchvision"])
-def test_bombs_are_refused_by_their_header(path):
+def test_bombs_are_refused_by_their_header():
     data = bytearray(stored(picture(64, 64)))
     frame = data.index(b"\xff\xc0")
     data[frame + 5 : frame + 9] = b"\xff\xff\xff\xff"  # 65,535 x 65,535
     out = torch.empty(1, 3, 32, 32, dtype=torch.uint8)
     parameters = TestView(32, 32).parameters([65_535], [65_535])
     with pytest.raises(InputError, match=f"(more than|pixels than) the {MOST_PIXELS:,} that"):
-        decode_batch([encoded(bytes(data))], parameters, out, path)
+        decode_batch([encoded(bytes(data))], parameters, out)
 
 
 SEEDS = [
@@ -408,28 +404,26 @@ def test_hostile_bytes_are_a_picture_or_a_named_fault(seed, data):
     cut = data.draw(st.one_of(st.just(len(seed)), st.integers(0, len(seed))))
     image = encoded(bytes(damaged[:cut]))
     parameters = TrainView(24).parameters([70], [60], seed=0, epoch=0, positions=[0])
-    for path in ("fast", "torchvision"):
-        out = torch.full((1, 3, 24, 24), 255, dtype=torch.uint8)
-        faults: list[tuple[int, InputError]] = []
-        decode_batch([image], parameters, out, path, faults)
-        assert all(str(error).startswith("train-000000.tar: item 7: ") for _, error in faults)
-        assert bool(faults) <= (not out.any())
+    out = torch.full((1, 3, 24, 24), 255, dtype=torch.uint8)
+    faults: list[tuple[int, InputError]] = []
+    decode_batch([image], parameters, out, faults)
+    assert all(str(error).startswith("train-000000.tar: item 7: ") for _, error in faults)
+    assert bool(faults) <= (not out.any())
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.9, 0.995])
-@pytest.mark.parametrize("path", ["fast", "torchvision"])
-def test_cut_short_is_a_fault_wherever_it_is_cut(path, cut):
+def test_cut_short_is_a_fault_wherever_it_is_cut(cut):
     for seed in SEEDS[:2]:
         image = encoded(seed[: int(len(seed) * cut)])
         parameters = TrainView(24).parameters([70], [60], seed=0, epoch=0, positions=[0])
         with pytest.raises(InputError):
-            decode_batch([image], parameters, torch.empty(1, 3, 24, 24, dtype=torch.uint8), path)
+            decode_batch([image], parameters, torch.empty(1, 3, 24, 24, dtype=torch.uint8))
 
 
 def test_harmless_warnings_of_libjpeg_are_no_fault():
     seed = stored(picture(70, 60, noise=10))
     image = encoded(seed[:-2] + b"\0\0\0\0" + seed[-2:])  # extraneous bytes before the end marker
-    assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([image], TrainView(24), "torchvision"))
+    assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([image], TrainView(24), "reference"))
     assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([encoded(seed)], TrainView(24), "fast"))
 
 

@@ -124,9 +124,8 @@ def test_a_progressive_jpeg_with_empty_scans_without_end(kind):
         pass
     parameters = TestView(32, 32).parameters([50], [30])
     image, out = EncodedImage(bomb, 1, None, "train-000000.tar: item 1"), torch.empty(1, 3, 32, 32, dtype=torch.uint8)
-    for path in ("fast", "torchvision"):
-        with pytest.raises(InputError, match=r"train-000000\.tar: item 1: .*scans"):
-            decode_batch([image], parameters, out, path)
+    with pytest.raises(InputError, match=r"train-000000\.tar: item 1: .*scans"):
+        decode_batch([image], parameters, out)
 
 
 def test_bytes_like_scans_in_segments_and_behind_the_one_scan_are_no_scans():

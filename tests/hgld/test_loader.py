@@ -68,7 +68,7 @@ def same(first: list[Batch], second: list[Batch]) -> bool:
 
 
 def test_a_batch_is_the_samplers_items_seen_by_the_view(dataset):
-    loader = Loader(dataset, pk(dataset), TrainView(24), decoder="torchvision", seed=5)
+    loader = Loader(dataset, pk(dataset), TrainView(24), seed=5)
     sampler = pk(dataset)
     for step, batch in enumerate(loader):
         items = sampler.batch(0, step)
@@ -85,11 +85,10 @@ def test_a_batch_is_the_samplers_items_seen_by_the_view(dataset):
     assert loader.state_dict() == {"epoch": 1, "step": 0}
 
 
-@pytest.mark.parametrize("decoder", ["fast", "torchvision"])
-def test_threads_and_prefetch_change_nothing(dataset, decoder):
-    first = list(Loader(dataset, pk(dataset), VIEW, decoder=decoder, workers=1, prefetch=0))
+def test_threads_and_prefetch_change_nothing(dataset):
+    first = list(Loader(dataset, pk(dataset), VIEW, workers=1, prefetch=0))
     for workers, prefetch in ((1, 3), (3, 1), (16, 2)):
-        again = list(Loader(dataset, pk(dataset), VIEW, decoder=decoder, workers=workers, prefetch=prefetch))
+        again = list(Loader(dataset, pk(dataset), VIEW, workers=workers, prefetch=prefetch))
         assert same(first, again)
 
 
@@ -318,7 +317,6 @@ def test_impossible_options_are_refused(dataset):
         {"workers": -1},
         {"prefetch": -1},
         {"on_fault": "skip"},
-        {"decoder": "pil"},
     )
     for options in impossible:
         with pytest.raises(ConfigError, match=r"workers -1|prefetch -1|'skip'|'pil'"):

@@ -49,13 +49,13 @@ def first_batch(url: str) -> None:
 
 
 def first_of_stream(url: str) -> None:
-    stream = hgld.stream(url, 8, 2, view=VIEW, lanes=4, storage_options={"limits": SHORT})
+    stream = hgld.stream(url, 8, 2, view=VIEW, num_streams=4, storage_options={"limits": SHORT})
     next(iter(stream))
 
 
 def first_of_bare_shards(url: str) -> None:
     urls = f"{url}/train-{{000000..000003}}.tar"
-    options = {"view": VIEW, "lanes": 4, "batches_per_epoch": 4, "storage_options": {"limits": SHORT}}
+    options = {"view": VIEW, "num_streams": 4, "batches_per_epoch": 4, "storage_options": {"limits": SHORT}}
     next(iter(hgld.stream(urls, 8, 2, **options)))
 
 

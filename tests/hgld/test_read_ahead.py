@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hgld.data.batch import BatchBuffers
-from hgld.data.prefetch import Prefetcher
+from hgld.data.streaming import Prefetcher
 from hgld.errors import InputError
 
 
@@ -68,7 +68,7 @@ def test_closing_ends_the_generator_in_its_thread():
 LEFT_RUNNING = """
 import itertools, time
 import cv2, numpy as np
-from hgld.data.prefetch import Prefetcher
+from hgld.data.streaming import Prefetcher
 
 image = np.zeros((800, 800, 3), np.uint8)
 ahead = Prefetcher((cv2.resize(image, (300, 300)) for _ in itertools.count()), 10**9, "left running")
@@ -78,7 +78,7 @@ next(ahead)
 
 LEFT_OPEN = """
 import itertools, threading
-from hgld.data.prefetch import Prefetcher
+from hgld.data.streaming import Prefetcher
 
 def batches():
     with Prefetcher((i for i in itertools.count()), 3, "left open") as values:

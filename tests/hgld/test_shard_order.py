@@ -38,9 +38,9 @@ def epoch_of(sampler: ShardOrderSampler, epoch: int = 0) -> np.ndarray:
     return np.stack([sampler.batch(epoch, step) for step in range(len(sampler))])
 
 
-def repetitions(label: np.ndarray, lanes: int, per_lane: int, window: int, seed: int = 0) -> list[int]:
+def repetitions(label: np.ndarray, num_streams: int, per_stream: int, window: int, seed: int = 0) -> list[int]:
     """Of each batch how many chunks are of a class that it has already."""
-    drawn = (label[chunks] for chunks in deal(label, lanes, per_lane, window, seed))
+    drawn = (label[chunks] for chunks in deal(label, num_streams, per_stream, window, seed))
     return [len(labels) - len(set(labels.tolist())) for labels in drawn]
 
 
@@ -52,9 +52,9 @@ def repetitions(label: np.ndarray, lanes: int, per_lane: int, window: int, seed:
     epoch=st.integers(0, 5),
 )
 def test_an_epoch_has_every_item_in_chunks_of_one_group(seed, shape, window, epoch):
-    p, k, lanes = shape
+    p, k, num_streams = shape
     shard, group, label = long_tailed(seed)
-    sampler = ShardOrderSampler(shard, group, label, p, k, lanes=lanes, window=window, seed=seed)
+    sampler = ShardOrderSampler(shard, group, label, p, k, num_streams=num_streams, window=window, seed=seed)
     batches = epoch_of(sampler, epoch)
     assert set(batches.ravel().tolist()) == set(range(len(label)))
     chunks = batches.reshape(-1, k)
@@ -69,19 +69,19 @@ def test_an_epoch_has_every_item_in_chunks_of_one_group(seed, shape, window, epo
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 1000), window=st.integers(1, 6), lanes=st.sampled_from([1, 2, 4, 8]))
-def test_lanes_are_read_in_order_and_a_window_never_holds_more_than_it_may(seed, window, lanes):
+@given(seed=st.integers(0, 1000), window=st.integers(1, 6), num_streams=st.sampled_from([1, 2, 4, 8]))
+def test_lanes_are_read_in_order_and_a_window_never_holds_more_than_it_may(seed, window, num_streams):
     shard, group, label = long_tailed(seed)
-    sampler = ShardOrderSampler(shard, group, label, 8, 4, lanes=lanes, window=window, seed=seed)
-    order, per_lane = sampler.order(0), 8 // lanes
-    length = len(order.run) // lanes
+    sampler = ShardOrderSampler(shard, group, label, 8, 4, num_streams=num_streams, window=window, seed=seed)
+    order, per_stream = sampler.order(0), 8 // num_streams
+    length = len(order.run) // num_streams
     dealt = [sampler.chunks(0, step) for step in range(len(sampler))]
-    assert sorted(chunk for chunks in dealt for chunk in chunks) == list(range(lanes * length))
+    assert sorted(chunk for chunks in dealt for chunk in chunks) == list(range(num_streams * length))
     for step, chunks in enumerate(dealt):
         for place, chunk in enumerate(chunks):
-            lane, position = divmod(chunk, length)
-            assert lane == place // per_lane
-            assert position < (step + window) * per_lane
+            stream, position = divmod(chunk, length)
+            assert stream == place // per_stream
+            assert position < (step + window) * per_stream
     first = order.items.min(axis=1)
     same = (shard[first[1:]] == shard[first[:-1]]) & (order.run[1:] != order.run[:-1])
     assert (np.diff(first)[same] > 0).sum() >= same.sum() - 1  # in the index's order but where the sequence begins
@@ -103,13 +103,13 @@ def test_over_lanes_and_small_windows_classes_stay_apart():
     assert sum(repetitions(label, 8, 4, 1)) > 0  # which is what the window is for
 
 
-@pytest.mark.parametrize("lanes", [4, 8])
-def test_with_few_classes_of_unlike_sizes_lanes_give_way_to_each_other(lanes, monkeypatch):
+@pytest.mark.parametrize("num_streams", [4, 8])
+def test_with_few_classes_of_unlike_sizes_lanes_give_way_to_each_other(num_streams, monkeypatch):
     counts = [30, 30, 28, 25, 25, 24, *[20] * 10, *[12] * 15, *[4] * 10]  # 16 of 41 classes a batch, 35 batches
 
     def repeated(seed):
         label = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))
-        return sum(repetitions(label[: len(label) // 16 * 16], lanes, 16 // lanes, 8, seed))
+        return sum(repetitions(label[: len(label) // 16 * 16], num_streams, 16 // num_streams, 8, seed))
 
     assert sum(map(repeated, range(8))) <= 2
     monkeypatch.setattr("hgld.samplers.shard_order._Hand._take_over", lambda *_: False)
@@ -132,7 +132,9 @@ def test_epochs_differ_and_seeds_differ_and_the_same_is_the_same():
 
 
 def test_the_plan_is_the_same_on_every_machine():
-    sampler = ShardOrderSampler(*index_of([(i // 10, 4 + i % 3, i % 7) for i in range(30)]), 4, 4, lanes=2, seed=5)
+    sampler = ShardOrderSampler(
+        *index_of([(i // 10, 4 + i % 3, i % 7) for i in range(30)]), 4, 4, num_streams=2, seed=5
+    )
     assert sampler.batch(2, 1).reshape(4, 4).tolist() == [
         [5, 7, 8, 4],
         [126, 128, 127, 125],
@@ -143,7 +145,7 @@ def test_the_plan_is_the_same_on_every_machine():
 
 
 def test_what_fills_the_last_batch_is_different_in_every_epoch():
-    sampler = ShardOrderSampler(*long_tailed(1), 32, 4, lanes=8)
+    sampler = ShardOrderSampler(*long_tailed(1), 32, 4, num_streams=8)
     twice = []
     for epoch in range(6):
         run = sampler.order(epoch).run
@@ -154,31 +156,31 @@ def test_what_fills_the_last_batch_is_different_in_every_epoch():
 
 def test_groups_shorter_than_k():
     index = index_of([(0, 4, 0), (0, 2, 1), (0, 5, 2), (1, 3, 3)])
-    sampler = ShardOrderSampler(*index, 1, 4, lanes=1)
+    sampler = ShardOrderSampler(*index, 1, 4, num_streams=1)
     assert len(sampler) == 5  # 1 + 1 + 2 + 1
     by_label = {int(index[2][items[0]]): items.tolist() for items in epoch_of(sampler)}
     assert sorted(by_label[1]) == [4, 4, 5, 5]
     assert set(by_label[3]) == {11, 12, 13}
-    dropped = ShardOrderSampler(*index, 1, 4, lanes=1, short="drop")
+    dropped = ShardOrderSampler(*index, 1, 4, num_streams=1, short="drop")
     assert (len(dropped), dropped.dropped) == (3, 5)
     with pytest.raises(ConfigError, match=r"2 of 4 groups have fewer than 4 items"):
-        ShardOrderSampler(*index, 1, 4, lanes=1, short="refuse")
+        ShardOrderSampler(*index, 1, 4, num_streams=1, short="refuse")
 
 
 def test_unlabelled_groups_are_left_out_and_a_group_of_two_classes_is_refused():
     shard, group, label = index_of([(0, 4, 7), (0, 2, -1), (1, 5, 7), (1, 3, -1), (1, 4, 2)])
-    sampler = ShardOrderSampler(shard, group, label, 2, 4, lanes=1)
+    sampler = ShardOrderSampler(shard, group, label, 2, 4, num_streams=1)
     assert sampler.left_out == 5
     assert set(epoch_of(sampler).ravel().tolist()) == set(np.flatnonzero(label >= 0).tolist())
     label[8] = 5
     with pytest.raises(InputError, match=r"group 0 of shard 1 .* classes 7 and 5"):
-        ShardOrderSampler(shard, group, label, 2, 4, lanes=1)
+        ShardOrderSampler(shard, group, label, 2, 4, num_streams=1)
 
 
 def test_what_cannot_be_planned_is_refused_with_the_way_out():
     index = long_tailed(0)
-    with pytest.raises(ConfigError, match=r"take lanes=6 \(or any of 1, 2, 3, 4, 6, 12\)"):
-        ShardOrderSampler(*index, 12, 4, lanes=8)
+    with pytest.raises(ConfigError, match=r"take num_streams=6 \(or any of 1, 2, 3, 4, 6, 12\)"):
+        ShardOrderSampler(*index, 12, 4, num_streams=8)
     with pytest.raises(ConfigError, match="k is 0; expected at least 1"):
         ShardOrderSampler(*index, 8, 0)
     with pytest.raises(ConfigError, match="expected repeat, drop, refuse"):
@@ -196,7 +198,7 @@ def test_fingerprints_tell_plans_apart():
         ShardOrderSampler(*index, 8, 2),
         ShardOrderSampler(*index, 16, 4),
         ShardOrderSampler(*index, 8, 4, seed=1),
-        ShardOrderSampler(*index, 8, 4, lanes=4),
+        ShardOrderSampler(*index, 8, 4, num_streams=4),
         ShardOrderSampler(*index, 8, 4, window=4),
         ShardOrderSampler(*index, 8, 4, short="drop"),
         ShardOrderSampler(*long_tailed(1), 8, 4),

@@ -19,7 +19,7 @@ from hgld.data.decode import decode_batch
 from hgld.data.images import EncodedImage
 from hgld.data.index import MAX_ITEM_JSON_BYTES, item_json
 from hgld.data.storage import ShardStorage, Tar, expand_braces, is_shard, open_tars
-from hgld.data.tar_pipelines import BareShards, Run, item_number
+from hgld.data.streaming import BareShards, Run, item_number
 from hgld.data.views import TestView, places
 from hgld.errors import ConfigError, InputError
 from hgld.samplers.batch_sampler import Short
@@ -56,7 +56,7 @@ def classes(labels: Sequence[int], data: bytes = IMAGE) -> list[tuple[str, bytes
 
 
 def runs(tars: Sequence[Tar], k: int, count: int, short: Short = "repeat") -> list[Run]:
-    reader = BareShards(tars, 0, 1, k, short, batch=k).runs()
+    reader = BareShards(tars, k, short, batch=k).runs()
     try:
         return list(islice(reader, count))
     finally:
@@ -76,7 +76,7 @@ def test_batches_have_p_classes_of_k_items_apart_within_a_lane(folder):
         assert batch.labels.shape == (P * K, 2)
         labels = batch.labels[:, 0].reshape(P, K)
         assert (labels == labels[:, :1]).all()
-        assert all(len(set(lane)) == 2 for lane in labels[:, 0].reshape(4, 2).tolist())
+        assert all(len(set(stream)) == 2 for stream in labels[:, 0].reshape(4, 2).tolist())
         assert batch.faults == ()
 
 
@@ -100,7 +100,7 @@ def test_no_shard_is_read_by_two_processes(folder):
         for process in range(2):
             server.requests.clear()
             url = f"{server.url}/train-{{000000..000004}}.tar"
-            list(stream(url, process_index=process, process_count=2, lanes=2))
+            list(stream(url, process_index=process, process_count=2, num_streams=2))
             read.append({request.split()[1] for request in server.requests})
     assert read[0] | read[1] == {f"/train-{n:06d}.tar" for n in range(5)}
     assert not read[0] & read[1]
@@ -122,7 +122,7 @@ def test_items_of_one_key_in_two_shards_are_two(tmp_path):
     other = jpeg(np.random.default_rng(1))
     write_tar(tmp_path / "a.tar", classes([0, 0, 1, 1, 2, 2, 3, 3]))
     write_tar(tmp_path / "b.tar", classes([4, 4, 5, 5, 6, 6, 7, 7], other))
-    for batch in stream(tars(tmp_path), lanes=2, batches_per_epoch=2, view=TestView(16, 16)):
+    for batch in stream(tars(tmp_path), num_streams=2, batches_per_epoch=2, view=TestView(16, 16)):
         for label, image in zip(batch.labels[:, 0].tolist(), batch.images, strict=True):
             assert torch.equal(image, batch.images[batch.labels[:, 0].tolist().index(label)])
         assert not torch.equal(batch.images[0], batch.images[-1])
@@ -133,7 +133,7 @@ def test_items_of_one_key_in_two_shards_are_two(tmp_path):
 
 def test_images_found_damaged_only_by_decoding_are_replaced_too(tmp_path):
     index = typical(tmp_path)
-    rows = index.with_row_index().filter(shard="train-000002.tar", run=1)["index"].to_list()  # a whole group
+    rows = index.with_row_index().filter(shard="train-000002.tar", class_run=1)["index"].to_list()  # a whole group
     keys = damage(tmp_path, index, [*rows, 101], lambda data: data[:-400])  # the header is sound
     one = stream(tars(tmp_path), batches_per_epoch=40)
     batches = list(one)
@@ -152,7 +152,7 @@ def test_shards_of_another_number_of_levels_are_refused(tmp_path):
     others = [(f"{i}.{s}", d) for i in range(8) for s, d in (("jpg", IMAGE), ("json", facts(i // 2)))]
     write_tar(tmp_path / "b.tar", others)
     with pytest.raises(InputError, match=r"[12] labels.*All items of a stream need the same levels"):
-        list(stream(tars(tmp_path), lanes=2))
+        list(stream(tars(tmp_path), num_streams=2))
 
 
 # -- items of a tar -------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_short_runs_are_dropped_and_counted_or_refused(tmp_path):
 def test_counts_of_what_is_left_out(tmp_path):
     for i in range(2):
         write_tar(tmp_path / f"{i}.tar", classes([0, 0, 1, 1, 2, 2, -1, 3, 4, 4, 5, 5]))
-    one = stream(tars(tmp_path), lanes=2, short="drop", batches_per_epoch=2, prefetch=1)
+    one = stream(tars(tmp_path), num_streams=2, short="drop", batches_per_epoch=2, prefetch=1)
     list(one)
     assert one.unlabelled >= 2
     assert one.dropped >= 2
@@ -280,7 +280,7 @@ def test_tars_without_a_class_are_refused(tmp_path):
 
 
 def test_a_tar_full_of_rubbish_ends_soon(tmp_path, monkeypatch):
-    monkeypatch.setattr("hgld.data.tar_pipelines._MOST_BAD", 20)
+    monkeypatch.setattr("hgld.data.streaming._MOST_BAD", 20)
     tar = write_tar(tmp_path / "a.tar", [(f"{i}.jpg", b"") for i in range(30)])
     with pytest.raises(InputError, match="the 21th damaged item"):
         runs([tar], 2, 1)
@@ -307,17 +307,17 @@ def test_shards_of_one_folder_share_its_storage():
 @pytest.mark.parametrize(
     ("shards", "options", "message"),
     [
-        (["a.tar"], {}, "1 shards for 4 lanes"),
-        ([], {}, "0 shards for 4 lanes"),
+        (["a.tar"], {}, "1 shards for num_streams=4"),
+        ([], {}, "0 shards for num_streams=4"),
         (["a.zip"], {}, "which ends in .tar"),
-        (["pipe:cat x.tar"], {"lanes": 1}, "no such file"),
-        ("pipe://cat x.tar", {"lanes": 1}, "cannot be read from"),
+        (["pipe:cat x.tar"], {"num_streams": 1}, "no such file"),
+        ("pipe://cat x.tar", {"num_streams": 1}, "cannot be read from"),
         ("a-{000..003.tar", {}, "a brace that does not close"),
         ("a-{000000..999999}.tar", {}, "more than 100000 shards"),
         (["a.tar"], {"batches_per_epoch": None}, "give batches_per_epoch"),
         (["a.tar"], {"levels": ["fine"]}, "levels and verify_reads need the index"),
-        (["a.tar"], {"lanes": 1, "short": "skip"}, "'skip'"),
-        (["a.tar"], {"lanes": 1, "seed": -1}, "seed is -1"),
+        (["a.tar"], {"num_streams": 1, "short": "skip"}, "'skip'"),
+        (["a.tar"], {"num_streams": 1, "seed": -1}, "seed is -1"),
     ],
 )
 def test_lists_that_cannot_be_streamed_are_refused(shards, options, message):

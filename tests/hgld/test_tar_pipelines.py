@@ -9,16 +9,13 @@ import tracemalloc
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import hgld
-from hgld.data.storage import open_tars
+from hgld.data.storage import ShardStorage, open_tars
+from hgld.data.streaming import BareShards
 from hgld.data.tar import checksum, member_header, padding
-from hgld.data.tar_pipelines import BareShards, indexed_files
 from hgld.errors import HgldError, InputError
-from hgld.pipelines.check.index import rebuild_index
-from hgld.pipelines.stage import silent
 from tests.hgld.streamed_dataset import VIEW, stream, tars, typical
 from tests.hgld.test_stream_bare import classes, runs, write_tar
 
@@ -107,13 +104,12 @@ def zstd(_):
 
 
 @pytest.mark.parametrize("squeeze", [gzip.compress, bz2.compress, lzma.compress, zstd])
-@pytest.mark.parametrize("indexed", [False, True])
-def test_compressed_shards_are_refused_and_not_unpacked(squeeze, indexed, tmp_path):
+def test_compressed_shards_are_refused_and_not_unpacked(squeeze, tmp_path):
     typical(tmp_path)
     squeezed = squeeze(Path(tars(tmp_path)[0]).read_bytes() + bytes(16 << 20))
     for path in map(Path, tars(tmp_path)):
         path.write_bytes(squeezed.ljust(path.stat().st_size, b"\0"))
-    one = stream(tmp_path if indexed else tars(tmp_path), **({} if indexed else {"batches_per_epoch": 2}))
+    one = stream(tars(tmp_path), batches_per_epoch=2)
     tracemalloc.start()
     try:
         with pytest.raises(InputError, match=r"train-00000\d.tar: compressed by (gzip|bzip2|xz|zstd); exp"):
@@ -132,7 +128,7 @@ def test_what_webdataset_would_run_is_no_shard(tmp_path):
     flag = tmp_path / "flag"
     for url in (f"pipe:touch {flag} #.tar", f"pipe://touch {flag} #.tar", f"gs://b/$(touch {flag}).tar"):
         with pytest.raises(HgldError):
-            next(iter(hgld.stream(url, 1, 1, lanes=1, batches_per_epoch=1)))
+            next(iter(hgld.stream(url, 1, 1, num_streams=1, batches_per_epoch=1)))
     assert not flag.exists()
 
 
@@ -141,41 +137,22 @@ def test_pickles_beside_an_image_are_passed_over(tmp_path):
     bomb = f"cos\nsystem\n(S'touch {flag}'\ntR.".encode()
     members = [("0000.pyd", bomb), ("0000.pth", bomb), ("0000.pickle", bomb), *classes([0, 0])]
     write_tar(tmp_path / "a.tar", members)
-    (batch,) = hgld.stream([str(tmp_path / "a.tar")], 1, 2, lanes=1, batches_per_epoch=1, view=VIEW)
+    (batch,) = hgld.stream([str(tmp_path / "a.tar")], 1, 2, num_streams=1, batches_per_epoch=1, view=VIEW)
     assert batch.faults == ()
     assert not flag.exists()
 
 
-@pytest.mark.parametrize("long", ["", "n" * 90])  # names that fit a header, and those that take a pax header
-@pytest.mark.parametrize("json_first", [False, True])
-def test_slices_begin_at_a_member_wherever_they_are_cut(long, json_first, tmp_path):
-    for shard in range(2):
-        items = [(f"{shard}{long}/{name}", data) for name, data in classes([0, 0, 1, 1, 2, 2, 3, 3])]
-        if json_first:
-            items[::2], items[1::2] = items[1::2], items[::2]
-        write_tar(tmp_path / f"train-{shard:06d}.tar", [("README", b"no item"), *items])
-    rebuild_index(tmp_path, progress=silent)
-    dataset = hgld.open_dataset(tmp_path, "train")
-    files = dataset.read_many(range(len(dataset)))
-    for positions in ([0], [3], [3, 4, 5], [0, 2, 5, 7], [6, 7, 8, 9], [10, 15], [12, 2], [3, 3]):
-        assert list(indexed_files(dataset, np.array(positions))) == [files[i] for i in positions]
-
-
 def test_files_are_closed(folder, monkeypatch):
-    dataset = hgld.open_dataset(folder, "train")
     opened = []
-    original = type(dataset.storage).open_stream
+    original = ShardStorage.open_stream
 
     def noted(*arguments):
         opened.append(original(*arguments))
         return opened[-1]
 
-    monkeypatch.setattr(type(dataset.storage), "open_stream", noted)
-    files = indexed_files(dataset, np.arange(len(dataset)))
-    next(files)
-    files.close()
-    bare = BareShards(open_tars(tars(folder), None), 0, 1, 2, "repeat", batch=2).runs()
+    monkeypatch.setattr(ShardStorage, "open_stream", noted)
+    bare = BareShards(open_tars(tars(folder), None), 2, "repeat", batch=2).runs()
     next(bare)
     bare.close()
-    assert len(opened) >= 2
+    assert opened
     assert all(file.closed for file in opened)

@@ -4,7 +4,6 @@ import polars as pl
 import torch
 
 import hgld
-from hgld.data.decode import decode_batch
 from hgld.data.format import IMAGE_FORMATS, IMAGE_SUFFIXES, REJECTED
 from hgld.data.views import TestView
 from hgld.pipelines.check.verify import verify
@@ -12,6 +11,7 @@ from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.config import SourceConfig
 from hgld.pipelines.shards.sources.image_files import IMAGE_SUFFIXES as SOUGHT
 from hgld.pipelines.stage import silent
+from tests.hgld.reference_decoding import decode_by
 from tests.pipelines.tiny_shards import picture
 from tests.pipelines.toy_release import SMALL
 
@@ -39,10 +39,10 @@ def test_what_is_built_is_verified_and_decoded_and_the_rest_is_rejected(tmp_path
     images = dataset.encoded(range(len(dataset)))
     parameters = TestView(32, 32).parameters(*dataset.sizes.T)
     pixels = torch.zeros(len(images), 3, 32, 32, dtype=torch.uint8)
-    for decoder in ("fast", "torchvision"):
-        decode_batch(images, parameters, pixels.zero_(), decoder)
+    for path in ("fast", "reference"):
+        decode_by(path, images, parameters, pixels.zero_())
         assert (pixels.float().std(dim=(1, 2, 3)) > 0).all()
     tars = sorted(map(str, out.glob("*.tar")))
-    bare = hgld.stream(tars, 1, 1, lanes=1, view=TestView(32, 32), batches_per_epoch=4 * len(dataset))
+    bare = hgld.stream(tars, 1, 1, num_streams=1, view=TestView(32, 32), batches_per_epoch=4 * len(dataset))
     shown = {index for batch in bare for index in batch.indices.tolist()}
     assert (len(shown), bare.faults.count) == (len(dataset), 0)

@@ -99,7 +99,7 @@ def scraped_names(config: ScrapeConfig, world: World) -> Any:
         return scrape(config, world, server, world.new())
 
 
-@witness(ScrapeConfig, LOCAL, retries=1, retry_cap=0)
+@witness(ScrapeConfig, LOCAL, retries=1, max_total_retries=0)
 def scraped_in_spite_of_errors(config: ScrapeConfig, world: World) -> Any:
     """What is found where the server fails at first."""
     with WikimediaServer(wiki()) as server:

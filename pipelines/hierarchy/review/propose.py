@@ -272,8 +272,9 @@ def _ask_all(
         body = question.body(model)
         most = len(json.dumps(body, ensure_ascii=False).encode()) + question.most_tokens + _TEMPLATE_TOKENS
         try:
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
             answer = client.post_json(
-                endpoint, body, auth=_bearer(key), secret=key, before_each=lambda most=most: budget.reserve(most)
+                endpoint, body, headers=headers, secret=key, before_each=lambda most=most: budget.reserve(most)
             )
         except BudgetSpentError:
             return asked, "the budget is spent; run the same command again with a larger one to go on"
@@ -505,17 +506,6 @@ def _client(endpoint: str, requests: int, timeout: float, sleep: Callable[[float
     options: dict[str, Any] = {} if sleep is None else {"sleep": sleep}
     limits: dict[str, Any] = {"timeout": timeout, "retries": _ATTEMPTS, "request_budget": requests}
     return PoliteClient((endpoint,), rate=_RATE, **limits, **options)
-
-
-def _bearer(key: str) -> Callable[[Any], Any]:
-    """Return what adds the key to a request; without a key it keeps requests from taking one of ``~/.netrc``."""
-
-    def add(request: Any) -> Any:
-        if key:
-            request.headers["Authorization"] = f"Bearer {key}"
-        return request
-
-    return add
 
 
 def _key() -> str:

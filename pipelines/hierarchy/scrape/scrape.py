@@ -165,7 +165,7 @@ def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteCl
         documented_rate=PAGE_RATE if config.route == "html" else API_RATE,
         timeout=config.timeout,
         retries=config.retries,
-        retry_cap=config.retry_cap,
+        max_total_retries=config.max_total_retries,
         maxlag=config.maxlag,
         request_budget=config.request_budget,
         on_wait=on_wait,

@@ -1,7 +1,9 @@
-"""The reference path of decoding: Pillow and torchvision.transforms.v2, one step after another.
+"""A slow reference of decoding: Pillow and torchvision.transforms.v2, one step after another.
 
 Pillow decodes, as it did for the published results; torchvision's own decoders are deprecated since 0.29.
 """
+
+from unittest import mock
 
 import numpy as np
 import torch
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode, functional
 
+import hgld.data.decode
 from hgld.data.decode import decode_with_pillow
 from hgld.data.images import EncodedImage, turn_of
 from hgld.data.views import ViewParameters, vary
@@ -42,3 +45,10 @@ def _upright(pixels: Tensor, orientation: int) -> Tensor:
     if turn.upside_down:
         pixels = functional.vertical_flip(pixels)
     return pixels
+
+
+def decode_by(path: str, images: list[EncodedImage], parameters: ViewParameters, out: Tensor) -> None:
+    """Decode a batch by the product's path (``fast``) or by the reference."""
+    used = decode if path == "reference" else hgld.data.decode.decode
+    with mock.patch("hgld.data.decode.decode", used):
+        hgld.data.decode.decode_batch(images, parameters, out)
