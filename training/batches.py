@@ -168,7 +168,7 @@ class TrainingData:
                 seed=config.run.seed,
                 process_index=self._processes.index,
                 process_count=self._processes.count,
-                lanes=batch.num_streams,
+                num_streams=batch.num_streams,
                 workers=images.workers,
                 pin_memory=pin,
             )

@@ -200,7 +200,7 @@ def test_a_sample_for_the_pca_leaves_out_no_image_that_it_needs(tmp_path):
     ("fields", "processes", "error", "told"),
     [
         ({}, 3, ConfigError, "3 processes"),
-        ({"stream": True, "num_streams": 1}, 2, ConfigError, "2 processes cannot share 1 lanes"),
+        ({"stream": True, "num_streams": 1}, 2, ConfigError, "2 processes cannot share 1 streams"),
         ({"train_split": "trian"}, 1, InputError, "Did you mean 'train'"),
         ({"batch_size": 64}, 1, ConfigError, r"--batch-size 64 .* has 12\. Take --batch-size 24 or less"),
     ],
