@@ -226,7 +226,8 @@ class PoliteClient:
                 raise AnswerError("timeout", said, passing=True) from None
             # No answer has come from there yet: a wrong address or no network. Report that without retries.
             passing = fault.passing and (fault.kind != "unreachable" or parts.netloc in self._reached)
-            raise AnswerError(fault.kind, f"{shown}: {fault}", passing=passing) from None
+            kind = "connection" if fault.kind == "unreachable" else fault.kind
+            raise AnswerError(kind, f"{shown}: {fault}", passing=passing) from None
 
     def _wait_turn(self) -> None:
         """Wait until the rate allows the next request, and count it."""

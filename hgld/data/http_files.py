@@ -627,4 +627,4 @@ def _broken(error: Exception) -> RemoteFault:
         return RemoteFault("the answer cannot be unpacked", passing=True)
     cause = error.args[1] if len(error.args) > 1 else error.__cause__
     kind = type(cause).__name__ if isinstance(cause, BaseException) else type(error).__name__
-    return RemoteFault(f"the connection broke off ({kind})", passing=True)
+    return RemoteFault(f"the connection broke off ({kind})", passing=True, kind="cut-off")
