@@ -282,11 +282,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("name", "levels"),
     [
-        pytest.param(
-            *("grocery", ("fine", "coarse", "top")),
-            marks=pytest.mark.xfail(raises=InputError, reason="the index calls a side of the box 'top'"),
-        ),
-        ("grocery", ("fine", "coarse")),
+        ("grocery", ("fine", "coarse", "top")),
         ("gldv2_washington", ("fine", "hierarchical_label", "natural_or_human_made")),
         ("omniglot", ("fine", "alphabet", "script_type")),
     ],
