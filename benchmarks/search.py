@@ -25,7 +25,7 @@ import torch
 
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.scores import exact_products, prepare_embeddings
-from hgld.training.inference.search_index import FaissIndex, IndexKind, KeptIndex
+from hgld.training.inference.search_index import IndexKind, KeptIndex, SearchIndex
 
 K = 10
 SIDES = ("exact", "prefix", "ivf", "hnsw")
@@ -116,12 +116,12 @@ def measure(side: str, gallery: np.ndarray, queries: np.ndarray, folder: Path, p
             ask, read = by_prefix(prepared[0], prepared[1], shortlist), reading(prepared[1])
     else:
         kind: IndexKind = "ivf" if side == "ivf" else "hnsw"
-        index_folder = KeptIndex(folder / side, kind, len(gallery), {})
+        index_folder = KeptIndex(folder / side, kind, {})
         made = timed(lambda: index_folder.make(gallery, np.arange(len(gallery))))
         indexes = []
         opened = timed(lambda: indexes.append(index_folder.load()))
         size = sum(file.stat().st_size for file in (folder / side).iterdir())
-        index: FaissIndex = indexes[0].index
+        index: SearchIndex = indexes[0]
         ask = lambda rows: index.nearest(rows, K)  # noqa: E731
     one, found = a_query(ask, queries, 1)
     many, _ = a_query(ask, queries, 100)

@@ -52,12 +52,9 @@ class SearchOptions:
     )
     index: Literal["exact", "ivf", "hnsw"] = setting(
         "exact",
-        "Search: compare with every image, or ask an index that is kept beside the embeddings or the shards (faiss): "
+        "Search: compare with every image, or ask an index (faiss), which your cache keeps: "
         "ivf looks into the nearest cells of images, hnsw follows a graph of neighbours.",
         common=False,
-    )
-    trust_index: bool = setting(
-        False, "Open a kept index that somebody else made, in place of making it anew.", common=False
     )
     prefix: int | None = setting(
         None,
@@ -120,9 +117,7 @@ def search(
         gallery = None if embeddings is None else kept_embeddings(embeddings, dataset, embedder)
         index = None
         if asked.index != "exact":
-            index = kept_index(asked.index, dataset, embedder, embeddings, trusted=asked.trust_index)
-            if (reason := index.outdated()) and embedder.processes.is_main:
-                echo(f"{index.folder}: {reason}, and is made anew", err=True)
+            index = kept_index(asked.index, dataset, embedder, embeddings)
         places: dict[str, Any] = {"gallery": gallery, "index": index, "prefix": asked.prefix, "progress": progress}
         places |= {} if asked.shortlist is None else {"shortlist": asked.shortlist}
         answer = search_images(embedder, asked.images, dataset, k=asked.k, asking=asking, texts=asked.text, **places)

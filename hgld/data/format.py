@@ -19,7 +19,6 @@ LISTS = "lists.parquet"
 JUDGEMENTS = "judgements.parquet"
 CARD = "README.md"
 CROISSANT = "croissant.json"
-SEARCH = "search"  # folder of indexes that hgld search keeps; no part of the dataset
 
 KEY_PATTERN = r"[A-Za-z0-9_=-]+(?:/[A-Za-z0-9_=-]+)*"
 PROTOCOL_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"

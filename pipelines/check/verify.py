@@ -16,7 +16,7 @@ import polars as pl
 
 from hgld import Hierarchy
 from hgld.data import index as files
-from hgld.data.format import SEARCH, short
+from hgld.data.format import short
 from hgld.data.index import BOX, Manifest, SplitFacts, split_facts, with_runs
 from hgld.errors import ConfigError, InputError, TableError
 from hgld.evaluation.protocol_kinds import protocol_names
@@ -474,8 +474,7 @@ class _Verifier:
     def _check_strays(self) -> None:
         known = {files.MANIFEST, *self.manifest.files, *(shard.name for shard in self.manifest.shards)}
         for path in sorted(self.root.iterdir()):
-            kept = path.name == SEARCH and path.is_dir() and not path.is_symlink()
-            if path.name not in known and not kept:
+            if path.name not in known:
                 kind = "a symbolic link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
                 self.findings.add("stray-file", f"{kind} that {files.MANIFEST} does not name", "none", shard=path.name)
 

@@ -57,7 +57,6 @@ from hgld.tables import CsvText
 from hgld.taxonomy.formats import read_taxonomy
 from hgld.training.config import read_config
 from hgld.training.inference.embedder import load_model
-from hgld.training.inference.search_index import KeptIndex
 from hgld.training.log import read_rows
 from hgld.training.models.backbones import BackboneOptions
 from hgld.training.models.onnx_network import onnx_network
@@ -304,21 +303,6 @@ def _(folder: Path) -> None:
     labels = np.arange(32)[:, None] // 2 // np.array([1, 4])
     if found.levels == ("fine", "coarse"):
         hgld.predict(_table(4), _table(32), labels, calibration=found, levels=found.levels)
-
-
-def _kept_index(folder: Path) -> KeptIndex:
-    return KeptIndex(folder / "all.ivf", "ivf", 64, {"weights": "none"})
-
-
-@reader(
-    "search index",
-    lambda folder: _kept_index(folder).make(_table(64), np.arange(64)),
-    *(f"training/inference/search_index.py:{name}" for name in ("KeptIndex.load", "read_index")),
-)
-def _(folder: Path) -> None:
-    kept = _kept_index(folder)
-    if kept.outdated() is None:
-        kept.load().nearest(torch.from_numpy(_table()), 3)
 
 
 # -- protocols' files ------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ def world(tmp_path_factory):
 @pytest.fixture
 def hgld(world, capfd, monkeypatch):
     monkeypatch.chdir(world)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(world / "cache"))
 
     def run(*arguments):
         with pytest.raises(SystemExit) as stop:

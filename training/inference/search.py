@@ -157,7 +157,7 @@ def search(
         dataset: N items to search.
         k: matches a file; all readable items if there are fewer.
         gallery: embeddings of the dataset by the same model; None: they are computed.
-        index: of these embeddings, made anew if it does not exist or is outdated; None: the search is exhaustive.
+        index: of these embeddings, made anew if it is not there or is of others; None: the search is exhaustive.
         asking: how queries are answered, and the classes within which they search. A text is not answered, because
             its scores are not those of images.
         texts: queries by their meaning, of a model with a text tower.
@@ -199,7 +199,7 @@ def search(
             places, scores = prefix_neighbors(query, items.vectors, most, **given, **place)
         return asked.result(items.positions[places], scores, items.left_out)
     # Every process checks before the main one makes the index, because they embed together or not at all.
-    if any_process(index.outdated() is not None, embedder.processes):
+    if any_process(not index.is_current, embedder.processes):
         gallery = gallery or _embedded(embedder, dataset, progress)
     else:
         gallery = None
