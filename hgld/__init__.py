@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hgld.evaluation.evaluate import evaluate as evaluate
     from hgld.evaluation.report import RetrievalReport as RetrievalReport
     from hgld.hierarchy import Hierarchy as Hierarchy
+    from hgld.label_audit.audit import audit as audit
     from hgld.prediction.calibration import calibrate as calibrate
     from hgld.prediction.predict import predict as predict
     from hgld.relevance import graded_relevance as graded_relevance
@@ -37,6 +38,7 @@ def load_model(place: "str | Path", which: 'Literal["best", "last"]' = "best") -
 
 _EXPORTS = {
     "RetrievalReport": "hgld.evaluation.report",
+    "audit": "hgld.label_audit.audit",
     "calibrate": "hgld.prediction.calibration",
     "evaluate": "hgld.evaluation.evaluate",
     "Hierarchy": "hgld.hierarchy",
@@ -53,6 +55,7 @@ __all__ = [
     "Hierarchy",
     "RetrievalReport",
     "__version__",
+    "audit",
     "calibrate",
     "data",
     "distributed",

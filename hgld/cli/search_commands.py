@@ -12,8 +12,7 @@ from hgld.cli.output import echo, print_json, progress_bars, say_next
 from hgld.settings import setting
 
 if TYPE_CHECKING:
-    from hgld.audit.audit import Audit
-    from hgld.audit.inputs import Audited
+    from hgld.label_audit.audit import Audit, Audited
     from hgld.data.dataset import ShardDataset
     from hgld.pipelines.stage import Progress
     from hgld.prediction import Calibration
@@ -298,21 +297,25 @@ class AuditedOptions:
     levels: tuple[str, ...] = setting((), "Columns of the labels, finest first.  [default: all but key and split]")
     data: str | None = setting(None, "Dataset: what the model embeds, or labels and images of --embeddings.")
     out: Path = setting(..., "Folder of the page, exclude.csv, decisions.yaml and audit.json.", path="folder")
-    probability: float = setting(0.5, "Probability from which a finding is listed.", above=0, most=1)
 
 
 @verb()
 def audit(
-    asked: AuditedOptions, model: ModelOptions, view: ViewOptions, reading: ReadingOptions, *, as_json: bool
+    asked: AuditedOptions,
+    options: AuditOptions,
+    model: ModelOptions,
+    view: ViewOptions,
+    reading: ReadingOptions,
+    *,
+    as_json: bool,
 ) -> None:
-    """Find images that are probably mislabelled, classes that are one, two or misplaced, and copies across splits.
+    """Find images that are probably mislabelled, classes that are one or misplaced, and copies across splits.
 
     OUT gets a page to accept and refuse findings on; exclude.csv for hgld build-shards --exclude; decisions.yaml for
     hgld build-hierarchy --decisions; labels.parquet with the probability of every label; and audit.json. Nothing else
     is changed.
     """
-    from hgld.audit.audit import AuditOptions
-    from hgld.audit.page import write_audit
+    from hgld.label_audit.page import write_audit
     from hgld.pipelines.check.audit_decisions import HEADER, decision_texts
 
     sources, data = model.sources(), asked.data
@@ -326,7 +329,7 @@ def audit(
         else:
             refuse_view(view)
             audited = _read(asked)
-        found = audited.audit(AuditOptions(probability=asked.probability, progress=progress))
+        found = audited.audit(replace(options, progress=progress))
         named = {"dataset": audited.dataset.manifest.name} if audited.dataset is not None else {}
         named |= {"embeddings": asked.embeddings.name} if asked.embeddings is not None else {}
         named |= {"model": sources[0].name} if sources else {}
@@ -341,7 +344,7 @@ def audit(
 def _read(asked: AuditedOptions) -> "Audited":
     if asked.embeddings is None:
         raise click.UsageError("missing --embeddings, with --labels or --data; or give a model and --data.")
-    from hgld.audit.inputs import Audited
+    from hgld.label_audit.audit import Audited
 
     if asked.data is None:
         return Audited.of_files(asked.embeddings, asked.labels, asked.levels or None)
@@ -349,12 +352,12 @@ def _read(asked: AuditedOptions) -> "Audited":
         raise click.UsageError("--levels goes with --labels and without --data: the dataset has its own.")
     from hgld.data.dataset import open_dataset
 
-    return Audited.of_embedded_dataset(asked.embeddings, asked.labels, open_dataset(asked.data))
+    return Audited.of_files(asked.embeddings, asked.labels, dataset=open_dataset(asked.data))
 
 
 def _embedded(source: "Path | Network", data: str, view: ViewOptions, progress: "Progress") -> "Audited | None":
     """Return the readable items of a dataset; None on all processes of torchrun but the main one."""
-    from hgld.audit.inputs import Audited
+    from hgld.label_audit.audit import Audited
     from hgld.data.dataset import open_dataset
 
     dataset = open_dataset(data)
@@ -371,18 +374,15 @@ def _embedded(source: "Path | Network", data: str, view: ViewOptions, progress: 
 
 
 def _audit_text(found: "Audit", files: dict[str, str]) -> str:
-    lines = [f"{found.judged:,} of {len(found.keys):,} images judged; wrong labels, estimated with 95% intervals:"]
-    lines += [
-        f"  {row['level']}: {row['rate']:.2%} ({row['low']:.2%} to {row['high']:.2%})"
-        for row in found.rates.iter_rows(named=True)
-    ]
+    lines = [f"{found.judged:,} of {len(found.keys):,} images judged; wrong labels, estimated:"]
+    lines += [f"  {level}: {rate:.2%}" for level, rate in found.rates.iter_rows()]
     lines.append(f"images with a probably wrong label: {len(found.images):,}")
     lines += [
         f"  {row['probability']:.2f} {row['key']}: {row['level']} {row['given']}, probably {row['proposed']}"
         for row in found.images.head(_MOST_SHOWN).iter_rows(named=True)
     ]
     lines.append(f"classes: {len(found.classes):,}")
-    said = {"one": "{class} and {other} are one", "two": "{class} is two", "parent": "{class} belongs under {other}"}
+    said = {"one": "{class} and {other} are one", "parent": "{class} belongs under {other}"}
     lines += [
         f"  {row['probability']:.2f} {row['level']}: {said[row['kind']].format(**row)}"
         for row in found.classes.head(_MOST_SHOWN).iter_rows(named=True)

@@ -13,7 +13,7 @@ import polars as pl
 from hgld.errors import InputError
 
 from ..hierarchy.review.decisions.decision_files import file_header, format_decision
-from ..hierarchy.review.decisions.decisions import Decision, Merge, Move, SetTop, Split
+from ..hierarchy.review.decisions.decisions import Decision, Merge, Move, SetTop
 
 WHO = "hgld audit"
 HEADER = file_header()
@@ -24,7 +24,7 @@ def decision_texts(faults: pl.DataFrame, levels: Sequence[str]) -> list[str]:
     """Return the decisions about faults of the hierarchy as entries of a file, of one time; empty where there is none.
 
     Args:
-        faults: :attr:`hgld.audit.audit.Audit.classes`.
+        faults: :attr:`hgld.label_audit.audit.Audit.classes`.
         levels: names of the levels, finest first.
     """
     when, texts = datetime.now(UTC).replace(microsecond=0), []
@@ -47,6 +47,4 @@ def _decision(fault: Mapping[str, Any], levels: Sequence[str], when: datetime) -
         return SetTop(group=own, top=other, level=levels[level + 1] if len(levels) > _GROUPS + 2 else None, **said)
     if fault["kind"] == "one" and level == _GROUPS:
         return Merge(groups=(own, other), to=own, **said)
-    if fault["kind"] == "two" and level == _GROUPS and fault["second_classes"]:
-        return Split(group=own, names=tuple(fault["second_classes"]), to=f"{own} 2", **said)
     return None

@@ -67,7 +67,7 @@ _PARSES = re.compile(  # what makes values of bytes
 )
 _QUOTES = re.compile(r"\{(?![A-Z_]+!)([^{}]*)!r\}")  # constants apart
 OWN_FILES = {  # modules that parse, beside those of NOT_FROM_OUTSIDE, and why the campaign has no reader of theirs
-    "hgld/audit/picture_copies.py": "copies that it made itself",
+    "hgld/label_audit/copies.py": "copies that it made itself",
     "hgld/data/decode.py": "over the reader of images",
     "hgld/distributed.py": "bytes of the other processes",
     "hgld/evaluation/evaluate_files.py": "the schema of a table that read_keys has read",

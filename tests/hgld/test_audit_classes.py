@@ -9,12 +9,18 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFilter
 from scipy.stats import t as student
 
-from hgld.audit import AuditOptions, audit
-from hgld.audit.class_faults import apartness, cut_in_two, find_class_faults
-from hgld.audit.picture_copies import PictureCopies
-from hgld.audit.posterior import FEWEST, decoy_posterior, mixture_posterior, planted_posterior, share_of_faults
 from hgld.errors import InputError
-from hgld.pipelines.stage import silent
+from hgld.label_audit.audit import audit
+from hgld.label_audit.class_faults import (
+    FEWEST,
+    apartness,
+    find_class_faults,
+    mixture_posterior,
+    planted_posterior,
+    share_of_faults,
+)
+from hgld.label_audit.copies import ImageCopies, decoy_posterior
+from hgld.label_audit.options import AuditOptions, silent
 
 
 def classes_of(
@@ -48,14 +54,6 @@ def test_a_class_cut_in_two_is_one():
     assert listed(rows, given, np.concatenate([ancestors, [[40, 2]]])) == {("one", 7, 40)}
 
 
-def test_joined_classes_are_two_and_the_halves_are_told_apart():
-    rows, classes, ancestors = classes_of(2)
-    given = np.where(classes == 39, 4, classes)  # of one parent
-    found = [f for f in find_class_faults(rows, given, ancestors[:39]) if f.level == 0 and f.probability >= 0.5]
-    assert [(fault.kind, fault.label) for fault in found] == [("two", 4)]
-    assert {frozenset(classes[part].tolist()) for part in found[0].parts} == {frozenset({4}), frozenset({39})}
-
-
 def test_a_class_under_another_parent_is_named_with_its_own():
     rows, classes, ancestors = classes_of(3)
     ancestors = ancestors.copy()
@@ -79,14 +77,6 @@ def test_apartness_by_counting(seed, count):
     sizes = [int(second.sum()), int((~second).sum())]
     expected = sum(n * (n - 1) for n in sizes) / (count * (count - 1))
     assert apartness(items, second) == pytest.approx((own / (3 * count) - expected) / (1 - expected))
-
-
-def test_a_cut_divides_two_clusters():
-    rng = np.random.default_rng(0)
-    items = np.concatenate([rng.standard_normal((9, 4)), rng.standard_normal((5, 4)) + 6])
-    cut = cut_in_two(items)
-    assert cut.tolist() in ([False] * 9 + [True] * 5, [True] * 9 + [False] * 5)
-    assert not cut_in_two(np.ones((5, 2))).any()
 
 
 # -- probabilities ----------------------------------------------------------------------------------------------------
@@ -171,7 +161,7 @@ def encoded(shown: Image.Image) -> Image.Image:
 )
 def test_changed_copies_are_alike_and_others_are_not(change):
     shown = [picture(seed) for seed in range(12)] + [encoded(change(picture(3)))]
-    compared = PictureCopies(shown.__getitem__, len(shown), silent)
+    compared = ImageCopies(shown.__getitem__, len(shown), silent)
     assert compared.nearest(np.array([12]), np.arange(12), 1).tolist() == [[3]]
     alike = compared.alike(np.array([[12, item] for item in range(12)]))
     assert alike[3] > 0.97
@@ -185,7 +175,7 @@ def test_plain_and_unreadable_pictures_are_like_none():
             raise InputError("item 2: truncated")
         return Image.new("RGB", (40, 40), "white") if item < 2 else picture(0)
 
-    compared = PictureCopies(opened, 4, silent)
+    compared = ImageCopies(opened, 4, silent)
     assert compared.alike(np.array([[0, 1], [2, 3], [0, 3], [3, 3]])).round(5).tolist() == [0, 0, 0, 1]
     assert compared.unreadable == ["item 2: truncated"]
     assert compared.nearest(np.array([3]), np.array([3]), 5).shape == (1, 0)
@@ -196,11 +186,11 @@ def test_a_pair_less_alike_than_copies_are_is_none():
     shown = [picture(seed) for seed in range(60)]
     blend = Image.blend(shown[2], shown[40], 0.3)  # more like 2 than anything else of another class
     shown += [blend, encoded(shown[5].crop((5, 4, 96, 80)))]
-    compared = PictureCopies(shown.__getitem__, len(shown), silent)
+    compared = ImageCopies(shown.__getitem__, len(shown), silent)
     assert compared.of_copies(np.arange(60)).min() > 0.97 > compared.alike(np.array([[2, 60]]))[0] > 0.7
     labels = np.append(np.arange(60), [60, 61])[:, None] // 2
     splits = ["train"] * 40 + ["test"] * 22
     vectors = np.random.default_rng(0).standard_normal((62, 8))
     options = AuditOptions(probability=0.01)
-    found = audit(vectors, labels, levels=["fine"], splits=splits, pictures=compared, options=options).copies
+    found = audit(vectors, labels, levels=["fine"], splits=splits, images=compared, options=options).copies
     assert found.select("item", "other").rows() == [(61, 5)]

@@ -2,15 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hgld.audit.audit import Audit
 from hgld.errors import StorageError
 from hgld.files import write_atomic
 from hgld.html_page import own_text, page_templates, script_hash
+from hgld.label_audit.audit import Audit
 from hgld.report_page.gallery import Thumbnails
 from hgld.tables import csv_text, write_table
 
@@ -19,35 +19,24 @@ if TYPE_CHECKING:
 
 PAGE, JSON, LABELS, EXCLUDE, DECISIONS = "audit.html", "audit.json", "labels.parquet", "exclude.csv", "decisions.yaml"
 EXCLUSION_COLUMNS = ("key", "reason", "level", "given", "proposed", "probability")
-MOST_CARDS = 200  # of a kind on the page: people look at the most probable
+MOST_CARDS = 200  # per kind on the page: people look at the most probable
 _MOST_PICTURE_BYTES = 9_000_000
 _TEMPLATES = Path(__file__).with_name("templates")
-_KINDS = {
-    "one": "One class under two names",
-    "two": "Two classes under one name",
-    "parent": "Under the wrong parent",
-}
-
-
-@dataclass(frozen=True)
-class Strip:
-    """Pictures of items under a caption."""
-
-    caption: str
-    role: str
-    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Card:
-    """A finding on the page: to accept it adds its line to one of the files."""
+    """A finding on the page: to accept it adds its line to one of the files.
+
+    ``strips`` are captions, roles and keys of images.
+    """
 
     heading: str
     says: str
     probability: float
-    strips: tuple[Strip, ...]
-    exclude: str
-    decision: str
+    strips: tuple[tuple[str, str, tuple[str, ...]], ...]
+    exclude: str = ""
+    decision: str = ""
 
 
 def write_audit(
@@ -65,7 +54,7 @@ def write_audit(
         audit: what was found.
         decisions: entry of a file of decisions for every row of ``audit.classes``; empty where there is none.
         decisions_header: beginning of such a file.
-        dataset: with the pictures, item by item as the audit counts them; None: the page has none.
+        dataset: with the images, item by item as the audit counts them; None: the page has none.
         names: what was audited, by role, to be stated on the page.
 
     Returns:
@@ -94,28 +83,27 @@ def write_audit(
     return {role: str(place) for role, place in places.items()}
 
 
-# -- the exclusion list -----------------------------------------------------------------------------------------------
-
-
 def exclusion_text(audit: Audit) -> str:
-    """Return the exclusion list of wrong labels and copies, one row an item, as CSV."""
+    """Return the exclusion list of wrong labels and copies, one row per item, as CSV."""
     rows: dict[str, str] = {}
-    for line, key in [*_label_lines(audit), *_copy_lines(audit)]:
-        rows.setdefault(key, line)
+    for table, lines in ((audit.images, _label_lines(audit)), (audit.copies, _copy_lines(audit))):
+        for key, line in zip(table["key"], lines, strict=True):
+            rows.setdefault(key, line)
     return csv_text([EXCLUSION_COLUMNS]) + "".join(rows.values())
 
 
-def _label_lines(audit: Audit) -> Iterator[tuple[str, str]]:
-    for row in audit.images.iter_rows(named=True):
-        cells = (row["key"], "wrong-label", row["level"], row["given"], row["proposed"], f"{row['probability']:.4f}")
-        yield csv_text([cells]), row["key"]
+def _label_lines(audit: Audit) -> list[str]:
+    columns = ("key", "level", "given", "proposed", "probability")
+    rows = audit.images.select(columns).iter_rows()
+    return [csv_text([(key, "wrong-label", *where, f"{chance:.4f}")]) for key, *where, chance in rows]
 
 
-def _copy_lines(audit: Audit) -> Iterator[tuple[str, str]]:
-    for row in audit.copies.iter_rows(named=True):
-        of = f"{row['other_split']}: {row['other_key']}"
-        cells = (row["key"], "copy-of-other-split", "", of, "", f"{row['probability']:.4f}")
-        yield csv_text([cells]), row["key"]
+def _copy_lines(audit: Audit) -> list[str]:
+    rows = audit.copies.select("key", "other_split", "other_key", "probability").iter_rows()
+    return [
+        csv_text([(key, "copy-of-other-split", "", f"{split}: {other}", "", f"{chance:.4f}")])
+        for key, split, other, chance in rows
+    ]
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -157,52 +145,52 @@ def audit_page(
 
 
 def _label_cards(audit: Audit) -> list[Card]:
-    lines = [line for line, _ in _label_lines(audit)]
     cards = []
-    for row, line in zip(audit.images.iter_rows(named=True), lines, strict=True):
+    for row, line in zip(audit.images.iter_rows(named=True), _label_lines(audit), strict=True):
         says = (
             f"{row['level']}: {row['given']}, probably {row['proposed']}. The {row['neighbors']} nearest images: "
             f"{row['neighbors_given']} are {row['given']}, {row['neighbors_proposed']} {row['proposed']}."
         )
         strips = (
-            Strip("this image", "asked", _tiles(audit, [row["item"]])),
-            Strip(f"nearest of {row['given_finest']} (given)", "given", _tiles(audit, row["near_given"])),
-            Strip(f"nearest of {row['proposed_finest']} (proposed)", "proposed", _tiles(audit, row["near_proposed"])),
+            ("this image", "asked", _keys(audit, [row["item"]])),
+            (f"nearest of {row['given_finest']} (given)", "given", _keys(audit, row["near_given"])),
+            (f"nearest of {row['proposed_finest']} (proposed)", "proposed", _keys(audit, row["near_proposed"])),
         )
-        heading = f"{row['given_finest']} → {row['proposed_finest']}"
-        cards.append(Card(heading, says, row["probability"], strips, line, ""))
+        cards.append(
+            Card(f"{row['given_finest']} → {row['proposed_finest']}", says, row["probability"], strips, exclude=line)
+        )
     return cards
 
 
 def _class_cards(audit: Audit, decisions: Sequence[str]) -> list[Card]:
     cards = []
     for row, decision in zip(audit.classes.iter_rows(named=True), decisions, strict=True):
-        other = f" and {row['other']}" if row["kind"] == "one" else f" → {row['other']}" if row["other"] else ""
-        second = {"one": row["other"], "two": "the other part", "parent": row["other"]}[row["kind"]]
-        first = "one part" if row["kind"] == "two" else row["class"]
         strips = (
-            Strip(first, "given", _tiles(audit, row["first_items"])),
-            Strip(second, "proposed", _tiles(audit, row["second_items"])),
+            (row["class"], "given", _keys(audit, row["first_items"])),
+            (row["other"], "proposed", _keys(audit, row["second_items"])),
         )
         without = "" if decision else " No decision file can say so: correct it where the labels come from."
-        says = f"{_KINDS[row['kind']]}, level {row['level']}, {row['items']} images. {row['evidence']}.{without}"
-        cards.append(Card(f"{row['class']}{other}", says, row["probability"], strips, "", decision))
+        kind, between = (
+            ("One class under two names", "and") if row["kind"] == "one" else ("Under the wrong parent", "→")
+        )
+        says = f"{kind}, level {row['level']}, {row['items']} images. {row['evidence']}.{without}"
+        heading = f"{row['class']} {between} {row['other']}"
+        cards.append(Card(heading, says, row["probability"], strips, decision=decision))
     return cards
 
 
 def _copy_cards(audit: Audit) -> list[Card]:
     cards = []
-    lines = [line for line, _ in _copy_lines(audit)]
-    for row, line in zip(audit.copies.iter_rows(named=True), lines, strict=True):
+    for row, line in zip(audit.copies.iter_rows(named=True), _copy_lines(audit), strict=True):
         classes = {True: "the same class", False: "another class", None: "no known class"}[row["same_class"]]
         says = f"{row['split']} and {row['other_split']}, {classes}; alike {row['alike']:.3f}."
         strips = (
-            Strip(row["split"], "asked", _tiles(audit, [row["item"]])),
-            Strip(row["other_split"], "proposed", _tiles(audit, [row["other"]])),
+            (row["split"], "asked", _keys(audit, [row["item"]])),
+            (row["other_split"], "proposed", _keys(audit, [row["other"]])),
         )
-        cards.append(Card(f"{row['key']} = {row['other_key']}", says, row["probability"], strips, line, ""))
+        cards.append(Card(f"{row['key']} = {row['other_key']}", says, row["probability"], strips, exclude=line))
     return cards
 
 
-def _tiles(audit: Audit, items: Sequence[int]) -> tuple[str, ...]:
+def _keys(audit: Audit, items: Sequence[int]) -> tuple[str, ...]:
     return tuple(audit.keys[item] for item in items)

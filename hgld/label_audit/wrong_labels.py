@@ -1,10 +1,10 @@
 """Probability that an item's label is wrong, at every level, and the rate of wrong labels.
 
 For every item some classes are candidates: its own, those of its nearest neighbours, and those that the Gaussian model
-of classes (:mod:`hgld.audit.class_model`) finds likeliest, each without the item itself. A softmax over them gives
-p(z | x), the probability of the true finest class z, by a weighted sum of the evidence: the score in that model, the
-logarithm of the class's size, its log probability by a cross-validated regression, and at every level the logarithm of
-the neighbours' share that is in z's class there.
+of classes (:mod:`hgld.label_audit.class_model`) finds likeliest, each without the item itself. A softmax over them
+gives p(z | x), the probability of the true finest class z, by a weighted sum of the evidence: the score in that model,
+the logarithm of the class's size, its log probability by a cross-validated regression, and at every level the logarithm
+of the neighbours' share that is in z's class there.
 
 Labels are seen through a channel. With probability e_0 the label y is z. With probability e_l it is drawn from the
 classes that first meet z at level l + 1 (l = 0 ... L - 1; above the coarsest level all meet), all alike. The weights
@@ -15,16 +15,15 @@ and e are those of the greatest likelihood of the labels as they are::
 and the label is wrong at level c with the posterior probability that z and y differ there.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.audit.class_model import ClassModel, ClassRegression, minimized, reduced
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.options import Progress
+from hgld.label_audit.class_model import ClassModel, ClassRegression, minimized, reduced
 
 NEIGHBORS = 20
 _MOST_EVIDENCE = 120_000_000  # numbers, 4 bytes each; all classes are candidates as far as they go
@@ -35,24 +34,8 @@ _PRIOR_SHARE = 0.1  # of a level's classes in the neighbours' votes
 _LEAST_SIZE = 0.5  # items, of a class that has no other
 _SIZE = 1  # column of the evidence: log size
 _LEAST_SIZE_SPREAD = 0.25
-_DRAWS = 2000
 _BLOCK = 1024
 _STEPS = 60
-
-
-@dataclass(frozen=True, eq=False)
-class NoiseRates:
-    """The share of wrong labels at every level, with its 95% interval under the model.
-
-    Attributes:
-        rates: (L,) finest first.
-        low: (L,).
-        high: (L,).
-    """
-
-    rates: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +45,13 @@ class LabelNoise:
     Attributes:
         wrong: (N, L) probability that the label is wrong at each level; NaN where it cannot be judged.
         proposed: (N, L) likeliest finest class of the item if its label is wrong at each level.
-        rates: of wrong labels.
+        rates: (L,) estimated share of wrong labels.
         neighbors: (N, K) indices of the nearest items.
     """
 
     wrong: np.ndarray
     proposed: np.ndarray
-    rates: NoiseRates
+    rates: np.ndarray
     neighbors: np.ndarray
 
 
@@ -84,43 +67,24 @@ def find_wrong_labels(
         progress: called with a task, the units done and their total.
     """
     count = min(NEIGHBORS, len(classes) - 1)
-    near, alike = nearest_neighbors(
-        embeddings, embeddings, count, self_index=np.arange(len(classes)), progress=progress
-    )
+    own = np.arange(len(classes))
+    near, alike = nearest_neighbors(embeddings, embeddings, count, self_index=own, progress=progress)
     progress("judge labels", 0, None)
     sizes = ancestors.max(axis=0) + 1
     level = next((c for c in range(len(sizes)) if len(classes) * sizes[c] <= _MOST_REGRESSED), len(sizes) - 1)
     items = reduced(embeddings)
     regression = ClassRegression.fit(items, ancestors[classes, level])
-    model = ClassModel.fit(items, classes)
-    fitted = _fit(_candidates(model, regression, level, near, alike, classes, ancestors), ancestors)
-    wrong = _judgeable(fitted.wrong, classes)
-    return LabelNoise(wrong, fitted.proposed, fitted.rates, near)
-
-
-def _judgeable(wrong: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Take back the finest level's verdict on items that are alone in their class: nothing else is known of it."""
-    alone = np.bincount(classes)[classes] == 1
-    wrong = wrong.copy()
+    candidates, evidence = _candidates(
+        ClassModel.fit(items, classes), regression, level, near, alike, classes, ancestors
+    )
+    wrong, proposed = _fit(candidates, evidence, ancestors)
+    rates = wrong.mean(axis=0)
+    alone = np.bincount(classes)[classes] == 1  # nothing else is known of such a finest class
     wrong[alone, 0] = wrong[alone, 1] if wrong.shape[1] > 1 else np.nan
-    return wrong
+    return LabelNoise(wrong, proposed, rates, near)
 
 
 # -- candidates and their evidence ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """Candidate classes of every item, its own first.
-
-    Attributes:
-        classes: (N, M) finest classes; -1 fills rows up.
-        evidence: (N, M, F) float32: score in the model, log size, log probability by the regression, log share of
-            neighbours at each level.
-    """
-
-    classes: np.ndarray
-    evidence: np.ndarray
 
 
 def _candidates(
@@ -131,7 +95,13 @@ def _candidates(
     alike: np.ndarray,
     classes: np.ndarray,
     ancestors: np.ndarray,
-) -> Candidates:
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return candidate classes of every item, its own first, and their evidence.
+
+    Returns:
+        (N, M) finest classes, -1 fills rows up; (N, M, F) float32: score in the model, log size, log probability by
+        the regression, log share of neighbours at each level.
+    """
     sizes = np.bincount(classes, minlength=len(ancestors))
     shares = [np.bincount(ancestors[classes, level]) / len(classes) for level in range(ancestors.shape[1])]
     most = max(_LEAST_CANDIDATES, _MOST_EVIDENCE // (len(classes) * (3 + len(shares))))
@@ -153,10 +123,10 @@ def _candidates(
             part = (same * votes[:, None, :]).sum(axis=2) / np.maximum(votes.sum(axis=1), 1e-12)[:, None]
             evidence.append(np.log(part + _PRIOR_SHARE * share[ancestors[known, level]]))
         parts.append((found, np.stack(evidence, axis=2).astype(np.float32)))
-    width = max(found.shape[1] for found, _ in parts)
-    fill = [(np.pad(found, ((0, 0), (0, width - found.shape[1])), constant_values=-1)) for found, _ in parts]
-    wide = [np.pad(values, ((0, 0), (0, width - values.shape[1]), (0, 0))) for _, values in parts]
-    return Candidates(np.concatenate(fill), np.concatenate(wide))
+    most = max(found.shape[1] for found, _ in parts)
+    fill = [np.pad(found, ((0, 0), (0, most - found.shape[1])), constant_values=-1) for found, _ in parts]
+    wide = [np.pad(values, ((0, 0), (0, most - values.shape[1]), (0, 0))) for _, values in parts]
+    return np.concatenate(fill), np.concatenate(wide)
 
 
 def distinct(table: np.ndarray) -> np.ndarray:
@@ -171,13 +141,6 @@ def distinct(table: np.ndarray) -> np.ndarray:
 
 
 # -- the channel ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Fitted:
-    wrong: np.ndarray
-    proposed: np.ndarray
-    rates: NoiseRates
 
 
 def meeting_levels(own: np.ndarray, others: np.ndarray, ancestors: np.ndarray) -> np.ndarray:
@@ -219,55 +182,35 @@ def log_joint(values: Tensor, evidence: Tensor, filled: Tensor, met: Tensor, cha
     return torch.log_softmax(logits.masked_fill(filled, -torch.inf), dim=1) + channel[met] + chance
 
 
-def _fit(candidates: Candidates, ancestors: np.ndarray) -> _Fitted:
-    """Fit weights and channel by the likelihood of the labels, and return what follows for every item."""
-    levels = ancestors.shape[1]
-    found, own = candidates.classes, candidates.classes[:, 0]
-    known = np.maximum(found, 0)
-    met = meeting_levels(own, known, ancestors)
+def _fit(candidates: np.ndarray, features: np.ndarray, ancestors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fit weights and channel by the likelihood of the labels.
+
+    Returns:
+        (N, L) probability that the label is wrong at each level, and (N, L) likeliest class if it is.
+    """
+    levels, known = ancestors.shape[1], np.maximum(candidates, 0)
+    met = meeting_levels(candidates[:, 0], known, ancestors)
     number = np.take_along_axis(choices(ancestors)[known], met[:, :, None], axis=2)[:, :, 0]
-    evidence = torch.from_numpy(candidates.evidence)
-    filled = torch.from_numpy(found < 0)
+    evidence, filled = torch.from_numpy(features), torch.from_numpy(candidates < 0)
     spread = evidence[~filled].std(dim=0).clamp_min(1e-6)
     # Of classes of one size only the item's own has another number of others: magnified, that would tell its label.
     spread[_SIZE] = spread[_SIZE].clamp_min(_LEAST_SIZE_SPREAD)
-    evidence = evidence / spread
-    met_, chance = torch.from_numpy(met), torch.from_numpy(-np.log(np.maximum(number, 1))).float()
+    chance = torch.from_numpy(-np.log(np.maximum(number, 1))).float()
+    fixed = (evidence / spread, filled, torch.from_numpy(met), chance)
     weights = evidence.shape[2]
-    given = (evidence, filled, met_, chance)
-
-    def loss(values: Tensor) -> Tensor:
-        return -log_joint(values, *given).logsumexp(dim=1).sum() + 0.5 * ((values[weights:] + 4) ** 2).sum() / 4
 
     def backward(values: Tensor) -> float:
-        value = loss(values) / len(found)
+        prior = 0.5 * ((values[weights:] + 4) ** 2).sum() / 4
+        value = (prior - log_joint(values, *fixed).logsumexp(dim=1).sum()) / len(candidates)
         value.backward()
         return value.item()
 
     start = torch.cat([torch.full((weights,), 1.5), torch.full((levels,), -4.0)])
     fitted = minimized(backward, start, _STEPS)
     with torch.no_grad():
-        shares = torch.softmax(log_joint(fitted, *given), dim=1).double().numpy()
+        shares = torch.softmax(log_joint(fitted, *fixed), dim=1).double().numpy()
     shares /= shares.sum(axis=1, keepdims=True)
     wrong = np.stack([(shares * (met > level)).sum(axis=1) for level in range(levels)], axis=1)
-    rows = np.arange(len(found))
     best = [np.where(met > level, shares, -1.0).argmax(axis=1) for level in range(levels)]
-    proposed = np.stack([known[rows, place] for place in best], axis=1)
-    return _Fitted(wrong, proposed, _rates(loss, fitted, levels, wrong))
-
-
-def _rates(loss: Callable[[Tensor], Tensor], fitted: Tensor, levels: int, wrong: np.ndarray) -> NoiseRates:
-    """Return the rates with intervals: the posterior's Laplace approximation, and the labels' own chance beside it."""
-    hessian = torch.autograd.functional.hessian(loss, fitted)
-    assert isinstance(hessian, Tensor)
-    scale, axes = np.linalg.eigh(hessian.double().numpy())
-    spread = axes / np.sqrt(np.maximum(scale, 1e-3))
-    generator = np.random.default_rng(0)
-    drawn = fitted.double().numpy() + generator.standard_normal((_DRAWS, len(fitted))) @ spread.T
-    logits = np.concatenate([np.zeros((_DRAWS, 1)), drawn[:, -levels:]], axis=1)
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    tails = shares[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]  # wrong at a level: differs there or above
-    low, high = np.quantile(tails, [0.025, 0.975], axis=0)
-    rates = wrong.mean(axis=0)
-    return NoiseRates(rates, np.minimum(low, rates), np.maximum(high, rates))
+    rows = np.arange(len(candidates))
+    return wrong, np.stack([known[rows, place] for place in best], axis=1)

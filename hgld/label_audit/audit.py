@@ -1,0 +1,398 @@
+"""The audit of a labelled set of images: wrong labels, faults of the hierarchy, copies across splits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from torch import Tensor
+
+from hgld.errors import InputError, TableError, quoted
+from hgld.evaluation.embedding_files import KEY, SPLIT, check_same_items, read_embeddings, read_keys, read_labels
+from hgld.evaluation.evaluate import check_tree, label_table, level_names
+from hgld.evaluation.scores import prepare_embeddings
+from hgld.label_audit.class_faults import ClassFault, find_class_faults
+from hgld.label_audit.copies import ImageCopies, find_copies
+from hgld.label_audit.options import AuditOptions
+from hgld.label_audit.wrong_labels import LabelNoise, find_wrong_labels
+from hgld.labels import Labels, class_names, class_numbers
+from hgld.prediction.votes import complete_labels
+
+if TYPE_CHECKING:
+    from hgld.data.dataset import ShardDataset
+
+_FEWEST_ITEMS = 20
+_SHOWN_ITEMS, _SHOWN_NEAREST = 8, 4
+_NUMBER, _TEXT, _NUMBERS = pl.Int64(), pl.String(), pl.List(pl.Int64())
+_IMAGES = pl.Schema(
+    {
+        "item": _NUMBER,
+        "key": _TEXT,
+        "split": _TEXT,
+        "level": _TEXT,
+        "given": _TEXT,
+        "proposed": _TEXT,
+        "given_finest": _TEXT,
+        "proposed_finest": _TEXT,
+        "probability": pl.Float64(),
+        "neighbors": _NUMBER,
+        "neighbors_given": _NUMBER,
+        "neighbors_proposed": _NUMBER,
+        "near_given": _NUMBERS,
+        "near_proposed": _NUMBERS,
+    }
+)
+_CLASSES = pl.Schema(
+    {
+        "kind": _TEXT,
+        "level": _TEXT,
+        "class": _TEXT,
+        "other": _TEXT,
+        "probability": pl.Float64(),
+        "items": _NUMBER,
+        "evidence": _TEXT,
+        "first_items": _NUMBERS,
+        "second_items": _NUMBERS,
+    }
+)
+_COPIES = pl.Schema(
+    {
+        "item": _NUMBER,
+        "key": _TEXT,
+        "split": _TEXT,
+        "other": _NUMBER,
+        "other_key": _TEXT,
+        "other_split": _TEXT,
+        "probability": pl.Float64(),
+        "alike": pl.Float64(),
+        "same_class": pl.Boolean(),
+    }
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """Findings of an audit, the most probable first.
+
+    Attributes:
+        levels: finest first.
+        keys: keys of the N items.
+        judged: number of items with a known finest class.
+        images: wrong labels: item (its index), key, split, level (the coarsest at which it is probably wrong), given
+            and proposed (classes there), given_finest, proposed_finest, probability (at that level), neighbors,
+            neighbors_given and neighbors_proposed (how many of the nearest items are of these classes there),
+            near_given and near_proposed (the nearest items of these finest classes).
+        classes: faults of the hierarchy: kind (``one``, ``parent``), level, class, other, probability, items, evidence,
+            first_items and second_items (some items of both sides).
+        copies: items of different splits that are probably copies: item, key, split, other, other_key, other_split,
+            probability, alike, same_class.
+        labels: (N,) rows item, key, and the probability that the label is wrong at each level; NaN: not judged.
+        rates: estimated share of wrong labels: level, rate.
+        notes: what was not judged, and why.
+    """
+
+    levels: tuple[str, ...]
+    keys: tuple[str, ...]
+    judged: int
+    images: pl.DataFrame
+    classes: pl.DataFrame
+    copies: pl.DataFrame
+    labels: pl.DataFrame
+    rates: pl.DataFrame
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the findings as a JSON-ready dictionary."""
+        tables = {name: getattr(self, name).to_dicts() for name in ("rates", "images", "classes", "copies")}
+        facts = {"levels": list(self.levels), "items": len(self.keys), "judged": self.judged}
+        return facts | tables | {"notes": [*self.notes]}
+
+
+def audit(
+    embeddings: Tensor | np.ndarray,
+    labels: Labels,
+    *,
+    levels: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    splits: Sequence[str] | None = None,
+    images: ImageCopies | None = None,
+    options: AuditOptions | None = None,
+) -> Audit:
+    """Look for wrong labels, faults of the hierarchy and copies across splits.
+
+    Args:
+        embeddings: (N, D) of any floating dtype.
+        labels: (N, L) integers, finest level first, negative where unknown; or class names, a table or a dataset: all
+            that :func:`hgld.labels.class_numbers` reads.
+        levels: names of the L levels, or of a table's columns; None: as :func:`hgld.evaluate` names them.
+        keys: keys of the items; their indices as text if None.
+        splits: splits of the items; None: copies are not looked for.
+        images: compares the images themselves; None: copies are judged by the embeddings alone.
+        options: least probability and progress; None: the defaults.
+
+    Raises:
+        InputError: embeddings and labels do not belong together, or too few items have a known finest class.
+        HierarchyError: a class has two parents.
+
+    >>> import hgld
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.repeat(np.arange(12), 10)[:, None] // [1, 4]
+    >>> embeddings = np.eye(12)[labels[:, 0]] + 0.1 * rng.standard_normal((120, 12))
+    >>> labels[3] = [7, 1]
+    >>> found = hgld.audit(embeddings, labels, levels=["fine", "coarse"])
+    >>> found.images.select("item", "level", "given", "proposed").rows()
+    [(3, 'coarse', '1', '0')]
+    """
+    options = options or AuditOptions()
+    (numbers,), named = class_numbers(labels, levels=levels)
+    unit = prepare_embeddings(embeddings, "item").numpy()
+    table = label_table(numbers, len(unit), "item")
+    level_texts = level_names(levels if named is None else named, table, table)
+    check_tree(table, level_texts)
+    table = complete_labels(table)
+    judged = np.flatnonzero(table[:, 0] >= 0)
+    if len(judged) < _FEWEST_ITEMS:
+        raise InputError(
+            f"{len(judged)} of {len(table)} items have a known class at level {level_texts[0]!r}; an audit takes "
+            f"{_FEWEST_ITEMS} at least. Name other --levels, or other labels."
+        )
+    notes = []
+    if len(judged) < len(table):
+        notes.append(f"{len(table) - len(judged)} items without a known {level_texts[0]} are not judged.")
+    _, first, classes = np.unique(table[judged, 0], return_index=True, return_inverse=True)
+    ancestors, names = _number_classes(table[judged[first]], class_names(labels, levels))
+    items = _Items(level_texts, judged, unit, classes, ancestors, names, keys, splits)
+    noise = find_wrong_labels(unit[judged], classes, ancestors, options.progress)
+    options.progress("judge classes", 0, None)
+    faults = list(find_class_faults(unit[judged], classes, ancestors))
+    for level, name in enumerate(level_texts):
+        kinds = ("one", "parent") if level + 1 < len(level_texts) else ("one",)
+        lacking = [kind for kind in kinds if not any((f.kind, f.level) == (kind, level) for f in faults)]
+        if lacking:
+            notes.append(f"{name}: too few classes to judge by ({', '.join(lacking)}).")
+    copies = []
+    if splits is None or len(set(splits)) < 2:
+        notes.append("copies across splits are not looked for: there is one split.")
+    else:
+        options.progress("look for copies", 0, None)
+        for item, other, alike, probability in find_copies(unit, table[:, 0], splits, images):
+            if probability >= options.probability:
+                same = None if min(table[item, 0], table[other, 0]) < 0 else bool(table[item, 0] == table[other, 0])
+                places = (place for i in (item, other) for place in (i, items.key(i), items.split(i)))
+                copies.append((*places, probability, alike, same))
+    wrong = [row for row in range(len(judged)) if np.nanmax(noise.wrong[row], initial=0.0) >= options.probability]
+    found = filter(None, (_wrong_image(items, noise, row, options.probability) for row in wrong))
+    listed = filter(None, (_class_row(items, fault) for fault in faults if fault.probability >= options.probability))
+    every = pl.DataFrame({"item": judged, "key": [items.key(int(item)) for item in judged]})
+    return Audit(
+        level_texts,
+        tuple(map(items.key, range(len(table)))),
+        len(judged),
+        pl.DataFrame(list(found), schema=_IMAGES).sort("probability", "item", descending=[True, False]),
+        pl.DataFrame(list(listed), schema=_CLASSES).sort("probability", maintain_order=True, descending=True),
+        pl.DataFrame(copies, schema=_COPIES, orient="row").sort(
+            "probability", "alike", "item", descending=[True, True, False]
+        ),
+        every.with_columns(pl.Series(level, noise.wrong[:, column]) for column, level in enumerate(level_texts)),
+        pl.DataFrame({"level": list(level_texts), "rate": noise.rates}),
+        tuple(notes),
+    )
+
+
+def _number_classes(
+    rows: np.ndarray, named: Sequence[tuple[str, ...] | None]
+) -> tuple[np.ndarray, tuple[tuple[str, ...], ...]]:
+    """Return (C, L) numbers from 0 of the finest classes and of those above, and the names behind these numbers.
+
+    A class whose parent is unknown has one of its own there, without a name: nothing else is known to share it.
+
+    Args:
+        rows: (C, L) class ids of each finest class at every level, -1 where unknown.
+        named: names of the ids per level; None: ids are their names.
+    """
+    columns, names = [], []
+    for ids, texts in zip(rows.T, named, strict=True):
+        alone = np.where(ids < 0, ids.max() + 1 + np.arange(len(ids)), ids)
+        kept, numbers = np.unique(alone, return_inverse=True)
+        columns.append(numbers)
+        known = kept[kept <= ids.max()].tolist() if ids.max() >= 0 else []
+        names.append((*(str(i) if texts is None else texts[i] for i in known), *[""] * (len(kept) - len(known))))
+    return np.stack(columns, axis=1), tuple(names)
+
+
+@dataclass(frozen=True, eq=False)
+class _Items:
+    """The items of an audit: ``classes`` are those of the judged ones, ``ancestors`` and ``names`` of these classes."""
+
+    levels: tuple[str, ...]
+    judged: np.ndarray
+    unit: np.ndarray
+    classes: np.ndarray
+    ancestors: np.ndarray
+    names: tuple[tuple[str, ...], ...]
+    keys: Sequence[str] | None
+    splits: Sequence[str] | None
+
+    def key(self, item: int) -> str:
+        return str(item) if self.keys is None else str(self.keys[item])
+
+    def split(self, item: int) -> str:
+        return "" if self.splits is None else str(self.splits[item])
+
+    def nearest_of(self, item: int, label: int) -> list[int]:
+        """Return the items of a finest class that are nearest to an item, itself left out."""
+        others = self.judged[self.classes == label]
+        others = others[others != item]
+        order = np.argsort(-(self.unit[others] @ self.unit[item]), kind="stable")
+        return others[order[:_SHOWN_NEAREST]].tolist()
+
+
+def _wrong_image(items: _Items, noise: LabelNoise, row: int, least: float) -> dict[str, Any] | None:
+    """Return the finding at the coarsest level at which a label is known and probably wrong; None for none."""
+    given = int(items.classes[row])
+    path = items.ancestors[given]
+    likely = [c for c in np.flatnonzero(noise.wrong[row] >= least).tolist() if items.names[c][path[c]]]
+    if not likely:
+        return None
+    level = likely[-1]
+    proposed = int(noise.proposed[row, level])
+    here, there = int(path[level]), int(items.ancestors[proposed, level])
+    near = items.ancestors[items.classes[noise.neighbors[row]], level]
+    item = int(items.judged[row])
+    return {
+        "item": item,
+        "key": items.key(item),
+        "split": items.split(item),
+        "level": items.levels[level],
+        "given": items.names[level][here],
+        "proposed": items.names[level][there],
+        "given_finest": items.names[0][given],
+        "proposed_finest": items.names[0][proposed],
+        "probability": float(noise.wrong[row, level]),
+        "neighbors": len(near),
+        "neighbors_given": int((near == here).sum()),
+        "neighbors_proposed": int((near == there).sum()),
+        "near_given": items.nearest_of(item, given),
+        "near_proposed": items.nearest_of(item, proposed),
+    }
+
+
+def _class_row(items: _Items, fault: ClassFault) -> dict[str, Any] | None:
+    """Return the row of a fault; None if a class of it has no name."""
+    name = items.names[fault.level][fault.label]
+    other = items.names[fault.level + (fault.kind == "parent")][fault.other]
+    if not name or not other:
+        return None
+    some = [items.judged[part[:: max(1, len(part) // _SHOWN_ITEMS)][:_SHOWN_ITEMS]].tolist() for part in fault.parts]
+    return {
+        "kind": fault.kind,
+        "level": items.levels[fault.level],
+        "class": name,
+        "other": other,
+        "probability": fault.probability,
+        "items": len(fault.parts[0]) + (len(fault.parts[1]) if fault.kind == "one" else 0),
+        "evidence": ", ".join(f"{feature}: {value:.2f}" for feature, value in fault.evidence.items()),
+        "first_items": some[0],
+        "second_items": some[1],
+    }
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Audited:
+    """Items to audit.
+
+    Attributes:
+        embeddings: (N, D).
+        labels: as :func:`audit` takes them.
+        levels: names of the levels.
+        keys: keys of the items; None: they have none.
+        splits: splits of the items; None: they have none.
+        dataset: dataset with the images of these items, in the same order; None: there are no images.
+    """
+
+    embeddings: Tensor | np.ndarray
+    labels: Labels
+    levels: tuple[str, ...]
+    keys: list[str] | None
+    splits: list[str] | None
+    dataset: "ShardDataset | None" = None
+
+    @classmethod
+    def of_dataset(cls, embeddings: Tensor | np.ndarray, dataset: "ShardDataset") -> "Audited":
+        """Return the items of a dataset with their embeddings, in its order."""
+        splits = dataset.frame[SPLIT].cast(pl.String).to_list()
+        names = zip(dataset.levels, dataset.hierarchy.names, dataset.labels.numpy().T, strict=True)
+        labels = {level: [known[i] if i >= 0 else None for i in column.tolist()] for level, known, column in names}
+        return cls(embeddings, labels, dataset.levels, dataset.keys.to_list(), splits, dataset)
+
+    @classmethod
+    def of_files(
+        cls,
+        embeddings: Path,
+        labels: Path | None,
+        levels: Sequence[str] | None = None,
+        dataset: "ShardDataset | None" = None,
+    ) -> "Audited":
+        """Read embeddings and labels of files, or embeddings of a dataset's items, which are known by their keys.
+
+        Args:
+            embeddings: as :func:`hgld.evaluation.embedding_files.read_embeddings` takes it; of a dataset, of some or
+                all items, in any order.
+            labels: parquet or CSV with a column per level, and maybe key and split; of a dataset, with the key alone.
+                None: ``X.labels.parquet`` beside ``X.npy``.
+            levels: columns, finest first; None: all others than key and split.
+            dataset: the dataset; None: there is none.
+
+        Raises:
+            InputError: a file cannot be read, the files do not belong together, or a key is there twice or is no item
+                of the dataset.
+        """
+        read, file = read_embeddings(embeddings), labels or embeddings.with_suffix(".labels.parquet")
+        if dataset is None:
+            table = read_labels(file, levels)
+            wanted = tuple(levels or [name for name in table.columns if name not in (KEY, SPLIT)])
+            check_same_items(read, table, (embeddings, file))
+            splits = table[SPLIT].to_list() if SPLIT in table.columns else None
+            keys = table[KEY] if KEY in table.columns else read.keys
+            texts = None if keys is None else keys.cast(pl.String).to_list()
+            return cls(read.values, table.select(wanted), wanted, texts, splits)
+        keys = (read.keys if read.keys is not None and labels is None else read_keys(file)).cast(pl.String)
+        if len(keys) != read.values.shape[0]:
+            raise TableError(f"{file} has {len(keys)} rows, {embeddings} {read.values.shape[0]}; expected as many.")
+        if len(twice := keys.filter(keys.is_duplicated())):
+            raise InputError(f"{file}: key {quoted(twice[0])} has several embeddings; expected one an item.")
+        places = pl.DataFrame({KEY: dataset.keys.cast(pl.String), "at": np.arange(len(dataset))})
+        at = pl.DataFrame({KEY: keys}).join(places, on=KEY, how="left", maintain_order="left")["at"]
+        if at.null_count():
+            unknown = keys.filter(at.is_null())
+            raise InputError(
+                f"{file}: {len(unknown):,} of its keys are no items of {quoted(dataset)}, the first "
+                f"{quoted(unknown[0])}. Name the dataset that was embedded, or leave --data out."
+            )
+        return cls.of_dataset(read.values, dataset.select(at.to_list()))
+
+    def audit(self, options: AuditOptions) -> Audit:
+        """Audit the items; copies across splits are looked for in the images if there are any."""
+        images = None
+        if self.dataset is not None and self.splits is not None and len(set(self.splits)) > 1:
+            images = ImageCopies(self.dataset.image, len(self.dataset), options.progress)
+        found = audit(
+            self.embeddings,
+            self.labels,
+            levels=self.levels,
+            keys=self.keys,
+            splits=self.splits,
+            images=images,
+            options=options,
+        )
+        if images is None or not images.unreadable:
+            return found
+        number, first = len(images.unreadable), images.unreadable[0]
+        note = f"{number:,} images cannot be read and are compared with none; the first: {first}"
+        return replace(found, notes=(*found.notes, note))

@@ -1,0 +1,247 @@
+"""Classes that are one, and classes under the wrong parent.
+
+Features are measured in the model of the classes (:mod:`hgld.label_audit.class_model`) and among nearest items. Faults
+that are planted in the same data (classes cut in halves, or put under another parent) show what the features of a fault
+are like; most of what is there is sound. The direction that separates the two best is that of a logistic regression;
+along it both are taken for Student's t of 15 degrees of freedom around their medians, which outliers do not move, and
+the share of faults is the largest that the scores allow.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.stats import t as student
+from sklearn.linear_model import LogisticRegression
+
+from hgld.label_audit.class_model import ClassModel
+
+FEWEST = 8  # findings or planted ones below which nothing is said
+_MOST_FAULTS = 0.1  # of the classes: more faults of a kind are not believed
+_NEAREST = 5  # classes that a class is compared with
+_MOST_ITEMS = 200  # items of a class that are compared one by one
+_MOST_PLANTED = 400
+_LEAST_ITEMS = 6  # of a class that is cut in halves
+_NEAR = 3  # nearest items that are counted
+_VOTERS = 10
+_FREEDOM = 15
+_TAILS = np.linspace(0.1, 0.9, 17)  # of the planted faults, where their share is read
+_TO_DEVIATION = 1.4826  # standard deviation of a Gaussian, in median absolute deviations
+
+
+@dataclass(frozen=True, eq=False)
+class ClassFault:
+    """A class, or two, that are probably not what the hierarchy says.
+
+    Attributes:
+        kind: ``one``: the class and ``other`` are one; ``parent``: it belongs under ``other``, a class of the next
+            coarser level.
+        level: column of the class's level.
+        label: the class.
+        other: the other class.
+        score: similarity to planted faults, to rank by.
+        probability: probability of the fault.
+        evidence: measured features by name.
+        parts: indices of the items on either side: of both classes (one), of the class and of the proposed parent.
+    """
+
+    kind: Literal["one", "parent"]
+    level: int
+    label: int
+    other: int
+    score: float
+    probability: float
+    evidence: dict[str, float]
+    parts: tuple[np.ndarray, np.ndarray]
+
+
+def find_class_faults(embeddings: np.ndarray, classes: np.ndarray, ancestors: np.ndarray) -> Iterator[ClassFault]:
+    """Find faults of the hierarchy at every level.
+
+    Args:
+        embeddings: (N, D) unit rows.
+        classes: (N,) finest class of every item.
+        ancestors: (C, L) class of each finest class at every level; column 0 is 0 ... C - 1.
+
+    Yields:
+        everything that was examined, also unlikely faults; nothing of a level with too few classes.
+    """
+    for level in range(ancestors.shape[1]):
+        labels = ancestors[classes, level]
+        model = ClassModel.fit(embeddings, labels)
+        groups = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
+        generator = np.random.default_rng(0)
+        items = [np.sort(generator.permutation(group)[:_MOST_ITEMS]) for group in groups]
+        yield from _find_one(model, items, level)
+        if level + 1 < ancestors.shape[1]:
+            above = np.zeros(len(items), np.int64)
+            above[ancestors[:, level]] = ancestors[:, level + 1]
+            yield from _find_parents(model, above, items, ancestors[classes, level + 1], level)
+
+
+# -- classes that are one ----------------------------------------------------------------------------------------------
+
+
+def apartness(items: np.ndarray, in_second: np.ndarray) -> float:
+    """Return how far two samples keep apart: 0 as halves of one, 1 if no item has a near one of the other sample.
+
+    Schilling's statistic, the share of the :data:`_NEAR` nearest items that are of an item's own sample (Multivariate
+    two-sample tests based on nearest neighbors, Journal of the American Statistical Association 1986), less its
+    expectation for halves of one, divided by what is left.
+
+    Args:
+        items: (N, D).
+        in_second: (N,) which of the two samples an item is in; each has 2 items at least.
+    """
+    count = len(items)
+    squares = (items**2).sum(axis=1)
+    distances = squares[:, None] + squares - 2 * items @ items.T
+    np.fill_diagonal(distances, np.inf)
+    near = np.argsort(distances, axis=1, kind="stable")[:, : min(_NEAR, count - 1)]
+    own = (in_second[near] == in_second[:, None]).mean()
+    sizes = np.bincount(in_second.astype(np.int64), minlength=2)
+    expected = (sizes * (sizes - 1)).sum() / (count * (count - 1))
+    return float((own - expected) / (1 - expected))
+
+
+def _pair_features(model: ClassModel, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the features of two sets of items: log Bayes factor per item of one class, and how near they are."""
+    both = np.concatenate([first, second])
+    ratio = model.log_ratio(model.items[first], model.items[second]) / (2 * len(first) * len(second) / len(both))
+    return np.array([np.arcsinh(ratio), -apartness(model.items[both], np.arange(len(both)) >= len(first))])
+
+
+def _find_one(model: ClassModel, items: list[np.ndarray], level: int) -> Iterator[ClassFault]:
+    several = np.flatnonzero([len(part) > 1 for part in items])
+    means = model.class_means()[several]
+    count = min(_NEAREST, len(several) - 1)
+    if count < 1:
+        return
+    pairs = set()
+    for row, mean in enumerate(means):
+        distances = ((means - mean) ** 2).sum(axis=1)
+        distances[row] = np.inf
+        pairs |= {tuple(sorted((row, int(p)))) for p in np.argpartition(distances, count - 1)[:count]}
+    near = [(int(several[a]), int(several[b])) for a, b in sorted(pairs)]
+    large = [part for part in items if len(part) >= _LEAST_ITEMS]
+    spread = np.unique(np.linspace(0, len(large) - 1, min(_MOST_PLANTED, len(large))).astype(int))
+    mixed = [np.random.default_rng(0).permutation(large[place]) for place in spread]
+    found = np.array([_pair_features(model, items[a], items[b]) for a, b in near])
+    halves = [(part[: len(part) // 2], part[len(part) // 2 :]) for part in mixed]
+    planted = np.array([_pair_features(model, *pair) for pair in halves]).reshape(-1, 2)
+    likely = planted_posterior(found, planted, _MOST_FAULTS * len(items) / len(near))
+    for (a, b), features, score, probability in zip(near, found, *likely, strict=True):
+        if np.isfinite(score):
+            said = {"log Bayes factor per item": float(np.sinh(features[0])), "kept apart": float(-features[1])}
+            yield ClassFault("one", level, a, b, float(score), float(probability), said, (items[a], items[b]))
+
+
+# -- parents -----------------------------------------------------------------------------------------------------------
+
+
+def _find_parents(
+    model: ClassModel, above: np.ndarray, items: list[np.ndarray], parents_of_items: np.ndarray, level: int
+) -> Iterator[ClassFault]:
+    parents, own = np.unique(above, return_inverse=True)
+    if len(parents) < 2:
+        return
+    support = _parent_support(model.class_means(), own, len(parents))
+    rows = np.arange(len(own))
+    judged = np.bincount(own)[own] > 1  # an only child says nothing of its parent
+
+    def against(present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the best other parent of every class, and its features against the present one."""
+        total = support.sum(axis=2)
+        total[rows, present] = -np.inf
+        best = total.argmax(axis=1)
+        return best, (support[rows, best] - support[rows, present])[judged]
+
+    best, found = against(own)
+    drawn = (own + np.random.default_rng(0).integers(1, len(parents), len(own))) % len(parents)
+    likely = planted_posterior(found, against(drawn)[1], _MOST_FAULTS)
+    for label, features, score, probability in zip(rows[judged].tolist(), found, *likely, strict=True):
+        if np.isfinite(score):
+            parent = int(parents[best[label]])
+            under = np.flatnonzero(parents_of_items == parent)[:_MOST_ITEMS]
+            said = {"log odds in the model": float(features[0]), "log odds among near classes": float(features[1])}
+            parts = (items[label], under)
+            yield ClassFault("parent", level, label, parent, float(score), float(probability), said, parts)
+
+
+def _parent_support(means: np.ndarray, own: np.ndarray, count: int) -> np.ndarray:
+    """Return (C, P, 2) support of every class for every parent, by the model of parents and by near classes."""
+    scores = ClassModel.fit(means, own).scores(np.arange(len(means)))
+    scores -= scores.max(axis=1, keepdims=True)
+    unit = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    alike = unit @ unit.T
+    np.fill_diagonal(alike, -np.inf)
+    voters = np.argsort(-alike, axis=1, kind="stable")[:, : min(_VOTERS, len(means) - 1)]
+    nearest = np.take_along_axis(alike, voters, axis=1)
+    votes = np.exp((nearest - nearest[:, :1]) / 0.1)
+    shares = np.zeros((len(means), count))
+    np.add.at(shares, (np.arange(len(means))[:, None], own[voters]), votes / votes.sum(axis=1, keepdims=True))
+    return np.stack([scores, np.log(shares + 0.1 * np.bincount(own, minlength=count) / len(own))], axis=2)
+
+
+# -- probabilities -----------------------------------------------------------------------------------------------------
+
+
+def planted_posterior(found: np.ndarray, planted: np.ndarray, most: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return how much each finding is like the planted faults, and the probability that it is one.
+
+    Args:
+        found: (M, F) marks of what is there.
+        planted: (K, F) marks of faults made on purpose.
+        most: largest plausible share of faults.
+
+    Returns:
+        (M,) scores and (M,) probabilities, of NaN where there are fewer than :data:`FEWEST` of either.
+    """
+    if min(len(found), len(planted)) < FEWEST:
+        return np.full(len(found), np.nan), np.full(len(found), np.nan)
+    marks, is_planted = np.concatenate([found, planted]), np.arange(len(found) + len(planted)) >= len(found)
+    marks = (marks - marks.mean(axis=0)) / np.maximum(marks.std(axis=0), 1e-9)
+    scores = LogisticRegression(class_weight="balanced", max_iter=1000).fit(marks, is_planted).decision_function(marks)
+    return scores[: len(found)], mixture_posterior(scores[: len(found)], scores[len(found) :], most)
+
+
+def mixture_posterior(found: np.ndarray, planted: np.ndarray, most: float) -> np.ndarray:
+    """Return the probability that each score is a fault's: not falling in the score, 0 below the median.
+
+    Args:
+        found: (M,) scores of what is there, of faults at most a share ``most``.
+        planted: (K,) scores of faults.
+        most: below 0.5, for the median of ``found`` to be that of what is sound.
+    """
+    sound, fault = _density(found, found, 1), _density(found, planted, -1)
+    share = min(most, share_of_faults(found, planted))
+    likely = share * fault / (share * fault + (1 - share) * sound)
+    likely[found <= np.median(found)] = 0.0
+    order = np.argsort(found, kind="stable")
+    likely[order] = np.maximum.accumulate(likely[order])
+    return likely
+
+
+def share_of_faults(found: np.ndarray, planted: np.ndarray) -> float:
+    """Return the largest share of faults that the upper tails of the scores allow.
+
+    Args:
+        found: (M,) scores of what is there.
+        planted: (K,) scores of faults.
+    """
+    bounds = np.quantile(planted, _TAILS)
+    above = (found[:, None] >= bounds).sum(axis=0)
+    tails = (above + 1) / (len(found) + 1)  # by Laplace's rule: one that is not seen is not ruled out
+    return float(min(1.0, (tails / (planted[:, None] >= bounds).mean(axis=0)).min()))
+
+
+def _density(scores: np.ndarray, sample: np.ndarray, side: int) -> np.ndarray:
+    """Return the density of scores under Student's t at a sample's median, as wide as the sample is on one side of it.
+
+    The other side is that of the clear cases, which may be far away and say nothing of those between.
+    """
+    middle = np.median(sample)
+    beyond = side * (sample - middle)
+    scale = max(_TO_DEVIATION * np.median(beyond[beyond >= 0]), 1e-6)
+    return student.pdf((scores - middle) / scale, _FREEDOM) / scale + 1e-300

@@ -1,0 +1,231 @@
+"""Copies across splits: images that are the same, re-encoded, resized, or cropped a little.
+
+An image is compared as 32 x 32 grey values. Two images are as much alike as their correlation, as they are or once
+one is laid over the other by the affine map that makes it highest (Evangelidis and Psarakis, Parametric Image Alignment
+Using Enhanced Correlation Coefficient Maximization, PAMI 2008): a crop that moves the content by a pixel or two lowers
+the correlation of the wholes, and the bits of a perceptual hash, but not this.
+"""
+
+import io
+from collections.abc import Callable, Sequence
+
+import cv2
+import numpy as np
+from PIL import Image
+from sklearn.isotonic import IsotonicRegression
+
+from hgld.errors import InputError
+from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.options import Progress
+
+TRAIN = "train"
+_CANDIDATES = 5  # possible copies of an image that are looked at
+_MADE = 200  # copies that are made to see how much copies are alike
+_COPY_QUANTILE = 0.01  # pairs less similar than 99% of these are not copies
+_SIDE = 32
+_COARSE = 12  # side at which candidates are found
+_BLURRED = 1.2  # deviation in pixels at which images are compared before they are aligned
+_ALIGNED_FROM = 0.75  # correlation there below which a copy is out of the question: of crops by 5% the least was .79
+_LARGEST_CHANGE = 0.15  # of the side: an alignment that takes more shows something else
+_STOP = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 15, 1e-4)
+_BLUR = 3  # pixels of the Gaussian by which the alignment smooths
+_LEAST_CONTRAST = 4.0  # standard deviation of the grey values below which a image shows nothing
+_CROPPED = 0.95  # of the sides, which the copies made here keep
+_QUALITY = 50  # of their JPEG
+_LARGEST_MADE = 512  # pixels of their longer side, to make them quickly
+
+
+class ImageCopies:
+    """Comparison of N images.
+
+    Args:
+        opened: returns the image of an item.
+        count: N.
+        progress: called with a task, the images read and their number.
+
+    Attributes:
+        unreadable: reasons why images could not be read; their items are like no other.
+    """
+
+    def __init__(self, opened: Callable[[int], Image.Image], count: int, progress: Progress) -> None:
+        self.unreadable: list[str] = []
+        self._opened = opened
+        self._small = np.zeros((count, _SIDE, _SIDE), np.float32)
+        for item in range(count):
+            try:
+                self._small[item] = _grey(opened(item))
+            except InputError as error:
+                self.unreadable.append(str(error))
+            if item % 100 == 99 or item + 1 == count:
+                progress("compare images", item + 1, count)
+        self._shown = np.asarray(self._small.any(axis=(1, 2)))
+
+    def nearest(self, queries: np.ndarray, references: np.ndarray, k: int) -> np.ndarray:
+        """Return (Q, k) references that look most like each query, by their coarse grey values.
+
+        Args:
+            queries: (Q,) items.
+            references: (R,) items; no query finds itself.
+            k: how many, at most; fewer if there are no more references.
+        """
+        return _nearest(self._coarse(queries), self._coarse(references), queries, references, k)
+
+    def _coarse(self, items: np.ndarray) -> np.ndarray:
+        made = np.stack([cv2.resize(self._small[i], (_COARSE, _COARSE), interpolation=cv2.INTER_AREA) for i in items])
+        rows = made.reshape(len(items), -1)
+        rows = rows - rows.mean(axis=1, keepdims=True)
+        rows[~self._shown[items], 0] = 1.0  # a direction of their own, as zero has none
+        return rows
+
+    def of_copies(self, items: np.ndarray) -> np.ndarray:
+        """Return how much images are alike to copies that are made of them: cropped anywhere and encoded anew.
+
+        Args:
+            items: (P,) of them; those whose image shows nothing are left out.
+        """
+        generator, found = np.random.default_rng(0), []
+        for item in items[self._shown[items]].tolist():
+            copy = _grey(_cropped(self._opened(item), generator))
+            if copy.any():
+                found.append(_correlation(self._small[item], copy))
+        return np.array(found)
+
+    def alike(self, pairs: np.ndarray) -> np.ndarray:
+        """Return (P,) how much the images of each pair (P, 2) are alike, at most 1; 0 if one shows nothing."""
+        return np.array(
+            [
+                _correlation(self._small[first], self._small[second])
+                if self._shown[first] and self._shown[second]
+                else 0.0
+                for first, second in pairs.tolist()
+            ]
+        )
+
+
+def _grey(picture: Image.Image) -> np.ndarray:
+    """Return the grey values at which images are compared; 0 where it shows nothing."""
+    grey = np.asarray(picture.convert("L"))
+    if grey.std() < _LEAST_CONTRAST:
+        return np.zeros((_SIDE, _SIDE), np.float32)
+    return cv2.resize(grey, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA).astype(np.float32)
+
+
+def _cropped(picture: Image.Image, generator: np.random.Generator) -> Image.Image:
+    picture = picture.convert("RGB")
+    picture.thumbnail((_LARGEST_MADE, _LARGEST_MADE))
+    wide, high = (max(1, round(_CROPPED * side)) for side in picture.size)
+    left, top = (
+        int(generator.integers(whole - kept + 1)) for whole, kept in zip(picture.size, (wide, high), strict=True)
+    )
+    out = io.BytesIO()
+    picture.crop((left, top, left + wide, top + high)).save(out, "JPEG", quality=_QUALITY)
+    return Image.open(out)
+
+
+def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the highest correlation of two images, as they are and aligned either way."""
+    plain = float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
+    blurred = [cv2.GaussianBlur(grey, (0, 0), _BLURRED) for grey in (first, second)]
+    if np.corrcoef(blurred[0].ravel(), blurred[1].ravel())[0, 1] < _ALIGNED_FROM:
+        return plain
+    return max(plain, _aligned(first, second), _aligned(second, first))
+
+
+def _aligned(still: np.ndarray, moved: np.ndarray) -> float:
+    """Return the correlation of two images once one is aligned; -1 where no small change aligns it."""
+    warp = np.eye(2, 3, dtype=np.float32)
+    try:
+        found, _ = cv2.findTransformECC(still, moved, warp, cv2.MOTION_AFFINE, _STOP, np.empty(0, np.uint8), _BLUR)
+    except cv2.error:  # it does not converge
+        return -1.0
+    change = np.abs(warp - np.eye(2, 3)) / [1, 1, _SIDE]
+    return found if change.max() <= _LARGEST_CHANGE else -1.0
+
+
+def _nearest(
+    query_rows: np.ndarray, reference_rows: np.ndarray, queries: np.ndarray, references: np.ndarray, k: int
+) -> np.ndarray:
+    """Return (Q, k) references whose rows are nearest to those of each query; no query finds itself."""
+    where = {int(item): place for place, item in enumerate(references)}
+    own = np.array([where.get(int(item), -1) for item in queries], dtype=np.int64)
+    most = min(k, len(references) - int((own >= 0).any()))
+    if most < 1 or not len(queries):
+        return np.empty((len(queries), 0), np.int64)
+    return references[nearest_neighbors(query_rows, reference_rows, most, self_index=own)[0]]
+
+
+# -- across splits -----------------------------------------------------------------------------------------------------
+
+
+def find_copies(
+    unit: np.ndarray, labels: np.ndarray, splits: Sequence[str], images: ImageCopies | None
+) -> list[tuple[int, int, float, float]]:
+    """Find items of other splits that are copies of training items (of the largest split if none is ``train``).
+
+    The nearest item of training is held against decoys: the nearest item of another finest class within training. A
+    pair of images that is less alike than nearly all copies made here is none, whatever the decoys are like.
+
+    Args:
+        unit: (N, D) unit embeddings.
+        labels: (N,) finest classes, -1 where unknown.
+        splits: (N,) splits.
+        images: compares the images; None: cosines take their place.
+
+    Returns:
+        item, the training item that is most like it, how much, and the probability that they are copies.
+    """
+    split = np.asarray(splits, dtype=object)
+    sizes = {name: int((split == name).sum()) for name in dict.fromkeys(splits)}
+    trained = TRAIN if TRAIN in sizes else max(sizes, key=lambda name: sizes[name])
+    references, queries = np.flatnonzero(split == trained), np.flatnonzero(split != trained)
+    generator = np.random.default_rng(0)
+    sample = np.sort(generator.permutation(references)[: max(1000, len(queries))])
+
+    def most_alike(asked: np.ndarray, *, other_class: bool) -> tuple[np.ndarray, np.ndarray]:
+        best, score = np.full(len(asked), -1), np.full(len(asked), -1.0)
+        tables = [_nearest(unit[asked], unit[references], asked, references, _CANDIDATES)]
+        tables += [] if images is None else [images.nearest(asked, references, _CANDIDATES)]
+        for found in tables:
+            wanted = found != asked[:, None]
+            if other_class:
+                wanted &= labels[found] != labels[asked][:, None]
+            rows, columns = np.nonzero(wanted)
+            pairs = np.stack([asked[rows], found[rows, columns]], axis=1)
+            if images is None:
+                alike = np.einsum("pd,pd->p", unit[pairs[:, 0]], unit[pairs[:, 1]])
+            else:
+                alike = images.alike(pairs)
+            for row, other, value in zip(rows.tolist(), pairs[:, 1].tolist(), alike.tolist(), strict=True):
+                if value > score[row]:
+                    best[row], score[row] = other, value
+        return best, score
+
+    others, alike = most_alike(queries, other_class=False)
+    _, decoys = most_alike(sample, other_class=True)
+    chances = decoy_posterior(alike, decoys)
+    made = np.empty(0) if images is None else images.of_copies(np.sort(generator.permutation(references)[:_MADE]))
+    if len(made):
+        chances = np.where(alike < np.quantile(made, _COPY_QUANTILE), 0.0, chances)
+    found = zip(queries.tolist(), others.tolist(), alike.tolist(), chances.tolist(), strict=True)
+    return [row for row in found if row[1] >= 0]
+
+
+def decoy_posterior(found: np.ndarray, decoys: np.ndarray) -> np.ndarray:
+    """Return the probability that each finding is none of the kind that the decoys are of: 1 - f_decoy / f.
+
+    It is the local false discovery rate's complement (Efron, Journal of the American Statistical Association 2004),
+    by decoys as proteomics takes them, which counts one decoy more than there are (Levitsky et al., Unbiased False
+    Discovery Rate Estimation for Shotgun Proteomics, Journal of Proteome Research 2017): here above all scores, for
+    without it the highest score is a certain finding wherever it happens to be no decoy's.
+
+    Args:
+        found: (M,) scores.
+        decoys: (K,) scores of pairs that are no findings.
+    """
+    if not len(found) or not len(decoys):
+        return np.full(len(found), np.nan)
+    decoys = np.append(decoys, max(found.max(), decoys.max()) + 1)
+    scores, is_found = np.concatenate([found, decoys]), np.arange(len(found) + len(decoys)) < len(found)
+    weights = np.where(is_found, 1 / len(found), 1 / (len(decoys) - 1))  # both kinds count as equally many
+    part = IsotonicRegression().fit_transform(scores, is_found.astype(float), sample_weight=weights)[: len(found)]
+    return np.clip(1 - (1 - part) / np.maximum(part, 1e-9), 0.0, 1.0)

@@ -1,0 +1,23 @@
+"""Options of an audit; imports nothing heavy, because the help of ``hgld audit`` is made of them."""
+
+from dataclasses import dataclass
+
+from hgld.evaluation.options import Progress
+from hgld.settings import setting
+
+
+def silent(task: str, done: int, total: int | None) -> None:
+    """Report no progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """Options of an audit.
+
+    Attributes:
+        probability: least probability of a listed finding.
+        progress: called with a task, the units done and their total.
+    """
+
+    probability: float = setting(0.5, "Least probability of a finding that is listed.", above=0, most=1, common=True)
+    progress: Progress = silent
