@@ -1,6 +1,6 @@
 """The subcommands that ask a dataset's nearest images: search, calibrate, audit."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,11 +9,12 @@ import click
 from hgld.cli.models import ModelOptions, ViewOptions, open_embedder, refuse_view, say_reduced, say_selection
 from hgld.cli.options import ReadingOptions, verb
 from hgld.cli.output import echo, print_json, progress_bars, say_next
+from hgld.label_audit.options import AuditOptions
 from hgld.settings import setting
 
 if TYPE_CHECKING:
-    from hgld.label_audit.audit import Audit, Audited
     from hgld.data.dataset import ShardDataset
+    from hgld.label_audit.audit import Audit, Audited
     from hgld.pipelines.stage import Progress
     from hgld.prediction import Calibration
     from hgld.training.inference.answers import Asking
@@ -357,8 +358,8 @@ def _read(asked: AuditedOptions) -> "Audited":
 
 def _embedded(source: "Path | Network", data: str, view: ViewOptions, progress: "Progress") -> "Audited | None":
     """Return the readable items of a dataset; None on all processes of torchrun but the main one."""
-    from hgld.label_audit.audit import Audited
     from hgld.data.dataset import open_dataset
+    from hgld.label_audit.audit import Audited
 
     dataset = open_dataset(data)
     with open_embedder(source, view, data) as embedder:
