@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,9 @@ from torch.nn.functional import normalize as unit_rows
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.distributed import Processes, from_all, from_main
 from hgld.errors import ConfigError, StorageError
-from hgld.evaluation.evaluate import evaluate_known_levels, refuse_undefined, refuse_without_positives
-from hgld.evaluation.evaluate_files import evaluate_files, process_benchmark
-from hgld.evaluation.metric import Metric, resolve, split_top_k
+from hgld.evaluation.evaluate import refuse_undefined, refuse_without_positives
+from hgld.evaluation.evaluate_files import evaluate_sides, process_benchmark
+from hgld.evaluation.metric import resolve, split_top_k
 from hgld.evaluation.options import EvaluationOptions, Progress, Share
 from hgld.evaluation.protocol_kinds import at_finest, protocol_of
 from hgld.evaluation.protocols.benchmark import (
@@ -184,7 +183,7 @@ def _labels_of(sides: Sequence[ShardDataset]) -> tuple[np.ndarray, np.ndarray | 
     return query, gallery[0] if gallery else None
 
 
-# -- a dataset's own protocol -----------------------------------------------------------------------------------------
+# -- evaluation of a task, for runs and for hgld evaluate --
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,34 +193,135 @@ class SplitEmbedder:
     Attributes:
         embedder: the model; its processes embed together.
         progress: called with a task, the number of units done and their total.
+        levels: of the datasets, finest first; None: all.
+        ks: numbers k of the metrics ``top-k``, by which the classifier is measured on ``queries``.
+        queries: places and splits whose items are queries of some task.
         found: what was embedded by place and split, with the numbers k and the answers of its classifier.
     """
 
     embedder: Embedder
     progress: Progress | None = None
+    levels: Sequence[str] | None = None
+    ks: tuple[int, ...] = ()
+    queries: frozenset[tuple[str, str]] = frozenset()
     found: dict[tuple[str, str], tuple[Embedded, tuple[int, ...], RetrievalReport | None]] = field(default_factory=dict)
 
-    def embed(self, place: str, split: str, ks: tuple[int, ...] = ()) -> tuple[Embedded, RetrievalReport | None]:
-        """Return a split's embeddings and, with ``ks``, which of its classes the classifier finds."""
+    def embed(
+        self, place: str, split: str, ks: tuple[int, ...] | None = None
+    ) -> tuple[Embedded, RetrievalReport | None]:
+        """Return a split's embeddings and, with ``ks``, which of its classes the classifier finds.
+
+        Raises:
+            ConfigError: ``ks`` without a classifier, or of several scales.
+            InputError: no item is of a class of the classifier, or what :meth:`Embedder.embed_readable` refuses.
+        """
         side = (place, split)
-        if side not in self.found or not {*ks} <= {*self.found[side][1]}:
-            embedded, answers = _embed(self.embedder, open_dataset(place, split), ks, self.progress)
-            self.found[side] = (embedded, ks, answers)
+        asked = (self.ks if side in self.queries else ()) if ks is None else ks
+        if side not in self.found or not {*asked} <= {*self.found[side][1]}:
+            dataset, answers = open_dataset(place, split, levels=self.levels), None
+            if asked:
+                classifier = self.embedder.classifier_for(dataset)
+                targets = classifier.targets(dataset)  # what cannot be classified is refused before any work
+                found = self.embedder.embed_readable(dataset, self.progress, unit=False)
+                targets = targets if len(found.dataset) == len(dataset) else classifier.targets(found.dataset)
+                settings = {"protocol": "classification", "classifier": classifier.describe()}
+                settings |= {"levels": list(dataset.levels), "metrics": [f"top-{k}" for k in asked]}
+                hits = classifier.top_k(found.vectors, targets, asked)
+                answers = RetrievalReport.from_columns(hits, settings | {"queries": len(found.dataset)})
+                embedded = replace(found, vectors=unit_rows(found.vectors, dim=1))
+            else:
+                embedded = self.embedder.embed_readable(dataset, self.progress)
+            self.found[side] = (embedded, asked, answers)
         embedded, _, answers = self.found[side]
-        return embedded, answers if ks else None
+        return embedded, answers if asked else None
 
 
-def _embedded_split(side: Embedded) -> EmbeddedSplit:
-    return EmbeddedSplit(
-        side.vectors,
-        side.dataset.keys,
-        side.dataset.labels.numpy(),
-        contents=lambda: side.dataset.frame["sha256"],
-        unreadable=tuple(f"{fault.where}: {fault.reason}" for fault in side.faults),
-    )
+def evaluate_task(
+    splits: SplitEmbedder,
+    task: RetrievalTask,
+    *,
+    options: EvaluationOptions,
+    distractors: str | Path | None = None,
+    whitening: str | Path | None = None,
+) -> RetrievalReport:
+    """Embed a task's splits and evaluate the embeddings at every level, with what a classifier finds beside it.
+
+    Args:
+        splits: embeds; its processes rank together too.
+        task: queries and gallery.
+        options: the metrics and how to rank; device and share are replaced.
+        distractors: file of embeddings of further gallery items that match nothing.
+        whitening: file of a whitening to apply first.
+
+    Returns:
+        the report, on every process; its settings count and name items that could not be read (``unreadable``).
+
+    Raises:
+        InputError: a dataset or file that cannot be read, or embeddings that are not finite.
+        ConfigError: unknown metrics, or options that contradict each other.
+    """
+    embedder, (ks, ranked) = splits.embedder, split_top_k(options.metrics)
+    datasets = [open_dataset(task.place, split, levels=splits.levels) for split in task.splits]
+    is_ranked = bool(ranked) or not ks
+    if is_ranked:  # refused before any work
+        refuse_without_positives(*_labels_of(datasets), repr(datasets[0]))
+    else:
+        _refuse_unread({"distractors": distractors, "whitening": whitening, "query_expansion": options.query_expansion})
+    query, answers = splits.embed(task.place, task.query, ks)
+    sides = [query, *(splits.embed(task.place, split)[0] for split in task.splits[1:] if is_ranked)]
+    report = answers
+    if is_ranked:
+        pairs = [(side.vectors, side.dataset.labels.numpy()) for side in sides]
+        here = replace(
+            options,
+            metrics=ranked,
+            device=embedder.processes.device,
+            share=shared_by(embedder.processes),
+        )
+        ranking = evaluate_sides(
+            pairs[0],
+            pairs[1] if len(pairs) > 1 else None,
+            levels=query.dataset.levels,
+            distractors=distractors,
+            whitening=whitening,
+            options=here,
+            where=repr(query.dataset),
+        )
+        report = _joined(answers, ranking)
+    assert report is not None  # of the classifier, of the ranking, or of both
+    stated = {"dataset": query.dataset.manifest.name, "split": task.query}
+    stated |= {"gallery_split": task.gallery} if len(sides) > 1 else {}
+    return replace(report, settings=report.settings | stated | _embedded_by(embedder, sides))
 
 
-# -- evaluations after the epochs of a run ----------------------------------------------------------------------------
+def evaluate_trained(
+    embedder: Embedder,
+    task: RetrievalTask,
+    *,
+    levels: Sequence[str] | None = None,
+    options: EvaluationOptions,
+    query_expansion: tuple[float, int] | None = None,
+    **processing: Any,
+) -> RetrievalReport | None:
+    """Evaluate a model on a task by :func:`evaluate_task`, whose keywords it takes.
+
+    Args:
+        embedder: the model; its processes embed and rank together.
+        task: queries and gallery.
+        levels: of the dataset, finest first; None: all.
+        options: the metrics and how to rank.
+        query_expansion: alpha and k in place of those of the options.
+        **processing: ``distractors`` and ``whitening``.
+
+    Returns:
+        the report; None on other processes than the main one.
+    """
+    options = options if query_expansion is None else replace(options, query_expansion=query_expansion)
+    report = evaluate_task(SplitEmbedder(embedder, options.progress, levels), task, options=options, **processing)
+    return report if embedder.processes.is_main else None
+
+
+# -- evaluations after the epochs of a run --
 
 
 def evaluate_splits(
@@ -232,11 +332,8 @@ def evaluate_splits(
     *,
     classifier: Classifier | None = None,
     run: Path | None = None,
-    progress: Progress | None = None,
 ) -> dict[str, RetrievalReport]:
     """Evaluate a model on all that ``evaluate_on`` names, at every level of the datasets.
-
-    Items that cannot be read are left out; the reports' settings count and name them (``unreadable``).
 
     Args:
         model: on this process's device.
@@ -245,7 +342,6 @@ def evaluate_splits(
         processes: of the run; every one of them must call this.
         classifier: by which metrics ``top-k`` are measured, of the queries' items.
         run: folder of the run, where the embeddings replace earlier ones (:func:`keep_embeddings`); None: not kept.
-        progress: called with a task, the number of units done and their total.
 
     Returns:
         a report for every entry of ``evaluate_on``, in its order; empty on other processes than the main one.
@@ -256,34 +352,31 @@ def evaluate_splits(
         StorageError: the embeddings cannot be kept.
     """
     tasks = {entry: parse_task(entry, place) for entry in config.run.evaluate_on}
-    ks, ranked = split_top_k(config.run.metrics)
-    splits = SplitEmbedder(replace(Embedder.as_trained(model, config, processes), classifier=classifier), progress)
-    queries = {(task.place, task.query) for task in tasks.values()}
+    embedder = replace(Embedder.as_trained(model, config, processes), classifier=classifier)
+    queries = frozenset((task.place, task.query) for task in tasks.values())
+    splits = SplitEmbedder(embedder, ks=split_top_k(config.run.metrics)[0], queries=queries)
     reports, kept = {}, {}
     for entry, task in tasks.items():
         if task.by_protocol:
-            asking = EvaluationOptions(progress=progress)
-            report = evaluate_by_protocol(splits, task.place, task.protocol, options=asking)
+            report = evaluate_by_protocol(splits, task.place, task.protocol, options=EvaluationOptions())
             kept[entry] = protocol_of(report.settings["protocol"]).ranked_by_labels(report.settings)
         else:
-            asked = [ks if (task.place, split) in queries else () for split in task.splits]
-            pairs = [splits.embed(task.place, *split) for split in zip(task.splits, asked, strict=True)]
-            sides = [embedded for embedded, _ in pairs]
-            report = _rank(sides, ranked, processes, progress) if ranked or not ks else None
-            report = _joined(pairs[0][1], report)
-            stated = _stated(sides) | splits.embedder.view_facts([side.dataset for side in sides])
-            report = None if report is None else replace(report, settings=report.settings | stated)
+            report = evaluate_task(splits, task, options=EvaluationOptions(metrics=config.run.metrics))
             kept[entry] = task.splits
-        if processes.is_main and report is not None:
-            reports[entry] = report
-    if processes.is_main and run is not None:
+        reports[entry] = report
+    if not processes.is_main:
+        return {}
+    if run is not None:
         wanted = {(tasks[entry].place, split) for entry, names in kept.items() for split in names}
         names = _embedding_names({side: found[0] for side, found in splits.found.items() if side in wanted}, place)
         for side, name in names.items():
             keep_embeddings(run, name, splits.found[side][0])
         for entry, parts in kept.items():
-            if parts:
-                files = _files([names[tasks[entry].place, split] for split in parts])
+            files = {}
+            for role, split in zip(("", "gallery_"), parts, strict=False):
+                path = Path(f"{names[tasks[entry].place, split]}.npy")
+                files |= {f"{role}embeddings": path.name, f"{role}labels": labels_file(path).name}
+            if files:
                 reports[entry] = replace(reports[entry], settings=reports[entry].settings | {"files": files})
     return reports
 
@@ -296,15 +389,6 @@ def _embedding_names(embedded: Mapping[tuple[str, str], Embedded], place: str) -
         for of, (where, split) in sides.items()
     }
     return {sides[of]: name for of, name in file_names(titles).items()}
-
-
-def _files(names: Sequence[str]) -> dict[str, str]:
-    """Return a report's record of its files: embeddings and labels of the queries, and of a gallery of its own."""
-    files = {}
-    for role, name in zip(("", "gallery_"), names, strict=False):
-        path = Path(f"{name}.npy")
-        files |= {f"{role}embeddings": path.name, f"{role}labels": labels_file(path).name}
-    return files
 
 
 def file_names(titles: Mapping[str, str]) -> dict[str, str]:
@@ -373,59 +457,6 @@ def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) 
             ) from error
 
 
-def _rank(
-    sides: Sequence[Embedded], metrics: Sequence[str | Metric], processes: Processes, progress: Progress | None
-) -> RetrievalReport:
-    """Rank a split within itself, or queries against a gallery, at the levels that are known."""
-    query, gallery = sides[0], sides[1] if len(sides) > 1 else None
-    dataset = query.dataset
-    share = shared_by(processes)
-    options = EvaluationOptions(metrics=metrics, device=processes.device, share=share, progress=progress)
-    return evaluate_known_levels(
-        (query.vectors, dataset.labels),
-        None if gallery is None else (gallery.vectors, gallery.dataset.labels),
-        levels=dataset.levels,
-        options=options,
-        where=repr(dataset),
-    )
-
-
-def _stated(sides: Sequence[Embedded]) -> dict[str, Any]:
-    """Return a report's settings about the splits of queries and gallery, and what could not be read of them."""
-    query, *gallery = (side.dataset for side in sides)
-    stated: dict[str, Any] = {"dataset": query.manifest.name, "split": query.split}
-    stated |= {"gallery_split": gallery[0].split} if gallery else {}
-    return stated | _unreadable(sides)
-
-
-def _embed(
-    embedder: Embedder, dataset: ShardDataset, ks: Sequence[int], progress: Progress | None
-) -> tuple[Embedded, RetrievalReport | None]:
-    """Embed a split as unit vectors, and with ``ks`` report on every process which classes the classifier finds.
-
-    Raises:
-        ConfigError: ``ks`` without a classifier, or of several scales.
-        InputError: no item is of a class of the classifier, or what :meth:`Embedder.embed_readable` refuses.
-    """
-    if not ks:
-        return embedder.embed_readable(dataset, progress), None
-    classifier = embedder.classifier_for(dataset)
-    targets = classifier.targets(dataset)  # what cannot be classified is refused before any work
-    found = embedder.embed_readable(dataset, progress, unit=False)
-    targets = targets if len(found.dataset) == len(dataset) else classifier.targets(found.dataset)
-    answers = RetrievalReport.from_columns(
-        classifier.top_k(found.vectors, targets, ks),
-        {
-            "protocol": "classification",
-            "classifier": classifier.describe(),
-            "levels": list(dataset.levels),
-            "metrics": [f"top-{k}" for k in ks],
-            "queries": len(found.dataset),
-        },
-    )
-    return replace(found, vectors=unit_rows(found.vectors, dim=1)), answers
-
-
 def _joined(answers: RetrievalReport | None, ranked: RetrievalReport | None) -> RetrievalReport | None:
     """Join what a classifier finds about the queries with a ranking of them; None if there is neither."""
     if answers is None or ranked is None:
@@ -476,13 +507,14 @@ def ranked_together(
     return RetrievalReport.from_columns(columns, settings, num_queries=num_queries, of_set=of_set)
 
 
-def _unreadable(sides: Sequence[Embedded]) -> dict[str, Any]:
-    """Return a report's settings about items that are left out of it: their number, and the first by name."""
-    faults = [fault for side in sides for fault in side.faults]
-    if not faults:
-        return {}
-    named = [f"{fault.where}: {fault.reason}" for fault in faults[:_MOST_NAMED]]
-    return {"unreadable": {"items": len(faults), "first": named}}
+def _benchmark_split(side: Embedded) -> EmbeddedSplit:
+    return EmbeddedSplit(
+        side.vectors,
+        side.dataset.keys,
+        side.dataset.labels.numpy(),
+        contents=lambda: side.dataset.frame["sha256"],
+        unreadable=tuple(f"{fault.where}: {fault.reason}" for fault in side.faults),
+    )
 
 
 def evaluate_by_protocol(
@@ -525,7 +557,7 @@ def evaluate_by_protocol(
     for split in entry.wanted(filled_splits(dataset)):
         embedded[split], answers = splits.embed(place, split, ks if split == entry.splits[0] else ())
         report = report or answers
-    benchmark = Benchmark.of(dataset, {split: _embedded_split(side) for split, side in embedded.items()})
+    benchmark = Benchmark.of(dataset, {split: _benchmark_split(side) for split, side in embedded.items()})
     stated: dict[str, Any] = {}
     processes = splits.embedder.processes
     if ranked or not ks:
@@ -538,67 +570,23 @@ def evaluate_by_protocol(
     refuse_undefined(report, f"dataset {dataset.manifest.name}, protocol {name}")
     printed = [value for value in at_finest(entry.printed, dataset.levels) if value in report.values]
     stated |= {"protocol": name, "dataset": dataset.manifest.name, "printed": printed}
-    stated |= _unreadable(list(embedded.values())) | _model(splits.embedder, list(embedded.values()))
+    stated |= _embedded_by(splits.embedder, list(embedded.values()))
     return replace(report, settings=report.settings | stated)
 
 
-def _model(embedder: Embedder, embedded: Sequence[Embedded]) -> dict[str, Any]:
-    """Return a report's settings about the model that embedded, and its view of the images."""
-    stated: dict[str, Any] = {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
-    named: dict[str, Any] = {"checkpoint": embedder.checkpoint} if embedder.checkpoint else {}
-    named |= {"selection": embedder.selection} if embedder.selection else {}
-    named |= {"recipe": embedder.recipe} if embedder.recipe else {}
+def _embedded_by(embedder: Embedder, embedded: Sequence[Embedded]) -> dict[str, Any]:
+    """Return a report's settings about the model that embedded, its view of the images, and what it could not read."""
+    stated = embedder.view_facts([side.dataset for side in embedded])
+    stated |= {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
     if embedder.network is not None:
-        named = {"model": embedder.network.name, "model_weights": embedder.network.weights}
-        named |= {"pooling": embedder.network.pooling} if embedder.network.pooling else {}
-    return stated | named | embedder.view_facts([side.dataset for side in embedded])
-
-
-def evaluate_trained(
-    embedder: Embedder,
-    task: RetrievalTask,
-    *,
-    levels: Sequence[str] | None = None,
-    options: EvaluationOptions,
-    **processing: Any,
-) -> RetrievalReport | None:
-    """Embed a task's splits and evaluate the embeddings, with all that :func:`hgld.evaluation.evaluate_files` offers.
-
-    Args:
-        embedder: the model; its processes embed and rank together.
-        task: queries and gallery.
-        levels: of the dataset, finest first; None: all.
-        options: the metrics and how to rank; device and part are replaced by those of each process.
-        **processing: of :func:`hgld.evaluation.evaluate_files.evaluate_files`: distractors, whitening, query_expansion.
-
-    Returns:
-        the report; None on other processes than the main one.
-
-    Raises:
-        InputError: a dataset that cannot be read, or files that ``evaluate_files`` refuses.
-        ConfigError: unknown metrics, or options that contradict each other.
-        StorageError: no room for temporary files.
-    """
-    ks, ranked = split_top_k(options.metrics)
-    if ks and not ranked:
-        _refuse_unread(processing)
-    query, *rest = (open_dataset(task.place, split, levels=levels) for split in task.splits)
-    if ranked or not ks:  # refused before any work
-        refuse_without_positives(*_labels_of([query, *rest]), repr(query))
-    side, answers = _embed(embedder, query, ks, options.progress)
-    if ks and not ranked:
-        rest = []  # the gallery has nothing to say
-    embedded = [side, *(embedder.embed_readable(dataset, options.progress) for dataset in rest)]
-    report = answers
-    if ranked or not ks:
-        asked = replace(options, metrics=ranked)
-        report = _joined(answers, _rank_files(embedder, embedded, asked, processing))
-    if report is None or not embedder.processes.is_main:
-        return None
-    stated = {"dataset": query.manifest.name, "split": task.query, **_unreadable(embedded)}
-    stated |= {"gallery_split": task.gallery} if rest else {}
-    stated |= _model(embedder, embedded)
-    return replace(report, settings=report.settings | stated)
+        stated |= {"model": embedder.network.name, "model_weights": embedder.network.weights}
+        stated |= {"pooling": embedder.network.pooling} if embedder.network.pooling else {}
+    else:
+        named = ("checkpoint", "selection", "recipe")
+        stated |= {name: getattr(embedder, name) for name in named if getattr(embedder, name)}
+    if faults := [f"{fault.where}: {fault.reason}" for side in embedded for fault in side.faults]:
+        stated["unreadable"] = {"items": len(faults), "first": faults[:_MOST_NAMED]}
+    return stated
 
 
 def _refuse_unread(processing: Mapping[str, Any]) -> None:
@@ -608,22 +596,3 @@ def _refuse_unread(processing: Mapping[str, Any]) -> None:
             f"{', '.join(unread)}: a ranking reads them, and top-k alone ranks nothing; leave them out, or name a "
             "metric of a ranking too. Whitening does not change a classifier's answers: export --whitening folds it in."
         )
-
-
-def _rank_files(
-    embedder: Embedder, embedded: Sequence[Embedded], options: EvaluationOptions, processing: Mapping[str, Any]
-) -> RetrievalReport:
-    """Rank embeddings with all that :func:`evaluate_files` offers."""
-    levels = embedded[0].dataset.levels
-    with TemporaryDirectory(prefix="hgld-") as folder:
-        files = [Path(folder, f"{role}.npy") for role in ("query", "gallery")[: len(embedded)]]
-        for file, side in zip(files, embedded, strict=True):
-            write_embeddings(file, side.vectors, side.dataset)
-        sides: dict[str, Any] = {"embeddings": files[0], "labels": labels_file(files[0])}
-        if len(files) > 1:
-            sides |= {"gallery_embeddings": files[1], "gallery_labels": labels_file(files[1])}
-        here = replace(options, device=embedder.processes.device, share=shared_by(embedder.processes))
-        where = repr(embedded[0].dataset)
-        report = evaluate_files(**sides, levels=levels, options=here, where=where, **processing)
-    given = {role: name for role, name in report.settings["files"].items() if role not in sides}
-    return replace(report, settings=report.settings | {"files": given})

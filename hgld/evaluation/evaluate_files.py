@@ -1,7 +1,7 @@
 """Evaluation of embeddings in files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,33 +78,74 @@ def evaluate_files(
     """
     if (gallery_embeddings is None) != (gallery_labels is None):
         raise ConfigError("gallery embeddings and gallery labels come together: one of the two files is missing.")
-    if not options.normalize and whitening is not None:
-        raise ConfigError("whitening makes unit vectors; leave it out, or let embeddings be normalised.")
     options = options if query_expansion is None else replace(options, query_expansion=query_expansion)
     pairs = [(embeddings, labels)]
     if gallery_embeddings is not None and gallery_labels is not None:
         pairs.append((gallery_embeddings, gallery_labels))
-    task = _read_task(pairs, levels, distractors)
-    named = {"embeddings": embeddings, "labels": labels, "gallery_embeddings": gallery_embeddings}
-    named |= {"gallery_labels": gallery_labels, "distractors": distractors, "whitening": whitening}
-    stated: dict[str, Any] = {"files": {role: Path(path).name for role, path in named.items() if path is not None}}
-    if whitening is not None:
-        loaded = Whitening.load(whitening)
-        task = task.whitened(loaded)
-        stated["whitening"] = loaded.describe()
-    gallery, self_index = task.ranked_against()
-    if self_index is not None:
-        stated["protocol"] = "leave-one-out"
-    if task.distractors is not None:
-        stated["distractors"] = len(task.distractors)
-    report = evaluate_known_levels(
-        (task.query, task.labels),
+    query, gallery = _read_sides(pairs, levels)
+    report = evaluate_sides(
+        query,
         gallery,
         levels=levels,
-        self_index=self_index,
+        distractors=distractors,
+        whitening=whitening,
         options=options,
         where=where or ", ".join(str(part) for pair in pairs for part in pair),
     )
+    named = {"embeddings": embeddings, "labels": labels, "gallery_embeddings": gallery_embeddings}
+    named |= {"gallery_labels": gallery_labels}
+    files = {role: Path(path).name for role, path in named.items() if path is not None}
+    return replace(report, settings=report.settings | {"files": files | report.settings["files"]})
+
+
+_Side = tuple[Tensor | np.ndarray, np.ndarray]
+
+
+def evaluate_sides(
+    query: _Side,
+    gallery: _Side | None,
+    *,
+    levels: Sequence[str],
+    distractors: str | Path | None = None,
+    whitening: str | Path | None = None,
+    options: EvaluationOptions = _DEFAULTS,
+    where: str,
+) -> RetrievalReport:
+    """Evaluate embeddings at the levels that are known, with distractors and a whitening of files.
+
+    Args:
+        query: embeddings (Q, D) and labels (Q, L).
+        gallery: the same of the gallery; None for leave-one-out.
+        levels: names of the L levels, finest first.
+        distractors: file of embeddings of further gallery items that match nothing.
+        whitening: file of a whitening to apply to all embeddings first.
+        options: the metrics, and how to rank.
+        where: what messages call the data.
+
+    Returns:
+        the report; its settings name the files and the post-processing.
+
+    Raises:
+        InputError: files that cannot be read, or embeddings that :func:`hgld.evaluate` refuses.
+        ConfigError: unknown metrics or options that contradict each other.
+    """
+    if not options.normalize and whitening is not None:
+        raise ConfigError("whitening makes unit vectors; leave it out, or let embeddings be normalised.")
+    named = {"distractors": distractors, "whitening": whitening}
+    stated: dict[str, Any] = {"files": {role: Path(path).name for role, path in named.items() if path is not None}}
+    further = None if distractors is None else read_embeddings(distractors).values
+    if whitening is not None:
+        loaded = Whitening.load(whitening)
+        stated["whitening"] = loaded.describe()
+        query = loaded.apply(query[0]), query[1]
+        gallery = None if gallery is None else (loaded.apply(gallery[0]), gallery[1])
+        further = None if further is None else loaded.apply(further)
+    self_index = None
+    if further is not None:
+        if gallery is None:
+            gallery, self_index, stated["protocol"] = query, np.arange(len(query[0])), "leave-one-out"
+        gallery, stated["distractors"] = with_distractors(*gallery, further), len(further)
+    report = evaluate_known_levels(query, gallery, levels=levels, self_index=self_index, options=options, where=where)
     return replace(report, settings=report.settings | stated)
 
 
@@ -263,36 +304,7 @@ def process_benchmark(
     return benchmark, stated
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """The contents of the files; without a gallery, the task is leave-one-out."""
-
-    query: Tensor | np.ndarray
-    labels: np.ndarray
-    gallery: Tensor | np.ndarray | None
-    gallery_labels: np.ndarray | None
-    distractors: Tensor | np.ndarray | None
-
-    def whitened(self, whitening: Whitening) -> "_Task":
-        gallery = None if self.gallery is None else whitening.apply(self.gallery)
-        distractors = None if self.distractors is None else whitening.apply(self.distractors)
-        return replace(self, query=whitening.apply(self.query), gallery=gallery, distractors=distractors)
-
-    def ranked_against(self) -> tuple[tuple[Tensor | np.ndarray, np.ndarray] | None, np.ndarray | None]:
-        """Return the gallery with its labels, and the index of each query in it; twice None for plain leave-one-out."""
-        gallery, labels, self_index = self.gallery, self.gallery_labels, None
-        if gallery is None and self.distractors is not None:
-            gallery, labels, self_index = self.query, self.labels, np.arange(len(self.query))
-        if gallery is None or labels is None:
-            return None, None
-        if self.distractors is not None:
-            gallery, labels = with_distractors(gallery, labels, self.distractors)
-        return (gallery, labels), self_index
-
-
-def _read_task(
-    pairs: Sequence[tuple[str | Path, str | Path]], levels: Sequence[str], distractors: str | Path | None
-) -> _Task:
+def _read_sides(pairs: Sequence[tuple[str | Path, str | Path]], levels: Sequence[str]) -> tuple[_Side, _Side | None]:
     """Read embeddings and labels of the queries and, if there are two pairs, of the gallery."""
     sides, tables = [], []
     for embeddings, labels in pairs:
@@ -300,7 +312,5 @@ def _read_task(
         check_same_items(side, table, (embeddings, labels))
         sides.append(side.values)
         tables.append(table)
-    codes = label_codes(tables, levels)
-    gallery, gallery_labels = (sides[1], codes[1]) if len(sides) > 1 else (None, None)
-    further = None if distractors is None else read_embeddings(distractors).values
-    return _Task(sides[0], codes[0], gallery, gallery_labels, further)
+    query, *gallery = zip(sides, label_codes(tables, levels), strict=True)
+    return query, gallery[0] if gallery else None

@@ -133,6 +133,6 @@ def test_images_beyond_the_limit_are_counted(model, dataset):
 def test_images_that_a_network_does_not_take_are_named(dataset):
     model = EmbeddingModel(torch.nn.Conv2d(3, 4, 30), 4, AveragePool(), dim=0)  # wants 30 pixels either way
     with pytest.raises(
-        ConfigError, match=r"cannot embed images of 64 x 20 pixels \(.*\)\. Take another --size, or --ge"
+        ConfigError, match=r"cannot embed images of 64 x 20 pixels \(.*\)\. Take another --size, or --re"
     ):
         embed(model, dataset.select([3]), view=VIEWS[2])
