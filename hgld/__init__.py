@@ -6,6 +6,8 @@ Names are handed on lazily (PEP 562), so that the command line starts without im
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
+from hgld.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -25,15 +27,13 @@ if TYPE_CHECKING:
     from hgld.relevance import graded_relevance as graded_relevance
     from hgld.relevance import shared_levels as shared_levels
 
-__version__ = "0.1.0"
 
-
-def load_model(place: "str | Path", which: 'Literal["best", "last"]' = "best") -> "tuple[Any, Any]":
+def load_model(path_or_url: "str | Path", which: 'Literal["best", "last"]' = "best") -> "tuple[Any, Any]":
     """Load a trained model and its config: a run's folder, or ``hf:USER/NAME``.
 
     See ``load_model`` of :mod:`hgld.training.inference.embedder`, which is imported here.
     """
-    return import_module("hgld.training.inference.embedder").load_model(place, which)
+    return import_module("hgld.training.inference.embedder").load_model(path_or_url, which)
 
 
 _EXPORTS = {

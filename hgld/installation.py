@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
-from hgld import __version__
+from hgld.version import __version__
 
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:.*extra\s*==\s*['\"]([\w.-]+)['\"])?")
 _FOR_DEVELOPERS = {"all", "bench", "dev", "docs"}

@@ -14,11 +14,11 @@ from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
-from hgld import __version__
 from hgld.addresses import is_http_address, retry_after, without_secrets
 from hgld.data.http_files import HttpClient, HttpLimits, RemoteFault, retry
 from hgld.errors import ConfigError, InputError, ServiceError, excerpt, quoted
 from hgld.files import parse_json
+from hgld.version import __version__
 
 # Documented for readers who are not logged in: action API 200 requests a minute, HTML pages fewer than 20 a second.
 API_RATE = 200 / 60

@@ -20,10 +20,10 @@ from typing import TextIO
 
 import click
 
-from hgld import __version__
 from hgld.cli.options import SHOWS_ALL, debug_option, help_all_option
 from hgld.cli.output import echo
 from hgld.errors import ConfigError, HgldError, StorageError
+from hgld.version import __version__
 
 EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_LOOK_ALIKES, EXIT_FAULT, EXIT_STOPPED, EXIT_NO_READER = 1, 2, 3, 70, 130, 141
 ISSUES = "https://github.com/hgld/hgld/issues"

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hgld import __version__
 from hgld.cli.options import verb
 from hgld.cli.output import echo, print_json, progress_bars
 from hgld.errors import ConfigError, StorageError
 from hgld.files import file_lock, read_json, write_atomic
 from hgld.settings import setting
+from hgld.version import __version__
 
 if TYPE_CHECKING:
     from hgld.pipelines.stage import Progress

@@ -27,9 +27,9 @@ from tenacity import RetryCallState, Retrying, retry_if_exception
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from hgld import __version__
 from hgld.addresses import RedirectError, is_private, names_private, redirect_target, retry_after
 from hgld.errors import ConfigError, excerpt, quoted
+from hgld.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from hgld import __version__
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.metric import is_per_cent
 from hgld.evaluation.options import Progress
@@ -41,6 +40,7 @@ from hgld.report_page.gallery import (
 from hgld.report_page.rankings import MOST_QUERIES, FirstRanks, first_ranks, gain_of
 from hgld.report_page.runs import Evaluation, Run, read_runs
 from hgld.report_page.scores import PublishedRow, ScoreTable, published_rows, score_table
+from hgld.version import __version__
 
 if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-import hgld
-from hgld import Hierarchy
 from hgld.data import index as files
 from hgld.data.format import short
 from hgld.data.index import BOX, REJECTED, TABLES, check_levels, index_schema, with_runs
 from hgld.errors import ConfigError, HgldError, InputError, StorageError, quoted
 from hgld.files import put_in_place, sync
+from hgld.hierarchy import Hierarchy
 from hgld.tables import POLARS_FAULTS
+from hgld.version import __version__
 
 from ..shards.card_files import dataset_lock
 from ..shards.croissant import croissant, facts_of_known
@@ -318,7 +318,7 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
         shards=_shard_facts(index, scans),
         files=_fingerprints([*sorted(aside.iterdir()), *(root / name for name in _OTHERS)]),
         rejected=dict(rejected["reason"].value_counts().sort("reason").iter_rows()),
-        provenance={**(earlier.provenance if earlier else {}), "rebuilt": {"from": "tars", "hgld": hgld.__version__}},
+        provenance={**(earlier.provenance if earlier else {}), "rebuilt": {"from": "tars", "hgld": __version__}},
         protocol=earlier.protocol if earlier else "",
     )
     write_json(

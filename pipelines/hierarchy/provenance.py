@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import hgld
 from hgld.files import read_json
+from hgld.version import __version__
 
 from ..stage import StageRun, plain, sha256_of
 from .config import BuildConfig, key_fields
@@ -115,7 +115,7 @@ def versions(encoder: str) -> dict[str, str]:
     """Return the versions of Python and of the packages that compute the result; torch and the like only if used."""
     entry = entry_of(encoder)
     packages = [*_ALWAYS, *(entry.packages if entry is not None else ())]
-    own = {"python": platform.python_version(), "hgld": hgld.__version__}
+    own = {"python": platform.python_version(), "hgld": __version__}
     return own | {name: importlib.metadata.version(name) for name in packages}
 
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-import hgld
 from hgld.data.format import MANIFEST, MAX_MANIFEST_BYTES, Manifest
 from hgld.errors import ConfigError, quoted
 from hgld.files import file_lock, read_json, sync, write_atomic
+from hgld.version import __version__
 
 from ..hierarchy.config import key_fields
 from ..stage import json_text, key_of, plain, sha256_of
@@ -64,7 +64,7 @@ def provenance(
     """
     stated = _config(options, config)
     facts = {
-        "hgld": hgld.__version__,
+        "hgld": __version__,
         "config": stated,
         "config_hash": key_of(stated),
         "build_key": build_key(catalog, options, config),

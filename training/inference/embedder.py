@@ -77,12 +77,12 @@ def _read(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
 
-def load_model(place: Path | str, which: Literal["best", "last"] = "best") -> tuple[EmbeddingModel, TrainConfig]:
+def load_model(path_or_url: Path | str, which: Literal["best", "last"] = "best") -> tuple[EmbeddingModel, TrainConfig]:
     """Load the model of a checkpoint, with its averaged weights if the run kept an average.
 
     Args:
-        place: a run's folder, that of one of its checkpoints (``RUN/checkpoints/step-N``), or ``hf:USER/NAME``, a run
-            that `hgld push` took to the Hub.
+        path_or_url: a run's folder, that of one of its checkpoints (``RUN/checkpoints/step-N``), or ``hf:USER/NAME``, a
+            run that `hgld push` took to the Hub.
         which: checkpoint of a run: ``best`` (the last one where none was found best) or ``last``.
 
     Returns:
@@ -92,7 +92,9 @@ def load_model(place: Path | str, which: Literal["best", "last"] = "best") -> tu
         InputError: no checkpoint is there, or it cannot be read or does not fit the run's config.
         SchemaError: the config is of another schema version.
     """
-    folder = fetched(place, "model") if isinstance(place, str) and is_address(place) else Path(place)
+    folder = (
+        fetched(path_or_url, "model") if isinstance(path_or_url, str) and is_address(path_or_url) else Path(path_or_url)
+    )
     checkpoint = find_checkpoint(folder, which)
     config = read_config(checkpoint.parent.parent / CONFIG)
     state = read_state(checkpoint)
