@@ -95,7 +95,7 @@ def distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def class_columns(
     labels: Labels, levels: Sequence[str] | None = None, what: str = "labels"
 ) -> tuple[pl.DataFrame, tuple[str, ...] | None]:
-    """Return labels with a column a level (``level_0`` the finest), ids or names, null where unknown; and the levels.
+    """Return labels with a column a level (``level0`` the finest), ids or names, null where unknown; and the levels.
 
     Args:
         labels: see :func:`class_numbers`.
@@ -201,7 +201,7 @@ def _frame(columns: dict[str, Any] | list[Any], called: str) -> pl.DataFrame:
     sizes = {len(one) for one in series}
     if len(sizes) != 1:
         raise InputError(f"{called} have columns of {sorted(sizes) or 'no'} items; expected one length.")
-    return pl.DataFrame([one.alias(f"level_{column}") for column, one in enumerate(series)])
+    return pl.DataFrame([one.alias(f"level{column}") for column, one in enumerate(series)])
 
 
 def _series(column: Any, called: str) -> pl.Series:

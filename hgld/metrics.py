@@ -14,9 +14,9 @@ from hgld.evaluation.diagnostics import decomposability_gap as decomposability_g
 from hgld.evaluation.diagnostics import gap_over_batches as gap_over_batches
 from hgld.evaluation.diagnostics import smoothing_errors as smoothing_errors
 from hgld.evaluation.evaluate import ranking_metrics as ranking_metrics
-from hgld.evaluation.metric import GainFunction as GainFunction
+from hgld.relevance import GainFunction as GainFunction
 from hgld.evaluation.metric import Metric as Metric
-from hgld.evaluation.metric_kinds import MetricDefinition as MetricDefinition
+from hgld.evaluation.metric import MetricDefinition as MetricDefinition
 from hgld.evaluation.running import Retrieval as Retrieval
 from hgld.evaluation.statistics import RankedQueries as RankedQueries
 

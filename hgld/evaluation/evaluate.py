@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, HierarchyError, InputError, quoted
-from hgld.evaluation.heads import Heads, ranking_heads, worth_heads
 from hgld.evaluation.judgements import (
     MOST_LEVELS,
     GradeTable,
@@ -22,31 +21,26 @@ from hgld.evaluation.judgements import (
     block_of_items,
     facts_of,
 )
-from hgld.evaluation.metric import GainFunction, Metric, resolve
-from hgld.evaluation.metric_kinds import kind_of
+from hgld.evaluation.metric import Metric, resolve
+from hgld.evaluation.neighbors import Heads, ranking_heads, worth_heads
 from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions, Progress
+from hgld.evaluation.postprocess import expand_by_options
+from hgld.evaluation.quantize import check_smaller, decode_quantized
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import (
     Rows,
     block_rows,
     check_not_shortened,
+    checked_self_index,
     choose_device,
     exact_products,
     open_embeddings,
     prepare_embeddings,
     score_blocks,
 )
-from hgld.evaluation.statistics import (
-    depth_needed,
-    depths_of,
-    first_items,
-    metric_values,
-    order_statistics,
-    order_statistics_torch,
-    sums_asked,
-)
+from hgld.evaluation.statistics import depth_needed, depths_of, metric_values, order_statistics, order_statistics_torch
 from hgld.labels import Labels, class_numbers, distinct
-from hgld.relevance import RelevanceKind
+from hgld.relevance import GainFunction
 
 # -- metrics of a table of scores -------------------------------------------------------------------------------------
 
@@ -124,7 +118,6 @@ def block_metrics(
     levels: Sequence[str],
     gain: GainFunction,
     backend: str | None = None,
-    items: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Compute the metrics of a block of queries.
 
@@ -135,7 +128,6 @@ def block_metrics(
         levels: names of the levels, finest first.
         gain: of a grade, in the hierarchical metrics.
         backend: ``native`` (the CPU alone), ``torch``, or None to choose by the device.
-        items: (q, G) gallery indices of the columns, where these are heads of rankings; None: the whole gallery.
 
     Returns:
         for every metric's name (q,) float64.
@@ -143,47 +135,20 @@ def block_metrics(
     Raises:
         ConfigError: an unknown backend, or ``native`` for another device than the CPU.
     """
+    on_cpu = scores.device.type == "cpu"
+    if backend not in (None, "native", "torch") or (backend == "native" and not on_cpu):
+        raise ConfigError(f"backend is {backend!r} on {scores.device}; expected native (on the CPU) or torch.")
     rows, columns = (torch.from_numpy(part).to(scores.device) for part in block.left_out)
     scores[rows, columns] = -torch.inf
-    rank = order_statistics if is_native(backend, scores.device) else order_statistics_torch
+    rank = order_statistics if (backend or ("native" if on_cpu else "torch")) == "native" else order_statistics_torch
     gains = gain.gains(block.counts)
     depth = depth_needed(metrics, levels, block.counts)
-    found = rank(scores, block.grades, block.counts, gains, depths_of(metrics), depth, sums_asked(metrics))
-    depths = [metric.number or 1 for metric in metrics if kind_of(metric.kind).of_labels]
-    _check_classes(metrics, given=block.classes is not None)
-    voters = None
-    if depths and block.classes is not None:
-        query, tree = block.classes
-        voters = first_items(scores, block.grades, max(depths), tree.order, items), query, tree
-    return metric_values(metrics, levels, found, block.counts, gain, gains, voters)
-
-
-def is_native(backend: str | None, device: torch.device) -> bool:
-    """Tell whether compiled loops rank, and not torch.
-
-    Raises:
-        ConfigError: an unknown backend, or ``native`` for another device than the CPU.
-    """
-    on_cpu = device.type == "cpu"
-    if backend not in (None, "native", "torch") or (backend == "native" and not on_cpu):
-        raise ConfigError(f"backend is {backend!r} on {device}; expected native (on the CPU) or torch.")
-    return (backend or ("native" if on_cpu else "torch")) == "native"
-
-
-def _check_classes(metrics: Sequence[Metric], *, given: bool) -> None:
-    """Refuse metrics of labels and of the set where items are judged without labels."""
-    kinds = {metric: kind_of(metric.kind) for metric in metrics}
-    asking = [str(metric) for metric, kind in kinds.items() if kind.of_labels or kind.of_set]
-    if asking and not given:
-        raise ConfigError(
-            f"{', '.join(asking)}: the items of judged lists and tables of grades have no classes. Leave these metrics "
-            "out."
-        )
+    found = rank(scores, block.grades, block.counts, gains, depths_of(metrics), depth, {m.kind for m in metrics})
+    return metric_values(metrics, levels, found, block.counts, gain, gains)
 
 
 # -- metrics of embeddings --------------------------------------------------------------------------------------------
 
-LANDMARK_LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 _MOST_NAMED = 3
 _HASHED_ROWS = 1024
 
@@ -198,15 +163,9 @@ def evaluate(
     metrics: Iterable[str | Metric] = DEFAULT_METRICS,
     alpha: float = 1.0,
     count_query: bool = True,
-    relevance: RelevanceKind = "population",
-    weights: Sequence[float] | None = None,
-    self_index: Tensor | np.ndarray | None = None,
-    normalize: bool = True,
     chunk_size: int | None = None,
     device: torch.device | str | None = None,
-    backend: str | None = None,
-    part: range | None = None,
-    progress: Progress | None = None,
+    options: EvaluationOptions | None = None,
 ) -> RetrievalReport:
     """Evaluate embeddings by their labels.
 
@@ -222,23 +181,16 @@ def evaluate(
         gallery_embeddings: (G, D); None for leave-one-out.
         gallery_labels: (G, L); items without known labels are distractors.
         levels: names of the L levels, finest first; None takes a table's columns or a dataset's levels, of labels
-            without names the landmark levels for three columns and ``level_0`` (finest), ``level_1``, ... for any other
-            number.
-        metrics: see :class:`hgld.evaluation.options.EvaluationOptions`, like all that follow but ``self_index``.
+            without names ``level0`` (finest), ``level1``, ...
+        metrics: names of metrics; a binary one without a level stands for every level.
         alpha: exponent of ``population`` and ``total`` relevance.
         count_query: whether the query counts in its own class, in leave-one-out with ``population`` relevance.
-        relevance: the kind of gain of H-AP, H-R@k and H-P@k, see :func:`hgld.graded_relevance`.
-        weights: L weights of ``weighted_ap`` relevance and of wAP, coarsest level first; equal if None.
-        self_index: (Q,) gallery index of the query itself, which is then left out; -1 where it is not in the gallery.
-        normalize: scores are cosine similarities; False takes plain dot products.
         chunk_size: queries at a time; None chooses from the free memory.
         device: where to rank; None takes the embeddings' own device.
-        backend: ``native`` (compiled, the CPU alone) or ``torch``; None takes ``native`` on the CPU.
-        part: consecutive queries to rank; None: all.
-        progress: called with a task, the number of queries done and their total.
+        options: further options; of the five above those count that are not their defaults.
 
     Returns:
-        the report: means, one row a query, how many queries are undefined, settings.
+        the report: means, one row per query, how many queries are undefined, settings.
 
     Raises:
         InputError: embeddings or labels of the wrong shape or dtype, NaN, Inf, zero vectors.
@@ -254,24 +206,15 @@ def evaluate(
     >>> report.undefined
     {'R@1/product': 2, 'R@1/category': 0, 'H-AP': 0}
     """
-    options = EvaluationOptions(
-        metrics=metrics,
-        alpha=alpha,
-        count_query=count_query,
-        relevance=relevance,
-        weights=weights,
-        normalize=normalize,
-        chunk_size=chunk_size,
-        device=device,
-        backend=backend,
-        part=part,
-        progress=progress,
-    )
-    query = query_embeddings, query_labels
+    given: dict[str, Any] = {"alpha": alpha, "count_query": count_query, "chunk_size": chunk_size, "device": device}
+    given["metrics"] = metrics if isinstance(metrics, str) else tuple(metrics)
+    defaults = EvaluationOptions()
+    changed = {name: value for name, value in given.items() if value != getattr(defaults, name)}
     if (gallery_embeddings is None) != (gallery_labels is None):
         raise InputError("gallery embeddings and gallery labels come together: one of them is missing.")
     gallery = None if gallery_embeddings is None or gallery_labels is None else (gallery_embeddings, gallery_labels)
-    return evaluate_labelled(query, gallery, levels=levels, self_index=self_index, options=options)
+    options = replace(options or defaults, **changed)
+    return evaluate_labelled((query_embeddings, query_labels), gallery, levels=levels, options=options)
 
 
 Side = tuple[Tensor | np.ndarray, Labels]
@@ -291,7 +234,7 @@ def evaluate_labelled(
         query: embeddings (Q, D) and labels (Q, L).
         gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
         levels: names of the L levels, see :func:`evaluate`.
-        self_index: (Q,) gallery index of the query itself, see :func:`evaluate`.
+        self_index: (Q,) gallery index of the query itself, which is then left out; -1 where it is not in the gallery.
         options: the metrics, and how to rank.
 
     Returns:
@@ -313,7 +256,6 @@ def evaluate_labelled(
         index = None if self_index is None else checked_self_index(self_index, len(queries))
     names = level_names(levels if named is None else named, query_labels, gallery_labels)
     check_tree(query_labels if leave_one_out else np.concatenate([query_labels, gallery_labels]), names)
-    gain = options.gain(leave_one_out=index is not None and bool((index >= 0).all()))
     stated = {
         "protocol": "leave-one-out" if leave_one_out else "query against gallery",
         **_describe(query[0], options),
@@ -322,9 +264,10 @@ def evaluate_labelled(
     }
     relevance = LabelRelevance(query_labels, gallery_labels, index)
     if options.query_expansion is not None:
-        expanded = options.expanded(queries[:], items[:], index)
+        expanded = expand_by_options(options, queries[:], items[:], index)
         queries = prepare_embeddings(expanded, "query", normalize=False, device=device)
-    return _rank_all(queries, items, relevance, names, gain, options, stated, gallery_labels)
+    gain = _gain(options, leave_one_out=index is not None and bool((index >= 0).all()))
+    return _Ranking(queries, items, relevance, names, gain, options, gallery_labels).report(stated)
 
 
 def evaluate_judged(
@@ -334,7 +277,6 @@ def evaluate_judged(
     *,
     levels: Sequence[str] = ("relevant",),
     options: EvaluationOptions,
-    settings: Mapping[str, Any] | None = None,
 ) -> RetrievalReport:
     """Evaluate embeddings by judgements other than labels: lists of relevant items, junk, several ground truths.
 
@@ -345,7 +287,6 @@ def evaluate_judged(
             :class:`hgld.evaluation.judgements.ListRelevance`.
         levels: names of the levels of the judgements, finest first.
         options: the metrics, and how to rank.
-        settings: further settings of the report, beside those that it states anyway.
 
     Returns:
         the report.
@@ -363,11 +304,11 @@ def evaluate_judged(
             f"{judgements.num_levels} levels; the embeddings are {len(query)} and {len(gallery)}, the levels "
             f"{', '.join(levels)}."
         )
-    stated = {"protocol": "judged lists", **_describe(query_embeddings, options), **(settings or {})}
     if options.query_expansion is not None:
-        expanded = options.expanded(query[:], gallery[:])
+        expanded = expand_by_options(options, query[:], gallery[:])
         query = prepare_embeddings(expanded, "query", normalize=False, device=device)
-    return _rank_all(query, gallery, judgements, levels, options.gain(leave_one_out=False), options, stated)
+    ranking = _Ranking(query, gallery, judgements, levels, _gain(options, leave_one_out=False), options)
+    return ranking.report({"protocol": "judged lists", **_describe(query_embeddings, options)})
 
 
 def evaluate_known_levels(
@@ -408,8 +349,8 @@ def evaluate_known_levels(
             f"{where}: no {lacking or 'level'} item has a label that the other side has too ({', '.join(levels)}), so "
             "nothing can be relevant. Leave the splits out to evaluate by the dataset's own protocol, or label them."
         )
-    asked = resolve(options.metrics, levels)
-    if lost := [str(metric) for metric in asked if metric.level in without and _names_level(options.metrics, metric)]:
+    asked = {str(metric) for metric in resolve(options.metrics, levels) if metric.level in without}
+    if lost := [str(metric) for metric in options.metrics if str(metric) in asked]:
         raise ConfigError(
             f"{where}: {', '.join(lost)}: no query, or no gallery item, has a label of {', '.join(without)}. Leave "
             "these metrics out."
@@ -418,26 +359,48 @@ def evaluate_known_levels(
         query = (query[0], query[1][:, kept])
         gallery = None if gallery is None else (gallery[0], gallery[1][:, kept])
     names = [levels[c] for c in kept]
-    if options.prefixes or options.codes:
-        from hgld.evaluation.compressed import check_compressed
-
-        check_compressed(options, query[0].shape[1])
+    check_smaller(options, query[0].shape[1])
     try:
         report = evaluate_labelled(query, gallery, levels=names, self_index=self_index, options=options)
     except InputError as error:
         raise type(error)(f"{where}: {error}") from error
     refuse_undefined(report, where)
     stated: dict[str, Any] = {"levels_without_labels": without} if without else {}
-    if options.prefixes or options.codes:
-        from hgld.evaluation.compressed import compressed_settings
-
-        stated |= compressed_settings(query, gallery, levels=names, self_index=self_index, options=options)
+    stated |= _measure_smaller(query, gallery, names, self_index, options)
     return replace(report, settings=report.settings | stated)
 
 
-def _names_level(metrics: Iterable[str | Metric], metric: Metric) -> bool:
-    """Tell whether a metric was asked for at its level by name, and not at every level."""
-    return any(str(asked) == str(metric) for asked in metrics)
+def _measure_smaller(
+    query: Side, gallery: Side | None, levels: Sequence[str], self_index: np.ndarray | None, options: EvaluationOptions
+) -> dict[str, Any]:
+    """Return the values of leading dimensions and quantized embeddings as a report's settings: None for NaN.
+
+    Metrics of the set are not among them.
+    """
+    metrics = tuple(str(metric) for metric in resolve(options.metrics, levels) if not metric.definition.of_set)
+    sides = [query] if gallery is None else [query, gallery]
+    alone = replace(options, metrics=metrics, truncate_dim=(), quantize=())
+    alone = replace(alone, device=choose_device(query[0], options.device))
+    found: dict[str, Any] = {}
+
+    def measure(side: list[Side], *, normalize: bool) -> dict[str, float | None]:
+        how = replace(alone, normalize=normalize)
+        values = evaluate_labelled(*side, levels=levels, self_index=self_index, options=how).values
+        return {name: None if math.isnan(value) else value for name, value in values.items()}
+
+    for dim in options.truncate_dim if metrics else ():
+        try:
+            truncated: list[Side] = [(vectors[:, :dim], labels) for vectors, labels in sides]
+            found.setdefault("truncate_dim", {})[str(dim)] = measure(truncated, normalize=options.normalize)
+        except InputError as error:
+            raise InputError(f"truncate_dim {dim}: {error}") from error
+    for quantized in options.quantize if metrics else ():
+        coded: list[Side] = [
+            (decode_quantized(vectors, quantized, normalize=options.normalize), labels) for vectors, labels in sides
+        ]
+        exact = quantized == "binary"  # products of signs are whole numbers, whose ties a norm would break
+        found.setdefault("quantize", {})[quantized] = measure(coded, normalize=options.normalize and not exact)
+    return found
 
 
 def refuse_without_positives(query_labels: np.ndarray, gallery_labels: np.ndarray | None, where: str) -> None:
@@ -511,134 +474,121 @@ def embeddings_fingerprint(*embeddings: Tensor | np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _rank_all(
-    query: Tensor | Rows,
-    gallery: Tensor | Rows,
-    relevance: RelevanceSource,
-    levels: Sequence[str],
-    gain: GainFunction,
-    options: EvaluationOptions,
-    settings: Mapping[str, Any],
-    gallery_labels: np.ndarray | None = None,
-) -> RetrievalReport:
-    if query.shape[1] != gallery.shape[1]:
-        raise InputError(
-            f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}; "
-            "expected the same, from the same model."
-        )
-    check_num_levels(len(levels))
-    if options.share is not None:
-        alone = replace(options, share=None)
-        task = (query, gallery, relevance, levels, gain)
-        return options.share(
-            lambda part: _rank_all(*task, replace(alone, part=part), settings, gallery_labels), len(query)
-        )
-    metrics = resolve(options.metrics, levels)
-    ranked = range(len(query)) if options.part is None else options.part
-    if not (ranked.step == 1 and 0 <= ranked.start < ranked.stop <= len(query)):
-        raise ConfigError(f"part is {options.part} of {len(query)} queries; expected some consecutive ones of them.")
-    of_set = [metric for metric in metrics if kind_of(metric.kind).of_set]
-    of_queries = [metric for metric in metrics if metric not in of_set]
-    _check_classes(of_set, given=gallery_labels is not None)
-    parts: list[dict[str, np.ndarray]] = []
-    ranking = _Ranking(query, gallery, relevance, of_queries, levels, gain, options)
-    for done, found in ranking.blocks(ranked) if of_queries else ():
-        parts.append(found)
-        if options.progress is not None:
-            options.progress("rank", done - ranked.start, len(ranked))
-    columns = {str(metric): np.concatenate([part[str(metric)] for part in parts]) for metric in of_queries}
-    whole = {}
-    if of_set and gallery_labels is not None and ranked.start == 0:  # of several processes the first one
-        items = gallery[:].cpu()  # one copy for all of them and their levels
-        for metric in of_set:
-            column = gallery_labels[:, list(levels).index(str(metric.level))]
-            whole[str(metric)] = _of_set(metric, items, column, options.progress)
-    return RetrievalReport.from_columns(
-        columns,
-        {
-            **settings,
-            "levels": list(levels),
-            "metrics": [str(metric) for metric in metrics],
-            "queries": len(query),
-            "gallery": len(gallery),
-            "dimensions": query.shape[1],
-            "relevance": gain.kind,
-            "alpha": gain.alpha,
-            "weights": None if gain.weights is None else list(gain.weights),
-            "count_query": gain.count_query,
-            "scores": "float32, TF32 off",
-            "ties": "against the query",
-            "device": query.device.type,
-        },
-        first_query=ranked.start,
-        num_queries=len(ranked),
-        of_set=whole,
-    )
-
-
 @dataclass(frozen=True)
 class _Ranking:
-    """The metrics of queries, block by block: by whole rows of scores, or by heads where these suffice."""
+    """A ranking of queries, block by block: by whole rows of scores, or by heads where these suffice."""
 
     query: Tensor | Rows
     gallery: Tensor | Rows
     relevance: RelevanceSource
-    metrics: Sequence[Metric]
     levels: Sequence[str]
     gain: GainFunction
     options: EvaluationOptions
+    gallery_labels: np.ndarray | None = None
 
-    def blocks(self, part: range) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    def report(self, settings: Mapping[str, Any]) -> RetrievalReport:
+        """Return the report of all queries, with further settings."""
+        if self.query.shape[1] != self.gallery.shape[1]:
+            raise InputError(
+                f"query embeddings have {self.query.shape[1]} dimensions, gallery embeddings {self.gallery.shape[1]}; "
+                "expected the same, from the same model."
+            )
+        check_num_levels(len(self.levels))
+        metrics = resolve(self.options.metrics, self.levels)
+        of_set = [metric for metric in metrics if metric.definition.of_set]
+        if of_set and self.gallery_labels is None:
+            raise ConfigError(
+                f"{', '.join(map(str, of_set))}: the items of judged lists have no classes. Leave these metrics out."
+            )
+        of_queries = [metric for metric in metrics if metric not in of_set]
+        stated = {
+            **settings,
+            "levels": list(self.levels),
+            "metrics": [str(metric) for metric in metrics],
+            "queries": len(self.query),
+            "gallery": len(self.gallery),
+            "dimensions": self.query.shape[1],
+            "relevance": self.gain.kind,
+            "alpha": self.gain.alpha,
+            "weights": None if self.gain.weights is None else list(self.gain.weights),
+            "count_query": self.gain.count_query,
+            "scores": "float32, TF32 off",
+            "ties": "against the query",
+            "device": self.query.device.type,
+        }
+
+        def rank(part: range) -> RetrievalReport:
+            found: list[dict[str, np.ndarray]] = []
+            for done, values in self._blocks(part, of_queries) if of_queries else ():
+                found.append(values)
+                if self.options.progress is not None:
+                    self.options.progress("rank", done - part.start, len(part))
+            columns = {str(metric): np.concatenate([values[str(metric)] for values in found]) for metric in of_queries}
+            whole = self._of_set(of_set) if part.start == 0 else {}  # of several processes the first one
+            return RetrievalReport.from_columns(
+                columns, stated, first_query=part.start, num_queries=len(part), of_set=whole
+            )
+
+        if self.options.share is not None:
+            return self.options.share(rank, len(self.query))
+        return rank(range(len(self.query)))
+
+    def _of_set(self, metrics: Sequence[Metric]) -> dict[str, float]:
+        """Return metrics of the items that are searched; NaN where none has a class."""
+        found = {}
+        items = self.gallery[:].cpu() if metrics else None  # one copy for all of them and their levels
+        for metric in metrics:
+            assert self.gallery_labels is not None
+            labels = self.gallery_labels[:, list(self.levels).index(str(metric.level))]
+            known = (labels >= 0).any()
+            found[str(metric)] = float(metric.definition.compute(items, labels)) if known else float("nan")
+            if self.options.progress is not None:
+                self.options.progress(str(metric), 1, 1)
+        return found
+
+    def _blocks(self, part: range, metrics: Sequence[Metric]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield how far the queries are ranked, and the metrics of the last block of them."""
         with exact_products(self.query.device):
-            facts, depth = self._facts(part)
+            facts, depth = self._head_depth(part, metrics)
             if facts is None or depth is None:
-                yield from self._by_rows(part)
+                yield from self._by_rows(part, metrics)
                 return
             for head in ranking_heads(self.query, self.gallery, depth, part):
-                yield head.queries.stop, self._of_head(head, facts, part.start)
+                yield head.queries.stop, self._of_head(head, facts, part.start, metrics)
 
-    def _facts(self, part: range) -> tuple[RelevanceFacts | None, int | None]:
-        """Return what heads need, and their depth; None where heads do not suffice."""
-        native = is_native(self.options.backend, self.query.device)
-        if not native or not worth_heads(1, len(self.gallery)) or not all(_reads_head(m) for m in self.metrics):
+    def _head_depth(self, part: range, metrics: Sequence[Metric]) -> tuple[RelevanceFacts | None, int | None]:
+        """Return the facts that heads need, and their depth; None where heads do not suffice."""
+        reads_head = all(m.depth is not None or m.definition.first_positives for m in metrics)
+        if self.query.device.type != "cpu" or not reads_head or not worth_heads(1, len(self.gallery)):
             return None, None
         facts = facts_of(self.relevance, part.start, part.stop)
-        depth = depth_needed(self.metrics, self.levels, facts.counts)
-        voting = [metric.number or 1 for metric in self.metrics if kind_of(metric.kind).of_labels]
-        depth = None if depth is None else max(depth, *voting, 1) + int(np.bincount(facts.left_out[0]).max(initial=0))
+        depth = depth_needed(metrics, self.levels, facts.counts)
+        depth = None if depth is None else depth + int(np.bincount(facts.left_out[0]).max(initial=0))
         return (facts, depth) if depth is not None and worth_heads(depth, len(self.gallery)) else (None, None)
 
-    def _by_rows(self, part: range) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    def _by_rows(self, part: range, metrics: Sequence[Metric]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         rows = block_rows(len(part), len(self.gallery), self.query.device, self.options.chunk_size)
         for start, stop, scores in score_blocks(self.query, self.gallery, rows, part):
-            yield stop, self._metrics(scores, self.relevance.block(start, stop, self.query.device))
+            block = self.relevance.block(start, stop, self.query.device)
+            yield stop, block_metrics(scores, block, metrics, self.levels, self.gain)
 
-    def _of_head(self, head: Heads, facts: RelevanceFacts, first: int) -> dict[str, np.ndarray]:
+    def _of_head(
+        self, head: Heads, facts: RelevanceFacts, first: int, metrics: Sequence[Metric]
+    ) -> dict[str, np.ndarray]:
         start, stop = head.queries.start, head.queries.stop
-        own = facts.of(start - first, stop - first)
-        block = block_of_items(self.relevance, start, stop, head.items, own)
-        found = self._metrics(head.scores, block, head.items)
+        block = block_of_items(self.relevance, start, stop, head.items, facts.of(start - first, stop - first))
+        found = block_metrics(head.scores, block, metrics, self.levels, self.gain)
         for row in head.overfull:
-            ((_, values),) = self._by_rows(range(start + row, start + row + 1))
+            ((_, values),) = self._by_rows(range(start + row, start + row + 1), metrics)
             for name, value in values.items():
                 found[name][row] = value[0]
         return found
 
-    def _metrics(self, scores: Tensor, block: RelevanceBlock, items: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        return block_metrics(scores, block, self.metrics, self.levels, self.gain, self.options.backend, items)
 
-
-def _reads_head(metric: Metric) -> bool:
-    return metric.depth is not None or kind_of(metric.kind).first_positives
-
-
-def _of_set(metric: Metric, gallery: Tensor, labels: np.ndarray, progress: Progress | None) -> float:
-    """Return a metric of the items that are searched; NaN where none has a class."""
-    value = kind_of(metric.kind).compute(gallery, labels) if (labels >= 0).any() else float("nan")
-    if progress is not None:
-        progress(str(metric), 1, 1)
-    return float(value)
+def _gain(options: EvaluationOptions, *, leave_one_out: bool) -> GainFunction:
+    """Return the gain of the hierarchical metrics; in leave-one-out ``count_query`` counts."""
+    weights = None if options.weights is None else tuple(options.weights)
+    return GainFunction(options.relevance, options.alpha, weights, options.count_query and leave_one_out)
 
 
 def label_table(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.ndarray:
@@ -683,29 +633,13 @@ def level_names(levels: Sequence[str] | None, query_labels: np.ndarray, gallery_
             "both sides need the same levels in the same order."
         )
     if levels is None:
-        every = tuple(f"level_{column}" for column in range(num_levels))
-        return LANDMARK_LEVELS if num_levels == len(LANDMARK_LEVELS) else every
+        return tuple(f"level{column}" for column in range(num_levels))
     names = tuple(levels)
     if isinstance(levels, str) or len(names) != num_levels or len(set(names)) != num_levels or not all(names):
         raise ConfigError(
             f"levels are {quoted(levels)} for labels of {num_levels} columns; expected one distinct name a column."
         )
     return names
-
-
-def checked_self_index(self_index: Tensor | np.ndarray, num_queries: int) -> np.ndarray:
-    """Return the queries' own gallery indices as (Q,) int64, -1 for those that are not in the gallery.
-
-    Raises:
-        InputError: another shape or dtype.
-    """
-    index = self_index.detach().cpu().numpy() if isinstance(self_index, Tensor) else np.asarray(self_index)
-    if index.shape != (num_queries,) or not np.issubdtype(index.dtype, np.integer):
-        raise InputError(
-            f"self_index has shape {index.shape} and dtype {index.dtype}; expected ({num_queries},) integers, -1 for "
-            "queries that are not in the gallery."
-        )
-    return index.astype(np.int64)
 
 
 def check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:

@@ -1,8 +1,7 @@
 """Relevance of gallery items to queries: the grades of a block of queries, from labels, lists or a table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,37 +14,6 @@ from hgld.labels import distinct
 MOST_LEVELS = 250  # a grade is a byte
 
 
-class ClassTree:
-    """Classes of the gallery's items, numbered level by level, and the tree that all known labels make.
-
-    Args:
-        query: (Q, L) numbers of the queries' classes, finest level first, -1 where unknown.
-        gallery: (L, G) of the gallery's items.
-    """
-
-    def __init__(self, query: np.ndarray, gallery: np.ndarray) -> None:
-        self._query, self.gallery = query, gallery
-
-    @cached_property
-    def ancestors(self) -> tuple[np.ndarray, ...]:
-        """For every level (C, L): of each class those on its path, itself among them; -1 where no item tells."""
-        items = np.concatenate([self._query, self.gallery.T])
-        tables = []
-        for level in range(items.shape[1]):
-            table = np.full((int(items[:, level].max(initial=-1)) + 1, items.shape[1]), -1, np.int32)
-            table[:, level] = np.arange(len(table))
-            for coarser in range(level + 1, items.shape[1]):
-                known = (items[:, level] >= 0) & (items[:, coarser] >= 0)
-                table[items[known, level], coarser] = items[known, coarser]
-            tables.append(table)
-        return tuple(tables)
-
-    @cached_property
-    def order(self) -> np.ndarray:
-        """Place (G,) of every item's labels among all labels in ascending order; equal labels share one."""
-        return np.unique(self.gallery.T, axis=0, return_inverse=True)[1].reshape(-1)
-
-
 @dataclass(frozen=True)
 class RelevanceBlock:
     """Grades of q consecutive queries against the whole gallery.
@@ -54,13 +22,11 @@ class RelevanceBlock:
         grades: (q, G) uint8; 0 for items that are not relevant and for those left out.
         counts: (q, L + 1) int64 ranked items of every grade, those left out not among them.
         left_out: row and gallery index of every pair that is not ranked: the query itself, junk.
-        classes: numbers of the queries' classes, (q, L), and the tree; None where items are judged without labels.
     """
 
     grades: Tensor
     counts: np.ndarray
     left_out: tuple[np.ndarray, np.ndarray]
-    classes: tuple[np.ndarray, ClassTree] | None = None
 
 
 @dataclass(frozen=True)
@@ -119,26 +85,7 @@ class LabelRelevance:
             coded[level] = np.maximum(place - np.searchsorted(classes, 0), -1)  # classes before it are negative
         self._query = np.ascontiguousarray(coded[:, :num_queries].T)
         self._gallery = np.ascontiguousarray(coded[:, num_queries:])
-        num_classes = int(coded.max(initial=-1)) + 1
-        self._starts = np.stack(
-            [np.bincount(column + 1, minlength=num_classes + 1).cumsum() for column in self._gallery]
-        )
-        self._members = _in_order(self._gallery, self._starts)
-        self._tree = ClassTree(self._query, self._gallery)
         self._on_device: tuple[torch.device, Tensor] | None = None
-
-    def facts(self, start: int, stop: int) -> RelevanceFacts:
-        """Return the numbers of items of every grade to the queries start..stop - 1, and what is left out."""
-        from hgld.evaluation.ranks import count_matches  # numba takes long to import
-
-        query, index = self._query[start:stop], self.self_index[start:stop]
-        counts = np.zeros((len(query), self.num_levels + 1), np.int64)
-        count_matches(self._members, self._starts, query, self._gallery, counts[:, 1:])
-        rows = np.flatnonzero(index >= 0)
-        own = self.grades_of(start, stop, np.maximum(index, 0)[:, None])[rows, 0]
-        counts[rows, own] -= own > 0
-        counts[:, 0] = self.shape[1] - (index >= 0) - counts[:, 1:].sum(axis=1)
-        return RelevanceFacts(counts, (rows, index[rows]))
 
     def grades_of(self, start: int, stop: int, items: np.ndarray) -> np.ndarray:
         """Return (q, C) uint8 grades of some items, (q, C), to the queries start..stop - 1."""
@@ -148,30 +95,17 @@ class LabelRelevance:
             grades[(column == self._gallery[level][items]) & (column >= 0)] = self.num_levels - level
         return grades
 
-    def classes_of(self, start: int, stop: int) -> tuple[np.ndarray, ClassTree]:
-        """Return the classes of the queries start..stop - 1, as a block has them."""
-        return self._query[start:stop], self._tree
-
     def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
         index = self.self_index[start:stop]
         rows = np.flatnonzero(index >= 0)
         if device.type == "cpu":
-            block = self._painted(start, stop, (rows, index[rows]))
+            from hgld.evaluation.ranks import compare_classes  # numba takes long to import
+
+            grades = torch.empty(stop - start, self.shape[1], dtype=torch.uint8)
+            compare_classes(self._query[start:stop], self._gallery, grades.numpy())
         else:
-            block = _without(self._compared(start, stop, device), self.num_levels, (rows, index[rows]))
-        return replace(block, classes=self.classes_of(start, stop))
-
-    def _painted(self, start: int, stop: int, left_out: tuple[np.ndarray, np.ndarray]) -> RelevanceBlock:
-        from hgld.evaluation.ranks import paint_grades  # numba takes long to import
-
-        grades = np.empty((stop - start, self.shape[1]), np.uint8)
-        counts = np.empty((stop - start, self.num_levels), np.int64)
-        paint_grades(self._members, self._starts, self._query[start:stop], grades, counts)
-        rows, own = left_out[0], grades[left_out]  # one item a row at most
-        counts[rows, own.astype(np.int64) - 1] -= own > 0
-        grades[left_out] = 0
-        ranked = grades.shape[1] - np.bincount(rows, minlength=len(grades))
-        return RelevanceBlock(torch.from_numpy(grades), _with_rest(counts, ranked), left_out)
+            grades = self._compared(start, stop, device)
+        return _without(grades, self.num_levels, (rows, index[rows]))
 
     def _compared(self, start: int, stop: int, device: torch.device) -> Tensor:
         if self._on_device is None or self._on_device[0] != device:
@@ -181,18 +115,8 @@ class LabelRelevance:
         grades = torch.zeros(stop - start, self.shape[1], dtype=torch.uint8, device=device)
         for level in reversed(range(self.num_levels)):
             column = query[:, level, None]
-            match = (column == gallery[level]) & (column >= 0)
-            grades.masked_fill_(match, self.num_levels - level)
+            grades.masked_fill_((column == gallery[level]) & (column >= 0), self.num_levels - level)
         return grades
-
-
-def _in_order(classes: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return (L, G) int32 items in ascending order of their classes, -1 first, equal ones in their own order."""
-    from hgld.evaluation.ranks import order_members  # numba takes long to import
-
-    members = np.empty(classes.shape, np.int32)
-    order_members(classes, np.concatenate([np.zeros_like(starts[:, :1]), starts], axis=1), members)
-    return members
 
 
 class ListRelevance:
@@ -271,8 +195,6 @@ _ROWS_AT_ONCE = 16
 
 def facts_of(source: RelevanceSource, start: int, stop: int) -> RelevanceFacts:
     """Return the facts of the queries start..stop - 1."""
-    if isinstance(source, LabelRelevance):
-        return source.facts(start, stop)
     blocks = [(first, _few(source, first, stop)) for first in range(start, stop, _ROWS_AT_ONCE)]
     rows = [block.left_out[0] + first - start for first, block in blocks]
     items = [block.left_out[1] for _, block in blocks]
@@ -295,9 +217,8 @@ def block_of_items(
     Returns:
         a block whose columns are these items; its counts are those of the whole gallery.
     """
-    classes = None
     if isinstance(source, LabelRelevance):
-        grades, classes = source.grades_of(start, stop, items), source.classes_of(start, stop)
+        grades = source.grades_of(start, stop, items)
     else:
         grades = np.empty(items.shape, np.uint8)
         for first in range(start, stop, _ROWS_AT_ONCE):
@@ -310,7 +231,7 @@ def block_of_items(
     rows, columns = np.concatenate(rows), np.concatenate(columns)
     grades[rows, columns] = 0
     grades[items < 0] = 0
-    return RelevanceBlock(torch.from_numpy(grades), facts.counts, (rows, columns), classes)
+    return RelevanceBlock(torch.from_numpy(grades), facts.counts, (rows, columns))
 
 
 def _few(source: RelevanceSource, start: int, stop: int) -> RelevanceBlock:
@@ -321,25 +242,16 @@ def _without(grades: Tensor, num_levels: int, left_out: tuple[np.ndarray, np.nda
     rows, items = left_out
     device = grades.device
     grades[torch.from_numpy(rows).to(device), torch.from_numpy(items).to(device)] = 0
-    counts = _counts(grades, num_levels)
+    if device.type == "cpu":
+        from hgld.evaluation.ranks import count_grades  # numba takes long to import
+
+        counts = np.empty((grades.shape[0], num_levels), np.int64)
+        count_grades(grades.numpy(), counts)
+    else:
+        counts = torch.stack([(grades == grade).sum(1) for grade in range(1, num_levels + 1)], dim=1).cpu().numpy()
     ranked = grades.shape[1] - np.bincount(rows, minlength=grades.shape[0])
-    return RelevanceBlock(grades, _with_rest(counts, ranked), left_out)
-
-
-def _with_rest(counts: np.ndarray, ranked: np.ndarray) -> np.ndarray:
-    """Return (q, L + 1) numbers of items of the grades 0..L from those of 1..L and of all ranked items."""
-    return np.concatenate([(ranked - counts.sum(axis=1))[:, None], counts], axis=1).astype(np.int64)
-
-
-def _counts(grades: Tensor, num_levels: int) -> np.ndarray:
-    """Count the items of the grades 1..L: (q, L) int64."""
-    if grades.device.type != "cpu":
-        return torch.stack([(grades == grade).sum(1) for grade in range(1, num_levels + 1)], dim=1).cpu().numpy()
-    from hgld.evaluation.ranks import count_grades  # see LabelRelevance
-
-    counts = np.empty((grades.shape[0], num_levels), np.int64)
-    count_grades(grades.numpy(), counts)
-    return counts
+    rest = (ranked - counts.sum(axis=1))[:, None]  # of grade 0
+    return RelevanceBlock(grades, np.concatenate([rest, counts], axis=1).astype(np.int64), left_out)
 
 
 def _as_indices(values: np.ndarray) -> np.ndarray:

@@ -1,26 +1,199 @@
-"""Metrics by name (every name parses and prints back to itself), and the gain of a grade."""
+"""Metrics by name: the definition of each, and names that parse and print back to themselves.
+
+This module imports nothing heavy, because shells complete names of metrics from it. A metric of hgld needs its
+function (:mod:`hgld.evaluation.statistics`) and its lines of :data:`METRICS`; one of another package a
+:class:`MetricDefinition` and an entry point of the group ``hgld.metrics`` (:mod:`hgld.plugins`).
+"""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
-import torch
+from functools import cache
+from importlib import import_module
+from typing import Any
 
 from hgld.errors import ConfigError
-from hgld.evaluation.metric_kinds import METRICS, PLUGINS, kind_of, metric_names
-from hgld.evaluation.protocol_kinds import NOT_SHARES
-from hgld.relevance import RelevanceKind, check_relevance, grade_gains, level_weights
+from hgld.plugins import Plugins
+
+# -- definitions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MetricDefinition:
+    """Definition of the metrics of one name.
+
+    Attributes:
+        meaning: a sentence for the glossary of reports.
+        value: function from ranked queries to (q,) float64, NaN where undefined; a text names a function of
+            :mod:`hgld.evaluation.statistics`. Where it is ``of_set``, a function from unit embeddings (N, D) on the CPU
+            and the labels (N,) of one level to a number; a text names one of :mod:`hgld.evaluation.diagnostics`. None
+            says that no ranking has it, but a classifier.
+        binary: whether it is of one level, not of all levels at once.
+        first_positives: whether it reads the list no deeper than its positives are many; the whole list else, or the
+            first k where the name ends in ``@k``.
+        offered: the numbers k that shells complete.
+        depth: the k of a metric whose name has none and that reads only the first k of the list.
+        of_set: whether it is one number of all items together, without values per query.
+        per_cent: whether it is a share, which tables print in per cent; else it is printed as it is.
+        lower_is_better: whether the best value is the lowest.
+    """
+
+    meaning: str
+    value: "str | Callable[..., Any] | None"
+    binary: bool = False
+    first_positives: bool = False
+    offered: tuple[int, ...] = (10,)
+    depth: int | None = None
+    of_set: bool = False
+    per_cent: bool = True
+    lower_is_better: bool = False
+
+    def compute(self, *inputs: Any) -> Any:
+        """Return the (q,) values of ranked queries; of a metric of the set the number of embeddings and labels."""
+        if callable(self.value):
+            return self.value(*inputs)
+        assert self.value is not None  # no name of such a metric reaches a ranking
+        module = "diagnostics" if self.of_set else "statistics"
+        return getattr(import_module(f"hgld.evaluation.{module}"), self.value)(*inputs)
+
+
+METRICS: Mapping[str, MetricDefinition] = {
+    "AP": MetricDefinition(
+        "Average precision over the whole ranking; positives are the items of the query's class at that level.",
+        "average_precision",
+        binary=True,
+    ),
+    "mAP@R": MetricDefinition(
+        "Precision at the ranks of the positives among the first R, summed, over R: the number of positives.",
+        "map_at_r",
+        binary=True,
+        first_positives=True,
+    ),
+    "R@k": MetricDefinition(
+        "Share of queries with a positive among the first k.", "recall_at_k", binary=True, offered=(1, 10, 100)
+    ),
+    "TR@k": MetricDefinition("Positives among the first k, over min(k, R).", "true_recall_at_k", binary=True),
+    "P@k": MetricDefinition("Share of positives among the first k.", "precision_at_k", binary=True),
+    "mAP@k": MetricDefinition(
+        "Average precision of the first k, over min(k, R): the rule of Google Landmarks v2.",
+        "map_at_k",
+        binary=True,
+        offered=(100,),
+    ),
+    "H-AP": MetricDefinition(
+        "Hierarchical average precision: AP in which an item counts by how fine a level it shares with the query.",
+        "hierarchical_ap",
+    ),
+    "H-R@k": MetricDefinition(
+        "Relevance found among the first k, over all there is to find.", "hierarchical_recall_at_k", offered=(1, 10)
+    ),
+    "H-P@k": MetricDefinition("Hierarchical precision of the first k.", "hierarchical_precision_at_k"),
+    "NDCG": MetricDefinition("Discounted gain (2^grade - 1) over the whole ranking, over that of the ideal one.", "ndcg"),
+    "NDCG@k": MetricDefinition("Discounted gain of the first k, over that of the ideal first k.", "ndcg_at_k"),
+    "ASI": MetricDefinition(
+        "Average set intersection of the ranking's beginnings with those of an ideal ranking.",
+        "set_intersection",
+        first_positives=True,
+    ),
+    "wAP": MetricDefinition("The weighted sum of the levels' APs.", "weighted_ap"),
+    "top-k": MetricDefinition(
+        "Share of items whose class is among the k that the network's classifier finds most likely.",
+        None,
+        offered=(1, 5),
+    ),
+    "severity": MetricDefinition(
+        "Mistake severity: levels to climb from the query's finest class to one that the first item shares, over the "
+        "queries whose first item is wrong; lower is better.",
+        "mistake_severity",
+        depth=1,
+        per_cent=False,
+        lower_is_better=True,
+    ),
+    "HD@k": MetricDefinition(
+        "Hierarchical distance: levels to climb, 0 for the same finest class, averaged over the first k; lower is "
+        "better.",
+        "hierarchical_distance_at_k",
+        offered=(1, 5, 20),
+        per_cent=False,
+        lower_is_better=True,
+    ),
+    "dists@intra": MetricDefinition(
+        "Mean cosine distance of two items of one class, over all pairs; lower is denser.",
+        "intra_class_distance",
+        binary=True,
+        of_set=True,
+        per_cent=False,
+        lower_is_better=True,
+    ),
+    "dists@inter": MetricDefinition(
+        "Mean cosine distance of two items of different classes, over all pairs.",
+        "inter_class_distance",
+        binary=True,
+        of_set=True,
+        per_cent=False,
+    ),
+    "NMI": MetricDefinition(
+        "Normalised mutual information of the classes and a k-means clustering into as many clusters.",
+        "clustering_nmi",
+        binary=True,
+        of_set=True,
+    ),
+}
+"""The metrics of hgld."""
+
+PLUGINS = Plugins("hgld.metrics", "metric", METRICS)
+
+
+@cache
+def definition_of(name: str) -> MetricDefinition:
+    """Return the definition of a metric of hgld or of another package, by its name with ``k`` for the number.
+
+    Raises:
+        ConfigError: there is none, or it cannot be imported.
+    """
+    if name in METRICS:
+        PLUGINS.refuse_namesakes(name)
+        return METRICS[name]
+    definition = PLUGINS.load(name)
+    if not isinstance(definition, MetricDefinition):
+        raise ConfigError(
+            f"the metric {name!r} of another package is {definition!r}; expected a hgld.metrics.MetricDefinition."
+        )
+    return definition
+
+
+def offered_names() -> list[str]:
+    """Return the names that shells complete, with numbers that are common for k; nothing is imported."""
+    own = [
+        name if not _takes_number(name) else f"{name[:-1]}{k}"
+        for name, definition in METRICS.items()
+        for k in (definition.offered if _takes_number(name) else (0,))
+    ]
+    return [*own, *(name.replace("@k", "@10") for name in PLUGINS.names())]
+
+
+def _takes_number(name: str) -> bool:
+    return name.endswith(("@k", "-k"))
+
 
 # -- names ------------------------------------------------------------------------------------------------------------
 
 TOP_K = "top-k"
-_NUMBER = re.compile(r"(?:(?<=[@#])|(?<=^top-))[1-9][0-9]{0,8}\Z")
+_NUMBER = re.compile(r"(?:(?<=@)|(?<=^top-)|(?<=^rank-))[1-9][0-9]{0,8}\Z", re.IGNORECASE)
+_OTHER_NAMES = {name.lower(): name for name in METRICS} | {  # spellings by habit, in small letters
+    "recall@k": "R@k",
+    "rank-k": "R@k",
+    "precision@k": "P@k",
+    "map": "AP",
+    "ap@r": "mAP@R",
+    "ap@k": "mAP@k",
+    "hap": "H-AP",
+}
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One retrieval metric.
+    """Name of one retrieval metric.
 
     Binary metrics make their positives at one level (``/level`` behind the name; without it, every level):
 
@@ -34,26 +207,23 @@ class Metric:
     - ``NDCG``, ``NDCG@k``: normalised discounted cumulative gain, exponential gain
     - ``ASI``: average set intersection
     - ``wAP``: the weighted sum of the levels' APs
-    - ``AP#g``: AP of the items of grade g alone against those of grade 0; items of the other grades are left out
     - ``severity``, ``HD@k``: levels to climb to what is shared, of the first item where it is wrong, of the first k
-    - ``kNN-hP@k``, ``kNN-hR@k``, ``kNN-hF1@k``: hierarchical precision, recall, F1 of the class that k items vote for
-    - ``kNN-consistency@k``: whether votes of every level lie on one path of the tree
 
-    Metrics of the set are one number at a level, without values a query: ``dists@intra``, ``dists@inter``, ``NMI``.
+    Metrics of the set are one number per level, without values per query: ``dists@intra``, ``dists@inter``, ``NMI``.
 
-    And one is of a network's classifier, not of a ranking: ``top-k``, the share of items whose class is among the k
+    One metric is of a network's classifier, not of a ranking: ``top-k``, the share of items whose class is among the k
     that it finds most likely.
 
     Attributes:
-        kind: the name with ``k`` (or ``g``) for the number.
-        number: k, or the grade of ``AP#g``; None where the name has none.
+        kind: the name with ``k`` for the number.
+        number: k; None where the name has none.
         level: level of a binary metric; None for every level, and for graded metrics.
 
     >>> from hgld.metrics import Metric
     >>> Metric.parse("R@10/hierarchical_label")
     Metric(kind='R@k', number=10, level='hierarchical_label')
-    >>> str(Metric.parse("AP#2"))
-    'AP#2'
+    >>> str(Metric.parse("recall@1"))  # other usual spellings are understood
+    'R@1'
     """
 
     kind: str
@@ -62,24 +232,25 @@ class Metric:
 
     @classmethod
     def parse(cls, name: str) -> "Metric":
-        """Return the metric of a name.
+        """Return the metric of a name; other usual spellings of hgld's own are understood.
 
         Raises:
             ConfigError: there is no such metric.
         """
         head, slash, level = name.partition("/")
         match = _NUMBER.search(head)
-        kind, number = head, None
-        if match:
-            kind, number = head[: match.start()] + ("g" if head[match.start() - 1] == "#" else "k"), int(match.group())
-        exists = kind in METRICS or kind in PLUGINS.names()
-        known = exists and (not slash or kind_of(kind).binary)
-        if not known or (number is None) != (kind[-2:] not in ("@k", "#g", "-k")) or (slash and not level):
-            binary, graded = (", ".join(metric_names(binary=binary)) for binary in (True, False))
+        kind, number = (f"{head[: match.start()]}k", int(match.group())) if match else (head, None)
+        if kind not in METRICS and kind not in PLUGINS.names():
+            kind = _OTHER_NAMES.get(kind.lower().replace("_", "-"), kind)
+        known = kind in METRICS or kind in PLUGINS.names()
+        if known and slash:
+            known = bool(level) and definition_of(kind).binary
+        if not known or (number is None) == _takes_number(kind):
+            binary, graded = (", ".join(n for n, d in METRICS.items() if d.binary is is_binary) for is_binary in (True, False))
             others = f" Other packages bring {', '.join(PLUGINS.names())}." if PLUGINS.names() else ""
             raise ConfigError(
                 f"metric {name!r} is unknown; expected one of {binary} (with /level for one level alone) "
-                f"or {graded}, with a number from 1 for k and g, for example R@10, AP#2 or top-5.{others}"
+                f"or {graded}, with a number from 1 for k, for example R@10 or top-5.{others}"
             )
         return cls(kind, number, level if slash else None)
 
@@ -88,38 +259,26 @@ class Metric:
         return head if self.level is None else f"{head}/{self.level}"
 
     @property
+    def definition(self) -> MetricDefinition:
+        """Definition of the metrics of this name."""
+        return definition_of(self.kind)
+
+    @property
     def binary(self) -> bool:
         """True for a metric of one level."""
-        return kind_of(self.kind).binary
+        return self.definition.binary
 
     @property
     def depth(self) -> int | None:
         """The k of a metric that reads only the first k of the list; None for the others."""
-        return self.number if self.kind.endswith("@k") else kind_of(self.kind).depth
-
-
-def is_per_cent(name: str) -> bool:
-    """Tell whether tables print a value in per cent: all but those that are no shares."""
-    return _has(name, "per_cent", usual=name not in NOT_SHARES)
-
-
-def lower_is_better(name: str) -> bool:
-    """Tell whether the best value of a metric is the lowest."""
-    return _has(name, "lower_is_better", usual=False)
-
-
-def _has(name: str, property_: str, *, usual: bool) -> bool:
-    try:
-        return getattr(kind_of(Metric.parse(name).kind), property_)
-    except ConfigError:  # a value that a benchmark names in its own way, for example UKBench's score
-        return usual
+        return self.number if self.kind.endswith("@k") else self.definition.depth
 
 
 def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric]:
     """Return metrics with their levels spelled out, each once, in the order given (levels finest first).
 
     Raises:
-        ConfigError: an unknown metric or level, a grade that does not exist, a metric of a classifier, or no metric.
+        ConfigError: an unknown metric or level, a metric of a classifier, or no metric.
     """
     resolved: dict[Metric, None] = {}
     for name in [names] if isinstance(names, str) else names:
@@ -133,8 +292,6 @@ def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric
             raise ConfigError(
                 f"metric {str(metric)!r}: level {metric.level!r} is unknown; expected {', '.join(levels)}."
             )
-        if metric.kind == "AP#g" and (metric.number or 0) > len(levels):
-            raise ConfigError(f"metric {str(metric)!r}: with {len(levels)} levels the grades are 1..{len(levels)}.")
         every = metric.binary and metric.level is None
         resolved.update(dict.fromkeys([replace(metric, level=level) for level in levels] if every else [metric]))
     if not resolved:
@@ -148,54 +305,7 @@ def split_top_k(names: Iterable[str | Metric]) -> tuple[tuple[int, ...], tuple[s
     Raises:
         ConfigError: an unknown metric.
     """
-    given = [names] if isinstance(names, str) else names
-    metrics = [Metric.parse(name) if isinstance(name, str) else name for name in given]
-    found = {metric.number or 1 for metric in metrics if metric.kind == TOP_K}
-    return tuple(sorted(found)), tuple(str(metric) for metric in metrics if metric.kind != TOP_K)
-
-
-# -- gains ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GainFunction:
-    """The gain of a grade in H-AP, H-R@k, H-P@k and wAP; the formulas are those of :func:`hgld.graded_relevance`.
-
-    Attributes:
-        kind: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
-        alpha: exponent of ``population`` and ``total``.
-        weights: the L weights of ``weighted_ap`` and of the metric wAP, coarsest level first; equal if None.
-        count_query: count the query itself among the items of grade L, for ``population`` alone.
-
-    Raises:
-        ConfigError: an unknown kind, an alpha below 0, or weights that are negative or all zero.
-    """
-
-    kind: RelevanceKind = "population"
-    alpha: float = 1.0
-    weights: tuple[float, ...] | None = None
-    count_query: bool = False
-
-    def __post_init__(self) -> None:
-        if self.weights is not None:
-            object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
-        check_relevance(self.kind, self.alpha, self.weights)
-
-    def level_weights(self, counts: np.ndarray) -> np.ndarray:
-        """Return the weight of every level's AP to every query, (Q, L); see :func:`hgld.relevance.level_weights`."""
-        return level_weights(torch.from_numpy(counts), self.weights).numpy()
-
-    def gains(self, counts: np.ndarray) -> np.ndarray:
-        """Return the gain of every grade to every query, up to a factor of the query's own.
-
-        Args:
-            counts: (Q, L + 1) int64 items a grade.
-
-        Returns:
-            (Q, L + 1) float64, see ``relative`` of :func:`hgld.relevance.grade_gains`.
-
-        Raises:
-            ConfigError: another number of weights than levels.
-        """
-        options = {"count_query": self.count_query, "relative": True}
-        return grade_gains(torch.from_numpy(counts), self.kind, self.alpha, self.weights, **options).numpy().copy()
+    asked = [names] if isinstance(names, str) else names
+    metrics = [Metric.parse(name) if isinstance(name, str) else name for name in asked]
+    numbers = {metric.number or 1 for metric in metrics if metric.kind == TOP_K}
+    return tuple(sorted(numbers)), tuple(str(metric) for metric in metrics if metric.kind != TOP_K)

@@ -1,16 +1,99 @@
-"""The nearest gallery items of every query."""
+"""The nearest gallery items of every query, and the heads of rankings that they and metrics are read from."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import checked_self_index
-from hgld.evaluation.heads import ranking_heads, worth_heads
 from hgld.evaluation.options import Progress
-from hgld.evaluation.scores import Rows, block_rows, choose_device, exact_products, open_embeddings, score_blocks
+from hgld.evaluation.scores import (
+    Rows,
+    block_rows,
+    checked_self_index,
+    choose_device,
+    exact_products,
+    open_embeddings,
+    prepare_embeddings,
+    score_blocks,
+    score_tiles,
+)
+
+# -- heads of rankings: one pass over a gallery of any size ------------------------------------------------------------
+
+_FEWEST_ITEMS_A_PLACE = 64  # of shorter galleries whole rows of scores are as cheap
+_MOST_QUERIES = 1024  # at once: with more, a product is no faster
+_KEPT_BYTES = 256 << 20
+_KEPT_A_PLACE = 4  # room for more than the head: it is shortened the less often
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of q consecutive queries' rankings.
+
+    Attributes:
+        queries: which queries.
+        scores: (q, C) float32; -inf behind the last item.
+        items: (q, C) int32 gallery indices, ascending; -1 behind the last.
+        overfull: rows whose place ``depth`` is one of very many equal scores: their items are not here.
+    """
+
+    queries: range
+    scores: Tensor
+    items: np.ndarray
+    overfull: np.ndarray
+
+
+def worth_heads(depth: int, num_gallery: int) -> bool:
+    """Tell whether heads of so many places are cheaper than whole rows of scores."""
+    return depth * _FEWEST_ITEMS_A_PLACE <= num_gallery
+
+
+def ranking_heads(query: Tensor | Rows, gallery: Tensor | Rows, depth: int, part: range) -> Iterator[Heads]:
+    """Yield the items of every query that score no less than the one at place ``depth``, block by block.
+
+    Args:
+        query: (Q, D) float32 on the CPU.
+        gallery: (G, D) float32 on the CPU; see :func:`worth_heads`.
+        depth: how many places, from 1.
+        part: consecutive queries.
+    """
+    from hgld.evaluation.ranks import FULL, HEAD_CHUNK, finish_heads, gather_heads  # numba is slow to import
+
+    room = _KEPT_A_PLACE * depth + 16 * HEAD_CHUNK
+    at_once = min(_MOST_QUERIES, max(16, _KEPT_BYTES // (8 * room)))
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(threads) as pool:
+        for start in range(part.start, part.stop, at_once):
+            queries = range(start, min(start + at_once, part.stop))
+            count = len(queries)
+            floors, sizes = np.full(count, -np.inf, np.float32), np.zeros(count, np.int64)
+            kept = np.empty((count, room), np.float32), np.empty((count, room), np.int32)
+            edges = np.linspace(0, count, min(threads, count) + 1).astype(int)
+            shares = [slice(*pair) for pair in pairwise(edges)]
+            states = [tuple(table[rows] for table in (floors, sizes, *kept)) for rows in shares]
+            for first, columns, scores in score_tiles(query, gallery, queries):
+                tile, within = scores.numpy(), (columns.start, columns.stop)
+                tasks = [
+                    pool.submit(gather_heads, tile[rows], first, within, depth, *state)
+                    for rows, state in zip(shares, states, strict=True)
+                ]
+                for task in tasks:
+                    task.result()
+            for state in states:
+                finish_heads(depth, *state)
+            widest = max(int(sizes.max(initial=0)), depth)
+            gone = np.arange(widest) >= sizes[:, None]
+            scores, items = (table[:, :widest].copy() for table in kept)
+            scores[gone], items[gone] = -np.inf, -1
+            yield Heads(queries, torch.from_numpy(scores), items, np.flatnonzero(sizes == FULL))
+
+
+# -- nearest neighbors ------------------------------------------------------------------------------------------------
 
 
 def nearest_neighbors(
@@ -122,3 +205,65 @@ def _check(query: Tensor | Rows, gallery: Tensor | Rows, k: int, index: np.ndarr
     most = len(gallery) - int((index >= 0).any())
     if not 1 <= k <= most:
         raise ConfigError(f"k is {k}; expected 1 to {most}, the items that a query can find in this gallery.")
+
+
+# -- search by leading dimensions -------------------------------------------------------------------------------------
+
+_MOST_GATHERED = 1 << 24  # numbers of shortlists at a time
+
+
+def prefix_neighbors(
+    query_embeddings: Tensor | np.ndarray,
+    gallery_embeddings: Tensor | np.ndarray,
+    k: int,
+    *,
+    prefix: int,
+    shortlist: int,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find nearest gallery items among those whose prefixes are nearest.
+
+    All items are compared by the first ``prefix`` numbers alone, the best ``shortlist`` of them by the whole vectors.
+    With a shortlist of the whole gallery the result is that of :func:`nearest_neighbors`.
+
+    Args:
+        query_embeddings: (Q, D) of any floating dtype.
+        gallery_embeddings: (G, D); of an array on the disk, whole rows are read of the shortlists alone.
+        k: how many, at most ``shortlist``.
+        prefix: numbers that the first comparison takes, D at most.
+        shortlist: items a query that the second comparison takes; all where there are fewer.
+        device: where to search; None takes the queries' own device.
+        progress: called with a task, the number of queries done and their total.
+
+    Returns:
+        indices: (Q, k) int64, best first, equal scores by ascending index.
+        scores: (Q, k) float32 cosines of the whole vectors.
+
+    Raises:
+        InputError: embeddings of the wrong shape or dtype, or zeros where a direction is needed.
+        ConfigError: a prefix beyond D, a k below 1 or beyond the shortlist or gallery.
+    """
+    dim, shortlist = gallery_embeddings.shape[1], min(shortlist, len(gallery_embeddings))
+    if not 1 <= prefix <= dim or not 1 <= k <= shortlist:
+        raise ConfigError(
+            f"prefix is {prefix} of {dim} dimensions, k {k} and the shortlist {shortlist}; expected a prefix of 1 to "
+            f"{dim}, and a k of 1 to the shortlist."
+        )
+    device = choose_device(query_embeddings, device)
+    sides = query_embeddings[:, :prefix], gallery_embeddings[:, :prefix]
+    places = np.sort(nearest_neighbors(*sides, shortlist, device=device, progress=progress)[0], axis=1)
+    query = prepare_embeddings(query_embeddings, "query", device=device)
+    indices, scores = np.empty((len(query), k), np.int64), np.empty((len(query), k), np.float32)
+    rows = max(1, _MOST_GATHERED // (shortlist * dim))
+    with exact_products(device):
+        for start in range(0, len(query), rows):
+            part = places[start : start + rows]
+            items = prepare_embeddings(gallery_embeddings[part.reshape(-1)], "gallery", device=device)
+            products = (
+                torch.einsum("qd,qnd->qn", query[start : start + rows], items.view(*part.shape, dim)).cpu().numpy()
+            )
+            order = np.argsort(-products, axis=1, kind="stable")[:, :k]  # places ascend
+            indices[start : start + rows] = np.take_along_axis(part, order, axis=1)
+            scores[start : start + rows] = np.take_along_axis(products, order, axis=1)
+    return indices, scores

@@ -2,17 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from hgld.errors import ConfigError
-from hgld.evaluation.metric_kinds import offered_names
+from hgld.evaluation.metric import offered_names
 from hgld.settings import setting
-
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
-    from hgld.evaluation.metric import GainFunction
 
 DEFAULT_METRICS = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
 
@@ -59,9 +53,6 @@ class EvaluationOptions:
     The fields that ``hgld evaluate`` has as flags say themselves what they are; the others are:
 
     Attributes:
-        backend: ``native`` (compiled, the CPU alone) or ``torch``; None takes ``native`` on the CPU.
-        part: consecutive queries to rank, where several processes share the work: the report's ``per_query`` and means
-            are theirs alone, its settings those of the whole. None: all.
         share: called with a function that ranks consecutive queries, and their number, to have several processes rank
             a share each; returns the report of all. None: this process ranks them.
         progress: called with a task, the number of queries done and their total.
@@ -95,17 +86,15 @@ class EvaluationOptions:
     query_expansion: tuple[float, int] | None = setting(
         None, "Alpha query expansion before ranking; papers take 2,10.", metavar="ALPHA,K", parse=_expansion
     )
-    prefixes: tuple[int, ...] = setting(
+    truncate_dim: tuple[int, ...] = setting(
         (),
         "Evaluate embeddings truncated to these dimensions too, ascending: 32,64,128.",
-        flag="truncate-dim",
         metavar="M,N,...",
         parse=_sizes,
     )
-    codes: tuple[str, ...] = setting(
+    quantize: tuple[str, ...] = setting(
         (),
         "Evaluate quantized embeddings too, with the difference in every metric: int8, binary.",
-        flag="quantize",
         metavar="int8,binary",
         parse=_names,
     )
@@ -116,8 +105,6 @@ class EvaluationOptions:
         parse=str,
     )
     chunk_size: int | None = setting(None, "Queries ranked at a time.  [default: by the free memory]", least=1)
-    backend: str | None = None
-    part: range | None = None
     share: Share | None = None
     progress: Progress | None = None
 
@@ -126,26 +113,7 @@ class EvaluationOptions:
             raise ConfigError(
                 "query expansion makes unit vectors; leave it out, or let embeddings be normalised (--normalize)."
             )
-
-    def expanded(
-        self, query: "Tensor | np.ndarray", gallery: "Tensor | np.ndarray", self_index: "np.ndarray | None" = None
-    ) -> "Tensor | np.ndarray":
-        """Return the (Q, D) queries, expanded by the (G, D) gallery if that is asked for."""
-        if self.query_expansion is None:
-            return query
-        from hgld.evaluation.postprocess import expand_queries
-
-        alpha, k = self.query_expansion
-        place = {"device": self.device, "progress": self.progress}
-        return expand_queries(query, gallery, k=k, alpha=alpha, self_index=self_index, **place)
-
-    def gain(self, *, leave_one_out: bool) -> "GainFunction":
-        """Return the gain of the hierarchical metrics; in leave-one-out ``count_query`` counts.
-
-        Raises:
-            ConfigError: an unknown kind of relevance, or numbers that it cannot take.
-        """
-        from hgld.evaluation.metric import GainFunction
-
-        weights = None if self.weights is None else tuple(self.weights)
-        return GainFunction(self.relevance, self.alpha, weights, self.count_query and leave_one_out)
+        if self.query_expansion is not None and (self.truncate_dim or self.quantize):
+            raise ConfigError(
+                "query expansion moves the queries by their whole vectors; leave it, or truncate_dim and quantize, out."
+            )

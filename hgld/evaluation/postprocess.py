@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.neighbors import nearest_neighbors
-from hgld.evaluation.options import Progress
+from hgld.evaluation.options import EvaluationOptions, Progress
 from hgld.evaluation.scores import choose_device, prepare_embeddings
 from hgld.files import write_atomic
 
@@ -243,6 +243,20 @@ def expand_queries(
             total += weights[part, neighbour, None] * gallery[places[part, neighbour]]
         expanded[part] = total / np.linalg.norm(total, axis=1, keepdims=True)
     return expanded
+
+
+def expand_by_options(
+    options: EvaluationOptions,
+    query: Tensor | np.ndarray,
+    gallery: Tensor | np.ndarray,
+    self_index: np.ndarray | None = None,
+) -> Tensor | np.ndarray:
+    """Return the (Q, D) queries, expanded by the (G, D) gallery if the options ask for that."""
+    if options.query_expansion is None:
+        return query
+    alpha, k = options.query_expansion
+    place = {"device": options.device, "progress": options.progress}
+    return expand_queries(query, gallery, k=k, alpha=alpha, self_index=self_index, **place)
 
 
 def pool_scales(embeddings: Sequence[Tensor | np.ndarray], *, p: float = 1.0) -> np.ndarray:

@@ -32,6 +32,21 @@ def choose_device(embeddings: Tensor | np.ndarray, device: torch.device | str | 
     return chosen
 
 
+def checked_self_index(self_index: Tensor | np.ndarray, num_queries: int) -> np.ndarray:
+    """Return the queries' own gallery indices as (Q,) int64, -1 for those that are not in the gallery.
+
+    Raises:
+        InputError: another shape or dtype.
+    """
+    index = self_index.detach().cpu().numpy() if isinstance(self_index, Tensor) else np.asarray(self_index)
+    if index.shape != (num_queries,) or not np.issubdtype(index.dtype, np.integer):
+        raise InputError(
+            f"self_index has shape {index.shape} and dtype {index.dtype}; expected ({num_queries},) integers, -1 for "
+            "queries that are not in the gallery."
+        )
+    return index.astype(np.int64)
+
+
 # -- scores -----------------------------------------------------------------------------------------------------------
 
 _BLOCK_SCORES = 16_000_000  # scores of a block on the CPU, 64 MB

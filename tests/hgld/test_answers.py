@@ -124,18 +124,18 @@ TREE = np.array([[0, 0], [0, 0], [1, 1], [2, 1], [-1, 1]])
 
 def test_what_the_caller_knows_is_certain_and_alone_searched():
     query = np.array([[1.0, 0.05, 0.0]])
-    (answer,) = predict(query, GALLERY, TREE, within={"level_1": 1}, min_confidence=0.0)
-    assert answer.path["level_1"] == 1
-    assert answer.confidences["level_1"] == 1
+    (answer,) = predict(query, GALLERY, TREE, within={"level1": 1}, min_confidence=0.0)
+    assert answer.path["level1"] == 1
+    assert answer.confidences["level1"] == 1
     assert set(answer.neighbors) <= {2, 3, 4}
-    (answer,) = predict(query, GALLERY, TREE, within={"level_0": [1, 2]}, min_confidence=0.99)
+    (answer,) = predict(query, GALLERY, TREE, within={"level0": [1, 2]}, min_confidence=0.99)
     assert set(answer.neighbors) == {2, 3}
-    assert answer.level == "level_1"
-    with pytest.raises(InputError, match="within level_0=9"):
-        predict(query, GALLERY, TREE, within={"level_0": 9})
+    assert answer.level == "level1"
+    with pytest.raises(InputError, match="within level0=9"):
+        predict(query, GALLERY, TREE, within={"level0": 9})
     with pytest.raises(InputError, match="no other item to search"):
-        predict(GALLERY[:1], GALLERY[[0, 2]], TREE[[0, 2]], self_index=np.array([0]), within={"level_1": TREE[0, 1]})
-    with pytest.raises(ConfigError, match="level 'kind'; expected one of level_0, level_1"):
+        predict(GALLERY[:1], GALLERY[[0, 2]], TREE[[0, 2]], self_index=np.array([0]), within={"level1": TREE[0, 1]})
+    with pytest.raises(ConfigError, match="level 'kind'; expected one of level0, level1"):
         predict(query, GALLERY, TREE, within={"kind": 9})
 
 
@@ -154,16 +154,16 @@ def test_class_names_are_answered_with_names():
         predict(query, GALLERY, kinds, within={"item": "fir"})
     with pytest.raises(InputError, match="classes of item have names"):
         predict(query, GALLERY, kinds, within={"item": [1]})
-    with pytest.raises(InputError, match="classes of level_0 have ids"):
-        predict(query, GALLERY, TREE, within={"level_0": "rose"})
+    with pytest.raises(InputError, match="classes of level0 have ids"):
+        predict(query, GALLERY, TREE, within={"level0": "rose"})
 
 
 def test_the_finest_level_asked_for_and_the_query_in_the_gallery():
-    (answer,) = predict(GALLERY[:1], GALLERY, TREE, level="level_1")
-    assert (answer.level, dict(answer.path)) == ("level_1", {"level_1": 0})
+    (answer,) = predict(GALLERY[:1], GALLERY, TREE, level="level1")
+    assert (answer.level, dict(answer.path)) == ("level1", {"level1": 0})
     (answer,) = predict(GALLERY[:1], GALLERY, TREE, self_index=np.array([0]), min_confidence=0)
     assert 0 not in answer.neighbors
-    (answer,) = predict(GALLERY[:1], GALLERY, TREE, self_index=np.array([0]), within={"level_1": 1}, min_confidence=0)
+    (answer,) = predict(GALLERY[:1], GALLERY, TREE, self_index=np.array([0]), within={"level1": 1}, min_confidence=0)
     assert answer.neighbors[0] == 3
 
 
@@ -171,7 +171,7 @@ def test_answers_are_a_sequence_and_bad_requests_are_named():
     found = hgld.predict(GALLERY[:3], GALLERY, TREE)
     assert len(found) == 3
     assert found[-1].path == found[2].path
-    assert [a.level for a in found[:2]] == ["level_0"] * 2
+    assert [a.level for a in found[:2]] == ["level0"] * 2
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"level": "kind"}, ConfigError, "level is 'kind'"),
         ({"min_confidence": float("nan")}, ConfigError, "min_confidence is nan"),
@@ -341,7 +341,7 @@ def test_curves_of_a_file_are_checked(calibration, tmp_path):
 
 def test_too_few_classes_and_numbers_out_of_range_are_refused():
     rows, labels = clusters(0, classes=9)
-    with pytest.raises(InputError, match="9 classes of level_0; a calibration takes 10"):
+    with pytest.raises(InputError, match="9 classes of level0; a calibration takes 10"):
         calibrate(rows, labels)
     wrong: dict[str, Any]
     for wrong in ({"neighbors": 0}, {"temperature": 0.0}, {"unknown": 1.0}):

@@ -96,16 +96,16 @@ def test_the_smallest_tasks(backend, num_queries, num_gallery):
 def test_an_exact_duplicate_of_the_query_is_ranked_and_the_query_is_not():
     embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     report = evaluate(embeddings, torch.tensor([0, 1, 0]), metrics=["AP", "R@1"])
-    assert report.per_query["AP/level_0"].to_list()[0] == 0.5
-    assert report.undefined["AP/level_0"] == 1
+    assert report.per_query["AP/level0"].to_list()[0] == 0.5
+    assert report.undefined["AP/level0"] == 1
 
 
 def test_distractors_match_nothing():
     query, gallery = torch.eye(3)[:1], torch.eye(3)[[0, 1]]
     report = evaluate(query, np.array([-1]), gallery, np.array([-1, -1]), metrics=["R@1"])
-    assert report.undefined == {"R@1/level_0": 1}
+    assert report.undefined == {"R@1/level0": 1}
     report = evaluate(query, np.array([5]), gallery, np.array([-1, 5]), metrics=["AP"])
-    assert report.values["AP/level_0"] == 0.5
+    assert report.values["AP/level0"] == 0.5
 
 
 def test_the_finest_match_decides_where_coarser_labels_are_unknown():
@@ -117,9 +117,9 @@ def test_the_finest_match_decides_where_coarser_labels_are_unknown():
 
 def test_level_names():
     one = evaluate(torch.eye(2), torch.tensor([0, 0]), metrics=["AP"])
-    assert list(one.values) == ["AP/level_0"]
+    assert list(one.values) == ["AP/level0"]
     two = evaluate(torch.eye(2), torch.zeros(2, 2).long(), metrics=["AP"])
-    assert list(two.values) == ["AP/level_0", "AP/level_1"]
+    assert list(two.values) == ["AP/level0", "AP/level1"]
     three = evaluate(torch.eye(2), torch.zeros(2, 3).long())
     assert list(three.values)[:2] == ["R@1/landmark", "R@1/hierarchical_label"]
     assert len(three.values) == sum(3 if name in ("R@1", "AP", "mAP@R") else 1 for name in DEFAULT_METRICS)
@@ -315,7 +315,7 @@ LABELS = torch.zeros(3, 2).long()
             (GOOD, torch.tensor([[0, 0], [0, 1], [1, 1]])),
             {},
             HierarchyError,
-            "1 classes of level 'level_0'.*: 0 under 0, 1",
+            "1 classes of level 'level0'.*: 0 under 0, 1",
         ),
         (
             (GOOD, torch.tensor([[0, -1, 0], [0, -1, 1], [1, 1, 1]])),

@@ -94,7 +94,7 @@ def test_evaluate_takes_names_and_tables():
     assert by_name.settings["labels_sha256"] == by_number.settings["labels_sha256"]
     assert evaluate(embeddings, pd.DataFrame(TABLE)).settings["levels"] == ["animal", "kind"]
     sides = evaluate(embeddings[:2], ["cat", "dog"], embeddings[2:], ["dog", "cat"])
-    assert sides.undefined["R@1/level_0"] == 0
+    assert sides.undefined["R@1/level0"] == 0
 
 
 @pytest.mark.parametrize("labels", [["a", "a", "b", "b"], [0, 0, 1, 1], pl.Series(["a", "a", "b", "b"])])

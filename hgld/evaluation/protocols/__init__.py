@@ -1,51 +1,414 @@
-"""Protocols of retrieval benchmarks: queries and galleries, items left out of the ranking, and averages.
+"""Registry of evaluation protocols: the splits that each ranks, its metrics, its needs of a dataset.
 
-Leave-one-out (SOP, iNaturalist, CUB) and queries against a gallery (In-Shop) are :func:`hgld.evaluate` itself; the
-benchmarks with rules of their own are here.
+``dataset.json`` names the protocol of its dataset; ``hgld evaluate``, ``train --evaluate-on``, ``report`` and
+``search`` look it up here. This module imports nothing heavy, because help and completion are made from it. A protocol
+of hgld needs its function in a module of this package and its entry in :data:`PROTOCOLS`; one of another package a
+:class:`Protocol` and an entry point of the group ``hgld.protocols`` (:mod:`hgld.plugins`).
 """
 
-from hgld.evaluation.protocols.benchmark import Benchmark as Benchmark
-from hgld.evaluation.protocols.benchmark import EmbeddedSplit as EmbeddedSplit
-from hgld.evaluation.protocols.benchmark import evaluate_protocol as evaluate_protocol
-from hgld.evaluation.protocols.copydays import evaluate_copydays as evaluate_copydays
-from hgld.evaluation.protocols.distractors import evaluate_with_distractors as evaluate_with_distractors
-from hgld.evaluation.protocols.gldv2 import RetrievalSolution as RetrievalSolution
-from hgld.evaluation.protocols.gldv2 import evaluate_gldv2 as evaluate_gldv2
-from hgld.evaluation.protocols.gldv2 import read_retrieval_solution as read_retrieval_solution
-from hgld.evaluation.protocols.gldv2 import read_submission as read_submission
-from hgld.evaluation.protocols.gldv2 import retrieve as retrieve
-from hgld.evaluation.protocols.gldv2 import score_submission as score_submission
-from hgld.evaluation.protocols.gldv2 import write_submission as write_submission
-from hgld.evaluation.protocols.holidays import evaluate_holidays as evaluate_holidays
-from hgld.evaluation.protocols.in_shop import read_in_shop as read_in_shop
-from hgld.evaluation.protocols.levels import average_over_levels as average_over_levels
-from hgld.evaluation.protocols.revisited import RevisitedGroundTruth as RevisitedGroundTruth
-from hgld.evaluation.protocols.revisited import evaluate_revisited as evaluate_revisited
-from hgld.evaluation.protocols.revisited import read_revisited as read_revisited
-from hgld.evaluation.protocols.ukbench import evaluate_ukbench as evaluate_ukbench
-from hgld.evaluation.protocols.vehicle_id import evaluate_vehicle_id as evaluate_vehicle_id
-from hgld.evaluation.protocols.vehicle_id import read_vehicle_list as read_vehicle_list
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import Any, Literal
 
-__all__ = [
-    "Benchmark",
-    "EmbeddedSplit",
-    "RetrievalSolution",
-    "RevisitedGroundTruth",
-    "average_over_levels",
-    "evaluate_copydays",
-    "evaluate_gldv2",
-    "evaluate_holidays",
-    "evaluate_protocol",
-    "evaluate_revisited",
-    "evaluate_ukbench",
-    "evaluate_vehicle_id",
-    "evaluate_with_distractors",
-    "read_in_shop",
-    "read_retrieval_solution",
-    "read_revisited",
-    "read_submission",
-    "read_vehicle_list",
-    "retrieve",
-    "score_submission",
-    "write_submission",
-]
+from hgld.errors import ConfigError, InputError
+from hgld.evaluation.metric import Metric, definition_of
+from hgld.plugins import Plugins
+
+FINEST = "finest"  # stands in the names of metrics for the finest level, whatever a dataset calls it
+EVERY = "every"  # the same for all levels, one after the other
+_BY_LABELS, _LANDMARKS = "hgld.evaluation.protocols.by_labels", "hgld.evaluation.protocols.landmarks"
+_LEAVE_ONE_OUT = f"{_BY_LABELS}:evaluate_leave_one_out"
+_QUERY_GALLERY = f"{_BY_LABELS}:evaluate_query_gallery"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol: the evaluation of a benchmark, and what it needs of a dataset.
+
+    Attributes:
+        summary: a line for people: who queries what, what is left out, what is averaged.
+        evaluate: function from the embedded splits (:class:`hgld.evaluation.protocols.benchmark.Benchmark`) and the options of
+            ranking (:class:`hgld.evaluation.options.EvaluationOptions`) to a report; a text names one as
+            ``module:function``.
+        splits: splits that are embedded; the dataset must have them.
+        further: splits that are embedded too where the dataset has them (distractors).
+        gallery: splits that ``hgld search`` looks into; empty: all of ``splits``.
+        metrics: names of metrics where nobody asks for others; ``/finest`` stands for the finest level, ``/every`` for
+            each. Empty: the values are the protocol's own, and no others can be asked for.
+        printed: names of the values that the published tables print, in their order, spelled as above; the best
+            checkpoint of a run is chosen by one of them.
+        tables: tables beside the index that it reads: ``judgements``, ``lists``.
+        columns: columns that a table of ``hgld build-shards manifest`` needs beside its levels, with what they hold.
+        may_have: columns that it is read for where it has them.
+        levels: levels that the dataset must have; empty: any.
+        submission: function, as ``module:function``, of the embedded splits, the ranking's options and a path, that
+            writes the benchmark's file of submission; empty where it has none.
+    """
+
+    summary: str
+    evaluate: str | Callable[..., Any]
+    splits: tuple[str, ...]
+    further: tuple[str, ...] = ()
+    gallery: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()
+    tables: tuple[Literal["judgements", "lists"], ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    may_have: Mapping[str, str] = field(default_factory=dict)
+    levels: tuple[str, ...] = ()
+    submission: str = ""
+
+    def function(self) -> Callable[..., Any]:
+        """Return the function, imported."""
+        return self.evaluate if callable(self.evaluate) else _imported(self.evaluate)
+
+    def submit(self) -> Callable[..., None]:
+        """Return the function that writes a submission, imported."""
+        return _imported(self.submission)
+
+    def wanted(self, splits: Collection[str]) -> tuple[str, ...]:
+        """Return those of a dataset's splits that are embedded, in the protocol's order."""
+        return tuple(split for split in (*self.splits, *self.further) if split in splits)
+
+    def searched(self, splits: Collection[str]) -> tuple[str, ...]:
+        """Return those of a dataset's splits that ``hgld search`` looks into."""
+        return tuple(split for split in (*(self.gallery or self.splits), *self.further) if split in splits)
+
+    def ranked_by_labels(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the splits of queries and gallery of a report that labels alone explain; none of another report.
+
+        Args:
+            settings: of the report.
+        """
+        plain = self.evaluate in (_LEAVE_ONE_OUT, _QUERY_GALLERY) and "distractors" not in settings
+        return self.splits if plain and "queries" in settings and "gallery" in settings else ()
+
+    def check(
+        self, name: str, where: str, splits: Collection[str], tables: Collection[str], levels: Collection[str]
+    ) -> None:
+        """Refuse a dataset that lacks what the protocol needs.
+
+        Args:
+            name: of the protocol.
+            where: what messages call the dataset.
+            splits: names of its splits that hold items.
+            tables: names of its tables: ``judgements``, ``lists``.
+            levels: names of its levels.
+
+        Raises:
+            InputError: names what is missing, and the way out.
+        """
+        if any(level not in levels for level in self.levels):
+            raise InputError(
+                f"{where}: the protocol {name} needs the levels {', '.join(self.levels)}, and there are "
+                f"{', '.join(levels)}. Name them where it is built: hgld build-shards --levels LEVEL=COLUMN."
+            )
+        lost = [split for split in self.splits if split not in splits]
+        if lost:
+            raise InputError(
+                f"{where}: the protocol {name} needs the split{'s' * (len(lost) > 1)} {', '.join(lost)}, and the "
+                f"dataset has {', '.join(splits) or 'none with items'}. Build those splits too, or name splits to "
+                "evaluate (--split, or --query-split and --gallery-split)."
+            )
+        without = [table for table in self.tables if table not in tables]
+        if without:
+            raise InputError(
+                f"{where}: the protocol {name} reads {' and '.join(f'{table}.parquet' for table in without)}, which "
+                "the dataset lacks. Build it anew (hgld build-shards), or name another protocol (--protocol)."
+            )
+
+
+def _imported(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _leave_one_out(summary: str, metrics: tuple[str, ...], printed: tuple[str, ...]) -> Protocol:
+    return Protocol(summary, _LEAVE_ONE_OUT, ("test",), ("distractors",), ("test",), metrics, printed)
+
+
+def _query_gallery(
+    summary: str,
+    metrics: tuple[str, ...],
+    printed: tuple[str, ...],
+    evaluate: str = _QUERY_GALLERY,
+    *,
+    tables: tuple[Literal["judgements", "lists"], ...] = (),
+    columns: Mapping[str, str] | None = None,
+    submission: str = "",
+) -> Protocol:
+    splits, further, gallery = ("query", "gallery"), ("distractors",), ("gallery",)
+    split = {"split": "query or gallery (and train, distractors)"}
+    needs = split | dict(columns or {})
+    return Protocol(summary, evaluate, splits, further, gallery, metrics, printed, tables, needs, submission=submission)
+
+
+def _recalls(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"R@{k}/{FINEST}" for k in numbers)
+
+
+_HIERARCHICAL = (f"mAP@R/{FINEST}", "AP", "H-AP", "ASI", "NDCG")
+_AP = f"AP/{FINEST}"
+_TABLE = (_AP, "H-AP", "ASI", "NDCG")
+_INAT, _CLOSE, _SHOP = _recalls(1, 4, 16, 32), _recalls(1, 2, 4, 8), _recalls(1, 10, 20, 30, 40, 50)
+_PRODUCTS = _recalls(1, 10, 100, 1000)
+_H_GLDV2 = (f"mAP@100/{FINEST}", "H-AP", "ASI", "NDCG")
+_DYML = ("R@1", "R@10", "R@20", "AP", "ASI")
+_DYML_TABLE = ("AP/average", "ASI", "R@1/average")
+_DYML_SPLITS = tuple(f"{side}_{level}" for level in ("fine", "middle", "coarse") for side in ("query", "gallery"))
+_VEHICLES = tuple(f"R@{k}/{name}" for name in ("small", "medium", "large") for k in (1, 5))
+_LISTS_OF_TEST = {"split": "train or test", "list": "of a test image: small, medium, large, ; between several"}
+_RELEVANT = {"relevant": "of a query: paths of its relevant gallery images, ; between them"}
+_GENERAL = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
+_GENERAL_TABLE = (f"R@1/{FINEST}", _AP, "H-AP")
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    "leave-one-out": _leave_one_out("Every test image queries the others.", _GENERAL, _GENERAL_TABLE),
+    "query-gallery": _query_gallery("The split query queries the split gallery.", _GENERAL, _GENERAL_TABLE),
+    "sop": _leave_one_out(
+        "Stanford Online Products: every test image queries the others.",
+        (*_PRODUCTS, *_HIERARCHICAL),
+        (*_PRODUCTS, *_TABLE),
+    ),
+    "inat-base": _leave_one_out(
+        "iNaturalist 2018, species and super-category: every test image queries the others.",
+        (*_INAT, *_HIERARCHICAL),
+        (*_INAT, *_TABLE),
+    ),
+    "inat-full": _leave_one_out(
+        "iNaturalist 2018, seven levels: every test image queries the others.",
+        (*_INAT, *_HIERARCHICAL),
+        (*_INAT, f"AP/{EVERY}", "H-AP", "ASI", "NDCG"),
+    ),
+    "cub": _leave_one_out(
+        "CUB-200-2011: every test image queries the others.", (*_CLOSE, *_HIERARCHICAL), (*_CLOSE, *_TABLE)
+    ),
+    "cars196": _leave_one_out(
+        "Cars196: every test image queries the others.", (*_CLOSE, *_HIERARCHICAL), (*_CLOSE, *_TABLE)
+    ),
+    "inshop": _query_gallery(
+        "In-Shop: queries search the gallery of the same items.", (*_SHOP, *_HIERARCHICAL), _SHOP
+    ),
+    "vehicleid": Protocol(
+        "VehicleID: one image of each vehicle in the list is the gallery and the others query it, the mean of ten "
+        "draws; lists small, medium and large.",
+        f"{_BY_LABELS}:evaluate_vehicle_lists",
+        splits=("test",),
+        metrics=("R@1", "R@5"),
+        printed=_VEHICLES,
+        tables=("lists",),
+        columns=_LISTS_OF_TEST,
+    ),
+    "vehicleid-leave-one-out": Protocol(
+        "VehicleID as works on rank losses take it: every image of the list queries the others of the list.",
+        f"{_BY_LABELS}:evaluate_vehicle_lists_leave_one_out",
+        splits=("test",),
+        metrics=("R@1", "R@5"),
+        printed=_VEHICLES,
+        tables=("lists",),
+        columns=_LISTS_OF_TEST,
+    ),
+    "dyml": Protocol(
+        "DyML-Vehicle and DyML-Animal: queries and a gallery for each level, and the averages over the levels; a query "
+        "that is in the gallery is left out.",
+        f"{_BY_LABELS}:evaluate_dyml",
+        splits=_DYML_SPLITS,
+        gallery=tuple(split for split in _DYML_SPLITS if split.startswith("gallery")),
+        metrics=_DYML,
+        printed=_DYML_TABLE,
+        columns={"split": ", ".join(_DYML_SPLITS)},
+        levels=("fine", "middle", "coarse"),
+    ),
+    "dyml-product": Protocol(
+        "DyML-Product: every test image queries the others, at each level, and the averages over the levels.",
+        f"{_BY_LABELS}:evaluate_dyml_product",
+        splits=("test",),
+        metrics=_DYML,
+        printed=_DYML_TABLE,
+    ),
+    "h-gldv2": _query_gallery(
+        "H-GLDv2: scored test images query the index at three levels; a query whose relevant images are of several "
+        "landmarks has the labels of the first that the solution lists.",
+        (*_H_GLDV2, _AP, f"R@1/{FINEST}"),
+        _H_GLDV2,
+    ),
+    "h-gldv2-agreed": _query_gallery(
+        "H-GLDv2, where a query has a label only if all its relevant images agree on it.",
+        (*_H_GLDV2, _AP, f"R@1/{FINEST}"),
+        _H_GLDV2,
+        f"{_BY_LABELS}:evaluate_agreed",
+        tables=("judgements",),
+        columns=_RELEVANT,
+    ),
+    "gldv2": _query_gallery(
+        "Google Landmarks v2 retrieval: mAP@100 by the solution's lists of relevant images, public and private.",
+        (),
+        ("mAP@100/public", "mAP@100/private"),
+        f"{_LANDMARKS}:evaluate_gldv2",
+        tables=("judgements", "lists"),
+        columns=_RELEVANT | {"list": "of a query: public or private"},
+        submission=f"{_LANDMARKS}:write_submission",
+    ),
+    "landmarks-clean": Protocol(
+        "Landmarks-clean is a training set: every image of val queries the others.",
+        _LEAVE_ONE_OUT,
+        splits=("val",),
+        metrics=(*_recalls(1, 10), "AP"),
+        printed=(_AP, f"R@1/{FINEST}"),
+        columns={"split": "train or val"},
+    ),
+    "copydays": _query_gallery(
+        "Copydays: edited copies query the originals, and the distractors if there are any; mAP by the trapezoid rule.",
+        (),
+        ("mAP",),
+        f"{_LANDMARKS}:evaluate_copydays",
+        columns={"split": "query (copies), gallery (originals) or distractors"},
+    ),
+    "faces": Protocol(
+        "Faces: every face queries the others; identities with fewer than five images are dropped, and the frames of a "
+        "template averaged.",
+        f"{_BY_LABELS}:evaluate_faces",
+        splits=("test",),
+        metrics=(_AP, f"R@1/{FINEST}"),
+        printed=(_AP,),
+        columns={"split": "train or test"},
+        may_have={"template": "of a frame: the name of its template"},
+    ),
+    "classification": Protocol(
+        "The run's classifier names the class of every image of val: top-1 and top-5.",
+        _LEAVE_ONE_OUT,  # of metrics that rank, where such are asked for
+        splits=("val",),
+        metrics=("top-1", "top-5"),
+        printed=("top-1", "top-5"),
+        columns={"split": "train or val"},
+    ),
+    "holidays": Protocol(
+        "INRIA Holidays: the images of the list queries search all others, themselves left out; mAP by the trapezoid "
+        "rule.",
+        f"{_LANDMARKS}:evaluate_holidays",
+        splits=("test",),
+        further=("distractors",),
+        gallery=("test",),
+        printed=("mAP",),
+        tables=("lists",),
+        columns={"split": "test (and distractors)", "list": "of a query: queries"},
+    ),
+    "ukbench": Protocol(
+        "UKBench: every image queries all, itself among them; how many of its object's four are among the first four.",
+        f"{_BY_LABELS}:evaluate_ukbench",
+        splits=("test",),
+        gallery=("test",),
+        printed=("N-S",),
+        columns={"split": "test"},
+    ),
+    "revisited": _query_gallery(
+        "Revisited Oxford and Paris: queries rank the gallery at easy, medium and hard, junk left out; with "
+        "distractors where the dataset has them.",
+        (),
+        tuple(
+            f"{metric}/{difficulty}{further}"
+            for further in ("", "+distractors")
+            for metric in ("mAP", "mP@1", "mP@5", "mP@10")
+            for difficulty in ("easy", "medium", "hard")
+        ),
+        f"{_LANDMARKS}:evaluate_revisited",
+        tables=("judgements",),
+        columns={
+            "split": "query or gallery (and distractors)",
+            "easy": "of a query: paths of the gallery images that show it clearly, ; between them",
+            "hard": "of a query: paths of those that show it otherwise",
+            "junk": "of a query: paths of those that are not ranked",
+        },
+    ),
+}
+"""The protocols of hgld."""
+
+VALUES: Mapping[str, str] = {
+    "mAP": "Mean average precision by the trapezoid rule, as the landmark benchmarks' own evaluations take it.",
+    "mP@k": "Precision of the first k, which looks no deeper than the last positive (revisited Oxford and Paris).",
+    "N-S": "How many of an object's four images are among the first four, 0 to 4.",
+}
+"""Meanings of the values that protocols name in their own way, beside the kinds of metrics."""
+
+PLUGINS = Plugins("hgld.protocols", "protocol", PROTOCOLS)
+
+
+def protocol_names() -> list[str]:
+    """Return the names of all protocols: those of hgld, then those of other packages."""
+    return [*PROTOCOLS, *PLUGINS.names()]
+
+
+@cache
+def protocol_of(name: str) -> Protocol:
+    """Return a protocol by its name, of hgld or of another package.
+
+    Raises:
+        ConfigError: there is none, or it cannot be imported.
+    """
+    if name in PROTOCOLS:
+        PLUGINS.refuse_namesakes(name)
+        return PROTOCOLS[name]
+    found: Any = PLUGINS.load(name)
+    if not isinstance(found, Protocol):
+        raise ConfigError(f"the protocol {name!r} of another package is {found!r}; expected a Protocol.")
+    return found
+
+
+def value_parts(name: str) -> tuple[str, str | None]:
+    """Return the kind of a report's value, with ``k`` for its number, and its level or set; None where it has none.
+
+    Raises:
+        ConfigError: it is neither a metric's name nor a protocol's.
+
+    >>> value_parts("mP@5/easy"), value_parts("R@1/species"), value_parts("H-AP")
+    (('mP@k', 'easy'), ('R@k', 'species'), ('H-AP', None))
+    """
+    head, slash, part = name.partition("/")
+    kind = re.sub(r"(?<=@)[1-9][0-9]{0,8}\Z", "k", head)
+    if kind in VALUES and (part or not slash):
+        return kind, part or None
+    metric = Metric.parse(name)
+    return metric.kind, metric.level
+
+
+def meaning_of(kind: str) -> str:
+    """Return the meaning of a kind of value, for a glossary."""
+    return VALUES.get(kind) or definition_of(kind).meaning
+
+
+def is_per_cent(name: str) -> bool:
+    """Tell whether tables print a value in per cent: all but those that are no shares."""
+    kind = value_parts(name)[0] if _is_known(name) else ""
+    return kind != "N-S" and (kind in VALUES or not kind or definition_of(kind).per_cent)
+
+
+def lower_is_better(name: str) -> bool:
+    """Tell whether the best value of a metric is the lowest."""
+    kind = value_parts(name)[0] if _is_known(name) else ""
+    return bool(kind) and kind not in VALUES and definition_of(kind).lower_is_better
+
+
+def _is_known(name: str) -> bool:
+    try:
+        value_parts(name)
+    except ConfigError:  # a value that a benchmark of another package names in its own way
+        return False
+    return True
+
+
+def at_finest(names: Collection[str], levels: Collection[str]) -> tuple[str, ...]:
+    """Return names of metrics with ``/finest`` and ``/every`` spelled out.
+
+    >>> at_finest(["R@1/finest", "AP/every", "H-AP"], ["species", "genus"])
+    ('R@1/species', 'AP/species', 'AP/genus', 'H-AP')
+    """
+    of = {FINEST: [*levels][:1], EVERY: levels}
+    heads = [name.rpartition("/") for name in names]
+    return tuple(
+        spelled
+        for name, (head, _, level) in zip(names, heads, strict=True)
+        for spelled in ([f"{head}/{own}" for own in of[level]] if head and level in of else [name])
+    )

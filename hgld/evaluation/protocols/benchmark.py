@@ -1,4 +1,4 @@
-"""An embedded benchmark: the splits of a dataset with their embeddings, and the tables that its protocol reads."""
+"""Embedded benchmarks: the splits of a dataset with their embeddings and tables, evaluated by a protocol."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 from torch import Tensor
 
 from hgld.data.dataset import ShardDataset, open_dataset
@@ -15,7 +16,7 @@ from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import refuse_undefined
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
-from hgld.evaluation.protocol_kinds import Protocol, at_finest, protocol_names, protocol_of
+from hgld.evaluation.protocols import Protocol, at_finest, protocol_names, protocol_of
 from hgld.evaluation.report import RetrievalReport
 
 DISTRACTORS = "distractors"
@@ -69,6 +70,10 @@ class Benchmark:
         """Embeddings of further gallery items that match nothing."""
         split = self.splits.get(DISTRACTORS)
         return split.vectors if split is not None and len(split) else None
+
+    def gallery(self, split: str) -> tuple[Tensor | np.ndarray, np.ndarray]:
+        """Return embeddings and labels of a split with the distractors, if there are any, behind them."""
+        return with_distractors(self[split].vectors, self[split].labels, self.distractors)
 
     def listed(self, name: str, split: str) -> np.ndarray:
         """Return the positions in a split of the keys of a list, in the order of the split.
@@ -135,6 +140,36 @@ class Benchmark:
         keys = pl.Series([f"distractor-{i}" for i in range(len(vectors))], dtype=pl.String)
         unknown = np.full((len(vectors), len(self.levels)), -1)
         return replace(self, splits={**self.splits, DISTRACTORS: EmbeddedSplit(vectors, keys, unknown)})
+
+
+def with_distractors(
+    gallery: Tensor | np.ndarray, labels: np.ndarray, distractors: Tensor | np.ndarray | None
+) -> tuple[Tensor | np.ndarray, np.ndarray]:
+    """Return a gallery with distractors behind it, and the labels of both.
+
+    Args:
+        gallery: (G, D).
+        labels: (G, L) integers.
+        distractors: (N, D), unknown at every level; None: none.
+
+    Returns:
+        (G + N, D): an array if both are arrays, else a tensor on the gallery's device; (G + N, L).
+
+    Raises:
+        InputError: the dimensions differ.
+    """
+    if distractors is None:
+        return gallery, labels
+    if gallery.ndim != 2 or distractors.ndim != 2 or gallery.shape[1] != distractors.shape[1]:
+        raise InputError(
+            f"gallery embeddings have shape {tuple(gallery.shape)}, distractors {tuple(distractors.shape)}; expected "
+            "two tables of as many dimensions."
+        )
+    known = np.concatenate([labels, np.full((len(distractors), labels.shape[1]), -1)])
+    if isinstance(gallery, np.ndarray) and isinstance(distractors, np.ndarray):
+        return np.concatenate([gallery, distractors]), known
+    device = gallery.device if isinstance(gallery, Tensor) else "cpu"
+    return torch.cat([torch.as_tensor(gallery), torch.as_tensor(distractors).to(device)]), known
 
 
 def open_benchmark(place: str, protocol: str = "") -> tuple[str, ShardDataset]:

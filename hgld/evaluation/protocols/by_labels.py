@@ -1,0 +1,412 @@
+"""Protocols that rank by labels: leave-one-out, queries against a gallery, and the averages of benchmarks.
+
+- DyML: Sun et al., "Dynamic Metric Learning: Towards a Scalable Metric Space to Accommodate Multiple Semantic Scales",
+  CVPR 2021. DyML-Vehicle and DyML-Animal have queries and a gallery for each level, in which the items are labelled at
+  that level alone; DyML-Product has one set with labels at all three. The authors' evaluator drops the first hit of
+  every query, because their galleries hold the queries. Here a query that is in the gallery is left out by identity.
+- Faces as Smooth-AP evaluates them (Brown et al., ECCV 2020): identities with fewer than five images are dropped, and
+  the frames of a template (IJB-C) are averaged to one embedding.
+- PKU VehicleID (Liu et al., "Deep Relative Distance Learning", CVPR 2016): one image of every vehicle is the gallery,
+  drawn anew ten times, and the others query it. Works on rank losses take leave-one-out over a list instead.
+- UKBench (Nistér, Stewénius, CVPR 2006): 2,550 objects photographed four times; every image queries all images, itself
+  among them, and the score is the number of its group among the first four.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from hgld.errors import ConfigError, InputError, quoted
+from hgld.evaluation.evaluate import evaluate_known_levels, evaluate_labelled
+from hgld.evaluation.metric import Metric
+from hgld.evaluation.options import EvaluationOptions
+from hgld.evaluation.postprocess import expand_by_options
+from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit, with_distractors
+from hgld.evaluation.report import RetrievalReport
+
+# -- leave-one-out, and queries against a gallery ---------------------------------------------------------------------
+
+
+def evaluate_leave_one_out(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the first split: every item queries the others, and the distractors if there are any."""
+    return rank_by_labels(benchmark, next(iter(benchmark.splits.values())), None, options)
+
+
+def evaluate_query_gallery(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the split ``query`` against ``gallery``, and the distractors if there are any."""
+    return rank_by_labels(benchmark, benchmark["query"], benchmark["gallery"], options)
+
+
+def rank_by_labels(
+    benchmark: Benchmark, query: EmbeddedSplit, gallery: EmbeddedSplit | None, options: EvaluationOptions
+) -> RetrievalReport:
+    """Rank a split by its labels, at the levels that are known on both sides.
+
+    Args:
+        benchmark: its levels, and its distractors.
+        query: Q items.
+        gallery: G items; None: every query searches in the other queries.
+        options: the metrics, and how to rank.
+
+    Returns:
+        the report; see :func:`hgld.evaluation.evaluate.evaluate_known_levels`.
+
+    Raises:
+        InputError: no level is known on both sides, or no value is defined.
+        ConfigError: a metric of a level that is not known.
+    """
+    searched = None if gallery is None else (gallery.vectors, gallery.labels)
+    further, self_index, stated = benchmark.distractors, None, {}
+    if further is not None:
+        if gallery is None:
+            gallery, self_index = query, np.arange(len(query))
+            stated["protocol"] = "leave-one-out"
+        searched = with_distractors(gallery.vectors, gallery.labels, further)
+        stated["distractors"] = len(further)
+    report = evaluate_known_levels(
+        (query.vectors, query.labels),
+        searched,
+        levels=benchmark.levels,
+        self_index=self_index,
+        options=options,
+        where=f"dataset {benchmark.name}",
+    )
+    return replace(report, settings=report.settings | stated)
+
+
+def evaluate_agreed(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate H-GLDv2 by labels that all relevant images of a query agree on; the others of the query are unknown."""
+    query, gallery = benchmark["query"], benchmark["gallery"]
+    judged, left_out = benchmark.judged("query", "gallery", ("relevant",))
+    labels = np.full(query.labels.shape, -1)
+    for row, (relevant,) in enumerate(judged):
+        known = gallery.labels[relevant]
+        if len(known):
+            labels[row] = np.where((known == known[0]).all(axis=0), known[0], -1)
+    report = rank_by_labels(benchmark, replace(query, labels=labels), gallery, options)
+    lost = {"judgements_left_out": left_out, "queries_without_landmark": int((labels[:, 0] < 0).sum())}
+    return replace(report, settings=report.settings | {name: count for name, count in lost.items() if count})
+
+
+def evaluate_ukbench(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the split ``test`` by its finest labels.
+
+    Returns:
+        a report of ``N-S``, 0 to 4; an object of which an image could not be embedded cannot reach 4.
+    """
+    items = benchmark["test"]
+    query = expand_by_options(options, items.vectors, items.vectors)
+    options = replace(options, metrics=("P@4",), share=None, query_expansion=None)
+    groups = items.labels[:, :1]
+    report = evaluate_labelled((query, groups), (items.vectors, groups), levels=("object",), options=options)
+    stated = {"metrics": ["N-S"], "ranked": "the query among the others"}
+    score = report.per_query["P@4/object"].to_numpy() * 4
+    return RetrievalReport.from_columns({"N-S": score}, report.settings | stated)
+
+
+# -- faces ------------------------------------------------------------------------------------------------------------
+
+_LEAST_IMAGES = 5
+_TEMPLATE = "template/"  # begins the name of every list that holds the frames of a template
+
+
+def evaluate_faces(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the split ``test`` by the finest labels, without identities of fewer than five images.
+
+    Lists called ``template/NAME`` hold the frames of a template: their unit embeddings are averaged to one item. Images
+    are counted before that.
+
+    Returns:
+        the report; its settings count identities and images that were dropped, and the templates.
+
+    Raises:
+        InputError: no identity has five images, or a template has frames of several identities or twice a frame.
+    """
+    split = benchmark["test"]
+    identities, member, sizes = np.unique(split.labels[:, 0], return_inverse=True, return_counts=True)
+    kept = (sizes >= _LEAST_IMAGES) & (identities >= 0)
+    if not kept.any():
+        raise InputError(
+            f"dataset {benchmark.name}: none of its {len(identities)} identities has {_LEAST_IMAGES} images; the "
+            "protocol faces drops those with fewer. Name another protocol (--protocol leave-one-out)."
+        )
+    rows = np.flatnonzero(kept[member])
+    items, templates = _average_templates(benchmark, split, rows)
+    report = rank_by_labels(benchmark, items, None, options)
+    stated = {
+        "identities_dropped": int((~kept & (identities >= 0)).sum()),
+        "images_dropped": len(split) - len(rows),
+        "templates": templates,
+    }
+    return replace(report, settings=report.settings | stated)
+
+
+def _average_templates(benchmark: Benchmark, split: EmbeddedSplit, rows: np.ndarray) -> tuple[EmbeddedSplit, int]:
+    """Return the items of some rows with every template's frames as one item, and the number of templates."""
+    empty = pl.DataFrame(schema={"list": pl.String, "key": pl.String})
+    lists = empty if benchmark.lists is None else benchmark.lists
+    framed = lists.filter(pl.col("list").str.starts_with(_TEMPLATE))
+    keys = pl.DataFrame({"key": split.keys.gather(rows)})
+    named = keys.join(framed, on="key", how="left", maintain_order="left")
+    if len(named) > len(keys):
+        twice = named.filter(pl.col("key").is_duplicated())["key"][0]
+        raise InputError(
+            f"dataset {benchmark.name}: {quoted(twice)} is a frame of several templates; expected one at most."
+        )
+    item = named.select(pl.coalesce("list", pl.format("image {}", "key")))["list"]
+    names, member = np.unique(item.to_numpy(), return_inverse=True)
+    labels = np.full((len(names), split.labels.shape[1]), -1)
+    labels[member] = split.labels[rows]
+    torn = np.flatnonzero(labels[member, 0] != split.labels[rows, 0])
+    if len(torn):
+        raise InputError(
+            f"dataset {benchmark.name}: the list {quoted(item[int(torn[0])])} has frames of several identities; "
+            "expected one."
+        )
+    vectors = torch.as_tensor(split.vectors[rows]).double()
+    unit = (vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True)).cpu()
+    sums = torch.zeros(len(names), unit.shape[1], dtype=torch.float64).index_add_(0, torch.from_numpy(member), unit)
+    means = sums / torch.from_numpy(np.bincount(member))[:, None]
+    averaged = pl.Series("key", names.tolist(), dtype=pl.String)
+    return EmbeddedSplit(means.float(), averaged, labels), int(averaged.str.starts_with(_TEMPLATE).sum())
+
+
+# -- VehicleID --------------------------------------------------------------------------------------------------------
+
+_TEST_LISTS = ("small", "medium", "large")
+_VEHICLE = "vehicle"
+_DRAWS = 10
+
+
+def evaluate_vehicle_lists(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the lists ``small``, ``medium`` and ``large`` of the split ``test``: ten drawn galleries each.
+
+    Returns:
+        a report of ``R@1/small`` and so on; its settings list the mean of every draw.
+
+    Raises:
+        InputError: a list is missing, or no vehicle of it has two images.
+    """
+    return _evaluate_lists(benchmark, options, drawn=True)
+
+
+def evaluate_vehicle_lists_leave_one_out(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the three lists of the split ``test``, in each of which every image queries the others."""
+    return _evaluate_lists(benchmark, options, drawn=False)
+
+
+def _evaluate_lists(benchmark: Benchmark, options: EvaluationOptions, *, drawn: bool) -> RetrievalReport:
+    split, reports, unknown = benchmark["test"], {}, 0
+    for name in _TEST_LISTS:
+        rows = benchmark.listed(name, "test")
+        known = rows[split.labels[rows, 0] >= 0]
+        unknown += len(rows) - len(known)
+        side = split.vectors[known], split.labels[known, :1]
+        if drawn:
+            reports[name] = _evaluate_draws(*side, options)
+        else:
+            reports[name] = evaluate_labelled(side, levels=(_VEHICLE,), options=options)
+    report = join_reports(reports)
+    return replace(report, settings=report.settings | ({"without_vehicle": unknown} if unknown else {}))
+
+
+def _evaluate_draws(embeddings: Any, vehicles: np.ndarray, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate (N, D) embeddings of (N, 1) vehicles: a row per query and draw, and the mean of every draw."""
+    if len(np.unique(vehicles)) == len(vehicles):
+        raise InputError("no vehicle has two images: all would be in the gallery, and none would query.")
+    generator = np.random.default_rng(0)
+    reports = []
+    for number in range(_DRAWS):
+        order = generator.permutation(len(vehicles))
+        drawn = np.sort(order[np.unique(vehicles[order, 0], return_index=True)[1]])
+        rest = np.setdiff1d(np.arange(len(vehicles)), drawn)
+        sides = [(embeddings[rows], vehicles[rows]) for rows in (rest, drawn)]
+        reports.append(evaluate_labelled(*sides, levels=(_VEHICLE,), options=replace(options, progress=None)))
+        if options.progress is not None:
+            options.progress("draw", number + 1, _DRAWS)
+    pooled = pl.concat([report.per_query for report in reports]).drop("query")
+    columns = {name: pooled[name].to_numpy() for name in pooled.columns}
+    draws = {name: [report.values[name] for report in reports] for name in columns}
+    stated = {"repeats": _DRAWS, "seed": 0, "draws": draws}
+    return RetrievalReport.from_columns(columns, reports[0].settings | stated)
+
+
+# -- Dynamic Metric Learning ------------------------------------------------------------------------------------------
+
+_DYML_LEVELS = ("fine", "middle", "coarse")
+_CASES = {
+    "all": "every query is in the gallery and left out by identity, as the authors' evaluator drops the first hit",
+    "none": "no query is in the gallery, so nothing is left out; the authors' evaluator would drop a true hit here",
+    "some": "some queries are in the gallery and left out by identity",
+}
+
+
+def evaluate_dyml(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate ``query_LEVEL`` against ``gallery_LEVEL`` at each level, and average over the levels.
+
+    A query is in the gallery where an item there has its path and its content, or at least its content.
+
+    Returns:
+        a report of every level's metrics, their averages (``AP/average``) and the mean ASI of the three sets; its
+        settings say by level how many queries were found in the gallery, and which case that is.
+
+    Raises:
+        InputError: a split without labels at its level.
+    """
+    reports, overlaps = {}, {}
+    for level in _DYML_LEVELS:
+        query, gallery = benchmark[f"query_{level}"], benchmark[f"gallery_{level}"]
+        column = benchmark.levels.index(level)
+        self_index, overlaps[level] = find_queries(query, gallery, f"query_{level}", f"gallery_{level}")
+        sides = [(side.vectors, side.labels[:, [column]]) for side in (query, gallery)]
+        if any(not (labels >= 0).any() for _, labels in sides):
+            raise InputError(
+                f"dataset {benchmark.name}: query_{level} or gallery_{level} has no label at the level {level}; "
+                f"expected the labels of bmk_{level}. Build the dataset anew."
+            )
+        reports[level] = evaluate_labelled(*sides, levels=(level,), self_index=self_index, options=options)
+    counts = [facts["left out"] for facts in overlaps.values()]
+    queries = sum(len(benchmark[f"query_{level}"]) for level in _DYML_LEVELS)
+    case = "none" if not any(counts) else "all" if sum(counts) == queries else "some"
+    report = average_over_levels(*reports.values())
+    stated = {"queries_in_gallery": overlaps, "overlap": f"{case}: {_CASES[case]}"}
+    return replace(report, settings=report.settings | stated)
+
+
+def evaluate_dyml_product(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the split ``test``, in which every image queries the others, at all levels, and average over them."""
+    return average_over_levels(rank_by_labels(benchmark, benchmark["test"], None, options))
+
+
+def find_queries(
+    query: EmbeddedSplit, gallery: EmbeddedSplit, query_split: str, gallery_split: str
+) -> tuple[np.ndarray, dict[str, int]]:
+    """Find the queries in the gallery: by their path below the split's folder and their content, or by content alone.
+
+    Args:
+        query: Q items.
+        gallery: G items.
+        query_split: beginning of the queries' keys.
+        gallery_split: beginning of the gallery's keys.
+
+    Returns:
+        (Q,) gallery index of the query itself, -1 for none; counts of ``left out``, of those found ``by path``, ``by
+        content alone``, and of paths that both have with ``other content``, which are different images.
+    """
+    sides = []
+    for side, split in ((query, query_split), (gallery, gallery_split)):
+        contents = side.contents() if side.contents is not None else pl.Series([""] * len(side), dtype=pl.String)
+        paths = side.keys.str.strip_prefix(f"{split}/")
+        sides.append(pl.DataFrame({"path": paths, "content": contents, "at": np.arange(len(side))}))
+    asked, there = sides
+    paths = asked.join(there, on="path", how="inner")
+    same = paths.filter(pl.col("content") == pl.col("content_right"))
+    others = asked.filter(~pl.col("at").is_in(same["at"].implode()) & (pl.col("content") != ""))
+    copies = others.join(there.unique("content", keep="first", maintain_order=True), on="content", how="inner")
+    index = np.full(len(query), -1)
+    for table in (same, copies):
+        index[table["at"].to_numpy()] = table["at_right"].to_numpy()
+    facts = {"left out": len(same) + len(copies), "by path": len(same), "by content alone": len(copies)}
+    return index, facts | {"other content": len(paths) - len(same)}
+
+
+# -- reports made of others -------------------------------------------------------------------------------------------
+
+AVERAGE = "average"
+
+
+def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
+    """Average every binary metric over the levels, and keep the metrics themselves beside the averages.
+
+    Args:
+        *reports: one report of several levels, or one per level.
+
+    Returns:
+        a report of all metrics and, for ``AP/fine``, ``AP/middle``, ``AP/coarse``, their mean ``AP/average``. From one
+        report a query's average is that over the levels at which it is defined; several reports have queries of their
+        own, whose rows stand one behind the other without an average. A graded metric of several reports (ASI) is the
+        mean of theirs.
+
+    Raises:
+        ConfigError: no reports, two of one level, a metric that some level lacks, or fewer than two levels.
+    """
+    values = {name: value for report in reports for name, value in report.values.items()}
+    graded = [name for name in values if not Metric.parse(name).binary]
+    levels = list(dict.fromkeys(level for report in reports for level in report.settings.get("levels", ())))
+    kinds = list(dict.fromkeys(name.partition("/")[0] for name in values if name not in graded))
+    given = sorted(name for report in reports for name in report.values if name not in graded)
+    if given != sorted(f"{kind}/{level}" for kind in kinds for level in levels) or len(levels) < 2 or AVERAGE in levels:
+        raise ConfigError(
+            f"levels are {', '.join(levels)}, metrics {', '.join(values)}; expected the same binary metrics of two or "
+            f"more levels, each once, none of them named {AVERAGE!r}."
+        )
+    values |= {name: _mean([report.values.get(name, math.nan) for report in reports]) for name in graded}
+    undefined = {name: count for report in reports for name, count in report.undefined.items()}
+    undefined |= {name: sum(report.undefined.get(name, 0) for report in reports) for name in graded}
+    rows = _stack([report.per_query for report in reports])
+    for kind in kinds:
+        name, parts = f"{kind}/{AVERAGE}", [f"{kind}/{level}" for level in levels]
+        values[name] = _mean([values[part] for part in parts])
+        undefined[name] = sum(undefined[part] for part in parts)
+        if len(reports) == 1 and set(parts) <= set(rows.columns):
+            mean = pl.mean_horizontal(pl.col(*parts).fill_nan(None)).fill_null(math.nan)
+            rows = rows.with_columns(mean.alias(name))
+            undefined[name] = int(rows[name].is_nan().sum())
+    return _report(values, rows, undefined, reports, {"levels": levels, "average": "mean over levels"})
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def join_reports(reports: Mapping[str, RetrievalReport]) -> RetrievalReport:
+    """Join the reports of several sets of queries, each of one level.
+
+    Args:
+        reports: by the name of the set.
+
+    Returns:
+        a report whose values are named by their sets (``R@1/small``); the rows of the sets stand one behind the
+        other, NaN in the columns of other sets.
+
+    Raises:
+        ConfigError: a report has a metric at several levels.
+    """
+    values: dict[str, float] = {}
+    undefined: dict[str, int] = {}
+    tables = []
+    for name, report in reports.items():
+        renamed = {value: f"{value.partition('/')[0]}/{name}" for value in report.values}
+        if len(set(renamed.values())) < len(renamed):
+            raise ConfigError(f"the report of {name} has {', '.join(report.values)}; expected metrics of one level.")
+        values |= {renamed[value]: number for value, number in report.values.items()}
+        undefined |= {renamed[value]: count for value, count in report.undefined.items()}
+        tables.append(report.per_query.rename(renamed, strict=False))
+    return _report(values, _stack(tables), undefined, list(reports.values()), {"levels": list(reports)})
+
+
+def _report(
+    values: dict[str, float],
+    rows: pl.DataFrame,
+    undefined: dict[str, int],
+    reports: Sequence[RetrievalReport],
+    settings: Mapping[str, Any],
+) -> RetrievalReport:
+    """Return a report made of others: settings that differ are listed; values without a column are of the set."""
+    columns = [name for name in values if name in rows.columns]
+    of_set = [name for name in values if name not in columns]
+    each = {key: [report.settings.get(key) for report in reports] for key in reports[0].settings}
+    stated = {key: found[0] if all(one == found[0] for one in found) else found for key, found in each.items()}
+    stated |= {"metrics": list(values), **settings, **({"of_set": of_set} if of_set else {})}
+    return RetrievalReport(values, rows.select("query", *columns), undefined, stated)
+
+
+def _stack(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Stack the queries of all reports, numbered through, NaN where a report has no such metric."""
+    rows = pl.concat(tables, how="diagonal").drop("query").fill_null(math.nan)
+    return rows.with_columns(query=pl.int_range(pl.len(), dtype=pl.Int64))

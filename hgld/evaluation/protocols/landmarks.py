@@ -1,0 +1,309 @@
+"""Protocols of landmark benchmarks, which judge by lists or take mean average precision by the trapezoid rule.
+
+- Google Landmarks v2 retrieval (Weyand et al., CVPR 2020): test images query the index; mAP@100 on two halves.
+- Revisited Oxford and Paris (Radenović et al., CVPR 2018): an image that shows the landmark clearly is *easy*,
+  otherwise *hard*; one that shows too little of it is *junk*. Easy ranks against easy images (hard ones are junk then),
+  medium against both, hard against hard ones (easy ones are junk then).
+- INRIA Holidays (Jégou, Douze, Schmid, ECCV 2008): 500 queries against 1,491 photographs, themselves left out.
+- INRIA Copydays (Douze et al., CIVR 2009): edited copies query the 157 originals, among distractors. MultiGrain reports
+  the subset *strong*, 229 print-and-scan, painted and otherwise strong edits, with 10,000 distractors.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hgld.errors import InputError, StorageError, quoted
+from hgld.evaluation.evaluate import evaluate_judged
+from hgld.evaluation.judgements import LabelRelevance, ListRelevance, RelevanceBlock, RelevanceSource
+from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.options import EvaluationOptions
+from hgld.evaluation.postprocess import expand_by_options
+from hgld.evaluation.protocols.benchmark import DISTRACTORS, Benchmark
+from hgld.evaluation.report import RetrievalReport
+from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
+from hgld.files import write_atomic
+
+# -- Google Landmarks v2 ----------------------------------------------------------------------------------------------
+
+_DEPTH = 100
+_HALVES = ("public", "private")
+_ID = re.compile(r"[0-9A-Za-z_-]{1,64}\Z")
+
+
+def evaluate_gldv2(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the split ``query`` against ``gallery`` by the judgements, on the lists ``public`` and ``private``.
+
+    Returns:
+        a report of ``mAP@100/public`` and ``mAP@100/private``; its settings count the judgements whose images could not
+        be embedded, and the queries that are left without a relevant image.
+
+    Raises:
+        InputError: a list is missing, or a judgement is no ``relevant``.
+    """
+    query = benchmark["query"]
+    judged, left_out = benchmark.judged("query", "gallery", ("relevant",))
+    gallery, _ = benchmark.gallery("gallery")
+    metric = f"mAP@{_DEPTH}"
+    relevance = ListRelevance(len(gallery), judged)
+    report = evaluate_judged(
+        query.vectors, gallery, relevance, levels=("landmark",), options=replace(options, metrics=(metric,))
+    )
+    values = report.per_query[f"{metric}/landmark"].to_numpy()
+    columns = {}
+    for half in _HALVES:
+        rows = np.isin(np.arange(len(query)), benchmark.listed(half, "query"))
+        columns[f"{metric}/{half}"] = np.where(rows, values, np.nan)
+    stated = {half: int((~np.isnan(column)).sum()) for half, column in zip(_HALVES, columns.values(), strict=True)}
+    lost = {"judgements_left_out": left_out, "queries_without_relevant": sum(not len(row[0]) for row in judged)}
+    stated |= {name: count for name, count in lost.items() if count}
+    return RetrievalReport.from_columns(columns, {**report.settings, "metrics": list(columns), **stated})
+
+
+def write_submission(benchmark: Benchmark, options: EvaluationOptions, path: Path) -> None:
+    """Write the 100 nearest images of ``gallery`` (and distractors) to every image of ``query`` as a submission.
+
+    The queries of a dataset are the scored test images alone; others count nothing.
+
+    Raises:
+        InputError: a key that is no image id: letters, digits, ``_`` and ``-``.
+        StorageError: the file cannot be written; it appears whole or not at all.
+    """
+    query, further = benchmark["query"], benchmark.splits.get(DISTRACTORS)
+    gallery, _ = benchmark.gallery("gallery")
+    keys = [*benchmark["gallery"].keys, *(further.keys if further is not None else ())]
+    for key in (*query.keys, *keys):
+        if not _ID.match(key):
+            raise InputError(f"{quoted(key)} is not an image id; expected letters, digits, _ and -.")
+    asking = expand_by_options(options, query.vectors, gallery)
+    how = {"chunk_size": options.chunk_size, "device": options.device}
+    places, _ = nearest_neighbors(asking, gallery, min(_DEPTH, len(gallery)), **how)
+    lines = ["id,images\n"]
+    lines += [f"{key},{' '.join(keys[i] for i in row)}\n" for key, row in zip(query.keys, places.tolist(), strict=True)]
+    try:
+        write_atomic(path, "".join(lines))
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written ({error.strerror}).") from error
+
+
+# -- benchmarks by the trapezoid rule ---------------------------------------------------------------------------------
+
+_VERDICTS = ("easy", "hard", "junk")
+_POSITIVE = {"easy": ("easy",), "medium": ("easy", "hard"), "hard": ("hard",)}
+_LEFT_OUT = {"easy": ("junk", "hard"), "medium": ("junk",), "hard": ("junk", "easy")}
+_PRECISION_AT = (1, 5, 10)
+
+
+def evaluate_revisited(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the split ``query`` against ``gallery`` by its judgements, without and with the distractors it has.
+
+    Returns:
+        a report of ``mAP/easy``, ``mAP/medium``, ``mAP/hard`` and ``mP@k`` of each, with distractors
+        ``mAP/easy+distractors`` and so on; its settings count the judgements whose images could not be embedded.
+        Queries without positives at a difficulty are undefined there, as in the published evaluation.
+
+    Raises:
+        InputError: judgements with other verdicts than easy, hard and junk, or of one image twice.
+    """
+    query = benchmark["query"]
+    rows, left_out = benchmark.judged("query", "gallery", _VERDICTS)
+    judged = [dict(zip(_VERDICTS, lists, strict=True)) for lists in rows]
+    columns: dict[str, np.ndarray] = {}
+    settings: dict[str, Any] = {}
+    plain = replace(benchmark, splits={name: part for name, part in benchmark.splits.items() if name != DISTRACTORS})
+    for ending, of in (("", plain), ("+distractors", benchmark)):
+        if ending and of.distractors is None:
+            continue
+        gallery, _ = of.gallery("gallery")
+        tasks: dict[str, RelevanceSource] = {
+            difficulty: ListRelevance(
+                len(gallery),
+                [[np.concatenate([lists[part] for part in _POSITIVE[difficulty]])] for lists in judged],
+                [np.concatenate([lists[part] for part in _LEFT_OUT[difficulty]]) for lists in judged],
+            )
+            for difficulty in _POSITIVE
+        }
+        asking = expand_by_options(options, query.vectors, gallery)
+        report = evaluate_trapezoid(asking, gallery, tasks, options, precision_at=_PRECISION_AT)
+        columns |= {name + ending: report.per_query[name].to_numpy() for name in report.values}
+        settings = report.settings | {"distractors": len(gallery) - len(benchmark["gallery"])}
+    return RetrievalReport.from_columns(columns, settings | ({"judgements_left_out": left_out} if left_out else {}))
+
+
+def evaluate_holidays(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the split ``test``: the images of its list ``queries`` search the others and the distractors.
+
+    Returns:
+        a report of ``mAP``.
+
+    Raises:
+        InputError: no image of the list is among those that could be embedded.
+    """
+    items, queries = benchmark["test"], benchmark.listed("queries", "test")
+    gallery, _ = benchmark.gallery("test")
+    groups, places = items.labels[:, 0], np.arange(len(items))
+    relevant = [np.flatnonzero((groups == groups[q]) & (groups >= 0) & (places != q)) for q in queries]
+    relevance = ListRelevance(len(gallery), [[part] for part in relevant], [np.array([query]) for query in queries])
+    asking = expand_by_options(options, items.vectors[queries], gallery, queries)
+    settings = {"distractors": len(gallery) - len(items)}
+    return evaluate_trapezoid(asking, gallery, {"": relevance}, options, settings=settings)
+
+
+def evaluate_copydays(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the edited copies of the split ``query`` against the originals of ``gallery`` and the distractors.
+
+    The finest label says which original a copy is of.
+
+    Returns:
+        a report of ``mAP``; its settings count the copies whose original is not in the gallery, which are undefined.
+    """
+    query, (gallery, labels) = benchmark["query"], benchmark.gallery("gallery")
+    relevance = LabelRelevance(query.labels[:, :1], labels[:, :1])
+    asking = expand_by_options(options, query.vectors, gallery)
+    settings = {"distractors": len(gallery) - len(benchmark["gallery"])}
+    report = evaluate_trapezoid(asking, gallery, {"": relevance}, options, settings=settings)
+    lost = report.undefined["mAP"]
+    return replace(report, settings=report.settings | ({"queries_without_original": lost} if lost else {}))
+
+
+# -- the trapezoid rule and precision at k ----------------------------------------------------------------------------
+#
+# The evaluation packages of Oxford Buildings, Holidays and Copydays, and of revisited Oxford and Paris after them, take
+# the area under the precision-recall curve with straight lines between its points. That is less than AP as
+# :func:`hgld.evaluate` has it, so the values here have names of their own, ``mAP`` and ``mP@k``.
+
+_BLOCK_SCORES = 32_000_000  # 128 MB of scores, and a byte of grade a task beside each
+
+
+def trapezoid_ap(positions: np.ndarray) -> float:
+    """Compute the average precision of one query by the trapezoid rule.
+
+    Every positive spans 1/P of the recall axis; over it precision runs from that before the positive, j/rank (1 at
+    rank 0), to that with it, (j + 1)/(rank + 1).
+
+    Args:
+        positions: (P,) ascending places of all positives in the ranking, from 0, items left out not counted.
+
+    Returns:
+        the area; NaN if there are no positives.
+
+    >>> import numpy as np
+    >>> round(trapezoid_ap(np.array([0, 1, 4])), 4)  # (1 + 1) / 2, (1 + 1) / 2, (2/4 + 3/5) / 2
+    0.85
+    """
+    if not len(positions):
+        return float("nan")
+    found = np.arange(len(positions))
+    before = np.where(positions == 0, 1.0, found / np.maximum(positions, 1))
+    return float(np.mean((before + (found + 1) / (positions + 1)) / 2))
+
+
+def truncated_precision(positions: np.ndarray, k: int) -> float:
+    """Compute the precision at k of revisited Oxford and Paris: k is cut down to the rank of the last positive.
+
+    Args:
+        positions: (P,) ascending places of all positives, from 0.
+        k: how many items are looked at, at most.
+
+    Returns:
+        the share of positives among them; NaN if there are no positives.
+
+    >>> import numpy as np
+    >>> truncated_precision(np.array([0, 2]), 10)
+    0.6666666666666666
+    """
+    if not len(positions):
+        return float("nan")
+    depth = min(int(positions[-1]) + 1, k)
+    return float(np.count_nonzero(positions < depth) / depth)
+
+
+def positive_positions(ordered: np.ndarray, positive: np.ndarray, left_out: np.ndarray) -> np.ndarray:
+    """Return the places of one query's positives in its ranking; equal scores count against them.
+
+    Args:
+        ordered: (G,) scores of the whole gallery, ascending.
+        positive: (P,) scores of the positives.
+        left_out: scores of the items that are not ranked.
+
+    Returns:
+        (P,) ascending places, from 0.
+    """
+    positives = np.sort(positive)
+    every = (ordered, positives, np.sort(left_out))
+    passed = [len(part) - np.searchsorted(part, positives) for part in every]  # scores no less than a positive's
+    negatives = passed[0] - passed[1] - passed[2]
+    return (negatives + np.arange(len(positives))[::-1])[::-1]
+
+
+def evaluate_trapezoid(
+    query_embeddings: Tensor | np.ndarray,
+    gallery_embeddings: Tensor | np.ndarray,
+    tasks: Mapping[str, RelevanceSource],
+    options: EvaluationOptions,
+    *,
+    precision_at: Sequence[int] = (),
+    settings: Mapping[str, Any] | None = None,
+) -> RetrievalReport:
+    """Evaluate embeddings by the trapezoid rule, for one or several ground truths of the same queries at once.
+
+    Args:
+        query_embeddings: (Q, D) of any floating dtype.
+        gallery_embeddings: (G, D).
+        tasks: judgements of one level by the name of the task; ``""`` where there is one task.
+        options: how to rank.
+        precision_at: the k of ``mP@k``.
+        settings: further settings of the report, beside those that it always states.
+
+    Returns:
+        a report with ``mAP/task`` and ``mP@k/task`` (without ``/`` for the task ``""``). Queries without positives in a
+        task are undefined there.
+
+    Raises:
+        InputError: embeddings of the wrong shape or dtype, or not as many as there are judgements for.
+        ConfigError: a device that is not there.
+    """
+    device = choose_device(query_embeddings, options.device)
+    query = prepare_embeddings(query_embeddings, "query", normalize=options.normalize, device=device)
+    gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=options.normalize, device=device)
+    if query.shape[1] != gallery.shape[1]:
+        raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
+    names = [f"{m}{'/' * bool(task)}{task}" for task in tasks for m in ("mAP", *(f"mP@{k}" for k in precision_at))]
+    rows = block_rows(len(query), len(gallery), query.device, options.chunk_size)
+    if options.chunk_size is None:  # few queries, and a gallery with distractors is better read few times
+        rows = max(rows, min(len(query), _BLOCK_SCORES // len(gallery)))
+    values: list[list[float]] = []
+    with exact_products(query.device):
+        for start, stop, scores in score_blocks(query, gallery, rows):
+            judged = [relevance.block(start, stop, torch.device("cpu")) for relevance in tasks.values()]
+            values.extend(_block_values(scores.cpu().numpy(), judged, precision_at))
+            if options.progress is not None:
+                options.progress("rank", stop, len(query))
+    columns = dict(zip(names, np.array(values, np.float64).T, strict=True))
+    stated = {"average_precision": "trapezoid rule", "queries": len(query), "gallery": len(gallery)}
+    stated |= {"dimensions": query.shape[1], "normalized": options.normalize}
+    stated |= {"scores": "float32, TF32 off", "ties": "against the query", "device": query.device.type}
+    return RetrievalReport.from_columns(columns, {**(settings or {}), **stated})
+
+
+def _block_values(
+    scores: np.ndarray, judged: Sequence[RelevanceBlock], precision_at: Sequence[int]
+) -> list[list[float]]:
+    """Return for every query of a block the values of all metrics of all tasks."""
+    values: list[list[float]] = []
+    for row, row_scores in enumerate(scores):
+        ordered = np.sort(row_scores)
+        values.append([])
+        for block in judged:
+            rows, items = block.left_out
+            positive = np.flatnonzero(block.grades[row].numpy())
+            positions = positive_positions(ordered, row_scores[positive], row_scores[items[rows == row]])
+            values[-1].append(trapezoid_ap(positions))
+            values[-1].extend(truncated_precision(positions, k) for k in precision_at)
+    return values
