@@ -280,7 +280,7 @@ def memory_error(bench: Bench) -> Values:
 
 def metric_error(bench: Bench, *, ties: bool) -> Values:
     import hgld
-    from hgld.evaluation.metric_kinds import METRICS
+    from hgld.evaluation.metric import METRICS
 
     embeddings, labels = batch_of(2000 if not bench.toy else 200, ties=ties)
     metrics = [name for kind in METRICS.values() if kind.value is not None for name in kind.offered]

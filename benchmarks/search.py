@@ -86,7 +86,7 @@ def exhaustive(gallery: torch.Tensor) -> Callable[[np.ndarray], Found]:
 
 
 def by_prefix(gallery: torch.Tensor, short: torch.Tensor, shortlist: int) -> Callable[[np.ndarray], Found]:
-    """Search as :func:`hgld.evaluation.compressed.prefix_neighbors` does, without preparing the gallery again."""
+    """Search as :func:`hgld.evaluation.neighbors.prefix_neighbors` does, without preparing the gallery again."""
 
     def ask(queries: np.ndarray) -> Found:
         rows = torch.from_numpy(queries)

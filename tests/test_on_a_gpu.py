@@ -19,7 +19,7 @@ from torch import Tensor
 import hgld
 from hgld.evaluation.evaluate import evaluate_judged, evaluate_labelled
 from hgld.evaluation.judgements import ListRelevance
-from hgld.evaluation.metric_kinds import METRICS
+from hgld.evaluation.metric import METRICS
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening, expand_queries

@@ -9,7 +9,7 @@ import pytest
 
 from hgld.cli import cli
 from hgld.cli.train_commands import _changed, _read
-from hgld.evaluation.protocol_kinds import protocol_of
+from hgld.evaluation.protocols import protocol_of
 from hgld.metrics import Metric
 from hgld.pipelines.shards.sources import source_name
 from hgld.published import find_table, published_values

@@ -18,7 +18,7 @@ from hgld.evaluation.evaluate import refuse_undefined, refuse_without_positives
 from hgld.evaluation.evaluate_files import evaluate_sides, process_benchmark
 from hgld.evaluation.metric import resolve, split_top_k
 from hgld.evaluation.options import EvaluationOptions, Progress, Share
-from hgld.evaluation.protocol_kinds import at_finest, protocol_of
+from hgld.evaluation.protocols import at_finest, protocol_of
 from hgld.evaluation.protocols.benchmark import (
     Benchmark,
     EmbeddedSplit,
@@ -28,7 +28,7 @@ from hgld.evaluation.protocols.benchmark import (
     open_benchmark,
     refuse_submission,
 )
-from hgld.evaluation.protocols.levels import AVERAGE
+from hgld.evaluation.protocols.by_labels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
 from hgld.tables import POLARS_FAULTS
 

@@ -22,7 +22,7 @@ from hgld import distributed
 from hgld.data.batch import Batch
 from hgld.distributed import Processes, StopRequests, stop_requests
 from hgld.errors import DivergenceError, HgldError, InputError, StorageError
-from hgld.evaluation.metric import lower_is_better
+from hgld.evaluation.protocols import lower_is_better
 from hgld.evaluation.report import RetrievalReport
 from hgld.files import NO_LOCKS, file_lock, write_atomic
 

@@ -304,7 +304,7 @@ class Manifest:
         files: size and SHA-256 of every other file of the directory but the manifest.
         rejected: number of items kept aside, by reason.
         provenance: JSON-ready facts: tool version, config and its hash, seeds, sources with checksums, licence.
-        protocol: by which it is evaluated (:mod:`hgld.evaluation.protocol_kinds`); empty where none is named.
+        protocol: by which it is evaluated (:mod:`hgld.evaluation.protocols`); empty where none is named.
     """
 
     name: str

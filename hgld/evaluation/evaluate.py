@@ -23,7 +23,7 @@ from hgld.evaluation.judgements import (
 )
 from hgld.evaluation.metric import Metric, resolve
 from hgld.evaluation.neighbors import Heads, ranking_heads, worth_heads
-from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions, Progress
+from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
 from hgld.evaluation.postprocess import expand_by_options
 from hgld.evaluation.quantize import check_smaller, decode_quantized
 from hgld.evaluation.report import RetrievalReport

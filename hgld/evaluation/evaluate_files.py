@@ -23,7 +23,7 @@ from hgld.evaluation.evaluate import evaluate_known_levels
 from hgld.evaluation.metric import split_top_k
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
-from hgld.evaluation.protocol_kinds import protocol_of
+from hgld.evaluation.protocols import protocol_of
 from hgld.evaluation.protocols.benchmark import (
     Benchmark,
     EmbeddedSplit,
@@ -32,8 +32,8 @@ from hgld.evaluation.protocols.benchmark import (
     filled_splits,
     open_benchmark,
     refuse_submission,
+    with_distractors,
 )
-from hgld.evaluation.protocols.distractors import with_distractors
 from hgld.evaluation.report import RetrievalReport
 from hgld.labels import label_codes
 from hgld.tables import parquet_schema
@@ -50,7 +50,6 @@ def evaluate_files(
     gallery_labels: str | Path | None = None,
     distractors: str | Path | None = None,
     whitening: str | Path | None = None,
-    query_expansion: tuple[float, int] | None = None,
     options: EvaluationOptions = _DEFAULTS,
     where: str = "",
 ) -> RetrievalReport:
@@ -64,8 +63,6 @@ def evaluate_files(
         gallery_labels: the gallery's labels.
         distractors: embeddings of further gallery items that match nothing.
         whitening: file of a :class:`hgld.evaluation.postprocess.Whitening` to apply to all embeddings first.
-        query_expansion: alpha and k of :func:`hgld.evaluation.postprocess.expand_queries`, after whitening; papers
-            take (2, 10).
         options: the metrics, and how to rank.
         where: what messages call the data; empty: the files of embeddings and labels.
 
@@ -78,7 +75,6 @@ def evaluate_files(
     """
     if (gallery_embeddings is None) != (gallery_labels is None):
         raise ConfigError("gallery embeddings and gallery labels come together: one of the two files is missing.")
-    options = options if query_expansion is None else replace(options, query_expansion=query_expansion)
     pairs = [(embeddings, labels)]
     if gallery_embeddings is not None and gallery_labels is not None:
         pairs.append((gallery_embeddings, gallery_labels))
@@ -214,17 +210,13 @@ def evaluate_dataset_files(
     benchmark, stated = process_benchmark(Benchmark.of(dataset, splits), distractors=distractors, whitening=whitening)
     report = evaluate_protocol(name, benchmark, metrics=metrics, options=options, submission=submission)
     stated |= {"without_embeddings": missing} if missing else {}
-    if _is_a_split_a_file(rows, ends):
+    begins = [0, *ends[:-1]]
+    # A report page takes the files where every split's embeddings are those of one file, in its order.
+    if len(rows) == len(ends) <= 2 and all(
+        np.array_equal(of_split, np.arange(begin, end)) for of_split, begin, end in zip(rows, begins, ends, strict=True)
+    ):
         stated["files"] |= _roles(embeddings, labels, dataset.levels)
     return replace(report, settings=report.settings | stated)
-
-
-def _is_a_split_a_file(rows: Sequence[np.ndarray], ends: Sequence[int]) -> bool:
-    """Tell whether every split's embeddings are those of one file, in its order, as a report page takes them."""
-    begins = [0, *ends[:-1]]
-    return len(rows) == len(ends) <= 2 and all(
-        np.array_equal(of_split, np.arange(begin, end)) for of_split, begin, end in zip(rows, begins, ends, strict=True)
-    )
 
 
 def _roles(embeddings: Sequence[str | Path], labels: str | Path | None, levels: Sequence[str]) -> dict[str, str]:

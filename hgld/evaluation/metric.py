@@ -88,7 +88,9 @@ METRICS: Mapping[str, MetricDefinition] = {
         "Relevance found among the first k, over all there is to find.", "hierarchical_recall_at_k", offered=(1, 10)
     ),
     "H-P@k": MetricDefinition("Hierarchical precision of the first k.", "hierarchical_precision_at_k"),
-    "NDCG": MetricDefinition("Discounted gain (2^grade - 1) over the whole ranking, over that of the ideal one.", "ndcg"),
+    "NDCG": MetricDefinition(
+        "Discounted gain (2^grade - 1) over the whole ranking, over that of the ideal one.", "ndcg"
+    ),
     "NDCG@k": MetricDefinition("Discounted gain of the first k, over that of the ideal first k.", "ndcg_at_k"),
     "ASI": MetricDefinition(
         "Average set intersection of the ranking's beginnings with those of an ideal ranking.",
@@ -246,7 +248,9 @@ class Metric:
         if known and slash:
             known = bool(level) and definition_of(kind).binary
         if not known or (number is None) == _takes_number(kind):
-            binary, graded = (", ".join(n for n, d in METRICS.items() if d.binary is is_binary) for is_binary in (True, False))
+            binary, graded = (
+                ", ".join(n for n, d in METRICS.items() if d.binary is is_binary) for is_binary in (True, False)
+            )
             others = f" Other packages bring {', '.join(PLUGINS.names())}." if PLUGINS.names() else ""
             raise ConfigError(
                 f"metric {name!r} is unknown; expected one of {binary} (with /level for one level alone) "

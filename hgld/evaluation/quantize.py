@@ -34,7 +34,7 @@ def binary_codes(embeddings: np.ndarray) -> np.ndarray:
 
 
 def decode_quantized(embeddings: Tensor | np.ndarray, quantized: str, *, normalize: bool = True) -> np.ndarray:
-    """Return the vectors that the codes of (N, D) embeddings stand for; whole numbers, exact in 16 bits, but for scales.
+    """Return the vectors that the codes of (N, D) embeddings stand for: whole numbers, unless scaled.
 
     Products of signs are whole numbers, so that ties are exact: D - 2 x the Hamming distance.
     """

@@ -1,4 +1,4 @@
-"""Reports: the result of an evaluation, comparisons of several, and their text as Markdown, HTML and LaTeX."""
+"""Reports: the result of an evaluation, comparisons of several, and their text as Markdown and LaTeX."""
 
 import html
 import json
@@ -12,27 +12,16 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
+from hgld.evaluation.protocols import is_per_cent
 from hgld.files import read_json, write_atomic
 from hgld.tables import read_parquet, write_table
 from hgld.terminal import printable
-
-__all__ = [
-    "Comparison",
-    "RetrievalReport",
-    "compare",
-]
-
 
 # -- text, escaped for each format ------------------------------------------------------------------------------------
 
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"}
 _LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\n": " ", "\r": " "}
 _LATEX_TABLE = str.maketrans(_LATEX)
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem}"
-    "table{border-collapse:collapse;margin:1rem 0}th,td{border-bottom:1px solid #ccc;padding:.25rem .75rem;"
-    "text-align:left}td:nth-child(n+2){font-variant-numeric:tabular-nums}"
-)
 
 
 def number(value: float, digits: int, undefined: str = "undefined") -> str:
@@ -57,22 +46,6 @@ def markdown(text: str) -> str:
     return " ".join(escaped.splitlines())
 
 
-def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an HTML table of text."""
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
-    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n"
-
-
-def html_page(title: str, body: str) -> str:
-    """Return an HTML page, without scripts and without anything to load, around a body that is HTML already."""
-    name = html.escape(title)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>\n'
-        f"<style>{_STYLE}</style></head>\n<body>\n<h1>{name}</h1>\n{body}</body></html>\n"
-    )
-
-
 # -- the report of an evaluation --------------------------------------------------------------------------------------
 
 SCHEMA_VERSION = 1
@@ -80,7 +53,6 @@ _OF_SET = "of_set"  # the setting that names the metrics without values a query
 _PER_QUERY_SUFFIX = ".per_query.parquet"
 _MOST_JSON_BYTES = 64 << 20
 _RESAMPLED = 20_000_000  # queries drawn for the intervals of a notebook
-_HEADER = ["metric", "value", "undefined queries"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,14 +130,8 @@ class RetrievalReport:
         """Return a table of the values, and the settings below it."""
         settings = "".join(f"- {markdown(key)}: {markdown(_text(value))}\n" for key, value in self.settings.items())
         printed = markdown_table(*self.as_printed()) + "\n" if self._printed else ""
-        return printed + markdown_table(_HEADER, self._rows(digits)) + "\n" + settings
-
-    def to_html(self, *, digits: int = 4, title: str = "Retrieval report") -> str:
-        """Return a page of its own, without scripts and without anything to load."""
-        settings = [[key, _text(value)] for key, value in self.settings.items()]
-        printed = html_table(*self.as_printed()) if self._printed else ""
-        tables = html_table(_HEADER, self._rows(digits)) + html_table(["setting", "value"], settings)
-        return html_page(title, printed + tables)
+        rows = [[name, number(value, digits), str(self.undefined[name])] for name, value in self.values.items()]
+        return printed + markdown_table(["metric", "value", "undefined queries"], rows) + "\n" + settings
 
     def _repr_html_(self) -> str:
         """Draw a notebook's view: values with 95 % intervals, those that tables print first, and the settings."""
@@ -217,9 +183,6 @@ class RetrievalReport:
         if len(cells) == len(heads) * len(parts) and len(parts) > 1:
             return [of, *heads], [[part, *(cells[head, part] for head in heads)] for part in parts]
         return ["", *split], [[of, *cells.values()]]
-
-    def _rows(self, digits: int) -> list[list[str]]:
-        return [[name, number(value, digits), str(self.undefined[name])] for name, value in self.values.items()]
 
     def to_latex_row(
         self, name: str, metrics: Sequence[str] | None = None, *, scale: float = 100.0, digits: int = 1
@@ -304,8 +267,6 @@ def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
 
 
 def _scale(metric: str, scale: float) -> float:
-    from hgld.evaluation.metric import is_per_cent  # imports torch
-
     return scale if is_per_cent(metric) else 1.0
 
 
@@ -345,11 +306,20 @@ class Comparison:
 
     def to_markdown(self, *, digits: int = 4) -> str:
         """Return a table with one row a report and metric."""
-        return markdown_table(self._header(), self._rows(digits)) + f"\n{self._note()}\n"
-
-    def to_html(self, *, digits: int = 4, title: str = "Comparison of retrieval reports") -> str:
-        """Return a page of its own, without scripts and without anything to load."""
-        return html_page(title, html_table(self._header(), self._rows(digits)) + f"<p>{self._note()}</p>\n")
+        rows = []
+        for row in self.frame.iter_rows(named=True):
+            cells = [row["report"], row["metric"], number(row["value"], digits)]
+            cells += [_interval(row["low"], row["high"], digits), "", "", ""]
+            if row["p_value"] is not None:
+                apart = _interval(row["difference_low"], row["difference_high"], digits)
+                cells[-3:] = f"{row['difference']:+.{digits}f}", apart, f"{row['p_value']:.4f}"
+            rows.append(cells)
+        header = ["report", "metric", "value", f"{self.confidence:.0%} interval", "difference", "its interval", "p"]
+        note = (
+            "Intervals: percentile bootstrap over queries; p: paired sign-flip permutation test of the mean "
+            f"difference, two-sided, not corrected for several comparisons; {self.samples} resamples each."
+        )
+        return markdown_table(header, rows) + f"\n{note}\n"
 
     def to_latex(self, metrics: Sequence[str] | None = None, *, scale: float = 100.0, digits: int = 1) -> str:
         """Return one LaTeX row a report; a dagger marks differences with p < 1 - confidence.
@@ -364,41 +334,18 @@ class Comparison:
         lines = []
         for (name,), part in self.frame.group_by(["report"], maintain_order=True):
             rows = {row["metric"]: row for row in part.iter_rows(named=True)}
-            cells = [self._latex_cell(rows[metric], scale, digits) for metric in chosen]
-            lines.append(" & ".join([latex(str(name)), *cells]) + " \\\\\n")
+            cells = [latex(str(name))]
+            for metric in chosen:
+                value, p_value = rows[metric]["value"], rows[metric]["p_value"]
+                marked = p_value is not None and p_value < 1 - self.confidence
+                cells.append(number(value * _scale(metric, scale), digits, "--") + r"$^\dagger$" * marked)
+            lines.append(" & ".join(cells) + " \\\\\n")
         return "".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows of the frame (None for NaN) and the settings behind them, ready for JSON."""
         rows = self.frame.with_columns(pl.selectors.float().fill_nan(None)).to_dicts()
         return {"baseline": self.baseline, "confidence": self.confidence, "samples": self.samples, "rows": rows}
-
-    def _latex_cell(self, row: Mapping[str, Any], scale: float, digits: int) -> str:
-        marked = row["p_value"] is not None and row["p_value"] < 1 - self.confidence
-        return number(row["value"] * _scale(row["metric"], scale), digits, "--") + (r"$^\dagger$" if marked else "")
-
-    def _header(self) -> list[str]:
-        return ["report", "metric", "value", f"{self.confidence:.0%} interval", "difference", "its interval", "p"]
-
-    def _rows(self, digits: int) -> list[list[str]]:
-        rows = []
-        for row in self.frame.iter_rows(named=True):
-            cells = [row["report"], row["metric"], number(row["value"], digits)]
-            cells.append(_interval(row["low"], row["high"], digits))
-            if row["p_value"] is None:
-                cells += ["", "", ""]
-            else:
-                cells.append(f"{row['difference']:+.{digits}f}")
-                cells.append(_interval(row["difference_low"], row["difference_high"], digits))
-                cells.append(f"{row['p_value']:.4f}")
-            rows.append(cells)
-        return rows
-
-    def _note(self) -> str:
-        return (
-            "Intervals: percentile bootstrap over queries; p: paired sign-flip permutation test of the mean "
-            f"difference, two-sided, not corrected for several comparisons; {self.samples} resamples each."
-        )
 
 
 def compare(

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from hgld.evaluation.metric import lower_is_better
+from hgld.evaluation.protocols import lower_is_better
 from hgld.evaluation.report import RetrievalReport, markdown, markdown_table
 from hgld.report_page.page import breakable, glossary, render, settings_text
 from hgld.report_page.scores import INTERVALS, TEST, Score, level_of, order_metrics, score_runs, unit_note

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from hgld.errors import ConfigError, StorageError
-from hgld.evaluation.metric import is_per_cent
 from hgld.evaluation.options import Progress
-from hgld.evaluation.protocol_kinds import meaning_of, value_parts
+from hgld.evaluation.protocols import is_per_cent, meaning_of, value_parts
 from hgld.evaluation.report import RetrievalReport
 from hgld.files import write_atomic
 from hgld.html_page import own_text, page_templates, script_hash

@@ -15,7 +15,7 @@ from hgld.data.format import dataset_name, json_object
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
 from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
-from hgld.evaluation.protocol_kinds import value_parts
+from hgld.evaluation.protocols import value_parts
 from hgld.evaluation.report import RetrievalReport
 from hgld.labels import label_codes
 from hgld.prediction import CALIBRATION, Calibration

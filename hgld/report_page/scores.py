@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from hgld.errors import HgldError
-from hgld.evaluation.metric import is_per_cent, lower_is_better
-from hgld.evaluation.protocol_kinds import value_parts
+from hgld.evaluation.protocols import is_per_cent, lower_is_better, value_parts
 from hgld.evaluation.report import RetrievalReport, compare, number
 from hgld.published import PAPERS, PublishedValue
 from hgld.published.results import values_of

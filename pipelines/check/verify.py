@@ -18,7 +18,7 @@ from hgld.data import index as files
 from hgld.data.format import short
 from hgld.data.index import BOX, Manifest, SplitFacts, split_facts, with_runs
 from hgld.errors import ConfigError, InputError, TableError
-from hgld.evaluation.protocol_kinds import protocol_names
+from hgld.evaluation.protocols import protocol_names
 from hgld.hierarchy import Hierarchy
 from hgld.tables import CsvText
 

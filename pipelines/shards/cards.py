@@ -12,7 +12,7 @@ import yaml
 
 from hgld.data_cards import card_path
 from hgld.errors import ConfigError, SchemaError
-from hgld.evaluation.protocol_kinds import PROTOCOLS
+from hgld.evaluation.protocols import PROTOCOLS
 
 from ..card import escape_markdown, read_card
 from .croissant import own_licence

@@ -69,7 +69,7 @@ class Catalog:
         notes: for people, one line each.
         sources: the list files that were read.
         disjoint: if True, no finest class of ``train`` may occur in another split.
-        protocol: by which the dataset is evaluated (:mod:`hgld.evaluation.protocol_kinds`); empty: none.
+        protocol: by which the dataset is evaluated (:mod:`hgld.evaluation.protocols`); empty: none.
 
     Raises:
         TableError: columns are missing or unknown; keys or splits are unsafe or repeat.

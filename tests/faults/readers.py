@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
+from hgld.evaluation.protocols.pickled_data import read_pickled_data
+from hgld.evaluation.protocols.vehicle_id import read_vehicle_list
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -27,11 +29,12 @@ from hgld.errors import HgldError
 from hgld.evaluation.embedding_files import read_embeddings, read_keys, read_labels
 from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.postprocess import Whitening
-from hgld.evaluation.protocols.gldv2 import read_retrieval_solution, read_submission
-from hgld.evaluation.protocols.in_shop import read_in_shop
-from hgld.evaluation.protocols.pickled_data import read_pickled_data
-from hgld.evaluation.protocols.revisited import read_revisited
-from hgld.evaluation.protocols.vehicle_id import read_vehicle_list
+from hgld.evaluation.protocols.ground_truths import (
+    read_in_shop,
+    read_retrieval_solution,
+    read_revisited,
+    read_submission,
+)
 from hgld.evaluation.report import RetrievalReport
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify

@@ -7,12 +7,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from hgld.cli import main
-from hgld.errors import ConfigError, InputError
-from hgld.evaluation import scores
 from hgld.evaluation.compressed import (
     binary_codes,
     code_values,
@@ -21,6 +15,12 @@ from hgld.evaluation.compressed import (
     prefix_neighbors,
     prefix_values,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.cli import main
+from hgld.errors import ConfigError, InputError
+from hgld.evaluation import scores
 from hgld.evaluation.evaluate import evaluate, evaluate_known_levels
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.options import EvaluationOptions

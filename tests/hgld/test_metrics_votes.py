@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hgld import RetrievalReport, evaluate
 from hgld.errors import ConfigError, SchemaError
-from hgld.evaluation.metric import is_per_cent, lower_is_better
+from hgld.evaluation.protocols import is_per_cent, lower_is_better
 from hgld.evaluation.report import compare
 from hgld.metrics import class_distances, clustering_nmi, ranking_metrics
 from hgld.report_page.curves import severity

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from hgld.evaluation.protocols.dyml import find_queries
 
 from hgld.cli import main
 from hgld.data.format import MANIFEST
 from hgld.data.index import TABLES
 from hgld.evaluation import evaluate_files
-from hgld.evaluation.protocol_kinds import PROTOCOLS, protocol_of, value_parts
+from hgld.evaluation.protocols import PROTOCOLS, protocol_of, value_parts
 from hgld.evaluation.protocols.benchmark import EmbeddedSplit, evaluate_protocol
-from hgld.evaluation.protocols.dyml import find_queries
-from hgld.evaluation.protocols.gldv2 import read_submission
+from hgld.evaluation.protocols.ground_truths import read_submission
 from hgld.report_page.runs import read_runs
 from tests.hgld.small_dataset import LEVELS, Item, write_dataset
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hgld.evaluation.protocols.gldv2
+import hgld.evaluation.protocols.ground_truths
 from hgld.errors import InputError, StorageError, TableError
 from hgld.evaluation.protocols import (
     RetrievalSolution,
@@ -131,7 +131,7 @@ def test_broken_submissions_are_refused(tmp_path, solution, monkeypatch):
         read_submission(file)
     with pytest.raises(InputError, match="'zz' is not in the solution"):
         score_submission({"zz": ["aa"]}, solution)
-    monkeypatch.setattr(hgld.evaluation.protocols.gldv2, "_MOST_BYTES", 3)
+    monkeypatch.setattr(hgld.evaluation.protocols.ground_truths, "_MOST_BYTES", 3)
     with pytest.raises(TableError, match="more than 3"):
         read_submission(file)
 

@@ -10,12 +10,12 @@ import struct
 import numpy as np
 import pytest
 import torch
+from hgld.evaluation.protocols.pickled_data import read_pickled_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import InputError
 from hgld.evaluation.protocols import read_revisited
-from hgld.evaluation.protocols.pickled_data import read_pickled_data
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from hgld.evaluation.protocols.vehicle_id import draw_gallery
 
 from hgld.errors import ConfigError, InputError, TableError
 from hgld.evaluation.evaluate import evaluate
@@ -16,7 +17,6 @@ from hgld.evaluation.protocols import (
     read_in_shop,
     read_vehicle_list,
 )
-from hgld.evaluation.protocols.vehicle_id import draw_gallery
 
 
 def embeddings_of(labels, seed=0, noise=0.8):

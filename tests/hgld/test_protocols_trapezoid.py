@@ -17,7 +17,7 @@ from hgld.evaluation.protocols import (
     evaluate_revisited,
     evaluate_ukbench,
 )
-from hgld.evaluation.protocols.trapezoid import (
+from hgld.evaluation.protocols.landmarks import (
     evaluate_trapezoid,
     positive_positions,
     trapezoid_ap,

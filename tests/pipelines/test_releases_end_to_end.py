@@ -13,7 +13,7 @@ from hgld.data.loader import Loader
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate_files import evaluate_dataset_files
-from hgld.evaluation.protocol_kinds import at_finest, protocol_of
+from hgld.evaluation.protocols import at_finest, protocol_of
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.build import build_shards

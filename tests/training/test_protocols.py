@@ -18,7 +18,7 @@ from hgld.data.index import JUDGEMENTS, TABLES
 from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.protocol_kinds import FINEST, protocol_of
+from hgld.evaluation.protocols import FINEST, protocol_of
 from hgld.evaluation.protocols.benchmark import open_searched
 from hgld.report_page.runs import read_runs
 from hgld.training.evaluation import check_evaluation, evaluate_splits, keep_reports, parse_task

@@ -18,9 +18,8 @@ from hgld.data.decode import decode_with_pillow
 from hgld.data.images import turn_of, turned
 from hgld.distributed import any_process
 from hgld.errors import ConfigError, InputError, StorageError
-from hgld.evaluation.compressed import prefix_neighbors
 from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
-from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.neighbors import nearest_neighbors, prefix_neighbors
 from hgld.evaluation.options import Progress
 from hgld.files import write_atomic
 from hgld.html_page import data_uri

@@ -189,9 +189,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "cars196": _leave_one_out(
         "Cars196: every test image queries the others.", (*_CLOSE, *_HIERARCHICAL), (*_CLOSE, *_TABLE)
     ),
-    "inshop": _query_gallery(
-        "In-Shop: queries search the gallery of the same items.", (*_SHOP, *_HIERARCHICAL), _SHOP
-    ),
+    "inshop": _query_gallery("In-Shop: queries search the gallery of the same items.", (*_SHOP, *_HIERARCHICAL), _SHOP),
     "vehicleid": Protocol(
         "VehicleID: one image of each vehicle in the list is the gallery and the others query it, the mean of ten "
         "draws; lists small, medium and large.",

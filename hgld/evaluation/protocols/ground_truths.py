@@ -284,8 +284,9 @@ def _numbers(dtype: _Named, data: bytes | bytearray | str) -> list[Any]:
     return np.frombuffer(raw, dtype.name).tolist()
 
 
-_LITERALS = ("INT", "BININT", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING", "SHORT_BIN") + (
-    ("UNICODE", "BINUNICODE", "BINBYTES", "BYTEARRAY8")
+_LITERALS = (
+    *("INT", "BININT", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING", "SHORT_BIN"),
+    *("UNICODE", "BINUNICODE", "BINBYTES", "BYTEARRAY8"),
 )
 _CONSTANTS: dict[str, Callable[[], Any]] = {
     "NONE": lambda: None,

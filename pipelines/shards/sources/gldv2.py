@@ -126,9 +126,7 @@ def read_queries(solution: Path, gallery: pl.DataFrame) -> Queries:
     Raises:
         TableError: the solution cannot be read.
     """
-    from hgld.evaluation.protocols.gldv2 import (
-        read_retrieval_solution,
-    )  # it brings torch, which a download has no use for
+    from hgld.evaluation.protocols.ground_truths import read_retrieval_solution
 
     found = read_retrieval_solution(solution)
     halves = {"public": found.public, "private": found.private}

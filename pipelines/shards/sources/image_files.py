@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hgld.data.format import is_safe_name, short
 from hgld.errors import ConfigError
-from hgld.evaluation.protocol_kinds import Protocol, protocol_of
+from hgld.evaluation.protocols import Protocol, protocol_of
 
 from ..catalog import safe_key
 

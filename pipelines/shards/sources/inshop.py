@@ -39,7 +39,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         InputError: the list is missing.
         TableError: the list cannot be read, or an image is not in a category's folder.
     """
-    from hgld.evaluation.protocols.in_shop import read_in_shop  # imports torch
+    from hgld.evaluation.protocols.ground_truths import read_in_shop
 
     refuse_options(options, (), "inshop")
     path = need(next((p for p in (source / "Eval" / _LIST, source / _LIST) if p.is_file()), source / _LIST), OBTAIN)

@@ -31,7 +31,7 @@ from .image_files import (
 from .release import keep_splits, refuse_options, relative_path
 
 if TYPE_CHECKING:
-    from hgld.evaluation.protocol_kinds import Protocol
+    from hgld.evaluation.protocols import Protocol
 
     from ..config import SourceConfig
 

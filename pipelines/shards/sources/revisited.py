@@ -29,7 +29,7 @@ from .release import (
 )
 
 if TYPE_CHECKING:
-    from hgld.evaluation.protocols.revisited import RevisitedGroundTruth
+    from hgld.evaluation.protocols.ground_truths import RevisitedGroundTruth
 
     from ..config import SourceConfig
 
@@ -71,7 +71,7 @@ def _read(source: Path, options: "SourceConfig", name: str, inside: str) -> Cata
         InputError: the ground truth is missing or damaged, or the distractors are missing.
         TableError: the list of distractors cannot be read.
     """
-    from hgld.evaluation.protocols.revisited import read_revisited  # imports torch
+    from hgld.evaluation.protocols.ground_truths import read_revisited
 
     refuse_options(options, ("distractors",), name)
     obtain = f"Get the files as `hgld datasets {name}` says."
