@@ -280,10 +280,10 @@ def memory_error(bench: Bench) -> Values:
 
 def metric_error(bench: Bench, *, ties: bool) -> Values:
     import hgld
-    from hgld.evaluation.metric import METRICS
+    from hgld.evaluation.metric import offered_names
 
     embeddings, labels = batch_of(2000 if not bench.toy else 200, ties=ties)
-    metrics = [name for kind in METRICS.values() if kind.value is not None for name in kind.offered]
+    metrics = [name for name in offered_names() if not name.startswith("top-")]
     reports = [hgld.evaluate(embeddings.to(device), labels, metrics=metrics) for device in (bench.device, "cpu")]
     values = [{name: float(value) for name, value in report.values.items()} for report in reports]
     errors = {name: abs(value - values[1][name]) for name, value in values[0].items()}

@@ -168,11 +168,6 @@ def weighted_sum_of_aps(
     return math.fsum(w * ap for w, ap in zip(share, aps, strict=True) if w)
 
 
-def exact_grade_ap(scores: Scores, grades: Grades, grade: int) -> float:
-    kept = [j for j in range(len(scores)) if grades[j] in (0, grade)]
-    return average_precision([scores[j] for j in kept], [int(grades[j] == grade) for j in kept])
-
-
 def mistake_severity(scores: Scores, grades: Grades, num_levels: int) -> float:
     """Levels up to the first item's lowest common class with the query, if the query has a class to miss."""
     first = listed(scores, grades)[0]
@@ -181,49 +176,6 @@ def mistake_severity(scores: Scores, grades: Grades, num_levels: int) -> float:
 
 def hierarchical_distance(scores: Scores, grades: Grades, num_levels: int, k: int) -> float:
     return mean([num_levels - grade for grade in listed(scores, grades)[:k]]) if num_levels in grades else NAN
-
-
-Labels = Sequence[int]  # finest level first, -1 where unknown
-
-
-def ancestry(label: Labels, everyone: Sequence[Labels]) -> set[tuple[int, int]]:
-    """The (level, class) pairs that a label or any label that shares a class with it states at coarser levels."""
-    known = [(level, c) for level, c in enumerate(label) if c >= 0]
-    if not known:
-        return set()
-    level, finest = known[0]
-    found = {(level, finest)}
-    for other in everyone:
-        if other[level] == finest:
-            found |= {(coarser, c) for coarser, c in enumerate(other) if coarser > level and c >= 0}
-    return found
-
-
-def winner(votes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """The most frequent vote, the earliest of equally frequent ones."""
-    return max(votes, key=lambda vote: (votes.count(vote), -votes.index(vote))) if votes else None
-
-
-def knn(name: str, own: Labels, first: Sequence[Labels], everyone: Sequence[Labels]) -> float:
-    """hP, hR, hF1 and consistency of what the first items vote for."""
-    levels = range(len(own))
-    if name == "consistency":
-        votes = [winner([(level, item[level]) for item in first if item[level] >= 0]) for level in levels]
-        said = {vote[0]: vote[1] for vote in votes if vote is not None}
-        for level, label in said.items():
-            alone = [label if at == level else -1 for at in levels]
-            if any(said.get(at, label) != label for at, label in ancestry(alone, everyone)):
-                return 0.0
-        return 1.0 if said else NAN
-    true = ancestry(own, everyone)
-    finest = [next(((at, item[at]) for at in levels if item[at] >= 0), None) for item in first]
-    vote = winner([pair for pair in finest if pair is not None])
-    said_label = [-1 if vote is None or vote[0] != at else vote[1] for at in levels]
-    predicted = ancestry(said_label, everyone)
-    sizes = {"hP": len(predicted), "hR": len(true), "hF1": (len(predicted) + len(true)) / 2}
-    if not true:
-        return NAN
-    return len(true & predicted) / sizes[name] if sizes[name] else 0.0
 
 
 def metric(
@@ -244,8 +196,6 @@ def metric(
             "mAP": map_at_k,
         }
         return binary[base](scores, positive, int(cut))
-    if head.startswith("AP#"):
-        return exact_grade_ap(scores, grades, int(head[3:]))
     if base in ("H-R", "H-P"):
         graded = {"H-R": hierarchical_recall_at_k, "H-P": hierarchical_precision_at_k}[base]
         return graded(scores, grades, worth, int(cut))

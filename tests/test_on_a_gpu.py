@@ -19,7 +19,7 @@ from torch import Tensor
 import hgld
 from hgld.evaluation.evaluate import evaluate_judged, evaluate_labelled
 from hgld.evaluation.judgements import ListRelevance
-from hgld.evaluation.metric import METRICS
+from hgld.evaluation.metric import offered_names
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening, expand_queries
@@ -32,8 +32,8 @@ from tests.training.untrained_run import small_model
 
 ROOT = Path(__file__).parents[1]
 N, LEVELS = 40, ("fine", "coarse")
-NAMES = [name for kind in METRICS.values() if kind.value is not None for name in kind.offered]
-OF_GRADES = [name for name in NAMES if not name.startswith(("kNN", "dists", "NMI"))]
+NAMES = [name for name in offered_names() if not name.startswith("top-")]
+OF_GRADES = [name for name in NAMES if not name.startswith(("dists", "NMI"))]
 
 To = Callable[[Tensor], Tensor]
 
@@ -63,7 +63,8 @@ def of_the_set(to: To, *, tied: bool) -> Any:
 def against_a_gallery(to: To, *, tied: bool) -> Any:
     items, of = to(embeddings(tied=tied)), to(labels())
     own = to(torch.arange(7))
-    return hgld.evaluate(items[:7], of[:7], items, of, self_index=own, levels=LEVELS, metrics=NAMES).values
+    options = EvaluationOptions(metrics=tuple(NAMES))
+    return evaluate_labelled((items[:7], of[:7]), (items, of), levels=LEVELS, self_index=own, options=options).values
 
 
 def expanded(to: To, *, tied: bool) -> Any:

@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
-from hgld.evaluation.protocols.pickled_data import read_pickled_data
-from hgld.evaluation.protocols.vehicle_id import read_vehicle_list
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -29,12 +27,7 @@ from hgld.errors import HgldError
 from hgld.evaluation.embedding_files import read_embeddings, read_keys, read_labels
 from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.postprocess import Whitening
-from hgld.evaluation.protocols.ground_truths import (
-    read_in_shop,
-    read_retrieval_solution,
-    read_revisited,
-    read_submission,
-)
+from hgld.evaluation.protocols.ground_truths import read_in_shop, read_retrieval_solution, read_revisited
 from hgld.evaluation.report import RetrievalReport
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
@@ -311,16 +304,6 @@ def _(folder: Path) -> None:
 # -- protocols' files ------------------------------------------------------------------------------------------------
 
 
-def _pickle(folder: Path) -> None:
-    data = {"gnd": [{"easy": [1, 2], "hard": np.arange(3), "bbx": [1.0, 2.0]}], "imlist": ["a", "b"]}
-    (folder / "gnd.pkl").write_bytes(pickle.dumps(data, protocol=2))
-
-
-@reader("pickle", _pickle, "hgld/evaluation/protocols/pickled_data.py:read_pickled_data")
-def _(folder: Path) -> None:
-    read_pickled_data(folder / "gnd.pkl")
-
-
 _SOLUTION = "id,images,Usage\n" + "".join(
     f"{n:016x},{n + 1:016x} {n + 2:016x},{'Public' if n % 2 else 'Private'}\n" for n in range(6)
 )
@@ -329,10 +312,9 @@ _SOLUTION = "id,images,Usage\n" + "".join(
 @reader(
     "gldv2 solution",
     lambda folder: (folder / "s.csv").write_text(_SOLUTION),
-    *(f"hgld/evaluation/protocols/gldv2.py:{name}" for name in ("read_retrieval_solution", "read_submission")),
+    "hgld/evaluation/protocols/ground_truths.py:read_retrieval_solution",
 )
 def _(folder: Path) -> None:
-    read_submission(folder / "s.csv") if "Usage" not in (folder / "s.csv").read_text(errors="replace") else None
     read_retrieval_solution(folder / "s.csv")
 
 
@@ -340,19 +322,11 @@ def _lists(folder: Path) -> None:
     (folder / "list_eval_partition.txt").write_text(
         "3\nimage_name item_id evaluation_status\nimg/a.jpg id_1 train\nimg/b.jpg id_2 query\nimg/c.jpg id_2 gallery\n"
     )
-    (folder / "test_list.txt").write_text("0000001 5\n0000002 5\n0000003 6\n")
 
 
-@reader(
-    "protocol lists",
-    _lists,
-    *(
-        f"hgld/evaluation/protocols/{name}"
-        for name in ("in_shop.py:read_in_shop", "vehicle_id.py:read_vehicle_list", "trapezoid.py:read_list_lines")
-    ),
-)
+@reader("protocol lists", _lists, "hgld/evaluation/protocols/ground_truths.py:read_in_shop")
 def _(folder: Path) -> None:
-    _each(folder, lambda path: (read_in_shop if path.name.startswith("list") else read_vehicle_list)(path))
+    read_in_shop(folder / "list_eval_partition.txt")
 
 
 def _revisited(folder: Path) -> None:
@@ -361,9 +335,9 @@ def _revisited(folder: Path) -> None:
     (folder / "gnd_roxford5k.pkl").write_bytes(pickle.dumps(data, protocol=2))
 
 
-@reader("revisited", _revisited, "hgld/evaluation/protocols/revisited.py:read_revisited")
+@reader("revisited", _revisited, "hgld/evaluation/protocols/ground_truths.py:read_revisited")
 def _(folder: Path) -> None:
-    read_revisited(folder / "gnd_roxford5k.pkl").judgements("hard", 3)
+    read_revisited(folder / "gnd_roxford5k.pkl")
 
 
 # -- releases --------------------------------------------------------------------------------------------------------

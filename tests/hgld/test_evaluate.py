@@ -9,17 +9,23 @@ from hypothesis import strategies as st
 
 from hgld import shared_levels
 from hgld.errors import ConfigError, HierarchyError, InputError
-from hgld.evaluation.evaluate import evaluate, evaluate_judged
+from hgld.evaluation.evaluate import evaluate, evaluate_judged, evaluate_known_levels, evaluate_labelled
 from hgld.evaluation.judgements import GradeTable, ListRelevance
 from hgld.evaluation.metric import resolve
-from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
+from hgld.evaluation.options import EvaluationOptions
+from hgld.evaluation.quantize import binary_codes, decode_quantized, int8_codes
+from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import block_rows, prepare_embeddings, score_blocks
 from hgld.metrics import GainFunction, ranking_metrics
 from tests import reference
 
-NAMES = ["R@1", "TR@3", "P@3", "AP", "mAP@R", "mAP@5", "H-AP", "H-R@3", "H-P@3", "NDCG", "NDCG@3", "ASI", "wAP", "AP#1"]
+NAMES = ["R@1", "TR@3", "P@3", "AP", "mAP@R", "mAP@5", "H-AP", "H-R@3", "H-P@3", "NDCG", "NDCG@3", "ASI", "wAP"]
 LEVELS = ("fine", "middle", "coarse")
-BACKENDS = ["native", "torch"]
+
+
+def ranked(query, labels, gallery=None, others=None, *, self_index=None, levels=LEVELS, **options):
+    sides = ((query, labels), None if gallery is None else (gallery, others))
+    return evaluate_labelled(*sides, levels=levels, self_index=self_index, options=EvaluationOptions(**options))
 
 
 def tree_labels(size: int, seed: int = 0, unknown: float = 0.0) -> torch.Tensor:
@@ -56,41 +62,41 @@ def check(report, wanted):
         np.testing.assert_allclose(report.values[name], defined.mean() if len(defined) else np.nan, rtol=1e-10)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("unknown", [0.0, 0.3])
 @pytest.mark.parametrize("chunk_size", [None, 1, 7])
-def test_leave_one_out(backend, unknown, chunk_size):
+def test_leave_one_out(unknown, chunk_size):
     query, labels = vectors(29), tree_labels(29, unknown=unknown)
-    options = {"levels": LEVELS, "metrics": NAMES, "normalize": False, "backend": backend, "chunk_size": chunk_size}
-    check(evaluate(query, labels, **options), expected(query, labels, query, labels, np.arange(29), count_query=True))
-    literal = evaluate(query, labels, count_query=False, **options)
+    options = {"metrics": NAMES, "normalize": False, "chunk_size": chunk_size}
+    check(ranked(query, labels, **options), expected(query, labels, query, labels, np.arange(29), count_query=True))
+    literal = ranked(query, labels, count_query=False, **options)
     check(literal, expected(query, labels, query, labels, np.arange(29)))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_query_against_gallery_and_queries_inside_the_gallery(backend):
+def test_query_against_gallery_and_queries_inside_the_gallery():
     query, gallery = vectors(9, seed=1), vectors(23, seed=2)
     labels, others = tree_labels(9, seed=1), tree_labels(23, seed=2, unknown=0.2)
-    options = {"levels": LEVELS, "metrics": NAMES, "normalize": False, "backend": backend}
-    nobody = np.full(9, -1)
-    check(evaluate(query, labels, gallery, others, **options), expected(query, labels, gallery, others, nobody))
-    own = np.where(np.arange(9) % 2, np.arange(9), -1)
-    found = evaluate(query, labels, gallery, others, self_index=own, **options)
-    check(found, expected(query, labels, gallery, others, own))
+    sides = query, labels, gallery, others
+    for own in (np.full(9, -1), np.where(np.arange(9) % 2, np.arange(9), -1)):
+        found = ranked(*sides, self_index=own, metrics=NAMES, normalize=False)
+        check(found, expected(*sides, own))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("num_queries", "num_gallery"), [(1, 1), (1, 5), (4, 1)])
-def test_the_smallest_tasks(backend, num_queries, num_gallery):
+def test_the_smallest_tasks(num_queries, num_gallery):
     query, gallery = vectors(num_queries) + 0.5, vectors(num_gallery, seed=3) + 0.5
     labels, others = torch.zeros(num_queries, 3).long(), torch.zeros(num_gallery, 3).long()
-    report = evaluate(
-        query, labels, gallery, others, levels=LEVELS, metrics=["AP", "R@5", "H-AP", "NDCG@9"], backend=backend
-    )
+    report = evaluate(query, labels, gallery, others, levels=LEVELS, metrics=["AP", "R@5", "H-AP", "NDCG@9"])
     assert set(report.values.values()) == {1.0}
-    alone = evaluate(query[:1], labels[:1], levels=LEVELS, metrics=["AP", "H-AP", "ASI"], backend=backend)
+    alone = evaluate(query[:1], labels[:1], levels=LEVELS, metrics=["AP", "H-AP", "ASI"])
     assert all(np.isnan(value) for value in alone.values.values())
     assert set(alone.undefined.values()) == {1}
+
+
+def test_keywords_count_before_the_options_that_they_repeat():
+    options = EvaluationOptions(metrics=("AP",), alpha=2.0, relevance="total")
+    report = evaluate(vectors(9) + 1, tree_labels(9), levels=LEVELS, metrics=("H-AP",), options=options)
+    assert list(report.values) == ["H-AP"]
+    assert (report.settings["relevance"], report.settings["alpha"]) == ("total", 2.0)
 
 
 def test_an_exact_duplicate_of_the_query_is_ranked_and_the_query_is_not():
@@ -115,14 +121,9 @@ def test_the_finest_match_decides_where_coarser_labels_are_unknown():
     assert report.undefined["R@2/fine"] == 1
 
 
-def test_level_names():
-    one = evaluate(torch.eye(2), torch.tensor([0, 0]), metrics=["AP"])
-    assert list(one.values) == ["AP/level0"]
-    two = evaluate(torch.eye(2), torch.zeros(2, 2).long(), metrics=["AP"])
-    assert list(two.values) == ["AP/level0", "AP/level1"]
-    three = evaluate(torch.eye(2), torch.zeros(2, 3).long())
-    assert list(three.values)[:2] == ["R@1/landmark", "R@1/hierarchical_label"]
-    assert len(three.values) == sum(3 if name in ("R@1", "AP", "mAP@R") else 1 for name in DEFAULT_METRICS)
+def test_levels_without_names_are_numbered_from_the_finest():
+    report = evaluate(torch.eye(2), torch.zeros(2, 3).long(), metrics=["AP"])
+    assert list(report.values) == ["AP/level0", "AP/level1", "AP/level2"]
 
 
 def test_blocks_on_a_gpu_take_what_its_allocator_can_give(monkeypatch):
@@ -165,24 +166,17 @@ def test_several_threads_give_the_same_values():
         found = []
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            found.append(
-                evaluate(vectors(31), tree_labels(31), levels=LEVELS, metrics=NAMES, normalize=False).per_query
-            )
+            found.append(ranked(vectors(31), tree_labels(31), metrics=NAMES, normalize=False).per_query)
     finally:
         torch.set_num_threads(before)
     assert found[0].equals(found[1])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_judged_lists_with_junk(backend):
-    query, gallery = (
-        torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
-        torch.tensor([[1.0, 0.1], [0.8, 0.2], [0.1, 1.0], [0.2, 0.7]]),
-    )
+def test_judged_lists_with_junk():
+    query = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    gallery = torch.tensor([[1.0, 0.1], [0.8, 0.2], [0.1, 1.0], [0.2, 0.7]])
     judged = ListRelevance(4, [[np.array([1])], [np.array([0, 3])]], [np.array([0]), np.array([], int)])
-    report = evaluate_judged(
-        query, gallery, judged, options=EvaluationOptions(metrics=["AP", "R@1", "mAP@100"], backend=backend)
-    )
+    report = evaluate_judged(query, gallery, judged, options=EvaluationOptions(metrics=["AP", "R@1", "mAP@100"]))
     assert report.per_query["AP/relevant"].to_list() == pytest.approx([1.0, (1 / 2 + 2 / 4) / 2])
     assert report.per_query["R@1/relevant"].to_list() == [1.0, 0.0]
 
@@ -213,7 +207,7 @@ def test_judgements_of_another_size_are_refused():
 def test_the_evaluator_and_the_table_of_scores_agree():
     query, labels = vectors(15), tree_labels(15)
     gallery, others = vectors(18, seed=4), tree_labels(18, seed=4)
-    report = evaluate(query, labels, gallery, others, levels=LEVELS, metrics=NAMES, normalize=False, alpha=2.0)
+    report = ranked(query, labels, gallery, others, metrics=NAMES, normalize=False, alpha=2.0)
     grades = shared_levels(labels, others)
     found = ranking_metrics(query @ gallery.T, grades, NAMES, levels=LEVELS, gain=GainFunction(alpha=2.0))
     for name, values in found.items():
@@ -264,21 +258,22 @@ def test_parts_make_the_whole_bit_for_bit(cuts, gallery):
     generator = torch.Generator().manual_seed(3)
     query, others = (torch.randn(n, 40, generator=generator) for n in (29, 23))
     sides = (query, tree_labels(29)) + (() if gallery is None else (others, tree_labels(23, 1)))
-    whole = evaluate(*sides, levels=LEVELS, metrics=NAMES)
-    parts = [evaluate(*sides, levels=LEVELS, metrics=NAMES, part=range(a, b), chunk_size=5) for a, b in pairwise(cuts)]
-    assert pl.concat([part.per_query for part in parts]).equals(whole.per_query, null_equal=True)
-    assert all(part.settings == whole.settings for part in parts)
+    whole = ranked(*sides, metrics=NAMES)
 
+    def share(rank, count):
+        parts = [rank(range(*cut)) for cut in pairwise(cuts)]
+        assert count == 29
+        assert all(part.settings == whole.settings for part in parts)
+        table = pl.concat([part.per_query for part in parts]).drop("query")
+        return RetrievalReport.from_columns({name: table[name].to_numpy() for name in table.columns}, {})
 
-@pytest.mark.parametrize("part", [range(0), range(2, 30), range(0, 9, 2), range(-1, 3)])
-def test_parts_that_are_none_are_refused(part):
-    with pytest.raises(ConfigError, match="of 29 queries"):
-        evaluate(vectors(29) + 5, tree_labels(29), part=part)
+    together = ranked(*sides, metrics=NAMES, chunk_size=5, share=share)
+    assert together.per_query.equals(whole.per_query, null_equal=True)
 
 
 def test_progress_is_told_of_every_block():
     seen = []
-    evaluate(vectors(10) + 1, tree_labels(10), chunk_size=4, progress=lambda *step: seen.append(step))
+    ranked(vectors(10) + 1, tree_labels(10), chunk_size=4, progress=lambda *step: seen.append(step))
     assert seen == [("rank", 4, 10), ("rank", 8, 10), ("rank", 10, 10)]
 
 
@@ -310,7 +305,6 @@ LABELS = torch.zeros(3, 2).long()
         ((GOOD, np.full((3, 1), 2**63, np.uint64)), {}, InputError, "below 2"),
         ((GOOD, LABELS, GOOD, LABELS[:, :1]), {}, InputError, "2 levels and gallery labels 1"),
         ((GOOD, LABELS, torch.ones(3, 2), LABELS), {}, InputError, "3 dimensions, gallery embeddings 2"),
-        ((GOOD, LABELS, GOOD), {}, InputError, "come together"),
         (
             (GOOD, torch.tensor([[0, 0], [0, 1], [1, 1]])),
             {},
@@ -321,7 +315,7 @@ LABELS = torch.zeros(3, 2).long()
             (GOOD, torch.tensor([[0, -1, 0], [0, -1, 1], [1, 1, 1]])),
             {},
             HierarchyError,
-            "'landmark'.*'natural_or_human_made'",
+            "'level0'.*'level2'",
         ),
         ((GOOD, LABELS), {"levels": ["a"]}, ConfigError, "2 columns"),
         ((GOOD, LABELS), {"levels": ["a", "a"]}, ConfigError, "distinct"),
@@ -330,7 +324,9 @@ LABELS = torch.zeros(3, 2).long()
         ((GOOD, LABELS), {"alpha": -1.0}, ConfigError, "alpha"),
         ((GOOD, LABELS), {"chunk_size": 0}, ConfigError, "chunk_size"),
         ((GOOD, LABELS), {"device": "abacus"}, ConfigError, "abacus"),
-        ((GOOD, LABELS), {"backend": "gpu"}, ConfigError, "backend"),
+        ((GOOD, LABELS), {"relevance": "rank"}, ConfigError, "relevance kind 'rank'"),
+        ((GOOD, LABELS), {"normalize": False, "query_expansion": (2.0, 3)}, ConfigError, "unit vectors"),
+        ((GOOD, LABELS), {"quantize": ("int8",), "query_expansion": (2.0, 3)}, ConfigError, "whole vectors"),
         ((GOOD, LABELS), {"self_index": np.arange(3)}, ConfigError, "self_index"),
         ((GOOD, LABELS, GOOD, LABELS), {"self_index": np.arange(2)}, InputError, "self_index has shape"),
         ((GOOD, LABELS, GOOD, LABELS), {"self_index": np.array([0, 1, 3])}, InputError, "3 is not a gallery index"),
@@ -338,4 +334,68 @@ LABELS = torch.zeros(3, 2).long()
 )
 def test_bad_input_is_one_clear_error(arguments, options, error, message):
     with pytest.raises(error, match=message):
-        evaluate(*arguments, **options)
+        ranked(*arguments, **{"levels": None, **options})
+
+
+def test_a_gallery_has_labels():
+    with pytest.raises(InputError, match="come together"):
+        evaluate(GOOD, LABELS, GOOD)
+
+
+@pytest.mark.parametrize("gallery", [False, True])
+def test_truncated_and_quantized_embeddings_are_measured_as_if_they_were_the_embeddings(gallery):
+    rng = np.random.default_rng(0)
+    query, labels = rng.standard_normal((20, 10)), tree_labels(20).numpy()
+    sides = ((query, labels), (rng.standard_normal((30, 10)), tree_labels(30, 1).numpy()) if gallery else None)
+    options = EvaluationOptions(metrics=("AP", "H-AP", "NMI"), truncate_dim=(3, 10), quantize=("int8", "binary"))
+    report = evaluate_known_levels(*sides, levels=LEVELS, options=options, where="here")
+
+    def measured(change, **how):
+        changed = [None if side is None else (change(side[0]), side[1]) for side in sides]
+        plain = EvaluationOptions(metrics=("AP", "H-AP"), **how)
+        return pytest.approx(evaluate_labelled(*changed, levels=LEVELS, options=plain).values)
+
+    assert report.settings["truncate_dim"]["3"] == measured(lambda table: table[:, :3])
+    assert report.settings["truncate_dim"]["10"] == pytest.approx(
+        {name: value for name, value in report.values.items() if not name.startswith("NMI")}
+    )
+    assert report.settings["quantize"]["int8"] == measured(lambda table: int8_codes(table)[0].astype(float))
+    assert report.settings["quantize"]["binary"] == measured(
+        lambda table: np.where(table >= 0, 1.0, -1.0), normalize=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"truncate_dim": (2, 9)}, ConfigError, "for 3 dimensions; expected ascending numbers of 1 to 3"),
+        ({"truncate_dim": (2, 1)}, ConfigError, "ascending"),
+        ({"quantize": ("int4",)}, ConfigError, "'int4'; expected int8, binary"),
+        ({"truncate_dim": (1,)}, InputError, "truncate_dim 1: query embeddings: row 1 is a zero vector"),
+    ],
+)
+def test_smaller_embeddings_that_cannot_be_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        evaluate_known_levels(
+            (GOOD, LABELS.numpy()), None, levels=("a", "b"), options=EvaluationOptions(**options), where="here"
+        )
+
+
+@given(st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=5, max_size=5), min_size=1, max_size=6))
+def test_codes_equal_their_reference_and_decode_to_within_half_a_step(rows):
+    table = np.array(rows)
+    codes, scales = int8_codes(table)
+    for row, code, scale in zip(table, codes, scales, strict=True):
+        assert code.tolist() == (reference.int8_code(row) if row.any() else [0] * 5)
+        np.testing.assert_allclose(code * float(scale), row, atol=0.5001 * float(scale) if row.any() else 0)
+    np.testing.assert_array_equal(decode_quantized(table, "int8", normalize=False), codes * scales[:, None])
+    bits = np.unpackbits(binary_codes(table), axis=1)[:, :5]
+    np.testing.assert_array_equal(decode_quantized(table, "binary"), 2.0 * bits - 1)
+
+
+def test_binary_codes_rank_by_hamming_distance_with_exact_ties():
+    rng = np.random.default_rng(1)
+    signs = np.where(rng.standard_normal((40, 13)) >= 0, 1.0, -1.0)
+    codes = binary_codes(signs)
+    distances = np.bitwise_count(codes[:, None] ^ codes[None]).sum(axis=2)
+    np.testing.assert_array_equal(signs @ signs.T, 13 - 2.0 * distances)

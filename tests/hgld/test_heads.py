@@ -6,11 +6,16 @@ import torch
 
 from hgld.evaluation import evaluate as evaluation
 from hgld.evaluation import scores
-from hgld.evaluation.evaluate import evaluate, evaluate_judged, ranking_metrics
+from hgld.evaluation.evaluate import evaluate, evaluate_judged, evaluate_labelled, ranking_metrics
 from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.options import EvaluationOptions
 
-METRICS = ("R@1", "R@10", "mAP@20", "NDCG@10", "H-P@10", "kNN-hP@5", "mAP@R/landmark", "severity", "HD@3", "P@7")
+METRICS = ("R@1", "R@10", "mAP@20", "NDCG@10", "H-P@10", "mAP@R/level0", "severity", "HD@3", "P@7")
+
+
+def ranked(query, labels, gallery, others, self_index, **options):
+    options = EvaluationOptions(metrics=METRICS, **options)
+    return columns(evaluate_labelled((query, labels), (gallery, others), self_index=self_index, options=options))
 
 
 def columns(report):
@@ -44,20 +49,10 @@ def test_heads_give_what_whole_rows_give(kind, monkeypatch):
     asked = gallery[index].astype(np.float32), labels[index], gallery, labels
     passed, heads = [], evaluation.ranking_heads
     monkeypatch.setattr(evaluation, "ranking_heads", lambda *args: passed.append(1) or heads(*args))
-    by_heads = columns(evaluate(*asked, metrics=METRICS, self_index=self_index))
+    by_heads = ranked(*asked, self_index)
     assert passed
     monkeypatch.setattr(evaluation, "worth_heads", lambda depth, size: False)
-    same(by_heads, columns(evaluate(*asked, metrics=METRICS, self_index=self_index)))
-
-
-def test_a_part_of_the_queries_has_the_values_of_the_whole():
-    gallery, labels, index, self_index = table("ties")
-    asked = gallery[index], labels[index], gallery, labels
-    whole = columns(evaluate(*asked, metrics=METRICS, self_index=self_index))
-    parts = [
-        columns(evaluate(*asked, metrics=METRICS, self_index=self_index, part=p)) for p in (range(5), range(5, 21))
-    ]
-    same({name: np.concatenate([part[name] for part in parts]) for name in whole}, whole)
+    same(by_heads, ranked(*asked, self_index))
 
 
 def test_heads_of_judged_lists_leave_out_junk(monkeypatch):

@@ -133,18 +133,9 @@ def test_gains_are_those_of_graded_relevance_up_to_a_factor(query, kind, count_q
 def test_the_query_without_positives_is_undefined_and_leaves_the_others_alone():
     scores = torch.tensor([[0.3, 0.2], [0.3, 0.2]])
     grades = torch.tensor([[0, 0], [0, 3]])
-    found = ranking_metrics(
-        scores, grades, ["AP", "R@1", "P@1", "H-AP", "H-P@1", "NDCG", "ASI", "wAP", "AP#1"], levels=LEVELS
-    )
+    found = ranking_metrics(scores, grades, ["AP", "R@1", "P@1", "H-AP", "H-P@1", "NDCG", "ASI", "wAP"], levels=LEVELS)
     assert all(np.isnan(values[0]) for values in found.values())
     assert found["AP/fine"][1] == 0.5
-    assert np.isnan(found["AP#1"][1])
-
-
-def test_exact_grade_ap_leaves_the_other_grades_out_of_the_ranking():
-    scores, grades = torch.tensor([[0.9, 0.8, 0.7, 0.6]]), torch.tensor([[3, 0, 1, 2]])
-    assert value("AP#2", scores, grades) == 0.5
-    assert value("AP/middle", scores, grades) == 0.75
 
 
 @pytest.mark.parametrize(

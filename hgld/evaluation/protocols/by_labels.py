@@ -340,7 +340,8 @@ def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
     levels = list(dict.fromkeys(level for report in reports for level in report.settings.get("levels", ())))
     kinds = list(dict.fromkeys(name.partition("/")[0] for name in values if name not in graded))
     given = sorted(name for report in reports for name in report.values if name not in graded)
-    if given != sorted(f"{kind}/{level}" for kind in kinds for level in levels) or len(levels) < 2 or AVERAGE in levels:
+    expected = sorted(f"{kind}/{level}" for kind in kinds for level in levels)
+    if not kinds or given != expected or len(levels) < 2 or AVERAGE in levels:
         raise ConfigError(
             f"levels are {', '.join(levels)}, metrics {', '.join(values)}; expected the same binary metrics of two or "
             f"more levels, each once, none of them named {AVERAGE!r}."

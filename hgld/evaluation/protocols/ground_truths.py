@@ -262,6 +262,8 @@ class _Machine:
             self.stack += _numbers(arguments[0], arguments[1])
         elif name == "numpy.core.numeric _frombuffer":
             self.stack.append(_numbers(arguments[1], arguments[0]))
+        elif name == "__builtin__ bytes" and not arguments:
+            self.stack.append(b"")
         elif name == "_codecs encode":
             self.stack.append(arguments[0].encode("latin-1"))
         else:

@@ -1,0 +1,454 @@
+"""Protocols of benchmarks against slow references of their rules, and the ground truths as they are published."""
+
+import contextlib
+import math
+import os
+import pickle
+import struct
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hgld.errors import ConfigError, InputError, TableError
+from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.options import EvaluationOptions
+from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit, evaluate_protocol, with_distractors
+from hgld.evaluation.protocols.by_labels import average_over_levels
+from hgld.evaluation.protocols.ground_truths import read_in_shop, read_retrieval_solution, read_revisited
+from hgld.evaluation.protocols.landmarks import positive_positions, trapezoid_ap, truncated_precision
+
+OPTIONS = EvaluationOptions()
+
+
+def random_unit(seed, *shape):
+    table = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    return table / np.linalg.norm(table, axis=1, keepdims=True)
+
+
+def benchmark(judged=(), lists=(), levels=("group",), **splits):
+    """A benchmark of splits given as (vectors, finest labels), with keys SPLIT/NUMBER."""
+    embedded = {}
+    for name, (vectors, labels) in splits.items():
+        keys = pl.Series([f"{name}/{i}" for i in range(len(vectors))], dtype=pl.String)
+        table = np.full((len(vectors), len(levels)), -1)
+        table[:, 0] = labels
+        embedded[name] = EmbeddedSplit(vectors, keys, table)
+    text = dict.fromkeys(("query", "item", "verdict", "list", "key"), pl.String)
+    tables = [
+        pl.DataFrame(list(rows), {name: text[name] for name in columns}, orient="row") if rows else None
+        for rows, columns in ((judged, ("query", "item", "verdict")), (lists, ("list", "key")))
+    ]
+    return Benchmark("toy", levels, embedded, *tables)
+
+
+def measured(protocol, made):
+    return evaluate_protocol(protocol, made, options=OPTIONS)
+
+
+# -- the trapezoid rule -----------------------------------------------------------------------------------------------
+
+
+def slow_positions(scores, relevant, left_out):
+    """Places of the positives, from 0, in the list without what is left out, ties with the others before."""
+    kept = [j for j in range(len(scores)) if j not in left_out]
+    order = sorted(kept, key=lambda j: (-scores[j], j in relevant))
+    return [place for place, j in enumerate(order) if j in relevant]
+
+
+def slow_area(positions, num_relevant):
+    """The area under the line through the points (recall, precision) just before and after every positive."""
+    area = 0.0
+    for found, place in enumerate(positions):
+        before = 1.0 if place == 0 else found / place
+        after = (found + 1) / (place + 1)
+        area += (before + after) / 2 * (1 / num_relevant)
+    return area
+
+
+def slow_precision(positions, k):
+    depth = min(positions[-1] + 1, k)
+    return sum(place + 1 <= depth for place in positions) / depth
+
+
+def slow_scores(query, gallery):
+    return [[math.fsum(float(a) * float(b) for a, b in zip(q, g, strict=True)) for g in gallery] for q in query]
+
+
+@given(
+    st.lists(st.tuples(st.integers(-3, 3), st.sampled_from(["positive", "negative", "junk"])), min_size=1, max_size=12),
+    st.randoms(use_true_random=False),
+)
+def test_positions_and_values_equal_their_references_in_any_order_of_the_gallery(items, random):
+    def positions(listed):
+        scores, kind = np.array([s for s, _ in listed], np.float32), np.array([k for _, k in listed])
+        return positive_positions(np.sort(scores), scores[kind == "positive"], scores[kind == "junk"])
+
+    found = positions(items)
+    relevant, junk = ({j for j, (_, kind) in enumerate(items) if kind == of} for of in ("positive", "junk"))
+    expected = slow_positions([score for score, _ in items], relevant, junk)
+    assert found.tolist() == expected == positions(random.sample(items, len(items))).tolist()
+    if not relevant:
+        assert math.isnan(trapezoid_ap(found))
+        assert math.isnan(truncated_precision(found, 5))
+        return
+    assert trapezoid_ap(found) == pytest.approx(slow_area(expected, len(relevant)), rel=1e-12)
+    assert trapezoid_ap(found) <= np.mean((np.arange(len(found)) + 1) / (found + 1)) + 1e-12  # AP
+    for k in (1, 3, 50):
+        assert truncated_precision(found, k) == pytest.approx(slow_precision(expected, k), rel=1e-12)
+
+
+def test_embeddings_of_other_dimensions_are_refused():
+    with pytest.raises(InputError, match="query embeddings have 2 dimensions, gallery embeddings 3"):
+        measured("copydays", benchmark(query=(random_unit(0, 2, 2), 0), gallery=(random_unit(1, 4, 3), 0)))
+
+
+RULES = {"easy": ("easy", "junk hard"), "medium": ("easy hard", "junk"), "hard": ("hard", "junk easy")}
+
+
+@pytest.mark.parametrize("ending", ["", "+distractors"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_revisited_equals_its_reference(ending, dtype):
+    """One query has no hard images, one no easy ones, one junk alone."""
+    rng = np.random.default_rng(7)
+    parts, judged = [], []
+    for query in range(5):
+        drawn = rng.permutation(40)
+        lists = {"easy": drawn[:4], "hard": drawn[4:9], "junk": drawn[9:15]}
+        if query in (1, 2):
+            del lists["easy"]
+        if query in (0, 2):
+            del lists["hard"]
+        parts.append(lists)
+        judged += [(f"query/{query}", f"gallery/{i}", name) for name, items in lists.items() for i in items]
+    query, gallery, far = (torch.from_numpy(random_unit(s, n, 16)).to(dtype) for s, n in ((1, 5), (2, 40), (3, 9)))
+    made = benchmark(judged, query=(query, -1), gallery=(gallery, -1), distractors=(far, -1))
+    report = measured("revisited", made)
+    table = [gallery, far] if ending else [gallery]
+    unit = [torch.nn.functional.normalize(part.double(), dim=1) for part in (query, torch.cat(table))]
+    for difficulty, rule in RULES.items():
+        areas, precisions = [], []
+        for lists, scores in zip(parts, (unit[0] @ unit[1].T).tolist(), strict=True):
+            relevant, out = ({int(i) for p in names.split() for i in lists.get(p, ())} for names in rule)
+            if relevant:
+                positions = slow_positions(scores, relevant, out)
+                areas.append(slow_area(positions, len(relevant)))
+                precisions.append(slow_precision(positions, 5))
+        assert report.values[f"mAP/{difficulty}{ending}"] == pytest.approx(np.mean(areas), rel=1e-9)
+        assert report.values[f"mP@5/{difficulty}{ending}"] == pytest.approx(np.mean(precisions), rel=1e-9)
+        assert report.undefined[f"mAP/{difficulty}{ending}"] == 5 - len(areas)
+    assert report.settings["distractors"] == 9
+    assert set(report.settings["printed"]) == set(report.values)
+
+
+def test_holidays_and_copydays_equal_their_references():
+    items = random_unit(3, 6, 8)
+    groups, queries = np.array([0, 0, 0, 1, 1, 2]), (0, 3, 5)  # the last group is one image: undefined
+    made = benchmark(lists=[("queries", f"test/{q}") for q in queries], test=(items, groups))
+    table = slow_scores(items, items)
+    expected = [slow_area(slow_positions(table[q], set(rest), {q}), len(rest)) for q, rest in ((0, (1, 2)), (3, (4,)))]
+    report = measured("holidays", made)
+    assert report.values == pytest.approx({"mAP": np.mean(expected)})
+    assert report.undefined == {"mAP": 1}
+    originals, copies, others = (random_unit(seed, n, 8) for seed, n in ((4, 4), (5, 6), (6, 20)))
+    truth = [0, 1, 2, 3, 0, 9]  # the last copy has no original
+    made = benchmark(query=(copies, truth), gallery=(originals, range(4)), distractors=(others, -1))
+    table = slow_scores(copies, np.concatenate([originals, others]))
+    expected = [slow_area(slow_positions(table[i], {truth[i]}, set()), 1) for i in range(5)]
+    report = measured("copydays", made)
+    assert report.per_query["mAP"].to_list()[:5] == pytest.approx(expected)
+    assert (report.settings["distractors"], report.settings["queries_without_original"]) == (20, 1)
+
+
+# -- by labels --------------------------------------------------------------------------------------------------------
+
+
+def test_ukbench_equals_its_reference():
+    items = random_unit(6, 12, 6)
+    firsts = [sorted(range(12), key=lambda j: -row[j])[:4] for row in slow_scores(items, items)]
+    expected = [sum(j // 4 == query // 4 for j in first) for query, first in enumerate(firsts)]
+    report = measured("ukbench", benchmark(test=(items, np.arange(12) // 4)))
+    assert report.per_query["N-S"].to_list() == pytest.approx(expected)
+    perfect = benchmark(test=(np.repeat(np.eye(3, dtype=np.float32), 4, axis=0), np.arange(12) // 4))
+    assert measured("ukbench", perfect).values == {"N-S": 4.0}
+
+
+def test_vehicles_are_drawn_ten_times_and_match_as_the_reference_says():
+    vehicles = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
+    items = random_unit(0, 4, 6)[vehicles] + 0.8 * random_unit(1, 10, 6)
+    lists = [(name, f"test/{i}") for name in ("small", "medium", "large") for i in range(10)]
+    report = measured("vehicleid", benchmark(lists=lists, test=(items, vehicles)))
+    assert report.values == measured("vehicleid", benchmark(lists=lists, test=(items, vehicles))).values
+    generator, rates = np.random.default_rng(0), []
+    unit = items / np.linalg.norm(items, axis=1, keepdims=True)
+    for _ in range(10):
+        order = generator.permutation(10)
+        gallery = sorted(next(int(i) for i in order if vehicles[i] == vehicle) for vehicle in range(4))
+        queries = [q for q in range(10) if q not in gallery]
+        best = [max(gallery, key=lambda g, q=q: float(unit[q] @ unit[g])) for q in queries]
+        rates.append(np.mean([vehicles[g] == vehicles[q] for g, q in zip(best, queries, strict=True)]))
+    assert report.values["R@1/small"] == pytest.approx(np.mean(rates))
+    assert report.settings["draws"]["R@1/vehicle"] == pytest.approx(rates)  # of all three lists, which are the same
+    lonely = benchmark(
+        lists=[(n, f"test/{i}") for n in ("small", "medium", "large") for i in (0, 3)], test=(items, vehicles)
+    )
+    with pytest.raises(InputError, match="no vehicle has two images"):
+        measured("vehicleid", lonely)
+
+
+def test_distractors_are_a_gallery_written_out_and_fit_it():
+    items, others, labels = random_unit(0, 6, 4), random_unit(1, 5, 4), np.array([0, 0, 1, 2, 2, 3])
+    report = measured("leave-one-out", benchmark(test=(items, labels), distractors=(others, 0)))
+    gallery, known = with_distractors(items, labels[:, None], others)
+    assert known[:, 0].tolist() == [*labels, -1, -1, -1, -1, -1]
+    order = [[j for j in np.argsort(-row) if j != i] for i, row in enumerate(items @ gallery.T)]
+    ranks = [1 + next(n for n, j in enumerate(row) if j < 6 and labels[j] == labels[i])
+             for i, row in enumerate(order) if labels[i] in (0, 2)]  # fmt: skip
+    assert report.values["AP/group"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
+    assert report.settings["count_query"]
+    assert torch.is_tensor(with_distractors(torch.from_numpy(items), labels[:, None], others)[0])
+    with pytest.raises(InputError, match="as many dimensions"):
+        with_distractors(items, labels[:, None], others[:, :3])
+
+
+def test_averages_over_the_levels_of_one_report_and_of_one_per_level(tmp_path):
+    labels = np.array([[0, 0], [0, 0], [1, 0], [2, 1], [2, 1], [3, 1]])
+    report = evaluate(random_unit(0, 6, 4), labels, levels=("fine", "in/outdoor"), metrics=("AP", "R@1", "H-AP"))
+    average = average_over_levels(report)
+    for kind in ("AP", "R@1"):
+        both = [report.values[f"{kind}/{level}"] for level in ("fine", "in/outdoor")]
+        assert average.values[f"{kind}/average"] == pytest.approx(np.mean(both))
+    assert "H-AP/average" not in average.values
+    columns = [average.per_query[f"AP/{level}"].to_list() for level in ("fine", "in/outdoor", "average")]
+    for fine, coarse, mean in zip(*columns, strict=True):
+        assert mean == pytest.approx(coarse if math.isnan(fine) else (fine + coarse) / 2)
+    levels = ("fine", "middle", "coarse")
+    each = [
+        evaluate(random_unit(c, 8, 4), np.arange(8) // (2 + c), levels=(level,), metrics=("AP", "R@1"))
+        for c, level in enumerate(levels)
+    ]
+    average = average_over_levels(*each)
+    values = [r.values[f"AP/{level}"] for r, level in zip(each, levels, strict=True)]
+    assert average.values["AP/average"] == pytest.approx(np.mean(values))
+    assert (len(average.per_query), average.settings["levels"]) == (24, list(levels))
+    average.save_json(tmp_path / "dyml.json")
+    assert type(average).load_json(tmp_path / "dyml.json").values == average.values
+    one, other = each[0], evaluate(random_unit(1, 4, 4), np.zeros(4, int), levels=("coarse",), metrics=("R@1",))
+    graded = evaluate(random_unit(0, 6, 4), labels, levels=("fine", "coarse"), metrics=("H-AP",))
+    for reports in ([], [one], [one, one], [one, other], [graded]):
+        with pytest.raises(ConfigError, match="expected the same binary metrics"):
+            average_over_levels(*reports)
+
+
+# -- Google Landmarks v2 ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gldv2_equals_its_reference_and_its_submission(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    query, index = rng.normal(size=(6, 8)), rng.normal(size=(150, 8))
+    relevant = [rng.choice(150, rng.integers(1, 120), replace=False) for _ in range(6)]
+    judged = [(f"query/{q}", f"gallery/{i}", "relevant") for q, items in enumerate(relevant) for i in items]
+    lists = [("public" if q < 3 else "private", f"query/{q}") for q in range(6)]
+    made = benchmark(judged, lists, query=(query, -1), gallery=(index, -1))
+    report = measured("gldv2", made)
+    unit = [table / np.linalg.norm(table, axis=1, keepdims=True) for table in (query, index)]
+    expected = []
+    for scores, items in zip(unit[0] @ unit[1].T, relevant, strict=True):
+        hits = np.isin(np.argsort(-scores)[:100], items)
+        expected.append((np.cumsum(hits) / np.arange(1, 101) * hits).sum() / min(len(items), 100))
+    assert report.values["mAP@100/public"] == pytest.approx(np.mean(expected[:3]))
+    assert report.values["mAP@100/private"] == pytest.approx(np.mean(expected[3:]))
+    assert report.undefined == {"mAP@100/public": 3, "mAP@100/private": 3}
+    with pytest.raises(InputError, match="'query/0' is not an image id"):
+        evaluate_protocol("gldv2", made, options=OPTIONS, submission=tmp_path / "s.csv")
+    assert not list(tmp_path.iterdir())
+
+
+# -- ground truths ----------------------------------------------------------------------------------------------------
+
+SOLUTION = "id,images,Usage\n01,aa bb,Public\n02,None,Ignored\n03,cc,Private\n04,dd aa ee,Private\n"
+IN_SHOP = """3
+image_name item_id evaluation_status
+img/WOMEN/Dresses/id_00000002/02_1_front.jpg id_00000002 train
+img/WOMEN/Dresses/id_00000001/01_1_front.jpg id_00000001 query
+img/WOMEN/Dresses/id_00000001/01_2_side.jpg id_00000001 gallery
+"""
+
+
+def test_published_lists_are_read(tmp_path):
+    (tmp_path / "s.csv").write_text(SOLUTION)
+    found = read_retrieval_solution(tmp_path / "s.csv")
+    assert found.public == {"01": ("aa", "bb")}
+    assert found.private == {"03": ("cc",), "04": ("dd", "aa", "ee")}
+    assert found.ignored == {"02"}
+    (tmp_path / "list.txt").write_text(IN_SHOP)
+    table = read_in_shop(tmp_path / "list.txt")
+    assert table["split"].to_list() == ["train", "query", "gallery"]
+    assert table["label"].to_list() == [1, 0, 0]
+    assert table["item"][1] == "id_00000001"
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "said"),
+    [
+        (read_retrieval_solution, "id,images\n1,a\n", "columns are id, images; expected id, images, Usage"),
+        (read_retrieval_solution, "id,images,Usage\n1,a,Secret\n", "row 2, image '1': Usage is 'Secret'"),
+        (read_retrieval_solution, "id,images,Usage\n1,a,Public\n1,b,Private\n", "row 3, image '1': expected every"),
+        (read_retrieval_solution, "id,images,Usage\n1,None,Public\n", "Public without relevant images"),
+        (read_retrieval_solution, "id,images,Usage\n1,,Private\n", "Private without relevant images"),
+        (read_in_shop, IN_SHOP.replace("3", "4", 1), "3 images; its first line says '4'"),
+        (read_in_shop, IN_SHOP.replace("item_id ", ""), "then the header"),
+        (read_in_shop, IN_SHOP.replace(" query", " test"), "row 4 is"),
+        (read_in_shop, "", "then the header"),
+        (read_in_shop, b"\xff\xfe\x00", "not a text file"),
+        (read_in_shop, None, "cannot be read"),
+    ],
+)
+def test_broken_lists_are_refused(tmp_path, read, text, said):
+    file = tmp_path / "list"
+    if text is not None:
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(TableError, match=said):
+        read(file)
+
+
+PICKLES = range(pickle.HIGHEST_PROTOCOL + 1)
+
+
+def ground_truth(**changes) -> dict:
+    first = {"bbx": [136.5, 34.1, 648.5, 955.7], "easy": np.array([0]), "hard": np.array([1, 3]), "junk": np.array([2])}
+    second = {"bbx": (1.0, 2.0, 3.0, 4), "easy": [3], "hard": np.array([]), "junk": [np.int64(0), 1]}
+    truth = {"imlist": ["all_souls_13", "christ_179", "oxford_3410", "balliol_51"], "qimlist": ["q_1", "q_2"]}
+    return truth | {"gnd": [first | changes, second]}
+
+
+@pytest.mark.parametrize("protocol", PICKLES)
+@pytest.mark.parametrize("dtype", [None, "<i8", ">i4", "u1", "<f4"])
+def test_a_published_pickle_is_read(tmp_path, protocol, dtype):
+    file = tmp_path / "gnd_roxford5k.pkl"
+    shared = None if dtype is None else np.array([1.5 if "f" in dtype else 1, 3], dtype)
+    changes = {} if dtype is None or "f" in dtype else {"hard": shared}
+    file.write_bytes(pickle.dumps({**ground_truth(**changes), "more": [shared, shared, True, 2**70]}, protocol))
+    truth = read_revisited(file)
+    assert truth.images[2] == "oxford_3410"
+    assert truth.queries == ("q_1", "q_2")
+    assert [[part.tolist() for part in parts] for parts in (truth.easy, truth.hard, truth.junk)] == [
+        [[0], [3]],
+        [[1, 3], []],
+        [[2], [0, 1]],
+    ]
+    assert truth.boxes.tolist() == [[136.5, 34.1, 648.5, 955.7], [1.0, 2.0, 3.0, 4.0]]
+
+
+def test_python_2_wrote_text_and_arrays_as_bytes(tmp_path):
+    data = struct.pack("<3q", 0, 1, 2)  # protocol 2 of Python 2: SHORT_BINSTRING for str, array data as str
+    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+    array += b"(K\x01K\x03\x85cnumpy\ndtype\nU\x02i8K\x00K\x01\x87R(K\x03U\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xff"
+    array += b"K\x00tb\x89U" + bytes([len(data)]) + data + b"tb"
+    entry = b"}(U\x04easy" + array + b"U\x04hard]U\x04junk]U\x03bbx(K\x01K\x02K\x03K\x04tu"
+    file = tmp_path / "python2.pkl"
+    file.write_bytes(b"\x80\x02}(U\x06imlist](U\x01aU\x01bU\x01ceU\x07qimlist]U\x01qaU\x03gnd]" + entry + b"au.")
+    assert read_revisited(file).easy[0].tolist() == [0, 1, 2]
+
+
+class Reduced:
+    def __init__(self, *reduction):
+        self.reduction = reduction
+
+    def __reduce__(self):
+        return self.reduction
+
+
+ATTACKS = {
+    "command": Reduced(os.system, ("touch attacked",)),
+    "eval": Reduced(eval, ("open('attacked', 'w')",)),
+    "getattr": Reduced(getattr, ("text", "upper")),
+    "load": Reduced(np.load, ("x.npy",)),
+    "state": Reduced(Reduced, (1,), {"reduction": 2}),
+    "set": {1, 2},
+    "objects": np.array([{}], object),
+    "records": np.zeros(2, [("a", "i4")]),
+    "text array": np.array(["text"]),
+    "date": np.datetime64("2026-01-01"),
+    "complex": complex(1, 2),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_code_and_foreign_types_in_a_pickle_are_refused(tmp_path, monkeypatch, attack):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "attack.pkl"
+    for protocol in PICKLES:
+        file.write_bytes(pickle.dumps(ground_truth(more=ATTACKS[attack]), protocol))
+        with pytest.raises(InputError, match="Only lists, dicts, text"):
+            read_revisited(file)
+        assert not (tmp_path / "attacked").exists()
+
+
+DEEP = b")" + b"\x85" * 200_000  # a tuple in a tuple in a tuple ...
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        *(b"", b"\x80\x02.", b"\x80\x02K\x01", b"\x80\x02(.", b"\x80\x02K\x01K\x02.", b"\x80\x02]K\x01K\x02e."),
+        *(b"\x80\x02K\x01a.", b"\x80\x02h\x07.", b"\x80\x02}(K\x01u.", b"\x80\x02]]s.", b"\x80\x02K\x01K\x02b."),
+        *(b"\x80\x02X\xff\xff\xff\x7fabc.", b"\x80\x02\x8e\xff\xff\xff\xff\xff\xff\xff\x7fabc.", b"\x80\x02\x82\x01."),
+        *(b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\xff.", b"\x80\x02P1\n.", b"I12x\n.", b"garbage of no kind"),
+        *(b"\x80\x02c__builtin__\neval\n.", b"\x80\x02}" + DEEP + b"K\x01s."),
+        b"\x80\x02cnumpy\ndtype\n" + DEEP + b"\x85R.",
+        b"\x80\x02cnumpy.core.numeric\n_frombuffer\n(J\xff\xff\xff\x7fcnumpy\ndtype\nU\x02i8\x85RK\x01U\x01CtR.",
+    ],
+    ids=lambda program: repr(program[:24]),
+)
+def test_broken_and_hostile_pickles_are_refused(tmp_path, program):
+    file = tmp_path / "broken.pkl"
+    file.write_bytes(program)
+    with pytest.raises(InputError, match=r"broken\.pkl"):
+        read_revisited(file)
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_a_damaged_pickle_fails_clearly(tmp_path_factory, data):
+    whole = bytearray(pickle.dumps(ground_truth(), data.draw(st.sampled_from(PICKLES))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    file = tmp_path_factory.getbasetemp() / "damaged.pkl"
+    file.write_bytes(whole[: data.draw(st.integers(1, len(whole)))])
+    with contextlib.suppress(InputError):  # the one way to fail
+        read_revisited(file)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([1, 2], "expected a dict with imlist"),
+        (ground_truth() | {"imlist": [1]}, "imlist is not a list of image names"),
+        (ground_truth() | {"gnd": ground_truth()["gnd"][:1]}, "for each of the 2 queries"),
+        (ground_truth() | {"gnd": [1, 2]}, "for each of the 2 queries"),
+        (ground_truth(easy=None), r"gnd\[0\]\['easy'\]"),
+        (ground_truth(hard=np.array([4])), r"gnd\[0\]\['hard'\].*4 images"),
+        (ground_truth(hard=np.array([0.5])), r"gnd\[0\]\['hard'\]"),
+        (ground_truth(hard=[0]), "lists an image twice"),
+        (ground_truth(bbx=[1, 2]), "four numbers"),
+    ],
+)
+def test_a_ground_truth_of_another_form_is_refused(tmp_path, data, said):
+    file = tmp_path / "gnd.pkl"
+    file.write_bytes(pickle.dumps(data))
+    with pytest.raises(InputError, match=said):
+        read_revisited(file)
+
+
+def test_a_missing_and_a_huge_pickle_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_revisited(tmp_path / "none.pkl")
+    monkeypatch.setattr("hgld.evaluation.protocols.ground_truths._MOST_PICKLE_BYTES", 10)
+    (tmp_path / "big.pkl").write_bytes(pickle.dumps(ground_truth()))
+    with pytest.raises(InputError, match="at most 10"):
+        read_revisited(tmp_path / "big.pkl")
