@@ -22,7 +22,6 @@ from torch.distributed.run import get_args_parser
 
 import hgld
 from hgld.cli import VERBS, cli, main
-from hgld.evaluation import protocols
 from hgld.pipelines.hierarchy.review.decisions.decision_files import parse_decisions
 from tests.documented_files import documented_wiki, write_documented_files
 from tests.hgld.range_server import serve
@@ -336,7 +335,7 @@ def test_the_site_holds_every_public_name_and_every_option(site):
 
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
     shown = {name for kind, objects in inventory.items() if kind.startswith("py:") for name in objects}
-    for module in (hgld, hgld.losses, hgld.metrics, hgld.samplers, protocols):
+    for module in (hgld, hgld.losses, hgld.metrics, hgld.samplers):
         public = {f"{module.__name__}.{name}" for name in module.__all__ if not name.startswith("__")}
         assert public <= shown, public - shown
     options = inventory["std:cmdoption"]

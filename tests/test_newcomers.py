@@ -40,8 +40,8 @@ CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
     "labels of other items": (lambda: hgld.evaluate(EMBEDDINGS, FINE[:5]), ("(5, 1)", "8 embeddings")),
     "a model that diverged": (lambda: hgld.evaluate(EMBEDDINGS / 0, FINE), ("row 0 holds NaN or Inf", "diverged")),
     "a metric of another library": (
-        lambda: hgld.evaluate(EMBEDDINGS, LABELS, metrics=("recall@1",)),
-        ("'recall@1' is unknown", "R@k"),
+        lambda: hgld.evaluate(EMBEDDINGS, LABELS, metrics=("f1@1",)),
+        ("'f1@1' is unknown", "R@k"),
     ),
     "coarse before fine": (
         lambda: hgld.evaluate(EMBEDDINGS, LABELS.flip(1), levels=("top", "fine")),

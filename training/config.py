@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hgld.errors import ConfigError, InputError, SchemaError, quoted
-from hgld.evaluation.metric_kinds import offered_names
+from hgld.evaluation.metric import offered_names
 from hgld.files import read_json, write_atomic
 from hgld.losses.registry import loss_names
 from hgld.settings import options_of, setting

@@ -482,7 +482,7 @@ def ranked_together(
     """Evaluate with the queries shared among the processes; a query's values do not depend on its share.
 
     Args:
-        rank: makes the report of some consecutive queries (``part`` of :func:`hgld.evaluate`).
+        rank: makes the report of some consecutive queries.
         num_queries: of all.
         processes: every one of them must call this.
 

@@ -13,7 +13,7 @@ from hgld.cli.options import ReadingOptions, verb
 from hgld.cli.output import echo, print_json, progress_bars, say_next
 from hgld.errors import HgldError, StorageError
 from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
-from hgld.evaluation.protocol_kinds import protocol_names
+from hgld.evaluation.protocols import protocol_names
 from hgld.files import write_atomic
 from hgld.settings import setting
 
@@ -51,7 +51,7 @@ class EvaluateOptions:
     whitening: Path | None = setting(None, "Whitening to apply first (embed --fit-whitening).", common=False)
     out: Path | None = setting(
         None,
-        "File to keep the report in: .json (with its per-query table), .md, .html or .tex; the leaderboard of several "
+        "File to keep the report in: .json (with its per-query table), .md or .tex; the leaderboard of several "
         "models: .html, .md or .json.",
         path="new",
     )
@@ -103,7 +103,7 @@ def evaluate(
     if len(sources) > 1:
         _refuse(
             {name: getattr(asked, name) for name in ("against", "submission")}
-            | {"truncate-dim": options.prefixes, "quantize": options.codes},
+            | {"truncate-dim": options.truncate_dim, "quantize": options.quantize},
             "goes with one model; several make a leaderboard",
         )
         return _lead(sources, asked, view, options, as_json)
@@ -137,7 +137,7 @@ def _refuse_contradictions(
     if is_model:
         _refuse(files, "cannot be combined with --checkpoint or --model; give one of the two")
     if asked.by_protocol:
-        smaller = {"truncate-dim": options.prefixes, "quantize": options.codes}
+        smaller = {"truncate-dim": options.truncate_dim, "quantize": options.quantize}
         _refuse(smaller, "goes with splits or files")
         _refuse({"levels": asked.levels}, "goes with splits or files: a protocol takes all levels")
         if not is_model:
@@ -204,8 +204,7 @@ def _measure(
             report = evaluate_by_protocol(splits, asked.data, asked.protocol or "", options=options, **more)
         else:
             task = RetrievalTask(asked.data, asked.split or asked.query_split or "", asked.gallery_split or "")
-            more |= {"levels": asked.levels or None, "query_expansion": options.query_expansion}
-            report = evaluate_trained(embedder, task, options=options, **more)
+            report = evaluate_trained(embedder, task, levels=asked.levels or None, options=options, **more)
         if spent is not None:
             spent.dimensions = embedder.model.dim
         is_main = embedder.processes.is_main
@@ -232,7 +231,7 @@ def _smaller_table(report: "RetrievalReport") -> str:
     from hgld.evaluation.report import markdown_table
 
     rows, metrics, whole = [], [], report.values
-    for name, said in (("prefixes", "first {}"), ("codes", "{}")):
+    for name, said in (("truncate_dim", "first {}"), ("quantize", "{}")):
         for of, values in report.settings.get(name, {}).items():
             metrics = list(values)
             cells = [
@@ -277,7 +276,6 @@ def _saver(out: Path | None) -> "Callable[[RetrievalReport, Comparison | None], 
     writers: dict[str, Callable[..., object]] = {
         ".json": lambda path, report, _: report.save_json(path),
         ".md": lambda path, report, _: write_atomic(path, report.to_markdown()),
-        ".html": lambda path, report, _: write_atomic(path, report.to_html()),
         ".tex": lambda path, report, comparison: write_atomic(path, latex(report, comparison, path)),
     }
     return _writer(out, writers, "--out {out}: expected a file that ends in {suffixes}.")

@@ -8,6 +8,7 @@ import pytest
 
 from hgld.cli import main
 from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.report import RetrievalReport
 
 
@@ -55,9 +56,10 @@ def test_options_of_the_metrics_reach_them(files, capsys):
     arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet", "--levels", "fine,coarse", "--json"]
     code, out, _ = run(capsys, *arguments, "--no-normalize", "--level-weights", "3,1", "--metrics", "wAP,AP")
     labels = pl.read_parquet(files / "l.parquet").to_numpy()
-    options = {"levels": ("fine", "coarse"), "metrics": ("wAP", "AP"), "weights": (3.0, 1.0), "normalize": False}
+    options = EvaluationOptions(metrics=("wAP", "AP"), weights=(3.0, 1.0), normalize=False)
+    expected = evaluate(np.load(files / "e.npy"), labels, levels=("fine", "coarse"), options=options)
     assert code == 0
-    assert json.loads(out)["values"] == pytest.approx(evaluate(np.load(files / "e.npy"), labels, **options).values)
+    assert json.loads(out)["values"] == pytest.approx(expected.values)
 
 
 def test_a_report_is_compared_with_kept_ones(files, capsys):

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from hgld.errors import ConfigError, HgldError, InputError, TableError
 from hgld.evaluation.embedding_files import read_embeddings, read_labels
-from hgld.evaluation.evaluate import embeddings_fingerprint, evaluate
+from hgld.evaluation.evaluate import embeddings_fingerprint, evaluate, evaluate_labelled
 from hgld.evaluation.evaluate_files import evaluate_files
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening, expand_queries
@@ -163,12 +163,12 @@ def test_post_processing_is_applied_in_order_and_recorded(tmp_path, embeddings):
     files = write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv")
     whitening = Whitening.fit(np.random.default_rng(5).normal(size=(50, 5)), fitted_on="noise", dimensions=4)
     whitening.save(tmp_path / "w.safetensors")
-    report = evaluate_files(
-        *files, levels=LEVELS, whitening=tmp_path / "w.safetensors", query_expansion=(2.0, 3), options=only("AP")
-    )
+    options = EvaluationOptions(metrics=("AP",), query_expansion=(2.0, 3))
+    report = evaluate_files(*files, levels=LEVELS, whitening=tmp_path / "w.safetensors", options=options)
     white, own = whitening.apply(embeddings), np.arange(8)
     expanded = expand_queries(white, white, k=3, alpha=2.0, self_index=own)
-    expected = evaluate(expanded, LABELS, white, LABELS, self_index=own, levels=LEVELS, metrics=("AP",))
+    sides = (expanded, LABELS), (white, LABELS)
+    expected = evaluate_labelled(*sides, self_index=own, levels=LEVELS, options=only("AP"))
     assert report.values == expected.values
     assert report.settings["whitening"] == whitening.describe()
     assert report.settings["query_expansion"] == {"alpha": 2.0, "k": 3}
@@ -203,13 +203,11 @@ def test_options_that_contradict_each_other_are_refused(tmp_path, embeddings):
     files = write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv")
     with pytest.raises(ConfigError, match="come together"):
         evaluate_files(*files, levels=LEVELS, gallery_labels=files[1])
-    with pytest.raises(ConfigError, match="unit vectors"):
-        evaluate_files(*files, levels=LEVELS, query_expansion=(2, 3), options=EvaluationOptions(normalize=False))
     for expansion in (None, (2, 3)):
         for device in ("cuda:99", "meta", "gpu"):
-            options = EvaluationOptions(device=device)
+            options = EvaluationOptions(device=device, query_expansion=expansion)
             with pytest.raises(ConfigError, match=rf"device '{device}' cannot be used here \(.{{1,200}}\)\. Take"):
-                evaluate_files(*files, levels=LEVELS, options=options, query_expansion=expansion)
+                evaluate_files(*files, levels=LEVELS, options=options)
 
 
 class Attack:

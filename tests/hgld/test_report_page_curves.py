@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.metrics import GainFunction
 from hgld.report_page import rankings
@@ -34,7 +35,7 @@ def evaluation(seed=0, size=40, with_gallery=False, **options) -> Any:
     if with_gallery:
         query, gallery = Items(embeddings[:15], labels[:15], None), Items(embeddings[15:], labels[15:], None)
         given = (query.embeddings, query.labels, gallery.embeddings, gallery.labels)
-    report = evaluate(*given, levels=("a", "b", "c"), metrics=METRICS, **options)
+    report = evaluate(*given, levels=("a", "b", "c"), options=EvaluationOptions(metrics=METRICS, **options))
     return Evaluation(report, None, Ranked(query, gallery, ({}, {}, {})))
 
 

@@ -186,7 +186,8 @@ def test_the_shares_of_processes_make_the_whole(model, place, count, monkeypatch
 
     def rank(part):
         ranked.extend(part)
-        return evaluate(rows, labels, levels=LEVELS, metrics=metrics, part=part)
+        options = EvaluationOptions(metrics=metrics, share=lambda rank, count: rank(part))
+        return evaluate(rows, labels, levels=LEVELS, options=options)
 
     class Spoken(Exception):
         pass
@@ -273,7 +274,9 @@ def test_a_checkpoint_is_evaluated_as_the_run_did(place, tmp_path, query, galler
     with trained_embedder(tmp_path / "run", device="cpu") as embedder:
         task = RetrievalTask(str(place), query, gallery)
         report = evaluate_trained(embedder, task, options=OPTIONS)
-        coarse = evaluate_trained(embedder, task, levels=("coarse",), options=ONLY_AP, query_expansion=(2.0, 2))
+        coarse = evaluate_trained(
+            embedder, task, levels=("coarse",), options=replace(ONLY_AP, query_expansion=(2.0, 2))
+        )
     assert report is not None
     assert report.values == pytest.approx(expected.values, abs=1e-6, nan_ok=True)
     assert {name: report.settings.get(name) for name in expected.settings} == expected.settings

@@ -30,8 +30,8 @@ class Protocol:
 
     Attributes:
         summary: a line for people: who queries what, what is left out, what is averaged.
-        evaluate: function from the embedded splits (:class:`hgld.evaluation.protocols.benchmark.Benchmark`) and the options of
-            ranking (:class:`hgld.evaluation.options.EvaluationOptions`) to a report; a text names one as
+        evaluate: function from the embedded splits (:class:`hgld.evaluation.protocols.benchmark.Benchmark`) and the
+            options of ranking (:class:`hgld.evaluation.options.EvaluationOptions`) to a report; a text names one as
             ``module:function``.
         splits: splits that are embedded; the dataset must have them.
         further: splits that are embedded too where the dataset has them (distractors).
