@@ -251,9 +251,6 @@ def _imported_modules(path: Path) -> set[str]:
 
 
 CIRCLES: tuple[set[str], ...] = (  # known ones; none may be added
-    {"hgld.evaluation.metric", "hgld.evaluation.protocol_kinds"},
-    {f"hgld.evaluation.{name}" for name in ("compressed", "evaluate", "neighbors", "options", "postprocess")},
-    {"hgld.evaluation.running", "hgld.evaluation.torchmetric"},
     {"hgld.pipelines.shards.cards", "hgld.pipelines.shards.croissant"},
     {"hgld.data.dataset", "hgld.hub"},
 )

@@ -300,7 +300,6 @@ def evaluate_trained(
     *,
     levels: Sequence[str] | None = None,
     options: EvaluationOptions,
-    query_expansion: tuple[float, int] | None = None,
     **processing: Any,
 ) -> RetrievalReport | None:
     """Evaluate a model on a task by :func:`evaluate_task`, whose keywords it takes.
@@ -310,13 +309,11 @@ def evaluate_trained(
         task: queries and gallery.
         levels: of the dataset, finest first; None: all.
         options: the metrics and how to rank.
-        query_expansion: alpha and k in place of those of the options.
         **processing: ``distractors`` and ``whitening``.
 
     Returns:
         the report; None on other processes than the main one.
     """
-    options = options if query_expansion is None else replace(options, query_expansion=query_expansion)
     report = evaluate_task(SplitEmbedder(embedder, options.progress, levels), task, options=options, **processing)
     return report if embedder.processes.is_main else None
 

@@ -149,14 +149,14 @@ class Retrieval:
         return embeddings[first], table[first]
 
     def torchmetric(self, value: str | None = None) -> Any:
-        """Return this as a ``torchmetrics.Metric``; the package has to be installed.
+        """Return a ``torchmetrics.Metric`` with these options and batches of its own; the package has to be installed.
 
         Args:
             value: name of the metric that it computes, as a scalar for ``self.log``; None: all, as a dictionary.
         """
         from hgld.evaluation.torchmetric import TorchRetrieval  # which imports the package
 
-        return TorchRetrieval(self, value)
+        return TorchRetrieval(Retrieval(self.levels, self.metrics, **self.options), value)
 
 
 def _joined(arrays: Sequence[np.ndarray], tables: Sequence[pl.DataFrame]) -> tuple[np.ndarray, pl.DataFrame]:

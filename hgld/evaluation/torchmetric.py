@@ -1,12 +1,13 @@
 """Retrieval metrics as a metric of torchmetrics; imported where one is asked for."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric  # pyright: ignore[reportMissingImports]
 
-from hgld.evaluation.running import Retrieval
+if TYPE_CHECKING:
+    from hgld.evaluation.running import Retrieval
 
 
 class TorchRetrieval(Metric):
@@ -22,7 +23,7 @@ class TorchRetrieval(Metric):
     full_state_update = True
     higher_is_better = True
 
-    def __init__(self, retrieval: Retrieval, value: str | None = None) -> None:
+    def __init__(self, retrieval: "Retrieval", value: str | None = None) -> None:
         super().__init__(sync_on_compute=False)
         self.retrieval, self.value = retrieval, value
 
