@@ -14,7 +14,7 @@ import polars as pl
 from hgld.data.dataset import ShardDataset
 from hgld.distributed import from_main
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.options import Progress
 from hgld.files import write_atomic
 from hgld.tables import read_csv, read_parquet
 
