@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 import yaml
+from hgld.pipelines.hierarchy.groups.given_groups import GivenGroup
+from hgld.pipelines.hierarchy.groups.into import embed_groups, place_names
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
@@ -34,8 +36,6 @@ from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.registry import JoinedEncoder, is_fitted_on_names, make_encoder
 from hgld.pipelines.hierarchy.groups import doubt
 from hgld.pipelines.hierarchy.groups.clustering import cluster_names
-from hgld.pipelines.hierarchy.groups.given_groups import GivenGroup
-from hgld.pipelines.hierarchy.groups.into import embed_groups, place_names
 
 SETS = (  # shown as, folder, column of names, column of groups
     ("washington", "gldv2_washington_landmarks", "label", "mid"),

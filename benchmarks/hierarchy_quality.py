@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from hgld.pipelines.hierarchy.levels.given_classes import MARGIN, class_shares, text_rows
 from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.metrics import adjusted_rand_score, f1_score, normalized_mutual_info_score
 
@@ -24,7 +25,6 @@ from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.registry import Encoder, make_encoder
 from hgld.pipelines.hierarchy.evidence.evidence import FORM, LEAST_OF_FORM, Block, Evidence, weigh
 from hgld.pipelines.hierarchy.groups.clustering import cluster_names
-from hgld.pipelines.hierarchy.levels.given_classes import MARGIN, class_shares, text_rows
 from hgld.pipelines.hierarchy.levels.toplevel import HUMAN_MADE, NATURAL, Anchors
 
 SETS = (  # name, folder, column of names, column of groups, the half of choosing, which levels of a set share

@@ -136,7 +136,7 @@ class FaultyTransport(BaseAdapter):
 
 def simulated(root: Path, table: Path, share: float, rate: float) -> dict[str, Any]:
     """Scrape a table through the polite client with faults, and once without; what each landmark ended with."""
-    config = replace(ScrapeConfig(), contact="benchmark@example.org", retry_cap=1_000_000)
+    config = replace(ScrapeConfig(), contact="benchmark@example.org", max_total_retries=1_000_000)
     world, clock, session = InstantWorld(), Clock(), requests.Session()
     transport = FaultyTransport(world, share, clock)
     session.mount("https://", transport)
@@ -144,7 +144,7 @@ def simulated(root: Path, table: Path, share: float, rate: float) -> dict[str, A
         (config.wikidata_url, config.commons_url),
         contact=config.contact,
         rate=rate,
-        retry_cap=config.retry_cap,
+        max_total_retries=config.max_total_retries,
         session=session,
         clock=clock,
         sleep=clock.sleep,

@@ -139,7 +139,6 @@ def _counts(clean: Mapping[str, Any], landmarks: pl.DataFrame, groups: pl.DataFr
     rows.append(("unique names", own["names"], clean["published"]["names"]))
     rows.append(("groups", len(groups), PUBLISHED_GROUPS))
     rows.append(("groups with an undecided top level", groups["top"].null_count(), 0))
-    rows.append(("landmarks with an assigned name", landmarks["assigned"].count(), None))
     if beside_published:  # what was published is about GLDv2's lists, and says nothing beside other data
         lines = [f"| {what} | {own:,} | {_number(theirs)} |" for what, own, theirs in rows]
         return "\n".join(["| | this build | H-GLDv2, published |", "|---|---:|---:|", *lines])

@@ -90,14 +90,6 @@ class BuildOptions:
         False, "Replace the labels of a build by the other --route; a terminal is asked.", common=False
     )
     dry_run: bool = setting(False, "Say what would be asked and how long it would take, then stop.")
-    explain: tuple[str, ...] = setting(
-        (),
-        "Say what each evidence source says about NAME, after the build; of a finished build at once.",
-        metavar="NAME",
-        repeated=True,
-        commas=False,
-        common=False,
-    )
 
 
 @verb(*stage_configs().values(), without=("groups", "coarser"))
@@ -127,7 +119,6 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
 
 def _run_build(asked: BuildOptions, config: BuildConfig, *, as_json: bool) -> None:
     from hgld.pipelines.hierarchy import build as building
-    from hgld.pipelines.hierarchy.explain import explain, explain_text
 
     out, dry_run, replaces = asked.out, asked.dry_run, asked.replace
     if not (replaces or dry_run or as_json) and is_terminal(sys.stdin) and (route := building.other_route(out, config)):
@@ -139,13 +130,10 @@ def _run_build(asked: BuildOptions, config: BuildConfig, *, as_json: bool) -> No
             echo(building.plan_text(planned), err=True)
         announce = partial(echo, err=True)
         build = building.build_hierarchy(out, config, progress, dry_run=dry_run, replace=replaces, announce=announce)
-    said = [] if dry_run else [explain(build.stages, name) for name in asked.explain]
     if as_json:
-        told = building.plan_summary(build) if dry_run else building.build_summary(build)
-        print_json(told | ({"explained": said} if said else {}))
+        print_json(building.plan_summary(build) if dry_run else building.build_summary(build))
     else:
-        table = building.plan_text(build) if dry_run else building.build_table(build)
-        echo("\n\n".join([table, *map(explain_text, said)]))
+        echo(building.plan_text(build) if dry_run else building.build_table(build))
         if not dry_run:
             _say_next(out)
 
@@ -249,7 +237,7 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
         if asked.propose_only:
             return
         others = (*(other for other in others if other.resolve() != file.resolve()), file)
-    from hgld.pipelines.hierarchy.levels.given_levels import has_given_levels
+    from hgld.pipelines.hierarchy.groups.given import has_given_levels
     from hgld.pipelines.hierarchy.review.decisions.journal import Journal
     from hgld.pipelines.hierarchy.review.learning.teaching import Teacher
     from hgld.pipelines.hierarchy.review.server import serve

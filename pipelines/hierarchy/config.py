@@ -1,4 +1,4 @@
-"""Options of the stages that build a hierarchy: one frozen dataclass a stage.
+"""Options of the stages that build a hierarchy: one frozen dataclass per stage.
 
 This module imports nothing heavy, because ``hgld build-hierarchy --help`` is made from it: every field is a flag,
 its metadata the flag's help. Fields that cannot change a stage's output (rates, batch sizes, contacts) say so with
@@ -42,19 +42,15 @@ class ScrapeConfig:
         repeated=True,
         commas=False,
     )
-    rate: float = setting(3.0, "Requests a second at most, one at a time.", unit="requests a second", key=False)
+    rate: float = setting(
+        3.0, "Requests per second at most, one at a time.", unit="requests per second", above=0, key=False
+    )
     request_budget: int = setting(0, "Stop cleanly after this many requests; 0: no limit.", key=False)
     retries: int = setting(8, "Attempts an answer at most before it becomes an error status.", key=False)
     max_total_retries: int = setting(2000, "Retries in the whole run at most.", key=False)
     maxlag: int = setting(5, "Database lag above which the servers may turn us away.", unit="seconds", key=False)
     timeout: float = setting(30.0, "Time to wait for an answer.", unit="seconds", key=False)
-    refresh: tuple[str, ...] = setting(
-        (),
-        "Ask again for landmarks of this status: found, missing, no-item, no-instance-of, error.",
-        repeated=True,
-        commas=False,
-        key=False,
-    )
+    retry_errors: bool = setting(False, "Ask again for what ended in an error.", key=False)
 
 
 @dataclass(frozen=True)
@@ -98,8 +94,8 @@ class TreeConfig:
     )
     tree_use: Literal["evidence", "levels"] = setting(
         "evidence",
-        "evidence: what the tree says of names counts as Wikidata's class graph does (--structure p279=W, labels of "
-        "groups); levels: its classes are the levels, and names that are not in it are listed and left out.",
+        "evidence: what the tree says of names counts as Wikidata's class graph does (--evidence classes, labels of "
+        "groups); levels: its classes are the levels, and names that are not in it are listed and excluded.",
     )
     parents: Literal["refuse", "first", "most-specific"] = setting(
         "refuse",
@@ -121,7 +117,6 @@ class LevelsConfig:
         (),
         "Names of the levels A,B,C, finest first. Default: item,group, and top where there is a third; of landmarks "
         "landmark,hierarchical_label,natural_or_human_made.",
-        common=True,
     )
     coarser: tuple[int, ...] = setting(
         (), "Numbers of groups of the levels above the groups, finest first; 0: as the data give.", least=0
@@ -139,7 +134,7 @@ class LevelsConfig:
     )
     none_below: float = setting(
         0.0,
-        "Cosine below which a name is in none of the groups of --into; 0: as the data give; -1: never.",
+        "Cosine at or below which a name is in none of the groups of --into, unless it is named there; -1: never.",
         least=-1,
         most=1,
     )
@@ -149,8 +144,8 @@ class LevelsConfig:
 class CleanConfig:
     """Options of turning scraped names into canonical names."""
 
-    several: Literal["drop", "most-specific", "most-common"] = setting(
-        "drop", "A landmark with several names: drop it (the published rule), or keep one of them."
+    multi_name_policy: Literal["drop", "most-common"] = setting(
+        "drop", "A landmark with several names: drop it (the published rule), or keep the most common name."
     )
 
 
@@ -160,16 +155,14 @@ class EmbedConfig:
 
     encoder: str = setting(
         "auto",
-        "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file) or sbert:PATH; "
-        "either of the last two may be joined with the first: sbert:PATH+lexical. auto: for --classes the best whose "
-        "weights are on this machine (HGLD_SENTENCE_ENCODER may name a folder); for landmarks "
+        "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file) or sbert:PATH. auto: for "
+        "--classes the best whose weights are on this machine (HGLD_SENTENCE_ENCODER may name a folder); for landmarks "
         "clip:ViT-L-14/laion2b_s32b_b82k, as published.",
-        common=True,
     )
     templates: tuple[str, ...] = setting(
         (), "Prompt templates with {}; averaged. Default: the encoder's own.", repeated=True, commas=False
     )
-    batch_size: int = setting(256, "Names a batch.", key=False)
+    batch_size: int = setting(256, "Names per batch.", least=1, key=False)
     device: str = setting("", "cpu, cuda, cuda:1, ...; default: a GPU when there is one.", key=False)
     cache: Path | None = setting(
         None, "Folder of embeddings kept between builds; default: the user's cache.", key=False
@@ -182,61 +175,31 @@ class EvidenceConfig:
 
     evidence: tuple[str, ...] = setting(
         (),
-        "What counts besides the encoder: wording, descriptions, classes, images, table, or none. Default: what there "
-        "is for --classes; for landmarks none, as published.",
+        "What counts besides the encoder: wording, descriptions, classes, or none. Default: what there is for "
+        "--classes; for landmarks none, as published.",
+        choices=("wording", "descriptions", "classes", "none"),
     )
-    class_embeddings: Path | None = setting(
-        None,
-        "Rows of your own for the classes: FILE.npy with keys beside it (.txt, .parquet or .csv), or FILE.parquet with "
-        "name and embedding.",
-        key=False,
-    )
-    image_encoder: str = setting(
-        "", "clip:MODEL/PRETRAINED for the classes' images; default: --encoder if it is one, else one at hand."
-    )
-
-
-def _structure(text: str) -> float:
-    try:
-        weight = float(text.removeprefix("p279=").removeprefix("tree="))
-    except ValueError:
-        weight = -1.0
-    if not 0 <= weight <= 1:
-        raise ValueError("p279=W with a weight W from 0 (text only) to 1")
-    return weight
 
 
 @dataclass(frozen=True)
 class ClusterConfig:
     """Options of grouping names by their vectors."""
 
-    clusters: int = setting(0, "k of k-means, which the threshold divides; 0: chosen by the criterion.")
-    criterion: Literal["auto", "stability", "silhouette", "elbow"] = setting(
-        "auto",
-        "What is chosen when it is not given, and how: stability the number of groups, by how far groupings of "
-        "resamples agree beyond chance; silhouette and elbow k, which the threshold then divides. auto: stability for "
-        "--classes, silhouette for landmarks.",
-    )
     groups: int = setting(
-        0, "Final number of groups; 0: as the threshold gives. More numbers, as 60,8, are those of the levels above."
+        0,
+        "Number of groups; 0: as the data give. More numbers, as 60,8, are those of the levels above.",
+        least=0,
     )
-    threshold: float = setting(
-        0.0, "Mean cosine distance at which a cluster is divided into groups; 0: 0.85 of that of all pairs of names."
-    )
-    structure: float = setting(
-        0.0, "Weight of Wikidata's subclass graph in the distances, 0..1.", metavar="p279=W", parse=_structure
-    )
-    weighted: bool = setting(False, "Weight names by their number of landmarks.")
-    restarts: int = setting(10, "Restarts of k-means.")
-    seed: int = setting(0, "Seed of everything random.")
+    method: Literal["ward", "kmeans"] = setting("ward", "How names are grouped: Ward's linkage, or k-means.")
+    seed: int = setting(0, "Seed of everything random.", least=0, most=2**32 - 1)
 
 
 @dataclass(frozen=True)
 class TopLevelConfig:
-    """Options of telling natural groups from human-made ones."""
+    """Options of deciding the classes of the coarsest level."""
 
     margin: float = setting(
-        0.0, "Least margin of the encoder's decision natural / human-made; 0: the encoder's default."
+        0.0, "Least lead of a class by the encoder, as a share of the group's names; 0: 0.2.", least=0, most=1
     )
 
 
@@ -247,16 +210,6 @@ class ReviewConfig:
     decisions: tuple[Path, ...] = setting(
         (), "Decisions of annotators (YAML), applied on every run.", repeated=True, commas=False, key=False, common=True
     )
-
-
-@dataclass(frozen=True)
-class AssignConfig:
-    """Options of naming landmarks that have no name."""
-
-    assign: Literal["none", "images", "vote"] = setting(
-        "none", "Give landmarks without a name one: by CLIP zero-shot on their images, or by their neighbours' vote."
-    )
-    images: Path | None = setting(None, "Folder or tars of the landmarks' images, for --assign.", key=False)
 
 
 @dataclass(frozen=True)
@@ -281,7 +234,6 @@ class BuildConfig:
     cluster: ClusterConfig = ClusterConfig()
     toplevel: TopLevelConfig = TopLevelConfig()
     review: ReviewConfig = ReviewConfig()
-    assign: AssignConfig = AssignConfig()
 
 
 def stage_configs() -> dict[str, type]:

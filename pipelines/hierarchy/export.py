@@ -10,10 +10,10 @@ from hgld.hierarchy import Hierarchy
 from hgld.tables import read_parquet
 
 from ..stage import Progress, StageResult, StageRun, run_stage
-from .groups.given_groups import NONE
+from .groups.given import NONE
 from .levels.levels import HUMAN_MADE, LANDMARK_LEVELS, LANDMARKS, NATURAL, LevelPlan
 from .levels.reviewed_levels import GROUPS
-from .names.landmark_tables import with_item_columns
+from .names.landmark_tables import KEY, with_item_columns
 
 VERSION = 2  # 2: levels of any name
 LABEL_SUFFIX = "_label_to_hierarchical.csv"
@@ -22,7 +22,6 @@ LABELS = "labels.csv"
 HIERARCHY = "hierarchy.parquet"
 DROPPED = "dropped.parquet"
 COLUMNS = ("landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made")
-_KEY = ["split", "landmark_id"]
 
 
 def run(
@@ -38,7 +37,7 @@ def run(
     """Write the build's tables, all or none of them.
 
     Landmarks get ``{split}_label_to_hierarchical.csv`` with GLDv2's columns, quoting and line ends, sorted by landmark
-    id; ``supercategory`` is the name as scraped (empty where the name was assigned), an undecided top level, or one of
+    id; ``supercategory`` is the name as scraped, an undecided top level, or one of
     other classes than natural and human-made, is an empty field. ``raw_names.csv`` has every landmark that was asked
     for. Items, and landmarks at other levels than GLDv2's, get ``labels.csv``: id, name, and one column a level above
     the items. ``dropped.parquet`` has those without labels, with the stage that left them out and its reason.
@@ -69,7 +68,7 @@ def run(
         if not items:
             for split in splits:
                 write_labels(labelled.filter(pl.col("split") == split), directory / f"{split}{LABEL_SUFFIX}")
-            write_raw_names(scrape, labelled, directory / RAW_NAMES)
+            write_raw_names(scrape, directory / RAW_NAMES)
         named = with_levels(placed, with_item_columns(scrape), levels, plan)
         if items or plan.names != LANDMARK_LEVELS:
             _write_csv(named.select("id", "name", *plan.names[1:]), directory / LABELS)
@@ -97,12 +96,12 @@ def with_levels(labelled: pl.DataFrame, scrape: pl.DataFrame, levels: pl.DataFra
     in parentheses where several items have that name.
     """
     rows = (
-        labelled.join(scrape.select(*_KEY, "id"), on=_KEY, how="left", maintain_order="left")
-        .select(*_KEY, "id", "title", given=pl.coalesce("supercategory", "name"), label="hierarchical_label")
+        labelled.join(scrape.select(*KEY, "id"), on=KEY, how="left", maintain_order="left")
+        .select(*KEY, "id", "title", given=pl.coalesce("supercategory", "name"), label="hierarchical_label")
         .join(levels, on="label", how="left", maintain_order="left")
-        .sort(_KEY)
+        .sort(KEY)
     )
-    key, title = pl.format("{}/{}", *_KEY), pl.col("title").str.strip_prefix("Category:")
+    key, title = pl.format("{}/{}", *KEY), pl.col("title").str.strip_prefix("Category:")
     several = pl.format("{} ({})", "given", "id")
     finest = (
         pl.when(pl.col("id").is_null())
@@ -123,28 +122,23 @@ def write_labels(rows: pl.DataFrame, file: Path) -> None:
     _write_csv(rows.select(COLUMNS).sort("landmark_id"), file)
 
 
-def write_raw_names(scrape: pl.DataFrame, labelled: pl.DataFrame, file: Path) -> None:
+def write_raw_names(scrape: pl.DataFrame, file: Path) -> None:
     """Write the table of raw scraped names, one row a landmark that was asked for.
 
     ``names`` and ``class_ids`` hold a landmark's values in the same order, joined by ``|``; a bar or backslash inside
-    a name has a backslash before it, an unknown class is empty. ``assigned`` and ``assigned_name`` are filled where
-    no name was scraped and one was given.
+    a name has a backslash before it, an unknown class is empty.
     """
-    given = labelled.filter(pl.col("assigned").is_not_null()).select(*_KEY, "assigned", "score", assigned_name="name")
     escaped = pl.element().str.replace_all("\\", "\\\\", literal=True).str.replace_all("|", "\\|", literal=True)
-    rows = scrape.join(given, on=_KEY, how="left").select(
-        *_KEY,
+    rows = scrape.select(
+        *KEY,
         "category",
         "status",
         "item",
         "redirected_to",
         pl.col("names").list.eval(escaped).list.join("|"),
         class_ids=pl.col("classes").list.eval(pl.element().fill_null("")).list.join("|"),
-        assigned="assigned",
-        assigned_name="assigned_name",
-        score="score",
     )
-    _write_csv(rows.sort(_KEY), file)
+    _write_csv(rows.sort(KEY), file)
 
 
 def hierarchy_of(named: pl.DataFrame, plan: LevelPlan) -> Hierarchy:
@@ -168,9 +162,9 @@ def _all_dropped(
             assign_dropped.with_columns(stage=pl.lit("assign")).select(columns),
             clean_dropped.with_columns(stage=pl.lit("clean")).select(columns),
         ]
-    ).unique(_KEY, keep="first", maintain_order=True)
-    missing = scrape.select(_KEY).join(labelled, on=_KEY, how="anti")
-    rows = missing.join(drops, on=_KEY, how="left").sort(_KEY)
+    ).unique(KEY, keep="first", maintain_order=True)
+    missing = scrape.select(KEY).join(labelled, on=KEY, how="anti")
+    rows = missing.join(drops, on=KEY, how="left").sort(KEY)
     lost = rows.filter(pl.col("reason").is_null())
     if len(lost):
         raise TableError(
@@ -183,8 +177,8 @@ def _all_dropped(
 
 def _with_unread(dropped: pl.DataFrame, scrape: pl.DataFrame, unread: pl.DataFrame) -> pl.DataFrame:
     """Return the drops of items with their ids, after the rows of the list that became no item, with their lines."""
-    ids = scrape.select(*_KEY, "id")
-    of_items = dropped.join(ids, on=_KEY, how="left", maintain_order="left").with_columns(row=pl.lit(None, pl.Int64))
+    ids = scrape.select(*KEY, "id")
+    of_items = dropped.join(ids, on=KEY, how="left", maintain_order="left").with_columns(row=pl.lit(None, pl.Int64))
     rows = unread.select(
         "split",
         pl.lit(None, pl.Int64).alias("landmark_id"),

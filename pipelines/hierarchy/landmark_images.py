@@ -9,11 +9,10 @@ Three layouts are understood, by what is found at the given path:
 """
 
 import csv
-import hashlib
 import re
 import tarfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -62,13 +61,32 @@ def find_images(place: Path) -> dict[LandmarkKey, tuple[ImagePlace, ...]]:
     return {landmark: tuple(sorted(images)[:IMAGES_A_LANDMARK]) for landmark, images in sorted(found.items())}
 
 
-def fingerprint(images: Mapping[LandmarkKey, tuple[ImagePlace, ...]]) -> str:
-    """Return a SHA-256 over names, sizes and times of change, so that a done-key need not read every image again."""
-    digest = hashlib.sha256()
-    for landmark, places in images.items():
-        for image in places:
-            digest.update(repr((landmark, image.member, image.size, image.stamp)).encode())
-    return digest.hexdigest()
+def listed_images(images: Sequence[Sequence[str]], folder: Path) -> list[list[ImagePlace]]:
+    """Return where the images of every item are, at most 8 of them; missing files are ignored.
+
+    Args:
+        images: paths of every item's images, relative to ``folder``.
+        folder: of the table that lists them.
+
+    Raises:
+        ConfigError: a path leaves the folder.
+    """
+    found: list[list[ImagePlace]] = []
+    for listed in images:
+        found.append([])
+        for path in listed[:IMAGES_A_LANDMARK]:
+            pure = PurePosixPath(path.replace("\\", "/"))
+            file = folder / pure
+            if pure.is_absolute() or ".." in pure.parts or not file.resolve().is_relative_to(folder.resolve()):
+                raise ConfigError(
+                    f"image {path[:200]!r} is outside the folder of its table, {folder}; expected a path within it. "
+                    "Move the table to where the images are."
+                )
+            try:
+                found[-1].append(_whole_file(path, file))
+            except (OSError, ValueError):
+                continue
+    return found
 
 
 def read_image(image: ImagePlace) -> Image.Image:

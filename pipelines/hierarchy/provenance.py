@@ -12,7 +12,7 @@ from hgld.version import __version__
 
 from ..stage import StageRun, plain, sha256_of
 from .config import BuildConfig, key_fields
-from .encoders.registry import entry_of
+from .encoders.registry import ENCODERS
 
 SCHEMA_VERSION = 1
 PROVENANCE = "provenance.json"
@@ -113,7 +113,7 @@ def build_facts(folder: Path) -> BuildFacts | None:
 
 def versions(encoder: str) -> dict[str, str]:
     """Return the versions of Python and of the packages that compute the result; torch and the like only if used."""
-    entry = entry_of(encoder)
+    entry = ENCODERS.get(encoder.partition(":")[0])
     packages = [*_ALWAYS, *(entry.packages if entry is not None else ())]
     own = {"python": platform.python_version(), "hgld": __version__}
     return own | {name: importlib.metadata.version(name) for name in packages}

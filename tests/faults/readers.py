@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
+from hgld.pipelines.hierarchy.evidence.class_table import read_class_table
+from hgld.pipelines.hierarchy.groups.given_groups import GivenGroups
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -32,8 +34,6 @@ from hgld.evaluation.report import RetrievalReport
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.hierarchy.comparison.label_tables import LabelTable
-from hgld.pipelines.hierarchy.evidence.class_table import read_class_table
-from hgld.pipelines.hierarchy.groups.given_groups import GivenGroups
 from hgld.pipelines.hierarchy.landmark_images import find_images, read_image
 from hgld.pipelines.hierarchy.names.clean import RULES, NameRules
 from hgld.pipelines.hierarchy.names.landmark_tables import read_landmarks

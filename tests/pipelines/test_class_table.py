@@ -3,9 +3,9 @@
 import numpy as np
 import polars as pl
 import pytest
+from hgld.pipelines.hierarchy.evidence.class_table import read_class_table
 
 from hgld.errors import TableError
-from hgld.pipelines.hierarchy.evidence.class_table import read_class_table
 
 KEYS = ["oak", "lake", "oak"]
 ROWS = np.array([[2, 0, 0], [0, 3, 0], [0, 0, 9]], dtype=np.float32)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from hgld.pipelines.hierarchy.groups.kmeans import k_curve, settle, spherical_kmeans, sums, unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
@@ -17,7 +18,6 @@ from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from hgld.pipelines.hierarchy.groups.cluster import name_map
 from hgld.pipelines.hierarchy.groups.clustering import Division, cluster_names, margins, mix, ward
-from hgld.pipelines.hierarchy.groups.kmeans import k_curve, settle, spherical_kmeans, sums, unit
 from hgld.pipelines.hierarchy.sample import EXPECTED_GROUPS
 
 

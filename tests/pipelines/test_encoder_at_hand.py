@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from hgld.pipelines.hierarchy.encoders.at_hand import VARIABLE, cached_clip, encoder_at_hand
 
 from hgld.cli import main
 from hgld.errors import MissingResourceError
 from hgld.pipelines.hierarchy.config import EmbedConfig
 from hgld.pipelines.hierarchy.encoders import at_hand
-from hgld.pipelines.hierarchy.encoders.at_hand import VARIABLE, cached_clip, encoder_at_hand
 from hgld.pipelines.hierarchy.encoders.sbert import SbertEncoder
 from hgld.pipelines.hierarchy.evidence import embed
 

@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
+from hgld.pipelines.hierarchy.evidence.neighbours import nearest, neighbours
+from hgld.pipelines.hierarchy.groups.kmeans import unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.evidence.evidence import FORM, Block, Evidence, weigh, weights_of
-from hgld.pipelines.hierarchy.evidence.neighbours import nearest, neighbours
 from hgld.pipelines.hierarchy.groups.clustering import cluster_names
-from hgld.pipelines.hierarchy.groups.kmeans import unit
 
 
 def view(labels: np.ndarray, spread: float, seed: int, dim: int = 20) -> np.ndarray:

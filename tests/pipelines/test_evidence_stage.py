@@ -3,6 +3,9 @@
 import numpy as np
 import polars as pl
 import pytest
+from hgld.pipelines.hierarchy.evidence.class_rows import class_rows
+from hgld.pipelines.hierarchy.evidence.evidence_stage import read_evidence
+from hgld.pipelines.hierarchy.explain import explain, explain_text
 from PIL import Image
 
 from hgld.errors import ConfigError, TableError
@@ -10,9 +13,6 @@ from hgld.pipelines.hierarchy import build as building
 from hgld.pipelines.hierarchy.config import BuildConfig, CleanConfig, ClusterConfig, EmbedConfig, EvidenceConfig
 from hgld.pipelines.hierarchy.encoders import clip
 from hgld.pipelines.hierarchy.evidence import embed, evidence_stage
-from hgld.pipelines.hierarchy.evidence.class_rows import class_rows
-from hgld.pipelines.hierarchy.evidence.evidence_stage import read_evidence
-from hgld.pipelines.hierarchy.explain import explain, explain_text
 from hgld.pipelines.hierarchy.groups import cluster
 from hgld.pipelines.hierarchy.names import clean
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from hgld.pipelines.hierarchy.groups.kmeans import unit
 from hgld.pipelines.hierarchy.levels.given_classes import class_shares
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def clouds(spread: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from hgld.pipelines.hierarchy.groups.given_groups import GivenGroup, GivenGroups
+from hgld.pipelines.hierarchy.groups.into import GroupRows, embed_groups, place_names, unrelated_best, with_descriptions
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import TableError
-from hgld.pipelines.hierarchy.groups.given_groups import GivenGroup, GivenGroups
-from hgld.pipelines.hierarchy.groups.into import GroupRows, embed_groups, place_names, unrelated_best, with_descriptions
 from hgld.pipelines.hierarchy.names.languages import English
 from hgld.pipelines.stage import silent
 

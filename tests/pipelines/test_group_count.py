@@ -2,6 +2,9 @@
 
 import numpy as np
 import pytest
+from hgld.pipelines.hierarchy.groups.group_count import numbers_to_try, stability_curve
+from hgld.pipelines.hierarchy.groups.kmeans import unit
+from hgld.pipelines.hierarchy.groups.ward_tree import ward, ward_cuts
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
@@ -10,9 +13,6 @@ from sklearn.metrics import adjusted_rand_score
 from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.groups import clustering
 from hgld.pipelines.hierarchy.groups.clustering import cluster_names
-from hgld.pipelines.hierarchy.groups.group_count import numbers_to_try, stability_curve
-from hgld.pipelines.hierarchy.groups.kmeans import unit
-from hgld.pipelines.hierarchy.groups.ward_tree import ward, ward_cuts
 
 
 def blobs(groups: int, members: int, spread: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

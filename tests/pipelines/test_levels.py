@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from hgld.pipelines.hierarchy.levels.coarser import coarsen
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, LevelsConfig, NamesConfig
-from hgld.pipelines.hierarchy.levels.coarser import coarsen
 from hgld.pipelines.hierarchy.levels.levels import LANDMARK_LEVELS, plan_levels
 from hgld.pipelines.hierarchy.levels.reviewed_levels import labels_above, one_parent_each
 

@@ -2,16 +2,16 @@
 
 import polars as pl
 import pytest
+from hgld.pipelines.hierarchy.levels.named_tops import TopByClasses, decide_by_classes, named_tops
+from hgld.pipelines.hierarchy.names.tree import classes_in_tree, group_labels, tree_files, tree_levels
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import HierarchyError
 from hgld.pipelines.hierarchy.config import TreeConfig
-from hgld.pipelines.hierarchy.levels.named_tops import TopByClasses, decide_by_classes, named_tops
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.classes import Item
 from hgld.pipelines.hierarchy.names.name_classes import MATCH_COLUMNS
-from hgld.pipelines.hierarchy.names.tree import classes_in_tree, group_labels, tree_files, tree_levels
 from hgld.taxonomy.graph import TaxonomyBuilder
 
 LINKS = [

@@ -1,27 +1,25 @@
-"""CLIP models of open_clip as encoders of names and images."""
+"""CLIP models of open_clip as encoders of names."""
 
 import difflib
 import json
 import logging
 import pickle
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import open_clip
 import torch
 from open_clip.pretrained import get_pretrained_cfg
-from PIL import Image
 from safetensors import SafetensorError
 
 from hgld.errors import ConfigError, MissingResourceError, some
 
 from ...stage import Progress, silent
-from .at_hand import cached_clip
-from .prompts import choose_device, fill, fingerprint, mean_of_prompts
+from .prompts import choose_device, encode_prompts, fingerprint
+from .registry import HINT, cached_clip
 
 VERSION = 1
 TEMPLATES = (  # those of the prompts published with CLIP that fit scenes and places
@@ -39,20 +37,14 @@ _UNREADABLE = (  # errors of open_clip, torch and safetensors for weights that c
 )
 
 
-class _Loaded(NamedTuple):
-    model: Any
-    tokenize: Any
-    preprocess: Any
-
-
 class ClipEncoder:
-    """A CLIP model's text and image towers.
+    """A CLIP model's text tower.
 
     Args:
         spec: ``MODEL/PRETRAINED``: a model of open_clip, and a tag of its or a checkpoint's path.
         templates: prompts with ``{}``; empty: ``TEMPLATES``.
         device: torch device; empty: a GPU when there is one.
-        batch_size: texts or images a forward pass.
+        batch_size: texts per forward pass.
 
     Attributes:
         name: ``clip:MODEL/PRETRAINED``, of a path its last part.
@@ -85,59 +77,36 @@ class ClipEncoder:
         Raises:
             MissingResourceError: the weights cannot be had or read here.
         """
-        rows = np.empty((len(names), self.dim), dtype=np.float32)
-        step = max(1, self._batch_size // len(self.templates))
-        for start in range(0, len(names), step):
-            batch = names[start : start + step]
-            tokens = self._loaded.tokenize(fill(self.templates, batch)).to(self._device)
-            with torch.inference_mode():
-                texts = self._loaded.model.encode_text(tokens).float().cpu().numpy()
-            rows[start : start + len(batch)] = mean_of_prompts(texts, len(self.templates))
-            progress("embed", start + len(batch), len(names))
-        return rows
+        model, tokenize = self._loaded
 
-    def encode_images(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """Return (N, D) float32 unit rows of decoded images.
-
-        Raises:
-            MissingResourceError: the weights cannot be had or read here.
-        """
-        rows = np.empty((len(images), self.dim), dtype=np.float32)
-        for start in range(0, len(images), self._batch_size):
-            batch = images[start : start + self._batch_size]
-            pixels = torch.stack([self._loaded.preprocess(image.convert("RGB")) for image in batch]).to(self._device)
+        def encode(texts: list[str]) -> np.ndarray:
             with torch.inference_mode():
-                seen = self._loaded.model.encode_image(pixels).float().cpu().numpy()
-            rows[start : start + len(batch)] = mean_of_prompts(seen, 1)
-        return rows
+                return model.encode_text(tokenize(texts).to(self._device)).float().cpu().numpy()
+
+        return encode_prompts(names, self.templates, self._batch_size, encode, progress)
 
     @cached_property
-    def _loaded(self) -> _Loaded:
+    def _loaded(self) -> tuple[Any, Any]:
         known = get_pretrained_cfg(self._model_name, self._pretrained)
         cached = cached_clip(str(known.get("hf_hub", "")).strip("/")) if known else None
-        views: dict[str, Any] = {  # which a file does not state
-            "image_mean": known.get("mean"),
-            "image_std": known.get("std"),
-            "image_interpolation": known.get("interpolation"),
-            "image_resize_mode": known.get("resize_mode"),
-        }
+        before = logging.root.manager.disable
+        logging.disable(max(before, logging.ERROR))  # of attempts at a download: the final error says it once
         try:
-            with _quiet_downloads():
-                loaded = open_clip.create_model_from_pretrained(
-                    self._model_name,
-                    # of weights at hand the file: by their tag open_clip would ask the server for newer ones
-                    pretrained=str(cached or self._pretrained),
-                    device=self._device,
-                    **(views if cached else {}),
-                    force_quick_gelu=bool(known.get("quick_gelu")),  # some tags were trained so, under one model name
-                    weights_only=True,
-                    return_transform=True,
-                )
-                tokenize = open_clip.get_tokenizer(self._model_name)
+            model = open_clip.create_model_from_pretrained(
+                self._model_name,
+                # of weights at hand the file: by their tag open_clip would ask the server for newer ones
+                pretrained=str(cached or self._pretrained),
+                device=self._device,
+                force_quick_gelu=bool(known.get("quick_gelu")),  # some tags were trained so, under one model name
+                weights_only=True,
+                return_transform=False,
+            )
+            tokenize = open_clip.get_tokenizer(self._model_name)
         except _UNREADABLE as error:
             raise MissingResourceError(self._no_weights(bool(known), error)) from error
-        model, preprocess = loaded  # pyright: ignore[reportGeneralTypeIssues]  # a pair, as return_transform asks
-        return _Loaded(model.eval(), tokenize, preprocess)
+        finally:
+            logging.disable(before)
+        return model.eval(), tokenize  # pyright: ignore[reportAttributeAccessIssue]  # a model alone
 
     def _no_weights(self, is_tag: bool, error: BaseException) -> str:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
@@ -149,20 +118,8 @@ class ClipEncoder:
         return (
             f"--encoder clip:{self._model_name}/{self._pretrained}: the weights cannot be had here ({reason}). "
             "Connect to the internet once, so that open_clip downloads them into Hugging Face's cache (HF_HOME); or "
-            f"copy the checkpoint and give --encoder clip:{self._model_name}/PATH; or take --encoder lexical, which "
-            "needs none."
+            f"copy the checkpoint and give --encoder clip:{self._model_name}/PATH. {HINT}"
         )
-
-
-@contextmanager
-def _quiet_downloads() -> Iterator[None]:
-    """Silence what open_clip and Hugging Face log about every attempt at a download; the final error says it once."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.ERROR))
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _check(model: str, pretrained: str) -> Path | None:

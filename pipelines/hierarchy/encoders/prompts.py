@@ -1,7 +1,7 @@
 """Common parts of encoders with model weights: prompts around names, the device, and a fingerprint of model files."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,24 +9,35 @@ import torch
 
 from hgld.errors import ConfigError
 
-
-def fill(templates: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Put every name into every template, the templates of one name together: N * T texts."""
-    return [template.replace("{}", name) for name in names for template in templates]
+from ...stage import Progress
 
 
-def mean_of_prompts(rows: np.ndarray, templates: int) -> np.ndarray:
+def encode_prompts(
+    names: Sequence[str],
+    templates: Sequence[str],
+    batch_size: int,
+    encode: Callable[[list[str]], np.ndarray],
+    progress: Progress,
+) -> np.ndarray:
     """Return the mean of each name's normalised prompts, normalised again (Radford et al., 2021, section 3.1.4).
 
     Args:
-        rows: (N * T, D), the prompts of one name together.
-        templates: T.
+        names: N names, at least one.
+        templates: T prompts with ``{}``.
+        batch_size: texts per call of ``encode``.
+        encode: returns (n, D) rows of n texts.
+        progress: told about names embedded.
 
     Returns:
         (N, D) float32 unit rows.
     """
-    unit = _unit(rows.astype(np.float64)).reshape(-1, templates, rows.shape[1])
-    return _unit(unit.mean(axis=1)).astype(np.float32)
+    step, means = max(1, batch_size // len(templates)), []
+    for start in range(0, len(names), step):
+        batch = names[start : start + step]
+        rows = encode([template.replace("{}", name) for name in batch for template in templates])
+        means.append(_unit(rows.astype(np.float64)).reshape(len(batch), len(templates), -1).mean(axis=1))
+        progress("embed", start + len(batch), len(names))
+    return _unit(np.concatenate(means)).astype(np.float32)
 
 
 def choose_device(device: str) -> torch.device:

@@ -1,25 +1,29 @@
 """The registry of encoders and the syntax of their names: ``lexical``, ``clip:MODEL/PRETRAINED``, ``sbert:PATH``.
 
-The last two may be joined with the first: ``clip:MODEL/PRETRAINED+lexical``.
-
 An encoder turns names into unit rows. Making one is cheap: model weights are read with the first name that is asked
 for, so that a build whose embeddings are cached needs none. An encoder of hgld needs its class and a line of
 :data:`ENCODERS`; one of another package its class and an entry point of the group ``hgld.encoders``
 (:mod:`hgld.plugins`).
+
+``auto`` is, for names of anything, the best encoder whose weights are on this machine already (:func:`local_encoder`).
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from hgld.errors import ConfigError, optional_dependency
+from hgld.errors import ConfigError, MissingResourceError, optional_dependency, quoted
+from hgld.files import read_json
 from hgld.plugins import Plugins
 
-from ...stage import Progress, silent
+from ...stage import Progress
 from ..names.languages import EVERY, English
 
 
@@ -32,29 +36,24 @@ class EncoderEntry:
         place: module and class.
         extra: of hgld, which brings its packages.
         packages: distributions whose versions are part of a build's provenance.
-        encodes_images: True if it encodes images too.
     """
 
     form: str
     place: str
     extra: str = ""
     packages: tuple[str, ...] = ()
-    encodes_images: bool = False
 
 
 _HERE = "hgld.pipelines.hierarchy.encoders"
 ENCODERS: Mapping[str, EncoderEntry] = {
     "lexical": EncoderEntry("lexical", f"{_HERE}.lexical:LexicalEncoder"),
-    "clip": EncoderEntry(
-        "clip:MODEL/PRETRAINED", f"{_HERE}.clip:ClipEncoder", "", ("open_clip_torch", "torch"), encodes_images=True
-    ),
+    "clip": EncoderEntry("clip:MODEL/PRETRAINED", f"{_HERE}.clip:ClipEncoder", packages=("open_clip_torch", "torch")),
     "sbert": EncoderEntry("sbert:PATH", f"{_HERE}.sbert:SbertEncoder", "sbert", ("sentence-transformers", "torch")),
 }
 """The encoders of hgld."""
 
 PLUGINS = Plugins("hgld.encoders", "encoder", ENCODERS)
-JOINED = "+lexical"
-_WAY_OUT = "Or take --encoder lexical, which needs no weights."
+HINT = "Or take --encoder lexical, which needs no weights."
 
 
 class Encoder(Protocol):
@@ -89,19 +88,9 @@ class Encoder(Protocol):
         ...
 
 
-def entry_of(spec: str) -> EncoderEntry | None:
-    """Return hgld's encoder that a spec names; None for one of another package."""
-    return ENCODERS.get(spec.partition(":")[0])
-
-
-def encoder_forms() -> str:
-    """Return the forms of encoders' names, for messages."""
-    return ", ".join([*(entry.form for entry in ENCODERS.values()), *PLUGINS.names()])
-
-
 def is_fitted_on_names(spec: str) -> bool:
-    """Tell whether an encoder, or the second of two, asks for the names that it is to encode."""
-    return spec.endswith(JOINED) or "names" in inspect.signature(_class_of(spec)).parameters
+    """Tell whether an encoder asks for the names that it is to encode."""
+    return "names" in inspect.signature(_class_of(spec)).parameters
 
 
 def make_encoder(
@@ -117,11 +106,11 @@ def make_encoder(
     """Return the encoder that ``spec`` names.
 
     Args:
-        spec: the name of an encoder, with ``:`` and its argument where it takes one, and perhaps ``+lexical``.
+        spec: the name of an encoder, with ``:`` and its argument if it takes one.
         names: the names that ``lexical`` is fitted on; an encoder gets only the options that it asks for.
         templates: prompt templates with one ``{}``; empty: the encoder's own.
-        device: ``cpu``, ``cuda``, ...; empty: a GPU when there is one.
-        batch_size: names a forward pass.
+        device: ``cpu``, ``cuda``, ...; empty: a GPU if there is one.
+        batch_size: names per forward pass.
         lexicon: whether ``lexical`` knows hgld's nouns for places, which say nothing about names of other things.
         english: which names ``lexical`` divides by the rules of English.
 
@@ -130,15 +119,14 @@ def make_encoder(
             that is not available, or templates for an encoder that takes none.
         MissingResourceError: a file or a package is missing.
     """
-    if spec.endswith(JOINED):
-        first = make_encoder(spec.removesuffix(JOINED), templates=templates, device=device, batch_size=batch_size)
-        return JoinedEncoder(first, make_encoder("lexical", names=names, lexicon=lexicon, english=english))
-    _check_templates(templates)
-    if batch_size < 1:
-        raise ConfigError(f"--batch-size is {batch_size}; expected at least 1.")
+    for template in templates:
+        if template.count("{}") != 1 or template.count("{") != 1 or template.count("}") != 1:
+            raise ConfigError(
+                f"template {template!r}: expected one {{}} where the name goes, as in 'a photo of a {{}}.'"
+            )
     make = _class_of(spec)
-    own = {"names": names, "lexicon": lexicon, "english": english}
-    given = {**own, "templates": templates, "device": device, "batch_size": batch_size}
+    given = {"names": names, "lexicon": lexicon, "english": english}
+    given |= {"templates": templates, "device": device, "batch_size": batch_size}
     asked = inspect.signature(make).parameters
     if templates and "templates" not in asked:
         raise ConfigError(f"--encoder {spec} reads names as they are; leave --templates out, or take clip: or sbert:.")
@@ -148,71 +136,108 @@ def make_encoder(
 
 def _class_of(spec: str) -> Callable[..., Any]:
     kind, _, rest = spec.partition(":")
-    entry = entry_of(spec)
+    entry = ENCODERS.get(kind)
     if entry is None and kind in PLUGINS.names():
         return PLUGINS.load(kind)
-    if entry is None or (":" in entry.form) != bool(rest) or (spec.endswith(":")):
-        raise ConfigError(
-            f"--encoder is {spec!r}; expected one of {encoder_forms()}; any but lexical may be followed by {JOINED}."
-        )
+    if entry is None or (":" in entry.form) != bool(rest) or spec.endswith(":"):
+        forms = ", ".join([*(entry.form for entry in ENCODERS.values()), *PLUGINS.names()])
+        raise ConfigError(f"--encoder is {spec!r}; expected one of {forms}.")
     PLUGINS.refuse_namesakes(kind)
     module, _, name = entry.place.partition(":")
-    with optional_dependency(entry.extra, f"--encoder {spec}", _WAY_OUT):
+    with optional_dependency(entry.extra, f"--encoder {spec}", HINT):
         return getattr(import_module(module), name)
 
 
-def _check_templates(templates: Sequence[str]) -> None:
-    for template in templates:
-        if template.count("{}") != 1 or template.count("{") != 1 or template.count("}") != 1:
-            raise ConfigError(
-                f"template {template!r}: expected one {{}} where the name goes, as in 'a photo of a {{}}.'"
-            )
+# -- encoders whose weights are on this machine; nothing is downloaded and no server is asked --------------------------
+
+VARIABLE = "HGLD_SENTENCE_ENCODER"
+PREFERRED = (  # by the averages that sentence-transformers publishes; multilingual ones last, for English comes first
+    "all-mpnet-base-v2",
+    "all-MiniLM-L12-v2",
+    "all-MiniLM-L6-v2",
+    "paraphrase-multilingual-mpnet-base-v2",
+    "paraphrase-multilingual-MiniLM-L12-v2",
+)
+CLIP = {  # repositories of open_clip's weights, with the spelling of the encoder
+    "laion/CLIP-ViT-L-14-laion2B-s32B-b82K": "ViT-L-14/laion2b_s32b_b82k",
+    "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": "ViT-H-14/laion2b_s32b_b79k",
+    "laion/CLIP-ViT-B-16-laion2B-s34B-b88K": "ViT-B-16/laion2b_s34b_b88k",
+    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": "ViT-B-32/laion2b_s34b_b79k",
+    "timm/vit_large_patch14_clip_224.openai": "ViT-L-14/openai",
+    "timm/vit_base_patch16_clip_224.openai": "ViT-B-16/openai",
+    "timm/vit_base_patch32_clip_224.openai": "ViT-B-32/openai",
+}
 
 
-# -- two encoders joined: a model's knowledge of meanings and the lexical encoder's of form -------------------------
+def local_encoder() -> tuple[str, str]:
+    """Return the best encoder on this machine, and in words why it was taken.
 
+    In this order: the folder that ``HGLD_SENTENCE_ENCODER`` names; a whole sentence-transformers model in Hugging
+    Face's cache, the preferred ones first; CLIP weights there; ``lexical``.
 
-class JoinedEncoder:
-    """An encoder whose rows are those of several encoders side by side, each with an equal share of the squared length.
-
-    So the cosine of two names is the mean of their cosines by either encoder.
-
-    Args:
-        parts: the encoders.
-
-    Attributes:
-        parts: the encoders, whose rows can be kept and made apart (:meth:`join`).
+    Raises:
+        MissingResourceError: ``HGLD_SENTENCE_ENCODER`` names no folder of a sentence-transformers model.
     """
+    found = next(_sentence_encoders(), None)
+    if found is not None and find_spec("sentence_transformers") is None:
+        missing = f"{found[0].partition(':')[2]} is here, but sentence-transformers is not installed"
+        found = None
+    else:
+        missing = f"no sentence encoder and no CLIP weights are on this machine; {VARIABLE} may name a folder"
+    if found is not None:
+        return found
+    for repository, spelling in CLIP.items():
+        if cached_clip(repository) is not None:
+            return f"clip:{spelling}", "its weights are in Hugging Face's cache"
+    return "lexical", missing
 
-    def __init__(self, *parts: Encoder) -> None:
-        self.parts = parts
 
-    @property
-    def name(self) -> str:
-        """The parts' names, joined by +."""
-        return "+".join(part.name for part in self.parts)
+def cached_clip(repository: str) -> Path | None:
+    """Return the file of a repository's CLIP weights in Hugging Face's cache; None if it is not there."""
+    folders = _snapshots(_cache() / f"models--{repository.replace('/', '--')}")
+    names = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+    return next((folder / name for folder in folders for name in names if (folder / name).is_file()), None)
 
-    @property
-    def key(self) -> str:
-        """The parts' keys, joined by +."""
-        return "+".join(part.key for part in self.parts)
 
-    @property
-    def templates(self) -> tuple[str, ...]:
-        """The parts' templates."""
-        return tuple(template for part in self.parts for template in part.templates)
+def _sentence_encoders() -> Iterator[tuple[str, str]]:
+    if named := os.environ.get(VARIABLE, ""):
+        if not _is_whole(Path(named)):
+            raise MissingResourceError(
+                f"{VARIABLE} is {quoted(named)}: not a folder with modules.json and weights, as "
+                "SentenceTransformer.save writes it. Correct or unset it, or give --encoder."
+            )
+        yield f"sbert:{named}", f"{VARIABLE} names it"
+    cached = {path.name.rpartition("--")[2]: path for path in _cache().glob("models--*") if path.is_dir()}
+    rank = {name: place for place, name in enumerate(PREFERRED)}
+    for name in sorted(cached, key=lambda name: (rank.get(name, len(rank)), name)):
+        for snapshot in _snapshots(cached[name]):
+            if _is_whole(snapshot):
+                yield f"sbert:{snapshot}", f"{name} is in Hugging Face's cache"
 
-    @property
-    def dim(self) -> int:
-        """Sum of the parts' dimensions; may read a model."""
-        return sum(part.dim for part in self.parts)
 
-    def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
-        """Return (N, D) float32 unit rows; zero only where every part's row is."""
-        return self.join([part.encode(names, progress) for part in self.parts])
+def _is_whole(folder: Path) -> bool:
+    """Tell whether a folder holds a model of sentence-transformers' own modules, with its weights."""
+    try:
+        modules = read_json(folder / "modules.json")
+        types = [str(module["type"]) for module in modules]
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+    own = bool(types) and all(kind.startswith("sentence_transformers.") for kind in types)
+    # modules without files of their own (Normalize) have no folder in a repository, which holds no empty ones
+    return own and any(next(folder.rglob(kind), None) for kind in ("*.safetensors", "*.bin"))
 
-    def join(self, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """Join the rows of the same names by each part, (N, D_i) each, to rows of the whole, (N, D) float32."""
-        both = np.concatenate(rows, axis=1)
-        lengths = np.linalg.norm(both, axis=1, keepdims=True)
-        return np.divide(both, lengths, out=np.zeros_like(both), where=lengths > 0)
+
+def _snapshots(repository: Path) -> list[Path]:
+    """Return a cached repository's snapshots, that of its main branch first, then by name."""
+    try:
+        main = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        main = ""
+    found = [path for path in (repository / "snapshots").glob("*") if path.is_dir()]
+    return sorted(found, key=lambda path: (path.name != main, path.name))
+
+
+def _cache() -> Path:
+    from huggingface_hub import constants  # it knows its own rules; slow to import, and needed by few builds
+
+    return Path(constants.HF_HUB_CACHE)

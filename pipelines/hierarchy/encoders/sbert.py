@@ -13,11 +13,11 @@ from hgld.errors import ConfigError, MissingResourceError, excerpt, optional_dep
 from hgld.files import read_json
 
 from ...stage import Progress, silent
-from .prompts import choose_device, fill, fingerprint, mean_of_prompts
+from .prompts import choose_device, encode_prompts, fingerprint
+from .registry import HINT
 
 VERSION = 1
 TEMPLATES = ("{}",)
-_WAY_OUT = "Or take --encoder lexical, which needs no weights."
 
 
 class SbertEncoder:
@@ -58,19 +58,16 @@ class SbertEncoder:
         Raises:
             MissingResourceError: sentence-transformers is not installed, or cannot read the folder.
         """
-        step = max(1, self._batch_size // len(self.templates))
-        parts: list[np.ndarray] = []
-        for start in range(0, len(names), step):
-            texts = fill(self.templates, names[start : start + step])
-            rows = self._model.encode(texts, batch_size=len(texts), show_progress_bar=False, convert_to_numpy=True)
-            parts.append(mean_of_prompts(np.asarray(rows), len(self.templates)))
-            progress("embed", min(start + step, len(names)), len(names))
-        return np.concatenate(parts) if parts else np.empty((0, self.dim), dtype=np.float32)
+
+        def encode(texts: list[str]) -> np.ndarray:
+            return np.asarray(self._model.encode(texts, batch_size=len(texts), show_progress_bar=False))
+
+        return encode_prompts(names, self.templates, self._batch_size, encode, progress)
 
     @cached_property
     def _model(self) -> Any:
         try:
-            with optional_dependency("sbert", f"--encoder {self.name}", _WAY_OUT):
+            with optional_dependency("sbert", f"--encoder {self.name}", HINT):
                 package = import_module("sentence_transformers")
             return package.SentenceTransformer(
                 str(self._folder), device=str(self._device), local_files_only=True, trust_remote_code=False
@@ -79,7 +76,7 @@ class SbertEncoder:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
             raise MissingResourceError(
                 f"{self._folder}: sentence-transformers cannot read this model ({reason}). Expected a folder written "
-                f"by SentenceTransformer.save with all its files. {_WAY_OUT}"
+                f"by SentenceTransformer.save with all its files. {HINT}"
             ) from error
 
 
@@ -95,13 +92,13 @@ def _check(folder: Path) -> None:
         found = "there is no such folder" if not folder.is_dir() else "it holds no modules.json"
         raise MissingResourceError(
             f"--encoder sbert:{folder}: {found}. Expected the folder of a sentence-transformers model "
-            f"(SentenceTransformer.save, or a snapshot of its repository). {_WAY_OUT}"
+            f"(SentenceTransformer.save, or a snapshot of its repository). {HINT}"
         )
     try:
         types = [str(module["type"]) for module in read_json(listing)]
     except (ValueError, TypeError, KeyError) as error:
         raise MissingResourceError(
-            f"{listing}: not a list of modules with their types ({excerpt(error)}). {_WAY_OUT}"
+            f"{listing}: not a list of modules with their types ({excerpt(error)}). {HINT}"
         ) from error
     foreign = [name for name in types if not name.startswith("sentence_transformers.")]
     if foreign:

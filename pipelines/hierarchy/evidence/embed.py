@@ -21,8 +21,7 @@ from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage, silent, write_json
 from ..config import EmbedConfig
-from ..encoders.at_hand import AtHand, encoder_at_hand
-from ..encoders.registry import Encoder, JoinedEncoder, is_fitted_on_names, make_encoder
+from ..encoders.registry import Encoder, is_fitted_on_names, local_encoder, make_encoder
 from ..names.languages import EVERY, read_english
 
 SCHEMA_VERSION = 1
@@ -160,13 +159,9 @@ def choose_encoder(config: EmbedConfig, source: str) -> tuple[EmbedConfig, str]:
     """
     if config.encoder != AUTO:
         return config, ""
-    if source == "classes":
-        found = encoder_at_hand()
-    elif source == "sample":
-        found = AtHand("lexical", "the sample needs no weights")
-    else:
-        found = AtHand(PUBLISHED, "as published for landmarks")
-    return replace(config, encoder=found.spec), found.why
+    chosen = {"classes": local_encoder, "sample": lambda: ("lexical", "the sample needs no weights")}
+    spec, why = chosen.get(source, lambda: (PUBLISHED, "as published for landmarks"))()
+    return replace(config, encoder=spec), why
 
 
 def encoder_of(names: Path, config: EmbedConfig, domain: str = "landmarks") -> Encoder:
@@ -227,13 +222,6 @@ def read_embeddings(file: Path) -> np.ndarray:
     return rows
 
 
-def _rows(encoder: Encoder, names: list[str], folder: Path, progress: Progress) -> np.ndarray:
-    """Return the rows of names; a joined encoder's are cached by part, so that a model encodes only the new names."""
-    if isinstance(encoder, JoinedEncoder):
-        return encoder.join([_rows(part, names, folder, progress) for part in encoder.parts])
-    return embed_names(encoder, names, EmbeddingCache(folder, encoder.key), progress)
-
-
 def _names(path: Path) -> list[str]:
     names = read_parquet(path, columns=["name"])["name"].to_list()
     if not names:
@@ -243,7 +231,7 @@ def _names(path: Path) -> list[str]:
 
 def _embed(path: Path, encoder: Encoder, folder: Path, progress: Progress, directory: Path) -> StageResult:
     names = _names(path)
-    rows = _rows(encoder, names, folder, progress)
+    rows = embed_names(encoder, names, EmbeddingCache(folder, encoder.key), progress)
     np.save(directory / "embeddings.npy", rows, allow_pickle=False)
     about = {"name": encoder.name, "key": encoder.key, "dim": int(rows.shape[1]), "templates": list(encoder.templates)}
     write_json(directory / "encoder.json", about)

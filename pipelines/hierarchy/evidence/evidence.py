@@ -1,17 +1,22 @@
-"""Evidence about names: blocks of unit rows, one a kind of evidence, and how much each of them counts.
+"""The evidence stage: what is known about names, each source a block of unit rows, weighed and joined.
 
-A block has a row for every name that it knows. Blocks are joined side by side, each scaled by the root of its weight,
-so that the cosine of two names is the weighted mean of their cosines by each block.
+Landmarks have one block, the encoder's, as published. Names of ``--classes`` have besides it what there is of these:
 
-Weights are found without labels, by agreement: names are grouped by each block alone, on resamples of the names that
-two blocks both know, and the adjusted Rand index of the two groupings says how far they agree beyond chance.
+- ``wording``: the lexical encoder's rows, if the encoder is another one;
+- ``descriptions``: the encoder's rows of their descriptions; with ``lexical``, words by TF-IDF;
+- ``classes``: what they are kinds of, by P279 or a tree.
+
+Blocks are joined side by side, each scaled by the root of its weight, so that the cosine of two names is the weighted
+mean of their cosines by each block. Weights are found without labels, by agreement: names are grouped by each block
+alone, on resamples of the names that two blocks both know, and the adjusted Rand index of the two groupings says how
+far they agree beyond chance.
 
 * The first block is what names are embedded with; it always takes part.
-* A block of meaning (descriptions, classes, images, a table) takes part where it agrees with the other blocks of
-  meaning by more than chance. Such blocks count in proportion to that agreement.
-* A block of form (the wording) takes part where it agrees with the first block by a quarter. Names of like wording are
-  of one kind where groups are small ("arch bridge", "toll bridge"); where they are few and large, wording says nothing
-  about them, and there it agrees with no meaning.
+* A block of meaning (descriptions, classes) takes part if it agrees with the other blocks of meaning by more than
+  chance. Such blocks count in proportion to that agreement.
+* The block of form (the wording) takes part if it agrees with the first block by a quarter. Names of like wording are
+  of one kind if groups are small ("arch bridge", "toll bridge"); if they are few and large, wording says nothing about
+  them, and there it agrees with no meaning.
 
 How stable the groupings of a block are is no measure: wording falls into groups that come back on every resample and
 yet are wrong.
@@ -19,33 +24,49 @@ yet are wrong.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
-from ..groups.kmeans import leading_axes, unit
-from .neighbours import nearest
+from hgld.errors import TableError, excerpt
+from hgld.files import read_json
+from hgld.tables import read_parquet
 
+from ...stage import Progress, StageResult, StageRun, run_stage, write_json
+from ..config import ClusterConfig, EmbedConfig, EvidenceConfig, key_fields
+from ..encoders.registry import make_encoder
+from ..names.class_graph import ClassGraph
+from ..names.languages import read_english
+from ..unit_rows import borrow, leading_axes, unit
+from .embed import EmbeddingCache, default_folder, embed_names, read_embeddings
+
+VERSION = 2  # 2: wording, descriptions and classes alone
+TEXT, WORDING, DESCRIPTIONS, CLASSES = "text", "wording", "descriptions", "classes"
 RESAMPLES = 6
 SAMPLE = 1000  # names of a resample at most
 SHARE = 0.8  # of the names of a smaller list
 LEAST_NAMES = 10  # known to both blocks, below which their agreement is not measured
 LEAST_OF_FORM = 0.25
 LEAST_OF_MEANING = 0.05  # groupings that have nothing to do with each other agree by 0, and hardly ever by so much
-FORM = 0.4  # share of the blocks of form together, where any takes part
+FORM = 0.4  # weight of the wording, if it takes part
 BORROWED = 5
+_DESCRIPTION_AXES = 100
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One kind of evidence about N names.
+    """One source of evidence about N names.
 
     Attributes:
         name: what it is.
-        rows: (N, D) float32 unit rows, zero where nothing is known.
-        known: (N,) bool, True where there is a row.
+        rows: (N, D) float32 unit rows, zero if nothing is known.
+        known: (N,) bool, True if there is a row.
         is_form: True if it is about a name's wording and not about what is named.
     """
 
@@ -61,39 +82,14 @@ class Block:
         return cls(name, rows, np.linalg.norm(rows, axis=1) > 0, is_form)
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """A name that a block puts near to another one, and their cosine."""
-
-    name: str
-    cosine: float
-
-
-@dataclass(frozen=True)
-class BlockSays:
-    """A block's statement about a name.
-
-    Attributes:
-        block: its name.
-        weight: its share of the joint evidence.
-        known: False if the block knows nothing about the name.
-        neighbours: the nearest names by the block, nearest first.
-    """
-
-    block: str
-    weight: float
-    known: bool
-    neighbours: tuple[Neighbour, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """Blocks about the same N names with their weights, which sum to 1.
 
     Attributes:
         blocks: the first is what names are embedded with.
-        weights: one a block; 0: it takes no part.
-        agreement: (B, B) mean adjusted Rand index of the groupings by two blocks; NaN where it was not measured.
+        weights: one per block; 0: it takes no part.
+        agreement: (B, B) mean adjusted Rand index of the groupings by two blocks; NaN if it was not measured.
     """
 
     blocks: tuple[Block, ...]
@@ -103,67 +99,39 @@ class Evidence:
     def joint(self, form: float | None = None) -> np.ndarray:
         """Return (N, D) float32 unit rows of all blocks that take part.
 
-        A name that a block does not know borrows the mean place of the 5 names that the block knows and that are
-        nearest to it by the other blocks, by their cosines; so that what is missing neither joins nor parts names.
+        A name that a block does not know borrows the mean row of the 5 names that the block knows and that are
+        nearest to it by the other blocks, so that what is missing neither joins nor parts names.
 
         Args:
-            form: another share of the blocks of form together, where any takes part.
+            form: another weight of the blocks of form together, if any takes part.
         """
-        weights = self.weights if form is None else self._with_form(form)
-        parts = [(block, weight) for block, weight in zip(self.blocks, weights, strict=True) if weight > 0]
+        weights = np.array(self.weights)
+        is_form = np.array([bool(place) and block.is_form for place, block in enumerate(self.blocks)])
+        now = weights[is_form].sum()
+        if form is not None and now:
+            weights = np.where(is_form, weights * form / now, weights * (1 - form) / (1 - now))
+        parts = [(block, weight) for block, weight in zip(self.blocks, weights.tolist(), strict=True) if weight > 0]
         if len(parts) == 1 and parts[0][0].known.all():
             return parts[0][0].rows
         scaled = [np.where(block.known[:, None], block.rows, 0) * np.float32(weight) ** 0.5 for block, weight in parts]
         with threadpool_limits(limits=1):
             for place, (block, weight) in enumerate(parts):
-                unknown = np.flatnonzero(~block.known)
-                if unknown.size and block.known.any():
+                known, unknown = np.flatnonzero(block.known), np.flatnonzero(~block.known)
+                if unknown.size and known.size:
                     others = unit(np.hstack([rows for other, rows in enumerate(scaled) if other != place]))
-                    known = np.flatnonzero(block.known)
-                    lent = _borrowed(others[unknown], others[known], block.rows[known])
+                    lent = borrow(others[unknown], others[known], block.rows[known], BORROWED)
                     scaled[place][unknown] = lent * np.float32(weight) ** 0.5
         return unit(np.hstack(scaled)).astype(np.float32)
-
-    def _with_form(self, share: float) -> tuple[float, ...]:
-        is_form = [bool(place) and block.is_form for place, block in enumerate(self.blocks)]
-        now = sum(weight for weight, flag in zip(self.weights, is_form, strict=True) if flag)
-        scale = {True: share / now if now else 0.0, False: (1 - share) / (1 - now) if now else 1.0}
-        return tuple(weight * scale[flag] for weight, flag in zip(self.weights, is_form, strict=True))
-
-    def explain(self, place: int, names: Sequence[str], count: int = 5) -> list[BlockSays]:
-        """Return what every block says about a name: its weight and the nearest names.
-
-        Args:
-            place: of the name in ``names``.
-            names: the N names.
-            count: neighbours a block.
-        """
-        says = []
-        for block, weight in zip(self.blocks, self.weights, strict=True):
-            others = np.flatnonzero(block.known & (np.arange(len(names)) != place))
-            near: tuple[Neighbour, ...] = ()
-            if block.known[place]:
-                found, cosines = nearest(block.rows[place : place + 1], block.rows[others], count)
-                pairs = zip(others[found[0]], cosines[0], strict=True)
-                near = tuple(Neighbour(names[int(other)], round(float(cosine), 3)) for other, cosine in pairs)
-            says.append(BlockSays(block.name, weight, bool(block.known[place]), near))
-        return says
 
 
 def weigh(blocks: Sequence[Block], *, groups: int, seed: int = 0) -> Evidence:
     """Return blocks with weights found by their agreement.
 
     Args:
-        blocks: about the same names, in the names' sorted order, so that resamples do not depend on the order given.
+        blocks: about the same names.
         groups: the number of groups at which they are compared.
         seed: of the resamples.
     """
-    agreement = agreements(blocks, groups=groups, seed=seed)
-    return Evidence(tuple(blocks), weights_of([block.is_form for block in blocks], agreement), agreement)
-
-
-def agreements(blocks: Sequence[Block], *, groups: int, seed: int = 0) -> np.ndarray:
-    """Return the (B, B) mean adjusted Rand index of groupings by two blocks on resamples; NaN where not measured."""
     found = np.full((len(blocks), len(blocks)), np.nan)
     with threadpool_limits(limits=1):
         low = [leading_axes(block.rows) for block in blocks]
@@ -172,7 +140,7 @@ def agreements(blocks: Sequence[Block], *, groups: int, seed: int = 0) -> np.nda
                 both = np.flatnonzero(blocks[i].known & blocks[j].known)
                 if len(both) >= LEAST_NAMES:
                     found[i, j] = found[j, i] = _agreement(low[i][both], low[j][both], groups, seed)
-    return found
+    return Evidence(tuple(blocks), weights_of([block.is_form for block in blocks], found), found)
 
 
 def _agreement(first: np.ndarray, second: np.ndarray, groups: int, seed: int) -> float:
@@ -188,11 +156,11 @@ def _agreement(first: np.ndarray, second: np.ndarray, groups: int, seed: int) ->
 
 
 def weights_of(is_form: Sequence[bool], agreement: np.ndarray) -> tuple[float, ...]:
-    """Return the blocks' weights by their agreement (:mod:`hgld.pipelines.hierarchy.evidence.evidence`).
+    """Return the blocks' weights by their agreement.
 
     Args:
         is_form: which blocks are of form; the first block counts as one of meaning.
-        agreement: (B, B), NaN where it is not known, which counts as 0.
+        agreement: (B, B), NaN if it is not known, which counts as 0.
 
     Returns:
         weights that sum to 1.
@@ -219,7 +187,152 @@ def weights_of(is_form: Sequence[bool], agreement: np.ndarray) -> tuple[float, .
     return tuple(round(float(weight), 6) for weight in weights)
 
 
-def _borrowed(text: np.ndarray, known_text: np.ndarray, places: np.ndarray) -> np.ndarray:
-    found, cosines = nearest(text, known_text, BORROWED)
-    near = np.maximum(cosines, np.float32(1e-6))
-    return unit((places[found] * near[:, :, None]).sum(axis=1))
+# -- the stage -----------------------------------------------------------------------------------------------------
+
+
+def run(
+    root: Path,
+    cleaned: StageRun,
+    embedded: StageRun,
+    scraped: StageRun,
+    config: EvidenceConfig,
+    embedding: EmbedConfig,
+    clustering: ClusterConfig,
+    progress: Progress,
+    *,
+    domain: str = "landmarks",
+    source: str = "landmarks",
+) -> StageRun:
+    """Run the stage: ``rows.npy`` (joint), ``meaning.npy``, ``block-{source}.npy`` and ``evidence.json``.
+
+    Args:
+        root: the build's directory of stages.
+        cleaned: the clean stage (names and their descriptions).
+        embedded: the embed stage (the first block).
+        scraped: the scrape stage (the class graph).
+        config: which sources of evidence count.
+        embedding: the embed stage's options, for the same encoder to embed descriptions.
+        clustering: the number of groups at which blocks are compared, and the seed.
+        progress: told what is being done.
+        domain: of the names.
+        source: of the build; names of other sources than ``classes`` have one block unless more are asked for.
+
+    Raises:
+        TableError: the inputs do not belong together.
+        MissingResourceError: the encoder's weights cannot be had here.
+    """
+    inputs = {
+        "clean/names": cleaned.path("names.parquet"),
+        "embed/embeddings": embedded.path("embeddings.npy"),
+        "embed/encoder": embedded.path("encoder.json"),
+        "scrape/classes": scraped.path("classes.parquet"),
+    }
+    settings = {**key_fields(config), "domain": domain, "groups": clustering.groups, "seed": clustering.seed}
+    default = (WORDING, DESCRIPTIONS, CLASSES) if source == "classes" else ()
+    asked = config.evidence or default
+    work = partial(_weigh, inputs, asked, bool(config.evidence), embedding, clustering, domain, progress)
+    return run_stage("evidence", root, version=VERSION, config=settings | {"asked": asked}, inputs=inputs, work=work)
+
+
+def read_evidence(folder: Path) -> Evidence:
+    """Read the blocks and weights that the stage wrote.
+
+    Raises:
+        TableError: a file is not what the stage writes.
+    """
+    file = folder / "evidence.json"
+    try:
+        about = read_json(file)
+        stated = [(str(b["name"]), float(b["weight"]), bool(b["is_form"])) for b in about["blocks"]]
+        agreement = np.array(about["agreement"], dtype=np.float64)
+        rows = [read_embeddings(folder / f"block-{name}.npy") for name, _, _ in stated]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TableError(
+            f"{file}: not the evidence of a build ({excerpt(error)}). Remove the evidence stage's folder."
+        ) from error
+    blocks = [Block(name, of, np.any(of != 0, axis=1), form) for (name, _, form), of in zip(stated, rows, strict=True)]
+    return Evidence(tuple(blocks), tuple(weight for _, weight, _ in stated), agreement)
+
+
+def _weigh(
+    inputs: dict[str, Path],
+    asked: Sequence[str],
+    is_stated: bool,
+    embedding: EmbedConfig,
+    clustering: ClusterConfig,
+    domain: str,
+    progress: Progress,
+    out: Path,
+) -> StageResult:
+    names = read_parquet(inputs["clean/names"])
+    texts, notes = names["name"].to_list(), list[str]()
+    blocks = [Block.of(TEXT, read_embeddings(inputs["embed/embeddings"]))]
+    if len(blocks[0].rows) != len(names) or not len(names):
+        raise TableError(
+            f"{inputs['embed/embeddings']}: {len(blocks[0].rows)} rows for {len(names)} names; expected one each. "
+            "Remove the embed stage's folder, or look at what the clean stage dropped."
+        )
+    graph = ClassGraph.read(inputs["scrape/classes"])
+    for source in (WORDING, DESCRIPTIONS, CLASSES):
+        if source not in asked:
+            continue
+        rows = None
+        if source == WORDING and embedding.encoder != "lexical":
+            english = read_english(inputs["clean/names"], domain)
+            rows = make_encoder("lexical", names=texts, lexicon=domain == "landmarks", english=english).encode(texts)
+        elif source == DESCRIPTIONS and names["description"].is_not_null().any():
+            rows = _descriptions(names["description"].to_list(), embedding, progress)
+        elif source == CLASSES and names["class_ids"].list.len().fill_null(0).gt(0).any():
+            rows = graph.rows([ids or () for ids in names["class_ids"].to_list()])
+        if rows is not None:
+            blocks.append(Block.of(source, rows, is_form=source == WORDING))
+        elif is_stated:
+            notes.append(f"--evidence {source}: nothing of that kind is known about these names.")
+    progress("weigh the evidence", 0, 1)
+    evidence = weigh(blocks, groups=clustering.groups or max(2, round(len(names) ** 0.5)), seed=clustering.seed)
+    np.save(out / "rows.npy", evidence.joint(), allow_pickle=False)
+    np.save(out / "meaning.npy", evidence.joint(form=0), allow_pickle=False)
+    progress("weigh the evidence", 1, 1)
+    about = []
+    for block, weight in zip(evidence.blocks, evidence.weights, strict=True):
+        np.save(out / f"block-{block.name}.npy", block.rows, allow_pickle=False)
+        about.append({"name": block.name, "weight": weight, "is_form": block.is_form, "known": int(block.known.sum())})
+    agreement = [[None if np.isnan(value) else round(value, 6) for value in row] for row in evidence.agreement]
+    write_json(out / "evidence.json", {"blocks": about, "agreement": agreement})
+    counts: dict[str, int | float] = {"names": len(names)}
+    counts |= {f"share of {block['name']}": round(block["weight"], 3) for block in about if len(about) > 1}
+    if silent := [block["name"] for block in about if block["weight"] == 0]:
+        by = "by it" if len(silent) == 1 else "by each of them"
+        notes.append(
+            f"{', '.join(silent)}: takes no part, for {by} alone the names fall into other groups than by the encoder."
+        )
+    return StageResult(counts, notes=tuple(notes), details={"blocks": about, "agreement": agreement})
+
+
+def _descriptions(texts: Sequence[str | None], embedding: EmbedConfig, progress: Progress) -> np.ndarray:
+    """Return rows of descriptions, zero if there is none; with ``lexical``, by their words."""
+    known = [place for place, text in enumerate(texts) if text]
+    said = [text for text in texts if text]
+    if embedding.encoder == "lexical":
+        rows = _words(said)
+    else:
+        options = {"device": embedding.device, "batch_size": embedding.batch_size}
+        templates = ("{}",) if make_encoder(embedding.encoder, **options).templates else ()
+        encoder = make_encoder(embedding.encoder, templates=templates, **options)
+        cache = EmbeddingCache(embedding.cache or default_folder(), encoder.key)
+        rows = embed_names(encoder, said, cache, progress)
+    block = np.zeros((len(texts), rows.shape[1]), dtype=np.float32)
+    block[known] = rows
+    return block
+
+
+def _words(texts: Sequence[str]) -> np.ndarray:
+    """Return rows of texts by their words: TF-IDF and its leading axes; zero for texts without a known word."""
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, stop_words="english")
+    if not any(map(words.build_analyzer(), texts)):
+        return np.zeros((len(texts), 1), dtype=np.float32)
+    features = words.fit_transform(texts)
+    axes = min(_DESCRIPTION_AXES, min(features.shape) - 1)
+    if axes < 1:
+        return np.asarray(features.toarray(), dtype=np.float32)
+    return TruncatedSVD(axes, random_state=0).fit_transform(features).astype(np.float32)

@@ -1,347 +1,240 @@
-"""Clustering of names: k-means clusters, each divided into sub-clusters, and a confidence for every name.
+"""Grouping of names by their vectors, and a confidence for every name.
 
-The steps, in this order:
+Names of equal vectors are one point that weighs as many names. Points are joined by Ward's linkage, whose tree is cut
+into the wanted number of groups, or divided by k-means. Then every point moves to the group whose centre has the
+highest cosine until nothing moves (spherical k-means: Dhillon and Modha, Machine Learning 42, 2001). More than 6,000
+points are first joined by k-means into at least 2,000 parts.
 
-1. Names of equal vectors are one point. Points are weighted by 1, or by their landmarks if asked.
-2. Spherical k-means. k is given, or chosen by the criterion over its curve (``kmeans.py``), or, where the criterion is
-   stability, twice the root of the points: then the clusters only save linkage over all names.
-3. Every cluster is divided by average linkage over cosine distances: two parts stay one sub-cluster while the mean
-   distance between their names is at most the threshold.
-   Without a wanted number of groups it is divided at the threshold, and its parts are the groups. The default is 0.85
-   of the mean cosine distance of all pairs, since encoders differ in how far apart they put unrelated names.
-   With one, given by ``groups`` or said by the names' stability (``group_count.py``), the threshold is lowered until
-   there are 1,000 parts, or 8 for every group; Ward's linkage, which weights each part by its names, joins the parts of
-   all clusters into exactly that many groups, which then settle as in spherical k-means. Up to 1,000 names every name
-   is a part of its own.
+Without a wanted number, numbers of a geometric series up to half the points are tried, and the one with the highest
+mean simplified silhouette is taken (:func:`silhouettes`). The levels above the groups are found in the same way, from
+the mean vectors of the groups (:func:`coarsen`).
 
-All sums are done by one thread, and names are taken in sorted order: the same names, vectors, options and seed give
-the same groups, however the names were ordered and whatever the machine's number of cores.
+All sums are done by one thread, so that the number of cores does not change the groups.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.sparse.linalg import eigsh
+from sklearn.cluster import KMeans, MiniBatchKMeans
 from threadpoolctl import threadpool_limits
 
 from hgld.errors import ConfigError
 
 from ...stage import Progress, silent
 from ..config import ClusterConfig
-from .group_count import StabilityCurve, stability_curve
-from .kmeans import Curve, k_curve, settle, spherical_kmeans, sums, unit
-from .ward_tree import ward
+from ..unit_rows import leading_axes, sums, unit
 
-
-class Division:
-    """The average-linkage dendrograms of all clusters, to be cut at any threshold.
-
-    Args:
-        rows: (N, D) unit rows.
-        labels: (N,) their clusters, 0..k-1.
-    """
-
-    def __init__(self, rows: np.ndarray, labels: np.ndarray) -> None:
-        self._size = len(rows)
-        self._members = [np.flatnonzero(labels == cluster) for cluster in range(int(labels.max()) + 1)]
-        self._trees = [_average_linkage(rows[members]) for members in self._members]
-        self._heights = np.sort(np.concatenate([tree[:, 2] for tree in self._trees]))
-
-    def at(self, threshold: float) -> np.ndarray:
-        """Return the (N,) sub-clusters at a threshold, numbered from 0 over all clusters."""
-        labels = np.zeros(self._size, dtype=np.int64)
-        start = 0
-        for members, tree in zip(self._members, self._trees, strict=True):
-            parts = fcluster(tree, threshold, "distance") if len(tree) else np.ones(len(members), dtype=np.int64)
-            labels[members] = parts - 1 + start
-            start += int(parts.max())
-        return labels
-
-    def threshold_for(self, parts: int) -> float:
-        """Return the highest threshold that gives at least ``parts`` sub-clusters; -1, below all heights, if none."""
-        joins = self._size - parts  # every join below the threshold makes one part fewer
-        if joins >= len(self._heights):
-            return float(self._heights[-1]) if len(self._heights) else -1.0
-        if joins <= 0:
-            return -1.0
-        below = self._heights[self._heights < self._heights[joins]]
-        return float(below[-1]) if below.size else -1.0
-
-
-def _average_linkage(rows: np.ndarray) -> np.ndarray:
-    """Return scipy's (n - 1, 4) linkage table by mean cosine distance; it has no rows for a single member."""
-    if len(rows) < 2:
-        return np.empty((0, 4))
-    above = np.triu_indices(len(rows), 1)
-    return linkage(np.clip(1 - (rows @ rows.T)[above], 0, 2).astype(np.float64), "average")
-
-
-# -- the class graph mixed into the embeddings, so that distances are (1 - W) text + W graph ------------------------
-#
-# The graph's similarity of names (``ClassGraph.similarity``) is a weighted Jaccard index and as such positive definite:
-# the names have places in a space where it is their cosine. Those places and the text's, side by side and scaled by
-# sqrt(W) and sqrt(1 - W), are unit rows again whose cosine is the mixture; k-means and linkage need no special case.
-
-AXES = 256  # of the graph's space; with fewer classes the places are exact
-EXACT = 1000  # up to this many names all axes are computed at once
-NEIGHBOURS = 5
-
-
-def mix(embeddings: np.ndarray, similarity: np.ndarray, weight: float) -> np.ndarray:
-    """Return rows whose cosine distance is ``(1 - weight) text + weight graph``.
-
-    A name without a known class has no place in the graph: it takes the mean place of the 5 names nearest in the text
-    that have one, by their similarity. Where no name has a class the text is all there is.
-
-    Args:
-        embeddings: (N, D) float32 unit rows of the text.
-        similarity: (N, N) float32 in 0..1, diagonal 1; NaN rows and columns where the graph knows nothing.
-        weight: W, 0..1; 0 gives the embeddings as they are.
-
-    Returns:
-        (N, D + A) float32 unit rows.
-    """
-    known = np.flatnonzero(~np.isnan(similarity.diagonal()))
-    if weight == 0 or not known.size:
-        return embeddings
-    places = _places(similarity[np.ix_(known, known)])
-    graph = np.zeros((len(embeddings), places.shape[1]), dtype=np.float32)
-    graph[known] = places
-    unknown = np.setdiff1d(np.arange(len(embeddings)), known)
-    graph[unknown] = _borrowed(embeddings[unknown], embeddings[known], places)
-    return np.hstack([embeddings * np.float32(1 - weight) ** 0.5, graph * np.float32(weight) ** 0.5])
-
-
-def _places(similarity: np.ndarray) -> np.ndarray:
-    """Return (n, A) unit rows whose inner products approximate the similarities as well as A axes can."""
-    n = len(similarity)
-    if n <= EXACT:
-        values, axes = np.linalg.eigh(similarity.astype(np.float64))
-    else:
-        values, axes = eigsh(similarity, k=AXES, v0=np.ones(n, dtype=similarity.dtype))
-    largest = np.argsort(-values)[:AXES]
-    return unit(axes[:, largest] * np.sqrt(np.maximum(values[largest], 0))).astype(np.float32)
-
-
-def _borrowed(text: np.ndarray, known_text: np.ndarray, places: np.ndarray) -> np.ndarray:
-    cosine = text @ known_text.T
-    nearest = np.argsort(-cosine, axis=1, kind="stable")[:, :NEIGHBOURS]
-    near = np.maximum(np.take_along_axis(cosine, nearest, axis=1), 1e-6)
-    return unit((places[nearest] * near[:, :, None]).sum(axis=1))
-
-
-# -- names in groups -----------------------------------------------------------------------------------------------
-
-DIVIDE = 0.85  # default threshold, as a share of the mean distance of all pairs of names
-BY_STABILITY = ("auto", "stability")  # a build of landmarks replaces auto by silhouette
-LEAST_PARTS, PARTS_A_GROUP = 1000, 8
+MOST_LINKED = 6000  # points: 150 MB of distances
+_LEAST_PARTS, _PARTS_PER_GROUP = 2000, 4
+_MOST_COPIES = 2000  # of points, by which the linkage is told their weights
+_MOST_TRIED = 24
+_MOST_ROUNDS = 100
+_TRIAL_RESTARTS = 2  # enough to compare numbers of groups
 
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """The cluster and group of every name, in the order in which the names were given.
+    """The group of every name, in the order in which the names were given.
 
     Attributes:
-        clusters: (N,) int32 k-means clusters, numbered in the order of their first names.
-        groups: (N,) int32 groups, numbered likewise.
-        confidence: (N,) float32, 0..1: the margin to the next group (:func:`margins`).
-        next_groups: (N,) int32 the nearest other group; -1 where there is none.
+        groups: (N,) int32 groups, numbered in the order of their first names.
+        confidence: (N,) float32, 0..1: the simplified silhouette, 0 if that is negative.
+        next_groups: (N,) int32 the nearest other group; -1 if there is none.
         centrality: (N,) float32 cosine with the centre of the own group.
-        curve: the numbers of clusters tried; empty if k was given or the criterion is stability.
-        stability: the numbers of groups tried, if the criterion is stability and no number or threshold was given.
-        k: number of k-means clusters.
-        threshold: mean cosine distance at which clusters were divided; below 0 if into single names.
-        rows: (N, D) float32 unit rows that were clustered: the embeddings, with the class graph mixed in if asked.
+        tried: the score of every number of groups that was tried; empty if the number was given.
     """
 
-    clusters: np.ndarray
     groups: np.ndarray
     confidence: np.ndarray
     next_groups: np.ndarray
     centrality: np.ndarray
-    curve: Curve
-    stability: StabilityCurve | None
-    k: int
-    threshold: float
-    rows: np.ndarray
+    tried: dict[int, float] = field(default_factory=dict)
 
 
-def cluster_names(
-    embeddings: np.ndarray,
-    names: Sequence[str],
-    *,
-    config: ClusterConfig,
-    weights: Sequence[int] | np.ndarray | None = None,
-    similarity: np.ndarray | None = None,
-    progress: Progress = silent,
-) -> Clustering:
+def cluster_names(rows: np.ndarray, config: ClusterConfig, progress: Progress = silent) -> Clustering:
     """Group names by their embeddings.
 
     Args:
-        embeddings: (N, D) unit rows, one a name.
-        names: N different names; they decide numbering and ties, nothing else.
-        config: the options; ``weighted`` asks for ``weights``, ``structure`` for ``similarity``.
-        weights: (N,) landmarks of every name.
-        similarity: (N, N) similarity by the class graph, NaN where it is not known (``ClassGraph.similarity``).
+        rows: (N, D) unit rows, one per name, N at least 1.
+        config: number of groups, method and seed.
         progress: told what is being done.
 
     Raises:
-        ConfigError: options out of range, or more clusters or groups than there are different vectors.
-        ValueError: shapes that do not fit together, or no name.
+        ConfigError: more groups than there are different vectors.
     """
-    rows = np.ascontiguousarray(embeddings, dtype=np.float32)
-    if rows.ndim != 2 or len(rows) != len(names) or not len(names) or len(set(names)) != len(names):
-        raise ValueError(
-            f"{len(names)} names with embeddings of shape {rows.shape}; expected a row for each of some different names"
+    rows = np.ascontiguousarray(rows, dtype=np.float32)
+    _, first, point = np.unique(np.round(rows, 6), axis=0, return_index=True, return_inverse=True)
+    point = np.argsort(np.argsort(first))[point.ravel()]  # points in the order of their first rows
+    points, weights = unit(rows[np.sort(first)]), np.bincount(point).astype(np.float64)
+    if config.groups > len(points):
+        raise ConfigError(
+            f"--groups {config.groups} is more than the {len(points)} names of different meaning to this encoder "
+            f"({len(rows)} names). Ask for at most {len(points)}."
         )
-    check_options(config)
-    order = np.array(sorted(range(len(names)), key=names.__getitem__))
-    rows = rows[order]
-    landmarks = np.ones(len(names)) if weights is None else np.maximum(np.asarray(weights, dtype=np.float64), 1)[order]
+    progress("group the names", 0, 1)
     with threadpool_limits(limits=1):
-        if config.structure > 0 and similarity is not None:
-            rows = mix(rows, similarity[np.ix_(order, order)], config.structure)
-        shares = landmarks if config.weighted else np.ones(len(names))
-        clusters, groups, curve, stability, threshold = _partition(rows, shares, config, progress)
-        confidence, next_groups, centrality = margins(rows, groups, shares)
-    back = np.argsort(order)
+        part, parts, mass = _parts(points, weights, config)
+        numbers = [config.groups] if config.groups else numbers_to_try(len(parts))
+        if config.method == "kmeans":
+            restarts = 10 if config.groups else _TRIAL_RESTARTS
+            cuts = [kmeans(parts, k, weights=mass, restarts=restarts, seed=config.seed) for k in numbers]
+        else:
+            cuts = ward_cuts(parts, mass, numbers)
+        best, scores = _best(unit(parts), cuts, mass)
+        groups = _numbered(settle(points, cuts[best][part], weights)[point])
+        score, following, own = silhouettes(rows, groups)
+    progress("group the names", 1, 1)
     return Clustering(
-        clusters=clusters[back].astype(np.int32),
-        groups=groups[back].astype(np.int32),
-        confidence=confidence[back],
-        next_groups=next_groups[back].astype(np.int32),
-        centrality=centrality[back],
-        curve=curve,
-        stability=stability,
-        k=int(clusters.max()) + 1,
-        threshold=threshold,
-        rows=rows[back],
+        groups.astype(np.int32),
+        np.clip(score, 0, 1),
+        following.astype(np.int32),
+        own,
+        {} if config.groups else dict(zip(numbers, scores, strict=True)),
     )
 
 
-def check_options(config: ClusterConfig) -> None:
-    """Refuse options that no data could serve.
+def coarsen(rows: np.ndarray, units: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+    """Join groups into coarser groups by Ward's linkage of their names' mean rows.
 
-    Raises:
-        ConfigError: which option, its value and its range.
+    Args:
+        rows: (N, D) unit rows of names.
+        units: (N,) the group of every name, 0..U-1, none of them empty.
+        wanted: number of coarser groups; 0: as the data give; more than U is U.
+
+    Returns:
+        (U,) the coarser group of every group, numbered in the order of their first groups, and (U,) float32 margins,
+        0..1, to the next coarser group.
     """
-    ranges = {
-        "clusters": (0, np.inf),
-        "groups": (0, np.inf),
-        "threshold": (0, 2),
-        "structure": (0, 1),
-        "restarts": (1, 1000),
-        "seed": (0, 2**32 - 1),
-    }
-    for option, (low, high) in ranges.items():
-        value = getattr(config, option)
-        if not low <= value <= high:
-            most = "" if np.isinf(high) else f" to {high}"
-            raise ConfigError(f"--{option} is {value}; expected a number from {low}{most}.")
+    mass = np.bincount(units).astype(np.float64)
+    with threadpool_limits(limits=1):
+        means = sums(rows.astype(np.float64), units, len(mass)) / mass[:, None]
+        cuts = ward_cuts(means, mass, [min(wanted, len(mass))] if wanted else numbers_to_try(len(mass)))
+        centres = unit(means)
+        labels = _numbered(cuts[_best(centres, cuts, mass)[0]])
+        return labels, np.clip(silhouettes(centres, labels, mass)[0], 0, 1)
 
 
-def margins(rows: np.ndarray, groups: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the margin by which every name is nearer to its own group's centre than to the next one.
+def numbers_to_try(count: int) -> list[int]:
+    """Return the numbers of groups to try for some points: a geometric series from 2 to half of them."""
+    if count <= 2:
+        return [count]
+    return sorted({round(number) for number in np.geomspace(2, max(2, count // 2), _MOST_TRIED)})
 
-    The simplified silhouette (Vendramin, Campello and Hruschka, 2010): with cosine distances a to the centre of the
-    own group, the name itself left out, and b to the nearest other centre, (b - a) / max(a, b), 0 if that is negative.
-    A name that is alone in its group has no company to be near to: 0, as in Rousseeuw's silhouette. With one group in
-    all there is nothing to doubt: 1.
+
+def ward_cuts(points: np.ndarray, weights: np.ndarray, numbers: Sequence[int]) -> list[np.ndarray]:
+    """Join weighted points by Ward's criterion and cut the tree at several numbers of groups.
+
+    scipy's linkage knows no weights, so a point stands in it as often as it weighs, at most some 2,000 times in all.
+
+    Args:
+        points: (n, D) points.
+        weights: (n,) positive weights.
+        numbers: numbers of groups, each 1..n.
+
+    Returns:
+        (n,) labels per number.
+    """
+    if len(points) == 1:
+        return [np.zeros(1, dtype=np.int64) for _ in numbers]
+    copies = np.maximum(1, np.round(weights * min(1, _MOST_COPIES / weights.sum()))).astype(np.int64)
+    tree = linkage(np.repeat(points, copies, axis=0).astype(np.float64), "ward")
+    first = np.cumsum(copies) - copies
+    order = np.arange(len(tree), dtype=np.float64)  # cut by the order of merges: equal heights give no other number
+    return [fcluster(tree, number, "maxclust_monocrit", monocrit=order)[first] - 1 for number in numbers]
+
+
+def kmeans(rows: np.ndarray, k: int, *, weights: np.ndarray, restarts: int, seed: int) -> np.ndarray:
+    """Return (N,) labels 0..k-1 of unit rows by scikit-learn's k-means on their 64 leading axes, then settled."""
+    found = KMeans(k, n_init=restarts, random_state=seed)  # pyright: ignore[reportArgumentType]  # an int is allowed
+    return settle(unit(rows), found.fit_predict(leading_axes(rows), sample_weight=weights), weights)
+
+
+def settle(rows: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Move every row to the centre of highest cosine, and the centres with them, until nothing moves.
+
+    A round that would leave a group empty is not taken, so the number of groups stays what it was.
+
+    Args:
+        rows: (N, D) unit rows.
+        labels: (N,) labels 0..k-1 to start from.
+        weights: (N,) positive weights.
+
+    Returns:
+        (N,) labels 0..k-1.
+    """
+    k = int(labels.max()) + 1
+    for _ in range(_MOST_ROUNDS):
+        cosine = rows @ unit(sums(rows, labels, k, weights)).T
+        own = np.take_along_axis(cosine, labels[:, None], axis=1)[:, 0]
+        # a row moves for a real gain only: ties and the last bits of a sum must not decide
+        moved = np.where(own >= cosine.max(axis=1) - 1e-6, labels, cosine.argmax(axis=1))
+        if np.array_equal(moved, labels) or len(np.unique(moved)) < k:
+            break
+        labels = moved
+    return labels
+
+
+def silhouettes(
+    rows: np.ndarray, groups: np.ndarray, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the simplified silhouette of every row (Vendramin, Campello and Hruschka, 2010).
+
+    With cosine distances a to the centre of the own group, the row itself left out, and b to the nearest other centre,
+    it is (b - a) / max(a, b). It is 0 for a row alone in its group, and 1 for all rows if there is one group.
 
     Args:
         rows: (N, D) unit rows.
         groups: (N,) labels 0..G-1.
-        weights: (N,) positive weights of the rows in the centres.
+        weights: (N,) positive weights of the rows in the centres; None: 1 each.
 
     Returns:
-        confidence (N,) float32, the next group (N,) with -1 for none, cosine with the own group's centre (N,) float32.
+        silhouettes (N,) float32 in -1..1, the next group (N,) with -1 for none, cosine with the own group's centre
+        (N,) float32.
     """
     count = int(groups.max()) + 1
-    total = sums(rows, groups, weights, count)
+    shares = np.ones(len(rows)) if weights is None else weights
+    total = sums(rows, groups, count, shares)
     cosine = rows @ unit(total).T
     own = np.take_along_axis(cosine, groups[:, None], axis=1)[:, 0].astype(np.float32)
     if count == 1:
         return np.ones(len(rows), dtype=np.float32), np.full(len(rows), -1), own
-    others = unit(total[groups] - rows * weights[:, None].astype(rows.dtype))
-    a = 1 - (rows * others).sum(axis=1)
+    a = 1 - (rows * unit(total[groups] - rows * shares[:, None].astype(rows.dtype))).sum(axis=1)
     np.put_along_axis(cosine, groups[:, None], -np.inf, axis=1)
-    following = cosine.argmax(axis=1)
     b = 1 - cosine.max(axis=1)
-    larger = np.maximum(np.maximum(a, b), np.float32(1e-6))
-    confidence = np.clip((b - a) / larger, 0, 1).astype(np.float32)
-    confidence[np.bincount(groups)[groups] == 1] = 0
-    return confidence, following, own
+    score = ((b - a) / np.maximum(np.maximum(a, b), 1e-6)).astype(np.float32)
+    score[np.bincount(groups)[groups] == 1] = 0
+    return score, cosine.argmax(axis=1), own
 
 
-def _partition(
-    rows: np.ndarray, shares: np.ndarray, config: ClusterConfig, progress: Progress
-) -> tuple[np.ndarray, np.ndarray, Curve, StabilityCurve | None, float]:
-    """Return clusters and groups of the rows, numbered by first rows; the curves; the threshold of the division."""
-    _, first, point = np.unique(np.round(rows, 6), axis=0, return_index=True, return_inverse=True)
-    rank = np.argsort(np.argsort(first))  # points in the order of their first rows, not of their coordinates
-    point = rank[point.ravel()]
-    points = unit(rows[np.sort(first)])
-    weights = np.bincount(point, shares)
-    for option, wanted in (("clusters", config.clusters), ("groups", config.groups)):
-        if wanted > len(points):
-            raise ConfigError(
-                f"--{option} {wanted} is more than the {len(points)} names of different meaning to this encoder "
-                f"({len(rows)} names). Ask for at most {len(points)}."
-            )
-    k, curve = _number_of_clusters(points, weights, config, progress)
-    progress("k-means", 0, 1)
-    clusters = spherical_kmeans(points, k, weights=weights, restarts=config.restarts, seed=config.seed)
-    progress("k-means", 1, 1)
-    division = Division(points, clusters)
-    wanted, stability = config.groups, None
-    if not (wanted or config.threshold or config.clusters) and config.criterion in BY_STABILITY:
-        parts = division.at(division.threshold_for(min(len(points), LEAST_PARTS)))
-        means, mass = _parts(points, weights, parts)
-        stability = stability_curve(means, mass, names=len(rows), seed=config.seed, progress=progress)
-        wanted = stability.best or 0
-    if wanted:
-        threshold = division.threshold_for(min(len(points), max(LEAST_PARTS, PARTS_A_GROUP * wanted)))
-        groups = _joined(points, weights, division.at(threshold), wanted)
-    else:
-        threshold = config.threshold or DIVIDE * _mean_distance(points)
-        groups = division.at(threshold)
-    return _numbered(clusters[point]), _numbered(groups[point]), curve, stability, threshold
+def _parts(points: np.ndarray, weights: np.ndarray, config: ClusterConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the part of every point, and the parts' means and weights; up to 6,000 points are parts of their own."""
+    if len(points) <= MOST_LINKED:
+        return np.arange(len(points)), points, weights
+    wanted = min(len(points), max(_LEAST_PARTS, _PARTS_PER_GROUP * config.groups))
+    found = MiniBatchKMeans(
+        wanted,
+        n_init=1,  # pyright: ignore[reportArgumentType]  # an int is allowed
+        batch_size=4096,
+        random_state=config.seed,
+        reassignment_ratio=0,
+    )
+    part = np.unique(found.fit_predict(leading_axes(points), sample_weight=weights), return_inverse=True)[1]
+    mass = np.bincount(part, weights)
+    return part, (sums(points, part, len(mass), weights) / mass[:, None]).astype(np.float32), mass
 
 
-def _number_of_clusters(
-    points: np.ndarray, weights: np.ndarray, config: ClusterConfig, progress: Progress
-) -> tuple[int, Curve]:
-    if config.clusters:
-        return config.clusters, Curve()
-    if config.criterion not in ("silhouette", "elbow"):
-        return max(1, min(len(points) - 1, round(2 * len(points) ** 0.5))), Curve()
-    curve = k_curve(points, weights=weights, criterion=config.criterion, seed=config.seed, progress=progress)
-    return curve.best, curve
-
-
-def _parts(points: np.ndarray, weights: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weighted mean of every part, (P, D) float64, and its weight."""
-    mass = np.bincount(parts, weights)
-    return sums(points.astype(np.float64), parts, weights, len(mass)) / mass[:, None], mass
-
-
-def _joined(points: np.ndarray, weights: np.ndarray, parts: np.ndarray, groups: int) -> np.ndarray:
-    means, mass = _parts(points, weights, parts)
-    return settle(points, ward(means, mass, groups)[parts], weights)
-
-
-def _mean_distance(points: np.ndarray) -> float:
-    """Return the mean cosine distance over all pairs of different points, from the length of their sum."""
-    n = len(points)
-    if n < 2:
-        return 0.0
-    length = float(np.square(points.sum(axis=0, dtype=np.float64)).sum())
-    return max(0.0, 1 - (length - n) / (n * (n - 1)))
+def _best(rows: np.ndarray, cuts: Sequence[np.ndarray], weights: np.ndarray) -> tuple[int, list[float]]:
+    """Return the index of the cut with the highest mean silhouette, the first at a tie, and all scores."""
+    if len(cuts) == 1:
+        return 0, [0.0]
+    means = [np.average(np.clip(silhouettes(rows, cut, weights)[0], 0, 1), weights=weights) for cut in cuts]
+    scores = [round(float(mean), 6) for mean in means]
+    return scores.index(max(scores)), scores
 
 
 def _numbered(labels: np.ndarray) -> np.ndarray:
     """Return the same partition with labels in the order of their first occurrence."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse]
+    return np.argsort(np.argsort(first))[inverse.ravel()]

@@ -1,13 +1,15 @@
 """The levels of a build: which there are, and how those above the groups come about."""
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hgld.data.format import COLUMNS_BESIDE_LEVELS, check_levels
 from hgld.errors import ConfigError, InputError, quoted
 
 from ..config import BuildConfig
-from ..groups.given_groups import GivenGroups
+
+if TYPE_CHECKING:
+    from ..groups.given import GivenGroups
 
 LANDMARK_LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 NATURAL, HUMAN_MADE = "natural", "human-made"
@@ -61,70 +63,73 @@ def domain_of(config: BuildConfig) -> str:
     return "general" if config.source == "classes" else "landmarks"
 
 
-def plan_levels(config: BuildConfig) -> LevelPlan:
+def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> LevelPlan:
     """Return the levels that a build's options ask for.
+
+    Args:
+        config: the options.
+        given: the predefined groups, if there are any.
 
     Raises:
         ConfigError: the numbers of levels do not fit together, or a name or number cannot be had.
     """
-    if config.names.language_of_names and domain_of(config) == "landmarks":
+    landmarks, options = domain_of(config) == "landmarks", config.levels
+    if config.names.language_of_names and landmarks:
         raise ConfigError(
             f"--language-of-names {config.names.language_of_names}: landmarks' names are taken as English, as Wikidata "
             "gives them (--language). Add --domain general, or leave it out."
         )
-    if config.levels.into is not None:
-        return _plan_given(config, config.levels.into)
-    given, numbers, top = config.levels.levels, config.levels.coarser, config.levels.top
-    landmarks = domain_of(config) == "landmarks"
-    names = given or _default_names(config, landmarks)
+    numbers, top = options.coarser, options.top
+    asked = [f"--groups ...,{','.join(map(str, numbers))}"] if numbers else []
+    asked += [f"--top {','.join(top)}"] if top else []
+    above = 0
+    if given is not None:
+        source = f"--into {options.into}" if options.into else "--tree-use levels"
+        if config.cluster.groups:
+            raise ConfigError(f"--groups is for groups that are to be found; {source} gives them. Leave one out.")
+        above = given.levels_above
+        if above and asked:
+            raise ConfigError(f"{source} gives the levels above the groups; leave {' and '.join(asked)} out.")
+    if top and (len(top) < 2 or len({name.casefold() for name in top}) < len(top) or not all(map(str.strip, top))):
+        raise ConfigError(f"--top {','.join(top)}: expected at least two different classes, as in --top animal,plant.")
+    stated = [number for number in (config.cluster.groups, *numbers) if number]
+    if any(number < 0 for number in stated) or stated != sorted(stated, reverse=True):
+        raise ConfigError(
+            f"--groups {','.join(map(str, (config.cluster.groups, *numbers)))}: expected a number per level, finest "
+            "first, none larger than the one before it; 0: as the data give."
+        )
+    names = options.levels
+    if not names and given is not None and given.level_names:
+        names = ("item", *given.level_names)
+    if not names:
+        wanted = above or len(numbers) + bool(top or (landmarks and not numbers))
+        if wanted > 1:
+            raise ConfigError(
+                f"{wanted} levels above the groups are asked for ({' and '.join(asked) or 'parents of groups'}); name "
+                "all levels, finest first: --levels item,group,..."
+            )
+        plain = config.source != "classes" and landmarks and not asked and not above
+        first = ("item", "group") if config.source == "classes" else LANDMARK_LEVELS[:2]
+        names = LANDMARK_LEVELS if plain else (*first, "top")[: 2 + wanted]
     check_names(names)
-    _check_top(top)
-    _check_numbers(config)
-    above = len(names) - 2
-    if not top and landmarks and len(numbers) < above:
+    into = given is not None and given.of_class is None
+    if above or (given is not None and not into):
+        if len(names) != above + 2:
+            raise ConfigError(
+                f"--levels {','.join(names)}: the groups have {above} levels of parents; expected {above + 2} names, "
+                "finest first."
+            )
+        return LevelPlan(names, (), (), into=into, given=above)
+    if not top and landmarks and len(numbers) < len(names) - 2:
         top = (NATURAL, HUMAN_MADE)
-    clustered = above - bool(top)
+    clustered = len(names) - 2 - bool(top)
     if clustered < len(numbers) or clustered < 0:
-        raise ConfigError(_too_few(names, numbers, top))
-    return LevelPlan(names, (*numbers, *[0] * (clustered - len(numbers))), top)
-
-
-def _plan_given(config: BuildConfig, file: Path) -> LevelPlan:
-    """Return the levels of a build whose groups are given, and perhaps the levels above them."""
-    if config.cluster.groups or config.cluster.clusters:
-        option = "groups" if config.cluster.groups else "clusters"
-        raise ConfigError(f"--{option} is for groups that are to be found; --into {file} gives them. Leave one out.")
-    found = GivenGroups.read(file)
-    if not found.levels_above:
-        without = replace(config, levels=replace(config.levels, into=None))
-        return replace(plan_levels(without), into=True)
-    if config.levels.coarser or config.levels.top:
         raise ConfigError(
-            f"--into {file} gives the levels above the groups by its column 'parent'; leave --top and further numbers "
-            "of --groups out, or the column."
+            f"--levels {','.join(names)} has {len(names) - 2} levels above {quoted(names[1])}, but "
+            f"{' and '.join(asked) or 'the options'} ask for {len(numbers) + bool(top)}. Name as many levels, or leave "
+            "numbers out."
         )
-    above = found.levels_above
-    names = config.levels.levels or (("item", "group", "top") if above == 1 else ())
-    if len(names) != above + 2:
-        raise ConfigError(
-            f"--into {file} has groups and {above} levels of parents; expected --levels with {above + 2} names, finest "
-            f"first, found {','.join(names) or 'none'}."
-        )
-    check_names(names)
-    return LevelPlan(names, (), (), into=True, given=above)
-
-
-def _default_names(config: BuildConfig, landmarks: bool) -> tuple[str, ...]:
-    default = ("item", "group", "top") if config.source == "classes" else (*LANDMARK_LEVELS[:2], "top")
-    if config.source != "classes" and landmarks and not config.levels.coarser and not config.levels.top:
-        return LANDMARK_LEVELS
-    above = len(config.levels.coarser) + bool(config.levels.top or (landmarks and not config.levels.coarser))
-    if above > 1:
-        raise ConfigError(
-            f"{above} levels above the groups are asked for ({_asked(config.levels.coarser, config.levels.top)}); name "
-            "all levels, finest first: --levels item,group,..."
-        )
-    return default[: 2 + above]
+    return LevelPlan(names, (*numbers, *[0] * (clustered - len(numbers))), top, into=into)
 
 
 def check_names(names: tuple[str, ...]) -> None:
@@ -142,30 +147,3 @@ def check_names(names: tuple[str, ...]) -> None:
     if taken := [name for name in names[1:] if name in _RESERVED]:
         columns = ", ".join(sorted({*_RESERVED, *COLUMNS_BESIDE_LEVELS}))
         raise ConfigError(f"--levels: no level above the items can be called {quoted(taken[0])}; taken are {columns}.")
-
-
-def _check_top(top: tuple[str, ...]) -> None:
-    if top and (len(top) < 2 or len({name.casefold() for name in top}) < len(top) or not all(map(str.strip, top))):
-        raise ConfigError(f"--top {','.join(top)}: expected at least two different classes, as in --top animal,plant.")
-
-
-def _check_numbers(config: BuildConfig) -> None:
-    numbers = [config.cluster.groups, *config.levels.coarser]
-    stated = [number for number in numbers if number]
-    if any(number < 0 for number in numbers) or stated != sorted(stated, reverse=True):
-        raise ConfigError(
-            f"--groups {','.join(map(str, numbers))}: expected a number a level, finest first, none larger than the "
-            "one before it; 0: as the data give."
-        )
-
-
-def _too_few(names: tuple[str, ...], numbers: tuple[int, ...], top: tuple[str, ...]) -> str:
-    return (
-        f"--levels {','.join(names)} has {len(names) - 2} levels above {quoted(names[1])}, but "
-        f"{_asked(numbers, top)} ask for {len(numbers) + bool(top)}. Name as many levels, or leave numbers out."
-    )
-
-
-def _asked(numbers: tuple[int, ...], top: tuple[str, ...]) -> str:
-    asked = [f"--groups ...,{','.join(map(str, numbers))}"] if numbers else []
-    return " and ".join([*asked, *([f"--top {','.join(top)}"] if top else [])]) or "the options"

@@ -16,7 +16,7 @@ import polars as pl
 from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage
-from ..groups.given_groups import NONE
+from ..groups.given import NONE
 from .levels import LevelPlan
 
 VERSION = 2  # 2: classes that people set below the coarsest level

@@ -1,27 +1,23 @@
 """The top-level stage: the levels above the groups, and the class of every group at the coarsest of them.
 
-Levels whose classes come of the data are groups of groups (``coarser.py``), named as groups are. A coarsest level that
-is given by its classes is decided for the groups of the level below it, or left undecided where the evidence does not
-suffice. Landmarks are natural or human-made by the first of these that can decide:
+Levels whose classes come of the data are groups of groups (:func:`coarsen`), named as groups are. They are joined by
+the evidence of meaning alone: like wording joins few names of one kind, and says nothing about large groups.
 
-1. Wikidata's subclass graph. Every class of a name is natural or human-made by the nearest of the classes stated in
-   ``top_level.yaml`` at or above it (P279), a name by its classes, a group by its names' landmarks: the one kind must
-   lead the other by a third of all its landmarks, those without evidence included.
-2. The encoder. A name's score is its cosine with the nearest natural prompt of ``top_level.yaml`` less that with the
-   nearest human-made one, a group's the mean over its landmarks. It decides from the margin on, but not against
-   the graph: where most evidence there is for the other kind, the group stays open.
+A coarsest level that is given by its classes is decided for the groups of the level below it by the first of these that
+can; otherwise the group has no top, and is listed.
 
-Otherwise the group has no top, and is listed. Between other classes the class graph decides where it has classes of
-these names (``named_tops.py``), else the encoder: the class whose text is nearest to the group's names must lead the
-next one by the margin (``given_classes.py``).
-
-Coarser groups are joined by the evidence of meaning alone: like wording joins few names of one kind, and says nothing
-about large groups.
+1. The class graph. Natural and human-made are the classes stated in ``top_level.yaml``; any other given class is every
+   class of the graph that is called so. A name has the nearest one at or above its own classes; of two that are equally
+   near human-made, otherwise none. A group has the one of most of what its names stand for, if that leads the next one by a third
+   of all of it, names without evidence included.
+2. The encoder. A class is given by texts alone: its name, or the prompts of ``top_level.yaml``
+   (:func:`class_shares`). The class with the largest share in the group's names must lead the next one by the margin,
+   and must not contradict the graph.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -29,26 +25,25 @@ from typing import Any
 import numpy as np
 import polars as pl
 import yaml
+from scipy.sparse import csr_array, diags_array
+from threadpoolctl import threadpool_limits
 
-from hgld.errors import ConfigError, TableError, some
+from hgld.errors import TableError, some
 from hgld.tables import read_parquet
 
-from ...stage import Progress, StageResult, StageRun, run_stage, silent
+from ...stage import Progress, StageResult, StageRun, run_stage
 from ..config import EmbedConfig, TopLevelConfig, key_fields
 from ..encoders.registry import Encoder
 from ..evidence.embed import encoder_of, read_embeddings
+from ..groups.clustering import coarsen
 from ..groups.group_names import Member, Proposal, propose_labels
-from ..groups.kmeans import sums, unit
 from ..names.class_graph import ClassGraph
 from ..names.clean import NameRules
-from .coarser import coarsen
-from .given_classes import MARGIN, class_shares, text_rows
+from ..names.name_classes import match_key
+from ..unit_rows import leading_axes, nearest, sums, unit
 from .levels import HUMAN_MADE, LANDMARKS, NATURAL, LevelPlan
-from .named_tops import decide_by_classes, named_tops
 
-VERSION = (
-    3  # 2: levels.parquet, tops by their names in the class graph; 3: classes by shares, coarser groups by meaning
-)
+VERSION = 4  # 4: one rule for all classes of the top level
 ANCHORS = Path(__file__).with_name("top_level.yaml")
 OPEN = "open"
 LEAST_LEAD = 1 / 3
@@ -67,21 +62,28 @@ class Anchors:
     @cache
     def read(cls) -> "Anchors":
         data = yaml.safe_load(ANCHORS.read_text(encoding="utf-8"))
-        classes = {class_id: kind for kind, ids in data["classes"].items() for class_id in ids}
-        return cls(classes, data["prompts"])
+        return cls({class_id: kind for kind, ids in data["classes"].items() for class_id in ids}, data["prompts"])
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A group's class at a coarser level (None: undecided), the method, the evidence, and the lead.
+    """A group's class at a coarser level.
 
-    Where natural and human-made are told apart, the lead is that of natural, below 0 if human-made leads.
+    Attributes:
+        top: the class; None: undecided.
+        method: ``p279`` (the class graph), ``encoder``, ``groups``, ``given`` or ``tree``; None: undecided.
+        evidence: for people.
+        margin: lead over the next class.
+        leading: the class that has most evidence, whether or not that decides.
+        is_outside: whether the graph knows most of the group to be below none of the given classes.
     """
 
     top: str | None
     method: str | None
     evidence: str
     margin: float
+    leading: str | None = None
+    is_outside: bool = False
 
 
 def run(
@@ -101,7 +103,7 @@ def run(
     """Run the stage: ``groups.parquet`` with top, method, evidence and margin of every group, and ``levels.parquet``.
 
     ``levels.parquet`` has a row for every group and level above it, finest first: group, level, label, method,
-    evidence, margin. ``top`` is the label at the coarsest of them, null where there is none or it is not decided.
+    evidence, margin. ``top`` is the label at the coarsest of them, null if there is none or it is not decided.
 
     Args:
         root: the build's directory of stages.
@@ -111,8 +113,8 @@ def run(
         embedded: the embed stage (names' embeddings, in the space of the classes' texts).
         evidence: the evidence stage (what joins groups into coarser ones).
         config: the options.
-        embedding: the embed stage's options, for the same encoder to embed the prompts; its weights are read only
-            if they are needed.
+        embedding: the embed stage's options, for the same encoder to embed the classes' texts; its weights are read
+            only if they are needed.
         progress: told what is being done.
         plan: the levels.
         domain: of the names.
@@ -122,7 +124,6 @@ def run(
         MissingResourceError: the encoder's weights are needed and cannot be had.
         TableError: the inputs do not belong together.
     """
-    check_options(config)
     inputs = {
         "clean/names": cleaned.path("names.parquet"),
         "cluster/names": clustered.path("names.parquet"),
@@ -140,141 +141,6 @@ def run(
     return run_stage("toplevel", root, version=VERSION, config=settings, inputs=inputs, work=work)
 
 
-def check_options(config: TopLevelConfig) -> None:
-    """Refuse options that no data could serve.
-
-    Raises:
-        ConfigError: the margin is out of range.
-    """
-    if not 0 <= config.margin <= 2:  # a difference of two cosines; not a number is refused too
-        raise ConfigError(f"--margin is {config.margin}; expected a number from 0 to 2.")
-
-
-def decide_by_graph(
-    names: Sequence[str],
-    landmarks: Sequence[int],
-    classes: Sequence[Sequence[str]],
-    graph: ClassGraph,
-    anchors: Anchors,
-) -> Decision:
-    """Decide a group's top by its names' classes.
-
-    Args:
-        names: the group's names.
-        landmarks: number of landmarks of every name; at least one is counted.
-        classes: Wikidata ids of every name's classes; empty where none is known.
-        graph: the P279 graph.
-        anchors: the classes that decide.
-
-    Returns:
-        The evidence is the path of the name with the most landmarks on the deciding side. The margin is the lead of
-        natural as a share of the group's landmarks, below 0 if human-made leads.
-    """
-    counted = [max(count, 1) for count in landmarks]
-    total = sum(counted)
-    votes: Counter[str] = Counter()
-    paths: dict[str, str] = {}
-    for name, ids, count in sorted(zip(names, classes, counted, strict=True), key=lambda row: (-row[2], row[0])):
-        kind, path = _nearest_anchor(ids, graph, anchors)
-        if path:
-            votes[kind] += count
-            paths.setdefault(kind, f"{name}: {' → '.join(_titled(graph, step) for step in path)}")
-    lead = (votes[NATURAL] - votes[HUMAN_MADE]) / total
-    top = NATURAL if lead > 0 else HUMAN_MADE
-    tally = f"P279: {votes[NATURAL]} natural, {votes[HUMAN_MADE]} human-made of {total} landmarks"
-    if abs(lead) < LEAST_LEAD:
-        return Decision(None, None, tally, lead)
-    return Decision(top, "p279", f"{tally}; {paths[top]}", lead)
-
-
-def _nearest_anchor(class_ids: Sequence[str], graph: ClassGraph, anchors: Anchors) -> tuple[str, tuple[str, ...]]:
-    """Return the kind that a name's classes state, with the path to that class; ``open`` and ``()`` if none."""
-    found = []
-    for class_id in class_ids:
-        above = {class_id: 0, **graph.ancestors(class_id)}
-        for anchor in above.keys() & anchors.classes.keys():
-            kind = anchors.classes[anchor]
-            found.append((above[anchor], (HUMAN_MADE, OPEN, NATURAL).index(kind), anchor, class_id, kind))
-    if not found:
-        return OPEN, ()
-    _, _, anchor, class_id, kind = min(found)
-    return kind, graph.path(class_id, anchor)
-
-
-def _titled(graph: ClassGraph, class_id: str) -> str:
-    label = graph.label(class_id)
-    return f"{label} ({class_id})" if label else class_id
-
-
-class PromptScores:
-    """Scores of names: how much nearer they are to natural prompts than to human-made ones.
-
-    Args:
-        encoder: the one that embedded the names.
-        embeddings: (N, D) unit rows of all names.
-        anchors: the prompts.
-        margin: least score that decides; 0: the standard deviation of the cosines between all names and prompts, a
-            scale that every encoder brings with it.
-    """
-
-    def __init__(self, encoder: Encoder, embeddings: np.ndarray, anchors: Anchors, margin: float) -> None:
-        cosines = {kind: embeddings @ encoder.encode(anchors.prompts[kind], silent).T for kind in (NATURAL, HUMAN_MADE)}
-        self._prompts = anchors.prompts
-        self._cosines = cosines
-        self.margin = margin or float(np.concatenate([c.ravel() for c in cosines.values()]).std(dtype=np.float64))
-
-    def decide(self, members: np.ndarray, landmarks: np.ndarray) -> Decision:
-        """Decide a group's top.
-
-        Args:
-            members: (n,) indices of its names.
-            landmarks: (n,) numbers of their landmarks.
-        """
-        counted = np.maximum(landmarks, 1)
-        nearest = {kind: cosine[members].max(axis=1) for kind, cosine in self._cosines.items()}
-        means = {kind: float(np.average(values, weights=counted)) for kind, values in nearest.items()}
-        score = means[NATURAL] - means[HUMAN_MADE]
-        said = [f"{kind} {mean:.3f} ({self._closest(kind, members, counted)!r})" for kind, mean in means.items()]
-        evidence = f"prompts: {', '.join(said)}; margin {abs(score):.3f} of {self.margin:.3f} needed"
-        if abs(score) < self.margin or score == 0:
-            return Decision(None, None, evidence, score)
-        return Decision(NATURAL if score > 0 else HUMAN_MADE, "encoder", evidence, score)
-
-    def _closest(self, kind: str, members: np.ndarray, counted: np.ndarray) -> str:
-        """Return the prompt that is nearest to the group as a whole."""
-        return self._prompts[kind][int((counted @ self._cosines[kind][members]).argmax())]
-
-
-class ClassScores:
-    """Shares of names in each of the given classes of the top level (``given_classes.py``).
-
-    Args:
-        encoder: the one that embedded the names.
-        embeddings: (N, D) unit rows of all names by it.
-        around: (N, E) unit rows of the joint evidence, which says what names are neighbours.
-        classes: the classes, at least two.
-        margin: least lead of a share that decides; 0: 0.2.
-    """
-
-    def __init__(
-        self, encoder: Encoder, embeddings: np.ndarray, around: np.ndarray, classes: Sequence[str], margin: float
-    ) -> None:
-        self._classes = tuple(classes)
-        self._shares = class_shares(embeddings, [text_rows(encoder, [name]) for name in classes], around)
-        self.margin = margin or MARGIN
-
-    def decide(self, members: np.ndarray, landmarks: np.ndarray) -> Decision:
-        """Decide the class of a group by the mean shares of its names (:meth:`PromptScores.decide`)."""
-        means = self._shares.of_group(members, np.maximum(landmarks, 1))
-        order = np.argsort(-means, kind="stable")
-        lead = float(means[order[0]] - means[order[1]])
-        said = ", ".join(f"{self._classes[i]} {means[i]:.3f}" for i in order[:_MOST_SHOWN])
-        evidence = f"shares: {said}; lead {lead:.3f} of {self.margin:.3f} needed"
-        if lead < self.margin or lead == 0:
-            return Decision(None, None, evidence, lead)
-        return Decision(self._classes[order[0]], "encoder", evidence, lead)
-
-
 def _decide(
     inputs: Mapping[str, Path],
     config: TopLevelConfig,
@@ -288,102 +154,236 @@ def _decide(
     meaning = read_embeddings(inputs["evidence/meaning"])
     kept = np.arange(len(names))
     graph = ClassGraph.read(inputs["scrape/classes"])
-    levels = _given_levels(inputs, plan)
+    levels: list[dict[int, Decision]] = [{} for _ in range(plan.given)]
+    if plan.given:
+        for group, place, label in read_parquet(inputs["cluster/above"]).iter_rows():
+            levels[place][group] = Decision(label, groups["method"][0], "given as parent", 1.0)
     notes: list[str] = []
     if plan.into:  # names that fit no group have no coarser class either
         inside = (names["group"] < groups["group"].max()).to_numpy()
         names, meaning, kept = names.filter(inside), meaning[inside], np.flatnonzero(inside)
     filled, units = np.unique(names["group"].to_numpy(), return_inverse=True)  # units: of names, at the level at hand
-    place = {group: i for i, group in enumerate(filled.tolist())}
     above = np.arange(len(filled))  # of groups with names: their unit
     for level, wanted in zip(plan.above[plan.given :], plan.numbers if len(names) else (), strict=False):
         progress(f"level {level}", 0, 1)
         joined, lead = coarsen(meaning, units, wanted)
         labels = _labels(names, meaning, joined[units], graph, domain)
         made = [
-            Decision(labels[j].label, "groups", _how(labels[j]), float(m)) for j, m in zip(joined, lead, strict=True)
+            Decision(
+                labels[j].label,
+                "groups",
+                f"groups of near names; named by {labels[j].method}: {labels[j].evidence}",
+                float(margin),
+            )
+            for j, margin in zip(joined, lead, strict=True)
         ]
-        levels.append({group: made[above[i]] for group, i in place.items()})
+        levels.append({group: made[above[i]] for i, group in enumerate(filled.tolist())})
         if wanted > len(labels):
             notes.append(f"{level} has {len(labels)} classes where {wanted} were wanted: there are no more groups.")
         units, above = joined[units], joined[above]
-    scores: PromptScores | ClassScores | None = None
     if plan.top and len(names):
-        decided, scores = _tops(inputs, config, embedding, plan, domain, names, meaning, kept, units, graph, progress)
-        levels.append({group: decided[above[i]] for group, i in place.items()})
-    top = with_decisions(groups.select("group", "label"), "top", levels[-1] if levels else {})
+
+        def encoded() -> tuple[Encoder, np.ndarray]:
+            rows = read_embeddings(inputs["embed/embeddings"])[kept]
+            return encoder_of(inputs["clean/names"], embedding, domain), rows
+
+        tops = Tops(graph, plan.top, encoded, meaning, config.margin)
+        members = names.with_columns(unit=units).with_row_index("place").group_by("unit").agg(pl.all()).sort("unit")
+        decided = []
+        for row in members.iter_rows(named=True):
+            progress("the top level", len(decided), len(members))
+            classes = [ids or () for ids in row["class_ids"]]
+            decided.append(tops.decide(row["name"], row["landmarks"], classes, row["place"]))
+        levels.append({group: decided[above[i]] for i, group in enumerate(filled.tolist())})
+    top = _with_decisions(groups.select("group", "label"), "top", levels[-1] if levels else {})
     top.write_parquet(out / "groups.parquet")
-    levels += [{}] * (len(plan.above) - len(levels))  # where no name is in any group
-    level_table(groups, plan.above, levels).write_parquet(out / "levels.parquet")
-    return _stage_result(top, plan, scores, notes)
+    levels += [{}] * (len(plan.above) - len(levels))  # if no name is in any group
+    tables = [
+        _with_decisions(groups.select("group", level=pl.lit(level)), "label", decisions)
+        for level, decisions in zip(("", *plan.above), ({}, *levels), strict=True)
+    ]
+    pl.concat([tables[0].clear(), *tables[1:]]).write_parquet(out / "levels.parquet")
+    return _stage_result(top, plan, notes)
 
 
-def _given_levels(inputs: Mapping[str, Path], plan: LevelPlan) -> list[dict[int, Decision]]:
-    """Return the classes that were given with the groups, by level and group; a group without names has them too."""
-    levels: list[dict[int, Decision]] = [{} for _ in range(plan.given)]
-    if plan.given:
-        for group, place, label in read_parquet(inputs["cluster/above"]).iter_rows():
-            levels[place][group] = Decision(label, "given", "given as parent", 1.0)
-    return levels
+class Tops:
+    """Decisions between given classes of the top level.
 
-
-def _tops(
-    inputs: Mapping[str, Path],
-    config: TopLevelConfig,
-    embedding: EmbedConfig,
-    plan: LevelPlan,
-    domain: str,
-    names: pl.DataFrame,
-    meaning: np.ndarray,
-    kept: np.ndarray,
-    units: np.ndarray,
-    graph: ClassGraph,
-    progress: Progress,
-) -> tuple[list[Decision], PromptScores | ClassScores | None]:
-    """Return the class of every unit of the level below the top, and the encoder's scores where they were needed.
-
-    ``kept`` are the indices of ``names`` among all names of the build.
+    Args:
+        graph: the class graph.
+        classes: the classes, at least two.
+        encoded: returns the encoder and the (N, D) unit rows of all names by it; called only if they are needed.
+        around: (N, E) unit rows of the joint evidence, which says which names are neighbours.
+        margin: least lead of a share that decides; 0: 0.2.
     """
-    natural = set(plan.top) == {NATURAL, HUMAN_MADE}
-    anchors = Anchors.read()
-    named = {} if natural else named_tops(graph, plan.top)
-    members = names.with_columns(unit=units).with_row_index("place").group_by("unit").agg(pl.all()).sort("unit")
-    scores: PromptScores | ClassScores | None = None
-    decisions: list[Decision] = []
-    for row in members.iter_rows(named=True):
-        progress("the top level", len(decisions), len(members))
-        decision, is_outside = Decision(None, None, "", 0.0), False
-        classes = [ids or () for ids in row["class_ids"]]
-        if natural:
-            decision = decide_by_graph(row["name"], row["landmarks"], classes, graph, anchors)
-        elif named:
-            found = decide_by_classes(row["name"], row["landmarks"], classes, graph, named)
-            decision = Decision(found.top, "p279" if found.top else None, found.evidence, found.lead)
-            is_outside = found.is_outside and set(named.values()) == set(plan.top)
-        if decision.top is None and not is_outside:
-            if scores is None:
-                encoder = encoder_of(inputs["clean/names"], embedding, domain)
-                embeddings = read_embeddings(inputs["embed/embeddings"])[kept]
-                scores = (
-                    PromptScores(encoder, embeddings, anchors, config.margin)
-                    if natural
-                    else ClassScores(encoder, embeddings, meaning, plan.top, config.margin)
-                )
-            by_text = scores.decide(np.array(row["place"]), np.array(row["landmarks"]))
-            if natural:
-                decision = _combined(decision, by_text)
-            else:
-                decision = replace(by_text, evidence="; ".join(filter(None, (decision.evidence, by_text.evidence))))
-        decisions.append(decision)
-    progress("the top level", len(members), len(members))
-    return decisions, scores
+
+    def __init__(
+        self, graph: ClassGraph, classes: Sequence[str], encoded: Any, around: np.ndarray, margin: float
+    ) -> None:
+        self._graph, self._classes, self._encoded, self._around = graph, tuple(classes), encoded, around
+        self._margin = margin or MARGIN
+        self._is_natural = set(classes) == {NATURAL, HUMAN_MADE}
+        self._anchors = Anchors.read().classes if self._is_natural else named_tops(graph, classes)
+        self._shares: np.ndarray | None = None
+
+    def decide(
+        self, names: Sequence[str], counts: Sequence[int], classes: Sequence[Sequence[str]], members: Sequence[int]
+    ) -> Decision:
+        """Decide the class of a group.
+
+        Args:
+            names: the group's names.
+            counts: number of landmarks or items of every name; at least one is counted.
+            classes: ids of every name's classes.
+            members: indices of the names among all names.
+        """
+        by_graph = decide_by_graph(names, counts, classes, self._graph, self._anchors)
+        complete = not self._is_natural and set(self._anchors.values()) == set(self._classes)
+        if by_graph.top is not None or (by_graph.is_outside and complete):
+            return by_graph
+        means = np.average(self._all_shares()[np.array(members)], axis=0, weights=np.maximum(counts, 1))
+        order = np.argsort(-means, kind="stable")
+        lead, best = float(means[order[0]] - means[order[1]]), self._classes[order[0]]
+        said = ", ".join(f"{self._classes[i]} {means[i]:.3f}" for i in order[:_MOST_SHOWN])
+        evidence = f"shares: {said}; lead {lead:.3f} of {self._margin:.3f} needed"
+        evidence = "; ".join(filter(None, (by_graph.evidence, evidence)))
+        if lead < self._margin or lead == 0:
+            return Decision(None, None, evidence, lead)
+        if by_graph.leading not in (None, best):
+            return Decision(None, None, f"{evidence}; they contradict each other", lead)
+        return Decision(best, "encoder", evidence, lead)
+
+    def _all_shares(self) -> np.ndarray:
+        if self._shares is None:
+            encoder, rows = self._encoded()
+            prompts = Anchors.read().prompts
+            texts = [
+                encoder.encode(prompts[name]) if self._is_natural else text_rows(encoder, [name])
+                for name in self._classes
+            ]
+            self._shares = class_shares(rows, texts, self._around)
+        return self._shares
+
+
+def named_tops(graph: ClassGraph, tops: Sequence[str]) -> dict[str, str]:
+    """Return the given class that each class of the graph is, by its id; empty if none is called so.
+
+    >>> named_tops(ClassGraph({"Q1": "Animal", "Q2": "dog"}, {"Q2": ["Q1"]}), ("animal", "plant"))
+    {'Q1': 'animal'}
+    """
+    wanted = {match_key(top): top for top in tops}
+    labels = ((class_id, match_key(graph.label(class_id) or "")) for class_id in graph.ids)
+    return {class_id: wanted[label] for class_id, label in labels if label in wanted}
+
+
+def decide_by_graph(
+    names: Sequence[str],
+    counts: Sequence[int],
+    classes: Sequence[Sequence[str]],
+    graph: ClassGraph,
+    anchors: Mapping[str, str],
+) -> Decision:
+    """Decide a group's top by its names' classes.
+
+    Args:
+        names: the group's names.
+        counts: number of landmarks or items of every name; at least one is counted.
+        classes: ids of every name's classes; empty if none is known.
+        graph: the class graph.
+        anchors: the classes of the graph that decide, by their ids; ``open`` decides nothing.
+    """
+    counted = [max(count, 1) for count in counts]
+    total, outside = sum(counted), 0
+    votes: Counter[str] = Counter()
+    paths: dict[str, str] = {}
+    for name, ids, count in sorted(zip(names, classes, counted, strict=True), key=lambda row: (-row[2], row[0])):
+        above = {class_id: {class_id: 0, **graph.ancestors(class_id)} for class_id in ids if class_id in graph}
+        found = sorted((far, a, c) for c, steps in above.items() for a, far in steps.items() if a in anchors)
+        outside += count * (len(found) == 0 and len(above) > 0)
+        ends = {anchors[anchor]: (class_id, anchor) for far, anchor, class_id in reversed(found) if far == found[0][0]}
+        kind = HUMAN_MADE if HUMAN_MADE in ends else next(iter(ends)) if len(ends) == 1 else OPEN
+        if kind != OPEN:
+            votes[kind] += count
+            steps = (f"{label} ({step})" if (label := graph.label(step)) else step for step in graph.path(*ends[kind]))
+            paths.setdefault(kind, f"{name}: {' → '.join(steps)}")
+    if 2 * outside > total and anchors:
+        return Decision(None, None, f"P279: {outside} of {total} are below none of them", 0.0, is_outside=True)
+    if not votes:
+        return Decision(None, None, "", 0.0)
+    (best, most), (_, second) = [*sorted(votes.items(), key=lambda vote: (-vote[1], vote[0])), ("", 0)][:2]
+    lead = (most - second) / total
+    tally = f"P279: {', '.join(f'{number} {kind}' for kind, number in sorted(votes.items()))} of {total}"
+    if lead < LEAST_LEAD:
+        return Decision(None, None, tally, lead, leading=best if lead else None)
+    return Decision(best, "p279", f"{tally}; {paths[best]}", lead, leading=best)
+
+
+# -- classes that are given by texts alone ---------------------------------------------------------------------------
+
+PROMPTS = ("{}", "a kind of {}", "this is {}")
+MARGIN = 0.2
+_COMMON = 0.5
+_SAME = 0.05
+_LEAST_COSINE = 0.05  # of a neighbour; below, names have nothing to do with each other
+_SCALE = 0.35
+_NEIGHBOURS, _FROM_NEIGHBOURS, _ROUNDS = 10, 0.7, 30
+_DIRECT = 10_000  # up to so many names all axes count; beyond, the 64 leading ones find the neighbours
+
+
+def class_shares(rows: np.ndarray, texts: Sequence[np.ndarray], around: np.ndarray) -> np.ndarray:
+    """Return the (N, C) shares of classes in names, each row summing to 1; it needs no labelled names.
+
+    1. A name's score for a class is its highest cosine with the class's texts. Half of a class's mean score over all
+       names is taken off, because some texts are near to everything.
+    2. Scores become shares by a softmax whose scale is a third of the scores' standard deviation, because encoders
+       differ in how far they spread cosines. A name that no text says anything about has equal shares.
+    3. Shares spread over the 10 nearest neighbours of each name: every round a name takes seven tenths of its
+       neighbours' mean share and three tenths of its own (label spreading, Zhou et al., "Learning with local and global
+       consistency", NIPS 2003).
+
+    Args:
+        rows: (N, D) unit rows of the names.
+        texts: of every class, two at least, the (T, D) unit rows of its texts in the same space.
+        around: (N, E) unit rows that say which names are neighbours, such as the joint evidence.
+    """
+    with threadpool_limits(limits=1):
+        scores = np.stack([(rows @ known.T).max(axis=1) for known in texts], axis=1).astype(np.float64)
+        spread = float(scores.std()) or 1.0
+        silent = np.ptp(scores, axis=1) < _SAME * spread
+        scores = (scores - _COMMON * scores.mean(axis=0)) / (_SCALE * spread)
+        own = np.exp(scores - scores.max(axis=1, keepdims=True))
+        own[silent] = 1
+        own /= own.sum(axis=1, keepdims=True)
+        seen = around if len(around) <= _DIRECT else unit(leading_axes(around)).astype(np.float32)
+        indices, cosines = nearest(seen, seen, _NEIGHBOURS + 1)  # and the name itself, which counts nothing
+        itself = np.arange(len(rows))[:, None]
+        near = np.where((cosines >= _LEAST_COSINE) & (indices != itself), cosines, 0).astype(np.float64) ** 2
+        starts = np.broadcast_to(itself, indices.shape)
+        links = csr_array((near.ravel(), (starts.ravel(), indices.ravel())), shape=(len(rows), len(rows)))
+        links = links.maximum(links.T)
+        total = np.asarray(links.sum(axis=1)).ravel()
+        links = diags_array(1 / np.where(total > 0, total, 1)) @ links + diags_array((total == 0).astype(float))
+        shares = own
+        for _ in range(_ROUNDS):
+            shares = _FROM_NEIGHBOURS * (links @ shares) + (1 - _FROM_NEIGHBOURS) * own
+    return shares / shares.sum(axis=1, keepdims=True)
+
+
+def text_rows(encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
+    """Return (T, D) unit rows of texts that name a class, each the mean of three ways to say that something is it."""
+    prompts = PROMPTS if encoder.templates else ("{}",)  # an encoder without templates reads names as they are
+    rows = [encoder.encode([prompt.replace("{}", text) for text in texts]) for prompt in prompts]
+    return unit(np.mean(np.stack(rows), axis=0)).astype(np.float32)
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
 
 
 def _labels(
     names: pl.DataFrame, embeddings: np.ndarray, units: np.ndarray, graph: ClassGraph, domain: str
 ) -> list[Proposal]:
     """Return a label for each coarser group, proposed from the names below it."""
-    centres = unit(sums(embeddings, units, np.ones(len(units)), int(units.max()) + 1))
+    centres = unit(sums(embeddings, units, int(units.max()) + 1))
     centrality = (embeddings * centres[units]).sum(axis=1)
     members: list[list[Member]] = [[] for _ in centres]
     rows = names.select("name", "landmarks", "class_ids", "english").iter_rows()
@@ -392,41 +392,15 @@ def _labels(
     return propose_labels(members, graph, NameRules.read(domain=domain), domain)
 
 
-def _how(label: Proposal) -> str:
-    return f"groups of near names; named by {label.method}: {label.evidence}"
-
-
-def with_decisions(groups: pl.DataFrame, column: str, decisions: Mapping[int, Decision]) -> pl.DataFrame:
-    """Return groups with their decisions: the label in ``column``, method, evidence and margin; null where none."""
+def _with_decisions(groups: pl.DataFrame, column: str, decisions: Mapping[int, Decision]) -> pl.DataFrame:
+    """Return groups with their decisions: the label in ``column``, method, evidence and margin; null if none."""
     found = [decisions.get(group) for group in groups["group"]]
     return groups.with_columns(
         pl.Series(column, [d and d.top for d in found], dtype=pl.String),
         pl.Series("method", [d and d.method for d in found], dtype=pl.String),
         pl.Series("evidence", [d and d.evidence for d in found], dtype=pl.String),
-        pl.Series("margin", [d and abs(d.margin) for d in found], dtype=pl.Float32),
+        pl.Series("margin", [d and d.margin for d in found], dtype=pl.Float32),
     )
-
-
-def level_table(groups: pl.DataFrame, above: Sequence[str], levels: Sequence[Mapping[int, Decision]]) -> pl.DataFrame:
-    """Return ``levels.parquet``: the label of every group at every level above it."""
-    empty = with_decisions(groups.select("group", level=pl.lit("")).clear(), "label", {})
-    return pl.concat(
-        [
-            empty,
-            *(
-                with_decisions(groups.select("group", level=pl.lit(level)), "label", decisions)
-                for level, decisions in zip(above, levels, strict=True)
-            ),
-        ]
-    )
-
-
-def _combined(by_graph: Decision, by_prompts: Decision) -> Decision:
-    """Return the prompts' decision for a group that the graph left open, unless most evidence of the graph differs."""
-    evidence = f"{by_graph.evidence}; {by_prompts.evidence}"
-    if by_prompts.top is not None and by_graph.margin * by_prompts.margin < 0:
-        return Decision(None, None, f"{evidence}; they contradict each other", by_prompts.margin)
-    return Decision(by_prompts.top, by_prompts.method, evidence, by_prompts.margin)
 
 
 def _tables(inputs: Mapping[str, Path]) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -442,9 +416,7 @@ def _tables(inputs: Mapping[str, Path]) -> tuple[pl.DataFrame, pl.DataFrame]:
     return cleaned.select("name", "landmarks", "class_ids", "english").with_columns(clustered["group"]), groups
 
 
-def _stage_result(
-    decided: pl.DataFrame, plan: LevelPlan, scores: PromptScores | ClassScores | None, notes: Sequence[str]
-) -> StageResult:
+def _stage_result(decided: pl.DataFrame, plan: LevelPlan, notes: Sequence[str]) -> StageResult:
     details: dict[str, Any] = {"levels": list(plan.names), "tops": list(plan.top)}
     counts: dict[str, int] = {"levels above the groups": len(plan.above)}
     if not plan.top:
@@ -459,5 +431,4 @@ def _stage_result(
     if undecided:
         what = f"neither {' nor '.join(plan.top)}" if len(plan.top) == 2 else f"none of {', '.join(plan.top)}"
         notes = [*notes, f"{what} could be decided for: {some(undecided, _MOST_LISTED)}. A decision of kind set does."]
-    details |= {"undecided": undecided, "encoder_margin": None if scores is None else round(scores.margin, 6)}
-    return StageResult(counts, notes=tuple(notes), details=details)
+    return StageResult(counts, notes=tuple(notes), details=details | {"undecided": undecided})

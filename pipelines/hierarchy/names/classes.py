@@ -9,10 +9,10 @@ repeat an earlier one are left out and listed with their line. Without ids a nam
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import polars as pl
 
@@ -29,9 +29,6 @@ from .landmark_tables import (
     write_scraped,
 )
 from .name_tables import NAME, SHOWN, NameTable, check_lengths
-
-if TYPE_CHECKING:
-    from .name_classes import ClassFinder
 
 VERSION = 1
 SPLIT = "classes"
@@ -64,14 +61,16 @@ class ItemList:
     notes: tuple[str, ...]
 
 
-def run(root: Path, file: Path, progress: Progress, *, find: "ClassFinder | None" = None) -> StageRun:
+def run(
+    root: Path, file: Path, progress: Progress, *, find: Callable[[Sequence["Item"]], Any] | None = None
+) -> StageRun:
     """Run the stage ``scrape`` on a list of names, without a class graph unless one is found.
 
     Args:
         root: the build's directory of stages.
         file: the list or table.
         progress: told that it is read.
-        find: finds the items' classes in a taxonomy or in Wikidata; ``matches.parquet`` then says how.
+        find: finds the items' classes (``NameClasses``) in a taxonomy or in Wikidata; ``matches.parquet`` says how.
 
     Raises:
         TableError: as :func:`read_items`.

@@ -21,8 +21,7 @@ from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped
 from ..config import CleanConfig, key_fields
-from .class_graph import ClassGraph
-from .landmark_tables import ITEMS, with_item_columns
+from .landmark_tables import ITEMS, KEY, with_item_columns
 from .languages import english_names
 
 RULES = Path(__file__).with_name("name_rules.yaml")
@@ -150,7 +149,7 @@ def _pattern(path: Path, rule: Mapping[str, Any]) -> re.Pattern[str]:
 
 # -- the stage -----------------------------------------------------------------------------------------------------
 
-VERSION = 3  # 2: facts of items; 3: hyphens for spaces
+VERSION = 4  # 4: one policy for several names
 PUBLISHED: dict[str, Any] = {
     "source": "Ramzi et al., Optimization of Rank Losses for Image Retrieval, arXiv 2309.08250; rounded",
     "splits": {
@@ -159,7 +158,6 @@ PUBLISHED: dict[str, Any] = {
     },
     "names": 5_700,
 }
-_LANDMARK = ["split", "landmark_id"]
 _MOST_DETAIL = 300  # characters of a detail: scraped text may be anything
 
 
@@ -187,38 +185,35 @@ def run(
         language: of the names of which the scrape says none; those of landmarks are English.
 
     Raises:
-        TableError: no landmark has a name left, or the table of classes cannot be read.
+        TableError: no landmark has a name left.
     """
-    landmarks, classes = scraped.path("landmarks.parquet"), scraped.path("classes.parquet")
+    landmarks = scraped.path("landmarks.parquet")
     return run_stage(
         "clean",
         root,
         version=VERSION,
         config=key_fields(config) | {"domain": domain, "language": language},
-        inputs={"landmarks": landmarks, "classes": classes, "rules": RULES},
-        work=partial(_clean, landmarks, classes, config, (domain, language), progress),
+        inputs={"landmarks": landmarks, "rules": RULES},
+        work=partial(_clean, landmarks, config, domain, language, progress),
     )
 
 
 def _clean(
-    landmarks: Path, classes: Path, config: CleanConfig, spoken: tuple[str, str], progress: Progress, directory: Path
+    landmarks: Path, config: CleanConfig, domain: str, language: str, progress: Progress, directory: Path
 ) -> StageResult:
-    domain, language = spoken
-    table = with_item_columns(read_parquet(landmarks)).sort(_LANDMARK)
+    table = with_item_columns(read_parquet(landmarks)).sort(KEY)
     rules = NameRules.read(domain=domain)
     if domain != "landmarks" and hyphens_are_spaces(table["names"].explode().drop_nulls().to_list()):
         rules = replace(rules, rewrites=(*rules.rewrites, HYPHENS))
     mentions = _mentions(table, rules, progress)
-    relevant = mentions.filter(pl.col("reason").is_null()).unique(
-        [*_LANDMARK, "name"], keep="first", maintain_order=True
-    )
-    chosen, notes = _choose(relevant, ClassGraph.read(classes), config)
+    relevant = mentions.filter(pl.col("reason").is_null()).unique([*KEY, "name"], keep="first", maintain_order=True)
+    chosen = _choose(relevant, config)
     kept = (
-        table.select(*_LANDMARK, "category", "title")
-        .join(chosen, on=_LANDMARK)
+        table.select(*KEY, "category", "title")
+        .join(chosen, on=KEY)
         .rename({"raw": "supercategory"})
-        .select(*_LANDMARK, "category", "title", "supercategory", "name", "class_id")
-        .sort(_LANDMARK)
+        .select(*KEY, "category", "title", "supercategory", "name", "class_id")
+        .sort(KEY)
     )
     dropped = _dropped(table, mentions, kept)
     if kept.is_empty():
@@ -227,13 +222,13 @@ def _clean(
             f"({_tally(dropped)}). Check the scrape's statuses, or the rules in {RULES.name}."
         )
     names = _with_english(_names(kept, table), domain, language)
-    left_out = _left_out(mentions, kept, config)
+    left_out = _left_out(mentions, kept)
     kept.write_parquet(directory / "landmarks.parquet")
     names.write_parquet(directory / "names.parquet")
     left_out.write_parquet(directory / "left_out.parquet")
     progress("clean", len(table), len(table))
     counts, details = _figures(table, kept, names, left_out)
-    return StageResult(counts, write_dropped(directory, dropped), notes, details)
+    return StageResult(counts, write_dropped(directory, dropped), details=details)
 
 
 HYPHENS = Rewrite(re.compile(r"(?<=\w)-+(?=\w)"), " ", "in a list without spaces hyphens are spaces")
@@ -254,7 +249,7 @@ def _mentions(table: pl.DataFrame, rules: NameRules, progress: Progress) -> pl.D
     """Return a row for each scraped name of a landmark, in the order given: raw, class_id, name, reason if left out."""
     mentions = (
         table.filter(pl.col("status") == "found")
-        .select(*_LANDMARK, pl.col("names").alias("raw"), pl.col("classes").alias("class_id"))
+        .select(*KEY, pl.col("names").alias("raw"), pl.col("classes").alias("class_id"))
         .explode("raw", "class_id")
         .filter(pl.col("raw").is_not_null())
     )
@@ -286,53 +281,24 @@ def _mentions(table: pl.DataFrame, rules: NameRules, progress: Progress) -> pl.D
     return mentions.join(vocabulary, on=["raw", "class_id"], nulls_equal=True, how="left", maintain_order="left")
 
 
-def _choose(relevant: pl.DataFrame, graph: ClassGraph, config: CleanConfig) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return at most one row a landmark, of its only name or the one that the policy takes; and notes for people.
+def _choose(relevant: pl.DataFrame, config: CleanConfig) -> pl.DataFrame:
+    """Return at most one row per landmark, of its only name or of the most common one of several if asked.
 
-    ``most-specific`` first leaves out every name whose class lies above another of the landmark's classes; if several
-    names stay (no class above another, or classes unknown), the most common one of them is taken, as with
-    ``most-common``: the one that most landmarks carry. Ties go to the name that comes first in the alphabet.
+    The most common name is the one that most landmarks carry; ties go to the name that comes first in the alphabet.
     """
-    alone = relevant.filter(pl.len().over(_LANDMARK) == 1)
-    several = relevant.filter(pl.len().over(_LANDMARK) > 1)
-    if config.several == "drop":
-        return alone.drop("reason"), ()
+    relevant = relevant.drop("reason")
+    if config.multi_name_policy == "drop":
+        return relevant.filter(pl.len().over(KEY) == 1)
     frequency = relevant.group_by("name").len("frequency")
-    notes: tuple[str, ...] = ()
-    if config.several == "most-specific":
-        landmarks = several.select(_LANDMARK).n_unique()
-        several = several.join(_less_specific(several, graph), on=[*_LANDMARK, "class_id"], how="anti")
-        undecided = several.filter(pl.len().over(_LANDMARK) > 1).select(_LANDMARK).n_unique()
-        if undecided:
-            note = (
-                f"{undecided:,} of {landmarks:,} landmarks with several names have no one most specific class in the "
-                "class graph; the most common of their most specific names was taken."
-            )
-            notes = (note,)
-    picked = (
-        several.join(frequency, on="name")
-        .sort([*_LANDMARK, "frequency", "name"], descending=[False, False, True, False])
-        .unique(_LANDMARK, keep="first", maintain_order=True)
-        .drop("frequency")
+    ordered = relevant.join(frequency, on="name").sort(
+        [*KEY, "frequency", "name"], descending=[False, False, True, False]
     )
-    return pl.concat([alone, picked]).drop("reason"), notes
-
-
-def _less_specific(several: pl.DataFrame, graph: ClassGraph) -> pl.DataFrame:
-    """Return the (split, landmark_id, class_id) that lie above another class of the same landmark."""
-    classed = several.select(*_LANDMARK, "class_id").drop_nulls("class_id")
-    together = classed.join(classed, on=_LANDMARK, suffix="_other").filter(
-        pl.col("class_id") != pl.col("class_id_other")
-    )
-    pairs = together.select("class_id", "class_id_other").unique()
-    above = [graph.is_more_specific(other, class_id) for class_id, other in pairs.iter_rows()]
-    less_specific = pairs.filter(pl.Series(above, dtype=pl.Boolean))
-    return together.join(less_specific, on=["class_id", "class_id_other"]).select(*_LANDMARK, "class_id").unique()
+    return ordered.unique(KEY, keep="first", maintain_order=True).drop("frequency")
 
 
 def _dropped(table: pl.DataFrame, mentions: pl.DataFrame, kept: pl.DataFrame) -> pl.DataFrame:
     """Return the landmarks without a kept name, with the scrape's status or the reason that left out their names."""
-    fate = mentions.group_by(_LANDMARK).agg(
+    fate = mentions.group_by(KEY).agg(
         pl.col("reason").is_null().any().alias("usable"),
         (pl.col("name") != "").any().alias("named"),
         pl.col("name").filter(pl.col("reason").is_null()).unique().sort().str.join(" | ").alias("several"),
@@ -349,26 +315,26 @@ def _dropped(table: pl.DataFrame, mentions: pl.DataFrame, kept: pl.DataFrame) ->
     )
     detail = pl.when("usable").then("several").otherwise("unusable").str.slice(0, _MOST_DETAIL)
     return (
-        table.join(kept, on=_LANDMARK, how="anti")
-        .join(fate, on=_LANDMARK, how="left")
-        .select(*_LANDMARK, "category", reason.alias("reason"), detail.alias("detail"))
-        .sort(_LANDMARK)
+        table.join(kept, on=KEY, how="anti")
+        .join(fate, on=KEY, how="left")
+        .select(*KEY, "category", reason.alias("reason"), detail.alias("detail"))
+        .sort(KEY)
     )
 
 
-def _left_out(mentions: pl.DataFrame, kept: pl.DataFrame, config: CleanConfig) -> pl.DataFrame:
+def _left_out(mentions: pl.DataFrame, kept: pl.DataFrame) -> pl.DataFrame:
     """Return the names of kept landmarks other than the one they keep (other spellings of that one do not count)."""
     return (
-        mentions.join(kept.select(*_LANDMARK, pl.col("name").alias("taken")), on=_LANDMARK)
+        mentions.join(kept.select(*KEY, pl.col("name").alias("taken")), on=KEY)
         .filter((pl.col("name") != pl.col("taken")) | pl.col("reason").is_not_null())
-        .select(*_LANDMARK, "raw", "class_id", pl.col("reason").fill_null(f"not the {config.several} name"))
-        .sort(*_LANDMARK, "raw", "class_id")
+        .select(*KEY, "raw", "class_id", pl.col("reason").fill_null("not the most common name"))
+        .sort(*KEY, "raw", "class_id")
     )
 
 
 def _names(kept: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     """Return the table of names, with the facts of their items: a landmark counts once, an item as often as stated."""
-    facts = kept.join(table.select(*_LANDMARK, *ITEMS), on=_LANDMARK, how="left", maintain_order="left")
+    facts = kept.join(table.select(*KEY, *ITEMS), on=KEY, how="left", maintain_order="left")
     return (
         facts.group_by("name", maintain_order=True)
         .agg(

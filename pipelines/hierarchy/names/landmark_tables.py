@@ -14,6 +14,7 @@ from hgld.tables import CsvText
 from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped
 from ..scrape.titles import category_title
 
+KEY = ["split", "landmark_id"]
 ID, CATEGORY, NAME = "landmark_id", "category", "supercategory"
 VERSION = 1  # of the stage "scrape": raise it when the same answers make other tables
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)

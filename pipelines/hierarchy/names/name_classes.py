@@ -1,19 +1,32 @@
-"""Classes of names from elsewhere, a taxonomy or Wikidata: which class each item has, and the graph above these."""
+"""Classes of names from elsewhere, a taxonomy or Wikidata: which class each item has, and the graph above these.
+
+In a taxonomy (``--tree``) an item's class is the one whose id is the item's own; else the one of its name, letters'
+case and underscores aside. If no class is called so, further names count (synonyms, vernacular names). A name that
+several classes have means the most usual one if the format says which that is (WordNet's senses); else it has no class,
+and is listed.
+"""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from hgld.errors import some
+from hgld.errors import HierarchyError, some
+from hgld.hierarchy import FILE
+from hgld.taxonomy.formats import read_taxonomy
+from hgld.taxonomy.graph import Taxonomy
 
+from ..config import TreeConfig
 from .classes import Item
 from .clean import name_key
+from .landmark_tables import CLASSES
 
 MATCH_COLUMNS = pl.Schema(dict.fromkeys(("id", "name", "class_id", "how", "detail"), pl.String))
 SEVERAL = "several-meanings"
+NOT_THERE = "not-in-tree"
 _MOST_LISTED = 10
 
 
@@ -48,12 +61,6 @@ class NameClasses:
         return pl.DataFrame(rows, schema=MATCH_COLUMNS, orient="row")
 
 
-class ClassFinder(Protocol):
-    """A callable that finds the classes of items."""
-
-    def __call__(self, items: Sequence[Item]) -> NameClasses: ...
-
-
 def match_key(name: str) -> str:
     """Return the key by which a name and a class are the same: letters without case, underscores and blanks alike.
 
@@ -63,7 +70,7 @@ def match_key(name: str) -> str:
     return " ".join(name_key(name).replace("_", " ").split())
 
 
-def one_class_a_name(
+def one_class_per_name(
     items: Sequence[Item], of: Mapping[str, str], how: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return classes and how without those of names whose items have different ones: a name is placed as a whole."""
@@ -76,23 +83,114 @@ def one_class_a_name(
     return kept, {**how, **dict.fromkeys(sorted(torn), SEVERAL)}
 
 
-def tally(how: Mapping[str, str]) -> str:
-    """Return how often each way was taken, the most usual first."""
-    counted = sorted(Counter(how.values()).items(), key=lambda pair: (-pair[1], pair[0]))
-    return ", ".join(f"{number:,} {way}" for way, number in counted)
-
-
-def names_without_class(items: Sequence[Item], how: Mapping[str, str], reasons: Mapping[str, str]) -> list[str]:
-    """Return a note for each reason that left items without a class, with their first names.
+def notes_on_matches(
+    what: str, items: Sequence[Item], of: Mapping[str, str], how: Mapping[str, str], reasons: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return notes: how many items have classes and how they were found, and the first names of those without one.
 
     Args:
+        what: has the classes.
         items: in order.
+        of: the class of each item that has one.
         how: as of :attr:`NameClasses.how`.
         reasons: in words, by how ``how`` has them.
     """
-    notes = []
+    tally = sorted(Counter(how.values()).items(), key=lambda pair: (-pair[1], pair[0]))
+    ways = ", ".join(f"{number:,} {way}" for way, number in tally)
+    notes = [f"{what} for {len(of):,} of {len(items):,} names: {ways}."]
     for reason, said in reasons.items():
-        names = [item.name for item in items if how[item.id] == reason]
-        if names:
-            notes.append(f"{said}: {some((name[:60] for name in names), _MOST_LISTED)}.")
-    return notes
+        names = [item.name[:60] for item in items if how[item.id] == reason]
+        notes += [f"{said}: {some(names, _MOST_LISTED)}."] if names else []
+    return tuple(notes)
+
+
+# -- a taxonomy ------------------------------------------------------------------------------------------------------
+
+
+def read_tree(config: TreeConfig) -> Taxonomy:
+    """Read the taxonomy of ``--tree``.
+
+    Raises:
+        ConfigError: the format is none.
+        InputError: it is not a taxonomy.
+    """
+    assert config.tree is not None
+    return read_taxonomy(config.tree, config.tree_format, columns=config.tree_columns)
+
+
+def tree_files(config: TreeConfig) -> list[Path]:
+    """Return the files of ``--tree`` whose contents are stated in the provenance; of a folder tree there are none."""
+    place = config.tree
+    if place is None or place.is_file():
+        return [] if place is None else [place]
+    return [file for name in (FILE, "data.noun", "index.noun") if (file := place / name).is_file()]
+
+
+def classes_in_tree(
+    taxonomy: Taxonomy, items: Sequence[Item], *, group_of: Container[str] | None = None, rules: Mapping[str, Any] = {}
+) -> NameClasses:
+    """Find the classes of items in a taxonomy.
+
+    Args:
+        taxonomy: as read.
+        items: the names.
+        group_of: the classes that have a group, if the tree is the levels: items without a class, or of a class
+            without a group, have a status of their own, by which they are dropped.
+        rules: by which the tree is the levels, for the stage's key.
+
+    Raises:
+        HierarchyError: no name is in the tree.
+    """
+    by_id = {class_id: place for place, class_id in enumerate(taxonomy.ids)}
+    named: dict[str, dict[int, None]] = defaultdict(dict)
+    further: dict[str, dict[int, None]] = defaultdict(dict)
+    for place, name in enumerate(taxonomy.names):
+        named[match_key(name)][place] = None
+    for name, meant in taxonomy.synonyms.items():
+        further[match_key(name)].update(dict.fromkeys(meant))
+    if taxonomy.by_usage:  # their order says more than whose first name it is
+        named = defaultdict(dict, {key: meant for key, meant in named.items() if key not in further})
+    of, how = {}, {}
+    for item in items:
+        key = match_key(item.name)
+        meant = list(named.get(key) or further.get(key, ()))
+        if item.id != item.name and item.id in by_id:
+            of[item.id], how[item.id] = item.id, "by id"
+        elif len(meant) == 1 or (meant and taxonomy.by_usage):
+            first_name = key in named or taxonomy.by_usage
+            of[item.id] = taxonomy.ids[meant[0]]
+            how[item.id] = (
+                "by its most usual meaning" if len(meant) > 1 else "by name" if first_name else "by a further name"
+            )
+        else:
+            how[item.id] = SEVERAL if meant else NOT_THERE
+    if not of:
+        raise HierarchyError(
+            f"{taxonomy.source}: none of the {len(items):,} names is a class of it, for instance "
+            f"{', '.join(repr(item.name[:60]) for item in items[:3])}; it has {len(taxonomy):,} classes, for instance "
+            f"{', '.join(map(repr, taxonomy.names[:3]))}. Is it the tree of these names, read in the right format "
+            f"({taxonomy.format})?"
+        )
+    of, how = one_class_per_name(items, of, how)
+    statuses = {}
+    if group_of is not None:
+        statuses = {item.id: how[item.id] for item in items if item.id not in of}
+        statuses |= {item: "no-class-above" for item, class_id in of.items() if class_id not in group_of}
+    kept = {by_id[class_id] for class_id in of.values()}
+    front = list(kept)
+    while front:
+        front = [p for p in {parent for place in front for parent in taxonomy.parents[place]} if p not in kept]
+        kept.update(front)
+    rows = sorted(
+        (taxonomy.ids[p], taxonomy.names[p], None, [taxonomy.ids[above] for above in taxonomy.parents[p]]) for p in kept
+    )
+    reasons = {NOT_THERE: "not in the tree", SEVERAL: "of several classes in the tree"}
+    what = f"the tree ({taxonomy.format} with {len(taxonomy):,} classes) has classes"
+    return NameClasses(
+        of,
+        how,
+        pl.DataFrame(rows, schema=CLASSES, orient="row"),
+        statuses,
+        {"tree": taxonomy.fingerprint(), "levels": group_of is not None, **rules},
+        notes_on_matches(what, items, of, how, reasons),
+    )

@@ -140,8 +140,8 @@ def draw_sizes(labels: Sequence[str], sizes: Sequence[int], colors: Sequence[str
     return figure
 
 
-def draw_curve(k: Sequence[int], score: Sequence[float], chosen: int | None, criterion: str) -> Figure:
-    """Draw the score of every tried k, with the chosen one marked."""
+def draw_curve(k: Sequence[int], score: Sequence[float], chosen: int | None) -> Figure:
+    """Draw the score of every number of groups that was tried, with the chosen one marked."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(5.4, 3.2), layout="constrained")
         axes = figure.add_subplot()
@@ -149,9 +149,11 @@ def draw_curve(k: Sequence[int], score: Sequence[float], chosen: int | None, cri
         if chosen is not None and chosen in k:
             at = list(k).index(chosen)
             axes.plot([chosen], [score[at]], marker="o", markersize=8, color=_MARK)
-            axes.annotate(f"k = {chosen}", (chosen, score[at]), xytext=(0, 9), textcoords="offset points", ha="center")
-        axes.set_xlabel("k, number of k-means clusters")
-        axes.set_ylabel(criterion)
+            axes.annotate(
+                f"{chosen} groups", (chosen, score[at]), xytext=(0, 9), textcoords="offset points", ha="center"
+            )
+        axes.set_xlabel("number of groups")
+        axes.set_ylabel("silhouette")
         axes.margins(y=0.18)
         _thousands(axes)
     return figure

@@ -157,11 +157,9 @@ def _draw(
     drawn["curve"] = None
     if len(curve) > 1:
         details = clustered.result.details
-        figure = draw_curve(
-            curve["k"].to_list(), curve["score"].to_list(), details.get("k"), str(details.get("criterion", "score"))
-        )
+        figure = draw_curve(curve["k"].to_list(), curve["score"].to_list(), details.get("k"))
         save_png(figure, folder / "k_curve.png")
-        drawn["curve"] = Markup(inline_svg(figure, "Score of every number of clusters tried"))  # noqa: S704
+        drawn["curve"] = Markup(inline_svg(figure, "Score of every number of groups tried"))  # noqa: S704
     progress("draw pictures", 2, 3)
     drawn["map"] = _map(folder / "map.png", tables, groups)
     progress("draw pictures", 3, 3)
@@ -261,7 +259,6 @@ def _page(
         doubtful_count=len(doubtful),
         still_wrong=facts["stages"].get("review", {}).get("details", {}).get("still_wrong"),
         landmarks=len(tables["landmarks"]),
-        assigned=tables["landmarks"]["assigned"].count(),
         names=len(tables["names"]),
         own=clean["own"],
         # what was published is about GLDv2's lists, and says nothing beside other data

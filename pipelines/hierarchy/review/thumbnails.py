@@ -7,8 +7,7 @@ from pathlib import Path
 
 from hgld.errors import ConfigError
 
-from ..evidence.class_images import image_places
-from ..landmark_images import ImagePlace, LandmarkKey, find_images, read_image
+from ..landmark_images import ImagePlace, LandmarkKey, find_images, listed_images, read_image
 
 SIDE = 240  # pixels: 120 on the page, sharp on a screen of two pixels a point
 _KEPT = 1024  # thumbnails of some 10 kB
@@ -31,7 +30,7 @@ class Thumbnails:
         if place and listed:
             if not place.is_dir():
                 raise ConfigError(f"--images {place}: expected the folder of the table that lists the images.")
-            self._images = dict(zip(listed, image_places(list(listed.values()), place), strict=True))
+            self._images = dict(zip(listed, listed_images(list(listed.values()), place), strict=True))
         elif place:
             self._images = find_images(place)
 

@@ -21,21 +21,14 @@ from ...web import BudgetSpentError, Client
 from ..config import ScrapeConfig
 from ..names.classes import Item
 from ..names.landmark_tables import CLASSES
-from ..names.name_classes import (
-    SEVERAL,
-    NameClasses,
-    names_without_class,
-    one_class_a_name,
-    tally,
-)
+from ..names.name_classes import SEVERAL, NameClasses, notes_on_matches, one_class_per_name
 from .questions import BATCHES, Asking
-from .scrape import STORE, Plan, check_options, connecting, source_of
+from .scrape import STORE, Plan, connecting, source_of
 from .status import unanswered_classes
 from .store import ScrapeStore
 from .wikidata import WIKIMEDIA_CATEGORY, Entity
 
 NO_ITEM = "no-item"
-_REFRESH = "names error"
 _LONGEST_NAME = 250  # of a label, and so of what is searched
 WIKI_PAGES = {  # instances of these are pages of a wiki, not what a name means
     WIKIMEDIA_CATEGORY,
@@ -92,24 +85,22 @@ def find_classes(
         StorageError: the disk is full; the answers so far are kept.
     """
     connect = connecting(config, progress, client, before_asking)
-    _check(config)
     keys = {item.id: label_key(item, language or config.language) for item in items}
     with ScrapeStore(root / STORE, source_of(config)) as store:
-        refreshing = _begin_refresh(config, store)
+        if config.retry_errors:
+            store.forget_failures()
         _ask(list(dict.fromkeys(keys.values())), store, Asking(store, connect, config), config, progress)
-        if refreshing:
-            store.end(_REFRESH)
         return _found(items, keys, store)
 
 
 def plan_names(root: Path, config: ScrapeConfig, items: Sequence[Item], language: str = "") -> Plan:
     """Count the requests that :func:`find_classes` would make, without making one."""
-    _check(config)
     keys = list(dict.fromkeys(label_key(item, language or config.language) for item in items))
     known: set[str] = set()
     if (root / STORE).exists():
         with ScrapeStore(root / STORE, source_of(config)) as store:
-            _begin_refresh(config, store, dry=True)
+            if config.retry_errors:
+                store.failures.clear()  # in memory: a plan changes nothing
             known = {key for key in keys if not _is_open(key, store)}
     unanswered = len(keys) - len(known)
     requests = {
@@ -137,33 +128,12 @@ def meaning(key: str, store: ScrapeStore) -> Meaning:
     return Meaning(None, NO_ITEM)
 
 
-def _check(config: ScrapeConfig) -> None:
-    check_options(config)
-    if config.route != "api":
-        raise ConfigError(f"--wikidata asks Wikidata's API; --route {config.route} has no search. Leave it out.")
-    if wrong := set(config.refresh) - {"error"}:
-        raise ConfigError(f"--refresh {min(wrong)}: with --wikidata only error can be asked for again.")
-
-
 def _is_page(entity: Entity) -> bool:
     return bool(WIKI_PAGES & set(entity.instance_of))
 
 
 def _is_open(key: str, store: ScrapeStore) -> bool:
     return key not in store.labels and ("label", key) not in store.failures
-
-
-def _begin_refresh(config: ScrapeConfig, store: ScrapeStore, *, dry: bool = False) -> bool:
-    """Set failures aside if they are to be asked for again; continue a refresh that a stopped run began."""
-    if "error" not in config.refresh:
-        return False
-    if dry:
-        store.failures.clear()
-        return False
-    if not store.is_open(_REFRESH):
-        store.begin(_REFRESH, set(store.failures))
-    store.set_aside(_REFRESH)
-    return True
 
 
 def _ask(keys: list[str], store: ScrapeStore, asking: Asking, config: ScrapeConfig, progress: Progress) -> None:
@@ -199,11 +169,15 @@ def _found(items: Sequence[Item], keys: dict[str, str], store: ScrapeStore) -> N
     of = {item.id: found for item in items if (found := meanings[keys[item.id]].item)}
     how = {item.id: meanings[keys[item.id]].how for item in items}
     details = {item.id: " ".join(meanings[keys[item.id]].candidates) for item in items}
-    of, how = one_class_a_name(items, of, how)
+    of, how = one_class_per_name(items, of, how)
     graph = _graph(list(dict.fromkeys(of.values())), store)
+    reasons = {NO_ITEM: "names without an item", SEVERAL: "names that may mean several items, and so have none"}
+    notes = notes_on_matches("Wikidata has items", items, of, how, reasons)
+    if any(reason.startswith("error(") for reason in how.values()):
+        notes = (*notes, "some names ended in an error; --retry-errors asks for them again.")
     answers = hashlib.sha256(repr(sorted(of.items())).encode() + graph.write_ndjson().encode()).hexdigest()
     key = {"wikidata": answers, "how": hashlib.sha256(repr(sorted(how.items())).encode()).hexdigest()}
-    return NameClasses(of, how, graph, key=key, details=details, notes=_notes(items, of, how))
+    return NameClasses(of, how, graph, key=key, details=details, notes=notes)
 
 
 def _graph(meant: list[str], store: ScrapeStore) -> pl.DataFrame:
@@ -218,12 +192,3 @@ def _graph(meant: list[str], store: ScrapeStore) -> pl.DataFrame:
             parents = tuple(dict.fromkeys(filter(None, known)))
             rows[entity.item] = (entity.item, entity.label, entity.language, parents)
     return pl.DataFrame([rows[class_id] for class_id in sorted(rows)], schema=CLASSES, orient="row")
-
-
-def _notes(items: Sequence[Item], of: dict[str, str], how: dict[str, str]) -> tuple[str, ...]:
-    notes = [f"Wikidata has items for {len(of):,} of {len(items):,} names: {tally(how)}."]
-    reasons = {NO_ITEM: "names without an item", SEVERAL: "names that may mean several items, and so have none"}
-    notes += names_without_class(items, how, reasons)
-    if any(reason.startswith("error(") for reason in how.values()):
-        notes.append("some names ended in an error; --refresh error asks for them again.")
-    return tuple(notes)

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import polars as pl
 
-from hgld.errors import ConfigError, quoted
-
 from ...stage import Progress, StageResult, StageRun, run_stage, silent
 from ...web import API_RATE, PAGE_RATE, Client, PoliteClient
 from ..config import ScrapeConfig, key_fields
@@ -24,7 +22,7 @@ from ..names.landmark_tables import (
     write_scraped,
 )
 from .questions import BATCHES, answer_all, class_ids, open_questions
-from .status import STATUSES, Resolution, unanswered_classes, used_answers
+from .status import Resolution, unanswered_classes
 from .store import Question, ScrapeStore
 from .titles import category_title
 
@@ -64,8 +62,7 @@ def run(
 ) -> StageRun:
     """Scrape the landmarks of ``tables`` and write the stage's tables (docs/stages.md).
 
-    Answers in ``root/scrape.sqlite`` are not asked for again, so that a stopped run continues where it was. So does a
-    refresh: answers are replaced as new ones come, and until then a run without ``refresh`` uses the old ones.
+    Answers in ``root/scrape.sqlite`` are not asked for again, so that a stopped run resumes where it was.
 
     Args:
         root: the build's directory of stages.
@@ -83,16 +80,14 @@ def run(
         StorageError: the disk is full; the answers so far are kept.
     """
     began = time.time()
-    check_options(config)
     read = read_landmarks(tables)
     known = _titles(read.landmarks)
     titles = _distinct(known)
     with ScrapeStore(root / STORE, source_of(config)) as store:
-        refreshes = _begin_refreshes(config, titles, store)
+        if config.retry_errors:
+            store.forget_failures()
         connect = connecting(config, progress, client, before_asking)
         resolved = answer_all(titles, store, connect, config, progress)
-        for refresh in refreshes:
-            store.end(refresh)
         scraped = _scraped(read.landmarks, known, resolved)
         classes = _classes(scraped, store)
         notes = _notes(scraped, classes)
@@ -108,31 +103,26 @@ def run(
 
 def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
     """Count the requests that :func:`run` would make, without making one."""
-    check_options(config)
     landmarks = read_landmarks(tables).landmarks
     titles = _distinct(_titles(landmarks))
+    first: Question = "infobox" if config.route == "html" else "sitelink"
+    wanted, resolved, ancestors = {first: titles}, dict[str, Resolution](), []
     if (root / STORE).exists():
         with ScrapeStore(root / STORE, source_of(config)) as store:
-            new_refreshes = [status for status in config.refresh if not store.is_open(_refresh(config, status))]
-            for status in config.refresh:
-                store.set_aside(_refresh(config, status))
+            if config.retry_errors:
+                store.failures.clear()  # in memory: a plan changes nothing
             wanted, resolved = open_questions(titles, store, config.route)
             ancestors = unanswered_classes(class_ids(resolved.values()), store)[1]
-    else:
-        first: Question = "infobox" if config.route == "html" else "sitelink"
-        wanted, resolved, ancestors, new_refreshes = {first: titles}, dict[str, Resolution](), [], []
-    again = [title for title, found in resolved.items() if _kind(found) in new_refreshes]
-    unanswered = len(titles) - len(resolved) + len(again)
+    unanswered = len(titles) - len(resolved)
     if config.route == "html":
         requests = {"category pages": unanswered}
     else:
         begun = sum(len(keys) for question, keys in wanted.items() if question != "sitelink")
-        new = len(wanted.get("sitelink", ())) + len(again)
-        requests = {
-            "items of categories": _batches(new),
-            "categories without an item, main topics": _batches(new + begun),
-            "classes": _batches(len(ancestors) + _expected_classes(unanswered)),
-        }
+        new = len(wanted.get("sitelink", ()))
+        # the number of classes grows as the root of the number of titles, from 5,700 at 197,000 landmarks
+        expected = len(ancestors) + round(2 * 13 * math.sqrt(unanswered))
+        keys = {"items of categories": new, "categories without an item, main topics": new + begun, "classes": expected}
+        requests = {what: math.ceil(count / BATCHES["entity"]) for what, count in keys.items()}
     return Plan(len(landmarks), len(titles), unanswered, requests, sum(requests.values()) / config.rate)
 
 
@@ -172,15 +162,6 @@ def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteCl
     )
 
 
-def check_options(config: ScrapeConfig) -> None:
-    """Refuse statuses that are none, and a rate that asks nothing; ConfigError."""
-    unknown = [status for status in config.refresh if status not in STATUSES]
-    if unknown:
-        raise ConfigError(f"--refresh {quoted(unknown[0])} is not a status; expected some of {', '.join(STATUSES)}.")
-    if config.rate <= 0:
-        raise ConfigError(f"rate is {config.rate:g} requests a second; expected more than 0.")
-
-
 def source_of(config: ScrapeConfig) -> dict[str, str]:
     """Return the settings that the answers depend on, by which a store is known."""
     return {
@@ -198,34 +179,6 @@ def _titles(landmarks: Iterable[Landmark]) -> dict[str, str | None]:
 
 def _distinct(known: Mapping[str, str | None]) -> list[str]:
     return list(dict.fromkeys(title for title in known.values() if title is not None))
-
-
-def _kind(found: Resolution) -> str:
-    return found.status.partition("(")[0]
-
-
-def _refresh(config: ScrapeConfig, status: str) -> str:
-    """Return the store's name for a refresh of a status; the routes ask for different things."""
-    return f"{config.route} {status}"
-
-
-def _begin_refreshes(config: ScrapeConfig, titles: Sequence[str], store: ScrapeStore) -> list[str]:
-    """Set aside the answers behind the statuses to be asked again; continue refreshes that a stopped run began."""
-    owed: dict[str, set[tuple[Question, str]]] = {
-        status: set() for status in config.refresh if not store.is_open(_refresh(config, status))
-    }
-    if owed:
-        for title, found in open_questions(titles, store, config.route)[1].items():
-            if _kind(found) in owed:
-                owed[_kind(found)].update(used_answers(title, store, config.route))
-    if "error" in owed:  # those of classes' ancestors too, which no status shows
-        owed["error"].update(store.failures)
-    for status, keys in owed.items():
-        store.begin(_refresh(config, status), keys)
-    refreshes = [_refresh(config, status) for status in config.refresh]
-    for refresh in refreshes:
-        store.set_aside(refresh)
-    return refreshes
 
 
 def _scraped(
@@ -261,20 +214,11 @@ def _notes(scraped: pl.DataFrame, classes: pl.DataFrame) -> tuple[str, ...]:
     notes = []
     failed = scraped.filter(pl.col("status").str.starts_with("error(") & pl.col("title").is_not_null()).height
     if failed:
-        notes.append(f"{failed:,} landmarks ended in an error; --refresh error asks for them again.")
+        notes.append(f"{failed:,} landmarks ended in an error; --retry-errors asks for them again.")
     foreign = scraped["title"].null_count()
     if foreign:
         notes.append(f"{foreign:,} categories are not the address of a Commons category (status error(not-commons)).")
     lost = set(classes["parents"].explode().drop_nulls()) - set(classes["class_id"])
     if lost:
-        notes.append(f"{len(lost):,} ancestors of classes could not be fetched; --refresh error asks for them again.")
+        notes.append(f"{len(lost):,} ancestors of classes could not be fetched; --retry-errors asks for them again.")
     return tuple(notes)
-
-
-def _batches(keys: int) -> int:
-    return math.ceil(keys / BATCHES["entity"])
-
-
-def _expected_classes(titles: int) -> int:
-    """Estimate the number of classes and ancestors of titles: it grows as the root, from 5,700 at 197,000 landmarks."""
-    return round(2 * 13 * math.sqrt(titles))

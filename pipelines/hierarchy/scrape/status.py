@@ -11,7 +11,6 @@ from typing import Any
 from .store import Question, ScrapeStore
 from .wikidata import WIKIMEDIA_CATEGORY, Entity
 
-STATUSES = ("found", "missing", "no-item", "no-instance-of", "error")
 MAX_REDIRECTS = 8
 _MAX_TOPICS = 3
 
@@ -44,14 +43,12 @@ class _FailedError(Exception):
 
 
 class _Reader:
-    """A reader of the store for one title that records which answers it used."""
+    """A reader of the store for one title."""
 
     def __init__(self, store: ScrapeStore):
         self._store = store
-        self.used: list[tuple[Question, str]] = []
 
     def answer(self, question: Question, key: str) -> Any:
-        self.used.append((question, key))
         known = self._store.answers[question]
         if key in known:
             return known[key]
@@ -69,14 +66,13 @@ class _Reader:
 
 def resolve(title: str, store: ScrapeStore, route: str) -> Resolution | Unanswered:
     """Return the status of a category, or the open question."""
-    return _resolve(title, _Reader(store), route)
-
-
-def used_answers(title: str, store: ScrapeStore, route: str) -> list[tuple[Question, str]]:
-    """Return the questions and keys on whose answers the status of a category rests."""
-    reader = _Reader(store)
-    _resolve(title, reader, route)
-    return reader.used
+    trail, reader = [title], _Reader(store)
+    try:
+        return _by_infobox(trail, reader) if route == "html" else _by_item(trail, reader)
+    except _UnansweredError as error:
+        return error.args[0]
+    except _FailedError as error:
+        return Resolution(f"error({error})", _end(trail))
 
 
 def unanswered_classes(classes: Iterable[str], store: ScrapeStore) -> tuple[list[str], list[str]]:
@@ -97,16 +93,6 @@ def unanswered_classes(classes: Iterable[str], store: ScrapeStore) -> tuple[list
         elif ("entity", class_id) not in store.failures:
             lacking.append(class_id)
     return answered, lacking
-
-
-def _resolve(title: str, reader: _Reader, route: str) -> Resolution | Unanswered:
-    trail = [title]
-    try:
-        return _by_infobox(trail, reader) if route == "html" else _by_item(trail, reader)
-    except _UnansweredError as error:
-        return error.args[0]
-    except _FailedError as error:
-        return Resolution(f"error({error})", _end(trail))
 
 
 def _by_infobox(trail: list[str], reader: _Reader) -> Resolution:

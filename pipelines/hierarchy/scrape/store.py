@@ -18,7 +18,7 @@ from hgld.errors import ConfigError, SchemaError, StorageError, excerpt, quoted
 from .commons import CategoryPage
 from .wikidata import Entity, LabelMatch
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x68676C64  # "hgld"
 
 Question = Literal["sitelink", "page", "entity", "infobox", "label"]
@@ -34,13 +34,7 @@ CREATE TABLE infobox (key TEXT PRIMARY KEY, state TEXT NOT NULL, item TEXT, move
     WITHOUT ROWID;
 CREATE TABLE failure (question TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, detail TEXT NOT NULL,
     PRIMARY KEY (question, key)) WITHOUT ROWID;
-"""
-# Separate from the schema, since stores without these tables are valid: no refresh is going on, no name was asked for.
-_LATER_TABLES = """
-CREATE TABLE IF NOT EXISTS label (key TEXT PRIMARY KEY, matches TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS refresh (name TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS owed (question TEXT NOT NULL, key TEXT NOT NULL, refresh TEXT NOT NULL,
-    PRIMARY KEY (question, key, refresh)) WITHOUT ROWID;
+CREATE TABLE label (key TEXT PRIMARY KEY, matches TEXT NOT NULL) WITHOUT ROWID;
 """
 
 
@@ -75,7 +69,6 @@ class ScrapeStore:
         self.infoboxes: dict[str, InfoboxPage] = {}
         self.labels: dict[str, tuple[LabelMatch, ...]] = {}
         self.failures: dict[tuple[Question, str], str] = {}
-        self._owed: dict[str, set[tuple[Question, str]]] = {}
         self.answers: dict[Question, dict[str, Any]] = {
             "sitelink": self.sitelinks,
             "page": self.pages,
@@ -105,71 +98,49 @@ class ScrapeStore:
         items = {title: answer and answer[0] for title, answer in answers.items()}
         entities = dict(filter(None, answers.values()))
         with self._transaction():
-            self._answer("sitelink", items.items())
-            self._answer("entity", map(_entity_row, entities.items()))
+            self._insert("sitelink", items.items())
+            self._insert("entity", map(_entity_row, entities.items()))
         self.sitelinks.update(items)
         self.entities.update(entities)
 
     def record_pages(self, answers: Mapping[str, CategoryPage]) -> None:
         """Store the answers of Commons about titles."""
         with self._transaction():
-            self._answer("page", ((key, p.state, p.title, p.item, p.moved_to) for key, p in answers.items()))
+            self._insert("page", ((key, p.state, p.title, p.item, p.moved_to) for key, p in answers.items()))
         self.pages.update(answers)
 
     def record_entities(self, answers: Mapping[str, Entity]) -> None:
         """Store items by the ids that were asked for, and merged ones by their new id too."""
         merged = {e.item: e for key, e in answers.items() if e.item and e.item != key}
         with self._transaction():
-            self._answer("entity", map(_entity_row, {**merged, **answers}.items()))
+            self._insert("entity", map(_entity_row, {**merged, **answers}.items()))
         self.entities.update({**merged, **answers})
 
     def record_infobox(self, title: str, answer: InfoboxPage) -> None:
         """Store the content of a category's HTML page."""
         row = (title, answer.state, answer.item, answer.moved_to, _json(answer.names))
         with self._transaction():
-            self._answer("infobox", [row])
+            self._insert("infobox", [row])
         self.infoboxes[title] = answer
 
     def record_label(self, key: str, answer: tuple[LabelMatch, ...]) -> None:
         """Store the items that are called by a name in a language."""
         matches = json.dumps([[match.item, match.kind] for match in answer])
         with self._transaction():
-            self._answer("label", [(key, matches)])
+            self._insert("label", [(key, matches)])
         self.labels[key] = answer
 
     def record_failures(self, failures: Mapping[tuple[Question, str], tuple[str, str]]) -> None:
-        """Store failures as (kind, detail) by (question, key); answers from before a refresh are deleted."""
+        """Store failures as (kind, detail) by (question, key)."""
         with self._transaction():
             self._insert("failure", ((*key, kind, detail[:500]) for key, (kind, detail) in failures.items()))
-            self._db.executemany("DELETE FROM owed WHERE question = ? AND key = ?", failures)
-            for question, key in failures:
-                self._db.execute(f"DELETE FROM {question} WHERE key = ?", (key,))  # noqa: S608
         self.failures.update({key: kind for key, (kind, _) in failures.items()})
 
-    def is_open(self, refresh: str) -> bool:
-        """Tell whether a refresh was begun and not ended; perhaps only questions that its answers raise are open."""
-        return refresh in self._owed
-
-    def begin(self, refresh: str, owed: Iterable[tuple[Question, str]]) -> None:
-        """Begin a refresh under a name of its own: the questions to ask again, over as many runs as that takes."""
-        keys = set(owed)
+    def forget_failures(self) -> None:
+        """Delete all failures, so that their questions are open again."""
         with self._transaction():
-            self._insert("refresh", [(refresh,)])
-            self._insert("owed", ((*key, refresh) for key in sorted(keys)))
-        self._owed[refresh] = keys
-
-    def set_aside(self, refresh: str) -> None:
-        """Hide the answers that a refresh still owes while the store is open; the old answers stay on disk."""
-        for question, key in self._owed.get(refresh, ()):
-            self.answers[question].pop(key, None)
-            self.failures.pop((question, key), None)
-
-    def end(self, refresh: str) -> None:
-        """End a refresh; old answers that were not asked for again stay."""
-        with self._transaction():
-            self._db.execute("DELETE FROM refresh WHERE name = ?", (refresh,))
-            self._db.execute("DELETE FROM owed WHERE refresh = ?", (refresh,))
-        self._owed.pop(refresh, None)
+            self._db.execute("DELETE FROM failure")
+        self.failures.clear()
 
     def _open(self, source: dict[str, str]) -> None:
         # One process at a time: two would ask everything twice, at twice the polite rate.
@@ -191,8 +162,6 @@ class ScrapeStore:
                 f"{self.path}: schema version is {version}; this hgld reads version {SCHEMA_VERSION}. "
                 "Build into a new folder, or delete the file to scrape anew."
             )
-        for statement in _LATER_TABLES.split(";"):
-            self._db.execute(statement)
         self._db.execute("COMMIT")
         known = dict(self._db.execute("SELECT name, value FROM source"))
         for name, value in source.items():
@@ -214,17 +183,6 @@ class ScrapeStore:
             self.labels[key] = tuple(LabelMatch(*match) for match in json.loads(matches))
         for question, key, kind in self._db.execute("SELECT question, key, kind FROM failure"):
             self.failures[question, key] = kind
-        self._owed.update({name: set() for (name,) in self._db.execute("SELECT name FROM refresh")})
-        for question, key, refresh in self._db.execute("SELECT question, key, refresh FROM owed"):
-            self._owed[refresh].add((question, key))
-
-    def _answer(self, question: Question, rows: Iterable[tuple[str | None, ...]]) -> None:
-        """Replace older answers and failures by new answers; no refresh owes them any more."""
-        rows = list(rows)
-        self._insert(question, rows)
-        for table in ("failure", "owed"):
-            keys = ((question, row[0]) for row in rows)
-            self._db.executemany(f"DELETE FROM {table} WHERE question = ? AND key = ?", keys)  # noqa: S608
 
     def _insert(self, table: str, rows: Iterable[tuple[str | None, ...]]) -> None:
         rows = list(rows)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from hgld.pipelines.hierarchy.levels.given_levels import has_given_levels
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError
@@ -18,7 +19,6 @@ from hgld.pipelines.hierarchy.config import (
     ScrapeConfig,
     TreeConfig,
 )
-from hgld.pipelines.hierarchy.levels.given_levels import has_given_levels
 from hgld.pipelines.stage import silent
 from tests.pipelines.hierarchy_build.class_lists import THINGS, labels
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer

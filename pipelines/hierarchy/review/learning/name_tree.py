@@ -11,7 +11,7 @@ import numpy as np
 from scipy.cluster.hierarchy import leaves_list, linkage
 from threadpoolctl import threadpool_limits
 
-from ...groups.kmeans import spherical_kmeans
+from ...groups.clustering import kmeans
 
 MOST_LINKED = 2000
 _CELL = 1000
@@ -74,7 +74,7 @@ def _cells(rows: np.ndarray, members: np.ndarray) -> list[np.ndarray]:
     if distinct <= cells:  # nearly all names have the same row: any division will do
         return np.array_split(members, cells)
     weights = np.ones(len(members))
-    labels = spherical_kmeans(rows[members], min(cells, 64), weights=weights, restarts=1, seed=0)
+    labels = kmeans(rows[members], min(cells, 64), weights=weights, restarts=1, seed=0)
     parts = [members[labels == label] for label in np.unique(labels)]
     if len(parts) == 1:
         return np.array_split(members, cells)

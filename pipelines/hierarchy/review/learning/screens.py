@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...groups.given_groups import NONE
+from ...groups.given import NONE
 from ..decisions.grouping import GroupId
 from .name_tree import NameTree
 from .votes import NARROWNESS, Coefficients, Estimates

@@ -12,8 +12,7 @@ from hgld.errors import TableError
 from hgld.tables import read_parquet
 
 from ...evidence.embed import read_embeddings
-from ...evidence.evidence import Block, Evidence
-from ...evidence.evidence_stage import read_evidence
+from ...evidence.evidence import Block, Evidence, read_evidence
 from ...groups.cluster import check_rows
 from ...groups.doubt import Expected
 from ..decisions.grouping import GroupId, Grouping

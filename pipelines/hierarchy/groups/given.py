@@ -1,0 +1,329 @@
+"""Predefined groups and the levels above them: a table (``--into``), or a taxonomy (``--tree-use levels``).
+
+A table has ``name`` and, if there, ``description``; ``parent``, the name of the coarser group; ``seeds``, names that
+belong into the group, separated by ``|``. A group that is another one's parent is a class of a coarser level, and names
+are put into groups that are no parents. Parents may have parents: the nearest ones are the level above the groups,
+theirs the next one; a group with fewer of them than others has no class at the levels beyond.
+
+A name goes into the group that it equals, or one of whose seeds it equals; other names go into the group whose row is
+nearest by the encoder. A name's row is the mean of its own and its description's; a group's is the mean of its name's,
+its description's and its seeds'. (``lexical`` is fitted on the names, and takes no descriptions of names.) A name whose
+best cosine is at most ``--none-below`` is in the last group, "none of these". In a taxonomy every name has a class, and
+the class says its group.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from hgld.errors import HierarchyError, TableError, quoted, some
+from hgld.tables import read_parquet
+from hgld.taxonomy.graph import Taxonomy
+from hgld.taxonomy.levels import EvenLevels, even_levels
+
+from ...stage import Progress, StageResult, StageRun, key_of, run_stage
+from ..config import EmbedConfig, LevelsConfig, TreeConfig
+from ..encoders.registry import Encoder, is_fitted_on_names
+from ..evidence.embed import encoder_of, read_embeddings
+from ..names.clean import name_key
+from ..names.name_tables import NAME, SHOWN, NameTable, check_lengths
+from ..unit_rows import sums, unit
+from .cluster import check_rows, write_groups
+from .clustering import Clustering
+from .doubt import Given, wrong_probabilities
+
+NONE = "none of these"
+TREE = "tree"
+VERSION = 5  # 5: nearest rows of groups
+_ALIASES = {"seed": "seeds", "seed names": "seeds", "seed_names": "seeds"}
+_MOST_TEXT = {"name": 500, "description": 20_000, "parent": 500, "seeds": 100_000}
+_MOST_LISTED = 10
+
+
+@dataclass(frozen=True)
+class GivenGroup:
+    """A group: its name, where it is stated, its texts, and its classes at the levels above it, finest first."""
+
+    name: str
+    evidence: str
+    description: str = ""
+    seeds: tuple[str, ...] = ()
+    above: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class GivenGroups:
+    """Predefined groups.
+
+    Attributes:
+        groups: in the order of their file.
+        notes: for people.
+        level_names: of the groups' level and those above it; empty if the file names none.
+        of_class: index of the group by the class of a taxonomy; None if names are placed by their texts.
+    """
+
+    groups: tuple[GivenGroup, ...]
+    notes: tuple[str, ...] = ()
+    level_names: tuple[str, ...] = ()
+    of_class: Mapping[str, int] | None = field(default=None, compare=False)
+
+    @property
+    def levels_above(self) -> int:
+        """Number of levels that parents give."""
+        return max(len(group.above) for group in self.groups)
+
+
+def read_groups(file: Path) -> GivenGroups:
+    """Read the groups of ``--into``.
+
+    Raises:
+        TableError: the file cannot be read as a list or table of names; a group is there twice, is called "none of
+            these", or is below itself; or there is no group.
+    """
+    table = NameTable.read(file, tuple(_MOST_TEXT), _ALIASES)
+    rows: dict[str, tuple[int, Mapping[str, str]]] = {}
+    for line, cells in table.rows():
+        check_lengths(file, line, cells, _MOST_TEXT)
+        if not any(cells.values()):
+            continue
+        key = name_key(cells.get(NAME, ""))
+        if not key:
+            raise TableError(
+                f"{file}, line {line}: no name; expected a group in every row. Name it, or delete the row."
+            )
+        if key in rows:
+            raise TableError(
+                f"{file}: the group {quoted(cells[NAME][:SHOWN])} is in line {rows[key][0]} and in line {line}; "
+                "expected each once. Join the two rows; several seeds are separated by |."
+            )
+        if key == NONE:
+            raise TableError(
+                f"{file}, line {line}: a group cannot be called {NONE!r}, as the group of names that fit no other is."
+            )
+        rows[key] = (line, cells)
+    parent = {key: cells["parent"] for key, (_, cells) in rows.items() if cells.get("parent")}
+    spelling = {name_key(name): name for name in reversed(parent.values())}
+    parents = set(spelling)
+    spelling |= {key: cells[NAME] for key, (_, cells) in rows.items()}
+    groups = []
+    for key, (line, cells) in rows.items():
+        above, step = [], key
+        while step in parent:
+            step = name_key(parent[step])
+            if spelling[step] in above or step == key:
+                raise TableError(
+                    f"{file}, line {line}: {quoted(spelling[step][:SHOWN])} is below itself by its parents; expected a "
+                    "tree. Correct the column 'parent'."
+                )
+            above.append(spelling[step])
+        if key not in parents:
+            said = cells.get("description", "")
+            seeds = tuple(dict.fromkeys(filter(None, map(str.strip, cells.get("seeds", "").split("|")))))
+            evidence = f"given in line {line}{f'; {len(seeds)} seeds' * bool(seeds)}{f': {said}' * bool(said)}"
+            groups.append(GivenGroup(cells[NAME], evidence, said, seeds, tuple(above)))
+    if not groups:
+        raise TableError(f"{file}: no group that is not a parent; expected at least one group to put names into.")
+    return GivenGroups(tuple(groups), table.notes())
+
+
+def tree_levels(taxonomy: Taxonomy, config: TreeConfig, class_ids: Sequence[str], names: Sequence[str]) -> EvenLevels:
+    """Return the levels above the classes of the names, by the rules of the options.
+
+    Raises:
+        ConfigError: the names of the levels are not as many as the levels.
+        HierarchyError: the rules do not suit the taxonomy, or no level is above the names.
+    """
+    position = {class_id: place for place, class_id in enumerate(taxonomy.ids)}
+    items = [position[class_id] for class_id in sorted(set(class_ids))]
+    found = even_levels(taxonomy, parents=config.parents, cut=config.cut, levels=names, items=items)
+    if len(found.hierarchy.levels) < 2:
+        raise HierarchyError(
+            f"{taxonomy.source}: it has no level above the names by {found.cut}. Choose another --cut, or "
+            "--tree-use evidence."
+        )
+    return found
+
+
+def tree_groups(
+    taxonomy: Taxonomy, config: TreeConfig, class_ids: Sequence[str], names: Sequence[str] = ()
+) -> GivenGroups:
+    """Return the classes of a taxonomy above the names as groups; names below none of them are in none.
+
+    Args:
+        taxonomy: as read.
+        config: the rules.
+        class_ids: of the names.
+        names: of the levels, finest first; empty: those of the rules.
+    """
+    found = tree_levels(taxonomy, config, class_ids, names)
+    hierarchy, source = found.hierarchy, Path(taxonomy.source).name
+    labels = hierarchy.expand(range(hierarchy.num_classes[0]))[:, 1:].tolist()
+    used = sorted({row[0] for row in labels if row[0] >= 0}, key=lambda label: hierarchy.names[1][label])
+    index = {label: place for place, label in enumerate(used)}
+    above = {row[0]: row[1:] for row in labels}
+    groups = tuple(
+        GivenGroup(
+            hierarchy.names[1][label],
+            f"class {taxonomy.ids[found.nodes[1][label]]} of {source}, by {found.cut}",
+            above=tuple(hierarchy.names[c][n] if n >= 0 else None for c, n in enumerate(above[label], 2)),
+        )
+        for label in used
+    )
+    placed = zip(found.nodes[0].tolist(), labels, strict=True)
+    of_class = {taxonomy.ids[node]: index[row[0]] for node, row in placed if row[0] >= 0}
+    return GivenGroups(groups, level_names=tuple(hierarchy.levels[1:]), of_class=of_class)
+
+
+def has_given_levels(build: Path) -> bool:
+    """Tell whether a finished build's levels are those of a taxonomy, so that decisions teach nothing about others."""
+    groups = build / "stages" / "cluster" / "groups.parquet"
+    return groups.is_file() and read_parquet(groups, columns=["method"])["method"].eq(TREE).all()
+
+
+def embed_groups(encoder: Encoder, groups: Sequence[GivenGroup]) -> np.ndarray:
+    """Return (G, D) float32 unit rows of groups; zero if the encoder knows none of their words."""
+    means = np.zeros((len(groups), encoder.dim), dtype=np.float32)
+    for texts in ([(g.name,) for g in groups], [(g.description,) * bool(g.description) for g in groups]):
+        means += _mean_rows(encoder, texts)
+    return unit(means + _mean_rows(encoder, [group.seeds for group in groups]))
+
+
+def _mean_rows(encoder: Encoder, texts: Sequence[Sequence[str]]) -> np.ndarray:
+    of = np.array([place for place, group in enumerate(texts) for _ in group], dtype=np.int64)
+    if not of.size:
+        return np.zeros((len(texts), encoder.dim), dtype=np.float32)
+    rows = encoder.encode([text for group in texts for text in group])
+    return unit(sums(rows, of, len(texts)))
+
+
+def place_names(
+    rows: np.ndarray, names: Sequence[str], given: GivenGroups, groups: np.ndarray, least: float
+) -> Clustering:
+    """Put names into predefined groups by their texts; the group after the last is "none of these".
+
+    Args:
+        rows: (N, D) unit rows of the names.
+        names: N names.
+        given: G groups.
+        groups: (G, D) unit rows of the groups.
+        least: cosine at or below which a name is in none of the groups unless its name says so.
+    """
+    exact: dict[str, int] = {}
+    for texts in ([(group.name,) for group in given.groups], [group.seeds for group in given.groups]):
+        for place, of in enumerate(texts):
+            for text in of:
+                exact.setdefault(name_key(text), place)
+    named = np.array([exact.get(name_key(name), -1) for name in names])
+    cosine = (rows @ groups.T).round(6)  # the last bits of unrelated rows differ between machines
+    order = np.argsort(-cosine, axis=1, kind="stable")
+    best = np.take_along_axis(cosine, order[:, :1], axis=1)[:, 0]
+    count = len(groups)
+    placed = np.where(named >= 0, named, np.where((best > least) & (rows != 0).any(axis=1), order[:, 0], count))
+    second = order[:, 1] if count > 1 else np.full(len(names), -1)
+    following = np.where(order[:, 0] == placed, second, order[:, 0])
+    near = 1 - np.take_along_axis(cosine, np.minimum(placed, count - 1)[:, None], axis=1)[:, 0]
+    far = 1 - np.take_along_axis(cosine, np.maximum(following, 0)[:, None], axis=1)[:, 0]
+    margin = np.where(following < 0, 1, np.clip((far - near) / np.maximum(np.maximum(near, far), 1e-6), 0, 1))
+    confidence = np.where(named >= 0, 1, np.where(placed == count, 0, margin)).astype(np.float32)
+    return Clustering(placed, confidence, following, best)
+
+
+# -- the stage -----------------------------------------------------------------------------------------------------
+
+
+def run(
+    root: Path,
+    cleaned: StageRun,
+    embedded: StageRun,
+    config: LevelsConfig,
+    embedding: EmbedConfig,
+    progress: Progress,
+    *,
+    given: GivenGroups,
+    domain: str,
+) -> StageRun:
+    """Run the stage ``cluster`` on predefined groups: its tables, and ``above.parquet``.
+
+    ``above.parquet`` has the classes above the groups: group, place (0: the level above the groups), label. Groups of a
+    table have ``group_rows.npy`` too: (G + 1, D) float32 rows in the space of the names, in the order of
+    ``groups.parquet``; the row of the last group, "none of these", is zero.
+
+    Args:
+        root: the build's directory of stages.
+        cleaned: the clean stage (names).
+        embedded: the embed stage (their embeddings).
+        config: least cosine of a name in a group.
+        embedding: the embed stage's options, for the same encoder to embed the groups.
+        progress: told what is being done.
+        given: the groups.
+        domain: of the names.
+
+    Raises:
+        TableError: the inputs do not belong together.
+    """
+    inputs = {
+        "clean/names": cleaned.path("names.parquet"),
+        "embed/embeddings": embedded.path("embeddings.npy"),
+        "embed/encoder": embedded.path("encoder.json"),
+    }
+    settings = {"given": key_of(repr(given.groups)), "none_below": config.none_below, "domain": domain}
+    work = partial(_place, inputs, config, embedding, given, domain, progress)
+    return run_stage("cluster", root, version=VERSION, config=settings, inputs=inputs, work=work)
+
+
+def _place(
+    inputs: Mapping[str, Path],
+    config: LevelsConfig,
+    embedding: EmbedConfig,
+    given: GivenGroups,
+    domain: str,
+    progress: Progress,
+    out: Path,
+) -> StageResult:
+    names = read_parquet(inputs["clean/names"])
+    rows = read_embeddings(inputs["embed/embeddings"])
+    check_rows(names, rows, inputs["embed/embeddings"])
+    above = [
+        (g, place, label) for g, group in enumerate(given.groups) for place, label in enumerate(group.above) if label
+    ]
+    schema = {"group": pl.Int32, "place": pl.Int32, "label": pl.String}
+    pl.DataFrame(above, schema=schema, orient="row").write_parquet(out / "above.parquet")
+    counts = {"names": len(names), "groups": len(given.groups)}
+    if given.of_class is not None:
+        groups = np.array([given.of_class[ids[0]] for ids in names["class_ids"].to_list()])
+        sure, nobody = np.ones(len(names)), np.full(len(names), -1)
+        labels = [(group.name, TREE, group.evidence) for group in given.groups]
+        write_groups(out, names, Clustering(groups, sure, nobody, sure), sure - 1, labels, rows, progress)
+        return StageResult(counts, details={"criterion": TREE})
+    progress("place the names", 0, 1)
+    encoder, texts = encoder_of(inputs["clean/names"], embedding, domain), names["name"].to_list()
+    described = names["description"].is_not_null().arg_true().to_list()
+    if described and not is_fitted_on_names(embedding.encoder):
+        rows = rows.copy()
+        rows[described] += encoder.encode(names["description"][described].to_list())
+        rows = unit(rows)
+    embedded = embed_groups(encoder, given.groups)
+    placed = place_names(rows, texts, given, embedded, config.none_below)
+    stated = Given([*(group.name for group in given.groups), ""], placed.confidence)
+    wrong = wrong_probabilities(rows, placed.groups, texts, given=stated)
+    progress("place the names", 1, 1)
+    labels = [(group.name, "given", group.evidence) for group in given.groups]
+    labels.append((NONE, "given", "names that fit no given group"))
+    write_groups(out, names, placed, wrong, labels, rows, progress)
+    np.save(out / "group_rows.npy", np.vstack([embedded, np.zeros_like(embedded[:1])]), allow_pickle=False)
+    outside = [name for name, group in zip(texts, placed.groups, strict=True) if group == len(given.groups)]
+    empty = [group.name for place, group in enumerate(given.groups) if not (placed.groups == place).any()]
+    notes = list(given.notes)
+    if outside:
+        notes.append(
+            f"{NONE}: {some(outside, _MOST_LISTED)}. They have no group in the labels; decisions of kind move give "
+            "them one."
+        )
+    if empty:
+        notes.append(f"groups without names: {some(empty, _MOST_LISTED)}.")
+    counts |= {NONE: len(outside), "groups without names": len(empty)}
+    return StageResult(counts, notes=tuple(notes), details={NONE: outside})
