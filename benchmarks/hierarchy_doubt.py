@@ -1,6 +1,6 @@
 """Measure of doubt: probabilities of wrong placements against known groupings, leaving one taxonomy out.
 
-    python benchmarks/hierarchy_doubt.py --data DIR --encoder lexical --encoder sbert:PATH --encoder sbert:PATH+lexical
+    python benchmarks/hierarchy_doubt.py --data DIR --encoder lexical --encoder sbert:PATH
 
 DIR holds the shared sets of names. Every set is grouped by every encoder, into its own number of groups, half and
 twice as many, and as many as the data give; and its names are put into its own groups by their names (``--into``), all
@@ -23,8 +23,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from hgld.pipelines.hierarchy.groups.given_groups import GivenGroup
-from hgld.pipelines.hierarchy.groups.into import embed_groups, place_names
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
@@ -33,9 +31,11 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.preprocessing import StandardScaler
 
 from hgld.pipelines.hierarchy.config import ClusterConfig
-from hgld.pipelines.hierarchy.encoders.registry import JoinedEncoder, is_fitted_on_names, make_encoder
+from hgld.pipelines.hierarchy.encoders.registry import make_encoder
 from hgld.pipelines.hierarchy.groups import doubt
 from hgld.pipelines.hierarchy.groups.clustering import cluster_names
+from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups, embed_groups, place_names
+from hgld.pipelines.hierarchy.sample import EXPECTED_GROUPS
 
 SETS = (  # shown as, folder, column of names, column of groups
     ("washington", "gldv2_washington_landmarks", "label", "mid"),
@@ -47,7 +47,6 @@ SETS = (  # shown as, folder, column of names, column of groups
     ("cub200", "taxonomies/cub200", "label", "mid"),
     ("grocery", "grocery", "fine", "coarse"),
 )
-SAMPLE = Path(doubt.__file__).with_name("sample") / "expected_groups.csv"
 NUMBERS = (1.0, 0.5, 2.0, 0.0)  # groups, as multiples of the reference's; 0: as the data give
 GIVEN = (1.0, 2 / 3)  # share of the reference's groups that are given
 ALONE = 0.1  # how wrong a name alone in its group counts in the fit if most of its reference group stands elsewhere
@@ -93,32 +92,29 @@ def placements(data: Path, encoders: Sequence[str]) -> Iterator[Placements]:
         for spec in encoders:
             lexicon = spec != "words"
             encoder = make_encoder("lexical" if spec == "words" else spec, names=names, lexicon=lexicon)
-            parts = encoder.parts if isinstance(encoder, JoinedEncoder) else ()
-            blocks = [part.encode(names) for part in parts]
-            rows = encoder.join(blocks) if isinstance(encoder, JoinedEncoder) else encoder.encode(names)
+            rows = encoder.encode(names)
             about = {"shown": shown, "source": folder, "encoder": spec if spec == "words" else encoder.name}
             for number in NUMBERS:
                 groups = round(number * len(titles))
                 if groups > 0.6 * len(names):
                     continue
-                placed = cluster_names(rows, names, config=ClusterConfig(groups=groups, restarts=3))
-                marks = doubt.marks(rows, placed.groups, names, blocks=blocks)
+                placed = cluster_names(rows, ClusterConfig(groups=groups))
+                marks = doubt.features(rows, placed.groups, names)
                 wrong, soft = against_majorities(placed.groups, truth)
                 yield Placements(
                     "found", **about, number=number, groups=placed.groups, marks=marks, wrong=wrong, soft=soft,
                     confidence=placed.confidence,
                 )  # fmt: skip
-            fitted = is_fitted_on_names("lexical" if spec == "words" else spec)
             for share in GIVEN:
                 kept = np.sort(np.random.default_rng(0).permutation(len(titles))[: round(share * len(titles))])
-                given = [GivenGroup(line, titles[place]) for line, place in enumerate(kept)]
-                embedded = embed_groups(encoder, given)
-                into = place_names(rows, names, given, embedded, fitted=fitted)
+                given = GivenGroups(tuple(GivenGroup(titles[place], "") for place in kept))
+                embedded = embed_groups(encoder, given.groups)
+                into = place_names(rows, names, given, embedded, 0.0)
                 target = np.full(len(titles), len(kept))
                 target[kept] = np.arange(len(kept))
-                labels = [*(group.name for group in given), ""]
+                labels = [*(group.name for group in given.groups), ""]
                 given_marks = doubt.Given(labels, into.confidence)
-                marks = doubt.marks(rows, into.groups, names, blocks=blocks, given=given_marks)
+                marks = doubt.features(rows, into.groups, names, given=given_marks)
                 wrong = into.groups != target[truth]
                 yield Placements(
                     "given", **about, number=share, groups=into.groups, marks=marks, wrong=wrong,
@@ -164,7 +160,7 @@ def fit(train: Sequence[Placements], *, spreads: bool = True) -> dict[str, Any]:
     model = LogisticRegression(C=1 / PENALTY, max_iter=1000).fit(shifted, sides, shares)
     stated: dict[str, Any] = {
         "intercept": float(model.intercept_[0]),
-        "marks": {
+        "features": {
             mark: {"mean": float(m), "scale": float(s), "weight": float(w)}
             for mark, m, s, w in zip(marks, mean, scale, model.coef_[0], strict=True)
         },
@@ -308,7 +304,7 @@ def _mean(title: str, found: Sequence[Figures]) -> str:
 
 def sample_table() -> Iterator[str]:
     """Yield the lines of a table of the sample that hgld ships, which the model was not fitted on."""
-    with SAMPLE.open(encoding="utf-8") as file:
+    with EXPECTED_GROUPS.open(encoding="utf-8") as file:
         expected = {row["name"]: row["group"] for row in csv.DictReader(file)}
     names, titles = sorted(expected), sorted(set(expected.values()))
     truth = np.array([titles.index(expected[name]) for name in names])
@@ -317,8 +313,8 @@ def sample_table() -> Iterator[str]:
     yield ""
     yield "| groups | wrong | doubtful | recall | confidence < .1 | AUROC | of margin | in a fifth | expected (80%) |"
     yield f"|{'---:|' * 9}"
-    for config in (ClusterConfig(criterion="silhouette"), ClusterConfig()):
-        placed = cluster_names(rows, names, config=config)
+    for config in (ClusterConfig(), ClusterConfig(groups=len(titles))):
+        placed = cluster_names(rows, config)
         wrong, _ = against_majorities(placed.groups, truth)
         p = doubt.wrong_probabilities(rows, placed.groups, names)
         found, before = (wrong[marked].sum() / wrong.sum() for marked in (p > doubt.DOUBTFUL, placed.confidence < 0.1))

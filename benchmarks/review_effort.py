@@ -570,7 +570,7 @@ def mean_of(values: Sequence[float | None]) -> str:
 def encoded(encoder: str, texts: Sequence[str]) -> np.ndarray:
     from hgld.pipelines.hierarchy.encoders.registry import make_encoder
 
-    return make_encoder(encoder.split("+")[0], names=list(texts)).encode(list(texts)).astype(np.float64)
+    return make_encoder(encoder, names=list(texts)).encode(list(texts)).astype(np.float64)
 
 
 def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str, list[np.ndarray]]) -> Iterator[Arm]:
@@ -806,7 +806,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--data", type=Path, default=os.environ.get("HGLD_DATA"), help="folder of the sets; default: HGLD_DATA"
     )
-    parser.add_argument("--encoder", required=True, help="as of build-hierarchy, such as sbert:FOLDER+lexical")
+    parser.add_argument("--encoder", required=True, help="as of build-hierarchy, such as sbert:FOLDER")
     parser.add_argument("--sets", default=",".join(SETS), help="names of sets, separated by commas")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--mistakes", type=float, default=0.0, help="share of names that the annotator decides wrongly")

@@ -126,8 +126,6 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(hgld, table, tmp_path):
         (("--names", "none.csv"), "'none.csv' is not a file"),
         (("--landmarks", "{table}"), "expected SPLIT=CSV, for instance train=train_label_to_category.csv"),
         (("--landmarks", "../x={table}"), "expected SPLIT=CSV"),
-        (("--sample", "--structure", "p279=1.5"), "expected p279=W with a weight W from 0 (text only) to 1"),
-        (("--sample", "--structure", "p279=nan"), "expected p279=W"),
         (("--sample", "--groups", "many"), "'many': expected whole numbers from 0 separated by commas"),
         (("--sample", "--route", "ftp"), "route is 'ftp'; expected one of 'api', 'html'"),
         (("--sample", "--out", "{table}"), "is a file"),
@@ -144,7 +142,6 @@ def test_options_that_cannot_be_served_are_refused_before_any_work(hgld, table, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--refresh", "gone"), "--refresh 'gone' is not a status; expected some of found, missing"),
         ((), "Give your mail address or page: --contact you@example.org"),
         (("--contact", "me"), "contact is 'me'; expected a mail address"),
         (("--contact", "a@b.org", "--rate", "50"), "at most 3.33, the documented limit"),

@@ -3,6 +3,7 @@
 import itertools
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 
@@ -41,7 +42,9 @@ def shared(tmp_path_factory):
 
 @pytest.fixture
 def world(shared, monkeypatch):
-    monkeypatch.setattr(cluster, "_place", cluster._principal)  # for t-SNE, which no field changes
+    monkeypatch.setattr(
+        cluster, "name_map", lambda rows: np.zeros((len(rows), 2), dtype=np.float32)
+    )  # no field changes it
     return World(shared["folder"], monkeypatch, shared["made"], shared["numbers"])
 
 

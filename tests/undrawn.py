@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from markupsafe import Markup
 
@@ -17,7 +18,7 @@ def without_pictures(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(report, "inline_svg", lambda figure, title: "")
     for draw in ("draw_sizes", "draw_curve", "draw_map"):
         patch.setattr(report, draw, lambda *_: None)
-    patch.setattr(cluster, "_place", cluster._principal)
+    patch.setattr(cluster, "name_map", lambda rows: np.zeros((len(rows), 2), dtype=np.float32))
 
 
 def without_figures(patch: pytest.MonkeyPatch) -> None:

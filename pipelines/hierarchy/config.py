@@ -117,6 +117,7 @@ class LevelsConfig:
         (),
         "Names of the levels A,B,C, finest first. Default: item,group, and top where there is a third; of landmarks "
         "landmark,hierarchical_label,natural_or_human_made.",
+        common=True,
     )
     coarser: tuple[int, ...] = setting(
         (), "Numbers of groups of the levels above the groups, finest first; 0: as the data give.", least=0
@@ -155,9 +156,10 @@ class EmbedConfig:
 
     encoder: str = setting(
         "auto",
-        "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file) or sbert:PATH. auto: for "
-        "--classes the best whose weights are on this machine (HGLD_SENTENCE_ENCODER may name a folder); for landmarks "
-        "clip:ViT-L-14/laion2b_s32b_b82k, as published.",
+        "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file) or sbert:PATH. auto: "
+        "for --classes the best whose weights are on this machine (HGLD_SENTENCE_ENCODER may name a folder); for "
+        "landmarks clip:ViT-L-14/laion2b_s32b_b82k, as published.",
+        common=True,
     )
     templates: tuple[str, ...] = setting(
         (), "Prompt templates with {}; averaged. Default: the encoder's own.", repeated=True, commas=False
@@ -175,8 +177,8 @@ class EvidenceConfig:
 
     evidence: tuple[str, ...] = setting(
         (),
-        "What counts besides the encoder: wording, descriptions, classes, or none. Default: what there is for "
-        "--classes; for landmarks none, as published.",
+        "What counts besides the encoder: wording, descriptions, classes, or none. Default: for --classes whatever "
+        "agrees with the encoder; for landmarks none, as published.",
         choices=("wording", "descriptions", "classes", "none"),
     )
 

@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
-from hgld.pipelines.hierarchy.evidence.class_table import read_class_table
-from hgld.pipelines.hierarchy.groups.given_groups import GivenGroups
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -34,6 +32,7 @@ from hgld.evaluation.report import RetrievalReport
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.hierarchy.comparison.label_tables import LabelTable
+from hgld.pipelines.hierarchy.groups.given import read_groups
 from hgld.pipelines.hierarchy.landmark_images import find_images, read_image
 from hgld.pipelines.hierarchy.names.clean import RULES, NameRules
 from hgld.pipelines.hierarchy.names.landmark_tables import read_landmarks
@@ -423,24 +422,10 @@ def _(folder: Path) -> None:
 @reader(
     "groups csv",
     lambda folder: (folder / "g.csv").write_text("name,group,top\ncastle,fort,building\nabbey,church,building\n"),
-    "pipelines/hierarchy/groups/given_groups.py:GivenGroups.read",
+    "pipelines/hierarchy/groups/given.py:read_groups",
 )
 def _(folder: Path) -> None:
-    GivenGroups.read(folder / "g.csv")
-
-
-def _class_table(folder: Path) -> None:
-    np.save(folder / "c.npy", _table())
-    (folder / "c.txt").write_text("".join(f"class {n}\n" for n in range(8)))
-
-
-@reader(
-    "class table",
-    _class_table,
-    "pipelines/hierarchy/evidence/class_table.py:read_class_table",
-)
-def _(folder: Path) -> None:
-    read_class_table(folder / "c.npy")
+    read_groups(folder / "g.csv")
 
 
 _DECISIONS = """schema_version: 1

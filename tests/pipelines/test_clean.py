@@ -49,7 +49,7 @@ def scraped(root, rows, graph=GRAPH):
 
 
 def cleaned(root, rows, several: Any = "drop") -> StageRun:
-    return clean.run(root, scraped(root, rows), CleanConfig(several=several), silent)
+    return clean.run(root, scraped(root, rows), CleanConfig(several), silent)
 
 
 def read(stage, file):
@@ -146,28 +146,14 @@ SEVERAL = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("several", "expected"),
-    [
-        ("drop", {3: "tourist attraction", 4: "building", 5: "building"}),
-        # 2: unrelated classes, each on two landmarks: the first in the alphabet; 6: unknown classes, likewise
-        ("most-specific", {1: "cathedral", 2: "cathedral", 6: "gate"}),
-        ("most-common", {1: "building", 2: "cathedral", 6: "gate"}),
-    ],
-)
-def test_policies_for_several_names(tmp_path, several, expected):
-    stage = cleaned(tmp_path, SEVERAL, several)
+def test_policies_for_several_names(tmp_path):
     singles = {3: "tourist attraction", 4: "building", 5: "building"}
-    assert kept_names(stage) == singles | expected
-    landmarks = read(stage, "landmarks.parquet").filter(pl.col("landmark_id") == 1)
-    if several == "most-specific":
-        assert landmarks["class_id"].to_list() == ["Q2977"]
-        left_out = read(stage, "left_out.parquet").filter(pl.col("landmark_id") == 1)
-        assert left_out["raw"].to_list() == ["building", "church building"]
-        assert set(left_out["reason"]) == {"not the most-specific name"}
-        assert stage.result.notes[0].startswith("2 of 3 landmarks with several names")  # 2 and 6
-    else:
-        assert stage.result.notes == ()
+    assert kept_names(cleaned(tmp_path, SEVERAL)) == singles
+    stage = cleaned(tmp_path, SEVERAL, "most-common")
+    assert kept_names(stage) == singles | {1: "building", 2: "cathedral", 6: "gate"}  # a tie: by the alphabet
+    left_out = read(stage, "left_out.parquet").filter(pl.col("landmark_id") == 1)
+    assert left_out["raw"].to_list() == ["cathedral", "church building"]
+    assert set(left_out["reason"]) == {"not the most common name"}
 
 
 def test_the_most_common_spelling_is_shown_whatever_its_case(tmp_path):
@@ -213,11 +199,11 @@ def test_a_build_without_any_name_is_refused(tmp_path):
 
 
 def test_same_input_gives_the_same_bytes_in_any_order(tmp_path):
-    first = cleaned(tmp_path / "a", SEVERAL, "most-specific")
-    again = cleaned(tmp_path / "b", SEVERAL[::-1], "most-specific")
+    first = cleaned(tmp_path / "a", SEVERAL, "most-common")
+    again = cleaned(tmp_path / "b", SEVERAL[::-1], "most-common")
     assert first.record["outputs"] == again.record["outputs"]
-    assert not cleaned(tmp_path / "a", SEVERAL, "most-specific").was_run
-    assert cleaned(tmp_path / "a", SEVERAL, "most-common").was_run
+    assert not cleaned(tmp_path / "a", SEVERAL, "most-common").was_run
+    assert cleaned(tmp_path / "a", SEVERAL).was_run
 
 
 pieces = st.sampled_from(
@@ -229,7 +215,7 @@ landmarks = st.lists(st.lists(st.tuples(spellings, classes), max_size=4), min_si
 
 
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(names=landmarks, several=st.sampled_from(["drop", "most-specific", "most-common"]))
+@given(names=landmarks, several=st.sampled_from(["drop", "most-common"]))
 def test_every_landmark_is_kept_once_or_dropped_once(tmp_path_factory, names, several):
     root = tmp_path_factory.mktemp("clean")
     rows = [found(i, *given_names) for i, given_names in enumerate(names)] + [found(99, "museum")]

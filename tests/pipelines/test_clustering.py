@@ -1,24 +1,29 @@
-"""Laws of the clustering: a partition, exact numbers, and nothing that depends on the order of names."""
+"""Laws of the clustering: a partition, exact numbers, nothing that depends on threads; and its stage on disk."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from hgld.pipelines.hierarchy.groups.kmeans import k_curve, settle, spherical_kmeans, sums, unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from threadpoolctl import threadpool_limits
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, TableError
 from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
-from hgld.pipelines.hierarchy.groups.cluster import name_map
-from hgld.pipelines.hierarchy.groups.clustering import Division, cluster_names, margins, mix, ward
+from hgld.pipelines.hierarchy.groups import cluster, clustering
+from hgld.pipelines.hierarchy.groups.clustering import cluster_names, coarsen, kmeans, settle, silhouettes, ward_cuts
 from hgld.pipelines.hierarchy.sample import EXPECTED_GROUPS
+from hgld.pipelines.hierarchy.unit_rows import nearest, sums, unit
+from hgld.pipelines.stage import StageResult, run_stage, silent
+
+FAST = settings(max_examples=15, deadline=None)
+METHODS = ("ward", "kmeans")
 
 
 def blobs(groups, members, dim=16, spread=0.15, seed=0):
@@ -29,152 +34,57 @@ def blobs(groups, members, dim=16, spread=0.15, seed=0):
     return unit(rows).astype(np.float32), truth
 
 
-def names_of(count):
-    return [f"name {i:04}" for i in range(count)]
-
-
-def same_partition(a, b):
-    return adjusted_rand_score(a, b) == 1
-
-
 @st.composite
 def unit_rows(draw, most=24):
-    count = draw(st.integers(1, most))
-    dim = draw(st.integers(2, 6))
+    count, dim = draw(st.integers(1, most)), draw(st.integers(2, 6))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     return unit(random.normal(size=(count, dim))).astype(np.float32)
 
 
-FAST = settings(max_examples=15, deadline=None)
-
-
 @FAST
-@given(rows=unit_rows(), data=st.data())
-def test_every_name_is_in_one_of_exactly_the_groups_asked_for(rows, data):
+@given(rows=unit_rows(), method=st.sampled_from(METHODS), data=st.data())
+def test_every_name_is_in_one_of_exactly_the_groups_asked_for(rows, method, data):
     wanted = data.draw(st.integers(1, len(rows)))
-    found = cluster_names(rows, names_of(len(rows)), config=ClusterConfig(groups=wanted, restarts=1))
+    found = cluster_names(rows, ClusterConfig(groups=wanted, method=method))
     assert found.groups.shape == (len(rows),)
-    assert sorted(set(found.groups.tolist())) == list(range(wanted))
+    assert list(dict.fromkeys(found.groups.tolist())) == list(range(wanted)), "numbered by their first names"
     assert ((found.confidence >= 0) & (found.confidence <= 1)).all()
     assert (found.next_groups != found.groups).all()
     assert ((found.next_groups >= 0) == (wanted > 1)).all()
 
 
-@FAST
-@given(rows=unit_rows(), seed=st.integers(0, 2**32 - 1), wanted=st.sampled_from([0, 1, 2]))
-def test_the_order_of_names_changes_nothing(rows, seed, wanted):
-    config = ClusterConfig(groups=min(wanted, len(rows)), restarts=2, weighted=True)
-    names, weights = names_of(len(rows)), np.arange(1, len(rows) + 1)
-    order = np.random.default_rng(seed).permutation(len(rows))
-    here = cluster_names(rows, names, config=config, weights=weights)
-    there = cluster_names(rows[order], [names[i] for i in order], config=config, weights=weights[order])
-    for field in ("clusters", "groups", "confidence", "next_groups"):
-        np.testing.assert_array_equal(getattr(here, field)[order], getattr(there, field))
-
-
-@FAST
-@given(rows=unit_rows(), factor=st.sampled_from([2, 4, 1024]))
-def test_only_the_ratio_of_weights_counts(rows, factor):
-    config = ClusterConfig(groups=min(3, len(rows)), restarts=2, weighted=True)
-    weights = 1 + np.arange(len(rows)) % 5
-    one = cluster_names(rows, names_of(len(rows)), config=config, weights=weights)
-    many = cluster_names(rows, names_of(len(rows)), config=config, weights=weights * factor)
-    np.testing.assert_array_equal(one.groups, many.groups)
-
-
-def test_seed_and_weights_change_the_clusters_of_rows_without_structure():
-    """So that what permutation, scaling and another number of threads leave alone is not left alone by everything."""
-    rows = unit(np.random.default_rng(0).standard_normal((90, 6)).astype(np.float32))
-    weights = 1 + np.arange(90) % 9
-
-    def clusters(**fields):
-        config = ClusterConfig(clusters=9, restarts=1, **fields)
-        return cluster_names(rows, names_of(90), config=config, weights=weights).clusters.tolist()
-
-    assert clusters() == clusters()
-    assert clusters() != clusters(seed=1)
-    assert clusters() != clusters(weighted=True)
-
-
-@pytest.mark.parametrize("config", [ClusterConfig(groups=5), ClusterConfig(clusters=5), ClusterConfig()])
-def test_separate_groups_are_found(config):
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("wanted", [5, 0])
+def test_separate_groups_and_their_number_are_found(method, wanted):
     rows, truth = blobs(5, 12)
-    found = cluster_names(rows, names_of(len(rows)), config=config)
-    assert same_partition(found.groups, truth)
-    assert found.groups.tolist() == truth.tolist(), "groups are numbered in the order of their first names"
+    found = cluster_names(rows, ClusterConfig(groups=wanted, method=method))
+    assert found.groups.tolist() == truth.tolist()
+    assert max(found.tried, key=found.tried.get, default=5) == 5
+    assert bool(found.tried) == (wanted == 0)
 
 
-@pytest.mark.parametrize("criterion", ["silhouette", "elbow"])
-def test_the_criterion_finds_the_number_of_separate_clusters(criterion):
-    rows, truth = blobs(6, 30, spread=0.05)
-    curve = k_curve(rows, weights=np.ones(len(rows)), criterion=criterion, seed=0)
-    assert curve.best == truth.max() + 1
-    assert list(curve.k) == sorted(set(curve.k))
-    assert curve.inertia[curve.k.index(6)] < 0.1 < curve.inertia[0]
+def test_the_seed_changes_k_means_of_rows_without_structure():
+    rows = unit(np.random.default_rng(0).standard_normal((90, 6)).astype(np.float32))
+    one, again, other = (cluster_names(rows, ClusterConfig(9, "kmeans", seed)).groups.tolist() for seed in (0, 0, 1))
+    assert one == again != other
 
 
-def test_a_given_k_has_no_curve_and_is_kept():
-    rows, _ = blobs(5, 12)
-    found = cluster_names(rows, names_of(len(rows)), config=ClusterConfig(clusters=3))
-    assert found.k == 3
-    assert found.curve.k == ()
-    for group in range(found.groups.max() + 1):  # dividing never mixes clusters
-        assert len(set(found.clusters[found.groups == group].tolist())) == 1
-
-
-def test_a_higher_threshold_divides_less():
-    rows, _ = blobs(5, 12, spread=1.5)
-    counts = [
-        cluster_names(rows, names_of(60), config=ClusterConfig(clusters=4, threshold=t)).groups.max() + 1
-        for t in (1e-9, 0.3, 0.5, 0.7, 2.0)
-    ]
-    assert counts == sorted(counts, reverse=True)
-    assert counts[0] == 60
-    assert counts[-1] == 4
-
-
-def test_groups_of_many_names_are_joined_over_clusters():
-    """Above 1,000 names the parts are not names: 40 clusters of k-means still come together as the 8 true groups."""
+def test_many_names_are_first_joined_into_parts(monkeypatch):
+    monkeypatch.setattr(clustering, "MOST_LINKED", 500)
+    monkeypatch.setattr(clustering, "_LEAST_PARTS", 100)
     rows, truth = blobs(8, 160, spread=0.4)
-    found = cluster_names(rows, names_of(len(rows)), config=ClusterConfig(clusters=40, groups=8, restarts=1))
-    assert adjusted_rand_score(truth, found.groups) > 0.99
+    for wanted in (8, 0):
+        found = cluster_names(rows, ClusterConfig(groups=wanted))
+        assert adjusted_rand_score(truth, found.groups) > 0.99
 
 
 def test_names_of_equal_vectors_stay_together():
     rows, _ = blobs(3, 4, spread=0)
-    found = cluster_names(rows, names_of(12), config=ClusterConfig(groups=3))
-    assert found.groups.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    one = cluster_names(np.repeat(rows[:1], 5, axis=0), names_of(5), config=ClusterConfig())
-    assert one.groups.tolist() == [0] * 5
-    assert one.next_groups.tolist() == [-1] * 5
-
-
-def test_one_name():
-    found = cluster_names(np.array([[1, 0]], dtype=np.float32), ["lake"], config=ClusterConfig())
-    assert (found.groups.tolist(), found.confidence.tolist(), found.k) == ([0], [1.0], 1)
-
-
-@pytest.mark.parametrize(
-    ("config", "told"),
-    [
-        (ClusterConfig(groups=4), "--groups 4 is more than the 3 names"),
-        (ClusterConfig(clusters=9), "--clusters 9 is more than the 3 names"),
-        (ClusterConfig(groups=-1), "--groups is -1"),
-        (ClusterConfig(structure=1.5), "--structure is 1.5; expected a number from 0 to 1"),
-        (ClusterConfig(threshold=float("nan")), "--threshold is nan"),
-        (ClusterConfig(restarts=0), "--restarts is 0"),
-    ],
-)
-def test_what_cannot_be_is_refused(config, told):
-    rows, _ = blobs(3, 4, spread=0)
-    with pytest.raises(ConfigError, match=told):
-        cluster_names(rows, names_of(12), config=config)
-
-
-@pytest.mark.parametrize(("rows", "names"), [(np.eye(3), ["a", "b"]), (np.eye(2), ["a", "a"]), (np.empty((0, 2)), [])])
-def test_rows_and_names_must_fit(rows, names):
-    with pytest.raises(ValueError, match="expected a row for each"):
-        cluster_names(rows, names, config=ClusterConfig())
+    assert cluster_names(rows, ClusterConfig(groups=3)).groups.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    one = cluster_names(np.repeat(rows[:1], 5, axis=0), ClusterConfig())
+    assert (one.groups.tolist(), one.next_groups.tolist()) == ([0] * 5, [-1] * 5)
+    with pytest.raises(ConfigError, match="--groups 4 is more than the 3 names"):
+        cluster_names(rows, ClusterConfig(groups=4))
 
 
 def test_the_number_of_threads_changes_no_bit():
@@ -182,56 +92,46 @@ def test_the_number_of_threads_changes_no_bit():
     results = []
     for threads in (1, 2):
         with threadpool_limits(limits=threads):
-            results.append(cluster_names(rows, names_of(480), config=ClusterConfig(groups=9, restarts=2)))
-    for field in ("clusters", "groups", "confidence", "next_groups"):
+            results.append(cluster_names(rows, ClusterConfig(groups=9)))
+    for field in ("groups", "confidence", "next_groups"):
         assert getattr(results[0], field).tobytes() == getattr(results[1], field).tobytes()
 
 
-def agreement(names, truth):
-    """ARI and NMI of lexical's groups at the true number of groups."""
-    config = ClusterConfig(groups=len(set(truth)))
-    groups = cluster_names(LexicalEncoder(names).encode(names), names, config=config).groups
-    return adjusted_rand_score(truth, groups), normalized_mutual_info_score(truth, groups)
-
-
-def test_the_samples_groups_are_near_those_made_by_hand():
-    expected = pl.read_csv(EXPECTED_GROUPS)
-    ari, nmi = agreement(expected["name"].to_list(), expected["group"].to_list())
-    assert ari >= 0.45
-    assert nmi >= 0.75
-
-
-@pytest.mark.skipif("HGLD_DATA" not in os.environ, reason="HGLD_DATA names no folder of real data")
-def test_real_names_are_grouped_as_well_as_aimed_at():
-    table = pl.read_csv(Path(os.environ["HGLD_DATA"]) / "gldv2_washington_landmarks" / "labels.csv")
-    ari, nmi = agreement(table["label"].to_list(), table["mid"].to_list())
-    assert ari >= 0.45
-    assert nmi >= 0.75
+@pytest.mark.parametrize("table", ["sample", "washington"])
+def test_names_are_grouped_as_well_as_aimed_at(table):
+    if table == "sample":
+        expected = pl.read_csv(EXPECTED_GROUPS).select("name", "group")
+    elif "HGLD_DATA" in os.environ:
+        labels = Path(os.environ["HGLD_DATA"]) / "gldv2_washington_landmarks" / "labels.csv"
+        expected = pl.read_csv(labels).select("label", "mid")
+    else:
+        pytest.skip("HGLD_DATA names no folder of real data")
+    names, truth = (column.to_list() for column in expected)
+    rows = LexicalEncoder(names).encode(names)
+    for wanted in (len(set(truth)), 0):
+        groups = cluster_names(rows, ClusterConfig(groups=wanted)).groups
+        assert adjusted_rand_score(truth, groups) >= 0.45
+        assert normalized_mutual_info_score(truth, groups) >= 0.75
 
 
 # -- its parts ------------------------------------------------------------------------------------------------
 
 
 @FAST
-@given(rows=unit_rows(), data=st.data())
-def test_ward_joins_as_scipy_does(rows, data):
-    """With equal weights our chain and scipy's linkage make the same cuts (random rows have no ties)."""
-    wanted = data.draw(st.integers(1, len(rows)))
-    ours = ward(rows, np.ones(len(rows)), wanted)
-    assert sorted(set(ours.tolist())) == list(range(wanted))
-    if len(rows) > 1:
-        theirs = fcluster(linkage(rows.astype(np.float64), "ward"), wanted, "maxclust")
-        assert same_partition(ours, theirs)
-
-
-@FAST
 @given(rows=unit_rows(most=10), data=st.data())
-def test_a_weight_is_as_many_equal_points(rows, data):
+def test_ward_cuts_are_scipys_and_a_weight_is_as_many_equal_points(rows, data):
     weights = np.array(data.draw(st.lists(st.integers(1, 4), min_size=len(rows), max_size=len(rows))))
     wanted = data.draw(st.integers(1, len(rows)))
-    joined = ward(rows, weights, wanted)
-    copies = ward(np.repeat(rows, weights, axis=0), np.ones(weights.sum()), wanted)
-    assert same_partition(np.repeat(joined, weights), copies)
+    [labels] = ward_cuts(rows, weights, [wanted])
+    assert len(set(labels.tolist())) == wanted
+    if len(rows) > 1:
+        tree = linkage(np.repeat(rows, weights, axis=0).astype(np.float64), "ward")
+        assert adjusted_rand_score(np.repeat(labels, weights), fcluster(tree, wanted, "maxclust")) == 1
+
+
+def test_ward_cuts_are_exact_though_all_points_are_as_far_apart():
+    [labels] = ward_cuts(np.eye(9), np.ones(9), [4])
+    assert len(set(labels.tolist())) == 4
 
 
 @FAST
@@ -239,77 +139,161 @@ def test_a_weight_is_as_many_equal_points(rows, data):
 def test_settled_rows_are_nearest_to_their_own_centre(rows, data):
     k = data.draw(st.integers(1, len(rows)))
     weights = np.ones(len(rows))
-    labels = spherical_kmeans(rows, k, weights=weights, restarts=2, seed=0)
+    labels = kmeans(rows, k, weights=weights, restarts=2, seed=0)
     assert sorted(set(labels.tolist())) == list(range(k))
     np.testing.assert_array_equal(settle(rows, labels, weights), labels)
     start = np.arange(len(rows)) % k
     moved = settle(rows, start, weights)  # the objective of spherical k-means never falls
-    assert np.linalg.norm(sums(rows, moved, weights, k), axis=1).sum() >= (
-        np.linalg.norm(sums(rows, start, weights, k), axis=1).sum() - 1e-4
-    )
+    lengths = [np.linalg.norm(sums(rows, each, k), axis=1).sum() for each in (start, moved)]
+    assert lengths[1] >= lengths[0] - 1e-4
 
 
-def test_a_division_can_be_cut_into_at_least_so_many_parts():
-    rows, truth = blobs(4, 10, spread=1.0)
-    division = Division(rows, truth)
-    for parts in (4, 7, 15, 39, 40):
-        assert parts <= division.at(division.threshold_for(parts)).max() + 1 <= parts + 1
-    assert division.at(division.threshold_for(1)).max() + 1 == 4, "clusters themselves are not joined"
-
-
-def test_margins_by_hand():
+def test_silhouettes_by_hand():
     angle = np.deg2rad([0, 10, 90, 100, 50])
     rows = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
-    confidence, following, own = margins(rows, np.array([0, 0, 1, 1, 2]), np.ones(5))
+    score, following, own = silhouettes(rows, np.array([0, 0, 1, 1, 2]))
     a, b = 1 - np.cos(np.deg2rad(10)), 1 - np.cos(np.deg2rad(50))  # own centre without itself; the group of one
-    assert confidence[0] == pytest.approx((b - a) / b, abs=1e-5)
+    assert score[0] == pytest.approx((b - a) / b, abs=1e-5)
     assert following.tolist() == [2, 2, 2, 2, 0]
-    assert confidence[4] == 0, "alone in its group"
+    assert score[4] == 0, "alone in its group"
     assert own[0] == pytest.approx(np.cos(np.deg2rad(5)), abs=1e-5)
 
 
-def test_structure_is_the_weighted_mean_of_the_two_distances():
-    rows, _ = blobs(3, 4, spread=1.0)
-    graph = np.kron(np.eye(4), np.ones((3, 3))).astype(np.float32) * 0.5 + np.eye(12, dtype=np.float32) * 0.5
-    for weight in (0.0, 0.25, 1.0):
-        mixed = mix(rows, graph, weight)
-        np.testing.assert_allclose(mixed @ mixed.T, (1 - weight) * rows @ rows.T + weight * graph, atol=1e-5)
-    assert mix(rows, graph, 0.0) is rows
-    assert mix(rows, np.full((12, 12), np.nan, dtype=np.float32), 0.7) is rows, "nothing known: the text alone"
+def test_groups_that_are_near_are_joined_and_their_number_is_found():
+    centres = np.kron(np.eye(3), np.ones((2, 1)))
+    centres = np.hstack([centres, np.tile([[0.1], [-0.1]], (3, 1))])
+    rows = np.repeat(centres, 8, axis=0) + np.random.default_rng(0).normal(0, 0.05, (48, 4))
+    for wanted in (0, 3):
+        joined, margin = coarsen(unit(rows).astype(np.float32), np.repeat(np.arange(6), 8), wanted)
+        assert joined.tolist() == [0, 0, 1, 1, 2, 2]
+        assert (margin > 0.5).all()
 
 
-def test_names_outside_the_graph_take_the_place_of_their_neighbours():
-    rows, truth = blobs(2, 6, spread=0.3)
-    graph = (truth[:, None] == truth[None]).astype(np.float32)
-    graph[0, :] = graph[:, 0] = np.nan
-    mixed = mix(rows, graph, 1.0)
-    np.testing.assert_allclose(np.linalg.norm(mixed, axis=1), 1, atol=1e-5)
-    assert (mixed[0] @ mixed[1:6].T > 0.99).all()
-    assert (mixed[0] @ mixed[6:].T < 0.01).all()
+@given(st.integers(1, 12), st.integers(0, 15), st.integers(0, 5))
+def test_coarser_groups_are_as_many_as_can_be(count, wanted, seed):
+    rows = unit(np.random.default_rng(seed).normal(size=(3 * count, 4))).astype(np.float32)
+    joined, margin = coarsen(rows, np.arange(3 * count) % count, wanted)
+    assert len(joined) == len(margin) == count
+    assert sorted(set(joined.tolist())) == list(range(max(joined) + 1))
+    if wanted:
+        assert max(joined) + 1 == min(wanted, count)
 
 
-def test_structure_decides_what_the_text_leaves_open():
-    rows = np.tile(unit(np.ones((1, 4))), (6, 1)).astype(np.float32) + 0.01 * np.eye(6, 4, dtype=np.float32)
-    graph = np.kron(np.eye(2), np.ones((3, 3))).astype(np.float32)
-    config = ClusterConfig(groups=2, structure=0.5)
-    found = cluster_names(unit(rows), names_of(6), config=config, similarity=graph)
-    assert found.groups.tolist() == [0, 0, 0, 1, 1, 1]
+@settings(max_examples=50)
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 2**32 - 1))
+def test_nearest_rows_are_those_of_a_full_sort(count, wanted, seed):
+    rows = np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
+    indices, cosines = nearest(rows, rows, wanted)
+    cosine = rows @ rows.T
+    assert np.array_equal(indices, np.argsort(-cosine, axis=1, kind="stable")[:, :wanted])
+    assert np.array_equal(cosines, np.take_along_axis(cosine, indices, axis=1))
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 40])
 def test_every_name_has_a_place_on_the_map(count):
     rows, _ = blobs(max(1, count // 4), 4)
     rows = np.repeat(rows, 2, axis=0)[:count]
-    points = name_map(rows)
+    points = cluster.name_map(rows)
     assert points.shape == (count, 2)
     assert np.isfinite(points).all()
-    assert points.tobytes() == name_map(rows).tobytes()
+    assert points.tobytes() == cluster.name_map(rows).tobytes()
 
 
 def test_the_map_keeps_neighbours_and_places_names_beyond_the_most_placed(monkeypatch):
-    monkeypatch.setattr("hgld.pipelines.hierarchy.groups.cluster.MOST_PLACED", 200)
+    monkeypatch.setattr(cluster, "MOST_PLACED", 200)
     rows, truth = blobs(6, 50, spread=0.3)
-    points = name_map(rows)
+    points = cluster.name_map(rows)
     centres = np.stack([points[truth == g].mean(axis=0) for g in range(6)])
-    nearest = ((points[:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
-    assert (nearest == truth).mean() > 0.98
+    closest = ((points[:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
+    assert (closest == truth).mean() > 0.98
+
+
+# -- the stage ------------------------------------------------------------------------------------------------
+
+NAMES = ["arch bridge", "arena", "lake", "road bridge", "salt lake", "stadium", "toll bridge"]
+KINDS = np.array([0, 1, 2, 0, 2, 1, 0])
+ROWS = unit(np.eye(8)[KINDS] + 0.05 * np.eye(7, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """Runs of clean, evidence and scrape, with the tables that the cluster stage reads; ``rows`` may be others."""
+
+    def make(rows=ROWS):
+        def stage(name, write):
+            shutil.rmtree(tmp_path / name, ignore_errors=True)
+            work = lambda out: write(out) or StageResult()  # noqa: E731
+            return run_stage(name, tmp_path, version=1, config={}, inputs={}, work=work)
+
+        def weighed(out):
+            np.save(out / "rows.npy", rows, allow_pickle=True)
+            np.save(out / "block-text.npy", ROWS)
+            (out / "evidence.json").write_text(
+                '{"blocks": [{"name": "text", "weight": 1.0, "is_form": false}], "agreement": [[null]]}'
+            )
+
+        names = pl.DataFrame(
+            {"name": NAMES, "landmarks": [1, 5, 9, 2, 1, 4, 1], "class_ids": [[]] * 7, "english": True},
+            schema_overrides={"landmarks": pl.Int64, "class_ids": pl.List(pl.String)},
+        )
+        classes = pl.DataFrame(schema={"class_id": pl.String, "label": pl.String, "parents": pl.List(pl.String)})
+        return (
+            stage("clean", lambda out: names.write_parquet(out / "names.parquet")),
+            stage("evidence", weighed),
+            stage("scrape", lambda out: classes.write_parquet(out / "classes.parquet")),
+        )
+
+    return make
+
+
+def test_the_tables(tmp_path, inputs):
+    config = ClusterConfig(groups=3)
+    ran = cluster.run(tmp_path, *inputs(), config, silent)
+    names = pl.read_parquet(ran.path("names.parquet"))
+    assert dict(names.schema) == {
+        "name": pl.String,
+        "landmarks": pl.Int64,
+        "group": pl.Int32,
+        "confidence": pl.Float32,
+        "next_group": pl.Int32,
+        "wrong": pl.Float32,
+        "doubtful": pl.Boolean,
+    }
+    assert names["group"].to_list() == KINDS.tolist()
+    assert (names["wrong"].is_between(0, 1) & (names["doubtful"] == (names["wrong"] > 0.5))).all()
+    assert pl.read_parquet(ran.path("groups.parquet")).rows() == [
+        (0, "bridge", "head-noun", "head noun of 3 of 3 names, 4 of 4 landmarks", 3, 4),
+        (1, "arena", "head-noun", "head noun of 1 of 2 names, 5 of 9 landmarks", 2, 9),
+        (2, "lake", "head-noun", "head noun of 2 of 2 names, 10 of 10 landmarks", 2, 10),
+    ]
+    assert pl.read_parquet(ran.path("k_curve.parquet")).is_empty(), "the number was given"
+    assert pl.read_parquet(ran.path("map.parquet")).columns == ["name", "x", "y"]
+    assert ran.result.counts == {"names": 7, "groups": 3}
+    assert not cluster.run(tmp_path, *inputs(), config, silent).was_run
+    again = cluster.run(tmp_path / "again", *inputs(), config, silent)
+    for file in ("names.parquet", "groups.parquet", "k_curve.parquet", "map.parquet"):
+        assert ran.path(file).read_bytes() == again.path(file).read_bytes()
+    chosen = cluster.run(tmp_path, *inputs(), ClusterConfig(), silent)
+    curve = pl.read_parquet(chosen.path("k_curve.parquet"))
+    assert chosen.result.details["k"] == curve.sort("score", "k", descending=[True, False])["k"][0]
+
+
+def test_one_group_has_no_next_one(tmp_path, inputs):
+    ran = cluster.run(tmp_path, *inputs(), ClusterConfig(groups=1), silent)
+    names = pl.read_parquet(ran.path("names.parquet"))
+    assert names["next_group"].null_count() == len(NAMES)
+    assert names["confidence"].to_list() == [1.0] * len(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups", "said"),
+    [
+        (np.eye(3, dtype=np.float32), 0, "rows.npy: 3 rows for the 7 names"),
+        (np.array([{}]), 0, "not an array"),
+        (ROWS, 8, "--groups 8 is more than the 7 names"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(tmp_path, inputs, rows, groups, said):
+    with pytest.raises((TableError, ConfigError), match=said):
+        cluster.run(tmp_path, *inputs(rows), ClusterConfig(groups=groups), silent)
+    assert not (tmp_path / "cluster").exists()

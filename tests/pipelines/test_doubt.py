@@ -40,17 +40,6 @@ def test_a_name_among_strangers_is_doubted_most(tidy):
     assert wrong[0] > doubt.DOUBTFUL > wrong[1:].max()
 
 
-@pytest.mark.parametrize("kind", ["found", "given"])
-def test_the_order_of_names_does_not_matter(tidy, kind):
-    rows, groups, names = tidy
-    order = np.random.default_rng(0).permutation(len(names))
-    confidence = np.linspace(0, 1, len(names))
-    into = [doubt.Given(["lake", "bridge"], c) if kind == "given" else None for c in (confidence, confidence[order])]
-    one = doubt.wrong_probabilities(rows, groups, names, given=into[0])
-    other = doubt.wrong_probabilities(rows[order], groups[order], [names[i] for i in order], given=into[1])
-    np.testing.assert_array_equal(one[order], other)
-
-
 @pytest.mark.parametrize(
     ("names", "groups"),
     [
@@ -95,7 +84,7 @@ def test_the_coefficients_say_what_they_were_fitted_on():
     for kind in ("found", "given"):
         model = doubt.Model.read(kind)
         assert min(model.spreads) > 0
-        assert model.marks["margins"][2] < 0, "the nearer to another group, the likelier wrong"
+        assert model.features["margins"][2] < 0, "the nearer to another group, the likelier wrong"
 
 
 # -- how many are wrong -----------------------------------------------------------------------------------------------

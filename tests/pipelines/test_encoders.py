@@ -12,14 +12,19 @@ import open_clip
 import pytest
 import torch
 from open_clip import factory
-from PIL import Image
 from safetensors.torch import save_file
 
+from hgld.cli import main
 from hgld.errors import ConfigError, MissingResourceError
+from hgld.pipelines.hierarchy.config import EmbedConfig
 from hgld.pipelines.hierarchy.encoders import clip as clip_module
+from hgld.pipelines.hierarchy.encoders import registry
 from hgld.pipelines.hierarchy.encoders.clip import TEMPLATES, ClipEncoder
-from hgld.pipelines.hierarchy.encoders.prompts import mean_of_prompts
+from hgld.pipelines.hierarchy.encoders.prompts import encode_prompts
+from hgld.pipelines.hierarchy.encoders.registry import VARIABLE, cached_clip, local_encoder
 from hgld.pipelines.hierarchy.encoders.sbert import SbertEncoder
+from hgld.pipelines.hierarchy.evidence import embed
+from hgld.pipelines.stage import silent
 
 TINY = {
     "embed_dim": 16,
@@ -65,16 +70,6 @@ def test_clip_gives_a_name_the_same_row_in_any_batch(tiny: Path) -> None:
     np.testing.assert_allclose(small, clip(tiny, batch_size=100).encode(names), atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(small, axis=1), 1, rtol=1e-5)
     assert told == [1, 2, 3, 4, 5]
-
-
-def test_clip_looks_at_images(tiny: Path) -> None:
-    images = [Image.new("RGB", (50, 40), "red"), Image.new("L", (20, 30)), Image.new("RGBA", (64, 64), "blue")]
-    encoder = clip(tiny, batch_size=2)
-    rows = encoder.encode_images(images)
-    assert rows.shape == (3, encoder.dim)
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-5)
-    np.testing.assert_allclose(rows[2], encoder.encode_images(images[2:])[0], atol=1e-5)
-    assert encoder.encode_images([]).shape == encoder.encode([]).shape == (0, 16)
 
 
 def test_clip_key_follows_model_templates_and_the_files_content(tiny: Path, tmp_path: Path) -> None:
@@ -134,15 +129,12 @@ def test_clip_weights_in_the_cache_are_read_without_asking_for_newer_ones(
     snapshot = tmp_path / "hub" / "models--some--clip" / "snapshots" / "0a"
     snapshot.mkdir(parents=True)
     (snapshot / "open_clip_model.safetensors").write_bytes(tiny.read_bytes())
-    stated = {"hf_hub": "some/clip/", "mean": (0.1,) * 3, "std": (0.2,) * 3, "interpolation": "bicubic"}
+    stated = {"hf_hub": "some/clip/"}
     monkeypatch.setattr(clip_module, "get_pretrained_cfg", lambda model, tag: stated if tag == "tag" else {})
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(registry, "_cache", lambda: tmp_path / "hub")
     encoder = ClipEncoder("hgld-tiny/tag", device="cpu")
     np.testing.assert_array_equal(encoder.encode(["lake"]), clip(tiny).encode(["lake"]))
     assert encoder.name == "clip:hgld-tiny/tag"
-    picture = Image.new("RGB", (64, 64), (90, 20, 200))
-    seen, plain = encoder.encode_images([picture]), clip(tiny).encode_images([picture])
-    assert not np.allclose(seen, plain), "images are brought to the mean and spread that the weights were trained with"
 
 
 def test_clip_weights_that_cannot_be_downloaded(
@@ -183,8 +175,8 @@ def test_a_device_that_is_not_there(tiny: Path) -> None:
             ClipEncoder(f"hgld-tiny/{tiny}", device=device)
 
 
-def test_mean_of_prompts_is_of_directions_not_of_lengths() -> None:
-    rows = mean_of_prompts(np.array([[10.0, 0.0], [0.0, 0.1]]), 2)
+def test_the_mean_of_prompts_is_of_directions_not_of_lengths() -> None:
+    rows = encode_prompts(["a"], ["{}", "x {}"], 9, lambda texts: np.array([[10.0, 0.0], [0.0, 0.1]]), silent)
     np.testing.assert_allclose(rows, [[0.5**0.5, 0.5**0.5]], rtol=1e-6)
 
 
@@ -220,9 +212,8 @@ def test_sbert_averages_prompts_in_batches(tmp_path: Path, monkeypatch: pytest.M
     (folder / "weights").write_bytes(b"1")
     encoder = SbertEncoder(str(folder), templates=["{}", "an {}"], device="cpu", batch_size=3)
     rows = encoder.encode(["lake", "arch"])
-    expected = mean_of_prompts(np.array([[4, 2], [7, 3], [4, 2], [7, 3]], dtype=float), 2)
-    np.testing.assert_allclose(rows, expected)
-    assert encoder.encode([]).shape == (0, encoder.dim)
+    prompts = np.array([[4, 2], [7, 3]]) / np.linalg.norm([[4, 2], [7, 3]], axis=1, keepdims=True)
+    np.testing.assert_allclose(rows, [prompts.mean(axis=0) / np.linalg.norm(prompts.mean(axis=0))] * 2, rtol=1e-6)
     assert encoder.name == "sbert:mini"
     key = encoder.key
     (folder / "weights").write_bytes(b"2")
@@ -256,3 +247,89 @@ def test_sbert_reads_a_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     lake, pond, school = SbertEncoder(folder, device="cpu").encode(["lake", "pond", "primary school"])
     assert lake @ pond > lake @ school + 0.1
+
+
+# -- the best encoder on this machine ----------------------------------------------------------------------------------
+
+L14 = "laion/CLIP-ViT-L-14-laion2B-s32B-b82K"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of Hugging Face's, with sentence-transformers installed."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(registry, "_cache", lambda: tmp_path / "hub")
+    monkeypatch.setattr(registry, "find_spec", lambda name: name)
+    return tmp_path / "hub"
+
+
+def snapshot(cache: Path, repository: str, name: str = "0a1b", kind: str = "sentence_transformers.models.X") -> Path:
+    """A cached model of sentence-transformers; of ``laion`` and ``timm``, weights of CLIP."""
+    folder = cache / f"models--{repository.replace('/', '--')}" / "snapshots" / name
+    folder.mkdir(parents=True)
+    if repository.startswith(("laion/", "timm/")):
+        (folder / "open_clip_model.safetensors").write_bytes(b"weights")
+    else:
+        (folder / "modules.json").write_text(json.dumps([{"type": kind}]))
+        (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def test_the_order_is_the_folder_named_then_sentences_then_clip_then_lexical(cache, monkeypatch):
+    assert local_encoder()[0] == "lexical"
+    assert VARIABLE in local_encoder()[1]
+    snapshot(cache, "laion/CLIP-ViT-B-32-laion2B-s34B-b79K")
+    assert local_encoder()[0] == "clip:ViT-B-32/laion2b_s34b_b79k"
+    snapshot(cache, L14)
+    assert local_encoder()[0] == "clip:ViT-L-14/laion2b_s32b_b82k", "the published encoder comes first"
+    other = snapshot(cache, "someone/another-model")
+    assert local_encoder()[0] == f"sbert:{other}"
+    small = snapshot(cache, "sentence-transformers/all-MiniLM-L6-v2")
+    assert local_encoder() == (f"sbert:{small}", "all-MiniLM-L6-v2 is in Hugging Face's cache")
+    assert SbertEncoder(str(small), device="cpu").name == "sbert:all-MiniLM-L6-v2"
+    monkeypatch.setenv(VARIABLE, str(other))
+    assert local_encoder()[0] == f"sbert:{other}"
+    monkeypatch.setenv(VARIABLE, str(cache / "nowhere"))
+    with pytest.raises(MissingResourceError, match=rf"{VARIABLE} is .*nowhere.*--encoder"):
+        local_encoder()
+
+
+def test_incomplete_or_uninstalled_encoders_are_ignored(cache, monkeypatch):
+    (snapshot(cache, "a/no-weights") / "model.safetensors").unlink()
+    snapshot(cache, "a/foreign-code", kind="evil.Module")
+    (snapshot(cache, L14) / "open_clip_model.safetensors").unlink()
+    assert local_encoder()[0] == "lexical"
+    assert cached_clip(L14) is None
+    snapshot(cache, "a/whole")
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
+    assert local_encoder()[0] == "lexical"
+    assert "sentence-transformers is not installed" in local_encoder()[1]
+
+
+def test_the_snapshot_of_the_main_branch_comes_first(cache):
+    first, main = (snapshot(cache, "a/model", name) for name in ("0000", "ffff"))
+    assert local_encoder()[0] == f"sbert:{first}"
+    (main.parent.parent / "refs").mkdir()
+    (main.parent.parent / "refs" / "main").write_text("ffff\n")
+    assert local_encoder()[0] == f"sbert:{main}"
+
+
+def test_auto_is_for_classes_alone_and_what_is_named_stays(cache):
+    here = snapshot(cache, "a/model")
+    assert embed.choose_encoder(EmbedConfig(), "classes")[0].encoder == f"sbert:{here}"
+    for source in ("landmarks", "names"):
+        chosen, why = embed.choose_encoder(EmbedConfig(), source)
+        assert (chosen.encoder, why) == ("clip:ViT-L-14/laion2b_s32b_b82k", "as published for landmarks")
+    assert embed.choose_encoder(EmbedConfig(), "sample")[0].encoder == "lexical"
+    assert embed.choose_encoder(EmbedConfig("lexical"), "classes") == (EmbedConfig("lexical"), "")
+
+
+def test_the_first_line_says_which_encoder_was_taken_and_provenance_keeps_it(cache, tmp_path, capsys):
+    (tmp_path / "things.txt").write_text("red oak\nold oak\nblue whale\nkiller whale\n")
+    asked = ["build-hierarchy", "--classes", str(tmp_path / "things.txt"), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="0"):
+        main([*asked, "--groups", "2", "--cache", str(tmp_path / "kept")])
+    assert capsys.readouterr().err.startswith("encoder lexical: no sentence encoder")
+    provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    assert provenance["encoder"]["name"] == "lexical"
+    assert provenance["encoder"]["chosen"].startswith("no sentence encoder")

@@ -1,16 +1,21 @@
-"""Joint evidence: weights by agreement, names that a block does not know, and what each block says about a name."""
+"""Joint evidence: weights by agreement, names that a block does not know, and the stage on disk."""
 
 import numpy as np
 import pytest
-from hgld.pipelines.hierarchy.evidence.neighbours import nearest, neighbours
-from hgld.pipelines.hierarchy.groups.kmeans import unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from hgld.pipelines.hierarchy.config import ClusterConfig
+from hgld.errors import TableError
+from hgld.pipelines.hierarchy.config import CleanConfig, ClusterConfig, EmbedConfig, EvidenceConfig
+from hgld.pipelines.hierarchy.encoders import sbert
+from hgld.pipelines.hierarchy.evidence import embed
+from hgld.pipelines.hierarchy.evidence import evidence as stage
 from hgld.pipelines.hierarchy.evidence.evidence import FORM, Block, Evidence, weigh, weights_of
 from hgld.pipelines.hierarchy.groups.clustering import cluster_names
+from hgld.pipelines.hierarchy.names import classes, clean
+from hgld.pipelines.hierarchy.unit_rows import unit
+from hgld.pipelines.stage import silent
 
 
 def view(labels: np.ndarray, spread: float, seed: int, dim: int = 20) -> np.ndarray:
@@ -19,15 +24,14 @@ def view(labels: np.ndarray, spread: float, seed: int, dim: int = 20) -> np.ndar
 
 
 LABELS = np.repeat(np.arange(10), 15)
-NAMES = [f"{i:03}" for i in range(150)]
 
 
 def test_evidence_together_groups_better_than_each_block_alone():
     blocks = [Block.of(str(seed), view(LABELS, 1.3, seed)) for seed in range(3)]
     evidence = weigh(blocks, groups=10)
     config = ClusterConfig(groups=10)
-    alone = [adjusted_rand_score(LABELS, cluster_names(b.rows, NAMES, config=config).groups) for b in blocks]
-    together = adjusted_rand_score(LABELS, cluster_names(evidence.joint(), NAMES, config=config).groups)
+    alone = [adjusted_rand_score(LABELS, cluster_names(b.rows, config).groups) for b in blocks]
+    together = adjusted_rand_score(LABELS, cluster_names(evidence.joint(), config).groups)
     assert together > max(alone) + 0.1, (alone, together)
 
 
@@ -67,10 +71,12 @@ def test_weights_are_shares_and_the_first_block_always_counts(count, seed):
     agreement = random.uniform(-0.1, 1, (count, count))
     agreement = np.where(random.random((count, count)) < 0.2, np.nan, agreement)
     agreement = np.tril(agreement) + np.tril(agreement, -1).T
-    is_form = [False, *(random.random(count - 1) < 0.5).tolist()]
-    weights = weights_of(is_form, agreement)
+    flags = random.random((count, 2)) < 0.5
+    blocks = [Block.of(str(i), np.ones((1, 1)), is_form=bool(f), is_asked=bool(a)) for i, (f, a) in enumerate(flags)]
+    weights = weights_of(blocks, agreement)
     assert sum(weights) == pytest.approx(1, abs=1e-5)
     assert min(weights) >= 0 < weights[0]
+    assert all(weight > 0 for weight, block in zip(weights, blocks, strict=True) if block.is_asked)
 
 
 @settings(max_examples=30)
@@ -96,27 +102,74 @@ def test_a_name_without_a_row_borrows_the_place_of_its_neighbours():
     assert lent @ unit(near[None])[0] > 0.9
 
 
-def test_what_each_block_says_about_a_name():
-    rows = unit(np.array([[1, 0], [0.9, 0.1], [0, 1], [0.5, 0.5]], dtype=np.float32))
-    pictures = unit(np.array([[1, 0], [0, 0], [1, 0.1], [0, 1]], dtype=np.float32))
-    evidence = Evidence((Block.of("text", rows), Block.of("images", pictures)), (0.7, 0.3), np.zeros((2, 2)))
-    text, images = evidence.explain(0, ["a", "b", "c", "d"], count=2)
-    assert (text.block, text.weight, text.known) == ("text", 0.7, True)
-    assert [near.name for near in text.neighbours] == ["b", "d"]
-    assert [near.name for near in images.neighbours] == ["c", "d"], "b has no picture, and none is its own neighbour"
-    assert text.neighbours[0].cosine == pytest.approx(rows[0] @ rows[1], abs=1e-3)
-    assert evidence.explain(1, ["a", "b", "c", "d"])[1] == type(images)("images", 0.3, False, ())
+# -- the stage ------------------------------------------------------------------------------------------------
+
+THINGS = [
+    f"{what} {kind}" for kind in ("oak", "lake", "whale") for what in ("red", "old", "blue", "dry", "tiny", "wild")
+]
+SAID = ("a tree with leaves", "a body of water", "an animal of the sea")
 
 
-@settings(max_examples=50)
-@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 2**32 - 1))
-def test_neighbours_are_those_of_a_full_sort_with_ties_by_place(count, wanted, seed):
-    rows = np.random.default_rng(seed).integers(-2, 3, (count, 3)).astype(np.float32)
-    cosine = rows @ rows.T
-    places, found = nearest(rows, rows, wanted)
-    order = np.argsort(-cosine, axis=1, kind="stable")[:, :wanted]
-    assert np.array_equal(places, order)
-    assert np.array_equal(found, np.take_along_axis(cosine, order, axis=1))
-    np.fill_diagonal(cosine, -np.inf)
-    others, _ = neighbours(rows, wanted)
-    assert np.array_equal(others, np.argsort(-cosine, axis=1, kind="stable")[:, : min(wanted, count - 1)])
+class Lengths:
+    """An encoder in place of a model that knows the lengths of texts alone."""
+
+    name = key = "lengths"
+    templates: tuple[str, ...] = ()
+    dim = 2
+
+    def __init__(self, spec: str) -> None: ...
+
+    def encode(self, names, progress=silent):
+        angles = np.array([len(name) for name in names]) / 20
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Run the stages up to the evidence on a list of names with descriptions."""
+    monkeypatch.setattr(sbert, "SbertEncoder", Lengths)
+    rows = [f"{name},{SAID[place // 6] if place % 5 else ''}" for place, name in enumerate(THINGS)]
+    (tmp_path / "list.csv").write_text("\n".join(["name,description", *rows]))
+
+    def run(*asked, encoder="sbert:lengths", out="stages", groups=3):
+        embedding, root = EmbedConfig(encoder, cache=tmp_path / "cache"), tmp_path / out
+        begun = classes.run(root, tmp_path / "list.csv", silent)
+        cleaned = clean.run(root, begun, CleanConfig(), silent, domain="general")
+        embedded = embed.run(root, cleaned, embedding, silent, domain="general")
+        options = (EvidenceConfig(asked), embedding, ClusterConfig(groups=groups), silent)
+        return stage.run(root, cleaned, embedded, begun, *options, domain="general", source="classes")
+
+    return run
+
+
+def sources(ran):
+    return [block["name"] for block in ran.result.details["blocks"]]
+
+
+def test_blocks_are_what_there_is_and_the_joint_rows_follow_from_them(make):
+    ran = make()
+    evidence = stage.read_evidence(ran.directory)
+    assert sources(ran) == ["text", "wording", "descriptions"] == [block.name for block in evidence.blocks]
+    unknown = np.flatnonzero(~evidence.blocks[2].known).tolist()
+    assert unknown == [place for place, name in enumerate(sorted(THINGS)) if THINGS.index(name) % 5 == 0]
+    np.testing.assert_array_equal(np.load(ran.path("rows.npy")), evidence.joint())
+    np.testing.assert_array_equal(np.load(ran.path("meaning.npy")), evidence.joint(form=0))
+    assert not make().was_run
+    again = make(out="again")
+    for file in ran.record["outputs"]:
+        assert ran.path(file).read_bytes() == again.path(file).read_bytes()
+
+
+def test_only_the_sources_asked_for_count(make):
+    assert sources(make("none")) == ["text"]
+    ran = make("descriptions", "classes", encoder="lexical")
+    assert sources(ran) == ["text", "descriptions"]
+    assert ran.result.notes[0] == "--evidence classes: nothing of that kind is known about these names."
+    assert sources(make(encoder="lexical")) == ["text", "descriptions"], "lexical is wording already"
+
+
+def test_damaged_evidence_is_not_read(make):
+    ran = make("none")
+    (ran.directory / "evidence.json").write_text('{"blocks": [{"name": "../x", "weight": 1, "is_form": false}]}')
+    with pytest.raises(TableError, match=r"evidence\.json"):
+        stage.read_evidence(ran.directory)

@@ -2,29 +2,34 @@
 
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
-from hgld.pipelines.hierarchy.levels.coarser import coarsen
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, LevelsConfig, NamesConfig
+from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups
 from hgld.pipelines.hierarchy.levels.levels import LANDMARK_LEVELS, plan_levels
 from hgld.pipelines.hierarchy.levels.reviewed_levels import labels_above, one_parent_each
 
 
-def plan(source: Any = "classes", groups: int = 0, domain: Any = "auto", language: str = "", **levels: Any):
+def plan(
+    source: Any = "classes", groups: int = 0, domain: Any = "auto", language: str = "", given: Any = None, **levels: Any
+):
     config = BuildConfig(
         source, names=NamesConfig(domain, language), levels=LevelsConfig(**levels), cluster=ClusterConfig(groups=groups)
     )
-    made = plan_levels(config)
+    made = plan_levels(config, given)
     return made.names, made.numbers, made.top
 
 
 MADE = ("natural", "human-made")
+FLAT = GivenGroups((GivenGroup("a", ""), GivenGroup("b", "")))
+UNDER = GivenGroups((GivenGroup("a", "", above=("x",)), GivenGroup("b", "")))
+DEEP = GivenGroups((GivenGroup("a", "", above=("x", None)),))
+TREE = GivenGroups((GivenGroup("a", "", above=("x", "y")),), (), ("genus", "family", "order"), {"1": 0})
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,11 @@ MADE = ("natural", "human-made")
         ({"source": "names", "domain": "general"}, (("landmark", "hierarchical_label"), (), ())),
         ({"source": "names", "coarser": (4,)}, (("landmark", "hierarchical_label", "top"), (4,), ())),
         ({"source": "names", "levels": ("a", "b", "c", "d"), "coarser": (4,)}, (("a", "b", "c", "d"), (4,), MADE)),
+        ({"given": FLAT}, (("item", "group"), (), ())),
+        ({"given": FLAT, "coarser": (2,)}, (("item", "group", "top"), (2,), ())),
+        ({"given": UNDER}, (("item", "group", "top"), (), ())),
+        ({"given": DEEP, "levels": ("i", "g", "x", "t")}, (("i", "g", "x", "t"), (), ())),
+        ({"given": TREE}, (("item", "genus", "family", "order"), (), ())),
     ],
 )
 def test_levels_follow_from_the_options(options, expected):
@@ -60,42 +70,17 @@ def test_levels_follow_from_the_options(options, expected):
         ({"top": ("a",)}, "expected at least two different classes"),
         ({"top": ("a", "A")}, "expected at least two different classes"),
         ({"source": "sample", "language": "de"}, "landmarks' names are taken as English"),
-        ({"groups": 4, "coarser": (9,)}, "--groups 4,9: expected a number a level, finest first, none larger"),
+        ({"groups": 4, "coarser": (9,)}, "--groups 4,9: expected a number per level, finest first, none larger"),
+        ({"given": FLAT, "groups": 4}, "--groups is for groups that are to be found"),
+        ({"given": UNDER, "top": ("a", "b")}, "gives the levels above the groups; leave --top a,b out"),
+        ({"given": DEEP}, "2 levels above the groups are asked for (parents of groups)"),
+        ({"given": UNDER, "levels": ("item", "group")}, "the groups have 1 levels of parents; expected 3 names"),
     ],
 )
 def test_levels_that_do_not_fit_are_refused(options, said):
     with pytest.raises(ConfigError) as refused:
         plan(**options)
     assert said in str(refused.value)
-
-
-def rows_around(centres: np.ndarray, each: int, seed: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    rows = np.repeat(centres, each, axis=0) + rng.normal(0, 0.05, (len(centres) * each, centres.shape[1]))
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
-def test_groups_that_lie_together_are_joined_and_their_number_is_found():
-    centres = np.array(
-        [[1, 0, 0, 0.1], [1, 0, 0, -0.1], [0, 1, 0, 0.1], [0, 1, 0, -0.1], [0, 0, 1, 0.1], [0, 0, 1, -0.1]]
-    )
-    rows, units = rows_around(centres, 8), np.repeat(np.arange(6), 8)
-    for wanted in (0, 3):
-        joined, margin = coarsen(rows, units, wanted)
-        assert joined.tolist() == [0, 0, 1, 1, 2, 2]
-        assert (margin > 0.5).all()
-
-
-@given(st.integers(1, 12), st.integers(0, 15), st.integers(0, 5))
-def test_coarser_groups_are_as_many_as_can_be(count, wanted, seed):
-    rng = np.random.default_rng(seed)
-    rows = rng.normal(size=(3 * count, 4)).astype(np.float32)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    joined, margin = coarsen(rows, np.arange(3 * count) % count, wanted)
-    assert len(joined) == len(margin) == count
-    assert sorted(set(joined.tolist())) == list(range(max(joined) + 1))
-    if wanted:
-        assert max(joined) + 1 == min(wanted, count)
 
 
 def reviewed(place, made, tops):

@@ -10,7 +10,7 @@ from hgld.pipelines.hierarchy.config import ScrapeConfig
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.classes import Item
 from hgld.pipelines.hierarchy.scrape.named_items import find_classes, label_key, plan_names
-from hgld.pipelines.hierarchy.scrape.scrape import STORE, polite_client
+from hgld.pipelines.hierarchy.scrape.scrape import polite_client
 from hgld.pipelines.hierarchy.scrape.wikidata import LabelMatch, items_called
 from hgld.pipelines.stage import silent
 from hgld.pipelines.web import AnswerError
@@ -142,17 +142,13 @@ def test_errors_are_kept_by_name_and_asked_for_again_on_demand(tmp_path, server)
         "ship": (None, "error(api-badvalue)"),
         "bird": ("Q8", "label"),
     }
-    assert known.notes[-1] == "some names ended in an error; --refresh error asks for them again."
+    assert known.notes[-1] == "some names ended in an error; --retry-errors asks for them again."
     server.log.clear()
     assert seeker.find(names).how == known.how
     assert server.log == []
-    again = seeker.find(names, refresh=("error",))
+    again = seeker.find(names, retry_errors=True)
     assert meant(again, names)["ship"] == ("Q3", "label")
     assert sorted(server.asked("search")) == ["crane fly", "ship"]
-    with pytest.raises(ConfigError, match="--refresh found: with --wikidata only error"):
-        seeker.find(refresh=("found",))
-    with pytest.raises(ConfigError, match="--route html has no search"):
-        seeker.find(route="html")
 
 
 def test_a_server_that_is_not_there_is_reported_at_once(tmp_path):
@@ -182,7 +178,7 @@ def test_an_item_that_fails_may_be_the_one_that_is_meant(tmp_path, server):
     server.faults += [status(503), status(503)]  # both items together, and the first of them alone
     known = seeker.find(["container ship"])
     assert meant(known, ["container ship"]) == {"container ship": (None, "error(http-503)")}
-    assert meant(seeker.find(["container ship"], refresh=("error",)), ["container ship"]) == {
+    assert meant(seeker.find(["container ship"], retry_errors=True), ["container ship"]) == {
         "container ship": ("Q4", "label")
     }
 
@@ -219,20 +215,6 @@ def test_an_answer_without_a_list_is_none(answer):
     with pytest.raises(AnswerError) as failure:
         items_called(Canned(answer), URL, "x", "en")
     assert failure.value.kind == "no-search"
-
-
-def test_the_store_of_an_earlier_version_is_read(tmp_path, server):
-    """One that was made before names were asked for has no table of them."""
-    import sqlite3
-
-    seeker = Seeker(tmp_path, server)
-    seeker.find(["ship"])
-    with sqlite3.connect(seeker.root / STORE) as db:
-        db.execute("DROP TABLE label")
-    db.close()
-    server.log.clear()
-    assert meant(seeker.find(["ship"]), ["ship"]) == {"ship": ("Q3", "label")}
-    assert [one.kind for one in server.log] == ["search"]  # its items were known
 
 
 def test_matches_say_what_a_name_may_mean(tmp_path, server):

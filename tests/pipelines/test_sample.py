@@ -91,16 +91,15 @@ def test_classes_are_closed_upwards_and_agree_with_the_names(landmarks, graph):
         assert name_key(rules.canonical(name)) == name_key(label)
 
 
-@pytest.mark.parametrize("several", ["most-specific", "most-common"])
-def test_expected_groups_cover_every_name(scraped, tmp_path, expected, several):
-    stage = clean.run(tmp_path, scraped, CleanConfig(several=several), silent)
+def test_expected_groups_cover_every_name(scraped, tmp_path, expected):
+    stage = clean.run(tmp_path, scraped, CleanConfig("most-common"), silent)
     names = set(pl.read_parquet(stage.path("names.parquet"))["name"])
     assert names <= set(expected["name"])
     assert set(stage.result.dropped) == {"irrelevant", "missing", "no-item", "no-instance-of"}
 
 
 def test_the_published_rule_keeps_enough(scraped, tmp_path, expected):
-    stage = clean.run(tmp_path, scraped, CleanConfig(several="drop"), silent)
+    stage = clean.run(tmp_path, scraped, CleanConfig(), silent)
     names = pl.read_parquet(stage.path("names.parquet"))
     assert set(names["name"]) <= set(expected["name"])
     assert len(names) >= 110
@@ -131,7 +130,8 @@ def test_expected_groups_are_a_tree_that_the_class_graph_supports(expected, grap
 def test_classes_of_one_expected_group_are_alike(expected, graph):
     known = {name_key(graph.label(class_id)): class_id for class_id in graph.ids}
     rows = [(group, known[name_key(name)]) for name, group, _ in expected.iter_rows() if name_key(name) in known]
-    alike = graph.similarity([[class_id] for _, class_id in rows])
+    places = graph.rows([[class_id] for _, class_id in rows])
+    alike = places @ places.T
     groups = np.array([group for group, _ in rows])
     same = groups[:, None] == groups[None, :]
     apart = ~np.eye(len(rows), dtype=bool)

@@ -199,8 +199,6 @@ def test_a_plan_counts_requests_and_makes_none(scraper):
     assert not (scraper.root / STORE).exists()
     scraper.run()
     assert sum(plan(scraper.root, {"train": scraper.table}, config).requests.values()) == 0
-    again = plan(scraper.root, {"train": scraper.table}, replace(config, refresh=("missing",)))
-    assert again.unanswered == 2
 
 
 def test_a_plan_is_of_the_size_that_gldv2_takes(tmp_path):
@@ -213,59 +211,20 @@ def test_a_plan_is_of_the_size_that_gldv2_takes(tmp_path):
     assert html.requests == {"category pages": 20_310}
 
 
-def test_refresh_asks_again_for_the_status_named_and_no_other(scraper):
-    first = scraper.run()
+def test_errors_are_asked_for_again_and_nothing_else(scraper, tmp_path):
+    scraper.table = write_table(tmp_path / "one.csv", [COMMONS + "Category:Plain", COMMONS + "Category:Ranks"])
+    scraper.server.faults += [api_error("badvalue")] * 2
+    first = by_name(scraper.run())
+    assert [status for status, _, _ in first.values()] == ["error(api-badvalue)", "found"]
     scraper.server.log.clear()
-    scraper.server.wiki.category("Never was", "Q100")
-    done = scraper.run(refresh=("missing",))
-    assert by_name(done) == EXPECTED | {"Never_was": ("found", None, ["castle"])}
-    assert set(scraper.server.asked("titles")) == {"Category:Lost", "Category:Nowhere", "Category:Never was"}
-    assert done.was_run
-    assert done.record["key"] != first.record["key"]
-
-
-def test_a_refresh_that_is_stopped_after_every_request_ends_and_asks_nothing_twice(scraper):
-    everything = ("found", "missing", "no-item", "no-instance-of", "error")
-    scraper.run()
-    scraper.server.log.clear()
-    whole = scraper.run(refresh=everything).record["outputs"]
-    asked = [request.keys for request in scraper.server.log]
-    scraper.server.log.clear()
-    for _ in asked[1:]:
-        with pytest.raises(ConfigError, match="budget"):
-            scraper.run(refresh=everything, request_budget=1)
-    assert scraper.run(refresh=everything, request_budget=1).record["outputs"] == whole
-    assert [request.keys for request in scraper.server.log] == asked
-    with pytest.raises(ConfigError, match="budget"):
-        scraper.run(refresh=everything, request_budget=1)
-    assert scraper.server.log[-1].keys == asked[0], "one that is done begins anew"
-
-
-def test_until_a_refresh_is_done_the_old_answers_serve_without_it_and_the_plan_counts_the_rest(scraper):
-    first = scraper.run()
-    tables, config = {"train": scraper.table}, config_for(scraper.server, refresh=("missing",))
-    with pytest.raises(ConfigError, match="2 of 18 categories"):
-        scraper.run(refresh=("missing",), request_budget=1)
-    assert plan(scraper.root, tables, config).unanswered == 2
-    scraper.server.log.clear()
-    assert scraper.run().record["outputs"] == first.record["outputs"]
+    assert by_name(scraper.run()) == first
     assert not scraper.server.log
-    assert by_name(scraper.run(refresh=("missing",))) == EXPECTED
-    assert "Category:Lost" not in scraper.server.asked("titles"), "its answer came before the stop"
-
-
-def test_what_fails_in_a_refresh_is_an_error_and_not_what_it_was(scraper, tmp_path):
-    scraper.table = write_table(tmp_path / "one.csv", [COMMONS + "Category:Plain"])
-    assert by_name(scraper.run()) == {"Plain": ("no-item", None, [])}
-    scraper.server.faults.append(api_error("badvalue"))
-    assert by_name(scraper.run(refresh=("no-item",))) == {"Plain": ("error(api-badvalue)", None, [])}
-    assert by_name(scraper.run()) == {"Plain": ("error(api-badvalue)", None, [])}
-    assert by_name(scraper.run(refresh=("error",))) == {"Plain": ("no-item", None, [])}
-
-
-def test_refresh_refuses_what_is_no_status(scraper):
-    with pytest.raises(ConfigError, match="'gone' is not a status"):
-        scraper.run(refresh=("gone",))
+    config = config_for(scraper.server, retry_errors=True)
+    assert plan(scraper.root, {"train": scraper.table}, config).unanswered == 1
+    assert by_name(scraper.run()) == first, "a plan changes nothing"
+    again = scraper.run(retry_errors=True)
+    assert by_name(again)["Plain"] == ("no-item", None, [])
+    assert set(scraper.server.asked("titles")) == {"Category:Plain"}
 
 
 def test_by_the_html_route(scraper):
@@ -349,9 +308,9 @@ def test_the_title_that_spoils_its_batch_is_found_and_the_rest_kept(scraper):
     scraper.server.faults.append(answer)
     done = scraper.run(retries=2)
     assert by_name(done) == EXPECTED | {"Ranks": ("error(http-503)", None, [])}
-    assert any("--refresh error" in note for note in done.result.notes)
+    assert any("--retry-errors" in note for note in done.result.notes)
     scraper.server.faults.clear()
-    assert by_name(scraper.run(refresh=("error",))) == EXPECTED
+    assert by_name(scraper.run(retry_errors=True)) == EXPECTED
 
 
 def test_an_api_error_object_ends_in_an_error_status(scraper, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from hgld.errors import ConfigError, SchemaError, StorageError
 from hgld.pipelines.hierarchy.scrape.commons import CategoryPage
-from hgld.pipelines.hierarchy.scrape.store import InfoboxPage, Question, ScrapeStore
+from hgld.pipelines.hierarchy.scrape.store import InfoboxPage, ScrapeStore
 from hgld.pipelines.hierarchy.scrape.wikidata import Entity
 
 SOURCE = {"language": "en"}
@@ -48,41 +48,14 @@ def test_a_merged_item_is_known_by_its_new_id_too(path):
         assert store.entities == {"Q8": CASTLE, "Q1": CASTLE}
 
 
-def test_what_a_refresh_owes_is_unknown_until_it_is_answered_and_stays_on_disk(path):
-    owed: list[tuple[Question, str]] = [("page", "Category:B"), ("page", "Category:F"), ("sitelink", "Category:A")]
+def test_failures_are_forgotten_on_demand(path):
     with ScrapeStore(path, SOURCE) as store:
         fill(store)
-        whole = everything(store)
-        store.begin("missing", owed)
+        store.forget_failures()
+        assert not store.failures
     with ScrapeStore(path, SOURCE) as store:
-        assert everything(store) == whole, "a run that asks nothing again uses the old answers"
-        store.set_aside("missing")
-        assert (store.pages, store.failures, store.sitelinks) == ({}, {}, {"Category:B": None})
-        store.record_pages({"Category:F": CategoryPage("missing", "Category:F")})
-        store.record_failures({("sitelink", "Category:A"): ("timeout", "late")})
-    with ScrapeStore(path, SOURCE) as store:
-        assert set(store.pages) == {"Category:B", "Category:F"}
-        assert store.sitelinks == {"Category:B": None}, "what failed is not answered by what was before"
-        assert store.failures == {("sitelink", "Category:A"): "timeout"}
-        store.set_aside("missing")
-        assert set(store.pages) == {"Category:F"}, "only what it still owes"
-        assert store.is_open("missing")
-        store.end("missing")
-    with ScrapeStore(path, SOURCE) as store:
-        assert not store.is_open("missing")
-        store.set_aside("missing")
-        assert set(store.pages) == {"Category:B", "Category:F"}
-
-
-def test_a_store_from_before_there_were_refreshes_is_read(path):
-    with ScrapeStore(path, SOURCE) as store:
-        fill(store)
-        before = everything(store)
-        store._db.execute("DROP TABLE owed")
-        store._db.execute("DROP TABLE refresh")
-    with ScrapeStore(path, SOURCE) as store:
-        assert everything(store) == before
-        store.begin("missing", [("page", "Category:B")])
+        assert not store.failures
+        assert set(store.pages) == {"Category:B"}
 
 
 def test_a_killed_process_loses_nothing_that_was_recorded(path):
@@ -148,5 +121,5 @@ def test_another_schema_version_is_named(path):
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 7")
     db.close()
-    with pytest.raises(SchemaError, match="version is 7; this hgld reads version 1"):
+    with pytest.raises(SchemaError, match="version is 7; this hgld reads version 2"):
         ScrapeStore(path, SOURCE)

@@ -1,52 +1,51 @@
-"""Natural or human-made: by the class graph with a path, by prompts with a margin, or openly undecided."""
-
-import json
+"""Classes of the top level: by the class graph with a path, by texts with a margin, or openly undecided."""
 
 import numpy as np
 import polars as pl
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hgld.errors import ConfigError, MissingResourceError, TableError
+from hgld.errors import MissingResourceError, TableError
 from hgld.pipelines.hierarchy.config import EmbedConfig, TopLevelConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from hgld.pipelines.hierarchy.levels import toplevel
-from hgld.pipelines.hierarchy.levels.toplevel import Anchors, PromptScores, decide_by_graph
+from hgld.pipelines.hierarchy.levels.toplevel import class_shares, decide_by_graph, named_tops
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
+from hgld.pipelines.hierarchy.unit_rows import unit
 from hgld.pipelines.stage import StageResult, run_stage, silent
 
-ANCHORS = Anchors(
-    {"Q10": "natural", "Q20": "human-made", "Q30": "open"},
-    {"natural": ["lake", "mountain"], "human-made": ["bridge", "house"]},
-)
+ANCHORS = {"Q10": "natural", "Q20": "human-made", "Q30": "open"}
 GRAPH = ClassGraph(
     {"Q10": "landform", "Q20": "structure", "Q30": "protected area", "Q1": "lake", "Q2": "bridge", "Q3": "pond"},
     {"Q1": ["Q10"], "Q2": ["Q20"], "Q3": ["Q1", "Q20"], "Q4": ["Q10", "Q20"], "Q5": ["Q30"], "Q30": ["Q20"]},
-)  # fmt: skip
+)
+KINDS = ClassGraph(
+    {"a": "Animal", "b": "dog_breed", "c": "beagle", "p": "plant", "m": "moss animal"},
+    {"b": ["a"], "c": ["b"], "m": ["a", "p"], "p": ["root"], "a": ["root"]},
+)
 
 
-def by_graph(*members):
+def by_graph(*members, graph=GRAPH, anchors=ANCHORS):
     names, landmarks, classes = zip(*members, strict=True)
-    return decide_by_graph(names, landmarks, classes, GRAPH, ANCHORS)
+    return decide_by_graph(names, landmarks, classes, graph, anchors)
 
 
 def test_the_path_is_the_evidence():
     found = by_graph(("lake", 7, ["Q1"]), ("tarn", 1, []))
     assert (found.top, found.method) == ("natural", "p279")
-    assert found.evidence == "P279: 7 natural, 0 human-made of 8 landmarks; lake: lake (Q1) → landform (Q10)"
+    assert found.evidence == "P279: 7 natural of 8; lake: lake (Q1) → landform (Q10)"
     assert found.margin == pytest.approx(7 / 8)
 
 
-def test_the_nearest_anchor_decides_and_human_made_at_a_tie():
-    assert by_graph(("artificial lake", 1, ["Q3"])).top == "human-made"
-    assert by_graph(("both at once", 1, ["Q4"])).top == "human-made"
-    assert by_graph(("an anchor itself", 1, ["Q10"])).top == "natural"
-
-
-def test_what_lies_under_an_open_class_decides_nothing():
-    found = by_graph(("nature park", 9, ["Q5"]))
-    assert found.top is None
-    assert found.evidence == "P279: 0 natural, 0 human-made of 9 landmarks"
+@pytest.mark.parametrize(
+    ("class_id", "top"),
+    [("Q3", "human-made"), ("Q4", "human-made"), ("Q10", "natural"), ("Q5", None), ("Q99", None)],
+    ids=["an artificial lake", "both at once", "an anchor itself", "under an open class", "unknown"],
+)
+def test_the_nearest_anchor_decides_and_human_made_at_a_tie(class_id, top):
+    assert by_graph(("name", 9, [class_id])).top == top
 
 
 @pytest.mark.parametrize(
@@ -58,20 +57,87 @@ def test_a_third_of_all_landmarks_is_the_lead_that_counts(natural, made, unknown
     assert by_graph(*members, *[("thing", unknown, ["Q99"])] * bool(unknown)).top == top
 
 
-def test_prompts_decide_from_the_margin_on():
-    names = ["salt lake", "glacial lake", "road bridge", "toll bridge", "henge", "lake", "mountain", "bridge", "house"]
+def of_kinds(*members):
+    return by_graph(*members, graph=KINDS, anchors=named_tops(KINDS, ("animal", "plant")))
+
+
+def test_other_classes_are_those_that_are_called_so():
+    assert named_tops(KINDS, ("animal", "plant")) == {"a": "animal", "p": "plant"}
+    found = of_kinds(("beagle", 5, ["c"]), ("fern", 1, ["p"]), ("ghost", 3, []))
+    assert (found.top, found.margin) == ("animal", pytest.approx(4 / 9))
+    assert found.evidence == "P279: 5 animal, 1 plant of 9; beagle: beagle (c) → dog_breed (b) → Animal (a)"
+    assert of_kinds(("moss animal", 1, ["m"])).top is None, "both are as near"
+    outside = of_kinds(("beagle", 1, ["c"]), ("thing", 3, ["root"]), ("ghost", 1, []))
+    assert (outside.top, outside.is_outside) == (None, True)
+    assert not of_kinds(("beagle", 1, ["c"]), ("thing", 1, ["root"]), ("ghost", 3, [])).is_outside
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", "p", "m", "root", "none"]), min_size=1, max_size=6), st.randoms())
+def test_the_order_of_names_does_not_decide(classes, random):
+    rows = [(f"name {i}", i + 1, [class_id]) for i, class_id in enumerate(classes)]
+    told = of_kinds(*rows)
+    random.shuffle(rows)
+    assert of_kinds(*rows) == told
+
+
+def test_texts_decide_from_the_margin_on_and_not_against_the_graph():
+    names = ["salt lake", "glacial lake", "road bridge", "toll bridge", "henge"]
     encoder = LexicalEncoder(names)
     rows = encoder.encode(names)
-    scores = PromptScores(encoder, rows, ANCHORS, margin=0.0)
-    assert scores.margin > 0, "the encoder's own scale"
-    lakes, bridges, henge = (scores.decide(np.array(m), np.ones(len(m), int)) for m in ([0, 1], [2, 3], [4]))
-    assert (lakes.top, lakes.method, bridges.top) == ("natural", "encoder", "human-made")
-    assert "('lake')" in lakes.evidence
-    assert (henge.top, henge.method) == (None, None)
-    strict = PromptScores(encoder, rows, ANCHORS, margin=2.5)
-    assert strict.decide(np.array([0, 1]), np.ones(2, int)).top is None
-    mixed = scores.decide(np.array([0, 2]), np.array([1, 100]))
-    assert mixed.top == "human-made", "landmarks weigh"
+
+    def decided(members, margin=0.0, counts=None, classes=None, tops=("lake", "bridge")):
+        graph = ClassGraph({"L": "lake", "B": "bridge"}, {})
+        made = toplevel.Tops(graph, tops, lambda: (encoder, rows), rows, margin)
+        chosen = [names[i] for i in members]
+        return made.decide(chosen, counts or [1] * len(members), classes or [()] * len(members), members)
+
+    assert (decided([0, 1]).top, decided([0, 1]).method, decided([2, 3]).top) == ("lake", "encoder", "bridge")
+    assert (decided([4]).top, decided([4]).method) == (None, None)
+    assert decided([0, 1], margin=1.0).top is None
+    assert decided([0, 2], counts=[1, 100]).top == "bridge", "landmarks weigh"
+    against = decided([0, 1, 2, 3], counts=[2, 30, 1, 1], classes=[(), (), ["B"], ()])
+    assert (against.top, against.evidence.endswith("they contradict each other")) == (None, True)
+    assert decided([0, 1], tops=("natural", "human-made")).top == "natural"
+
+
+# -- classes given by texts --------------------------------------------------------------------------------------------
+
+
+def clouds(spread, seed=0):
+    random = np.random.default_rng(seed)
+    centres = unit(random.normal(size=(3, 16)))
+    labels = np.repeat([0, 1, 2], [60, 20, 10])
+    rows = unit(centres[labels] + spread * random.normal(size=(90, 16)) / 4).astype(np.float32)
+    return rows, labels, [unit(c[None] + 0.8 * random.normal(size=(2, 16)) / 4).astype(np.float32) for c in centres]
+
+
+def test_neighbours_settle_what_the_texts_leave_open():
+    rows, labels, texts = clouds(1.0)
+    nearest = np.stack([(rows @ text.T).max(axis=1) for text in texts], axis=1).argmax(axis=1)
+    found = class_shares(rows, texts, rows).argmax(axis=1)
+    assert (found == labels).mean() > max(0.9, (nearest == labels).mean())
+
+
+def test_a_larger_lead_errs_less():
+    rows, labels, texts = clouds(1.9, seed=2)
+    shares = class_shares(rows, texts, rows)
+    lead = -np.diff(-np.sort(-shares, axis=1)[:, :2], axis=1)[:, 0]
+    error = [(shares.argmax(axis=1) != labels)[lead >= margin].mean() for margin in (0.0, 0.2, 0.5)]
+    assert error[0] > error[1] >= error[2]
+
+
+@given(st.integers(2, 30), st.integers(2, 5), st.integers(0, 2**32 - 1))
+def test_shares_sum_to_one_and_are_equal_where_nothing_is_said(count, classes, seed):
+    random = np.random.default_rng(seed)
+    rows = unit(random.normal(size=(count, 6))).astype(np.float32)
+    texts = [unit(random.normal(size=(2, 6))).astype(np.float32) for _ in range(classes)]
+    shares = class_shares(rows, texts, rows)
+    assert shares.min() >= 0
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    order = random.permutation(count)
+    np.testing.assert_allclose(class_shares(rows[order], texts, rows[order]), shares[order], atol=1e-6)
+    corners = np.eye(6, dtype=np.float32)
+    np.testing.assert_allclose(class_shares(corners, [corners[[0]], corners[[1]]], corners)[2:], 0.5)
 
 
 def test_the_stated_anchors_are_well_formed():
@@ -80,9 +146,7 @@ def test_the_stated_anchors_are_well_formed():
     assert len(ids) == len(set(ids)), "a class has one kind"
     assert all(class_id[0] == "Q" and class_id[1:].isdigit() for class_id in ids)
     assert set(data["classes"]) == {"natural", "human-made", "open"}
-    prompts = data["prompts"]
-    assert not set(prompts["natural"]) & set(prompts["human-made"])
-    assert set(Anchors.read().classes.values()) == set(data["classes"])
+    assert not set(data["prompts"]["natural"]) & set(data["prompts"]["human-made"])
 
 
 # -- the stage ------------------------------------------------------------------------------------------------
@@ -164,23 +228,8 @@ def test_weights_that_are_needed_and_missing_are_told(tmp_path, inputs):
     assert not (tmp_path / "toplevel").exists()
 
 
-def test_a_margin_below_zero_is_refused(tmp_path, inputs):
-    with pytest.raises(ConfigError, match="--margin is -1"):
-        run(tmp_path, inputs, margin=-1)
-
-
 def test_tables_of_another_build_are_refused(tmp_path, inputs):
     other = pl.read_parquet(inputs["clustered"].path("names.parquet")).with_columns(name=pl.col("name").reverse())
     other.write_parquet(inputs["clustered"].path("names.parquet"))
     with pytest.raises(TableError, match="Remove the cluster stage's folder"):
         run(tmp_path, inputs)
-
-
-def test_prompts_do_not_overrule_what_the_graph_says():
-    natural = toplevel.Decision("natural", "encoder", "b", 0.4)
-    against = toplevel._combined(toplevel.Decision(None, None, "a", -0.2), natural)
-    assert (against.top, against.method) == (None, None)
-    assert against.evidence == "a; b; they contradict each other"
-    for lead in (0.0, 0.2):
-        assert toplevel._combined(toplevel.Decision(None, None, "a", lead), natural).top == "natural"
-    assert json.dumps(against.evidence)

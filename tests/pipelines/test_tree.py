@@ -1,17 +1,13 @@
-"""Names in a taxonomy: which class each means, what the class graph gets, and the levels that it can be."""
+"""Names in a taxonomy: which class each means, and what the class graph gets."""
 
 import polars as pl
 import pytest
-from hgld.pipelines.hierarchy.levels.named_tops import TopByClasses, decide_by_classes, named_tops
-from hgld.pipelines.hierarchy.names.tree import classes_in_tree, group_labels, tree_files, tree_levels
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hgld.errors import HierarchyError
 from hgld.pipelines.hierarchy.config import TreeConfig
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.classes import Item
-from hgld.pipelines.hierarchy.names.name_classes import MATCH_COLUMNS
+from hgld.pipelines.hierarchy.names.name_classes import MATCH_COLUMNS, classes_in_tree, tree_files
 from hgld.taxonomy.graph import TaxonomyBuilder
 
 LINKS = [
@@ -43,8 +39,8 @@ def items(*names, ids=()):
     return [Item(line, id_, name) for line, (id_, name) in enumerate(zip(given, names, strict=True), 1)]
 
 
-def found(names, taxonomy=None, **options):
-    return classes_in_tree(taxonomy or tree(), TreeConfig(**options), names)
+def found(names, taxonomy=None):
+    return classes_in_tree(taxonomy or tree(), names)
 
 
 def test_names_mean_classes_by_id_name_or_further_name_and_never_by_chance():
@@ -57,7 +53,7 @@ def test_names_mean_classes_by_id_name_or_further_name_and_never_by_chance():
     ]
     assert known.statuses == {}
     assert known.notes[0].endswith(
-        "classes for 4 of 6 items: 2 by name, 1 by a further name, 1 by id, 1 not-in-tree, 1 several-meanings."
+        "classes for 4 of 6 names: 2 by name, 1 by a further name, 1 by id, 1 not-in-tree, 1 several-meanings."
     )
     assert known.notes[1:] == ("not in the tree: zebra.", "of several classes in the tree: crane.")
     table = known.matches(listed)
@@ -91,37 +87,11 @@ def test_a_tree_that_has_none_of_the_names_is_refused():
         found(items("x", "y"))
 
 
-def test_levels_put_every_name_of_the_tree_somewhere_and_say_who_is_left_out():
-    names = items("container ship", "ship", "bird", "zebra")
-    with pytest.raises(HierarchyError, match="'vehicle' under 'machine' and 'cargo'"):
-        found(names, tree_use="levels")
-    known = found(names, tree_use="levels", parents="first", cut="root:1")
-    assert known.statuses == {"zebra": "not-in-tree"}
-    levels = tree_levels(tree(), TreeConfig(parents="first", cut="root:1"), known.of.values())
-    assert group_labels(levels) == {"n1": ["machine"], "ship": ["machine"], "bird": ["bird"]}
-    named = tree_levels(tree(), TreeConfig(parents="first"), known.of.values(), ("item", "kind", "realm"))
-    assert group_labels(named)["n1"] == ["machine", "thing"]
-    with pytest.raises(HierarchyError, match=r"has no level above the names by ranks:"):
-        tree_levels(ranked(), TreeConfig(cut="ranks:species"), ["a"])
-
-
-def ranked():
-    made = TaxonomyBuilder("ranked.csv", "edge-list")
-    for child, parent in (("a", "G"), ("G", "F"), ("b", "F"), ("c", "nowhere")):
-        made.link(child, parent)
-    for name, rank in {"a": "species", "b": "species", "c": "species", "G": "genus", "F": "family"}.items():
-        made.describe(name, rank=rank)
-    return made.finish()
-
-
-def test_levels_by_rank_begin_above_the_names_and_drop_those_without_any():
-    known = found(items("a", "b", "c"), ranked(), tree_use="levels", cut="ranks")
-    assert known.statuses == {"c": "no-class-above"}
-    levels = tree_levels(ranked(), TreeConfig(cut="ranks"), ["a", "b"])
-    assert levels.cut == "ranks:genus,family"
-    assert group_labels(levels) == {"a": ["G", "F"], "b": ["b", "F"]}  # no genus is known of b: it stands for itself
-    inner = tree_levels(ranked(), TreeConfig(cut="ranks:family"), ["G", "b"])
-    assert group_labels(inner) == {"G": ["F"], "b": ["F"]}
+def test_items_without_a_group_have_a_status_where_the_tree_is_the_levels():
+    listed = items("container ship", "ship", "bird", "zebra")
+    known = classes_in_tree(tree(), listed, group_of={"n1", "ship"}, rules={"cut": "root:1"})
+    assert known.statuses == {"zebra": "not-in-tree", "bird": "no-class-above"}
+    assert known.key["cut"] == "root:1"
 
 
 def test_files_of_a_tree_are_those_whose_contents_count(tmp_path):
@@ -131,47 +101,3 @@ def test_files_of_a_tree_are_those_whose_contents_count(tmp_path):
     assert [file.name for file in tree_files(TreeConfig(tmp_path))] == ["data.noun", "index.noun"]
     assert tree_files(TreeConfig(tmp_path / "other")) == [tmp_path / "other"]
     assert tree_files(TreeConfig(tmp_path / "none")) == tree_files(TreeConfig()) == []
-
-
-# -- given classes of the top level, by the graph ----------------------------------------------------------------------
-
-KINDS = ClassGraph(
-    {"a": "Animal", "b": "dog_breed", "c": "beagle", "p": "plant", "m": "moss animal"},
-    {"b": ["a"], "c": ["b"], "m": ["a", "p"], "p": ["root"], "a": ["root"]},
-)
-
-
-def test_a_group_has_the_class_that_leads_by_a_third_of_what_its_names_stand_for():
-    anchors = named_tops(KINDS, ("animal", "plant"))
-    assert anchors == {"a": "animal", "p": "plant"}
-    names, classes = ["beagle", "fern", "ghost"], [["c"], ["p"], []]
-    found = decide_by_classes(names, [5, 1, 3], classes, KINDS, anchors)
-    assert (found.top, found.lead) == ("animal", pytest.approx(4 / 9))
-    assert found.evidence == "class graph: animal 5, plant 1 of 9; beagle: beagle → dog_breed → Animal"
-    found = decide_by_classes(names, [3, 1, 6], classes, KINDS, anchors)
-    assert (found.top, found.lead) == (None, pytest.approx(0.2))
-    assert found.evidence == "class graph: animal 3, plant 1 of 10"
-    assert decide_by_classes(["moss animal"], [1], [["m"]], KINDS, anchors) == TopByClasses(None, 0.0, "")  # both
-    assert named_tops(KINDS, ("x", "y")) == {}
-
-
-def test_a_group_of_which_most_lies_below_no_given_class_has_none():
-    anchors = named_tops(KINDS, ("animal", "plant"))
-    names, classes = ["beagle", "thing", "ghost"], [["c"], ["root"], []]
-    found = decide_by_classes(names, [1, 3, 1], classes, KINDS, anchors)
-    assert found == TopByClasses(None, 0.0, "class graph: 3 of 5 lie below none of them", is_outside=True)
-    assert not decide_by_classes(names, [3, 3, 0], classes, KINDS, anchors).is_outside
-    assert not decide_by_classes(names, [0, 1, 3], classes, KINDS, anchors).is_outside  # of the ghost nothing is known
-
-
-def decided(rows):
-    names, counts, classes = zip(*rows, strict=True)
-    return decide_by_classes(names, counts, classes, KINDS, named_tops(KINDS, ("animal", "plant")))
-
-
-@given(st.lists(st.sampled_from(["a", "b", "c", "p", "m", "root", "none"]), min_size=1, max_size=6), st.randoms())
-def test_the_order_of_names_does_not_decide(classes, random):
-    rows = [(f"name {i}", i + 1, [class_id]) for i, class_id in enumerate(classes)]
-    told = decided(rows)
-    random.shuffle(rows)
-    assert decided(rows) == told

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from PIL import Image
 
 from hgld.errors import HgldError
 from hgld.pipelines import executor
 from hgld.pipelines.hierarchy import assign
 from hgld.pipelines.hierarchy import build as building
 from hgld.pipelines.hierarchy.config import (
-    AssignConfig,
     BuildConfig,
     CleanConfig,
     ClusterConfig,
@@ -29,10 +27,10 @@ from hgld.pipelines.hierarchy.config import (
     TreeConfig,
 )
 from hgld.pipelines.hierarchy.encoders import clip
-from hgld.pipelines.hierarchy.evidence import embed, evidence_stage
+from hgld.pipelines.hierarchy.evidence import embed, evidence
 from hgld.pipelines.hierarchy.groups import cluster
 from hgld.pipelines.hierarchy.levels import toplevel
-from hgld.pipelines.hierarchy.names import clean
+from hgld.pipelines.hierarchy.names import classes, clean
 from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.scrape.scrape import plan, polite_client, run
 from hgld.pipelines.shards import build, examine_stage
@@ -114,14 +112,14 @@ def scraped_from_a_slow_server(config: ScrapeConfig, world: World) -> Any:
         return scrape(config, world, server, world.new())[0]
 
 
-@witness(ScrapeConfig, LOCAL, refresh=("found",))
+@witness(ScrapeConfig, {**LOCAL, "retries": 1}, retry_errors=True)
 def scraped_again(config: ScrapeConfig, world: World) -> Any:
-    """What is asked where all is known."""
+    """What is found after a server that failed at first."""
     with WikimediaServer(wiki()) as server:
         root = world.new()
-        scrape(replace(config, refresh=()), world, server, root)
-        server.log.clear()
-        return scrape(config, world, server, root)
+        server.faults += [api_error("badvalue")] * 5
+        scrape(replace(config, retry_errors=False), world, server, root)
+        return scrape(config, world, server, root)[0]
 
 
 @witness(ScrapeConfig, rate=1.0)
@@ -163,17 +161,6 @@ class Eyes:
         angles = np.array([len(name) for name in names]) / 20
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
-    def encode_images(self, images: list[Any]) -> np.ndarray:
-        angles = np.array([np.asarray(image).mean() / 255 for image in images])
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
-
-def photographs(folder: Path, nameless: int) -> Path:
-    for number, light in ((202, nameless), (0, 60), (1, 120), (2, 200)):
-        (folder / "train" / str(number)).mkdir(parents=True)
-        Image.new("RGB", (8, 8), (light,) * 3).save(folder / "train" / str(number) / "0.png")
-    return folder
-
 
 def decisions(folder: Path) -> tuple[Path, ...]:
     folder.mkdir()
@@ -189,11 +176,11 @@ def stages(root: Path, world: World, **given: Any) -> dict[str, Any]:
     begun = scraped(root, ROWS, GRAPH)
     cleaned = clean.run(root, begun, config.clean, silent)
     embedded = embed.run(root, cleaned, config.embed, silent)
-    weighed = evidence_stage.run(root, cleaned, embedded, begun, config.evidence, config.embed, config.cluster, silent)
+    weighed = evidence.run(root, cleaned, embedded, begun, config.evidence, config.embed, config.cluster, silent)
     clustered = cluster.run(root, cleaned, weighed, begun, config.cluster, silent)
     topped = toplevel.run(root, cleaned, clustered, begun, embedded, weighed, config.toplevel, config.embed, silent)
     reviewed = review.run(root, clustered, topped, config.review, silent)
-    assigned = assign.run(root, begun, cleaned, reviewed, config.assign, config.embed, silent)
+    assigned = assign.run(root, begun, cleaned, reviewed, silent)
     runs = (cleaned, embedded, clustered, topped, reviewed, assigned)
     return {
         f"{run.name}/{file}": data
@@ -211,29 +198,21 @@ def from_the_finished(world: World, **given: Any) -> dict[str, Any]:
     return stages(root, world, **given)
 
 
-RANDOM = {"clusters": 7, "restarts": 1}
-
-
-@witness(ClusterConfig, clusters=3, criterion="elbow", groups=3, threshold=0.05, structure=0.9, weighted=True, seed=1)
+@witness(ClusterConfig, groups=3)
+@witness(ClusterConfig, {"groups": 7}, method="kmeans")
+@witness(ClusterConfig, {"groups": 7, "method": "kmeans"}, seed=1)
 def clustered(config: ClusterConfig, world: World) -> Any:
-    """The tables of all stages under options of the clustering."""
-    return from_the_finished(world, cluster=config)
+    """The groups of names."""
+    return pl.read_parquet(from_the_finished(world, cluster=config)["cluster/names.parquet"])["group"].to_list()
 
 
-@witness(ClusterConfig, RANDOM, seed=1, restarts=40, weighted=True)
-def partitioned(config: ClusterConfig, world: World) -> Any:
-    """The clusters of k-means alone, before they are divided into groups."""
-    names = from_the_finished(world, cluster=config)["cluster/names.parquet"]
-    return pl.read_parquet(names)["cluster"].to_list()
-
-
-@witness(CleanConfig, several="most-specific")
+@witness(CleanConfig, multi_name_policy="most-common")
 def cleaned(config: CleanConfig, world: World) -> Any:
     """The tables of all stages under options of the cleaning."""
     return from_the_finished(world, clean=config)
 
 
-@witness(TopLevelConfig, margin=1.9)
+@witness(TopLevelConfig, margin=0.9)
 def divided(config: TopLevelConfig, world: World) -> Any:
     """The tables of all stages under options of the division in natural and human-made."""
     return from_the_finished(world, toplevel=config)
@@ -266,40 +245,18 @@ def classes_built(world: World, **given: Any) -> Any:
     return runs["export"].path("labels.csv").read_bytes()
 
 
-def rows_of_things(folder: Path) -> Path:
-    (folder / "rows.txt").write_text(things(folder).read_text())
-    np.save(folder / "rows.npy", np.random.default_rng(0).normal(size=(9, 4)))
-    return folder / "rows.npy"
-
-
-@witness(EvidenceConfig, evidence=("none",), class_embeddings=lambda world: world.once("rows", rows_of_things))
+@witness(EvidenceConfig, evidence=("none",))
 def weighed(config: EvidenceConfig, world: World) -> Any:
     """The blocks of evidence about a list of names."""
-    return evidence_about(config, world)
-
-
-@witness(EvidenceConfig, image_encoder="clip:others/weights")
-def seen_by(config: EvidenceConfig, world: World) -> Any:
-    """The block of images of a list of names, by encoders of images that differ."""
-    world.patch.setattr(clip, "ClipEncoder", Eyes)
-    return evidence_about(config, world)
-
-
-def evidence_about(config: EvidenceConfig, world: World) -> Any:
-    table = world.new()
+    table, root, domain = world.new(), world.new(), {"domain": "general"}
     lines = things(table).read_text().splitlines()
-    Image.new("RGB", (8, 8), (90,) * 3).save(table / "0.png")
-    (table / "t.csv").write_text("name,image,description\n" + "".join(f"{name},0.png,a {name}\n" for name in lines))
-    built = BuildConfig("classes", (("classes", table / "t.csv"),))
-    root, domain = world.new(), {"domain": "general"}
-    begun = building._names(root, built, None, silent)
-    cleaned = clean.run(root, begun, built.clean, silent, **domain)
+    (table / "t.csv").write_text("name,description\n" + "".join(f"{name},a {name}\n" for name in lines))
+    begun = classes.run(root, table / "t.csv", silent)
+    cleaned = clean.run(root, begun, CleanConfig(), silent, **domain)
     embedding = EmbedConfig("lexical", cache=world.folder / "cache")
     embedded = embed.run(root, cleaned, embedding, silent, **domain)
-    made = evidence_stage.run(
-        root, cleaned, embedded, begun, config, embedding, built.cluster, silent, **domain, images_from=table
-    )
-    return made.result.details["blocks"]
+    options = (config, embedding, ClusterConfig(), silent)
+    return evidence.run(root, cleaned, embedded, begun, *options, **domain, source="classes").result.details["blocks"]
 
 
 @witness(NamesConfig, domain="landmarks", language_of_names="de")
@@ -375,23 +332,6 @@ def placed_in_a_tree(config: TreeConfig, world: World) -> Any:
 def reviewed(config: ReviewConfig, world: World) -> Any:
     """The tables of all stages under decisions."""
     return from_the_finished(world, review=config)
-
-
-EYES = EmbedConfig("clip:eyes/weights")
-
-
-@witness(
-    AssignConfig,
-    {"assign": "images", "images": lambda world: world.once("dark", lambda folder: photographs(folder, 30))},
-    assign="vote",
-    images=lambda world: world.once("bright", lambda folder: photographs(folder, 250)),
-)
-def assigned(config: AssignConfig, world: World) -> Any:
-    """The names given to landmarks that had none."""
-    world.patch.setattr(clip, "ClipEncoder", Eyes)
-    world.patch.setattr(assign, "ImageEncoder", Eyes)
-    made = from_the_finished(world, assign=config, embed=replace(EYES, cache=world.folder / "cache"))
-    return made["assign/landmarks.parquet"], made["assign/dropped.parquet"]
 
 
 CLIP = {"encoder": "clip:eyes/weights"}

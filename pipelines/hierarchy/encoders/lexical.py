@@ -30,6 +30,7 @@ from sklearn.feature_extraction import DictVectorizer
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import svd_flip
+from threadpoolctl import threadpool_limits
 
 from ...stage import Progress, silent
 from ..names.languages import EVERY, English, script_of
@@ -257,6 +258,7 @@ def _axes(features: sparse.csr_matrix, names: int) -> np.ndarray:
         found = TruncatedSVD(count, algorithm="randomized", n_iter=_POWER_ITERATIONS, random_state=0).fit(features)
         spread, right = found.singular_values_, np.asarray(found.components_)
     else:
-        left, spread, right = np.linalg.svd(features.toarray(), full_matrices=False)
+        with threadpool_limits(limits=1):  # more threads only wait at this size
+            left, spread, right = np.linalg.svd(features.toarray(), full_matrices=False)
         _, right = svd_flip(left, right)
     return right[:count][spread[:count] > _NO_LENGTH].T

@@ -18,8 +18,8 @@ far they agree beyond chance.
   of one kind if groups are small ("arch bridge", "toll bridge"); if they are few and large, wording says nothing about
   them, and there it agrees with no meaning.
 
-How stable the groupings of a block are is no measure: wording falls into groups that come back on every resample and
-yet are wrong.
+Sources that ``--evidence`` names take part in any case. How stable the groupings of a block are is no measure: wording
+falls into groups that come back on every resample and yet are wrong.
 """
 
 from collections.abc import Sequence
@@ -68,18 +68,20 @@ class Block:
         rows: (N, D) float32 unit rows, zero if nothing is known.
         known: (N,) bool, True if there is a row.
         is_form: True if it is about a name's wording and not about what is named.
+        is_asked: True if it takes part whether or not it agrees with the others.
     """
 
     name: str
     rows: np.ndarray
     known: np.ndarray
     is_form: bool = False
+    is_asked: bool = False
 
     @classmethod
-    def of(cls, name: str, rows: np.ndarray, *, is_form: bool = False) -> "Block":
+    def of(cls, name: str, rows: np.ndarray, *, is_form: bool = False, is_asked: bool = False) -> "Block":
         """Return the block of any finite rows, brought to unit length; zero rows are names it does not know."""
         rows = unit(np.asarray(rows, dtype=np.float32))
-        return cls(name, rows, np.linalg.norm(rows, axis=1) > 0, is_form)
+        return cls(name, rows, np.linalg.norm(rows, axis=1) > 0, is_form, is_asked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +142,7 @@ def weigh(blocks: Sequence[Block], *, groups: int, seed: int = 0) -> Evidence:
                 both = np.flatnonzero(blocks[i].known & blocks[j].known)
                 if len(both) >= LEAST_NAMES:
                     found[i, j] = found[j, i] = _agreement(low[i][both], low[j][both], groups, seed)
-    return Evidence(tuple(blocks), weights_of([block.is_form for block in blocks], found), found)
+    return Evidence(tuple(blocks), weights_of(blocks, found), found)
 
 
 def _agreement(first: np.ndarray, second: np.ndarray, groups: int, seed: int) -> float:
@@ -155,33 +157,29 @@ def _agreement(first: np.ndarray, second: np.ndarray, groups: int, seed: int) ->
     return float(np.mean(values))
 
 
-def weights_of(is_form: Sequence[bool], agreement: np.ndarray) -> tuple[float, ...]:
+def weights_of(blocks: Sequence[Block], agreement: np.ndarray) -> tuple[float, ...]:
     """Return the blocks' weights by their agreement.
 
     Args:
-        is_form: which blocks are of form; the first block counts as one of meaning.
+        blocks: the first counts as one of meaning; blocks of meaning that are asked for have an equal share at least.
         agreement: (B, B), NaN if it is not known, which counts as 0.
 
     Returns:
         weights that sum to 1.
-
-    >>> import numpy as np
-    >>> weights_of([False, True], np.array([[np.nan, 0.5], [0.5, np.nan]]))
-    (0.6, 0.4)
-    >>> weights_of([False, True], np.array([[np.nan, 0.1], [0.1, np.nan]]))
-    (1.0, 0.0)
     """
     known = np.nan_to_num(agreement, nan=0.0)
     np.fill_diagonal(known, 0)
-    form = np.array([bool(place) and flag for place, flag in enumerate(is_form)])
+    asked = np.array([block.is_asked for block in blocks])
+    form = np.array([bool(place) and block.is_form for place, block in enumerate(blocks)])
     meaning = np.flatnonzero(~form)
     among = known[np.ix_(meaning, meaning)]
     part = (among.max(axis=1, initial=0) >= LEAST_OF_MEANING) | (meaning == 0)
     mean = np.where(part, among[:, part].sum(axis=1), 0)
     mean = mean / mean.sum() if mean.sum() > 0 else part / part.sum()
-    forms = np.flatnonzero(form & (known[0] >= LEAST_OF_FORM))
+    mean = np.where(asked[meaning], np.maximum(mean, 1 / len(meaning)), mean)
+    forms = np.flatnonzero(form & ((known[0] >= LEAST_OF_FORM) | asked))
     weights = np.zeros(len(form))
-    weights[meaning] = mean * (1 - FORM if forms.size else 1)
+    weights[meaning] = mean / mean.sum() * (1 - FORM if forms.size else 1)
     if forms.size:
         weights[forms] = FORM / forms.size
     return tuple(round(float(weight), 6) for weight in weights)
@@ -285,7 +283,7 @@ def _weigh(
         elif source == CLASSES and names["class_ids"].list.len().fill_null(0).gt(0).any():
             rows = graph.rows([ids or () for ids in names["class_ids"].to_list()])
         if rows is not None:
-            blocks.append(Block.of(source, rows, is_form=source == WORDING))
+            blocks.append(Block.of(source, rows, is_form=source == WORDING, is_asked=is_stated))
         elif is_stated:
             notes.append(f"--evidence {source}: nothing of that kind is known about these names.")
     progress("weigh the evidence", 0, 1)

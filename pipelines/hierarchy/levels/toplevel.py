@@ -8,8 +8,8 @@ can; otherwise the group has no top, and is listed.
 
 1. The class graph. Natural and human-made are the classes stated in ``top_level.yaml``; any other given class is every
    class of the graph that is called so. A name has the nearest one at or above its own classes; of two that are equally
-   near human-made, otherwise none. A group has the one of most of what its names stand for, if that leads the next one by a third
-   of all of it, names without evidence included.
+   near human-made, otherwise none. A group has the one of most of what its names stand for, if that leads the next one
+   by a third of all of it, names without evidence included.
 2. The encoder. A class is given by texts alone: its name, or the prompts of ``top_level.yaml``
    (:func:`class_shares`). The class with the largest share in the group's names must lead the next one by the margin,
    and must not contradict the graph.
@@ -297,9 +297,9 @@ def decide_by_graph(
     votes: Counter[str] = Counter()
     paths: dict[str, str] = {}
     for name, ids, count in sorted(zip(names, classes, counted, strict=True), key=lambda row: (-row[2], row[0])):
-        above = {class_id: {class_id: 0, **graph.ancestors(class_id)} for class_id in ids if class_id in graph}
+        above = {class_id: {class_id: 0, **graph.ancestors(class_id)} for class_id in ids}
         found = sorted((far, a, c) for c, steps in above.items() for a, far in steps.items() if a in anchors)
-        outside += count * (len(found) == 0 and len(above) > 0)
+        outside += count * (not found and any(class_id in graph for class_id in ids))
         ends = {anchors[anchor]: (class_id, anchor) for far, anchor, class_id in reversed(found) if far == found[0][0]}
         kind = HUMAN_MADE if HUMAN_MADE in ends else next(iter(ends)) if len(ends) == 1 else OPEN
         if kind != OPEN:

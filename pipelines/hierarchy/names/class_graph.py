@@ -35,8 +35,6 @@ class ClassGraph:
     ... )
     >>> graph.ancestors("Q2977")
     {'Q16970': 1, 'Q41176': 2}
-    >>> graph.is_more_specific("Q2977", "Q41176")
-    True
     """
 
     def __init__(self, labels: Mapping[str, str | None], parents: Mapping[str, Iterable[str]]) -> None:
@@ -101,10 +99,6 @@ class ClassGraph:
             above = self.parents(steps[-1])
             steps.append(min(above, key=lambda parent: (self._distance(parent, ancestor), parent)))
         return tuple(steps)
-
-    def is_more_specific(self, class_id: str, other: str) -> bool:
-        """Tell whether ``other`` lies above ``class_id`` and not also below (on a cycle neither is more specific)."""
-        return other in self.ancestors(class_id) and class_id not in self.ancestors(other)
 
     @cached_property
     def information_content(self) -> Mapping[str, float]:

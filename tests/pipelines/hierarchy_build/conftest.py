@@ -106,14 +106,12 @@ def _names(cleaned: StageRun) -> pl.DataFrame:
 
 def _cluster(cleaned: StageRun, folder: Path) -> StageResult:
     names = _names(cleaned)
-    names.with_columns(cluster=pl.col("group")).write_parquet(folder / "names.parquet")
+    names.write_parquet(folder / "names.parquet")
     groups = names.group_by("group").agg(names=pl.len().cast(pl.Int64), landmarks=pl.col("landmarks").sum())
     groups.sort("group").with_columns(
         label=pl.Series(LABELS), method=pl.lit("head-noun"), evidence=pl.lit("<b>1 of 1</b> names")
     ).write_parquet(folder / "groups.parquet")
-    pl.DataFrame({"k": [2, 3, 4], "inertia": [3.0, 2.0, 1.0], "score": [0.2, 0.4, 0.3]}).write_parquet(
-        folder / "k_curve.parquet"
-    )
+    pl.DataFrame({"k": [2, 3, 4], "score": [0.2, 0.4, 0.3]}).write_parquet(folder / "k_curve.parquet")
     x = np.arange(len(names), dtype=np.float32)
     pl.DataFrame({"name": names["name"], "x": x, "y": x[::-1].copy()}).write_parquet(folder / "map.parquet")
     return StageResult({"groups": len(LABELS)}, details={"k": 3, "criterion": "silhouette"})

@@ -21,10 +21,10 @@ from hgld.errors import ConfigError, HgldError, StorageError
 from hgld.pipelines.hierarchy import build as building
 from hgld.pipelines.hierarchy.build import LOCK, build_hierarchy
 from hgld.pipelines.hierarchy.config import (
-    AssignConfig,
     BuildConfig,
     ClusterConfig,
     EmbedConfig,
+    EvidenceConfig,
     ReviewConfig,
     TopLevelConfig,
 )
@@ -262,8 +262,10 @@ def test_sources_that_contradict_each_other_are_refused(tmp_path, sample_config,
         ({"embed": EmbedConfig("sbert:/nowhere")}, "there is no such folder"),
         ({"embed": EmbedConfig("lexicon")}, "--encoder is 'lexicon'; expected one of"),
         ({"cluster": ClusterConfig(groups=-1)}, "--groups is -1"),
-        ({"toplevel": TopLevelConfig(margin=3)}, "--margin is 3"),
-        ({"assign": AssignConfig("vote")}, "say where they are with --images"),
+        ({"toplevel": TopLevelConfig(margin=3.0)}, "--margin is 3.0; expected 1 at most"),
+        ({"evidence": EvidenceConfig(("smell",))}, "expected a list of one of 'wording'"),
+        ({"evidence": EvidenceConfig(("none", "classes"))}, "--evidence none stands alone"),
+        ({"embed": EmbedConfig("lexical", batch_size=0)}, "--batch-size is 0"),
         ({"review": ReviewConfig((Path("none.yaml"),))}, r"none\.yaml: the decisions cannot be read"),
     ],
 )
@@ -277,10 +279,10 @@ def test_options_are_refused_before_anything_is_scraped(tmp_path, names_config, 
 @pytest.mark.parametrize(
     ("source", "options", "error"),
     [
-        ("landmarks", {"clusters": 61}, r"--clusters 61 is more than the 60 landmarks, each .* Ask for at most 60\."),
+        ("landmarks", {"groups": 61}, r"--groups 61 is more than the 60 landmarks, each .* Ask for at most 60\."),
         ("names", {"groups": 21}, r"--groups 21 is more than the 20 names\. Ask for at most 20\."),
         ("landmarks", {"groups": 60}, None),
-        ("names", {"clusters": 20, "groups": 20}, None),
+        ("names", {"groups": 20}, None),
     ],
 )
 def test_more_groups_than_names_are_refused_before_anything_is_asked(tmp_path, source, options, error):

@@ -7,7 +7,6 @@ import pytest
 from hgld import Hierarchy
 from hgld.errors import TableError
 from hgld.pipelines.hierarchy import assign, export
-from hgld.pipelines.hierarchy.config import AssignConfig, EmbedConfig
 from hgld.pipelines.hierarchy.levels.levels import LevelPlan
 from hgld.pipelines.stage import silent
 
@@ -15,9 +14,7 @@ HEADER = ["landmark_id", "category", "supercategory", "hierarchical_label", "nat
 
 
 def build(root, stages):
-    assigned = assign.run(
-        root, stages["scrape"], stages["clean"], stages["review"], AssignConfig(), EmbedConfig("lexical"), silent
-    )
+    assigned = assign.run(root, stages["scrape"], stages["clean"], stages["review"], silent)
     levels = stages["levels"]
     return assigned, export.run(root, stages["scrape"], stages["clean"], assigned, levels, silent)
 
@@ -41,8 +38,7 @@ def test_label_csvs_have_gldv2s_columns_and_every_labelled_landmark(tmp_path, ti
 
 def test_another_top_level_is_not_told_as_natural_or_human_made(tmp_path, tiny_stages):
     stages = tiny_stages(tmp_path)
-    made = (AssignConfig(), EmbedConfig("lexical"), silent)
-    assigned = assign.run(tmp_path, stages["scrape"], stages["clean"], stages["review"], *made)
+    assigned = assign.run(tmp_path, stages["scrape"], stages["clean"], stages["review"], silent)
     levels = stages["levels"]
     given = pl.read_parquet(levels.path("groups.parquet")).rename({"natural_or_human_made": "realm"})
     given.with_columns(kind="label").write_parquet(levels.path("groups.parquet"))
@@ -151,3 +147,31 @@ def test_a_landmark_without_label_or_reason_is_refused(tmp_path, tiny_stages):
     pl.read_parquet(dropped).head(0).write_parquet(dropped)
     with pytest.raises(TableError, match="neither a label nor a reason, the first is index/2"):
         build(tmp_path, stages)
+
+
+def test_landmarks_have_the_group_and_top_of_their_name(tmp_path, tiny_stages):
+    assigned, _ = build(tmp_path, tiny_stages(tmp_path))
+    table = pl.read_parquet(assigned.path("landmarks.parquet"))
+    assert dict(table.schema) == assign.LANDMARKS
+    assert table.select("split", "landmark_id").rows() == sorted(table.select("split", "landmark_id").rows())
+    tops = dict(table.select("name", "natural_or_human_made").iter_rows())
+    assert tops["lake"] == "natural"
+    assert None in tops.values()  # undecided
+
+
+def test_single_landmarks_stand_where_decisions_put_them(tmp_path, tiny_stages):
+    stages = tiny_stages(tmp_path)
+    before = pl.read_parquet(build(tmp_path, stages)[0].path("landmarks.parquet"))
+    first = before.row(0, named=True)
+    label = before.filter(pl.col("hierarchical_label") != first["hierarchical_label"])["hierarchical_label"][0]
+    items = stages["review"].path("items.parquet")
+    told = [(first["split"], number, None, label, "ada", None) for number in (str(first["landmark_id"]), "999")]
+    pl.DataFrame(told, schema=pl.read_parquet_schema(items), orient="row").write_parquet(items)
+    after, _ = build(tmp_path, stages)
+    now = pl.read_parquet(after.path("landmarks.parquet"))
+    assert now[1:].equals(before[1:])
+    assert (now["name"][0], now["hierarchical_label"][0]) == (first["name"], label)
+    assert after.result.counts["put elsewhere by decision"] == 1
+    assert after.result.notes == (
+        f"A decision of ada about the item {first['split']}/999 fits nothing: no item of this id has a name.",
+    )

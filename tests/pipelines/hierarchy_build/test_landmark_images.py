@@ -9,7 +9,7 @@ from PIL import Image
 
 from hgld.errors import ConfigError, ImageError, TableError
 from hgld.pipelines.hierarchy import landmark_images
-from hgld.pipelines.hierarchy.landmark_images import find_images, fingerprint, read_image
+from hgld.pipelines.hierarchy.landmark_images import find_images, listed_images, read_image
 
 
 def picture(color, kind="JPEG", size=(40, 30)):
@@ -68,12 +68,14 @@ def test_at_most_eight_images_a_landmark_always_the_same(tmp_path):
     assert members == [f"train/1/{i:02}.jpg" for i in range(8)]
 
 
-def test_a_change_of_an_image_changes_the_fingerprint(tmp_path):
-    put(tmp_path / "train/1/a.jpg", picture("red"))
-    before = fingerprint(find_images(tmp_path))
-    assert fingerprint(find_images(tmp_path)) == before
-    put(tmp_path / "train/1/a.jpg", picture("red", size=(41, 30)))
-    assert fingerprint(find_images(tmp_path)) != before
+def test_listed_images_are_within_the_folder_of_their_table(tmp_path):
+    put(tmp_path / "a.png", picture("red", "PNG"))
+    found = listed_images([["a.png", "gone.png"], [], ["a.png"] * 9], tmp_path)
+    assert [len(images) for images in found] == [1, 0, 8]
+    assert read_image(found[0][0]).size == (40, 30)
+    for path in ("../secret.png", "/etc/passwd", "a/../../x.png"):
+        with pytest.raises(ConfigError, match="outside the folder"):
+            listed_images([[path]], tmp_path)
 
 
 def huge_png():

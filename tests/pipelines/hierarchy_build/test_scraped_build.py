@@ -124,7 +124,7 @@ def test_from_categories_to_labels(arguments, server, tmp_path, capsys):
     reasons = dict(dropped.select("landmark_id", "reason").iter_rows())
     assert reasons == {landmark: FURTHER[landmark][1] for landmark in UNNAMED}
     evidence = pl.read_parquet(out / "stages" / "toplevel" / "groups.parquet")["evidence"]
-    assert evidence.str.ends_with("castle: castle (Q23413) → architectural structure (Q811979)").sum() == 1
+    assert evidence.str.ends_with("of 25; bridge: bridge (Q12280)").sum() == 1
     provenance = json.loads((out / "provenance.json").read_text())
     assert {entry["role"] for entry in provenance["inputs"]} == {"landmarks/train", "landmarks/index"}
 

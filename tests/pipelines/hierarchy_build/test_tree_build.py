@@ -5,7 +5,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hgld.pipelines.hierarchy.levels.given_levels import has_given_levels
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError
@@ -13,12 +12,14 @@ from hgld.pipelines.hierarchy.build import build_hierarchy, build_table
 from hgld.pipelines.hierarchy.config import (
     BuildConfig,
     ClusterConfig,
+    EvidenceConfig,
     LevelsConfig,
     NamesConfig,
     ReviewConfig,
     ScrapeConfig,
     TreeConfig,
 )
+from hgld.pipelines.hierarchy.groups.given import has_given_levels
 from hgld.pipelines.stage import silent
 from tests.pipelines.hierarchy_build.class_lists import THINGS, labels
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
@@ -62,7 +63,6 @@ def test_the_levels_of_a_tree_are_taken_as_they_are(build, links, tmp_path):
     assert "note: not in the tree: zebra." in build_table(made)
     page = (made.directory / "report.html").read_text()
     assert "They are classes of the tree that was given" in page
-    assert "Names are first put into" not in page
     again = build([*THINGS, "zebra"], taxonomy=tree, levels=LevelsConfig(("thing", "sort", "realm")))
     assert not any(stage.was_run for stage in again.stages.values())
     links.write_text(LINKS.replace("oak,tree", "oak,fruit"))
@@ -101,7 +101,7 @@ def test_a_tree_as_evidence_groups_what_it_holds_together_and_names_groups_and_t
     file.write_text("child,parent\n" + "".join(f"{a},{b}\n" for a, b in rows))
     config = {"levels": LevelsConfig(top=("animal", "plant")), "taxonomy": TreeConfig(file)}
     without = {row["name"]: row["group"] for row in labels(build(words, cluster=ClusterConfig(groups=4)))}
-    made = build(words, cluster=ClusterConfig(clusters=4, groups=4, structure=0.9), **config)
+    made = build(words, cluster=ClusterConfig(groups=4), evidence=EvidenceConfig(("classes",)), **config)
     groups = {row["name"]: (row["group"], row["top"]) for row in labels(made)}
     tops = {"bird": "animal", "fish": "animal", "tree": "plant", "rock": ""}  # the tree says that it is neither
     assert groups == {word: (kind, tops[kind]) for word, kind in zip(words, above, strict=True)}
@@ -128,7 +128,8 @@ def test_names_are_looked_up_in_wikidata_and_grouped_by_what_it_says(build, tmp_
         config = {
             "scrape": ScrapeConfig(commons_url=server.url, wikidata_url=server.url, rate=10_000),
             "names": NamesConfig(wikidata=True),
-            "cluster": ClusterConfig(clusters=3, groups=3, structure=0.9),
+            "cluster": ClusterConfig(groups=3),
+            "evidence": EvidenceConfig(("classes",)),
             "levels": LevelsConfig(top=("animal", "plant")),
         }
         made = build([*words, "zyx"], **config)
@@ -158,9 +159,12 @@ def test_wikidata_is_for_names_without_a_tree(tmp_path, config):
     [
         (
             {"cluster": ClusterConfig(groups=2)},
-            "--groups chooses groups, but --tree-use levels takes those of the tree",
+            "--groups is for groups that are to be found; --tree-use levels gives them",
         ),
-        ({"levels": LevelsConfig(top=("a", "b"))}, "--top chooses groups"),
+        (
+            {"levels": LevelsConfig(top=("a", "b"))},
+            "gives the levels above the groups; leave --top a,b out",
+        ),
         ({"levels": LevelsConfig(("a", "b", "c", "d", "e"))}, "5 names of levels"),
         ({"levels": LevelsConfig(("thing", "id", "top"))}, "no level above the items can be called id|'id'"),
     ],
