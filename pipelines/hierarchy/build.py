@@ -108,7 +108,7 @@ def build_hierarchy(
     _encoder(config)
     read_decisions(config.review.decisions)
     with _locked(out):
-        stages = _label(out / STAGES, config, levels, progress)
+        stages = run_stages(out / STAGES, config, levels, progress)
         encoder = read_json(stages["embed"].path("encoder.json"))
         encoder |= {"chosen": chosen} if chosen else {}
         facts = provenance(list(stages.values()), _sources(config), config, encoder)
@@ -209,7 +209,7 @@ def _plan_levels(config: BuildConfig) -> _Levels:
     return _Levels(plan_levels(config, groups), groups, find)
 
 
-def _label(root: Path, config: BuildConfig, levels: _Levels, progress: Progress) -> dict[str, StageRun]:
+def run_stages(root: Path, config: BuildConfig, levels: _Levels, progress: Progress) -> dict[str, StageRun]:
     """Run all stages up to the export; return their runs by name, in order."""
     plan, domain, groups = levels.plan, domain_of(config), levels.groups
     runs: dict[str, StageRun] = {}

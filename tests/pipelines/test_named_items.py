@@ -11,7 +11,7 @@ from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.classes import Item
 from hgld.pipelines.hierarchy.scrape.named_items import find_classes, label_key, plan_names
 from hgld.pipelines.hierarchy.scrape.scrape import polite_client
-from hgld.pipelines.hierarchy.scrape.wikidata import LabelMatch, items_called
+from hgld.pipelines.hierarchy.scrape.wikidata import Called, items_called
 from hgld.pipelines.stage import silent
 from hgld.pipelines.web import AnswerError
 from tests.pipelines.test_wikidata import Canned
@@ -207,7 +207,7 @@ def test_the_plan_counts_names_once_and_asks_nothing(tmp_path, server):
 )
 def test_only_items_that_are_called_so_are_taken(raw):
     good = {"id": "Q1", "match": {"type": "alias", "language": "en", "text": "X"}}
-    assert items_called(Canned({"search": [raw, good, good]}), URL, "x", "en") == (LabelMatch("Q1", "alias"),)
+    assert items_called(Canned({"search": [raw, good, good]}), URL, "x", "en") == Called((), ("Q1",))
 
 
 @pytest.mark.parametrize("answer", [{}, {"search": {}}, {"search": None}])

@@ -7,8 +7,9 @@ import pytest
 
 from hgld.errors import ConfigError, SchemaError, StorageError
 from hgld.pipelines.hierarchy.scrape.commons import CategoryPage
-from hgld.pipelines.hierarchy.scrape.store import InfoboxPage, ScrapeStore
-from hgld.pipelines.hierarchy.scrape.wikidata import Entity
+from hgld.pipelines.hierarchy.scrape.infobox import Infobox
+from hgld.pipelines.hierarchy.scrape.store import ScrapeStore
+from hgld.pipelines.hierarchy.scrape.wikidata import Called, Entity
 
 SOURCE = {"language": "en"}
 CASTLE = Entity("Q1", "castle", "en", (), ("Q9",), ())
@@ -20,10 +21,11 @@ def path(tmp_path) -> Path:
 
 
 def fill(store: ScrapeStore) -> None:
-    store.record_sitelinks({"Category:A": ("Q5", Entity("Q5", "A", "en", ("Q1", "Q2"))), "Category:B": None})
-    store.record_pages({"Category:B": CategoryPage("exists", "Category:C", "Q6", "Category:D")})
-    store.record_entities({"Q1": CASTLE, "Q7": Entity(None), "Q8": CASTLE})
-    store.record_infobox("Category:E", InfoboxPage("infobox", "Q1", None, ("<b>", "ü")))
+    store.record("entity", {"Q5": Entity("Q5", "A", "en", ("Q1", "Q2")), "Q1": CASTLE, "Q7": Entity(None)})
+    store.record("sitelink", {"Category:A": "Q5", "Category:B": None})
+    store.record("page", {"Category:B": CategoryPage("exists", "Category:C", "Q6", "Category:D")})
+    store.record("infobox", {"Category:E": Infobox(("<b>", "ü"), "Q1", None, present=True)})
+    store.record("label", {"en:a": Called(("Q1",), ("Q2", "Q3")), "en:b": Called()})
     store.record_failures({("page", "Category:F"): ("http-503", "sorry")})
 
 
@@ -39,13 +41,7 @@ def test_what_was_recorded_is_there_after_opening_again(path):
         assert everything(again) == before
         assert again.entities["Q5"].instance_of == ("Q1", "Q2")
         assert again.failures == {("page", "Category:F"): "http-503"}
-
-
-def test_a_merged_item_is_known_by_its_new_id_too(path):
-    with ScrapeStore(path, SOURCE) as store:
-        store.record_entities({"Q8": CASTLE})
-    with ScrapeStore(path, SOURCE) as store:
-        assert store.entities == {"Q8": CASTLE, "Q1": CASTLE}
+        assert again.is_open("page", ["Category:B", "Category:F", "Category:G"]) == ["Category:G"]
 
 
 def test_failures_are_forgotten_on_demand(path):
@@ -55,7 +51,7 @@ def test_failures_are_forgotten_on_demand(path):
         assert not store.failures
     with ScrapeStore(path, SOURCE) as store:
         assert not store.failures
-        assert set(store.pages) == {"Category:B"}
+        assert set(store.answers["page"]) == {"Category:B"}
 
 
 def test_a_killed_process_loses_nothing_that_was_recorded(path):
@@ -64,15 +60,16 @@ def test_a_killed_process_loses_nothing_that_was_recorded(path):
         "from hgld.pipelines.hierarchy.scrape.store import ScrapeStore;"
         "from hgld.pipelines.hierarchy.scrape.commons import CategoryPage;"
         "store = ScrapeStore(Path(sys.argv[1]), {'language': 'en'});"
-        "[store.record_pages({f'Category:{i}': CategoryPage('missing', 'x')}) for i in range(20)];"
-        "store._db.execute('BEGIN IMMEDIATE'); store._insert('sitelink', [('Category:half', None)]);"
+        "[store.record('page', {f'Category:{i}': CategoryPage('missing', 'x')}) for i in range(20)];"
+        "store._db.execute('BEGIN IMMEDIATE'); "
+        "store._db.execute('INSERT INTO answer VALUES (?, ?, NULL)', ('sitelink', 'half'));"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(path)], check=False, cwd=Path(__file__).parents[2])
     assert done.returncode == -9
     with ScrapeStore(path, SOURCE) as store:
-        assert len(store.pages) == 20
-        assert not store.sitelinks
+        assert len(store.answers["page"]) == 20
+        assert not store.answers["sitelink"]
 
 
 def test_a_full_disk_is_said_and_loses_nothing_before_it(path):
@@ -82,11 +79,11 @@ def test_a_full_disk_is_said_and_loses_nothing_before_it(path):
         pages = store._db.execute("PRAGMA page_count").fetchone()[0]
         store._db.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StorageError, match=r"full.*same command again"):
-            store.record_entities({f"Q{i}": Entity(f"Q{i}", "x" * 500) for i in range(100, 1000)})
+            store.record("entity", {f"Q{i}": Entity(f"Q{i}", "x" * 500) for i in range(100, 1000)})
         assert store.answers == before, "memory knows no more than the disk"
     with ScrapeStore(path, SOURCE) as store:
         assert store.answers == before
-        store.record_entities({"Q100": CASTLE})
+        store.record("entity", {"Q100": CASTLE})
 
 
 def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):

@@ -241,7 +241,7 @@ def classes_built(world: World, **given: Any) -> Any:
     table = world.once("things", things)
     config = BuildConfig("classes", (("classes", table),), embed=embedding, cluster=ClusterConfig(groups=4))
     config = replace(config, **given)
-    runs = building._label(world.new(), config, building._plan_levels(config), silent)
+    runs = building.run_stages(world.new(), config, building._plan_levels(config), silent)
     return runs["export"].path("labels.csv").read_bytes()
 
 
@@ -320,7 +320,7 @@ def placed_in_a_tree(config: TreeConfig, world: World) -> Any:
     embedding = EmbedConfig("lexical", cache=world.folder / "cache")
     build = BuildConfig("classes", (("classes", world.once("things", things)),), embed=embedding, taxonomy=config)
     try:
-        runs = building._label(world.new(), build, building._plan_levels(build), silent)
+        runs = building.run_stages(world.new(), build, building._plan_levels(build), silent)
     except HgldError as error:
         return type(error).__name__
     matches = runs["scrape"].path("matches.parquet")

@@ -50,10 +50,10 @@ class Infobox:
             members, and without members answers 404).
     """
 
-    names: tuple[str, ...]
-    item: str | None
-    redirected_to: str | None
-    present: bool
+    names: tuple[str, ...] = ()
+    item: str | None = None
+    redirected_to: str | None = None
+    present: bool = False
     exists: bool = True
 
 

@@ -9,10 +9,7 @@ The parents of an item are the classes above it (P279), of one that is no class 
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-import polars as pl
 
 from hgld.errors import ConfigError
 
@@ -20,13 +17,11 @@ from ...stage import Progress
 from ...web import BudgetSpentError, Client
 from ..config import ScrapeConfig
 from ..names.classes import Item
-from ..names.landmark_tables import CLASSES
 from ..names.name_classes import SEVERAL, NameClasses, notes_on_matches, one_class_per_name
 from .questions import BATCHES, Asking
-from .scrape import STORE, Plan, connecting, source_of
-from .status import unanswered_classes
+from .scrape import STORE, Plan, class_table, connecting, source_of
 from .store import ScrapeStore
-from .wikidata import WIKIMEDIA_CATEGORY, Entity
+from .wikidata import WIKIMEDIA_CATEGORY, Called, Entity
 
 NO_ITEM = "no-item"
 _LONGEST_NAME = 250  # of a label, and so of what is searched
@@ -37,15 +32,6 @@ WIKI_PAGES = {  # instances of these are pages of a wiki, not what a name means
     "Q13406463",  # list article
     "Q17362920",  # duplicated page
 }
-
-
-@dataclass(frozen=True)
-class Meaning:
-    """The item that a name means and how that was found; without an item, the reason and the items it may mean."""
-
-    item: str | None
-    how: str
-    candidates: tuple[str, ...] = ()
 
 
 def label_key(item: Item, language: str) -> str:
@@ -84,25 +70,53 @@ def find_classes(
         ServiceError: the servers kept refusing; the answers so far are kept.
         StorageError: the disk is full; the answers so far are kept.
     """
-    connect = connecting(config, progress, client, before_asking)
     keys = {item.id: label_key(item, language or config.language) for item in items}
+    distinct = list(dict.fromkeys(keys.values()))
+    searched = [key for key in distinct if len(key.partition(":")[2]) <= _LONGEST_NAME]
     with ScrapeStore(root / STORE, source_of(config)) as store:
         if config.retry_errors:
             store.forget_failures()
-        _ask(list(dict.fromkeys(keys.values())), store, Asking(store, connect, config), config, progress)
-        return _found(items, keys, store)
+        asking = Asking(store, connecting(config, progress, client, before_asking), config)
+        called = store.answers["label"]
+        try:
+            asking.ask_batches("label", store.is_open("label", searched), progress)
+            matches = (called[key] for key in distinct if key in called)
+            candidates = dict.fromkeys(item for match in matches for item in (*match.label, *match.alias))
+            asking.ask_batches("entity", store.is_open("entity", candidates), progress)
+            meanings = {key: _meaning(key, store) for key in distinct}
+            meant = list(dict.fromkeys(item for item, _, _ in meanings.values() if item))
+            begins = [*meant, *(c for item in meant for c in _parents(store.entities[item]))]
+            asking.ask_ancestors(begins, len(candidates), progress)
+        except BudgetSpentError:
+            left = len(store.is_open("label", distinct))
+            raise ConfigError(
+                f"the budget of {config.request_budget:,} requests is spent; {left:,} of {len(distinct):,} names (and "
+                f"the classes above them) are not answered yet. {store.path} keeps the answers so far: run the same "
+                "command again to resume, or raise --request-budget."
+            ) from None
+        of = {item.id: found for item in items if (found := meanings[keys[item.id]][0])}
+        how = {item.id: meanings[keys[item.id]][1] for item in items}
+        details = {item.id: " ".join(meanings[keys[item.id]][2]) for item in items}
+        of, how = one_class_per_name(items, of, how)
+        graph = class_table(list(dict.fromkeys(of.values())), store, _parents)
+    reasons = {NO_ITEM: "names without an item", SEVERAL: "names that may mean several items, and so have none"}
+    notes = notes_on_matches("Wikidata has items", items, of, how, reasons)
+    if any(reason.startswith("error(") for reason in how.values()):
+        notes = (*notes, "some names ended in an error; --retry-errors asks for them again.")
+    answers = repr(sorted(of.items())) + repr(sorted(how.items())) + graph.write_ndjson()
+    key = {"wikidata": hashlib.sha256(answers.encode()).hexdigest()}
+    return NameClasses(of, how, graph, key=key, details=details, notes=notes)
 
 
 def plan_names(root: Path, config: ScrapeConfig, items: Sequence[Item], language: str = "") -> Plan:
     """Count the requests that :func:`find_classes` would make, without making one."""
     keys = list(dict.fromkeys(label_key(item, language or config.language) for item in items))
-    known: set[str] = set()
+    unanswered = len(keys)
     if (root / STORE).exists():
         with ScrapeStore(root / STORE, source_of(config)) as store:
             if config.retry_errors:
                 store.failures.clear()  # in memory: a plan changes nothing
-            known = {key for key in keys if not _is_open(key, store)}
-    unanswered = len(keys) - len(known)
+            unanswered = len(store.is_open("label", keys))
     requests = {
         "names": unanswered,
         "items that they may mean": -(-3 * unanswered // BATCHES["entity"]),
@@ -111,84 +125,20 @@ def plan_names(root: Path, config: ScrapeConfig, items: Sequence[Item], language
     return Plan(len(items), len(keys), unanswered, requests, sum(requests.values()) / config.rate, of_names=True)
 
 
-def meaning(key: str, store: ScrapeStore) -> Meaning:
-    """Return what a name means by the answers in the store, all of which are there."""
+def _meaning(key: str, store: ScrapeStore) -> tuple[str | None, str, tuple[str, ...]]:
+    """Return the item that a name means and how that was found; without one, the reason and the items it may mean."""
     if kind := store.failures.get(("label", key)):
-        return Meaning(None, f"error({kind})")
-    called = store.labels.get(key, ())
-    for kind in ("label", "alias"):
-        ids = [match.item for match in called if match.kind == kind]
+        return None, f"error({kind})", ()
+    called = store.answers["label"].get(key, Called())
+    for kind, ids in (("label", called.label), ("alias", called.alias)):
         if failed := [item for item in ids if ("entity", item) in store.failures]:
-            return Meaning(None, f"error({store.failures['entity', failed[0]]})")
-        entities = [store.entities.get(item) for item in ids]
-        known = list({e.item: e for e in entities if e is not None and e.item and not _is_page(e)}.values())
-        if left := [entity for entity in known if entity.subclass_of] or known:
-            found = tuple(str(entity.item) for entity in left)
-            return Meaning(found[0], kind) if len(found) == 1 else Meaning(None, SEVERAL, found)
-    return Meaning(None, NO_ITEM)
-
-
-def _is_page(entity: Entity) -> bool:
-    return bool(WIKI_PAGES & set(entity.instance_of))
-
-
-def _is_open(key: str, store: ScrapeStore) -> bool:
-    return key not in store.labels and ("label", key) not in store.failures
-
-
-def _ask(keys: list[str], store: ScrapeStore, asking: Asking, config: ScrapeConfig, progress: Progress) -> None:
-    """Ask for names, for the items that they may mean, and for all classes above those that they mean."""
-    try:
-        searched = [key for key in keys if len(key.partition(":")[2]) <= _LONGEST_NAME]
-        asking.ask_batches("label", [key for key in searched if _is_open(key, store)], progress)
-        called = dict.fromkeys(match.item for key in keys for match in store.labels.get(key, ()))
-        unknown = [i for i in called if i not in store.entities and ("entity", i) not in store.failures]
-        asking.ask_batches("entity", unknown, progress)
-        asking.ask_ancestors(_begins(keys, store), len(called), progress)
-    except BudgetSpentError:
-        left = sum(_is_open(key, store) for key in keys)
-        raise ConfigError(
-            f"the budget of {config.request_budget:,} requests is spent; {left:,} of {len(keys):,} names (and the "
-            f"classes above them) are not answered yet. {store.path} keeps the answers so far: run the same command "
-            "again to go on, or raise --request-budget."
-        ) from None
-
-
-def _begins(keys: Sequence[str], store: ScrapeStore) -> list[str]:
-    """Return the items that names mean, and the classes of those that are no classes themselves."""
-    meant = dict.fromkeys(item for key in keys if (item := meaning(key, store).item))
-    return [*meant, *dict.fromkeys(c for item in meant for c in _parents(store.entities[item]))]
+            return None, f"error({store.failures['entity', failed[0]]})", ()
+        entities = {e.item: e for item in ids if (e := store.entities.get(item)) and e.item}
+        known = {item: entity for item, entity in entities.items() if not WIKI_PAGES & set(entity.instance_of)}
+        if left := [item for item, entity in known.items() if entity.subclass_of] or list(known):
+            return (left[0], kind, ()) if len(left) == 1 else (None, SEVERAL, tuple(left))
+    return None, NO_ITEM, ()
 
 
 def _parents(entity: Entity) -> tuple[str, ...]:
     return entity.subclass_of or entity.instance_of
-
-
-def _found(items: Sequence[Item], keys: dict[str, str], store: ScrapeStore) -> NameClasses:
-    meanings = {key: meaning(key, store) for key in dict.fromkeys(keys.values())}
-    of = {item.id: found for item in items if (found := meanings[keys[item.id]].item)}
-    how = {item.id: meanings[keys[item.id]].how for item in items}
-    details = {item.id: " ".join(meanings[keys[item.id]].candidates) for item in items}
-    of, how = one_class_per_name(items, of, how)
-    graph = _graph(list(dict.fromkeys(of.values())), store)
-    reasons = {NO_ITEM: "names without an item", SEVERAL: "names that may mean several items, and so have none"}
-    notes = notes_on_matches("Wikidata has items", items, of, how, reasons)
-    if any(reason.startswith("error(") for reason in how.values()):
-        notes = (*notes, "some names ended in an error; --retry-errors asks for them again.")
-    answers = hashlib.sha256(repr(sorted(of.items())).encode() + graph.write_ndjson().encode()).hexdigest()
-    key = {"wikidata": answers, "how": hashlib.sha256(repr(sorted(how.items())).encode()).hexdigest()}
-    return NameClasses(of, how, graph, key=key, details=details, notes=notes)
-
-
-def _graph(meant: list[str], store: ScrapeStore) -> pl.DataFrame:
-    """Return the items that names mean and all classes above them, merged ones under their new ids."""
-    begins = [*meant, *(c for item in meant for c in _parents(store.entities[item]))]
-    rows = {}
-    for asked in unanswered_classes(dict.fromkeys(begins), store)[0]:
-        entity = store.entities[asked]
-        if entity.item is not None:
-            above = _parents(entity) if entity.item in meant else entity.subclass_of
-            known = ((p.item if (p := store.entities.get(parent)) else parent) for parent in above)
-            parents = tuple(dict.fromkeys(filter(None, known)))
-            rows[entity.item] = (entity.item, entity.label, entity.language, parents)
-    return pl.DataFrame([rows[class_id] for class_id in sorted(rows)], schema=CLASSES, orient="row")

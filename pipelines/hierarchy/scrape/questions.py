@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 from hgld.errors import ConfigError, InputError, ServiceError, quoted
 
@@ -9,9 +10,9 @@ from ...stage import Progress
 from ...web import AnswerError, BudgetSpentError, Client
 from ..config import ScrapeConfig
 from .commons import category_pages
-from .infobox import instance_of
+from .infobox import Infobox, instance_of
 from .status import Resolution, Unanswered, resolve, unanswered_classes
-from .store import InfoboxPage, Question, ScrapeStore
+from .store import Question, ScrapeStore
 from .titles import page_url
 from .wikidata import BATCH, entities_by_ids, entities_by_titles, items_called
 
@@ -152,39 +153,31 @@ class Asking:
 
     def _fetch(self, question: Question, keys: Sequence[str]) -> set[str]:
         """Ask once, record the answer, and return the keys that it accounts for."""
-        config = self._config
+        config, client, answers = self._config, self._client, dict[str, Any]()
         if question == "sitelink":
-            links = entities_by_titles(self._client, config.wikidata_url, keys, config.language)
-            self._store.record_sitelinks(links)
-            return set(links)
-        if question == "page":
-            pages = category_pages(self._client, config.commons_url, keys)
-            self._store.record_pages(pages)
-            return set(pages)
-        if question == "entity":
-            entities = entities_by_ids(self._client, config.wikidata_url, keys, config.language)
-            self._store.record_entities(entities)
-            return set(entities)
-        if question == "label":
+            links = entities_by_titles(client, config.wikidata_url, keys, config.language)
+            self._store.record("entity", dict(filter(None, links.values())))
+            answers = {title: link and link[0] for title, link in links.items()}
+        elif question == "page":
+            answers = category_pages(client, config.commons_url, keys)
+        elif question == "entity":
+            found = entities_by_ids(client, config.wikidata_url, keys, config.language)
+            answers = {e.item: e for e in found.values() if e.item} | found  # merged items by their new id too
+        elif question == "label":
             for key in keys:
                 language, _, name = key.partition(":")
-                self._store.record_label(key, items_called(self._client, config.wikidata_url, name, language))
-            return set(keys)
-        for title in keys:
-            self._store.record_infobox(title, self._infobox(title))
-        return set(keys)
-
-    def _infobox(self, title: str) -> InfoboxPage:
-        html = self._client.page(page_url(self._config.commons_url, title, self._config.language))
-        if html is None:
-            return InfoboxPage("missing")
-        try:
-            box = instance_of(html, rows=self._config.infobox_rows)
-        except InputError as error:
-            raise AnswerError("too-large", str(error)) from error
-        if not box.exists:
-            return InfoboxPage("missing")
-        return InfoboxPage("infobox" if box.present else "no-infobox", box.item, box.redirected_to, box.names)
+                answers[key] = items_called(client, config.wikidata_url, name, language)
+        else:
+            for title in keys:
+                html = client.page(page_url(config.commons_url, title, config.language))
+                try:
+                    answers[title] = (
+                        Infobox(exists=False) if html is None else instance_of(html, rows=config.infobox_rows)
+                    )
+                except InputError as error:
+                    raise AnswerError("too-large", str(error)) from error
+        self._store.record(question, answers)
+        return set(answers)
 
     def _count_answer(self, question: Question, keys: Sequence[str], answered: set[str]) -> None:
         """Count an answer; one that leaves out all that it was asked for counts as a failure."""

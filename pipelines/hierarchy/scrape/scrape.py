@@ -25,9 +25,9 @@ from .questions import BATCHES, answer_all, class_ids, open_questions
 from .status import Resolution, unanswered_classes
 from .store import Question, ScrapeStore
 from .titles import category_title
+from .wikidata import Entity
 
 STORE = "scrape.sqlite"
-_NOT_COMMONS = Resolution("error(not-commons)")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def run(
         connect = connecting(config, progress, client, before_asking)
         resolved = answer_all(titles, store, connect, config, progress)
         scraped = _scraped(read.landmarks, known, resolved)
-        classes = _classes(scraped, store)
+        classes = class_table(scraped["classes"].explode().drop_nulls().unique().to_list(), store)
         notes = _notes(scraped, classes)
 
     def work(directory: Path) -> StageResult:
@@ -185,7 +185,7 @@ def _scraped(
     landmarks: Sequence[Landmark], titles: Mapping[str, str | None], resolved: Mapping[str, Resolution]
 ) -> pl.DataFrame:
     title_of = [titles[mark.category] for mark in landmarks]
-    found = [_NOT_COMMONS if title is None else resolved[title] for title in title_of]
+    found = [resolved[title] if title else Resolution("error(not-commons)") for title in title_of]
     columns = {
         "title": title_of,
         "redirected_to": [f.redirected_to for f in found],
@@ -197,16 +197,25 @@ def _scraped(
     return scraped_table(landmarks, columns)
 
 
-def _classes(scraped: pl.DataFrame, store: ScrapeStore) -> pl.DataFrame:
-    """Return every class of a landmark and all its ancestors, merged classes under their new ids."""
-    met = scraped["classes"].explode().drop_nulls().unique().to_list()
-    entities = (store.entities[class_id] for class_id in unanswered_classes(met, store)[0])
+def class_table(
+    met: Sequence[str], store: ScrapeStore, above: Callable[[Entity], tuple[str, ...]] | None = None
+) -> pl.DataFrame:
+    """Return classes and all their ancestors, merged ones under their new ids.
+
+    Args:
+        met: their ids.
+        store: the answers.
+        above: the parents of the classes in ``met``; those of others, and of all if None, are their superclasses.
+    """
+    parents = {item: above(store.entities[item]) for item in met} if above else {}
+    begins = [*met, *(parent for own in parents.values() for parent in own)]
     rows = {}
-    for entity in entities:
+    for asked in unanswered_classes(begins, store)[0]:
+        entity = store.entities[asked]
         if entity.item is not None:
-            parents = (store.entities.get(parent) for parent in entity.subclass_of)
-            known = (p.item if p else asked for p, asked in zip(parents, entity.subclass_of, strict=True))
-            rows[entity.item] = (entity.item, entity.label, entity.language, tuple(dict.fromkeys(filter(None, known))))
+            own = parents.get(entity.item, entity.subclass_of)
+            ids = (known.item if (known := store.entities.get(parent)) else parent for parent in own)
+            rows[entity.item] = (entity.item, entity.label, entity.language, tuple(dict.fromkeys(filter(None, ids))))
     return pl.DataFrame([rows[class_id] for class_id in sorted(rows)], schema=CLASSES, orient="row")
 
 

@@ -98,14 +98,14 @@ def unanswered_classes(classes: Iterable[str], store: ScrapeStore) -> tuple[list
 def _by_infobox(trail: list[str], reader: _Reader) -> Resolution:
     while True:
         page = reader.answer("infobox", trail[-1])
-        if page.state == "missing":
+        if not page.exists:
             return Resolution("missing", _end(trail))
-        if page.moved_to is None:
+        if page.redirected_to is None:
             break
-        _follow(trail, page.moved_to)
+        _follow(trail, page.redirected_to)
         if page.names:  # the server showed the other category's page in this one's place
             break
-    if page.state == "no-infobox":
+    if not page.present:
         return Resolution("no-item", _end(trail))
     status = "found" if page.names else "no-instance-of"
     return Resolution(status, _end(trail), page.item, page.names, (None,) * len(page.names))

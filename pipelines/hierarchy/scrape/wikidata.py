@@ -74,14 +74,14 @@ def entities_by_ids(client: Client, url: str, ids: Sequence[str], language: str)
 
 
 @dataclass(frozen=True, slots=True)
-class LabelMatch:
-    """An item that is called by a text: its id, and whether the text is its ``label`` or an ``alias`` of it."""
+class Called:
+    """The ids of items that are called by a text: those whose label it is, and those that have it as an alias."""
 
-    item: str
-    kind: str
+    label: tuple[str, ...] = ()
+    alias: tuple[str, ...] = ()
 
 
-def items_called(client: Client, url: str, text: str, language: str) -> tuple[LabelMatch, ...]:
+def items_called(client: Client, url: str, text: str, language: str) -> Called:
     """Ask for the items whose label or alias is a text, in one request; letters' case and blanks make no difference.
 
     The server searches by the beginning of labels and aliases, in the language and those it falls back to, and gives
@@ -98,15 +98,16 @@ def items_called(client: Client, url: str, text: str, language: str) -> tuple[La
     found = client.api(url, params).get("search")
     if not isinstance(found, list):
         raise AnswerError("no-search", f"{url} answered no list of items; expected Wikibase's wbsearchentities")
-    matches: dict[str, LabelMatch] = {}
+    kinds: dict[str, str] = {}
     for raw in map(_object, found):
         item, match = raw.get("id"), _object(raw.get("match"))
         called, kind = match.get("text"), match.get("type")
         if not isinstance(item, str) or not isinstance(called, str) or not isinstance(kind, str):
             continue
         if is_item_id(item) and kind in ("label", "alias") and _spelt(called) == _spelt(text):
-            matches.setdefault(item, LabelMatch(item, kind))
-    return tuple(matches.values())
+            kinds.setdefault(item, kind)
+    ids = {kind: tuple(item for item in kinds if kinds[item] == kind) for kind in ("label", "alias")}
+    return Called(**ids)
 
 
 def _spelt(text: str) -> str:
