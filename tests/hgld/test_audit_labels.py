@@ -6,14 +6,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 from hgld.label_audit import wrong_labels
 from hgld.label_audit.class_model import ClassModel, ClassRegression
 from hgld.label_audit.options import silent
-from hgld.label_audit.wrong_labels import NEIGHBORS, choices, distinct, find_wrong_labels, log_joint, meeting_levels
+from hgld.label_audit.wrong_labels import choices, find_wrong_labels, log_joint, meeting_levels
 
 TREE = np.array([[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 2, 1], [6, 3, 1]])
 
@@ -57,24 +55,6 @@ def test_the_bayes_factor_is_a_quotient_of_densities():
     assert model.log_ratio(second, first) == pytest.approx(expected, abs=1e-8)
 
 
-def test_the_basis_has_unit_variance_within_classes_and_means_apart_from_each_other():
-    rows, classes = clusters(each=40)
-    model = ClassModel.fit(rows, classes)
-    inner = model.items - (model.sums / model.counts[:, None])[classes]
-    within = inner.T @ inner / (len(rows) - 7)
-    assert np.abs(within - np.diag(np.diag(within))).max() < 0.1
-    assert 0.5 < np.diag(within).mean() <= 1
-
-
-def test_many_dimensions_are_taken_along_their_principal_axes():
-    rows, classes = clusters(each=20)
-    turn, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((100, 16)))
-    narrow, wide = ClassModel.fit(rows, classes), ClassModel.fit(rows @ turn.T, classes)
-    assert wide.items.shape == (140, 64)
-    everything = np.arange(len(rows))
-    assert (wide.scores(everything).argmax(axis=1) == narrow.scores(everything).argmax(axis=1)).all()
-
-
 def test_the_regression_scores_items_that_it_has_not_seen():
     """Its optimum: at every class the smoothed labels less the probabilities sum to the weights (the prior's pull)."""
     rows, classes = clusters(each=15)
@@ -104,19 +84,6 @@ def test_a_regression_of_too_many_numbers_takes_a_coarser_level(monkeypatch):
     monkeypatch.setattr(wrong_labels, "_MOST_REGRESSED", 4 * len(rows))
     assert find_wrong_labels(rows, shown, TREE, silent).wrong[5, 0] > 0.5
     assert (fitted[0] == TREE[shown, 1]).all()
-
-
-@given(st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=4), min_size=1, max_size=4))
-def test_distinct_keeps_first_entries_in_order(table):
-    found = distinct(np.array(table))
-    expected = [list(dict.fromkeys(row)) for row in table]
-    width = max(map(len, expected))
-    assert found.tolist() == [row + [-1] * (width - len(row)) for row in expected]
-
-
-def test_meeting_levels_by_the_paths():
-    own, others = np.array([0, 4]), np.array([[0, 1, 2, 4], [4, 6, 0, 5]])
-    assert meeting_levels(own, others, TREE).tolist() == [[0, 1, 2, 3], [0, 2, 3, 1]]
 
 
 def test_the_channel_reaches_every_label_and_sums_to_one():
@@ -176,12 +143,6 @@ def test_an_item_alone_in_its_class_is_judged_by_the_levels_above():
     flat = find_wrong_labels(rows[keep], classes[keep], TREE[:, :1], silent)
     assert np.isnan(flat.wrong[16, 0])
     assert np.isfinite(np.delete(flat.wrong, 16, axis=0)).all()
-
-
-def test_fewer_items_than_neighbours():
-    rows, classes = clusters(each=2)
-    assert find_wrong_labels(rows, classes, TREE, silent).neighbors.shape == (14, 13)
-    assert NEIGHBORS > 13
 
 
 def test_in_classes_of_one_size_nothing_but_the_label_is_left_out():

@@ -16,7 +16,6 @@ from hgld.report_page import rankings
 from hgld.report_page.curves import MeanCurves, precision_recall, severity
 from hgld.report_page.embedding_map import _scatter, tsne, why_no_map
 from hgld.report_page.figures import SERIES, Figures
-from hgld.report_page.gallery import changed_queries, typical_queries, worst_queries
 from hgld.report_page.rankings import class_means, first_ranks, gain_of
 from hgld.report_page.runs import Evaluation, Items, Ranked
 
@@ -165,15 +164,6 @@ def test_severity_counts_what_the_first_item_shares():
     assert counted.by_rank.sum(axis=1) == pytest.approx(1)
 
 
-def test_rankings_leave_the_query_out_and_break_ties_against_it():
-    embeddings = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.float32)
-    ranked = Ranked(Items(embeddings, np.array([[0], [0], [1], [1]]), None), None, ({},))
-    first = first_ranks(ranked)
-    assert first.items[0].tolist() == [2, 1, 3]
-    assert first.grades[0].tolist() == [0, 1, 0]
-    assert first.items[2].tolist() == [0, 1, 3]
-
-
 def test_class_means_are_means_of_unit_rows():
     items = evaluation().ranked.query
     means, labels, sizes = class_means(items)
@@ -182,24 +172,6 @@ def test_class_means_are_means_of_unit_rows():
         mine = unit[items.labels[:, 0] == label[0]].astype(np.float64)
         assert len(mine) == size
         assert mean == pytest.approx(mine.sum(axis=0) / np.linalg.norm(mine.sum(axis=0)), abs=1e-6)
-
-
-def test_queries_of_the_galleries_are_the_extremes_of_their_classes():
-    first, other = evaluation(0), evaluation(0, count_query=False)
-    shuffled = other.report.per_query["H-AP"].to_numpy()[::-1]
-    change = shuffled - first.report.per_query["H-AP"].to_numpy()
-    table = other.report.per_query.with_columns(other.report.per_query["H-AP"].reverse())
-    object.__setattr__(other.report, "per_query", table)
-    classes = first.ranked.query.labels[:, 0]
-    rose, fell = changed_queries(first, other, "H-AP")
-    assert rose[0] == int(np.nanargmax(change))
-    assert fell[0] == int(np.nanargmin(change))
-    values = first.report.per_query["H-AP"].to_numpy()
-    worst = worst_queries(first, "H-AP")
-    assert values[worst[0]] == np.nanmin(values)
-    for chosen in (rose, fell, worst):
-        assert len(set(classes[chosen])) == len(chosen)
-    assert all(np.diff(values[typical_queries(first, "H-AP")]) <= 0)
 
 
 def test_memory_does_not_grow_with_queries_times_gallery():
