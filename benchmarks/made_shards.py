@@ -14,18 +14,8 @@ import polars as pl
 from webdataset.writer import ShardWriter
 
 from hgld import Hierarchy
-from hgld.data.index import (
-    HIERARCHY,
-    INDEX,
-    MANIFEST,
-    FileFacts,
-    Manifest,
-    ShardFacts,
-    item_json,
-    shard_name,
-    split_facts,
-    write_index,
-)
+from hgld.data.format import HIERARCHY, INDEX, MANIFEST, FileFacts, Manifest, ShardFacts, item_json, shard_name
+from hgld.data.index import split_facts, write_index
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.pipelines.shards.pack import TarWriter
 

@@ -16,20 +16,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hgld.data.format import MAX_IMAGE_BYTES
-from hgld.data.images import MOST_BATCH_BYTES, EncodedImage, fits_batch
-from hgld.data.index import (
+from hgld.data.format import (
     BOX,
     HIERARCHY,
     INDEX,
     JUDGEMENTS,
     LISTS,
     MANIFEST,
+    MAX_IMAGE_BYTES,
     MAX_MANIFEST_BYTES,
     Manifest,
-    read_index,
-    read_table,
 )
+from hgld.data.images import MOST_BATCH_BYTES, EncodedImage, fits_batch
+from hgld.data.index import read_index, read_table
 from hgld.data.storage import READING, ShardStorage
 from hgld.errors import InputError, quoted
 from hgld.hierarchy import Hierarchy

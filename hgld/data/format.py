@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeGuard
 from hgld.errors import InputError, SchemaError, quoted
 from hgld.files import parse_json
 
-SCHEMA_VERSION = 2  # of the manifest; 1 named no protocol, and is read too
+SCHEMA_VERSION = 2  # of the manifest
 INDEX_VERSION = 3
 INDEX = "index.parquet"
 MANIFEST = "dataset.json"
@@ -74,18 +74,6 @@ def is_safe_name(name: str) -> bool:
     (True, False, False, False)
     """
     return 0 < len(name) <= 200 and name.isprintable() and not {"/", "\\"} & set(name) and name not in (".", "..")
-
-
-_FORMER_NAMES = {"gldv2": "h-gldv2"}  # datasets whose older directories, reports and runs say another name
-
-
-def dataset_name(name: str) -> str:
-    """Return a dataset's name of today for the one that a file states.
-
-    >>> dataset_name("gldv2"), dataset_name("sop")
-    ('h-gldv2', 'sop')
-    """
-    return _FORMER_NAMES.get(name, name)
 
 
 def shard_name(split: str, number: int) -> str:
@@ -296,7 +284,7 @@ class Manifest:
     """The content of ``dataset.json``.
 
     Attributes:
-        name: of the dataset, as it is called today.
+        name: of the dataset.
         levels: finest first.
         group_size: least number of items of a class that stand together.
         splits: counts by split.
@@ -334,10 +322,10 @@ class Manifest:
             raise InputError(f"{where}: more than {MAX_MANIFEST_BYTES} bytes; expected a manifest.")
         facts = json_object(text, where)
         version = facts.get("schema_version")
-        if version not in (1, SCHEMA_VERSION):
+        if version != SCHEMA_VERSION:
             raise SchemaError(
-                f"{where}: schema version is {short(version)}; this hgld reads versions up to {SCHEMA_VERSION}. "
-                "Rebuild the dataset (hgld index), or install the hgld that wrote it."
+                f"{where}: schema version is {short(version)}; this hgld reads version {SCHEMA_VERSION}. Make it anew: "
+                "hgld index DIR --force"
             )
         return _ManifestReader(where).read(facts)
 
@@ -381,7 +369,7 @@ class _ManifestReader:
             raise InputError(
                 f"{self.where}: 'name' is {short(found)}; expected 1 to 200 printable letters without slashes."
             )
-        return dataset_name(found)
+        return found
 
     def protocol(self, facts: dict[str, Any]) -> str:
         found = facts.get("protocol", "")

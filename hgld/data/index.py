@@ -1,8 +1,4 @@
-"""``index.parquet`` and the tables beside it (docs/shards.md), written, read and checked.
-
-The names of a dataset directory's files, the item's JSON and the manifest (:mod:`hgld.data.format`) are handed on, so
-that writers and readers find all of a directory's format here.
-"""
+"""``index.parquet`` and the tables beside it (docs/shards.md), written, read and checked."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,76 +8,21 @@ import polars as pl
 
 from hgld.data.format import (
     BOX,
-    CARD,
-    CROISSANT,
-    HIERARCHY,
-    IMAGE_SUFFIXES,
     INDEX,
     INDEX_VERSION,
     JUDGEMENTS,
     KEY_PATTERN,
     LISTS,
     LONGEST_KEY,
-    MANIFEST,
-    MAX_ITEM_JSON_BYTES,
-    MAX_MANIFEST_BYTES,
     REJECTED,
-    SCHEMA_VERSION,
     SHARD_PATTERN,
     SPLIT_PATTERN,
-    FileFacts,
-    ItemFacts,
-    Manifest,
-    ShardFacts,
     SplitFacts,
     check_levels,
-    is_safe_key,
-    is_safe_name,
-    is_safe_split,
-    is_shard_name,
-    item_json,
-    parse_item_json,
-    shard_name,
     short,
 )
 from hgld.errors import InputError, SchemaError, excerpt, quoted
 from hgld.tables import parquet_metadata, parquet_schema, read_parquet
-
-__all__ = [
-    "BOX",
-    "CARD",
-    "CROISSANT",
-    "HIERARCHY",
-    "IMAGE_SUFFIXES",
-    "INDEX",
-    "JUDGEMENTS",
-    "LISTS",
-    "MANIFEST",
-    "MAX_ITEM_JSON_BYTES",
-    "MAX_MANIFEST_BYTES",
-    "REJECTED",
-    "SCHEMA_VERSION",
-    "TABLES",
-    "FileFacts",
-    "ItemFacts",
-    "Manifest",
-    "ShardFacts",
-    "SplitFacts",
-    "check_levels",
-    "index_schema",
-    "is_safe_key",
-    "is_safe_name",
-    "is_safe_split",
-    "is_shard_name",
-    "item_json",
-    "parse_item_json",
-    "read_index",
-    "read_table",
-    "shard_name",
-    "split_facts",
-    "with_runs",
-    "write_index",
-]
 
 TABLES = {  # the tables beside the index, all of text
     REJECTED: pl.Schema(dict.fromkeys(("key", "split", "file", "reason", "detail"), pl.String)),

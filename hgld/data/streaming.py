@@ -30,9 +30,15 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from hgld.data.batch import Batch, Fault
 from hgld.data.dataset import ShardDataset, open_dataset, read_rows
-from hgld.data.format import IMAGE_SUFFIXES, MAX_IMAGE_BYTES, key_and_suffix
+from hgld.data.format import (
+    IMAGE_SUFFIXES,
+    MAX_IMAGE_BYTES,
+    MAX_ITEM_JSON_BYTES,
+    is_safe_key,
+    key_and_suffix,
+    parse_item_json,
+)
 from hgld.data.images import EncodedImage, fits_batch, read_header, turn_of, upright_size
-from hgld.data.index import MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.loader import MOST_TRIED, BatchDecoder, BatchItems, DatasetItems
 from hgld.data.storage import Tar, expand_braces, is_shard, open_tars
 from hgld.data.tar import BLOCK, stream_members

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hgld.data.format import dataset_name
 from hgld.errors import ConfigError, quoted
 from hgld.published.results import PAPERS, PublishedValue, belongs, fold, published_values
 
@@ -335,7 +334,7 @@ def _why_not(result: OwnResults, values: Sequence[PublishedValue]) -> str:
     datasets = list(dict.fromkeys(value.dataset for value in values))
     here = [value for value in values if belongs(result.dataset, value)]
     if not here:
-        what = f"is of {dataset_name(result.dataset)}" if result.dataset else "does not say its dataset"
+        what = f"is of {result.dataset}" if result.dataset else "does not say its dataset"
         return f"{result.title} {what}; the table is of {', '.join(datasets)}."
     wanted = list(dict.fromkeys(value.name for value in here))
     return f"{result.title} has none of the table's metrics: {', '.join(wanted)}."

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from hgld.data.format import dataset_name
 from hgld.errors import ConfigError
 
 SHIPPED = Path(__file__).with_name("results.csv")
@@ -198,7 +197,7 @@ def values_of(dataset: str) -> list[PublishedValue]:
 
 def belongs(dataset: str, value: PublishedValue) -> bool:
     """Tell whether a value can be compared with an evaluation on a dataset."""
-    name = dataset_name(dataset)
+    name = dataset
     return value.dataset == name or (value.dataset == _SAME_IMAGES.get(name) and value.level == "species")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hgld.data.format import dataset_name, json_object
+from hgld.data.format import json_object
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
 from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
@@ -84,7 +84,7 @@ class Evaluation:
     @property
     def dataset(self) -> str:
         """Name of the dataset today; empty if the report does not say it, as one of plain embeddings."""
-        return dataset_name(str(self.report.settings.get("dataset", "")))
+        return str(self.report.settings.get("dataset", ""))
 
 
 @dataclass(frozen=True, eq=False)

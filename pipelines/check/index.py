@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from hgld.data import index as files
-from hgld.data.format import short
-from hgld.data.index import BOX, REJECTED, TABLES, check_levels, index_schema, with_runs
+from hgld.data import format as files
+from hgld.data import index as index_file
+from hgld.data.format import BOX, REJECTED, check_levels, short
+from hgld.data.index import TABLES, index_schema, with_runs
 from hgld.errors import ConfigError, HgldError, InputError, StorageError, quoted
 from hgld.files import put_in_place, sync
 from hgld.hierarchy import Hierarchy
@@ -293,7 +294,7 @@ def _refuse_readable(root: Path) -> None:
     if not (root / files.MANIFEST).exists():
         return  # without a manifest, the index is that of a run that was stopped
     try:
-        files.read_index(root / files.INDEX)
+        index_file.read_index(root / files.INDEX)
     except InputError:
         return
     (root / _EARLIER).unlink(missing_ok=True)  # a run that was stopped at its very end leaves these
@@ -306,7 +307,7 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     index, earlier = consensus.index(), _earlier_manifest(root)
-    files.write_index(index, aside / files.INDEX, consensus.levels)
+    index_file.write_index(index, aside / files.INDEX, consensus.levels)
     consensus.hierarchy().to_parquet(aside / files.HIERARCHY)
     rejected = _all_rejected(root, consensus.rejected())
     rejected.write_parquet(aside / files.REJECTED)
@@ -314,7 +315,7 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
         name=name,
         levels=consensus.levels,
         group_size=_group_size(index, consensus.levels[0], earlier),
-        splits=files.split_facts(index, consensus.levels),
+        splits=index_file.split_facts(index, consensus.levels),
         shards=_shard_facts(index, scans),
         files=_fingerprints([*sorted(aside.iterdir()), *(root / name for name in _OTHERS)]),
         rejected=dict(rejected["reason"].value_counts().sort("reason").iter_rows()),
@@ -388,7 +389,7 @@ def _all_rejected(root: Path, rejected: pl.DataFrame) -> pl.DataFrame:
     """Return the rejects of the dataset's build together with those of this run."""
     path = root / files.REJECTED
     try:
-        earlier = files.read_table(files.REJECTED, path) if path.is_file() else rejected.clear()
+        earlier = index_file.read_table(files.REJECTED, path) if path.is_file() else rejected.clear()
     except InputError as error:
         raise InputError(
             f"{error} Move it out of the folder, then run again: it names what the build left out."

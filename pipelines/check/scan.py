@@ -16,9 +16,16 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
-from hgld.data.format import IMAGE_FORMATS, MAX_IMAGE_BYTES, key_and_suffix
+from hgld.data.format import (
+    IMAGE_FORMATS,
+    IMAGE_SUFFIXES,
+    MAX_IMAGE_BYTES,
+    MAX_ITEM_JSON_BYTES,
+    is_safe_key,
+    key_and_suffix,
+    parse_item_json,
+)
 from hgld.data.images import read_header
-from hgld.data.index import IMAGE_SUFFIXES, MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.tar import Member, stream_members
 from hgld.errors import ImageError, InputError
 

@@ -14,9 +14,10 @@ from typing import TypeVar
 import numpy as np
 import polars as pl
 
-from hgld.data import index as files
-from hgld.data.format import short
-from hgld.data.index import BOX, Manifest, SplitFacts, split_facts, with_runs
+from hgld.data import format as files
+from hgld.data import index as index_file
+from hgld.data.format import BOX, Manifest, SplitFacts, short
+from hgld.data.index import split_facts, with_runs
 from hgld.errors import ConfigError, InputError, TableError
 from hgld.evaluation.protocols import protocol_names
 from hgld.hierarchy import Hierarchy
@@ -511,7 +512,7 @@ class _Verifier:
             return None
 
     def _index(self) -> pl.DataFrame | None:
-        found = self._read(files.INDEX, lambda path: files.read_index(path))
+        found = self._read(files.INDEX, lambda path: index_file.read_index(path))
         return found[0] if found is not None and self._levels_agree(found[1], files.INDEX) else None
 
     def _tree(self) -> Hierarchy | None:
@@ -555,10 +556,10 @@ class _Verifier:
         self.findings.add_rows(kept, "rejected-key", pl.col("reason"), "no item of the index")
 
     def _table(self, name: str) -> pl.DataFrame:
-        empty = pl.DataFrame(schema=files.TABLES[name])
+        empty = pl.DataFrame(schema=index_file.TABLES[name])
         if name not in self.manifest.files:
             return empty
-        table = self._read(name, lambda path: files.read_table(name, path))
+        table = self._read(name, lambda path: index_file.read_table(name, path))
         return empty if table is None else table
 
 

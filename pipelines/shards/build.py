@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from hgld.data.format import BOX, SplitFacts
-from hgld.data.index import Manifest, ShardFacts
+from hgld.data.format import BOX, Manifest, ShardFacts, SplitFacts
 from hgld.errors import InputError, StorageError
 from hgld.hierarchy import Hierarchy
 from hgld.tables import POLARS_FAULTS

@@ -7,8 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, JUDGEMENTS, LISTS, MANIFEST, REJECTED
-from hgld.data.index import FileFacts, Manifest, ShardFacts, split_facts, write_index
+from hgld.data.format import (
+    BOX,
+    CARD,
+    CROISSANT,
+    HIERARCHY,
+    INDEX,
+    JUDGEMENTS,
+    LISTS,
+    MANIFEST,
+    REJECTED,
+    FileFacts,
+    Manifest,
+    ShardFacts,
+)
+from hgld.data.index import split_facts, write_index
 from hgld.hierarchy import Hierarchy
 from hgld.tables import read_parquet
 

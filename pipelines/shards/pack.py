@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
-from hgld.data.format import BOX
-from hgld.data.index import index_schema, item_json
+from hgld.data.format import BOX, item_json
+from hgld.data.index import index_schema
 from hgld.data.storage import advise
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.errors import ImageError, InputError, StorageError, quoted

@@ -69,23 +69,20 @@ class Reader:
     Attributes:
         make: writes a sound sample into an empty folder.
         read: reads the folder's sample as the verbs do.
-        covers: the functions it stands for, ``module:name``, in the order in which bytes pass them; a module alone
-            where they have names of their own.
     """
 
     make: Callable[[Path], object]
     read: Callable[[Path], object]
-    covers: tuple[str, ...]
 
 
 READERS: dict[str, Reader] = {}
 
 
-def reader(name: str, make: Callable[[Path], object], *covers: str) -> Callable[[Callable[[Path], object]], None]:
+def reader(name: str, make: Callable[[Path], object]) -> Callable[[Callable[[Path], object]], None]:
     """Register a reader."""
 
     def register(read: Callable[[Path], object]) -> None:
-        READERS[name] = Reader(make, read, covers)
+        READERS[name] = Reader(make, read)
 
     return register
 
@@ -100,13 +97,6 @@ def _dataset(folder: Path) -> None:
 @reader(
     "open_dataset",
     _dataset,
-    *(f"hgld/data/dataset.py:{name}" for name in ("open_dataset", "read_manifest", "read_rows", "read_hierarchy")),
-    *(
-        "hgld/data/format.py:Manifest.from_json",
-        "hgld/data/index.py:read_index",
-        "hgld/hierarchy.py:Hierarchy.from_parquet",
-    ),
-    *("hgld/data/dataset.py:ShardDataset.read", "hgld/data/dataset.py:ShardDataset.read_many"),
 )
 def _(folder: Path) -> None:
     dataset = open_dataset(folder)
@@ -114,14 +104,20 @@ def _(folder: Path) -> None:
         batch.images.sum()
 
 
-@reader("stream", _dataset, "hgld/data/storage.py:open_tars", "hgld/data/format.py:parse_item_json")
+@reader(
+    "stream",
+    _dataset,
+)
 def _(folder: Path) -> None:
     tars = sorted(str(path) for path in folder.glob("*.tar"))
     for batch in hgld.stream(tars, 4, 2, view=VIEW, num_streams=1, batches_per_epoch=3):
         batch.images.sum()
 
 
-@reader("verify", _dataset, "hgld/data/index.py:read_table")
+@reader(
+    "verify",
+    _dataset,
+)
 def _(folder: Path) -> None:
     verify(folder, decode=True, progress=silent)
 
@@ -152,7 +148,10 @@ def _pictures(folder: Path) -> None:
         (folder / name).write_bytes(out.getvalue())
 
 
-@reader("images", _pictures, "hgld/data/images.py:read_header", "hgld/data/images.py:open_image")
+@reader(
+    "images",
+    _pictures,
+)
 def _(folder: Path) -> None:
     first: HgldError | None = None
     for path in sorted(folder.iterdir()):
@@ -176,7 +175,6 @@ for _kind, _text in WHOLE.items():
     @reader(
         f"taxonomy {_kind}",
         lambda folder, text=_text: (folder / "tree").write_text(text),
-        "hgld/taxonomy/formats.py:read_taxonomy",
     )
     def _(folder: Path, kind: str = _kind) -> None:
         read_taxonomy(folder / "tree", kind)
@@ -201,7 +199,10 @@ def _each(folder: Path, read: Callable[[Path], object]) -> None:
         raise first
 
 
-@reader("hierarchy", _both_trees, "hgld/hierarchy.py:Hierarchy.read", "hgld/hierarchy.py:Hierarchy.from_json")
+@reader(
+    "hierarchy",
+    _both_trees,
+)
 def _(folder: Path) -> None:
     _each(folder, Hierarchy.read)
 
@@ -220,7 +221,8 @@ def _ranked(path: Path) -> None:
 
 
 @reader(
-    "embeddings npy", lambda f: np.save(f / "e.npy", _table()), "hgld/evaluation/embedding_files.py:read_embeddings"
+    "embeddings npy",
+    lambda f: np.save(f / "e.npy", _table()),
 )
 def _(folder: Path) -> None:
     _ranked(folder / "e.npy")
@@ -255,7 +257,6 @@ def _labels(path: Path) -> None:
 @reader(
     "labels csv",
     lambda folder: _LABELS.write_csv(folder / "l.csv"),
-    *(f"hgld/evaluation/embedding_files.py:{name}" for name in ("read_labels", "read_keys")),
 )
 def _(folder: Path) -> None:
     _labels(folder / "l.csv")
@@ -271,7 +272,8 @@ def _report(folder: Path) -> None:
 
 
 @reader(
-    "report", _report, "hgld/evaluation/report.py:RetrievalReport.load_json", "hgld/report_page/runs.py:read_report"
+    "report",
+    _report,
 )
 def _(folder: Path) -> None:
     RetrievalReport.load_json(folder / "report.json")
@@ -281,7 +283,10 @@ def _whitening(folder: Path) -> None:
     Whitening.fit(_table(64), fitted_on="sample").save(folder / "w.safetensors")
 
 
-@reader("whitening", _whitening, "hgld/evaluation/postprocess.py:Whitening.load")
+@reader(
+    "whitening",
+    _whitening,
+)
 def _(folder: Path) -> None:
     Whitening.load(folder / "w.safetensors").apply(_table())
 
@@ -292,7 +297,10 @@ def _calibration(folder: Path) -> None:
     made.save(folder / "calibration.json")
 
 
-@reader("calibration", _calibration, "hgld/prediction/calibration.py:Calibration.load")
+@reader(
+    "calibration",
+    _calibration,
+)
 def _(folder: Path) -> None:
     found = Calibration.load(folder / "calibration.json")
     labels = np.arange(32)[:, None] // 2 // np.array([1, 4])
@@ -311,7 +319,6 @@ _SOLUTION = "id,images,Usage\n" + "".join(
 @reader(
     "gldv2 solution",
     lambda folder: (folder / "s.csv").write_text(_SOLUTION),
-    "hgld/evaluation/protocols/ground_truths.py:read_retrieval_solution",
 )
 def _(folder: Path) -> None:
     read_retrieval_solution(folder / "s.csv")
@@ -323,7 +330,10 @@ def _lists(folder: Path) -> None:
     )
 
 
-@reader("protocol lists", _lists, "hgld/evaluation/protocols/ground_truths.py:read_in_shop")
+@reader(
+    "protocol lists",
+    _lists,
+)
 def _(folder: Path) -> None:
     read_in_shop(folder / "list_eval_partition.txt")
 
@@ -334,27 +344,23 @@ def _revisited(folder: Path) -> None:
     (folder / "gnd_roxford5k.pkl").write_bytes(pickle.dumps(data, protocol=2))
 
 
-@reader("revisited", _revisited, "hgld/evaluation/protocols/ground_truths.py:read_revisited")
+@reader(
+    "revisited",
+    _revisited,
+)
 def _(folder: Path) -> None:
     read_revisited(folder / "gnd_roxford5k.pkl")
 
 
 # -- releases --------------------------------------------------------------------------------------------------------
 
-_OF_SOURCE = {  # readers beneath those of sources
-    "gldv2": ("parse_checksum", "read_queries", "read_labels"),
-}
 for _source in SOURCES:
     if _source in OWN_DATA:
         continue
-    _module, _function = SOURCES[_source].split(":")
-    _path = _module.replace("hgld.", "", 1).replace(".", "/") + ".py"
 
     @reader(
         f"release {_source}",
         lambda folder, source=_source: maker(source)(folder, 0),
-        f"{_path}:{_function}",
-        *(f"{_path}:{name}" for name in _OF_SOURCE.get(_source, ())),
     )
     def _(folder: Path, source: str = _source) -> None:
         read_release(source, folder, SourceConfig())
@@ -370,7 +376,10 @@ def _manifest(folder: Path) -> None:
     pl.DataFrame(rows).write_parquet(folder / "table.parquet")
 
 
-@reader("manifest", _manifest, "pipelines/shards/sources/manifest.py:read")
+@reader(
+    "manifest",
+    _manifest,
+)
 def _(folder: Path) -> None:
     first = None
     for name in ("table.csv", "table.parquet"):
@@ -389,7 +398,10 @@ def _folders(folder: Path) -> None:
         (place / f"{n}.jpg").write_bytes(jpeg(np.random.default_rng(n)))
 
 
-@reader("folders", _folders, "pipelines/shards/sources/folders.py:read")
+@reader(
+    "folders",
+    _folders,
+)
 def _(folder: Path) -> None:
     read_release("folders", folder, SourceConfig())
 
@@ -403,7 +415,6 @@ def _(folder: Path) -> None:
         "landmark_id,category\n"
         + "".join(f"{n},http://commons.wikimedia.org/wiki/Category:Castle_{n}\n" for n in range(8))
     ),
-    "pipelines/hierarchy/names/landmark_tables.py:read_landmarks",
 )
 def _(folder: Path) -> None:
     read_landmarks({"train": folder / "l.csv"})
@@ -412,8 +423,6 @@ def _(folder: Path) -> None:
 @reader(
     "any csv",
     lambda folder: _LABELS.write_csv(folder / "l.csv"),
-    "hgld/tables.py:CsvText.read",
-    "hgld/tables.py:read_text",
 )
 def _(folder: Path) -> None:
     list(CsvText.read(folder / "l.csv").select(["key", "fine"]))
@@ -422,7 +431,6 @@ def _(folder: Path) -> None:
 @reader(
     "groups csv",
     lambda folder: (folder / "g.csv").write_text("name,group,top\ncastle,fort,building\nabbey,church,building\n"),
-    "pipelines/hierarchy/groups/given.py:read_groups",
 )
 def _(folder: Path) -> None:
     read_groups(folder / "g.csv")
@@ -449,10 +457,6 @@ decisions:
 @reader(
     "decisions",
     lambda folder: (folder / "d.yaml").write_text(_DECISIONS),
-    *(
-        f"pipelines/hierarchy/review/decisions/decision_files.py:{name}"
-        for name in ("read_decisions", "parse_decisions", "read_tree")
-    ),
 )
 def _(folder: Path) -> None:
     read_decisions([folder / "d.yaml"])
@@ -461,7 +465,6 @@ def _(folder: Path) -> None:
 @reader(
     "label table",
     lambda folder: (_LABELS.write_csv(folder / "l.csv"), _LABELS.write_parquet(folder / "l.parquet")),
-    "pipelines/hierarchy/comparison/label_tables.py:LabelTable.read",
 )
 def _(folder: Path) -> None:
     _each(folder, LabelTable.read)
@@ -470,7 +473,6 @@ def _(folder: Path) -> None:
 @reader(
     "name table",
     lambda folder: (folder / "n.csv").write_text('name,class\ncastle,fort\nabbey,church\n"tower, old",fort\n'),
-    "pipelines/hierarchy/names/name_tables.py:NameTable.read",
 )
 def _(folder: Path) -> None:
     list(NameTable.read(folder / "n.csv", ("name", "class"), {"title": "name"}).rows())
@@ -479,7 +481,6 @@ def _(folder: Path) -> None:
 @reader(
     "name rules",
     lambda folder: shutil.copyfile(RULES, folder / "rules.yaml"),
-    "pipelines/hierarchy/names/clean.py:NameRules.read",
 )
 def _(folder: Path) -> None:
     rules = NameRules.read(folder / "rules.yaml")
@@ -497,7 +498,10 @@ def _landmarks(folder: Path) -> None:
             archive.addfile(info, io.BytesIO(data))
 
 
-@reader("landmark images", _landmarks, "pipelines/hierarchy/landmark_images.py:read_image")
+@reader(
+    "landmark images",
+    _landmarks,
+)
 def _(folder: Path) -> None:
     for places in find_images(folder).values():
         for place in places:
@@ -511,8 +515,6 @@ _ENTITY = """{"id": "Q5", "labels": {"en": {"language": "en", "value": "castle"}
 @reader(
     "wiki entity",
     lambda folder: (folder / "q.json").write_text(_ENTITY),
-    "pipelines/hierarchy/scrape/wikidata.py:parse_entity",
-    "pipelines/web.py",
 )
 def _(folder: Path) -> None:
     try:
@@ -545,9 +547,6 @@ def _run(folder: Path) -> None:
 @reader(
     "run",
     _run,
-    "training/inference/embedder.py:load_model",
-    "training/checkpoint.py:read_checkpoint",
-    "training/config.py:read_config",
 )
 def _(folder: Path) -> None:
     read_config(folder / "run" / "config.json")
@@ -557,7 +556,6 @@ def _(folder: Path) -> None:
 @reader(
     "weights pt",
     lambda folder: torch.save({"a.weight": torch.ones(3, 4), "b": torch.zeros(5)}, folder / "w.pt"),
-    "training/models/weights.py:read_weights",
 )
 def _(folder: Path) -> None:
     read_weights(folder / "w.pt")
@@ -582,7 +580,10 @@ def _onnx(folder: Path) -> None:
     (folder / "n.onnx.json").write_text(json.dumps({"transforms": steps}))
 
 
-@reader("onnx", _onnx, "training/models/onnx_network.py")
+@reader(
+    "onnx",
+    _onnx,
+)
 def _(folder: Path) -> None:
     onnx_network(
         str(folder / "n.onnx"),
@@ -593,7 +594,6 @@ def _(folder: Path) -> None:
 @reader(
     "log csv",
     lambda folder: pl.DataFrame({"step": [1, 2], "loss": [0.5, 0.25]}).write_csv(folder / "log.csv"),
-    "training/log.py:read_rows",
 )
 def _(folder: Path) -> None:
     read_rows(folder / "log.csv")

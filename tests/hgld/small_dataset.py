@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from hgld import Hierarchy
-from hgld.data.index import (
+from hgld.data.format import (
     BOX,
     HIERARCHY,
     INDEX,
@@ -21,9 +21,8 @@ from hgld.data.index import (
     ShardFacts,
     item_json,
     shard_name,
-    split_facts,
-    write_index,
 )
+from hgld.data.index import split_facts, write_index
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from tests.fake_releases.pictures import jpeg
 

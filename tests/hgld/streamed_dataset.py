@@ -15,7 +15,7 @@ import torch
 import hgld
 from hgld.data.batch import Batch
 from hgld.data.dataset import ShardDataset
-from hgld.data.index import MANIFEST
+from hgld.data.format import MANIFEST
 from hgld.data.storage import is_shard
 from hgld.data.streaming import ShardStream
 from hgld.data.views import TrainView

@@ -18,8 +18,9 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 
 from hgld import Hierarchy, open_dataset
 from hgld.data.dataset import ShardDataset
+from hgld.data.format import HIERARCHY, INDEX, MANIFEST
 from hgld.data.images import EncodedImage
-from hgld.data.index import HIERARCHY, INDEX, MANIFEST, read_index, write_index
+from hgld.data.index import read_index, write_index
 from hgld.data.storage import ShardStorage
 from hgld.errors import HgldError, HierarchyError, InputError, SchemaError
 from hgld.samplers import EpochSampler, PKSampler
@@ -354,7 +355,7 @@ def test_damaged_files_behind_a_url_are_named_by_the_url(root):
 def test_another_schema_version_is_named(root):
     manifest = json.loads((root / MANIFEST).read_text())
     (root / MANIFEST).write_text(json.dumps({**manifest, "schema_version": 99}))
-    refused(root, "schema version is 99; this hgld reads versions up to 2", SchemaError)
+    refused(root, "schema version is 99; this hgld reads version 2", SchemaError)
 
 
 def test_files_of_different_builds_are_refused(root, tmp_path):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.data import index as files
+from hgld.data import format as files
+from hgld.data import index as index_file
 from hgld.errors import InputError, SchemaError
 
 LEVELS = ("species", "family")
@@ -43,7 +44,7 @@ def manifest():
         name="birds",
         levels=LEVELS,
         group_size=4,
-        splits=files.split_facts(index_rows(), LEVELS),
+        splits=index_file.split_facts(index_rows(), LEVELS),
         shards=(
             files.ShardFacts("test-000000.tar", "test", 1, 3072, SHA),
             files.ShardFacts("train-000000.tar", "train", 2, 4096, SHA),
@@ -156,23 +157,23 @@ def test_hostile_json_is_refused(data):
 @pytest.mark.parametrize("boxes", [{}, BOXES])
 def test_index_is_read_back(tmp_path, boxes):
     path = tmp_path / files.INDEX
-    files.write_index(index_rows(**boxes), path, LEVELS)
+    index_file.write_index(index_rows(**boxes), path, LEVELS)
     for source in (path, path.read_bytes()):
-        frame, levels = files.read_index(source)
+        frame, levels = index_file.read_index(source)
         assert levels == LEVELS
-        assert frame.schema == files.index_schema(LEVELS, boxes=bool(boxes))
+        assert frame.schema == index_file.index_schema(LEVELS, boxes=bool(boxes))
         assert frame.to_dicts() == index_rows(**boxes).to_dicts()
 
 
 def test_columns_that_are_not_needed_are_not_read(tmp_path):
-    files.write_index(index_rows(), tmp_path / "x", LEVELS)
-    frame, _ = files.read_index(tmp_path / "x", leave_out=("sha256", "duplicate_of"))
-    assert set(files.index_schema(LEVELS)) - set(frame.columns) == {"sha256", "duplicate_of"}
+    index_file.write_index(index_rows(), tmp_path / "x", LEVELS)
+    frame, _ = index_file.read_index(tmp_path / "x", leave_out=("sha256", "duplicate_of"))
+    assert set(index_file.index_schema(LEVELS)) - set(frame.columns) == {"sha256", "duplicate_of"}
 
 
 def test_the_same_rows_are_the_same_bytes(tmp_path):
     for name in ("one", "two"):
-        files.write_index(index_rows(), tmp_path / name, LEVELS)
+        index_file.write_index(index_rows(), tmp_path / name, LEVELS)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
@@ -196,21 +197,21 @@ def test_the_same_rows_are_the_same_bytes(tmp_path):
 )
 def test_rows_that_cannot_be_an_index_are_refused(tmp_path, change, stated):
     path = tmp_path / files.INDEX
-    files.write_index(index_rows(**change), path, LEVELS)
+    index_file.write_index(index_rows(**change), path, LEVELS)
     with pytest.raises(InputError, match=stated):
-        files.read_index(path)
+        index_file.read_index(path)
 
 
 def test_writing_needs_all_columns_and_values_that_fit(tmp_path):
     with pytest.raises(InputError, match="without the columns sha256, class_run"):
-        files.write_index(index_rows().drop("sha256", "class_run"), tmp_path / "x", LEVELS)
+        index_file.write_index(index_rows().drop("sha256", "class_run"), tmp_path / "x", LEVELS)
     with pytest.raises(InputError, match="do not fit"):
-        files.write_index(index_rows(species=[0, 0, 1 << 40]), tmp_path / "x", LEVELS)
+        index_file.write_index(index_rows(species=[0, 0, 1 << 40]), tmp_path / "x", LEVELS)
     assert not (tmp_path / "x").exists()
 
 
 def _with_metadata(path, **metadata):
-    frame = index_rows().cast(files.index_schema(LEVELS))
+    frame = index_rows().cast(index_file.index_schema(LEVELS))
     frame.write_parquet(path, metadata={f"hgld.{name}": text for name, text in metadata.items()})
 
 
@@ -226,14 +227,14 @@ def _with_metadata(path, **metadata):
 def test_indexes_of_another_schema_are_refused(tmp_path, metadata, stated):
     _with_metadata(tmp_path / "x", **metadata)
     with pytest.raises(SchemaError, match=stated):
-        files.read_index(tmp_path / "x")
+        index_file.read_index(tmp_path / "x")
 
 
 def test_columns_of_another_type_are_refused(tmp_path):
     frame = index_rows()
     frame.write_parquet(tmp_path / "x", metadata={"hgld.schema_version": "3", "hgld.levels": '["species", "family"]'})
     with pytest.raises(InputError, match=r"'species' \(Int64\)"):
-        files.read_index(tmp_path / "x")
+        index_file.read_index(tmp_path / "x")
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"not parquet" * 100])
@@ -241,17 +242,17 @@ def test_files_that_are_not_parquet_are_refused(tmp_path, data):
     (tmp_path / "x").write_bytes(data)
     for source in (tmp_path / "x", data):
         with pytest.raises(InputError, match="not a readable parquet"):
-            files.read_index(source, "x")
+            index_file.read_index(source, "x")
     with pytest.raises(InputError, match="cannot be read"):
-        files.read_index(tmp_path / "absent")
+        index_file.read_index(tmp_path / "absent")
 
 
 def test_tables_beside_the_index_are_checked(tmp_path):
     path = tmp_path / files.LISTS
     pl.DataFrame({"list": ["small"], "key": ["a/1"]}).write_parquet(path)
-    assert files.read_table(files.LISTS, path).to_dicts() == [{"list": "small", "key": "a/1"}]
+    assert index_file.read_table(files.LISTS, path).to_dicts() == [{"list": "small", "key": "a/1"}]
     with pytest.raises(InputError, match="'query'"):
-        files.read_table(files.JUDGEMENTS, path)
+        index_file.read_table(files.JUDGEMENTS, path)
 
 
 def test_runs_are_counted_within_a_shard_and_duplicates_name_the_first():
@@ -263,7 +264,7 @@ def test_runs_are_counted_within_a_shard_and_duplicates_name_the_first():
             "sha256": ["p", "q", "p", "r", "s", "p", "t"],
         }
     )
-    marked = files.with_runs(index, "species")
+    marked = index_file.with_runs(index, "species")
     assert marked["class_run"].to_list() == [0, 0, 1, 1, 2, 0, 1]
     assert marked["duplicate_of"].to_list() == [None, None, "a", None, None, "a", None]
 
@@ -272,7 +273,7 @@ def test_runs_are_counted_within_a_shard_and_duplicates_name_the_first():
 
 
 def test_counts_of_splits():
-    assert files.split_facts(index_rows(), LEVELS) == {
+    assert index_file.split_facts(index_rows(), LEVELS) == {
         "test": {"items": 1, "shards": 1, "classes": {"species": 0, "family": 1}, "unlabelled": 1},
         "train": {"items": 2, "shards": 1, "classes": {"species": 1, "family": 1}, "unlabelled": 0},
     }
@@ -283,19 +284,6 @@ def test_manifest_is_read_back():
     assert files.Manifest.from_json(text) == files.Manifest.from_json(text.encode()) == manifest()
     assert files.Manifest.from_json(text).to_json() == text
     assert json.loads(text)["schema_version"] == files.SCHEMA_VERSION
-
-
-def test_a_manifest_of_the_first_schema_names_no_protocol():
-    text = manifest().to_json().replace('"schema_version": 2', '"schema_version": 1')
-    facts = {name: value for name, value in json.loads(text).items() if name != "protocol"}
-    assert files.Manifest.from_json(json.dumps(facts)) == manifest()
-
-
-def test_a_dataset_has_its_name_of_today():
-    """Directories of H-GLDv2 were called gldv2 once."""
-    old = replace(manifest(), name="gldv2")
-    assert '"name": "gldv2"' in old.to_json()
-    assert files.Manifest.from_json(old.to_json()) == replace(old, name="h-gldv2")
 
 
 def test_manifests_of_another_schema_are_refused():

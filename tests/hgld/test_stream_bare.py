@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import hgld
 from hgld.data.decode import decode_batch
+from hgld.data.format import MAX_ITEM_JSON_BYTES, item_json
 from hgld.data.images import EncodedImage
-from hgld.data.index import MAX_ITEM_JSON_BYTES, item_json
 from hgld.data.storage import ShardStorage, Tar, expand_braces, is_shard, open_tars
 from hgld.data.streaming import BareShards, Run, item_number
 from hgld.data.views import TestView, places

@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 from hgld import open_dataset
-from hgld.data import index as files
+from hgld.data import format as files
+from hgld.data import index as index_file
 from hgld.data.format import IMAGE_SUFFIXES
 from hgld.pipelines.shards.croissant import croissant
 from tests.pipelines.tiny_shards import LEVELS, TinyShards
@@ -29,7 +30,7 @@ def test_mlcroissant_reads_the_items(tmp_path, boxes):
     root = TinyShards(boxes=boxes).write(tmp_path / "tiny")
     dataset = mlcroissant.Dataset(root / files.CROISSANT)
     assert not dataset.metadata.ctx.issues.errors
-    index, _ = files.read_index(root / files.INDEX)
+    index, _ = index_file.read_index(root / files.INDEX)
     records = list(dataset.records("items"))
     assert len(records) == len(index)
     for record, row in zip(records, index.iter_rows(named=True), strict=True):
@@ -126,7 +127,7 @@ print(json.dumps(rows))
 
 def test_hugging_face_datasets_loads_the_shards(tmp_path):
     root = TinyShards(png=False).write(tmp_path / "tiny")  # it wants one suffix in the first five items of a shard
-    index, _ = files.read_index(root / files.INDEX)
+    index, _ = index_file.read_index(root / files.INDEX)
     shards = {split: sorted(str(path) for path in root.glob(f"{split}-*.tar")) for split in ("train", "test")}
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
     done = subprocess.run(  # a process of its own: its threads and open files are not ours

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.data.format import BOX
-from hgld.data.index import index_schema, parse_item_json
+from hgld.data.format import BOX, parse_item_json
+from hgld.data.index import index_schema
 from hgld.errors import InputError, StorageError
 from hgld.pipelines.shards import pack as pack_module
 from hgld.pipelines.shards.pack import LOOSE, PackUnit, TarWriter, pack

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from hgld import Hierarchy
-from hgld.data import index as files
+from hgld.data import format as files
+from hgld.data import index as index_file
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.errors import ConfigError, HierarchyError, InputError, StorageError
 from hgld.pipelines.check.index import rebuild_index
@@ -23,7 +24,7 @@ def rebuilt(root, **options):
 
 
 def index_of(root):
-    return files.read_index(root / files.INDEX)[0]
+    return index_file.read_index(root / files.INDEX)[0]
 
 
 def bytes_of(root):
@@ -53,7 +54,8 @@ def test_from_the_tars_alone(tmp_path):
     tiny = TinyShards(k=2)
     index = tiny.write_tars(tmp_path)
     result = rebuilt(tmp_path)
-    assert index_of(tmp_path).equals(index.select(files.index_schema(LEVELS).names()).cast(files.index_schema(LEVELS)))
+    schema = index_file.index_schema(LEVELS)
+    assert index_of(tmp_path).equals(index.select(schema.names()).cast(schema))
     assert result.manifest.group_size == 2
     assert result.manifest.name == tmp_path.name
     tree = Hierarchy.from_parquet(tmp_path / files.HIERARCHY)
@@ -225,7 +227,7 @@ def test_bad_items_are_counted_named_and_kept_aside(tmp_path, reason):
     result = rebuilt(tmp_path)
     assert index_of(tmp_path)["key"].to_list() == ["a", "b", "c"]
     assert set(result.rejected["reason"]) == {reason}
-    kept = files.read_table(files.REJECTED, tmp_path / files.REJECTED)
+    kept = index_file.read_table(files.REJECTED, tmp_path / files.REJECTED)
     assert kept.sort("file").equals(result.rejected.sort("file"))
     assert result.manifest.rejected == {reason: len(kept)}
     assert all(name.startswith("x.tar/") for name in kept["file"])
@@ -308,7 +310,7 @@ def test_earlier_rejections_stay(tmp_path):
     pl.DataFrame([earlier]).write_parquet(root / files.REJECTED)
     result = rebuilt(root, force=True)
     assert result.manifest.rejected == {"truncated": 1}
-    assert files.read_table(files.REJECTED, root / files.REJECTED).to_dicts() == [earlier]
+    assert index_file.read_table(files.REJECTED, root / files.REJECTED).to_dicts() == [earlier]
 
 
 def test_a_table_of_rejections_that_cannot_be_read_is_not_thrown_away(tmp_path):
@@ -327,7 +329,7 @@ def test_a_folder_that_cannot_be_written_is_left_as_it_is(tmp_path, monkeypatch)
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "write_index", full)
+    monkeypatch.setattr(index_file, "write_index", full)
     with pytest.raises(StorageError, match="No space left"):
         rebuilt(root, force=True)
     assert bytes_of(root) == before

@@ -11,7 +11,8 @@ import pytest
 
 from hgld import Hierarchy
 from hgld.cli import main
-from hgld.data.index import CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST, read_index
+from hgld.data.format import CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST
+from hgld.data.index import read_index
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.card_files import remake_card
 from hgld.pipelines.stage import silent

@@ -12,7 +12,8 @@ import pytest
 
 import hgld
 from hgld import Hierarchy
-from hgld.data import index as dataset_files
+from hgld.data import format as dataset_files
+from hgld.data import index as index_file
 from hgld.data.format import BOX, MAX_IMAGE_BYTES, MOST_PIXELS
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.pipelines.check.verify import verify
@@ -36,7 +37,7 @@ def loose(release, tmp_path):
 
 
 def index_of(root: Path) -> pl.DataFrame:
-    return dataset_files.read_index(root / dataset_files.INDEX)[0]
+    return index_file.read_index(root / dataset_files.INDEX)[0]
 
 
 def found(root: Path) -> list[dict]:
@@ -148,16 +149,16 @@ def test_bad_images_are_kept_aside_and_leave_the_lists(release, tmp_path):
     )
     result = build(catalog, tmp_path / "out")
     assert result.manifest.rejected == {"empty": 1, "missing": 1, "no image": 1, "truncated": 1}
-    rejected = dataset_files.read_table(dataset_files.REJECTED, tmp_path / "out" / dataset_files.REJECTED)
+    rejected = index_file.read_table(dataset_files.REJECTED, tmp_path / "out" / dataset_files.REJECTED)
     assert rejected.select("key", "split", "file", "reason").rows() == [
         ("3/3", "test", "3/3.jpg", "truncated"),
         ("0/0", "train", "0/0.jpg", "empty"),
         ("1/1", "train", "1/1.jpg", "missing"),
         (None, "train", "x.txt", "no image"),
     ]
-    lists = dataset_files.read_table(dataset_files.LISTS, tmp_path / "out" / dataset_files.LISTS)
+    lists = index_file.read_table(dataset_files.LISTS, tmp_path / "out" / dataset_files.LISTS)
     assert lists["key"].to_list() == ["0/1", "1/0"]
-    judged = dataset_files.read_table(dataset_files.JUDGEMENTS, tmp_path / "out" / dataset_files.JUDGEMENTS)
+    judged = index_file.read_table(dataset_files.JUDGEMENTS, tmp_path / "out" / dataset_files.JUDGEMENTS)
     assert judged.rows() == [("3/0", "3/2", "easy")]
     assert "1 rows about items that are not in the shards were left out of lists.parquet." in result.notes
     assert found(tmp_path / "out") == []

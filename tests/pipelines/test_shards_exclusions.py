@@ -6,7 +6,8 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from hgld.data.index import REJECTED, read_index, read_table
+from hgld.data.format import REJECTED
+from hgld.data.index import read_index, read_table
 from hgld.errors import TableError
 from hgld.pipelines.shards.build import build_catalog
 from hgld.pipelines.shards.catalog import Catalog

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hgld.data import index as files
+from hgld.data import format as files
 from hgld.errors import ConfigError, InputError
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.shards.catalog import Catalog

@@ -11,7 +11,7 @@ import pytest
 
 from hgld import open_dataset
 from hgld.cli import main
-from hgld.data import index as files
+from hgld.data import format as files
 from hgld.data.tar import END_OF_ARCHIVE
 from hgld.errors import InputError, SchemaError
 from hgld.pipelines.check.index import rebuild_index

@@ -13,7 +13,8 @@ from PIL import Image
 
 from hgld import Hierarchy
 from hgld.cli import main
-from hgld.data import index as files
+from hgld.data import format as files
+from hgld.data import index as index_file
 from hgld.data.images import read_header
 from hgld.errors import ConfigError, TableError
 from hgld.pipelines.check.near_duplicates import next_nearest, perceptual_hash
@@ -106,7 +107,7 @@ def test_names_against_the_hierarchy(root):
 
 def test_levels_that_differ(root):
     frame = index_of(root).rename({"family": "genus"})
-    files.write_index(frame, root / files.INDEX, ("species", "genus"))
+    index_file.write_index(frame, root / files.INDEX, ("species", "genus"))
     write_manifest(root, index_of(root).rename({"genus": "family"}), 2, {})
     found = findings(root)
     assert found.select("kind", "shard").rows() == [("levels", files.INDEX)]
@@ -277,7 +278,7 @@ def test_look_alikes_that_are_meant(tmp_path):
         allowed.write_text("key,looks_like\n" + ",".join(pair) + "\n")
         assert findings(root, near=True, near_allow=allowed).is_empty()
     other = findings(root, near=True)["found"][0].split(" from ")[0]
-    index, _ = files.read_index(root / files.INDEX)
+    index, _ = index_file.read_index(root / files.INDEX)
     stranger = next(k for k in index["key"] if k not in (key, trained))
     allowed.write_text(f"key,looks_like\n{key},{stranger}\n")
     assert findings(root, near=True, near_allow=allowed)["found"][0].startswith(other)

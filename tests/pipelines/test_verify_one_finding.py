@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from hgld.cli import main
-from hgld.data import index as files
+from hgld.data import format as files
 from tests.pipelines.tiny_shards import TinyShards, findings, index_of, picture, rewrite_index
 
 SPLITS = ("train", "test", "query", "gallery", "val")

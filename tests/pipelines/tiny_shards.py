@@ -11,7 +11,8 @@ import polars as pl
 from PIL import Image
 
 from hgld import Hierarchy
-from hgld.data import index as files
+from hgld.data import format as files
+from hgld.data import index as index_file
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.croissant import croissant
@@ -79,7 +80,7 @@ class TinyShards:
                     )
                     tar.write(member_header(f"{item['key']}.json", len(facts)) + facts + padding(len(facts)))
                 tar.write(END_OF_ARCHIVE)
-        return files.with_runs(pl.DataFrame(rows, infer_schema_length=None), LEVELS[0])
+        return index_file.with_runs(pl.DataFrame(rows, infer_schema_length=None), LEVELS[0])
 
     def _row(self, item: dict, offset: int) -> dict:
         with Image.open(io.BytesIO(item["data"])) as image:
@@ -108,9 +109,9 @@ class TinyShards:
                 names[c].setdefault(label, name)
         labels = index.select(LEVELS).to_numpy()
         tree = Hierarchy.from_labels(labels, LEVELS, [[n[i] for i in range(max(n) + 1)] for n in names])
-        files.write_index(index, root / files.INDEX, LEVELS)
+        index_file.write_index(index, root / files.INDEX, LEVELS)
         tree.to_parquet(root / files.HIERARCHY)
-        pl.DataFrame(schema=files.TABLES[files.REJECTED]).write_parquet(root / files.REJECTED)
+        pl.DataFrame(schema=index_file.TABLES[files.REJECTED]).write_parquet(root / files.REJECTED)
         (root / files.CARD).write_text("# Tiny\n")
         write_manifest(root, index, self.k, {"disjoint": True, **provenance})
         return root
@@ -123,7 +124,9 @@ def write_manifest(root: Path, index: pl.DataFrame, k: int, provenance: dict) ->
         shards.append(files.ShardFacts(str(shard), str(split), len(part), **_fingerprint(root / str(shard))))
     others = [root / name for name in (files.INDEX, files.HIERARCHY, files.REJECTED, files.LISTS, files.JUDGEMENTS)]
     facts = {path.name: _fingerprint(path) for path in [*others, root / files.CARD] if path.exists()}
-    manifest = files.Manifest("tiny", LEVELS, k, files.split_facts(index, LEVELS), tuple(shards), facts, {}, provenance)
+    manifest = files.Manifest(
+        "tiny", LEVELS, k, index_file.split_facts(index, LEVELS), tuple(shards), facts, {}, provenance
+    )
     described = croissant(manifest, {}, boxes=files.BOX[0] in index.columns)
     write_json(root / files.CROISSANT, described)
     manifest = replace(manifest, files={**facts, files.CROISSANT: _fingerprint(root / files.CROISSANT)})
@@ -136,12 +139,12 @@ def _fingerprint(path: Path):
 
 
 def index_of(root):
-    return files.read_index(root / files.INDEX)[0]
+    return index_file.read_index(root / files.INDEX)[0]
 
 
 def rewrite_index(root, frame, *, seal=True):
     """Write another index, with or without a manifest that knows it."""
-    files.write_index(frame, root / files.INDEX, LEVELS)
+    index_file.write_index(frame, root / files.INDEX, LEVELS)
     if seal:
         write_manifest(root, frame, 2, {"disjoint": True})
 

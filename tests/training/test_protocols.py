@@ -13,8 +13,8 @@ import torch
 
 from hgld import evaluate, open_dataset
 from hgld.cli import main
-from hgld.data.format import MANIFEST
-from hgld.data.index import JUDGEMENTS, TABLES
+from hgld.data.format import JUDGEMENTS, MANIFEST
+from hgld.data.index import TABLES
 from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
