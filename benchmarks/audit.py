@@ -16,13 +16,14 @@ that is stopped goes on.
 """
 
 import argparse
+import contextlib
 import io
 import json
-import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -324,109 +325,60 @@ def plan(options: argparse.Namespace) -> Iterator[Job]:
                             yield {"part": "labels", **known, "rate": rate, "level": level, "kind": kind}
 
 
-def identity(job: Job) -> str:
-    return json.dumps(job, sort_keys=True)
-
-
-def kept(path: Path) -> list[dict[str, Any]]:
+def finished(path: Path) -> list[dict[str, Any]]:
     """The finished measurements; a last line that was cut off is measured again."""
-    lines = path.read_text().splitlines() if path.exists() else []
     read = []
-    for line in lines:
-        try:
+    for line in path.read_text().splitlines() if path.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
             read.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
     return read
 
 
 def run(options: argparse.Namespace, file: Path) -> None:
-    done = {identity(line["job"]) for line in kept(file)}
+    done = [line["job"] for line in finished(file)]
     for job in plan(options):
-        if identity(job) in done:
+        if job not in done:
+            results = list(MEASURES[job["part"]](options, job))
+            with file.open("a") as out:
+                out.write(json.dumps({"job": job, "results": results}) + "\n")
+            print(job, {name: value for name, value in results[0].items() if name != "side"}, flush=True)
+
+
+def tables(lines: list[dict[str, Any]]) -> Iterator[pl.DataFrame]:
+    """Means over the seeds per set, encoder and planted error; of wrong labels also the differences to the others."""
+    by = {
+        "labels": ("set", "encoder", "level", "kind", "side"),
+        "classes": ("set", "encoder", "side"),
+        "copies": ("set", "side"),
+    }
+    for part, columns in by.items():
+        rows = [line["job"] | result for line in lines if line["job"]["part"] == part for result in line["results"]]
+        if not rows:
             continue
-        results = list(MEASURES[job["part"]](options, job))
-        with file.open("a") as out:
-            out.write(json.dumps({"job": job, "results": results}) + "\n")
-        first = {name: value for name, value in results[0].items() if name != "side"}
-        print(identity(job), {k: round(v, 3) for k, v in first.items()}, flush=True)
+        table = pl.DataFrame(rows, infer_schema_length=None)
+        numbers = [c for c, kind in table.schema.items() if kind.is_numeric() and c not in (*columns, "seed", "steps")]
+        yield table.group_by(columns, maintain_order=True).agg(
+            pl.col(numbers).mean().round(3), seeds=pl.col("seed").n_unique()
+        )
+        if part == "labels":
+            yield _differences(table)
+            own = table.filter(side="hgld")
+            yield own.group_by("set", "rate", maintain_order=True).agg(pl.col("rates").mean().round(3))
 
 
-def label_tables(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
-    rows = [line["job"] | result for line in lines if line["job"]["part"] == "labels" for result in line["results"]]
-    sides = list(dict.fromkeys(one["side"] for one in rows))
-    for encoder in dict.fromkeys(one["encoder"] for one in rows):
-        yield f"\nWrong labels, encoder {encoder}: AUROC / precision at the planted count, per cent\n"
-        yield f"| set | planted | {' | '.join(sides)} | seeds |\n|---|---|{'---:|' * (len(sides) + 1)}"
-        here = [one for one in rows if one["encoder"] == encoder]
-        cells = {(one["set"], one["kind"], one["level"]) for one in here}
-        for name, kind, level in sorted(cells, key=lambda c: (list(LEVELS).index(c[0]), c[2], c[1] == "parent")):
-            part = [one for one in here if (one["set"], one["kind"], one["level"]) == (name, kind, level)]
-            planted = f"{LEVELS[name][level]}, {kind}"
-            yield f"| {name} | {planted} | {_cells(part, sides)} | {len({one['seed'] for one in part})} |"
-        yield f"| mean | | {_cells(here, sides)} | |"
-        yield from _differences(here, sides)
-        yield from _rates(here)
-
-
-def _cells(rows: Sequence[dict[str, Any]], sides: Sequence[str]) -> str:
-    means = [
-        [100 * statistics.mean(one[name] for one in rows if one["side"] == side) for name in ("auroc", "precision")]
-        for side in sides
-    ]
-    return " | ".join(f"{area:.1f} / {precision:.1f}" for area, precision in means)
-
-
-def _differences(rows: Sequence[dict[str, Any]], sides: Sequence[str]) -> Iterator[str]:
-    """Paired differences of hgld to the others, with 95% bootstrap intervals over the measurements."""
-    rng = np.random.default_rng(0)
-    by_side = {side: [one for one in rows if one["side"] == side] for side in sides}
-    for other in sides:
-        if other == "hgld":
-            continue
+def _differences(table: pl.DataFrame) -> pl.DataFrame:
+    """Paired differences of hgld to the others, per cent, with 95% bootstrap intervals over the measurements."""
+    rng, rows = np.random.default_rng(0), []
+    for encoder, side in product(table["encoder"].unique(maintain_order=True), table["side"].unique()):
         for name in ("auroc", "precision"):
-            pairs = zip(by_side["hgld"], by_side[other], strict=True)
-            gains = np.array([100 * (own[name] - theirs[name]) for own, theirs in pairs])
+            both = [table.filter(encoder=encoder, side=one)[name].to_numpy() for one in ("hgld", side)]
+            gains = 100 * (both[0] - both[1])
             drawn = gains[rng.integers(len(gains), size=(2000, len(gains)))].mean(axis=1)
-            low, high = np.quantile(drawn, [0.025, 0.975])
-            yield (
-                f"\nhgld - {other}, {name}: {gains.mean():+.1f} ({low:+.1f} to {high:+.1f}) over {len(gains)} "
-                f"measurements, behind in {(gains < 0).sum()}, at worst {gains.min():+.1f}."
-            )
-            planted = np.array([(one["set"], LEVELS[one["set"]][one["level"]], one["kind"]) for one in by_side[other]])
-            for row_of in np.unique(planted, axis=0):
-                here = gains[(planted == row_of).all(axis=1)]
-                if here.mean() < 0:
-                    error = f" ± {here.std(ddof=1) / len(here) ** 0.5:.2f} (standard error)" if len(here) > 1 else ""
-                    yield f"Behind on {', '.join(row_of)}: {here.mean():+.2f}{error} over {len(here)} measurements."
-
-
-def _rates(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    own = [one for one in rows if one["side"] == "hgld"]
-    yield "\n| set | planted rate | estimated, mean |\n|---|---:|---:|"
-    for name in dict.fromkeys(one["set"] for one in own):
-        for rate in sorted({one["rate"] for one in own if one["set"] == name}):
-            part = [one for one in own if (one["set"], one["rate"]) == (name, rate)]
-            mean = statistics.mean(one["rates"] for one in part)
-            yield f"| {name} | {100 * rate:.0f} | {100 * mean:.1f} |"
-
-
-def other_tables(lines: Sequence[dict[str, Any]], part: str, columns: Sequence[str]) -> Iterator[str]:
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for line in lines:
-        if line["job"]["part"] == part:
-            for result in line["results"]:
-                key = (line["job"]["set"], line["job"].get("encoder", ""), result["side"])
-                groups.setdefault(key, []).append(result)
-    if groups:
-        rule = "---:|" * (len(columns) + 1)
-        yield f"\n| set | encoder | {part} | {' | '.join(columns)} | seeds |\n|---|---|---|{rule}"
-    for key, results in groups.items():
-        cells = []
-        for column in columns:
-            values = [one[column] for one in results if column in one]
-            cells.append(f"{statistics.mean(values):.2f}" if values else "")
-        yield f"| {' | '.join(key)} | {' | '.join(cells)} | {len(results)} |"
+            low, high = np.quantile(drawn, [0.025, 0.975]).round(1)
+            mean, behind = round(gains.mean(), 1), int((gains < 0).sum())
+            rows.append((encoder, side, name, mean, low, high, len(gains), behind, round(gains.min(), 1)))
+    columns = ("encoder", "against", "value", "difference", "low", "high", "measurements", "behind", "worst")
+    return pl.DataFrame(rows, schema=columns, orient="row").filter(pl.col("against") != "hgld")
 
 
 def main() -> None:
@@ -445,10 +397,11 @@ def main() -> None:
     file = options.work / "audit.jsonl"
     if not options.table:
         run(options, file)
-    lines = kept(file)
-    print("\n".join(label_tables(lines)))
-    print("\n".join(other_tables(lines, "classes", ("planted", "precision", "auroc", "listed", "listed_right"))))
-    print("\n".join(other_tables(lines, "copies", ("recall", "precision", "not_planted", "wrong_pairs"))))
+    with pl.Config(
+        tbl_formatting="ASCII_MARKDOWN", tbl_rows=-1, tbl_cols=-1, tbl_hide_column_data_types=True, tbl_width_chars=400
+    ):
+        for table in tables(finished(file)):
+            print(table, end="\n\n")
 
 
 if __name__ == "__main__":
