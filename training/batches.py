@@ -16,7 +16,7 @@ from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.loader import Loader
 from hgld.data.storage import is_shard
 from hgld.data.streaming import ShardStream, stream
-from hgld.data.views import Geometry, TestView, TrainView
+from hgld.data.views import ResizeMode, TestView, TrainView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
 from hgld.hierarchy import Hierarchy
@@ -273,7 +273,7 @@ def evaluation_view(
     images: ImagesConfig,
     size: int | None = None,
     resize: int | None = None,
-    geometry: Geometry | None = None,
+    resize_mode: ResizeMode | None = None,
     max_pixels: int | None = None,
 ) -> TestView:
     """Return the view of images in evaluation.
@@ -282,20 +282,20 @@ def evaluation_view(
         images: of the run; a ``resize`` below ``size`` is raised to it, so that the square lies within the image.
         size: side of the square, or the longest side, pixels; None: the run's.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
-        geometry: see :class:`hgld.data.views.TestView`; None: the run's ``test_resize_mode``.
+        resize_mode: see :class:`hgld.data.views.TestView`; None: the run's ``test_resize_mode``.
         max_pixels: of an image at its own size; None: as usual.
 
     Raises:
         ConfigError: a resize below the size, or too many pixels.
     """
     view = TestView(images.size, max(images.resize, images.size), images.test_resize_mode)
-    return view.changed(size, resize, geometry, max_pixels)
+    return view.changed(size, resize, resize_mode, max_pixels)
 
 
 def square_view(images: ImagesConfig) -> TestView:
     """Return the view of images in evaluation where squares alone will do: whole images become central squares."""
     view = evaluation_view(images)
-    return view if view.is_square else evaluation_view(images, images.size, geometry="crop")
+    return view if view.is_square else evaluation_view(images, images.size, resize_mode="crop")
 
 
 def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -> BatchSampler:

@@ -106,11 +106,10 @@ class ViewOptions:
     """View of the images by a model; options that are not given are as in the run's own evaluations."""
 
     which: Literal["best", "last"] = setting("best", "Checkpoint of the run.", flag="checkpoint-choice")
-    geometry: Literal["crop", "squash", "longest", "original"] | None = setting(
+    resize_mode: Literal["crop", "squash", "longest", "original"] | None = setting(
         None,
         "View of an image. crop: the central square; the whole image otherwise, squash: as a square; longest: with its "
         "longest side at --size; original: at its own size.",
-        flag="resize-mode",
     )
     size: int | None = setting(
         None, "Side of the square that the model sees, or the longest side.", unit="pixels", least=1, common=True

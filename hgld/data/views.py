@@ -204,7 +204,7 @@ def erase(pixels: NDArray[np.uint8], rectangle: NDArray[np.int64]) -> NDArray[np
 
 # -- crops ------------------------------------------------------------------------------------------------------------
 
-Geometry = Literal["crop", "squash", "longest", "original"]
+ResizeMode = Literal["crop", "squash", "longest", "original"]
 Interpolation = Literal["bilinear", "bicubic"]
 
 _TRIES = 10  # as torchvision's RandomResizedCrop, which then takes a central crop
@@ -382,7 +382,7 @@ class TestView:
     Attributes:
         size: side of the square; with ``longest`` the longest side; without effect with ``original``. Pixels.
         resize: short side before the square is cut out, pixels; at least ``size``. Read by ``crop`` alone.
-        geometry: ``crop``: the short side is resized to ``resize``, and the central square cut out. ``squash``: the
+        resize_mode: ``crop``: the short side is resized to ``resize``, and the central square cut out. ``squash``: the
             whole image as a square, whatever its shape. ``longest``: the whole image, its longest side ``size``
             (MultiGrain, section 4.3; smaller images are enlarged). ``original``: the whole image at its own size
             (listwise AP, section 4.1).
@@ -393,7 +393,7 @@ class TestView:
 
     size: int = 224
     resize: int = 256
-    geometry: Geometry = "crop"
+    resize_mode: ResizeMode = "crop"
     scale: float = 1.0
     max_pixels: int = MOST_VIEWED
     interpolation: Interpolation = "bilinear"
@@ -402,9 +402,11 @@ class TestView:
 
     def __post_init__(self) -> None:
         _expect(self, "size", 1 <= self.size <= _LONGEST_SIDE, f"1 to {_LONGEST_SIDE} pixels")
-        fits = self.geometry != "crop" or self.size <= self.resize <= _LONGEST_SIDE
+        fits = self.resize_mode != "crop" or self.size <= self.resize <= _LONGEST_SIDE
         _expect(self, "resize", fits, f"{self.size} (the size) to {_LONGEST_SIDE} pixels")
-        _expect(self, "geometry", self.geometry in get_args(Geometry), f"one of {', '.join(get_args(Geometry))}")
+        _expect(
+            self, "resize_mode", self.resize_mode in get_args(ResizeMode), f"one of {', '.join(get_args(ResizeMode))}"
+        )
         _expect(self, "max_pixels", 1 <= self.max_pixels <= MOST_PIXELS, f"1 to {MOST_PIXELS}")
         largest = self.max_pixels * self.scale**2 if self.scale > 0 else np.inf
         _expect(self, "scale", largest <= MOST_PIXELS, f"more than 0, and images of at most {MOST_PIXELS} pixels")
@@ -412,24 +414,24 @@ class TestView:
     @property
     def is_square(self) -> bool:
         """True if what comes out is a square of ``size``, whatever the image."""
-        return self.geometry in ("crop", "squash")
+        return self.resize_mode in ("crop", "squash")
 
     def changed(
         self,
         size: int | None = None,
         resize: int | None = None,
-        geometry: Geometry | None = None,
+        resize_mode: ResizeMode | None = None,
         max_pixels: int | None = None,
     ) -> "TestView":
-        """Return a view of another size or geometry; None: as it is, ``resize`` in proportion to ``size``.
+        """Return a view of another size or resize mode; None: as it is, ``resize`` in proportion to ``size``.
 
         Raises:
             ConfigError: a resize below the size, or too many pixels.
         """
         side = size or self.size
         short = resize or max(side, round(side * max(self.resize, self.size) / self.size))
-        geometry, max_pixels = geometry or self.geometry, max_pixels or self.max_pixels
-        return replace(self, size=side, resize=short, geometry=geometry, max_pixels=max_pixels)
+        resize_mode, max_pixels = resize_mode or self.resize_mode, max_pixels or self.max_pixels
+        return replace(self, size=side, resize=short, resize_mode=resize_mode, max_pixels=max_pixels)
 
     def scaled(self, scale: float) -> "TestView":
         """Return the view of images that are ``scale`` times as large.
@@ -437,7 +439,7 @@ class TestView:
         Raises:
             ConfigError: they would be too large.
         """
-        if self.geometry == "original":
+        if self.resize_mode == "original":
             return replace(self, scale=self.scale * scale)
         size = max(1, round(self.size * scale))
         resize = max(size, round(self.resize * scale))
@@ -456,7 +458,7 @@ class TestView:
         sizes = np.stack([np.asarray(heights, dtype=np.int64), np.asarray(widths, dtype=np.int64)], axis=1)
         if self.is_square:
             return np.full_like(sizes, self.size)
-        if self.geometry == "longest":
+        if self.resize_mode == "longest":
             longest = sizes.max(axis=1, keepdims=True, initial=1)
             return np.maximum(self.size * sizes // longest, 1)
         area = sizes.prod(axis=1, keepdims=True).astype(np.float64)
@@ -474,15 +476,15 @@ class TestView:
         found = np.unique(self.shapes(widths, heights), axis=0)
         if len(found) != 1:
             raise ConfigError(
-                f"whole images of {len(found)} shapes in a batch (geometry {self.geometry}); expected one. Batch "
-                "images by TestView.shapes, or take the geometry crop or squash."
+                f"whole images of {len(found)} shapes in a batch (resize mode {self.resize_mode}); expected one. Batch "
+                "images by TestView.shapes, or take the resize mode crop or squash."
             )
         return int(found[0, 0]), int(found[0, 1])
 
     def count_reduced(self, widths: ArrayLike, heights: ArrayLike) -> int:
         """Count the images that have more than ``max_pixels`` where that is a limit."""
         area = np.asarray(widths, dtype=np.int64) * np.asarray(heights, dtype=np.int64)
-        return int((area > self.max_pixels).sum()) if self.geometry == "original" else 0
+        return int((area > self.max_pixels).sum()) if self.resize_mode == "original" else 0
 
     def parameters(
         self,
@@ -510,7 +512,7 @@ class TestView:
         sizes, _ = _checked(widths, heights, np.zeros_like(np.asarray(widths)) if positions is None else positions)
         height, width = self.shape(*sizes.T)
         upright = np.zeros(len(sizes), dtype=np.bool_)
-        if self.geometry != "crop":
+        if self.resize_mode != "crop":
             whole, resized = np.hstack([np.zeros_like(sizes), sizes]), np.empty_like(sizes)
             resized[:] = width, height
             placed = (sizes, whole, resized, np.zeros_like(sizes), upright)

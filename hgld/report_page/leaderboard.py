@@ -35,7 +35,7 @@ class Entry:
         settings = self.report.settings
         weights = settings.get("model_weights", "default")
         words = {"default": "", "none": "random weights"}.get(weights, f"weights {Path(weights).name}")
-        mode, size = settings.get("geometry", ""), settings.get("image_size")
+        mode, size = settings.get("resize_mode", ""), settings.get("image_size")
         seen = mode if size is None else f"{mode} {size} px"
         return ", ".join(filter(None, (str(settings.get("checkpoint", "")), words, seen)))
 

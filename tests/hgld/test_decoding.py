@@ -76,7 +76,7 @@ def differences(images: list[EncodedImage], view: View) -> np.ndarray:
 
 
 VIEWS = [TrainView(64), TrainView(48, scale=(0.5, 1), jitter=0.3, lighting=0.1), TestView(56, 64), TestView(64, 64)]
-VIEWS += [TrainView(64, rotation=20, erasing=0.8), TestView(64, geometry="squash")]
+VIEWS += [TrainView(64, rotation=20, erasing=0.8), TestView(64, resize_mode="squash")]
 
 
 @pytest.mark.parametrize("path", ["fast", "reference"])
@@ -126,17 +126,17 @@ def test_images_on_their_side_differ_by_the_rounding_between_two_directions(view
     assert differences(images, view).max() <= 2 if view.size == 48 else differences(images, view).max() <= 1
 
 
-@pytest.mark.parametrize("geometry", ["longest", "original"])
+@pytest.mark.parametrize("resize_mode", ["longest", "original"])
 @pytest.mark.parametrize("orientation", [1, 6])
-def test_whole_images_by_both_paths(geometry, orientation):
+def test_whole_images_by_both_paths(resize_mode, orientation):
     """The longest side at 64, and at their own size: nothing is cut off."""
     images = [encoded(stored(picture(90, 70, noise=30, seed=seed)), orientation) for seed in range(3)]
-    view = TestView(64, geometry=geometry)
+    view = TestView(64, resize_mode=resize_mode)
     found = decoded(images, view, "fast")
-    wide, high = (64, 49) if geometry == "longest" else (90, 70)
+    wide, high = (64, 49) if resize_mode == "longest" else (90, 70)
     assert found.shape == (3, high, wide, 3) if orientation == 1 else (3, wide, high, 3)
     assert differences(images, view).max() <= (orientation == 6)
-    if geometry == "original" and orientation == 1:
+    if resize_mode == "original" and orientation == 1:
         with Image.open(io.BytesIO(images[1].data)) as whole:
             assert np.array_equal(found[1], np.asarray(whole))
 

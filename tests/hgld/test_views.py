@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional
 
-from hgld.data.views import Geometry, TestView, TrainView, erase, philox, places, random_rectangles, uniforms
+from hgld.data.views import ResizeMode, TestView, TrainView, erase, philox, places, random_rectangles, uniforms
 from hgld.errors import ConfigError
 
 # Known answers of Random123's philox4x32-10: counter, key, result.
@@ -140,14 +140,14 @@ def test_the_test_view_has_torchvisions_sizes(width, height, size, more):
 
 @given(SIDES, SIDES, st.integers(1, 2000), st.integers(1, 5_000_000))
 def test_whole_images_keep_their_shape_and_the_limit(width, height, size, most):
-    left, top, kept_width, kept_height = TestView(size, geometry="longest").parameters([width], [height]).crop[0]
+    left, top, kept_width, kept_height = TestView(size, resize_mode="longest").parameters([width], [height]).crop[0]
     assert (left, top, kept_width, kept_height) == (0, 0, width, height)
     short = max(1, int(size * min(width, height) / max(width, height)))  # as MultiGrain's Resize(largest=True)
-    assert TestView(size, geometry="longest").shape([width], [height]) == (
+    assert TestView(size, resize_mode="longest").shape([width], [height]) == (
         (short, size) if width > height else (size, short)
     )
-    assert TestView(size, geometry="squash").shape([width], [height]) == (size, size)
-    limited = TestView(size, geometry="original", max_pixels=most)
+    assert TestView(size, resize_mode="squash").shape([width], [height]) == (size, size)
+    limited = TestView(size, resize_mode="original", max_pixels=most)
     high, wide = limited.shape([width], [height])
     if width * height <= most:
         assert (wide, high) == (width, height)
@@ -158,10 +158,10 @@ def test_whole_images_keep_their_shape_and_the_limit(width, height, size, most):
 
 
 def test_a_scaled_original_is_a_part_of_its_own_size():
-    view = TestView(geometry="original").scaled(0.5)
+    view = TestView(resize_mode="original").scaled(0.5)
     assert view.shape([101], [60]) == (30, 50)
     assert view.scaled(2).shape([101], [60]) == (60, 101)
-    assert TestView(geometry="original").scaled(1 / 3).shape([9], [27]) == (9, 3)
+    assert TestView(resize_mode="original").scaled(1 / 3).shape([9], [27]) == (9, 3)
 
 
 def test_rotation_and_policies_leave_the_other_draws_as_they_are():
@@ -231,12 +231,12 @@ def test_erasing_leaves_the_other_draws_as_they_are():
         (lambda: TrainView(erasing=2), "erasing of a view is 2; expected a probability."),
         (lambda: TrainView(rotation=181), "rotation of a view is 181; expected 0 to 180 degrees."),
         (
-            lambda: TestView(geometry=cast("Geometry", "whole")),
-            "geometry of a view is whole; expected one of crop, squash, longest, orig",
+            lambda: TestView(resize_mode=cast("ResizeMode", "whole")),
+            "resize_mode of a view is whole; expected one of crop, squash, longest, orig",
         ),
-        (lambda: TestView(geometry="original", max_pixels=0), "max_pixels of a view is 0; expected 1 to 100000000."),
+        (lambda: TestView(resize_mode="original", max_pixels=0), "max_pixels of a view is 0; expected 1 to 100000000."),
         (
-            lambda: TestView(geometry="original").scaled(9),
+            lambda: TestView(resize_mode="original").scaled(9),
             "scale of a view is 9.0; expected more than 0, and images of",
         ),
         (lambda: TestView(224, 200), "resize of a view is 200; expected 224 (the size) to 16384 pixels."),

@@ -125,8 +125,8 @@ def test_options_reach_the_model(places, tmp_path, capsys):
 
 def test_whole_images_are_seen_as_the_flags_say(places, tmp_path, capsys):
     folder, best, _ = places
-    geometry = ["--resize-mode", "original", "--max-pixels", 1000, "--scales", "1,0.5", "--scale-p", 3]
-    of = of_run(folder, "--split", "test", *geometry)
+    resize_mode = ["--resize-mode", "original", "--max-pixels", 1000, "--scales", "1,0.5", "--scale-p", 3]
+    of = of_run(folder, "--split", "test", *resize_mode)
     code, _, err = run(capsys, "embed", *of, "--out", tmp_path / "e.npy")
     assert (code, err) == (0, "images of more than 1,000 pixels, made smaller (--max-pixels): 7\n")
     view = TestView(24, 28, "original", max_pixels=1000)
@@ -134,7 +134,7 @@ def test_whole_images_are_seen_as_the_flags_say(places, tmp_path, capsys):
     np.testing.assert_allclose(np.load(tmp_path / "e.npy"), expected.numpy(), atol=1e-5)
     code, printed, err = run(capsys, "evaluate", *of, "--json")
     settings = json.loads(printed)["settings"]
-    facts = {"geometry": "original", "max_pixels": 1000, "reduced": 7, "scales": [1.0, 0.5], "scale_p": 3.0}
+    facts = {"resize_mode": "original", "max_pixels": 1000, "reduced": 7, "scales": [1.0, 0.5], "scale_p": 3.0}
     assert {name: settings[name] for name in facts} == facts
     assert "made smaller (--max-pixels): 7" in err
 

@@ -135,7 +135,7 @@ def test_a_network_off_the_shelf_is_classified_without_a_run(tmp_path, monkeypat
     source = Network("torchvision:resnet18", str(tmp_path / "w.pt"), "gem")
     task, asked = RetrievalTask(str(tmp_path / "data"), "val"), EvaluationOptions(metrics=("top-1", "top-2"))
     dataset, given = open_dataset(tmp_path / "data", "val"), {"device": "cpu", "data": task.place, "size": 48}
-    with trained_embedder(source, gem_p=1.0, geometry="squash", **given) as embedder:
+    with trained_embedder(source, gem_p=1.0, resize_mode="squash", **given) as embedder:
         report = evaluate_trained(embedder, task, options=asked)
     (batch,) = Loader(dataset, EpochSampler(6, 6, shuffle=False), TestView(48, 48, "squash"))
     with torch.no_grad():

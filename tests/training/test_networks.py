@@ -134,7 +134,7 @@ def test_such_a_preparation_is_to_be_said(data, monkeypatch):
     monkeypatch.setattr("hgld.training.inference.embedder.build_network", lambda *_: (model, None))
     with pytest.raises(ConfigError, match=r"mobilenet_v3_small: its library pads or cuts .* --resize-mode and --size"):
         embedded(network, data, size=64)
-    assert embedded(network, data, size=64, geometry="squash").shape == (3, 576)
+    assert embedded(network, data, size=64, resize_mode="squash").shape == (3, 576)
 
 
 def test_another_pooling_and_another_size(data):
@@ -287,7 +287,7 @@ def test_what_is_no_network_is_said(tmp_path, make, error, said):
 def test_a_network_that_takes_other_sizes_only_says_so(data, tmp_path):
     network = onnx_file(tmp_path / "m.onnx", [mean_over([2, 3])], image=("b", 3, 28, 28))
     with pytest.raises(ConfigError, match=r"does not take images of shape \(\d, 3, \d+, 28\)"):
-        embedded(network, data, geometry="longest")
+        embedded(network, data, resize_mode="longest")
 
 
 def test_of_several_outputs_that_of_embeddings_is_taken(data, tmp_path):

@@ -18,7 +18,7 @@ from tests.hgld.small_dataset import Item, write_dataset
 from tests.training.untrained_run import small_model
 
 SIZES = [(40, 32), (40, 32), (32, 40), (64, 20), (40, 32), (21, 33), (33, 21), (32, 40), (50, 50), (40, 32)]
-VIEWS = [TestView(28, geometry=geometry) for geometry in ("squash", "longest", "original")]
+VIEWS = [TestView(28, resize_mode=resize_mode) for resize_mode in ("squash", "longest", "original")]
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +39,14 @@ def model():
 
 def shape_of(view, width, height):
     """Width and height of a view, by the words of its documentation."""
-    if view.geometry == "squash":
+    if view.resize_mode == "squash":
         return view.size, view.size
-    if view.geometry == "longest":
+    if view.resize_mode == "longest":
         return tuple(max(1, int(view.size * side / max(width, height))) for side in (width, height))
     return width, height
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.geometry)
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.resize_mode)
 def test_embeddings_are_those_of_the_images_one_by_one(model, dataset, view):
     """The slow twin: Pillow's own resize, one image at a time."""
     found = embed(model, dataset, view=view, batch_size=4)
@@ -60,7 +60,7 @@ def test_embeddings_are_those_of_the_images_one_by_one(model, dataset, view):
         torch.testing.assert_close(found[i], row, atol=0.02, rtol=0)  # the two libraries round pixels differently
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.geometry)
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.resize_mode)
 def test_an_embedding_does_not_depend_on_its_bucket(model, dataset, view):
     alone = torch.cat([embed(model, dataset.select([i]), view=view, workers=1) for i in range(len(dataset))])
     for batch_size, workers in ((3, 1), (100, 3)):
@@ -81,7 +81,7 @@ def test_files_of_many_shapes_are_embedded_like_a_dataset(model, dataset, tmp_pa
 def test_batches_are_bounded_by_pixels_and_by_the_largest_image(model, dataset):
     passed = []
     handle = model.register_forward_hook(lambda _, images, __: passed.append(tuple(images[0].shape)))
-    embed(model, dataset, view=TestView(28, geometry="original", max_pixels=1500), batch_size=3)
+    embed(model, dataset, view=TestView(28, resize_mode="original", max_pixels=1500), batch_size=3)
     handle.remove()
     assert sum(shape[0] for shape in passed) == len(dataset)
     areas = [shape[2] * shape[3] for shape in passed]
@@ -90,7 +90,9 @@ def test_batches_are_bounded_by_pixels_and_by_the_largest_image(model, dataset):
     assert max(count * area for (count, *_), area in zip(passed, areas, strict=True)) <= 3 * 28 * 28
     passed.clear()
     handle = model.register_forward_hook(lambda _, images, __: passed.append(tuple(images[0].shape)))
-    embed(model, dataset, view=TestView(8, geometry="original"), batch_size=3)  # the largest alone is beyond 3 x 8 x 8
+    embed(
+        model, dataset, view=TestView(8, resize_mode="original"), batch_size=3
+    )  # the largest alone is beyond 3 x 8 x 8
     handle.remove()
     assert {shape[0] for shape in passed} == {1}
     assert max(shape[2] * shape[3] for shape in passed) == 2500
@@ -100,7 +102,7 @@ def test_processes_make_the_same_number_of_passes_and_embed_every_item():
     rng = np.random.default_rng(0)
     sizes = rng.integers(10, 14, (57, 2))
     for count in (1, 2, 5, 80):
-        views = [TestView(12, geometry="original")]
+        views = [TestView(12, resize_mode="original")]
         plans = [_Plan(sizes, views, 6, Processes(i, count, torch.device("cpu"))) for i in range(count)]
         assert len({len(plan) for plan in plans}) == 1
         rows = [torch.cat([torch.from_numpy(plan.batch(0, s)) for s in range(len(plan))])[:, None] for plan in plans]
@@ -119,14 +121,14 @@ def test_scales_are_pooled_by_their_power_mean(model, dataset):
 
 def test_a_batch_of_several_shapes_is_refused_with_the_way_out():
     with pytest.raises(
-        ConfigError, match=r"whole images of 2 shapes in a batch \(geometry longest\); .*TestView.shapes"
+        ConfigError, match=r"whole images of 2 shapes in a batch \(resize mode longest\); .*TestView.shapes"
     ):
         VIEWS[1].parameters([40, 32], [32, 40])
 
 
 def test_images_beyond_the_limit_are_counted(model, dataset):
     alone = Processes(0, 1, torch.device("cpu"))
-    embedder = Embedder(model, TestView(28, geometry="original", max_pixels=1280), alone, 4)
+    embedder = Embedder(model, TestView(28, resize_mode="original", max_pixels=1280), alone, 4)
     assert embedder.view_facts([dataset])["reduced"] == 2  # 44 x 30 and 50 x 50; 64 x 20 are 1,280
 
 

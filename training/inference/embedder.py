@@ -16,7 +16,7 @@ from hgld import distributed
 from hgld.data.batch import Fault
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.images import EncodedImage, read_header
-from hgld.data.views import Geometry, TestView
+from hgld.data.views import ResizeMode, TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, quoted
 from hgld.evaluation.options import Progress
@@ -208,11 +208,11 @@ class Embedder:
         return network_classifier(self.network.name, self.network.weights, self.model, dataset, self.view.size)
 
     def view_facts(self, datasets: Sequence[ShardDataset]) -> dict[str, object]:
-        """Return the facts of the view for a report: sizes, geometry, scales; ``reduced`` counts too large images."""
-        facts: dict[str, object] = {"geometry": self.view.geometry, "image_size": self.view.size}
-        if self.view.geometry == "original":
+        """Return the facts of the view for a report: size, resize mode, scales; ``reduced`` counts too large images."""
+        facts: dict[str, object] = {"resize_mode": self.view.resize_mode, "image_size": self.view.size}
+        if self.view.resize_mode == "original":
             reduced = sum(self.view.count_reduced(*dataset.sizes.T) for dataset in datasets)
-            facts = {"geometry": "original", "max_pixels": self.view.max_pixels, "reduced": reduced}
+            facts = {"resize_mode": "original", "max_pixels": self.view.max_pixels, "reduced": reduced}
         facts["scales"] = list(self.scales)
         return facts if self.scale_p == 1 else facts | {"scale_p": self.scale_p}
 
@@ -311,7 +311,7 @@ def trained_embedder(
     device: str = "",
     size: int | None = None,
     resize: int | None = None,
-    geometry: Geometry | None = None,
+    resize_mode: ResizeMode | None = None,
     max_pixels: int | None = None,
     scales: tuple[float, ...] | None = None,
     scale_p: float | None = None,
@@ -330,7 +330,7 @@ def trained_embedder(
         size: side of the square, or the longest side, pixels; None, here and below: as the run is evaluated, or as the
             network's library tests it.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
-        geometry: the part of an image that is seen (:class:`hgld.data.views.TestView`).
+        resize_mode: the part of an image that is seen (:class:`hgld.data.views.TestView`).
         max_pixels: of an image at its own size.
         scales: factors of the sizes, over whose embeddings a mean is taken.
         scale_p: exponent of that mean.
@@ -351,12 +351,12 @@ def trained_embedder(
     """
     with distributed.process_group(device, lambda: "Start the same command again.") as processes:
         if isinstance(source, Network):
-            usual, config = _of_network(source, processes, size, geometry), TrainConfig()
+            usual, config = _of_network(source, processes, size, resize_mode), TrainConfig()
         else:
             usual, config = _of_run(find_checkpoint(source, which), processes)
         embedder = replace(
             usual,
-            view=usual.view.changed(size, resize, geometry, max_pixels),
+            view=usual.view.changed(size, resize, resize_mode, max_pixels),
             batch_size=batch_size or usual.batch_size,
             scales=scales or usual.scales,
             scale_p=scale_p or usual.scale_p,
@@ -375,16 +375,16 @@ def _of_run(found: Path, processes: Processes) -> tuple[Embedder, TrainConfig]:
     return replace(usual, **told, classifier=read_classifier(found, config)), config
 
 
-def _of_network(network: Network, processes: Processes, size: int | None, geometry: Geometry | None) -> Embedder:
-    whole = geometry in ("longest", "original")  # a size is then no side of a square
+def _of_network(network: Network, processes: Processes, size: int | None, resize_mode: ResizeMode | None) -> Embedder:
+    whole = resize_mode in ("longest", "original")  # a size is then no side of a square
     model, view = build_network(network, None if whole else size)
     if view is None:
-        if size is None or geometry is None:
+        if size is None or resize_mode is None:
             raise ConfigError(
                 f"{network.name}: its library pads or cuts images as hgld does not. Say how to see them: --resize-mode "
                 "and --size."
             )
-        view = TestView(size, size, geometry)
+        view = TestView(size, size, resize_mode)
     return Embedder(model.to(processes.device), view, processes, _NETWORK_AT_ONCE, network=network)
 
 

@@ -209,7 +209,7 @@ def _description(config: TrainConfig, model: EmbeddingModel, file: str, classes:
         },
         "transforms": [
             {"name": "orient", "by": "EXIF"},
-            *([squashed] if view.geometry == "squash" else cropped),
+            *([squashed] if view.resize_mode == "squash" else cropped),
         ],
         "inside": {"mean": model.image_mean, "std": model.image_std, "l2_normalised": True},
         "output": {"name": "embeddings", "shape": ["batch", model.dim], "dtype": "float32"},

@@ -126,7 +126,7 @@ def onnx_network(name: str, options: BackboneOptions) -> Backbone:
     view = USUAL_VIEW.changed(side)
     mean, std = IMAGENET_MEAN, IMAGENET_STD
     if record:
-        view = TestView(side, max(side, record["resize"]), record["geometry"])
+        view = TestView(side, max(side, record["resize"]), record["resize_mode"])
         mean, std = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)  # the file normalises by itself
     found = module(torch.zeros(1, 3, side, side))
     return Backbone(module, found.shape[1], mean, std, token=found.ndim == 2, view=view)
@@ -149,7 +149,7 @@ def _digest(data: bytes) -> Tensor:
 
 
 def _record(path: Path) -> dict[str, Any] | None:
-    """Return size, resize and geometry of the record that ``hgld export`` wrote beside the file; None without one.
+    """Return size, resize and resize_mode of the record that ``hgld export`` wrote beside the file; None without one.
 
     Raises:
         InputError: the record is not such a one.
@@ -173,4 +173,4 @@ def _record(path: Path) -> dict[str, Any] | None:
             f"{place}: not a record of hgld export ({quoted(error)}). Remove or rename it, and images are "
             "prepared as for ImageNet."
         ) from error
-    return {"size": size, "resize": short, "geometry": "squash" if squashed else "crop"}
+    return {"size": size, "resize": short, "resize_mode": "squash" if squashed else "crop"}

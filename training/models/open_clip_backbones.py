@@ -13,7 +13,7 @@ from open_clip.pretrained import get_pretrained_cfg
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 
-from hgld.data.views import Geometry, TestView
+from hgld.data.views import ResizeMode, TestView
 from hgld.errors import ConfigError, InputError
 
 from .backbone import (
@@ -153,10 +153,10 @@ def _side(size: int | tuple[int, ...]) -> int:
 
 def _view(size: int, known: Mapping[str, Any]) -> TestView | None:
     """Return open_clip's own preparation of images; None where it pads."""
-    geometries: dict[str, Geometry] = {"shortest": "crop", "squash": "squash"}
-    geometry = geometries.get(known.get("resize_mode") or "shortest")
+    resize_modes: dict[str, ResizeMode] = {"shortest": "crop", "squash": "squash"}
+    resize_mode = resize_modes.get(known.get("resize_mode") or "shortest")
     interpolation = "bilinear" if known.get("interpolation") == "bilinear" else "bicubic"
-    return None if geometry is None else TestView(size, size, geometry, interpolation=interpolation)
+    return None if resize_mode is None else TestView(size, size, resize_mode, interpolation=interpolation)
 
 
 def _check(name: str, tag: str, wanted: str) -> Path | None:

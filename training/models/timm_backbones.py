@@ -10,7 +10,7 @@ import torch
 from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
-from hgld.data.views import Geometry, TestView
+from hgld.data.views import ResizeMode, TestView
 from hgld.errors import ConfigError
 
 from .backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, quiet_libraries
@@ -75,12 +75,12 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
 def _view(known: Mapping[str, Any]) -> TestView | None:
     """Return timm's own preparation of images; None where it pads, or cuts off a part of a squashed image."""
     _, height, width = known["input_size"]
-    geometries: dict[str, Geometry] = {"center": "crop", "squash": "squash"}
-    geometry = geometries.get(known["crop_mode"])
-    if height != width or geometry is None or (geometry == "squash" and known["crop_pct"] != 1):
+    resize_modes: dict[str, ResizeMode] = {"center": "crop", "squash": "squash"}
+    resize_mode = resize_modes.get(known["crop_mode"])
+    if height != width or resize_mode is None or (resize_mode == "squash" and known["crop_pct"] != 1):
         return None
     interpolation = "bicubic" if known["interpolation"] == "bicubic" else "bilinear"
-    return TestView(height, int(height / known["crop_pct"]), geometry, interpolation=interpolation)
+    return TestView(height, int(height / known["crop_pct"]), resize_mode, interpolation=interpolation)
 
 
 def _tagged(name: str, pretrained: str) -> str:
