@@ -9,11 +9,7 @@ the annotator's requests as it answers the page. The annotator knows the referen
 
 * a block of a screen of similar names is put into a group: 1, after each of its names that belongs elsewhere was moved,
   1 each;
-* the rest of a screen is accepted as it stands: 1; fewer than 16 names that stand right are skipped, which decides
-  nothing;
-* a proposal to place or accept names, or to make a new group of them, is accepted: 1, after each exception was moved,
-  1 each; where more than a tenth are exceptions, or the names of a new group stand where they belong, it is put off,
-  which decides nothing; a merge is accepted or refused: 1; another label is put off, since labels are not judged here.
+* the rest of a screen is accepted as it is: 1; fewer than 16 names that are right are skipped, which decides nothing.
 
 A name is right if it stands in the group of its reference; without given names (``--found``) a machine-made group is
 taken for the reference group of which it holds most, each for one at most (the matching with most names right). Printed
@@ -32,7 +28,7 @@ many are. For this, and for the interval during a review, a name in a machine-ma
 is not the most frequent one there.
 
 Every seed but the first draws nine tenths of the names, shuffles them and, with ``--mistakes``, draws which names the
-annotator decides wrongly. ``--fit`` fits the coefficients of ``pipelines/hierarchy/review/learning/votes.yaml`` on the
+annotator decides wrongly. ``--fit`` fits the coefficients of ``pipelines/hierarchy/review/learner.yaml`` on the
 reviews of all sets, and prints effort and estimates on each set with those that were fitted without it.
 """
 
@@ -48,7 +44,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -67,14 +63,13 @@ from sklearn.linear_model import LogisticRegression
 from starlette.testclient import TestClient
 
 import hgld.cli
-from hgld.pipelines.hierarchy.review.decisions.grouping import Grouping
-from hgld.pipelines.hierarchy.review.decisions.journal import Journal
-from hgld.pipelines.hierarchy.review.learning.teaching import Lesson, Teacher
-from hgld.pipelines.hierarchy.review.learning.votes import COEFFICIENTS, Coefficients, Estimates, log_odds
+from hgld.pipelines.hierarchy.review.grouping import Grouping
+from hgld.pipelines.hierarchy.review.journal import Journal
+from hgld.pipelines.hierarchy.review.learner import COEFFICIENTS, Coefficients, Estimates, Learner, log_odds
+from hgld.pipelines.hierarchy.review.queue import Queue
 from hgld.pipelines.hierarchy.review.server import TOKEN_HEADER, application
 from hgld.pipelines.hierarchy.review.state import Review
-from hgld.pipelines.hierarchy.review.tables import BuildTables
-from hgld.pipelines.hierarchy.review.thumbnails import Thumbnails
+from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails
 
 SETS = {
     "washington": ("gldv2_washington_landmarks", "mid"),
@@ -88,7 +83,6 @@ SETS = {
 }
 BARS = (0.8, 0.9, 0.95)
 DRAWN = 0.9
-MOST_EXCEPTIONS = 0.1  # share of the names of a group as a whole, above which the group is put off
 LEAST_REST = 16  # names of a screen's rest that are worth an action
 TOKEN = "benchmark"  # of a server that listens nowhere
 
@@ -175,7 +169,7 @@ class Effort:
     history: list[tuple[int, float, float]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     left: list[tuple[int, int, Sequence[float]]] = field(default_factory=list)  # actions, names wrong, estimate
-    kinds: Counter[str] = field(default_factory=Counter)  # proposals that were looked at
+    screens: int = 0  # that were looked at
 
     def until(self, bar: float, *, of_items: bool = False) -> float | None:
         """Return the actions, as a share of the names, until so many were right; None: never."""
@@ -193,7 +187,7 @@ class Annotator:
         seed: of the mistakes.
         are_given: whether the groups bear the reference's names.
         order: of the queue.
-        teacher: the teacher; the build's own if None.
+        learner: the learner; the build's own if None.
     """
 
     def __init__(
@@ -205,18 +199,13 @@ class Annotator:
         seed: int,
         are_given: bool,
         order: Literal["items", "names"] = "items",
-        teacher: Teacher | None = None,
+        learner: Learner | None = None,
     ) -> None:
         tables = BuildTables(folder)
-        file = folder / f"simulated-{seed}-{mistakes}.yaml"
-        file.unlink(missing_ok=True)
-        review = Review(
-            tables,
-            Journal(file, "simulated", "annotator"),
-            (),
-            Thumbnails(None),
-            teacher or Teacher.of(folder, by=order),
-        )
+        file = Path(tempfile.mkdtemp(dir=folder)) / "decisions.yaml"  # each annotator has a file
+        learner = learner or Learner.of(folder / "stages")
+        queue = Queue(learner.rows, learner.fitted, by=order)
+        review = Review(tables, Journal(file, "simulated", "annotator"), (), Thumbnails(None), learner, queue)
         self._client = TestClient(
             application(review, TOKEN), base_url="http://127.0.0.1:8000", headers={TOKEN_HEADER: TOKEN}
         )
@@ -338,7 +327,7 @@ class Annotator:
         rows = [row for row in self._pieces("/api/names") if row[7] is None and row[0] in self.target]
         stand_wrong = self.wrong()
         wrong, p = np.array([row[0] in stand_wrong for row in rows]), np.array([row[6] for row in rows])
-        _, low, high = self._get("/api/queue")["still_wrong"]["names"]
+        _, low, high = self._get("/api/state")["progress"]["still_wrong"]["names"]
         return auroc(wrong, p), calibration_error(wrong, p), float(low <= wrong.sum() <= high)
 
     # -- work -----------------------------------------------------------------------------------------------------
@@ -351,20 +340,12 @@ class Annotator:
         """
         put_off: set[tuple[int, str]] = set()
         while min(self.effort.history[-1][1:]) < bar and self._actions < most:
-            queue = self._get("/api/queue", count=1)["proposals"]
+            queue = self._get("/api/queue", count=1)["screens"]
             if not queue or (self._actions, queue[0]["id"]) in put_off:
                 break
-            proposal = queue[0]
-            put_off.add((self._actions, proposal["id"]))
-            names = (
-                self._get("/api/proposal", id=proposal["id"])["names"]
-                if proposal["size"] > len(proposal["names"])
-                else proposal["names"]
-            )
-            self.effort.kinds[proposal["kind"]] += 1
-            of_kind = {"sort": self._sort, "merge": self._merge, "rename": self._rename}
-            of_kind |= {"new": self._new, "split": self._new}
-            of_kind.get(proposal["kind"], self._list)(proposal, names)
+            put_off.add((self._actions, queue[0]["id"]))
+            self.effort.screens += 1
+            self._sort(queue[0])
         return self.effort
 
     def _to(self, names: Sequence[str], group: str) -> None:
@@ -375,58 +356,22 @@ class Annotator:
             self._made.add(group)
         self._decide(action)
 
-    def _list(self, proposal: dict[str, Any], names: Sequence[str]) -> None:
-        """Accept names for a group, after moving the exceptions; put it off where they are many."""
-        group = proposal["group"]
-        right = [name for name in names if self.says.get(name, group) == group]
-        if len(names) - len(right) > max(2, MOST_EXCEPTIONS * len(names)):
-            self._post("/api/skip", {"proposal": proposal["id"]})
-            return
-        for name in names:
-            if name not in right and self.place[name] != self.says[name]:  # an exception may have taught the next one
-                self._to([name], self.says[name])
-        self._decide({"action": "accept", "names": right, "group": group})
-
-    def _merge(self, proposal: dict[str, Any], names: Sequence[str]) -> None:
-        """Say whether the names of the second group belong to the first."""
-        said = Counter(self.says[name] for name in names if name in self.says)
-        if said[proposal["group"]] * 2 > len(names):
-            self._decide({"action": "merge", "groups": [proposal["group"], proposal["other"]], "to": proposal["group"]})
-        else:
-            self._decide({"action": "refuse", "group": proposal["group"], "other": proposal["other"]})
-
-    def _rename(self, proposal: dict[str, Any], names: Sequence[str]) -> None:
-        """Put it off: places are judged here, not labels."""
-        self._post("/api/skip", {"proposal": proposal["id"]})
-
-    def _new(self, proposal: dict[str, Any], names: Sequence[str]) -> None:
-        """Put names that look like a group of their own into theirs, new or not; put it off where many are not."""
-        known = [name for name in names if name in self.says]
-        group, count = Counter(self.says[name] for name in known).most_common(1)[0] if known else ("", 0)
-        wrong = sum(self.place[name] != group for name in known if self.says[name] == group)
-        if not wrong or len(known) - count > max(2, MOST_EXCEPTIONS * len(known)):
-            self._post("/api/skip", {"proposal": proposal["id"]})
-            return
-        for name in known:
-            if self.says[name] != group and self.place[name] != self.says[name]:
-                self._to([name], self.says[name])
-        self._to([name for name in known if self.says[name] == group], group)
-
-    def _sort(self, proposal: dict[str, Any], names: Sequence[str]) -> None:
-        """Put blocks where they belong, the most useful first, until the rest stands right; then accept or skip it."""
+    def _sort(self, screen: dict[str, Any]) -> None:
+        """Put blocks where they belong, the most useful first, until the rest is right; then accept or skip it."""
+        names = screen["names"]
         left = [name for name in names if name in self.says]
         while left:
             wrong = [name for name in left if self.place[name] != self.says[name]]
             if not wrong:
                 if len(left) < LEAST_REST:
-                    self._post("/api/skip", {"proposal": proposal["id"]})
+                    self._post("/api/skip", {"screen": screen["id"]})
                 else:
                     groups: dict[str, list[str]] = {}
                     for name in left:
                         groups.setdefault(self.says[name], []).append(name)
                     self._decide(*({"action": "accept", "names": n, "group": g} for g, n in groups.items()))
                 return
-            block, group = self._best(proposal["blocks"], names, left)
+            block, group = self._best(screen["blocks"], names, left)
             for name in block:
                 if self.says[name] != group:
                     self._to([name], self.says[name])
@@ -616,8 +561,8 @@ def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str
 # -- the coefficients ----------------------------------------------------------------------------------------------
 
 
-class Recorder(Teacher):
-    """A teacher that notes, at moments of a review, what its models see and what is true.
+class Recorder(Learner):
+    """A learner that notes, at moments of a review, what its models see and what is true.
 
     Attributes:
         annotator: who reviews, set before the review begins.
@@ -628,16 +573,16 @@ class Recorder(Teacher):
     """
 
     last: Estimates
+    queue: Queue
     annotator: Annotator | None
     errors: list[np.ndarray]
     nodes: list[np.ndarray]
 
-    def learn(self, grouping: Grouping, *, skipped: Collection[tuple[str, str | None]] = ()) -> Lesson:
-        lesson = super().learn(grouping, skipped=skipped)
-        self.last = lesson.estimates
+    def fit(self, grouping: Grouping) -> Estimates:
+        self.last = super().fit(grouping)
         if getattr(self, "annotator", None):
-            self.note(lesson.estimates)
-        return lesson
+            self.note(self.last)
+        return self.last
 
     def note(self, now: Estimates) -> None:
         """Note a moment."""
@@ -675,15 +620,23 @@ def record(name: str, options: argparse.Namespace, work: Path) -> Records:
     """Review one set and note what the models see."""
     reference = read_reference(options.data, name).drawn(0)
     folder = built(name, reference, 0, options, work)
-    teacher = Recorder.of(folder, by=options.order)
-    assert isinstance(teacher, Recorder)
-    teacher.errors, teacher.nodes, teacher.annotator = [], [], None
-    annotator = Annotator(folder, reference, mistakes=0.0, seed=0, are_given=not options.found, teacher=teacher)
-    teacher.annotator = annotator
-    teacher.note(teacher.last)
+    learner = Recorder.of(folder / "stages")
+    learner.errors, learner.nodes, learner.annotator = [], [], None
+    learner.queue = Queue(learner.rows, learner.fitted, by=options.order)
+    annotator = Annotator(
+        folder,
+        reference,
+        mistakes=0.0,
+        seed=0,
+        are_given=not options.found,
+        order=options.order,
+        learner=learner,
+    )
+    learner.annotator = annotator
+    learner.note(learner.last)
     annotator.work()
-    step = max(1, len(teacher.errors) // 40)
-    errors, nodes = teacher.errors[::step], teacher.nodes[::step]
+    step = max(1, len(learner.errors) // 40)
+    errors, nodes = learner.errors[::step], learner.nodes[::step]
     weights = [np.full(len(part), 1 / max(len(part), 1) / len(parts)) for parts in (errors, nodes) for part in parts]
     return Records(
         np.vstack(errors),
@@ -784,8 +737,9 @@ def fit(options: argparse.Namespace, work: Path, out: Path) -> None:
         def begin(
             folder: Path = folder, reference: Reference = reference, without: Coefficients = without
         ) -> Annotator:
-            teacher = Teacher.of(folder, by=options.order, fitted=without)
-            return Annotator(folder, reference, mistakes=0.0, seed=0, are_given=not options.found, teacher=teacher)
+            learner = Learner.of(folder / "stages", fitted=without)
+            known = {"are_given": not options.found, "order": options.order}
+            return Annotator(folder, reference, mistakes=0.0, seed=0, learner=learner, **known)
 
         effort = begin().work()
         inside = [low <= wrong <= high for _, wrong, (_, low, high) in effort.left]
@@ -856,8 +810,7 @@ def main() -> None:
         means = [("mean", [np.nanmean(found, axis=0) for found in estimates.values()])] if estimates else []
         for name, found in [*estimates.items(), *means]:
             print(f"{name}: {estimates_text(found)}")
-        looked = sum((effort.kinds for effort in efforts), Counter())
-        print("proposals looked at: " + ", ".join(f"{kind} {count}" for kind, count in looked.most_common()))
+        print(f"screens looked at: {sum(effort.screens for effort in efforts)}")
         print(f"an answer takes {statistics.median(seconds) * 1e3:.0f} ms, at most {max(seconds) * 1e3:.0f} ms")
 
 

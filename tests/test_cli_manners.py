@@ -79,7 +79,7 @@ RIGHT = {  # arguments that are served within seconds
 ELSEWHERE = {  # tests that read these verbs' --json
     "demo": "tests/test_demo.py",
     "build-hierarchy": "tests/test_cli.py",
-    "review": "tests/pipelines/test_review_page_server.py",
+    "review": "tests/pipelines/test_review_page.py",
     "build-shards": "tests/pipelines/test_shard_commands.py",
     "download": "tests/pipelines/test_download.py",
     "train": "tests/training/test_cli_train.py",

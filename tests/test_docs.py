@@ -22,7 +22,7 @@ from torch.distributed.run import get_args_parser
 
 import hgld
 from hgld.cli import VERBS, cli, main
-from hgld.pipelines.hierarchy.review.decisions.decision_files import parse_decisions
+from hgld.pipelines.hierarchy.review.decisions import parse_decisions
 from tests.documented_files import documented_wiki, write_documented_files
 from tests.hgld.range_server import serve
 from tests.pipelines.wikimedia_server import WikimediaServer

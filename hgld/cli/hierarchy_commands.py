@@ -238,11 +238,12 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
             return
         others = (*(other for other in others if other.resolve() != file.resolve()), file)
     from hgld.pipelines.hierarchy.groups.given import has_given_levels
-    from hgld.pipelines.hierarchy.review.decisions.journal import Journal
-    from hgld.pipelines.hierarchy.review.learning.teaching import Teacher
+    from hgld.pipelines.hierarchy.review.journal import Journal
+    from hgld.pipelines.hierarchy.review.learner import Learner
+    from hgld.pipelines.hierarchy.review.queue import Queue
     from hgld.pipelines.hierarchy.review.server import serve
-    from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
-    from hgld.pipelines.hierarchy.review.tables import BuildTables
+    from hgld.pipelines.hierarchy.review.state import Review
+    from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails
 
     journal = Journal(
         asked.decisions or build / "decisions.yaml",
@@ -250,8 +251,9 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
         "adjudicator" if asked.adjudicate else "annotator",
     )
     tables = BuildTables(build)
-    teacher = None if has_given_levels(build) else Teacher.of(build, by=asked.order)
-    shown = Review(tables, journal, others, Thumbnails(asked.images, tables.images()), teacher)
+    learner = None if has_given_levels(build) else Learner.of(build / "stages")
+    queue = None if learner is None else Queue(learner.rows, learner.fitted, by=asked.order)
+    shown = Review(tables, journal, others, Thumbnails(asked.images, tables.images()), learner, queue)
     if shown.note:
         echo(shown.note, err=True)
     serve(shown, asked.port, lambda address: _announce(address, journal.path, asked.browser, as_json))
@@ -293,9 +295,9 @@ def _announce(address: str, file: Path, browser: bool, as_json: bool) -> None:
     )
     sys.stdout.flush()
     if browser and sys.stdout.isatty():
-        import webbrowser
+        from hgld.pipelines.hierarchy.review.server import show_page
 
-        webbrowser.open(address)
+        show_page(address)
 
 
 # -- show -------------------------------------------------------------------------------------------------------------

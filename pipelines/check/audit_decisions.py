@@ -12,8 +12,7 @@ import polars as pl
 
 from hgld.errors import InputError
 
-from ..hierarchy.review.decisions.decision_files import file_header, format_decision
-from ..hierarchy.review.decisions.decisions import Decision, Merge, Move, SetTop
+from ..hierarchy.review.decisions import Decision, Merge, Move, SetTop, file_header, format_decision
 
 WHO = "hgld audit"
 HEADER = file_header()

@@ -26,8 +26,7 @@ from .names import classes, clean, landmark_tables, name_classes
 from .provenance import PROVENANCE, SourceFile, complete_provenance, provenance, read_provenance
 from .report import report
 from .review import review
-from .review.decisions.decision_files import read_decisions
-from .review.learning.teaching import taught_by
+from .review.decisions import read_decisions
 
 if TYPE_CHECKING:
     from .scrape.scrape import Plan
@@ -251,8 +250,7 @@ def run_stages(root: Path, config: BuildConfig, levels: _Levels, progress: Progr
     )
     # a taxonomy is taken as it is, but for what people decide by name
     is_tree = groups is not None and groups.of_class is not None
-    teacher = None if is_tree else taught_by(root, are_given=groups is not None)
-    runs["review"] = reviewed = review.run(root, clustered, topped, config.review, progress, taught_by=teacher)
+    runs["review"] = reviewed = review.run(root, clustered, topped, config.review, progress, learns=not is_tree)
     runs["levels"] = levelled = reviewed_levels.run(root, clustered, topped, reviewed, progress, plan=plan)
     runs["assign"] = assigned = assign.run(root, scraped, cleaned, reviewed, progress)
     runs["export"] = export.run(root, scraped, cleaned, assigned, levelled, progress, plan=plan)

@@ -37,7 +37,7 @@ from hgld.pipelines.hierarchy.landmark_images import find_images, read_image
 from hgld.pipelines.hierarchy.names.clean import RULES, NameRules
 from hgld.pipelines.hierarchy.names.landmark_tables import read_landmarks
 from hgld.pipelines.hierarchy.names.name_tables import NameTable
-from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
+from hgld.pipelines.hierarchy.review.decisions import read_decisions
 from hgld.pipelines.hierarchy.scrape.infobox import instance_of
 from hgld.pipelines.hierarchy.scrape.wikidata import parse_entity
 from hgld.pipelines.shards.build import read_release

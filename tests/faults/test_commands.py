@@ -15,8 +15,8 @@ import pytest
 from hgld.errors import HgldError, StorageError
 from hgld.files import PART
 from hgld.pipelines.download import Downloader, RemoteFile
-from hgld.pipelines.hierarchy.review.decisions.decisions import Move
-from hgld.pipelines.hierarchy.review.decisions.journal import Journal
+from hgld.pipelines.hierarchy.review.decisions import Move
+from hgld.pipelines.hierarchy.review.journal import Journal
 from tests.faults.commands import COMMANDS, Command, assert_said, contents, place_of, run
 from tests.faults.disk import EVERY, Stopped, counted_changes, failing_disk, largest_file
 from tests.pipelines.cutting_server import CuttingServer
@@ -189,7 +189,7 @@ def test_decisions_are_kept_once_they_are_confirmed(fault, tmp_path):
                     journal.take_back(1)
                     confirmed.pop()
                 else:
-                    journal.append([Move(who="ada", when=journal.now(), why=why, names=("tug",), to="ship")])
+                    journal.append([Move(who="ada", when=journal.next_time(), why=why, names=("tug",), to="ship")])
                     confirmed.append(why)
 
         try:

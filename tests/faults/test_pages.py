@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from hgld import open_dataset
-from hgld.pipelines.hierarchy.review.decisions.decisions import Move
-from hgld.pipelines.hierarchy.review.decisions.journal import Journal
+from hgld.pipelines.hierarchy.review.decisions import Move
+from hgld.pipelines.hierarchy.review.journal import Journal
 from hgld.report_page.page import write_report_page
 from hgld.training.inference.search import Match, QueryMatches, write_search_page
 from tests.fake_releases.pictures import jpeg
@@ -116,7 +116,7 @@ def test_the_review_page_shows_hostile_names_and_annotators(tmp_path):
     build = write_build(tmp_path / "build", groups)
     other = tmp_path / "<img src=x onerror=window.broken=1>.yaml"
     journal = Journal(other, HOSTILE[0], "annotator")
-    said = {"who": HOSTILE[0], "when": journal.now(), "why": HOSTILE[1]}
+    said = {"who": HOSTILE[0], "when": journal.next_time(), "why": HOSTILE[1]}
     journal.append([Move(names=(f"{HOSTILE[0]}0",), to=HOSTILE[3], **said)])
     with page_of(build, tmp_path / "profile", others=(other,)) as page:
         page.run(LISTEN)

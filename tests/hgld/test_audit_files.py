@@ -17,7 +17,7 @@ from hgld.label_audit.audit import Audited, audit
 from hgld.label_audit.options import AuditOptions
 from hgld.label_audit.page import EXCLUDE, EXCLUSION_COLUMNS, PAGE, exclusion_text, write_audit
 from hgld.pipelines.check.audit_decisions import HEADER, decision_texts
-from hgld.pipelines.hierarchy.review.decisions.decision_files import parse_decisions
+from hgld.pipelines.hierarchy.review.decisions import parse_decisions
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.test_audit_labels import TREE, clusters
 

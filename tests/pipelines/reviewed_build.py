@@ -6,6 +6,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from hgld.pipelines.hierarchy.review.decisions import Role
+from hgld.pipelines.hierarchy.review.journal import Journal
+from hgld.pipelines.hierarchy.review.learner import Learner
+from hgld.pipelines.hierarchy.review.queue import Queue
+from hgld.pipelines.hierarchy.review.state import Review
+from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails
+
 SCRIPT = '<script>window.broken=1</script><img src=x onerror="window.broken=1">'
 BREAKOUT = "\"'><svg onload=window.broken=1>__proto__ ${1} {{1}} \u202egnp"
 # group: (label, top, {name: (landmarks, confidence, doubtful, next group)})
@@ -103,6 +110,23 @@ def write_build(root: Path, groups: dict = GROUPS, *, english: bool = True) -> P
         orient="row",
     ).write_parquet(stages / "scrape" / "classes.parquet")
     return root
+
+
+def opened(
+    build: Path,
+    who: str = "ada",
+    others: tuple[Path, ...] = (),
+    *,
+    role: Role = "annotator",
+    file: Path | None = None,
+    images: Path | None = None,
+    learns: bool = False,
+) -> Review:
+    """The state of a page that ``who`` opened, whose decisions are in WHO.yaml; one that learns has a queue."""
+    tables, learner = BuildTables(build), Learner.of(build / "stages") if learns else None
+    queue = None if learner is None else Queue(learner.rows, learner.fitted)
+    journal = Journal(file or build / f"{who}.yaml", who, role)
+    return Review(tables, journal, others, Thumbnails(images, tables.images()), learner, queue)
 
 
 def _rows(groups: list[int]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Decisions of one and of several people applied to groups: effects, conflicts, adjudication, kappa."""
+"""Decisions of one and of several people applied to groups: effects, conflicts, adjudication, kappa, adoption."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hgld.pipelines.hierarchy.review.decisions.agreement import Settlement, agreement, settle
-from hgld.pipelines.hierarchy.review.decisions.decisions import (
+from hgld.errors import InputError
+from hgld.pipelines.hierarchy.review.agreement import Settlement, adopting, agreement, settle
+from hgld.pipelines.hierarchy.review.decisions import (
+    ACTIONS,
     Accept,
     Decision,
     Drop,
@@ -25,9 +27,12 @@ from hgld.pipelines.hierarchy.review.decisions.decisions import (
     Role,
     SetTop,
     Split,
+    append_decision,
 )
-from hgld.pipelines.hierarchy.review.decisions.grouping import Subject
+from hgld.pipelines.hierarchy.review.grouping import Grouping, Subject
+from tests.pipelines.reviewed_build import opened, write_build
 
+CLASSES = {"top": ("natural", "human-made")}
 MACHINE = {
     "mountain": ["mountain", "stratovolcano", "hill"],
     "summit": ["summit", "mountain pass", "rail mountain pass"],
@@ -94,9 +99,14 @@ def changed(result: Settlement) -> dict[str, set[str]]:
     return {k: found.get(k, set()) for k in found.keys() | before.keys() if found.get(k) != before.get(k)}
 
 
+def tops(result: Settlement) -> dict[str, Any]:
+    claims = result.grouping.claims.items()
+    return {result.grouping.labels[subject.of]: claim.value for subject, claim in claims if subject.kind == "top"}
+
+
 def run(*entries: list[Entry]) -> Settlement:
     together = sorted((e for side in entries for e in side), key=lambda e: (e.decision.when, e.file.name, e.number))
-    return settle(PLACE, LABELS, together)
+    return settle(PLACE, LABELS, together, CLASSES)
 
 
 def clean_run(*entries: list[Entry]) -> Settlement:
@@ -170,10 +180,7 @@ def test_tops_follow_their_group():
             rename("l", "m"),
         )
     )
-    assert {result.grouping.labels[group]: value for group, value in result.grouping.tops.items()} == {
-        "water": "natural",
-        "m": "human-made",
-    }
+    assert tops(result) == {"water": "natural", "m": "human-made"}
     assert len(result.applied) == 5
 
 
@@ -237,7 +244,7 @@ def test_the_same_decision_twice_is_agreement():
     )
     result = clean_run(a, b)
     assert len(result.applied) == 4
-    assert {claim.annotators for claim in result.grouping.claims.values()} == {("ada", "bob")}
+    assert {claim.annotators for claim in result.grouping.claims.values()} == {"ada, bob"}
 
 
 @pytest.mark.parametrize(
@@ -274,21 +281,12 @@ def test_the_same_decision_twice_is_agreement():
         (
             [rename("summit", "top")],
             [rename("junk", "top")],
-            ("label", "top", {"ada": "top is the new label of summit", "bob": "top is the new label of junk"}),
+            ("label", "top", {"ada": "rename to top", "bob": "rename to top"}),
         ),
         (
             [rename("summit", "top")],
             [split("lake", "top", "reservoir")],
-            ("label", "top", {"ada": "top is the new label of summit", "bob": "top is a new group, by split"}),
-        ),
-        (
-            [rename("summit", "top")],
-            [merge("top", "lake", "junk")],
-            (
-                "label",
-                "top",
-                {"ada": "top is the new label of summit", "bob": "top is what lake, junk are merged into"},
-            ),
+            ("label", "top", {"ada": "rename to top", "bob": "split to top"}),
         ),
     ],
 )
@@ -298,7 +296,7 @@ def test_conflicts_are_listed_and_nothing_of_them_applied(ada: list, bob: list, 
     assert (found.kind, found.of, {v.who: v.verdict for v in found.verdicts}) == conflict
     assert found.settled is None
     assert changed(result) == {}
-    assert result.grouping.tops == {}
+    assert tops(result) == {}
     assert (len(result.withheld), result.applied, result.overruled) == (2, (), ())
 
 
@@ -396,7 +394,6 @@ any_decision = st.one_of(
     st.tuples(texts, st.none() | some).map(lambda t: (Accept, {"group": t[0], "names": t[1] and tuple(t[1])})),
     st.tuples(texts, some).map(lambda t: (New, {"to": t[0], "names": tuple(t[1])})),
     st.tuples(texts, some).map(lambda t: (Refuse, {"group": t[0], "names": tuple(t[1])})),
-    st.tuples(texts, texts).filter(lambda t: t[0] != t[1]).map(lambda t: (Refuse, {"group": t[0], "other": t[1]})),
     st.tuples(st.sampled_from("12"), names, texts).map(
         lambda t: (GiveItem, {"split": "s", "id": t[0], "name": t[1], "group": t[2]})
     ),
@@ -482,3 +479,180 @@ def test_agreement_is_over_what_both_decided_on():
         (("bob", "cid"), "names"): (0, None),
         (("bob", "cid"), "tops"): (0, None),
     }
+
+
+# -- deciding as another did -------------------------------------------------------------------------------------
+
+SHIPS = {"tug": 0, "schooner": 0, "peak": 1, "ridge": 1, "gap": 2}
+SHIP_LABELS = {0: "ship", 1: "mountain", 2: "pass"}
+
+
+def by(who: str) -> dict[str, Any]:
+    return {"who": who, "when": START, "why": f"{who} says"}
+
+
+def written(said: dict[str, Any], who: str) -> Decision:
+    values = {field: tuple(value) if isinstance(value, list) else value for field, value in said.items()}
+    kind = ACTIONS[str(values.pop("action"))]
+    return kind(**values, **by(who))
+
+
+def entries(*decisions: Decision) -> list[Entry]:
+    files = [Path(f"{decision.who}.yaml") for decision in decisions]
+    return [Entry(decision, file, n, line=0) for n, (decision, file) in enumerate(zip(decisions, files, strict=True))]
+
+
+def adopted(ada: list[Entry], bob: list[Entry]) -> list[tuple[str, str, bool]]:
+    """What ada and bob disagree on: kind, matter, and whether ada can decide as bob did; if so, it is tried."""
+    mine = Grouping.of(SHIPS, SHIP_LABELS, CLASSES).apply_all(ada)
+    found = []
+    for conflict in settle(SHIPS, SHIP_LABELS, [*ada, *bob], CLASSES).conflicts:
+        side = next(side for side in conflict.verdicts if side.who == "bob")
+        subject, claim = side.subject, side.claim
+        if subject is None or claim is None:
+            continue  # a label is at stake
+        more = entries(*(written(said, "ada") for said in adopting(subject, claim, mine)))
+        after = Grouping.of(SHIPS, SHIP_LABELS, CLASSES).apply_all([*ada, *more])
+        if more:
+            assert len(after.unmatched) == len(mine.unmatched)
+            assert after.claims[subject].value == claim.value
+            left = settle(SHIPS, SHIP_LABELS, [*ada, *more, *bob], CLASSES).conflicts
+            assert all(subject not in other.subjects for other in left if other.kind == conflict.kind)
+        found.append((conflict.kind, conflict.of, bool(more)))
+    return found
+
+
+ADA, BOB = by("ada"), by("bob")
+DISAGREEMENTS: dict[str, tuple[list[Decision], list[Decision], str]] = {
+    "moved": ([Move(names=("tug",), to="mountain", **ADA)], [Move(names=("tug",), to="pass", **BOB)], "name tug"),
+    "dropped": ([Move(names=("tug",), to="mountain", **ADA)], [Drop(names=("tug",), **BOB)], "name tug"),
+    "split off": (
+        [Move(names=("tug",), to="mountain", **ADA)],
+        [Split(group="ship", names=("tug",), to="tugboat", **BOB)],
+        "name tug",
+    ),
+    "split off what one dropped": (
+        [Drop(names=("tug",), **ADA)],
+        [Split(group="ship", names=("tug",), to="tugboat", **BOB)],
+        "name tug",
+    ),
+    "moved to a group that the other renamed": (
+        [Move(names=("tug",), to="mountain", **ADA)],
+        [Move(names=("tug",), to="pass", **BOB), Rename(group="pass", to="gap", **BOB)],
+        "name tug",
+    ),
+    "moved to a group that one renamed": (
+        [Move(names=("tug",), to="mountain", **ADA), Rename(group="pass", to="gap", **ADA)],
+        [Move(names=("tug",), to="pass", **BOB)],
+        "name tug",
+    ),
+    "renamed": ([Rename(group="ship", to="boat", **ADA)], [Rename(group="ship", to="vessel", **BOB)], "group ship"),
+    "merged": (
+        [Rename(group="ship", to="boat", **ADA), Rename(group="pass", to="gap", **ADA)],
+        [Merge(groups=("ship", "pass"), to="pass", **BOB)],
+        "group ship",
+    ),
+    "dropped a group": ([Rename(group="ship", to="boat", **ADA)], [Drop(group="ship", **BOB)], "group ship"),
+    "another top": (
+        [Rename(group="pass", to="gap", **ADA), SetTop(group="gap", top="natural", **ADA)],
+        [SetTop(group="pass", top="human-made", **BOB)],
+        "top pass",
+    ),
+}
+
+
+@pytest.mark.parametrize(("ada", "bob", "about"), DISAGREEMENTS.values(), ids=DISAGREEMENTS)
+def test_one_decides_as_the_other_did(ada, bob, about):
+    kind, of = about.split()
+    assert (kind, of, True) in adopted(entries(*ada), entries(*bob))
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [
+        ("renamed", [{"action": "rename", "group": "boat", "to": "vessel"}]),
+        ("merged", [{"action": "merge", "groups": ["boat"], "to": "gap"}]),
+        ("dropped a group", [{"action": "drop", "group": "boat"}]),
+        ("moved", [{"action": "move", "names": ["tug"], "to": "pass"}]),
+    ],
+)
+def test_a_decision_of_the_same_kind_is_offered(name, offered):
+    """A merge into a group of that label ends alike, and is not what the other said."""
+    ada, bob = (entries(*decisions) for decisions in DISAGREEMENTS[name][:2])
+    mine, about = Grouping.of(SHIPS, SHIP_LABELS, CLASSES).apply_all(ada), DISAGREEMENTS[name][2]
+    found = [
+        adopting(side.subject, side.claim, mine)
+        for conflict in settle(SHIPS, SHIP_LABELS, [*ada, *bob], CLASSES).conflicts
+        for side in conflict.verdicts
+        if side.who == "bob" and side.subject and side.claim and f"{conflict.kind} {conflict.of}" == about
+    ]
+    assert found == [offered]
+
+
+def test_what_no_decision_can_say_is_not_offered():
+    """Ada's own group has the label that bob gave to a new one: two groups of one label cannot be."""
+    ada = [Rename(group="pass", to="tugboat", **ADA), Move(names=("tug",), to="mountain", **ADA)]
+    bob = [Split(group="ship", names=("tug",), to="tugboat", **BOB)]
+    assert ("name", "tug", False) in adopted(entries(*ada), entries(*bob))
+
+
+labels = st.sampled_from([*SHIP_LABELS.values(), "tugboat", "gap"])
+ship_names = st.lists(st.sampled_from([*SHIPS]), min_size=1, max_size=3, unique=True).map(tuple)
+fields = st.one_of(
+    st.fixed_dictionaries({"action": st.just("rename"), "group": labels, "to": labels}),
+    st.fixed_dictionaries({"action": st.just("move"), "names": ship_names, "to": labels}),
+    st.fixed_dictionaries({"action": st.just("merge"), "groups": st.tuples(labels), "to": labels}),
+    st.fixed_dictionaries({"action": st.just("split"), "group": labels, "names": ship_names, "to": labels}),
+    st.fixed_dictionaries({"action": st.just("drop"), "names": ship_names}),
+    st.fixed_dictionaries({"action": st.just("drop"), "group": labels}),
+    st.fixed_dictionaries(
+        {"action": st.just("set"), "group": labels, "top": st.sampled_from(["natural", "human-made"])}
+    ),
+).filter(lambda one: one.get("to") not in (one.get("group", ""), *one.get("groups", ())))
+decided = st.lists(fields, min_size=1, max_size=4)
+
+
+@given(decided, decided)
+def test_what_is_offered_always_settles_it(ada, bob):
+    adopted(entries(*(written(said, "ada") for said in ada)), entries(*(written(said, "bob") for said in bob)))
+
+
+# -- whose decisions they are -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    return write_build(tmp_path_factory.mktemp("side_by_side") / "build")
+
+
+def moved(file, who, to, name="tug"):
+    append_decision(file, Move(names=(name,), to=to, **by(who)))
+    return file
+
+
+def test_two_people_of_one_name_are_refused(build, tmp_path):
+    bob, eve = (moved(tmp_path / name, "root", "pass") for name in ("bob.yaml", "eve.yaml"))
+    mine, judge = {"file": tmp_path / "ada.yaml"}, {"file": tmp_path / "judge.yaml", "role": "adjudicator"}
+    with pytest.raises(InputError, match=r"bob\.yaml: its decisions are by 'root'.*--annotator NAME"):
+        opened(build, "root", (bob,), **mine)  # before the first decision already
+    assert opened(build, "ada", (bob,), **mine).snapshot()["others"] == ["root"]
+    with pytest.raises(InputError, match="'root'"):
+        opened(build, "judge", (bob, eve), **judge)
+    assert opened(build, "root", (bob,), **judge).snapshot()["others"] == ["root"]
+    with pytest.raises(InputError, match="your own file is given with --compare-with"):
+        opened(build, "root", (tmp_path / ".." / tmp_path.name / "bob.yaml",), file=bob)
+
+
+def test_a_file_of_two_people_shows_the_others_decisions_as_theirs(build, tmp_path):
+    file = moved(moved(tmp_path / "decisions.yaml", "ada", "pass"), "bob", "mountain")
+    review = opened(build, "bob", file=file)
+    shown = review.snapshot()
+    assert (shown["others"], shown["decisions"], [one["who"] for one in shown["history"]]) == (["ada"], 1, ["bob"])
+    tug = next(row for row in review.names(0)["rows"] if row[0] == "tug")
+    assert (tug[5], tug[7]) == ("mountain", "bob")
+    assert "decisions of ada too" in shown["note"]
+    (conflict,) = review.team()["conflicts"]
+    assert {side["who"]: side["verdict"] for side in conflict["verdicts"]} == {"ada": "pass", "bob": "mountain"}
+    review.undo(review.revision)
+    with pytest.raises(InputError, match="ada's"):
+        review.undo(review.revision)

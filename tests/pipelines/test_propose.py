@@ -8,13 +8,12 @@ import pytest
 
 from hgld.cli import main
 from hgld.errors import ConfigError, ServiceError
-from hgld.pipelines.hierarchy.review.decisions.agreement import settle
-from hgld.pipelines.hierarchy.review.decisions.decision_files import append_decision, read_decisions
-from hgld.pipelines.hierarchy.review.decisions.decisions import Move
-from hgld.pipelines.hierarchy.review.decisions.journal import Journal
+from hgld.pipelines.hierarchy.review.agreement import settle
+from hgld.pipelines.hierarchy.review.decisions import Move, append_decision, read_decisions
+from hgld.pipelines.hierarchy.review.journal import Journal
 from hgld.pipelines.hierarchy.review.propose import KEY_VARIABLE, propose
-from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
-from hgld.pipelines.hierarchy.review.tables import BuildTables
+from hgld.pipelines.hierarchy.review.state import Review
+from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails
 from tests.pipelines.chat_server import ChatServer, answer, cut_off, late, obedient, status, text, whole
 from tests.pipelines.reviewed_build import SCRIPT, write_build
 
@@ -69,7 +68,7 @@ def of(build, file):
     """The decisions of a file that fit the build, in short."""
     tables = BuildTables(build)
     entries = read_decisions([file])
-    settlement = settle(tables.place, tables.labels, entries)
+    settlement = settle(tables.place, tables.labels, entries, tables.classes)
     assert not settlement.unmatched
     return [
         (d.action, *[getattr(d, field) for field in ("names", "groups", "group", "to") if hasattr(d, field)])
@@ -107,7 +106,7 @@ def test_the_review_shows_them_beside_peoples_with_kappa_and_the_build_is_as_it_
     tables = BuildTables(build)
     review = Review(tables, Journal(own, "ada", "annotator"), [found.file], Thumbnails(None))
     assert {entry.decision.who for entry in review.others} == {"model:small"}
-    agreements = settle(tables.place, tables.labels, read_decisions([own, found.file])).agreements
+    agreements = settle(tables.place, tables.labels, read_decisions([own, found.file]), tables.classes).agreements
     (of_names,) = [agreement for agreement in agreements if agreement.about == "names"]
     assert (of_names.annotators, of_names.count, of_names.observed) == (("ada", "model:small"), 2, 0.5)
     assert of_names.kappa is not None
@@ -418,9 +417,6 @@ def test_the_verb_asks_writes_and_opens_the_page_with_them(build, server, capsys
     monkeypatch.setattr(
         "hgld.pipelines.hierarchy.review.server.serve", lambda review, port, ready: opened.append(review)
     )
-    monkeypatch.setattr(
-        "hgld.pipelines.hierarchy.review.learning.teaching.Teacher.of", lambda build, by: None
-    )  # needs stages
     words = [
         "review",
         str(build),

@@ -13,7 +13,7 @@ import polars as pl
 
 from hgld.errors import ConfigError, TableError, quoted
 
-from ..review.decisions.agreement import cohens_kappa
+from ..review.agreement import cohens_kappa
 from .label_tables import (
     FILE,
     IDS,

@@ -27,8 +27,7 @@ from hgld.errors import ConfigError, InputError, ServiceError
 from hgld.files import write_atomic
 
 from ...stage import Progress, json_text, silent
-from .decisions.decision_files import file_header, format_decision
-from .decisions.decisions import Decision, Merge, Move, Rename, check_text
+from .decisions import Decision, Merge, Move, Rename, check_text, file_header, format_decision
 from .tables import BuildTables
 
 if TYPE_CHECKING:

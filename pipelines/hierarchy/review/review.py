@@ -19,12 +19,11 @@ from hgld.tables import read_parquet
 from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
 from ..config import ReviewConfig
 from ..groups import doubt
-from .decisions.agreement import Conflict, Settlement, settle
-from .decisions.classes_above import LEVELS, classes_above
-from .decisions.decision_files import read_decisions
-from .decisions.decisions import Entry, Merge, New, Split
-from .decisions.grouping import Classes, GroupId, Grouping, Subject, Unmatched
-from .learning.proposals import Estimates, TaughtBy, taught
+from .agreement import Conflict, Settlement, settle
+from .decisions import Entry, Merge, New, Split, read_decisions
+from .grouping import Classes, GroupId, Grouping, Subject
+from .learner import Estimates, Learner
+from .tables import LEVELS, classes_above
 
 VERSION = 5  # 3: items, levels, taught names; 4: probabilities of being wrong; 5: the page's, also without decisions
 _MOST_NOTES = 10
@@ -66,7 +65,7 @@ def run(
     config: ReviewConfig,
     progress: Progress,
     *,
-    taught_by: TaughtBy | None = None,
+    learns: bool = False,
 ) -> StageRun:
     """Apply the decisions of ``config`` to the groups; write names, groups, drops and the fate of each decision.
 
@@ -76,7 +75,7 @@ def run(
         toplevel: the top-level stage (labels and tops of groups).
         config: the files of decisions; their contents are part of the stage's key.
         progress: told how many decisions there are.
-        taught_by: what the places of names that nobody decided about are estimated by; None: they stay where they are.
+        learns: whether the places of names that nobody decided about are estimated; else they stay where they are.
 
     Raises:
         InputError: a file of decisions is missing or one of its entries is not a decision.
@@ -89,8 +88,9 @@ def run(
     inputs = {"cluster/names": clustered.path("names.parquet"), "toplevel/groups": toplevel.path("groups.parquet")}
     if (toplevel.directory / LEVELS).is_file():
         inputs["toplevel/levels"] = toplevel.path(LEVELS)
-    classes = classes_above(toplevel.result.details, _table(inputs.get("toplevel/levels")))
-    inputs |= taught_by.inputs if taught_by else {}
+    levels = inputs.get("toplevel/levels")
+    classes = classes_above(toplevel.result.details, None if levels is None else read_parquet(levels))
+    inputs |= Learner.files(root) if learns else {}
     inputs |= {f"decisions/{i}/{path.name}": path for i, path in enumerate(config.decisions)}
     return run_stage(
         "review",
@@ -98,19 +98,15 @@ def run(
         version=VERSION,
         config={"classes": {level: list(names) for level, names in classes.items()}},
         inputs=inputs,
-        work=partial(_review, inputs, config.decisions, classes, taught_by, progress),
+        work=partial(_review, inputs, config.decisions, classes, root if learns else None, progress),
     )
-
-
-def _table(file: Path | None) -> pl.DataFrame | None:
-    return None if file is None else read_parquet(file)
 
 
 def _review(
     inputs: Mapping[str, Path],
     decisions: Sequence[Path],
     classes: Classes,
-    taught_by: TaughtBy | None,
+    stages: Path | None,
     progress: Progress,
     directory: Path,
 ) -> StageResult:
@@ -121,8 +117,7 @@ def _review(
     place = dict(zip(name_table["name"].to_list(), name_table["group"].to_list(), strict=True))
     labels = dict(zip(group_table["group"].to_list(), group_table["label"].to_list(), strict=True))
     settlement = settle(place, labels, entries, classes)
-    teacher = taught_by.make() if taught_by else None
-    estimates, placed = taught(settlement.grouping, teacher)
+    estimates, placed = estimated(settlement.grouping, None if stages is None else Learner.of(stages))
     progress("review: decisions", len(entries), len(entries))
 
     kept, dropped = reviewed_names(name_table, placed, estimates.wrong if estimates else None)
@@ -132,19 +127,41 @@ def _review(
     reviewed_items(placed).write_parquet(directory / "items.parquet")
     _set_levels(placed).write_parquet(directory / "set_levels.parquet")
     write_json(directory / "decisions.json", _report(settlement))
-    moved = {"taught elsewhere": sum(placed.place[name] != fate for name, fate in settlement.grouping.place.items())}
+    counts = {
+        "names": len(kept),
+        "groups": len(reviewed),
+        "doubtful": int(kept["doubtful"].sum()),
+        "undecided groups": reviewed["top"].null_count(),
+        "decisions": len(entries),
+        "applied": len(settlement.applied),
+        "unmatched": len({miss.entry for miss in settlement.unmatched}),
+        "open conflicts": sum(conflict.settled is None for conflict in settlement.conflicts),
+    }
+    if estimates and entries:
+        was = settlement.grouping.place
+        counts["taught elsewhere"] = sum(placed.place[name] != fate for name, fate in was.items())
     return StageResult(
-        counts=_counts(entries, settlement, kept, reviewed) | (moved if teacher and entries else {}),
+        counts=counts,
         dropped=write_dropped(directory, dropped),
         notes=tuple(_notes(settlement)),
         details={"still_wrong": still_wrong(estimates)} if estimates else {},
     )
 
 
+def estimated(grouping: Grouping, learner: Learner | None) -> tuple[Estimates | None, Grouping]:
+    """Return a learner's estimates after some decisions, and the grouping with undecided names where it has them.
+
+    Without any decision every name stays where the clustering put it.
+    """
+    if learner is None:
+        return None, grouping
+    estimates = learner.fit(grouping)
+    return estimates, grouping.placed(estimates.place) if grouping.claims else grouping
+
+
 def still_wrong(estimates: Estimates) -> dict[str, list[float]]:
-    """Return mean and 80% interval of the names and items that stand wrong, to a tenth, as report and page say them."""
-    ends = {"names": estimates.still_wrong(), "items": estimates.items_wrong()}
-    return {of: [round(float(end), 1) for end in three] for of, three in ends.items()}
+    """Return mean and 80% interval of the names and items that are wrong, to a tenth, as report and page say them."""
+    return {of: [round(float(end), 1) for end in ends] for of, ends in estimates.still_wrong.items()}
 
 
 def _check(names: pl.DataFrame, groups: pl.DataFrame) -> None:
@@ -188,7 +205,7 @@ def reviewed_names(
                     "confidence": row["confidence"],
                     "wrong": wrong,
                     "doubtful": wrong > doubt.DOUBTFUL,
-                    "decided_by": ", ".join(claim.annotators) if claim else None,
+                    "decided_by": claim.annotators if claim else None,
                 }
             )
         elif claim is None:
@@ -198,9 +215,7 @@ def reviewed_names(
             )
         else:
             reason = "dropped by decision" if claim.via is None else "dropped with its group by decision"
-            said = "; ".join(dict.fromkeys(entry.decision.why for entry in claim.entries if entry.decision.why)) or None
-            who = ", ".join(claim.annotators)
-            dropped.append({**row, "reason": reason, "who": who, "why": said})
+            dropped.append({**row, "reason": reason, "who": claim.annotators, "why": claim.reasons})
     return pl.DataFrame(kept, schema=_NAMES), pl.DataFrame(dropped, schema=_DROPPED)
 
 
@@ -253,8 +268,8 @@ def reviewed_items(grouping: Grouping) -> pl.DataFrame:
                 "id": id_,
                 "name": given.name,
                 "label": label,
-                "who": ", ".join(claim.annotators),
-                "why": "; ".join(dict.fromkeys(e.decision.why for e in claim.entries if e.decision.why)) or None,
+                "who": claim.annotators,
+                "why": claim.reasons,
             }
         )
     return pl.DataFrame(rows, schema=_ITEMS)
@@ -263,7 +278,7 @@ def reviewed_items(grouping: Grouping) -> pl.DataFrame:
 def _set_levels(grouping: Grouping) -> pl.DataFrame:
     """Return the classes that decisions set at the levels below the coarsest: label, level, class, who."""
     rows = [
-        {"label": grouping.labels[of], "level": also, "class": claim.value, "who": ", ".join(claim.annotators)}
+        {"label": grouping.labels[of], "level": also, "class": claim.value, "who": claim.annotators}
         for (kind, of, also), claim in grouping.claims.items()
         if kind == "top" and also is not None and grouping.members.get(of)
     ]
@@ -277,9 +292,8 @@ def _top(
 
     ``sources`` are the clustering's groups that its names come from, with their landmarks.
     """
-    if group in grouping.tops:
-        claim = grouping.claims.get(Subject("top", group))
-        return grouping.tops[group], "decision", claim.entries[-1].decision.why if claim else None
+    if (claim := grouping.claims.get(Subject("top", group))) is not None:
+        return str(claim.value), "decision", claim.entries[-1].decision.why
     if isinstance(group, int):
         row = machine[group]
         return row["top"], row["method"], row["evidence"]
@@ -295,11 +309,10 @@ def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
     """Return the people who named each group, decided its top, split it off or merged others into it."""
     decided: dict[GroupId, set[str]] = {}
     for subject, claim in grouping.effective_claims().items():
-        if subject.kind != "name":
-            decided.setdefault(subject.of, set()).update(claim.annotators)
-        elif claim.fate is not None:
-            makers = {entry.decision.who for entry in claim.entries if isinstance(entry.decision, Merge | Split | New)}
-            decided.setdefault(claim.fate, set()).update(makers)
+        group = claim.fate if subject.kind == "name" else subject.of
+        made = [e for e in claim.entries if subject.kind != "name" or isinstance(e.decision, Merge | Split | New)]
+        if group is not None:
+            decided.setdefault(group, set()).update(entry.decision.who for entry in made)
     return decided
 
 
@@ -308,10 +321,22 @@ def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
 
 def _report(settlement: Settlement) -> dict[str, list[dict[str, Any]]]:
     """Return the content of ``decisions.json``: lists of records, in the order of the decisions."""
+    conflicts = [
+        {
+            "kind": conflict.kind,
+            "of": conflict.of,
+            "settled": conflict.settled,
+            "verdicts": [
+                {"who": side.who, "verdict": side.verdict, "decisions": [entry.place for entry in side.entries]}
+                for side in conflict.verdicts
+            ],
+        }
+        for conflict in settlement.conflicts
+    ]
     return {
         "applied": [_record(entry) for entry in settlement.applied],
         "unmatched": [{"reason": miss.reason, **_record(miss.entry)} for miss in settlement.unmatched],
-        "conflicts": [_conflict_record(conflict) for conflict in settlement.conflicts],
+        "conflicts": conflicts,
         "withheld": [_record(entry) for entry in settlement.withheld],
         "overruled": [_record(entry) for entry in settlement.overruled],
         "kappa": [asdict(agreement) for agreement in settlement.agreements],
@@ -324,31 +349,12 @@ def _record(entry: Entry) -> dict[str, Any]:
     return {"action": entry.decision.action, **said, "file": entry.file.name, "entry": entry.number}
 
 
-def _conflict_record(conflict: Conflict) -> dict[str, Any]:
-    verdicts = [
-        {"who": side.who, "verdict": side.verdict, "decisions": [entry.place for entry in side.entries]}
-        for side in conflict.verdicts
-    ]
-    return {"kind": conflict.kind, "of": conflict.of, "settled": conflict.settled, "verdicts": verdicts}
-
-
-def _counts(
-    entries: Sequence[Entry], settlement: Settlement, kept: pl.DataFrame, groups: pl.DataFrame
-) -> dict[str, int]:
-    return {
-        "names": len(kept),
-        "groups": len(groups),
-        "doubtful": int(kept["doubtful"].sum()),
-        "undecided groups": groups["top"].null_count(),
-        "decisions": len(entries),
-        "applied": len(settlement.applied),
-        "unmatched": len({miss.entry for miss in settlement.unmatched}),
-        "open conflicts": sum(conflict.settled is None for conflict in settlement.conflicts),
-    }
-
-
 def _notes(settlement: Settlement) -> list[str]:
-    notes = _few([_unmatched_note(miss) for miss in settlement.unmatched], "unmatched decisions")
+    missed = [
+        f"{miss.entry.place} ({miss.entry.decision.action}, {miss.entry.decision.who}) fits nothing: {miss.reason}."
+        for miss in settlement.unmatched
+    ]
+    notes = _few(missed, "unmatched decisions")
     notes += _few([_conflict_note(c) for c in settlement.conflicts if c.settled is None], "conflicts")
     for agreement in settlement.agreements:
         if agreement.count and agreement.observed is not None:
@@ -360,10 +366,6 @@ def _notes(settlement: Settlement) -> list[str]:
     return notes
 
 
-def _unmatched_note(miss: Unmatched) -> str:
-    return f"{miss.entry.place} ({miss.entry.decision.action}, {miss.entry.decision.who}) fits nothing: {miss.reason}."
-
-
 def _conflict_note(conflict: Conflict) -> str:
     sides = ", ".join(f"{side.who}: {side.verdict}" for side in conflict.verdicts)
     about = f"{conflict.kind} {quoted(conflict.of)} ({sides})"
@@ -372,4 +374,4 @@ def _conflict_note(conflict: Conflict) -> str:
 
 def _few(notes: list[str], what: str) -> list[str]:
     more = len(notes) - _MOST_NOTES
-    return notes[:_MOST_NOTES] + ([f"{more} more {what} stand in stages/review/decisions.json."] if more > 0 else [])
+    return notes[:_MOST_NOTES] + ([f"{more} more {what} are in stages/review/decisions.json."] if more > 0 else [])

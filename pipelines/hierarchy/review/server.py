@@ -1,49 +1,49 @@
 """Server of the review page, for one person on this machine only.
 
-It listens on 127.0.0.1 alone. The page itself holds no data; every request for data carries a token that stands in
-the address which the command prints (behind ``#``, which browsers never send), in a header that no other site can
-set. So neither a form of another site nor a site that points its own name at this machine can reach the data.
+It listens on 127.0.0.1 alone. The page itself holds no data; every request for data carries a token in a header that no
+other site can set. The token is in the address that the command prints, behind ``#``, which browsers never send. So
+neither a form of another site nor a site that points its own name at this machine can reach the data.
 
 A program can decide as the page does. Every request carries ``X-Hgld-Token``; bodies and answers are JSON. What is long
 comes in pieces: ask again with ``start``.
 
 ``GET /api/state``
     who, role, file, levels (those above the groups, each with its classes), revision, decisions (the person's own),
-    history, progress: names, names_done, items, items_done, still_wrong, seconds_left.
+    history, progress: names, names_done, items, items_done, still_wrong: names and items,
+    each (mean, low, high) at 80%.
 ``GET /api/names?start=N``
     rows of (name, items, confidence, the clustering's group, the next group, label of its group now or null, the
     probability that this is wrong, who decided), 5,000 at a time, and total.
 ``GET /api/groups?start=N``
     rows of (label, top, who decided), 5,000 at a time, and total.
 ``GET /api/queue?start=N&count=N``
-    total; proposals, the most useful first: id, kind (``sort``, ``accept``, ``place``, ``merge``, ``new``, ``split``,
-    ``rename``), group, other, items (expected to be put right), size; of each of the first 200 names names, groups
-    (where it stands now) and wrong; blocks; still_wrong: names and items, each (mean, low, high) at 80%; moved:
-    undecided names that the last action put elsewhere.
-``GET /api/proposal?id=ID&start=N``
-    the same of one proposal, 5,000 names at a time.
+    total; screens of similar names, the most useful first: id, items (expected to be put right), names, wrong of each,
+    blocks (ranges of names that are most alike).
 ``POST /api/decide``
-    one action ``{"revision": R, "decisions": [{"action": "move", "names": [...], "to": "pass"}, ...]}``, several
-    ``{"revision": R, "actions": [[...], ...]}``, or an answer to a proposal ``{"revision": R, "proposal": ID,
-    "verdict": "accept" | "refuse", "except": [names that do not belong there], "also": [decisions about some of these],
-    "to": label, "why": text}``. All is written or nothing (422 with error); 409 if R is not the revision of now. The
-    answer: revision, names (label, wrong, who; of those that changed), more (if not all of them: ask
-    ``/api/changes``), groups (top, who; null if gone), queue (as above, the first 10), decisions, progress, history.
+    one action ``{"revision": R, "decisions": [{"action": "move", "names": [...], "to": "pass"}, ...]}``, or several
+    ``{"revision": R, "actions": [[...], ...]}``. All is written or nothing (422 with error); 409 if R is not the
+    revision of now. The answer: revision, names (label, wrong, who; of those that changed), more (if not all of them:
+    ask ``/api/changes``), groups (top, who; null if gone), queue (as above, the first 10), decisions, progress,
+    history.
 ``GET /api/changes?revision=R&start=N``
     the names that the last action changed, 5,000 at a time.
 ``POST /api/undo``
     ``{"revision": R}`` takes the last action back; answers as above, with undone.
 ``POST /api/skip``
-    ``{"proposal": ID}`` puts a proposal off until the estimates of most of its names change; answers with the queue.
-    Nothing is written.
+    ``{"screen": ID}`` puts a screen off until the estimates of its names change; answers with the queue. Nothing is
+    written.
 ``POST /api/labels``
     ``{"names": [...]}``: proposed labels for a group of them.
 ``GET /api/name?name=T&start=N``, ``/api/group?label=T``, ``/api/team``, ``/api/thumbnail?split=T&id=N&number=N``
     the items, classes and spellings of a name; evidence and examples of a group; annotators side by side; an image.
 """
 
+import atexit
 import json
 import secrets
+import shutil
+import tempfile
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hgld.errors import ConfigError, HgldError, ImageError
 
-from .decisions.journal import StaleError
+from .journal import StaleError
 from .state import QUEUED, Review
 
 HOST = "127.0.0.1"
@@ -122,27 +122,40 @@ def application(review: Review, token: str) -> Guard:
     """Return the application: the page, its files and its data, behind the guard.
 
     Args:
-        review: the model that is shown and changed.
+        review: the state that is shown and changed.
         token: the secret that every request for data must carry.
     """
+    get: dict[str, Callable[[Request], Any]] = {
+        "state": lambda r: review.snapshot(),
+        "names": lambda r: review.names(_number(r, "start")),
+        "groups": lambda r: review.groups(_number(r, "start")),
+        "changes": lambda r: review.changes(_number(r, "start"), _number(r, "revision")),
+        "queue": lambda r: review.queue(_number(r, "start"), min(_number(r, "count", QUEUED), _MOST_QUEUED)),
+        "team": lambda r: review.team(),
+        "name": lambda r: review.name_details(_text(r, "name"), _number(r, "start"), _MOST_LANDMARKS),
+        "group": lambda r: review.group_details(_text(r, "label")),
+    }
+    post: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "decide": lambda given: review.decide(_actions(given), _member(given, "revision", int)),
+        "undo": lambda given: review.undo(_member(given, "revision", int)),
+        "skip": lambda given: review.put_off(_member(given, "screen", str)),
+        "labels": lambda given: review.labels(_list(given.get("names"), str, "names")),
+    }
+
+    async def thumbnail(request: Request) -> Response:
+        landmark = _text(request, "split"), _number(request, "id")
+        try:
+            data = await run_in_threadpool(review.thumbnails.jpeg, landmark, _number(request, "number"))
+        except ImageError as error:
+            return JSONResponse({"error": f"the image: {error}"}, status_code=422)
+        if data is None:
+            raise HTTPException(404)
+        return Response(data, media_type="image/jpeg")
+
     routes = [Route(path, _file(_PAGE / name)) for path, name in _FILES.items()]
-    api = _Api(review)
-    routes += [
-        Route("/api/state", api.state),
-        Route("/api/names", api.names),
-        Route("/api/groups", api.groups),
-        Route("/api/changes", api.changes),
-        Route("/api/queue", api.queue),
-        Route("/api/proposal", api.proposal),
-        Route("/api/team", api.team),
-        Route("/api/name", api.name),
-        Route("/api/group", api.group),
-        Route("/api/thumbnail", api.thumbnail),
-        Route("/api/decide", api.decide, methods=["POST"]),
-        Route("/api/undo", api.undo, methods=["POST"]),
-        Route("/api/skip", api.skip, methods=["POST"]),
-        Route("/api/labels", api.labels, methods=["POST"]),
-    ]
+    routes += [Route(f"/api/{name}", _reading(answer)) for name, answer in get.items()]
+    routes += [Route(f"/api/{name}", _writing(answer), methods=["POST"]) for name, answer in post.items()]
+    routes.append(Route("/api/thumbnail", thumbnail))
     handlers: dict[Any, Any] = {HgldError: _refused, StaleError: _stale}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), token)
 
@@ -154,6 +167,23 @@ def _file(path: Path) -> Callable[[Request], Any]:
     return serve
 
 
+# The handlers share the server's one loop, so the state serves one request at a time.
+
+
+def _reading(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    async def handle(request: Request) -> Response:
+        return JSONResponse(answer(request))
+
+    return handle
+
+
+def _writing(answer: Callable[[dict[str, Any]], Any]) -> Callable[[Request], Any]:
+    async def handle(request: Request) -> Response:
+        return JSONResponse(answer(await _body(request)))
+
+    return handle
+
+
 async def _refused(_request: Request, error: Exception) -> Response:
     said = str(error).encode("utf-8", "backslashreplace").decode()  # half a letter may be quoted
     return JSONResponse({"error": said}, status_code=422)
@@ -162,77 +192,6 @@ async def _refused(_request: Request, error: Exception) -> Response:
 async def _stale(_request: Request, _error: Exception) -> Response:
     said = "The decisions changed in another window or in the file itself; the page shows them now. Decide again."
     return JSONResponse({"error": said, "stale": True}, status_code=409)
-
-
-class _Api:
-    """Handlers of requests for data; they share the server's one loop, so the model serves one request at a time."""
-
-    def __init__(self, review: Review) -> None:
-        self._review = review
-
-    async def state(self, _request: Request) -> Response:
-        return JSONResponse(self._review.snapshot())
-
-    async def team(self, _request: Request) -> Response:
-        return JSONResponse(self._review.team())
-
-    async def name(self, request: Request) -> Response:
-        start = _number(request, "start")
-        return JSONResponse(self._review.name_details(_text(request, "name"), start, _MOST_LANDMARKS))
-
-    async def names(self, request: Request) -> Response:
-        return JSONResponse(self._review.names(_number(request, "start")))
-
-    async def groups(self, request: Request) -> Response:
-        return JSONResponse(self._review.groups(_number(request, "start")))
-
-    async def changes(self, request: Request) -> Response:
-        if _number(request, "revision") != self._review.revision:
-            raise StaleError
-        return JSONResponse(self._review.changes(_number(request, "start")))
-
-    async def queue(self, request: Request) -> Response:
-        most = min(_number(request, "count", QUEUED), _MOST_QUEUED)
-        return JSONResponse(self._review.queue(_number(request, "start"), most))
-
-    async def proposal(self, request: Request) -> Response:
-        return JSONResponse(self._review.proposal(_text(request, "id"), _number(request, "start")))
-
-    async def group(self, request: Request) -> Response:
-        return JSONResponse(self._review.group_details(_text(request, "label")))
-
-    async def thumbnail(self, request: Request) -> Response:
-        landmark = _text(request, "split"), _number(request, "id")
-        try:
-            data = await run_in_threadpool(self._review.thumbnails.jpeg, landmark, _number(request, "number"))
-        except ImageError as error:
-            return JSONResponse({"error": f"the image: {error}"}, status_code=422)
-        if data is None:
-            raise HTTPException(404)
-        return Response(data, media_type="image/jpeg")
-
-    async def decide(self, request: Request) -> Response:
-        given = await _body(request)
-        actions = [self._answer(given)] if "proposal" in given else _actions(given)
-        return JSONResponse(self._review.decide(actions, _revision(given)))
-
-    def _answer(self, given: dict[str, Any]) -> list[dict[str, Any]]:
-        verdict = given.get("verdict")
-        if verdict not in ("accept", "refuse"):
-            raise HTTPException(400, "expected accept or refuse as verdict")
-        said = {key: _said(given, key) for key in ("to", "why") if key in given}
-        return self._review.answer(
-            _said(given, "proposal"), verdict, _list(given, "except", str), _list(given, "also", dict), **said
-        )
-
-    async def undo(self, request: Request) -> Response:
-        return JSONResponse(self._review.undo(_revision(await _body(request))))
-
-    async def skip(self, request: Request) -> Response:
-        return JSONResponse(self._review.put_off(_said(await _body(request), "proposal")))
-
-    async def labels(self, request: Request) -> Response:
-        return JSONResponse({"labels": self._review.labels(_list(await _body(request), "names", str))})
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -251,34 +210,20 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 def _actions(given: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    actions: Any = given["actions"] if "actions" in given else [given.get("decisions")]
-    if not (isinstance(actions, list) and actions and all(map(_is_action, actions))):
-        raise HTTPException(400, "expected decisions, or actions: a list of them")
-    return actions
+    actions = _list(given.get("actions", [given.get("decisions")]), list, "actions")
+    return [_list(action, dict, "decisions") for action in actions]
 
 
-def _is_action(action: object) -> bool:
-    return isinstance(action, list) and bool(action) and all(isinstance(one, dict) for one in action)
-
-
-def _revision(given: dict[str, Any]) -> int:
-    revision = given.get("revision")
-    if not isinstance(revision, int) or isinstance(revision, bool):
-        raise HTTPException(400, "expected a revision")
-    return revision
-
-
-def _said(given: dict[str, Any], field: str) -> str:
-    value = given.get(field)
-    if not isinstance(value, str):
-        raise HTTPException(400, f"expected a text as {field}")
+def _list(value: Any, of: type, field: str) -> list[Any]:
+    if not (isinstance(value, list) and value and all(isinstance(one, of) for one in value)):
+        raise HTTPException(400, f"expected a list as {field}")
     return value
 
 
-def _list(given: dict[str, Any], field: str, of: type) -> list[Any]:
-    value = given.get(field, [])
-    if not (isinstance(value, list) and all(isinstance(one, of) for one in value)):
-        raise HTTPException(400, f"expected a list as {field}")
+def _member(given: dict[str, Any], field: str, of: type) -> Any:
+    value = given.get(field)
+    if not isinstance(value, of) or isinstance(value, bool):
+        raise HTTPException(400, f"expected {'a number' if of is int else 'a text'} as {field}")
     return value
 
 
@@ -316,6 +261,20 @@ def serving(review: Review, port: int, announce: Callable[[str], None]) -> uvico
         timeout_graceful_shutdown=3,
     )
     return _Announcing(config, lambda bound: announce(f"http://{HOST}:{bound}/#{token}"))
+
+
+def show_page(address: str) -> None:
+    """Open the page in the person's browser.
+
+    The address holds the token, and other users of the machine can read a browser's command line. So the browser gets a
+    file that only this user can read, which leads to the address; it is removed when the process ends.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="hgld-review-"))  # of mode 0700
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = folder / "page.html"
+    file.touch(mode=0o600)
+    file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={address}">', encoding="utf-8")
+    webbrowser.open(file.as_uri())
 
 
 def serve(review: Review, port: int, announce: Callable[[str], None]) -> None:

@@ -1,8 +1,10 @@
-"""Tables of a build as the review page shows them: the clustering, the landmarks, the evidence."""
+"""A build as the review page shows it: the clustering, the items with their images, the evidence, labels for groups."""
 
+import io
 import re
-from collections.abc import Sequence
-from functools import cached_property
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,12 +15,15 @@ from hgld.errors import ConfigError, TableError
 from hgld.files import read_json
 from hgld.tables import parquet_schema, read_parquet
 
+from ..groups.group_names import Member, propose_labels
+from ..landmark_images import ImagePlace, LandmarkKey, find_images, listed_images, read_image
+from ..levels.levels import LANDMARKS
 from ..levels.toplevel import Anchors
 from ..names.class_graph import ClassGraph
 from ..names.classes import SPLIT
+from ..names.clean import NameRules
 from ..names.landmark_tables import with_item_columns
-from .decisions.classes_above import read_classes_above
-from .decisions.grouping import Classes
+from .grouping import Classes
 
 _TABLES = {
     "cluster/names.parquet": ("name", "landmarks", "group", "confidence", "next_group", "wrong", "doubtful"),
@@ -27,7 +32,11 @@ _TABLES = {
     "clean/names.parquet": ("name", "class_ids", "raw", "english"),
     "clean/landmarks.parquet": ("split", "landmark_id", "category", "title", "supercategory", "name"),
 }
+LEVELS = "levels.parquet"
 _MOST_CLASSES = 6
+_MOST_LABELS = 5
+_LONGEST_LINK = 2_000
+_SIDE = 240  # pixels of a thumbnail: 120 on the page, sharp on a screen of two pixels a point
 
 
 class BuildTables:
@@ -41,7 +50,6 @@ class BuildTables:
         groups: toplevel/groups.parquet.
         place: every name's group number.
         labels: every group's label.
-        are_given: whether people gave the groups by name.
 
     Raises:
         ConfigError: the folder is no build, or one that has not made its groups yet.
@@ -64,27 +72,18 @@ class BuildTables:
                 f"{self._stages}: cluster/names.parquet and toplevel/groups.parquet do not belong together (group "
                 f"{unknown[0]} has no label). Remove both folders and run hgld build-hierarchy again."
             )
-        self.are_given = (tables["cluster/groups.parquet"]["method"] == "given").any()
-        self._titles = {
-            group: f"{method}: {evidence}"
-            for group, method, evidence in tables["cluster/groups.parquet"]
-            .select("group", "method", "evidence")
-            .iter_rows()
-        }
+        evidence = tables["cluster/groups.parquet"].select("group", "method", "evidence")
+        self._titles = {group: f"{method}: {said}" for group, method, said in evidence.iter_rows()}
         self._landmarks = self._with_ids(tables["clean/landmarks.parquet"]).sort("name", "split", "landmark_id")
-        self._where = self._positions()
+        counts = self._landmarks["name"].rle().struct.unnest()
+        starts = counts["len"].cum_sum() - counts["len"]
+        self._rows = dict(zip(counts["value"], zip(starts, counts["len"], strict=True), strict=True))  # first, number
         cleaned = tables["clean/names.parquet"]
         self._classes = {name: (ids, raw) for name, ids, raw, _ in cleaned.iter_rows()}
         self._english = frozenset(cleaned.filter("english")["name"])
 
     def _read(self, file: str, columns: Sequence[str]) -> pl.DataFrame:
         return read_parquet(self._stages / file, columns, fix="Run hgld build-hierarchy again.")
-
-    def _positions(self) -> dict[str, tuple[int, int]]:
-        """First row and number of rows of each name's landmarks."""
-        counts = self._landmarks["name"].rle().struct.unnest()
-        starts = counts["len"].cum_sum() - counts["len"]
-        return dict(zip(counts["value"], zip(starts, counts["len"], strict=True), strict=True))
 
     def label_evidence(self, group: object) -> str | None:
         """Return the evidence for a group's label in the clustering; None for a group that a decision made."""
@@ -106,7 +105,9 @@ class BuildTables:
     @cached_property
     def classes(self) -> Classes:
         """The classes of every level above the groups, finest level first."""
-        return read_classes_above(self._stages / "toplevel")
+        stage = self._stages / "toplevel"
+        table = read_parquet(stage / LEVELS) if (stage / LEVELS).is_file() else None
+        return classes_above(read_json(stage / "done.json").get("details", {}), table)
 
     def has_item(self, split: str, id_: str) -> bool:
         """Return whether the build has an item of this split and id."""
@@ -141,7 +142,7 @@ class BuildTables:
         Each has split, landmark_id, id, title, supercategory, description and link, the page that the build's source
         names for it.
         """
-        first, count = self._where.get(name, (0, 0))
+        first, count = self._rows.get(name, (0, 0))
         rows = self._landmarks.slice(first + start, max(min(most, count - start), 0)).drop("name", "images")
         return [{**row, "link": link_of(row.pop("category"), row["id"])} for row in rows.iter_rows(named=True)]
 
@@ -175,28 +176,30 @@ class BuildTables:
         """Number of items of every name."""
         return dict(self.names.select("name", "landmarks").iter_rows())
 
-    def class_ids(self, name: str) -> tuple[str, ...]:
-        """Return the ids of a name's classes."""
-        return tuple(self._classes.get(name, ([], []))[0] or ())
+    def labels_for(self, names: Sequence[str], taken: Collection[str]) -> list[dict[str, str]]:
+        """Return labels for a group of names, the best first, each with its reason; none that is taken.
 
-    def is_english(self, name: str) -> bool:
-        """Return whether the rules of English apply to a name."""
-        return name in self._english
+        First comes what the build itself would call the group, then the words that at least half of the names share,
+        then the names with most items.
+        """
+        members = [
+            Member(name, self.sizes[name], tuple(self._classes[name][0] or ()), 0.0, name in self._english)
+            for name in sorted(names)
+        ]
+        rules = NameRules.read(domain=self._domain)
+        found = {one.label: one.evidence for one in propose_labels([members], self.graph, rules, self._domain)}
+        words = Counter(word for name in names for word in {*name.split()} if len(word) > 2)
+        shared = [word for word, count in words.items() if count > 1 and 2 * count >= len(names)]
+        for word in sorted(shared, key=lambda word: (-words[word], -len(word), word))[:2]:
+            found.setdefault(word, f"in {words[word]} of {len(names)} names")
+        for name in sorted(names, key=lambda name: (-self.sizes[name], name))[:_MOST_LABELS]:
+            found.setdefault(name, f"a name of {self.sizes[name]:,} {self.item}{'s' * (self.sizes[name] != 1)}")
+        return [{"label": label, "why": why} for label, why in found.items() if label not in taken][:_MOST_LABELS]
 
     @cached_property
-    def domain(self) -> str:
-        """The domain of the build's names, as its clean stage states it.
-
-        Raises:
-            TableError: the stage's record cannot be read.
-        """
-        file = self._stages / "clean" / "done.json"
-        try:
-            return str(read_json(file)["config"]["domain"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise TableError(
-                f"{file}: does not say the domain of the names. Run hgld build-hierarchy again."
-            ) from error
+    def _domain(self) -> str:
+        """The domain of the build's names, as its clean stage states it."""
+        return str(read_json(self._stages / "clean" / "done.json")["config"]["domain"])
 
     def _path(self, class_id: str) -> tuple[str, ...]:
         above = {class_id: 0, **self.graph.ancestors(class_id)}
@@ -205,7 +208,21 @@ class BuildTables:
         return self.graph.path(class_id, nearest)
 
 
-_LONGEST_LINK = 2_000
+def classes_above(details: Mapping[str, Any], labels: pl.DataFrame | None) -> Classes:
+    """Return the classes of every level above the groups, finest level first.
+
+    Args:
+        details: the top-level stage's details: ``levels`` and ``tops``; those of landmarks where it has none.
+        labels: its ``levels.parquet``: the classes of the levels that come from the data.
+    """
+    above = list(details.get("levels", LANDMARKS.names))[2:]
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(above, ())
+    if labels is not None:
+        rows = labels.select("level", "label").drop_nulls().unique().sort("level", "label").group_by("level")
+        found |= {level[0]: tuple(part["label"].to_list()) for level, part in rows if level[0] in found}
+    if above and (tops := tuple(details.get("tops", LANDMARKS.top))):
+        found[above[-1]] = tops
+    return found
 
 
 def link_of(category: object, id_: str = "") -> str | None:
@@ -224,3 +241,50 @@ def link_of(category: object, id_: str = "") -> str | None:
 def wikidata_link(class_id: str) -> str | None:
     """Return the page of a class of Wikidata; None for an id of anything else."""
     return f"https://www.wikidata.org/wiki/{class_id}" if re.fullmatch(r"Q[1-9][0-9]{0,17}", class_id) else None
+
+
+class Thumbnails:
+    """Thumbnails of the items with images at ``place``, made on demand; none if it is None.
+
+    Args:
+        place: a folder or tar of landmarks' images, or the folder that ``listed`` paths are relative to.
+        listed: paths of items' images, of a build that has such; empty: the items are landmarks.
+
+    Raises:
+        ConfigError: nothing is at ``place``, or nothing in a known layout, or a listed path leaves it.
+        TableError: its ``images.csv`` cannot be used.
+    """
+
+    def __init__(self, place: Path | None, listed: Mapping[LandmarkKey, Sequence[str]] | None = None) -> None:
+        self._images: Mapping[LandmarkKey, Sequence[ImagePlace]] = {}
+        if place and listed:
+            if not place.is_dir():
+                raise ConfigError(f"--images {place}: expected the folder of the table that lists the images.")
+            self._images = dict(zip(listed, listed_images(list(listed.values()), place), strict=True))
+        elif place:
+            self._images = find_images(place)
+
+    def __contains__(self, landmark: object) -> bool:
+        return bool(self._images.get(landmark)) if isinstance(landmark, tuple) else False
+
+    def count(self, landmark: LandmarkKey) -> int:
+        """Return the number of images of a landmark, at most ``landmark_images.IMAGES_A_LANDMARK``."""
+        return len(self._images.get(landmark, ()))
+
+    def jpeg(self, landmark: LandmarkKey, number: int) -> bytes | None:
+        """Return the thumbnail of a landmark's image ``number`` (from 0) as JPEG bytes; None if there is no such image.
+
+        Raises:
+            ImageError: the image is there and cannot be decoded.
+        """
+        images = self._images.get(landmark, ())
+        return _thumbnail(images[number]) if 0 <= number < len(images) else None
+
+
+@lru_cache(maxsize=1024)  # thumbnails of some 10 kB
+def _thumbnail(image: ImagePlace) -> bytes:
+    picture = read_image(image)
+    picture.thumbnail((_SIDE, _SIDE))
+    data = io.BytesIO()
+    picture.save(data, "JPEG", quality=80)
+    return data.getvalue()

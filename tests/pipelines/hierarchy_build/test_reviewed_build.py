@@ -7,27 +7,26 @@ import pytest
 
 from hgld.pipelines.hierarchy.build import build_hierarchy
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig, ReviewConfig
-from hgld.pipelines.hierarchy.review.decisions.journal import Journal
-from hgld.pipelines.hierarchy.review.learning.teaching import Teacher
-from hgld.pipelines.hierarchy.review.state import Review
-from hgld.pipelines.hierarchy.review.tables import BuildTables
-from hgld.pipelines.hierarchy.review.thumbnails import Thumbnails
 from hgld.pipelines.stage import sha256_of, silent
+from tests.pipelines.reviewed_build import opened
 
 
 @pytest.mark.slow
 def test_the_build_has_what_the_page_showed(tmp_path):
     config = BuildConfig("sample", embed=EmbedConfig("lexical", cache=tmp_path / "cache"))
     build_hierarchy(tmp_path / "before", config, silent)
-    tables, file = BuildTables(tmp_path / "before"), tmp_path / "ada.yaml"
-    journal = Journal(file, "ada", "annotator")
-    review = Review(tables, journal, (), Thumbnails(None), Teacher.of(tmp_path / "before"))
+    review, file = opened(tmp_path / "before", learns=True), tmp_path / "before" / "ada.yaml"
+    tables = review.tables
     for turn in range(6):
-        proposal = [p for p in review.queue(0, 10)["proposals"] if len(p["names"]) > 1][turn % 3]
-        one, two = proposal["names"][:2]
-        elsewhere = {"action": "move", "names": [one], "to": review.groups(0)["rows"][3][0]}
-        review.decide([review.answer(proposal["id"], "accept", [one, two], [elsewhere])], review.revision)
-    names, labels = [row[0] for row in review.names(0)["rows"]], [row[0] for row in review.groups(0)["rows"]]
+        labels = {row[0]: row[5] for row in review.names(0)["rows"]}
+        one, two, *rest = [s for s in review.queue(0, 10)["screens"] if len(s["names"]) > 1][turn % 3]["names"]
+        said = [{"action": "accept", "names": [name], "group": labels[name]} for name in rest]
+        said.append({"action": "move", "names": [one], "to": review.groups(0)["rows"][3][0]})
+        said.append({"action": "refuse", "names": [two], "group": labels[two]})
+        review.decide([said], review.revision)
+    rows = review.names(0)["rows"]
+    names, touched = [row[0] for row in rows if row[7] is None], {row[5] for row in rows if row[7]}
+    labels = [row[0] for row in review.groups(0)["rows"] if row[0] not in touched]
     (landmark,) = tables.landmarks(names[9], 0, 1)
     for last in (
         {"action": "new", "names": names[:3], "to": "made up"},

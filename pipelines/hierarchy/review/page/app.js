@@ -5,18 +5,15 @@ import { ask, tell } from "./dialog.js";
 import { List } from "./list.js";
 import { Model } from "./model.js";
 import { count, node, own, percent, some } from "./node.js";
-import { byGroup, fresh, namesOf, pieces, Screen } from "./screen.js";
+import { byGroup, fresh, LONGEST, namesOf, pieces, Screen } from "./screen.js";
 import { drawTeam } from "./team.js";
 
 const $ = (id) => document.getElementById(id);
 const model = new Model();
 const details = new Details($("details"), model, give);
 let view = { kind: "queue" };
-let screen = null; // the proposal that is worked on
-let tray = []; // names put aside, of any groups
+let screen = null; // the names that are worked on
 const recent = []; // groups that names were put into, the last first
-const NAMES = "application/x-hgld-names"; // what is dragged: names, and of this page alone
-const PAGE = crypto.randomUUID();
 
 const searching = () => Boolean($("search").value.trim());
 const inQueue = () => view.kind === "queue" && !searching();
@@ -24,24 +21,23 @@ const inQueue = () => view.kind === "queue" && !searching();
 const openGroup = () => (view.kind === "group" && !searching() ? view.label : null);
 
 const KEYS = [
-  ["The proposal that is shown", [
-    ["a", "accept it as it is marked"], ["x", "refuse it"], ["o", "put it off, undecided"], ["r", "another label for what it names"],
+  ["The names that are shown first", [
+    ["a", "accept them as they are marked"], ["o", "put them off, undecided"],
     ["Space", "mark a name: belongs there, does not, left open"],
-    ["] [", "select what lies together with the name; more of it, less"],
+    ["] [", "select what is most like the name; more of it, less"],
   ]],
   ["Names, here and in every list", [
     ["1 … 9", "put them into one of the groups above the list"],
-    ["m", "move them to another group (or drag them there)"],
+    ["m", "move them to another group"],
     ["c", "confirm them where they are"],
-    ["w", "make a new group of them, or of those put aside"],
-    ["b", "put them aside, for a new group of names of several groups"],
+    ["w", "make a new group of them"],
     ["d", "drop them; in the list of groups the group"],
     ["i", "give a single one of a name elsewhere"],
     ["Space Shift+↓ Ctrl+a", "select one, several, all"],
   ]],
   ["The open group", [
     ["a", "accept it, but for the selected names"], ["x", "the names do not belong to it"],
-    ["s", "split the names off"], ["r", "rename it"], ["g", "merge it into another"],
+    ["r", "rename it"], ["g", "merge it into another"],
     ["n h p", "it is natural, human-made; choose its class above"],
   ]],
   ["Everywhere", [
@@ -52,23 +48,23 @@ const KEYS = [
 ];
 
 const queue = new List($("queue"), {
-  key: (proposal) => proposal.id,
-  draw: drawProposal,
-  onActive: (proposal) => { open(proposal); },
-  onOpen: (proposal, clicked) => { open(proposal); pane("middle"); if (!clicked) names.element.focus(); },
+  key: (screen) => screen.id,
+  draw: drawScreen,
+  onActive: (screen) => { open(screen); },
+  onOpen: (screen, clicked) => { open(screen); if (!clicked) names.element.focus(); },
 });
 const groups = new List($("groups"), {
   key: (item) => item.key,
   draw: drawGroup,
-  onActive: (item) => (searching() ? item.view.label && details.group(item.view.label).catch(say) : item.view.kind !== "new" && show(item.view)),
-  onOpen: (item, clicked) => { if (item.view.kind === "new") { act.fresh(); return; } show(item.view); pane("middle"); if (!clicked) names.element.focus(); },
+  onActive: (item) => (searching() ? item.view.label && details.group(item.view.label).catch(say) : show(item.view)),
+  onOpen: (item, clicked) => { show(item.view); if (!clicked) names.element.focus(); },
 });
 const names = new List($("names"), {
   key: (item) => item.name,
   draw: drawName,
   multiple: true,
   onActive: (item) => { if (screen) screen.level = names.selected.size ? screen.level : -1; drawActions(); detail(item); },
-  onOpen: (item, clicked, again) => { detail(item); if (!clicked || (again && matchMedia("(max-width: 60rem)").matches)) pane("details"); },
+  onOpen: (item, clicked) => { detail(item); if (!clicked) $("details").focus(); },
   onSpace: (item) => {
     if (!inQueue() || !screen) return false;
     screen.mark(namesOf(names.selected.has(item.name) ? names.chosen : [item]));
@@ -80,60 +76,20 @@ const names = new List($("names"), {
 
 // -- the queue ----------------------------------------------------------------------------------------------------
 
-const KINDS = { sort: "≡", accept: "✓", place: "→", merge: "∪", new: "＋", split: "÷", rename: "✎" };
-
-function headline({ kind, group, other, size, names: listed }) {
-  const many = (one, more) => (size === 1 ? one : more.replace("#", size.toLocaleString("en")));
-  return {
-    sort: () => [own(listed[0]), size > 1 ? ` + ${(size - 1).toLocaleString("en")}` : ""],
-    accept: () => [many("A name of ", "# names of "), own(group)],
-    place: () => [many("A name for ", "# names for "), own(group)],
-    merge: () => [own(group), " and ", own(other)],
-    new: () => [many("A name as ", "# names as "), own(group)],
-    split: () => [many("A name of ", "# names of "), own(other), " as ", own(group)],
-    rename: () => [own(group), " as ", own(other)],
-  }[kind]();
-}
-
-// What is asked, in a sentence.
-function question({ kind, group, other, size }) {
-  const them = size === 1 ? "this one look as if it" : `these ${size.toLocaleString("en")} look as if they`;
-  return {
-    sort: () => ["Names that lie together"],
-    accept: () => [size === 1 ? "Does this one belong to " : `Do these ${size.toLocaleString("en")} belong to `, own(group), "?"],
-    place: () => [`${them[0].toUpperCase()}${them.slice(1).replace("one look ", "one looks ")} belonged to `, own(group), " too"],
-    merge: () => [own(group), " and ", own(other), " look like one group"],
-    new: () => [size === 1 ? "This one looks like a group of its own: " : `These ${size.toLocaleString("en")} look like a group of their own: `, own(group)],
-    split: () => [size === 1 ? "This one of " : `These ${size.toLocaleString("en")} of `, own(other), size === 1 ? " looks like a group of its own: " : " look like a group of their own: ", own(group)],
-    rename: () => ["Is ", own(other), " a better label for ", own(group), "?"],
-  }[kind]();
-}
-
-const HINTS = {
-  sort: "Move what stands wrong, then accept the rest. %: how likely it is wrong.",
-  accept: "The least certain come first. Mark what does not belong, then accept the others.",
-  place: "The least certain come first. Mark what does not belong, then accept the others.",
-  merge: "Accepting makes them one group; these are names of the second.",
-  new: "The least certain come first. Mark what does not belong, then accept the others.",
-  split: "The least certain come first. Mark what does not belong to them, then accept the others.",
-  rename: "These are its names. r gives it another label, x keeps the one it has.",
-};
-
-function drawProposal(row, proposal) {
+function drawScreen(row, { names: listed, items }) {
   row.classList.add("proposal");
   row.append(
-    node("i", { className: "kind", textContent: KINDS[proposal.kind], title: proposal.kind }),
-    node("span", { className: "label" }, headline(proposal)),
-    node("small", { className: "dim", textContent: `about ${proposal.items < 10 ? proposal.items : Math.round(proposal.items).toLocaleString("en")} ${model.item}s to put right` }),
+    node("span", { className: "label" }, [own(listed[0]), listed.length > 1 ? ` + ${(listed.length - 1).toLocaleString("en")}` : ""]),
+    node("small", { className: "dim", textContent: `about ${items < 10 ? items : Math.round(items).toLocaleString("en")} ${model.item}s to put right` }),
   );
 }
 
-// The proposals: the one that is worked on, whatever the estimates say by now, and what comes after it.
+// The queue: the names that are worked on, whatever the estimates say by now, and what comes after them.
 function drawQueue() {
-  const here = screen && !isThrough() ? [screen.proposal] : [];
-  const busy = new Set(here.flatMap((proposal) => proposal.names));
-  const others = model.queue.proposals.filter((one) => !done.has(one.id) && one.id !== screen?.proposal.id
-    && (one.kind === "rename" || 2 * one.names.filter((name) => busy.has(name) || model.pending.has(name)).length <= one.names.length));
+  const here = screen && !isThrough() ? [screen.asked] : [];
+  const busy = new Set(here.flatMap((one) => one.names));
+  const others = model.queue.screens.filter((one) => !done.has(one.id) && one.id !== screen?.asked.id
+    && 2 * one.names.filter((name) => busy.has(name) || model.pending.has(name)).length <= one.names.length);
   queue.show([...here, ...others]);
   if (here.length && queue.current !== here[0]) queue.go(0, { quiet: true });
   queue.element.dataset.empty = "Nothing is proposed.";
@@ -141,41 +97,26 @@ function drawQueue() {
   $("queue-count").textContent = model.queue.total ? model.queue.total.toLocaleString("en") : "";
 }
 
-$("queue").addEventListener("scroll", async () => {
-  const { scrollTop, clientHeight, scrollHeight } = $("queue"), { queue: known } = model;
-  if (known.loading || known.proposals.length >= known.total || scrollTop + clientHeight < scrollHeight - 200) return;
-  known.loading = true;
-  try {
-    const more = await model.proposals(known.proposals.length);
-    if (more.revision === model.revision && model.queue === known) { known.proposals.push(...more.proposals); drawQueue(); }
-  } catch (error) { say(error); }
-  known.loading = false;
-});
+const done = new Set(); // screens that were answered, which may be in the queue until the answer to the press comes
+const isThrough = () => screen === null || done.has(screen.asked.id) || !screen.left.length;
 
-const done = new Set(); // proposals that were answered, which may stand in the queue until the answer to the press comes
-const isThrough = () => screen === null || done.has(screen.proposal.id) || (screen.isWhole && !screen.isOfGroups && !screen.left.length);
-
-function open(proposal) {
+function open(asked) {
   if (searching()) { $("search").value = ""; drawGroups(); }
   view = { kind: "queue" };
-  if (screen?.proposal.id !== proposal.id) begin(proposal);
+  if (screen?.asked.id !== asked.id) begin(asked);
   drawMiddle(false);
   markHere();
   if (names.current) detail(names.current);
 }
 
-function begin(proposal) {
-  screen = proposal && new Screen(proposal, model, recent);
-  if (screen && !screen.isWhole) {
-    const one = screen;
-    screen.complete().then(() => { if (screen === one) redraw(); }, say);
-  }
+function begin(asked) {
+  screen = asked && new Screen(asked, model, recent);
 }
 
-// Go on with the next proposal, as the queue has it now. It is shown at once, so that a press after this one means it.
+// Go on with the next names, as the queue has them now. They are shown at once, so that a press after this one means them.
 function goOn() {
   const isFresh = (name) => { const item = model.names.get(name); return item.who === null && !model.pending.has(name); };
-  const next = model.queue.proposals.find((one) => !done.has(one.id) && one.id !== screen?.proposal.id && (one.kind === "rename" || 2 * one.names.filter(isFresh).length > one.names.length));
+  const next = model.queue.screens.find((one) => !done.has(one.id) && one.id !== screen?.asked.id && 2 * one.names.filter(isFresh).length > one.names.length);
   begin(next ?? null);
   drawQueue();
   if (view.kind === "queue") {
@@ -193,7 +134,6 @@ function drawGroup(row, item) {
   const { label, kind } = item.view;
   row.classList.add(kind);
   const title = node("span", { className: "label", textContent: item.title, dir: "auto" });
-  if (kind === "new") dropZone(row, (dropped) => act.fresh(dropped));
   if (kind !== "group") {
     row.append(title, node("span", { className: "number", textContent: item.number ?? "" }));
     return;
@@ -206,34 +146,9 @@ function drawGroup(row, item) {
       : size.open ? [] : [node("span", { className: "done", textContent: "✓", title: "every name is decided" })]),
     node("small", { className: "dim", textContent: [count(size.names, "name"), ...(isCounted() ? [count(size.items, model.item)] : [])].join(" · ") }),
   );
-  dropZone(row, (dropped) => put(dropped, label));
 }
-
-// Let names of this page be dropped on an element.
-function dropZone(element, take) {
-  element.ondragover = (event) => {
-    if (!event.dataTransfer.types.includes(NAMES)) return;
-    event.preventDefault();
-    element.classList.add("over");
-  };
-  element.ondragleave = () => element.classList.remove("over");
-  element.ondrop = (event) => {
-    event.preventDefault();
-    element.classList.remove("over");
-    if (event.dataTransfer.getData(NAMES) === PAGE) take(dragged);
-  };
-}
-
-let dragged = [];
 
 function drawName(row, item, index) {
-  row.draggable = true;
-  row.ondragstart = (event) => {
-    if (!names.selected.has(item.name)) { names.selected.clear(); names.go(names.items.indexOf(item), { quiet: true }); }
-    dragged = names.chosen;
-    event.dataTransfer.setData(NAMES, PAGE);
-    event.dataTransfer.effectAllowed = "move";
-  };
   const pending = model.pending.has(item.name), decided = item.who !== null;
   row.classList.toggle("pending", pending);
   row.classList.toggle("decided", decided);
@@ -264,12 +179,12 @@ const parts = (texts) => texts.filter(Boolean).flatMap((text, index) => [index ?
 
 // Where a name stands, if the list does not say it.
 function chip(item, mark) {
-  const here = openGroup() ?? (inQueue() && screen && screen.kind !== "sort" && !screen.isOfGroups ? screen.proposal.group : null);
+  const here = openGroup();
   const label = item.label ?? "dropped";
   if (view.kind === "dropped" && !searching()) return [];
-  if (label === here && mark !== "no") return [];
-  const shown = mark === "no" && here ? here : label, digit = inQueue() ? targets().indexOf(shown) + 1 : 0;
-  return [node("span", { className: `chip${mark === "no" ? " struck" : ""}${digit ? ` hue${digit}` : ""}`, title: `in ${label}` }, [own(shown)])];
+  if (label === here) return [];
+  const digit = inQueue() ? targets().indexOf(label) + 1 : 0;
+  return [node("span", { className: `chip${mark === "no" ? " struck" : ""}${digit ? ` hue${digit}` : ""}`, title: `in ${label}` }, [own(label)])];
 }
 
 function whereabouts(item) {
@@ -295,7 +210,6 @@ function drawGroups() {
     ...(model.dropped ? [{ key: "dropped", title: "Dropped", number: model.dropped.toLocaleString("en"), view: { kind: "dropped" } }] : []),
     ...(model.others.length ? [{ key: "team", title: "Side by side", view: { kind: "team" } }] : []),
     { key: "history", title: "Your decisions", number: model.decisions.toLocaleString("en"), view: { kind: "history" } },
-    { key: "new", title: "＋ New group", number: "w", view: { kind: "new" } },
   ];
   groups.show(search ? listed : [...fixed, ...listed]);
   markHere();
@@ -332,55 +246,44 @@ function drawNames(keep = true) {
 function drawTitle() {
   const search = $("search").value.trim();
   const titles = { queue: "Queue", open: "Undecided names", all: "All names", dropped: "Dropped names", team: "Side by side", history: "Your decisions" };
-  $("title").replaceChildren(...(search ? [`Names with “${search}”`] : inQueue() && screen ? question(screen.proposal) : [titles[view.kind] ?? view.label]));
+  $("title").replaceChildren(...(search ? [`Names with “${search}”`] : inQueue() && screen ? ["Similar names"] : [titles[view.kind] ?? view.label]));
   const top = openGroup() !== null && model.levels.length ? topOf(view.label) : null;
   $("tags").replaceChildren(...(top ? [node("span", { className: `tag ${topClass(view.label)}`, textContent: top })] : []));
   $("about").hidden = !(inQueue() && screen);
-  if (inQueue() && screen) $("about").textContent = HINTS[screen.kind];
+  if (inQueue() && screen) $("about").textContent = "Move what is wrong, then accept the rest. %: how likely it is wrong.";
   drawProgress();
   $("undo").disabled = !model.decisions;
 }
 
 function drawProgress() {
-  const { names: all, names_done: decided, items, items_done: itemsDone, still_wrong: wrong, seconds_left: seconds } = model.progress;
+  const { names: all, names_done: decided, items, items_done: itemsDone, still_wrong: wrong } = model.progress;
   const whole = (number) => Math.round(number).toLocaleString("en");
   const [mean, low, high] = wrong?.names ?? [];
   $("progress").replaceChildren(...parts([
     node("span", {}, [own(model.who), ` · ${count(model.decisions, "decision")}`]),
     `${whole(decided)} of ${whole(all)} names${isCounted() ? `, ${Math.floor((100 * itemsDone) / items)}% of the ${model.item}s,` : ""} done`,
     wrong ? `about ${whole(mean)} of ${whole(all)} names are still wrong (80% interval ${whole(low)} to ${whole(high)})` : null,
-    seconds ? `${duration(seconds)} left at this pace` : null,
   ]));
   $("bar").firstElementChild.style.width = `${all ? (100 * decided) / all : 100}%`;
-}
-
-function duration(seconds) {
-  const minutes = Math.max(1, Math.round(seconds / 60));
-  return minutes < 90 ? `${minutes} min` : `${(minutes / 60).toFixed(minutes < 600 ? 1 : 0)} h`;
 }
 
 function drawActions() {
   const some = names.chosen.length, group = openGroup() !== null, first = [], rest = [];
   if (inQueue() && screen) {
-    const right = screen.right.length, denied = screen.denied.length;
-    const make = `Make the group of ${right.toLocaleString("en")}`, accept = { merge: "Merge", new: make, split: make, rename: "Rename" }[screen.kind] ?? `Accept ${right.toLocaleString("en")}`;
-    first.push(["accept", denied ? `${accept}, not ${denied}` : accept, "a", !isThrough(), "strong"],
-      ...(screen.kind === "sort" ? [] : [["refuse", screen.kind === "rename" ? "Keep the label" : "Refuse", "x", !isThrough()]]), ["later", "Put off", "o", true]);
-    if (screen.isLabelled) rest.push(["rename", "Other label", "r", true]);
+    const accept = `Accept ${screen.right.length.toLocaleString("en")}`, denied = screen.denied.length;
+    first.push(["accept", denied ? `${accept}, not ${denied}` : accept, "a", !isThrough(), "strong"], ["later", "Put off", "o", true]);
   } else if (group) {
     const left = stillOpen().length, but = names.selected.size;
     first.push(["accept", but ? `Accept all but ${but}` : `Accept all ${left.toLocaleString("en")}`, "a", left > 0, "strong"]);
-    rest.push(["refuse", "Not here", "x", some], ["split", "Split off", "s", some], ["rename", "Rename", "r", true], ["merge", "Merge", "g", true], ...topButtons(), ["dropGroup", "Drop group", "", true]);
+    rest.push(["refuse", "Not here", "x", some], ["rename", "Rename", "r", true], ["merge", "Merge", "g", true], ...topButtons(), ["dropGroup", "Drop group", "", true]);
   }
-  const chosen = [["move", "Move", "m", some], ["confirm", "Confirm", "c", some], ["fresh", tray.length ? "New group of these" : "New group", "w", some || tray.length],
-    ["aside", "Put aside", "b", some], ["drop", "Drop", "d", some]];
+  const chosen = [["move", "Move", "m", some], ["confirm", "Confirm", "c", some], ["fresh", "New group", "w", some], ["drop", "Drop", "d", some]];
   $("actions").hidden = $("primary").hidden = !searching() && (view.kind === "team" || view.kind === "history");
   $("primary").replaceChildren(...first.map(button));
   $("actions").replaceChildren(...[...chosen, ...rest].map(button));
   $("tags").querySelector(".selected")?.remove();
   if (names.selected.size) $("tags").append(node("span", { className: "tag selected", textContent: `${names.selected.size.toLocaleString("en")} selected` }));
   drawTargets();
-  drawTray();
 }
 
 const button = ([name, title, key, can, className = ""]) => node("button", { type: "button", className, disabled: !can, onclick: () => act[name](), id: `act-${name}` },
@@ -391,7 +294,7 @@ const tops = () => model.levels.at(-1)?.[1] ?? [];
 const isLandmarks = () => model.levels.length === 1 && tops().includes("natural") && tops().includes("human-made");
 const topButtons = () => (isLandmarks() ? [["natural", "Natural", "n", true], ["made", "Human-made", "h", true]] : model.levels.length ? [["top", "Class above", "p", true]] : []);
 
-// The groups that a digit puts names into: of the proposal as it was opened, or of the name that is active.
+// The groups that a digit puts names into: of the names as they were opened, or of the name that is active.
 function targets() {
   if ($("actions").hidden || !names.current) return [];
   if (inQueue()) return screen?.targets ?? [];
@@ -402,21 +305,10 @@ function targets() {
 function drawTargets() {
   const found = targets();
   $("targets").hidden = !found.length;
-  $("targets").replaceChildren(...found.map((label, index) => {
-    const button = node("button", { type: "button", className: inQueue() ? `target hue${index + 1}` : "target", onclick: () => put(names.chosen, label) }, [node("kbd", { textContent: index + 1 }), node("span", { textContent: label, dir: "auto" })]);
-    dropZone(button, (dropped) => put(dropped, label));
-    return button;
-  }));
+  $("targets").replaceChildren(...found.map((label, index) => node("button",
+    { type: "button", className: inQueue() ? `target hue${index + 1}` : "target", onclick: () => put(names.chosen, label) },
+    [node("kbd", { textContent: index + 1 }), node("span", { textContent: label, dir: "auto" })])));
 }
-
-function drawTray() {
-  $("tray").hidden = !tray.length;
-  $("tray").replaceChildren(node("b", { textContent: `Put aside: ${tray.length}` }),
-    ...tray.slice(0, 12).map((name) => node("button", { type: "button", className: "chip", textContent: `${name} ×`, dir: "auto", title: "take it back", onclick: () => { tray = tray.filter((one) => one !== name); drawActions(); } })),
-    ...(tray.length > 12 ? [node("span", { className: "dim", textContent: `and ${tray.length - 12} more` })] : []),
-    node("button", { type: "button", id: "tray-clear", textContent: "Clear", onclick: () => { tray = []; drawActions(); } }));
-}
-dropZone($("tray"), (dropped) => act.aside(dropped));
 
 async function drawTeamView() {
   drawTeam($("team"), await model.team(), {
@@ -453,7 +345,6 @@ function drawMiddle(keep) {
   drawNames(keep);
   drawTitle();
   drawActions();
-  for (const tab of document.querySelectorAll("#tabs button")) tab.setAttribute("aria-current", tab.dataset.view ? inQueue() && document.body.dataset.pane === "middle" : tab.dataset.to === document.body.dataset.pane && !(tab.dataset.to === "middle" && inQueue()));
   if (team) drawTeamView().catch(say);
 }
 
@@ -463,11 +354,6 @@ function redraw(keep = true) {
   drawQueue();
   drawGroups();
   drawMiddle(keep);
-}
-
-function pane(name) {
-  document.body.dataset.pane = name;
-  drawMiddle(true);
 }
 
 let hiding;
@@ -533,8 +419,6 @@ function advance(items) {
 // What is chosen and not on its way already.
 const free = (items) => items.filter((item) => !model.pending.has(item.name));
 
-const reasonFor = async (asked, title) => (asked ? ask({ action: title, title, button: "Decide" }) : {});
-
 // Put names into a group that is there.
 function put(items, label, why) {
   const chosen = free(items);
@@ -579,9 +463,8 @@ const act = {
   async accept(explain) {
     if (!inQueue()) return act.acceptGroup(explain);
     if (isThrough()) return say("Nothing is left to decide here.");
-    if (!screen.isWhole) return say("The names are still coming.");
-    const one = screen, answer = explain ? await asked({ action: "accept", title: question(one.proposal), button: "Accept" }) : {};
-    if (answer) finish(one, withWhy(one.accepted(), answer), one.kind === "sort" ? [...new Set(one.right.map((item) => item.label))] : [one.label]);
+    const one = screen, answer = explain ? await asked({ action: "accept", title: "Accept these names", button: "Accept" }) : {};
+    if (answer) finish(one, withWhy(one.accepted(), answer), [...new Set(one.right.map((item) => item.label))]);
   },
   async acceptGroup(explain) {
     const group = needGroup();
@@ -593,13 +476,7 @@ const act = {
     advance([...chosen, ...but]);
   },
   async refuse(explain) {
-    if (inQueue()) {
-      if (isThrough()) return say("Nothing is left to decide here.");
-      if (screen.kind === "sort") return say("Mark with Space what does not belong where it stands, or put all off with o.");
-      const one = screen, answer = explain ? await asked({ action: "refuse", title: question(one.proposal), button: "Refuse" }) : {};
-      if (answer) finish(one, withWhy(one.refused(), answer), []);
-      return;
-    }
+    if (inQueue()) return say("Mark with Space what does not belong where it is, or put all off with o.");
     const group = needGroup(), chosen = free(names.chosen).filter((item) => item.label === group);
     if (group === null || !chosen.length) return;
     const answer = explain ? await asked({ action: "refuse", title: ["Not in ", own(group)], about: some(namesOf(chosen)), button: "Refuse" }) : {};
@@ -609,7 +486,7 @@ const act = {
   },
   async later() {
     if (!inQueue() || !screen) return;
-    const { id } = screen.proposal;
+    const { id } = screen.asked;
     done.add(id);
     goOn();
     try { await model.putOff(id); drawQueue(); } catch (error) { if (!error.told) say(error); }
@@ -630,13 +507,11 @@ const act = {
     if (!chosen.length) return say(free(names.chosen).length ? "Decided already." : "Nothing is left to decide here.");
     const answer = explain ? await asked({ action: "confirm", title: `Confirm ${count(chosen.length, "name")}`, about: some(namesOf(chosen)), button: "Confirm" }) : {};
     if (!answer) return;
-    const target = inQueue() && screen ? (item) => screen.target(item) : (item) => item.label;
-    decide(withWhy(byGroup("accept", chosen.map((item) => ({ name: item.name, label: target(item) }))), answer));
+    decide(withWhy(byGroup("accept", chosen), answer));
     advance(chosen);
   },
-  async fresh(dropped) {
-    const aside = !Array.isArray(dropped) && tray.length > 0;
-    const chosen = Array.isArray(dropped) ? dropped : aside ? tray.map((name) => model.names.get(name)) : free(names.chosen);
+  async fresh() {
+    const chosen = free(names.chosen);
     if (!chosen.length) return;
     const from = new Set(chosen.map((item) => item.label));
     const answer = await asked({ action: "new", title: `New group of ${count(chosen.length, "name")}`, about: `${some(namesOf(chosen))}, of ${count(from.size, "group")}`, button: "Make the group",
@@ -644,15 +519,7 @@ const act = {
     if (!answer) return;
     remember(answer.to);
     decide(withWhy(fresh(namesOf(chosen), answer.to), answer), `New group: ${answer.to}`);
-    if (aside) tray = [];
     advance(chosen);
-  },
-  split() { if (needGroup() !== null) { tray = []; act.fresh(); } },
-  aside(dropped) {
-    const chosen = Array.isArray(dropped) ? dropped : free(names.chosen);
-    tray = [...new Set([...tray, ...namesOf(chosen)])];
-    advance(chosen);
-    say(`${count(tray.length, "name")} put aside. w makes a group of them.`);
   },
   async drop(explain) {
     if (document.activeElement === groups.element) return act.dropGroup(explain);
@@ -672,7 +539,6 @@ const act = {
     if (answer) decide(withWhy(pieces("drop", namesOf(chosen), {}), answer));
   },
   async rename() {
-    if (inQueue() && screen?.isLabelled) return act.relabel();
     const from = needGroup();
     if (from === null) return;
     const answer = await asked({ action: "rename", title: "Rename the group", about: from, button: "Rename",
@@ -680,13 +546,6 @@ const act = {
     if (!answer) return;
     remember(answer.to);
     decide(withWhy([{ action: "rename", group: from, to: answer.to }], answer))?.then(() => { if (openGroup() === from) { view = { kind: "group", label: answer.to }; later(); } }, () => {});
-  },
-  // Another label for a group that is proposed and not made yet, or for one that is to be renamed.
-  async relabel() {
-    const one = screen;
-    const answer = await asked({ action: one.kind === "rename" ? "rename" : "new", title: one.kind === "rename" ? ["Label for ", own(one.proposal.group)] : "Label of the new group", about: one.label, button: "Take it",
-      fields: [{ name: "to", label: "Label", value: one.label, options: model.labels(one.names.slice(0, LONGEST)), mustBeNew: true, taken: model.groups }] });
-    if (answer) { one.label = answer.to; redraw(); }
   },
   async merge() {
     const from = needGroup();
@@ -714,7 +573,7 @@ const act = {
     done.clear();
     model.undo().then((change) => {
       say(`Taken back: ${change.undone.length > 1 ? count(change.undone.length, "decision") : `${change.undone[0].action} ${what(change.undone[0])}`}.`);
-      if (view.kind === "queue") begin(model.queue.proposals[0] ?? null);
+      if (view.kind === "queue") begin(model.queue.screens[0] ?? null);
       if (change.undone[0].action === "item") names.element.focus(); // what is shown of the item is old
       later();
     }, (error) => { later(); if (!error.told) say(error); });
@@ -723,20 +582,18 @@ const act = {
     const first = $("details").querySelector("figure");
     const here = document.activeElement.closest?.("figure");
     if (here?.give) here.give();
-    else if (first) { pane("details"); first.focus(); say(`Tab goes through the ${model.item}s, i gives one elsewhere.`); }
+    else if (first) { first.focus(); say(`Tab goes through the ${model.item}s, i gives one elsewhere.`); }
     else say(`No single ${model.item} is shown.`);
   },
-  queue: () => { show({ kind: "queue" }); pane("middle"); names.element.focus(); },
-  team: () => { if (model.others.length) { show({ kind: "team" }); pane("middle"); $("team").focus(); } else say("Nobody to compare with: start hgld review with --others FILE."); },
+  queue: () => { show({ kind: "queue" }); names.element.focus(); },
+  team: () => { if (model.others.length) { show({ kind: "team" }); $("team").focus(); } else say("Nobody to compare with: start hgld review with --others FILE."); },
 };
 
-const LONGEST = 10000;
-
-// A proposal is answered: it is gone from the queue, and the next one is shown.
+// Names were answered: they are gone from the queue, and the next ones are shown.
 function finish(one, decisions, into) {
   if (!decisions.length) return say("Nothing is left to decide here.");
   for (const label of into.slice(0, 3)) remember(label);
-  const { id } = one.proposal;
+  const { id } = one.asked;
   done.add(id);
   decide(decisions, `${decisions.length > 1 ? count(decisions.length, "decision") : what({ ...decisions[0], names_count: decisions[0].names?.length })}. u takes it back.`)
     ?.then(() => done.delete(id), () => { done.delete(id); screen = one; later(); });
@@ -770,8 +627,8 @@ async function give(row, title, given) {
 
 // -- keys and buttons ---------------------------------------------------------------------------------------------
 
-const letters = { a: "accept", x: "refuse", o: "later", m: "move", c: "confirm", w: "fresh", b: "aside", s: "split", d: "drop", r: "rename", g: "merge", n: "natural", h: "made", p: "top", u: "undo", t: "team", i: "item", q: "queue", "]": "wider", "[": "narrower" };
-const NOT_EXPLAINED = new Set(["fresh", "aside", "undo", "team", "queue", "later", "item", "wider", "narrower", "split"]);
+const letters = { a: "accept", x: "refuse", o: "later", m: "move", c: "confirm", w: "fresh", d: "drop", r: "rename", g: "merge", n: "natural", h: "made", p: "top", u: "undo", t: "team", i: "item", q: "queue", "]": "wider", "[": "narrower" };
+const NOT_EXPLAINED = new Set(["fresh", "undo", "team", "queue", "later", "item", "wider", "narrower"]);
 const ONLY_PROPOSED = new Set(["later", "wider", "narrower"]);
 let held = null; // the key of the last press, while it is held: what it repeats decides nothing
 
@@ -792,7 +649,6 @@ document.addEventListener("keydown", (event) => {
   else if (event.ctrlKey || event.metaKey || event.altKey) return;
   else if (key === "/") { $("search").focus(); $("search").select(); }
   else if (key === "?") tellKeys();
-  else if (key === "Escape" && tray.length && !event.repeat) { tray = []; drawActions(); }
   else if (/^[1-9]$/.test(key)) { held = event.key; const label = targets()[key - 1]; if (label !== undefined) put(names.chosen, label); }
   else if (key in letters) {
     held = event.key;
@@ -805,21 +661,12 @@ document.addEventListener("keydown", (event) => {
 });
 
 function sideways(by) {
-  const panes = [[queue.element, "groups"], [groups.element, "groups"], [$("team").hidden ? names.element : $("team"), "middle"], [$("details"), "details"]];
-  const at = panes.findIndex(([element]) => element.contains(document.activeElement));
-  const [element, name] = panes[Math.max(0, Math.min(at + by, panes.length - 1))];
-  pane(name);
-  element.focus();
+  const panes = [queue.element, groups.element, $("team").hidden ? names.element : $("team"), $("details")];
+  const at = panes.findIndex((element) => element.contains(document.activeElement));
+  panes[Math.max(0, Math.min(at + by, panes.length - 1))].focus();
 }
 
-document.addEventListener("click", (event) => {
-  const to = event.target.closest(".back, #tabs button");
-  if (!to) return;
-  if (to.dataset.view) act.queue();
-  else if (to.dataset.to === "middle" && inQueue() && to.closest("#tabs")) { show({ kind: "open" }); pane("middle"); }
-  else pane(to.dataset.to);
-});
-$("search").addEventListener("input", () => { if ($("search").value.trim()) pane("middle"); redraw(false); });
+$("search").addEventListener("input", () => { redraw(false); });
 $("sort").addEventListener("change", drawGroups);
 $("undo").addEventListener("click", () => act.undo());
 $("help").addEventListener("click", tellKeys);
@@ -828,7 +675,7 @@ $("queue-title").addEventListener("click", () => act.queue());
 try {
   await model.load((share) => { $("progress").textContent = `${Math.round(100 * share)}% of the names are here`; });
   if (!model.queue.total) view = { kind: "open" };
-  begin(model.queue.proposals[0] ?? null);
+  begin(model.queue.screens[0] ?? null);
   redraw(false);
   names.element.focus();
   if (names.current) detail(names.current);

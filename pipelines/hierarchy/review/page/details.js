@@ -15,7 +15,6 @@ export class Details {
     const turn = ++this.asked;
     const { model } = this;
     const about = [
-      back("middle"),
       node("h2", { textContent: item.name, dir: "auto" }),
       facts([
         ["group", item.label ?? "dropped"],
@@ -61,7 +60,6 @@ export class Details {
     const [top, who] = model.groups.get(label) ?? [null, null];
     const size = model.sizes.get(label) ?? { names: 0, items: 0, open: 0, wrong: 0 };
     const about = [
-      back("middle"),
       node("h2", { textContent: label, dir: "auto" }),
       facts([
         [model.levels.at(-1)?.[0].replaceAll("_", " ") ?? "", model.levels.length ? top ?? "undecided" : null],
@@ -86,7 +84,7 @@ export class Details {
   nothing(history) {
     this.asked++;
     this.shown = null;
-    this.element.replaceChildren(back("middle"), node("h2", { textContent: "Your decisions" }),
+    this.element.replaceChildren(node("h2", { textContent: "Your decisions" }),
       ...(history.length ? history.map(said) : [node("p", { className: "dim", textContent: "None yet. Press ? for all keys." })]));
   }
 
@@ -132,10 +130,6 @@ export class Details {
   }
 }
 
-function back(pane) {
-  return node("button", { type: "button", className: "back", textContent: "‹ Names", dataset: { to: pane } });
-}
-
 function facts(rows) {
   return node("dl", { className: "facts" }, rows.filter(([, value]) => value !== null && value !== undefined)
     .flatMap(([key, value]) => [node("dt", { textContent: key }), node("dd", { textContent: value, dir: "auto" })]));
@@ -175,7 +169,7 @@ export function what(entry) {
     set: () => `${entry.group}: ${entry.top}`,
     accept: () => (entry.names ? `${names()} in ${entry.group}` : `all of ${entry.group}`),
     new: () => `${names()} → ${entry.to}`,
-    refuse: () => (entry.names ? `${names()} not in ${entry.group}` : `${entry.group} and ${entry.other} are two`),
+    refuse: () => (`${names()} not in ${entry.group}`),
     item: () => `${[entry.split, entry.id].filter(Boolean).join("/")} → ${[entry.name, entry.group].filter(Boolean).join(", in ")}`,
   }[entry.action]();
 }

@@ -68,14 +68,9 @@ export class Model {
     return this.enqueue({ decisions, names: decisions.flatMap((one) => one.names ?? []) });
   }
 
-  // Accept or refuse a whole proposal, of whose names only some need to be here.
-  answer(proposal, names, said) {
-    return this.enqueue({ body: { proposal, ...said }, names });
-  }
-
-  // Nothing is written; the queue comes without the proposal.
+  // Nothing is written; the queue comes without the screen.
   putOff(id) {
-    return this.enqueue({ path: SKIP, body: { proposal: id }, names: [] });
+    return this.enqueue({ path: SKIP, body: { screen: id }, names: [] });
   }
 
   undo() {
@@ -186,8 +181,6 @@ export class Model {
     return found.sort((a, b) => doubt(b) - doubt(a) || b.items - a.items || a.rank - b.rank);
   }
 
-  proposals = (start) => json(query("/api/queue", { start, count: 50 }));
-  proposal = (id, start) => json(query("/api/proposal", { id, start }));
   labels = async (names) => (await json("/api/labels", { names })).labels;
   details = (name, start) => json(query("/api/name", { name, start }));
   group = (label) => json(query("/api/group", { label }));

@@ -2,30 +2,17 @@
 
 A decision makes claims about single subjects: the group of a name, the fate of a group, the top of a group, the place
 of a single item, a group that a name does not belong to. The decisions of several annotators are compared by their
-claims (:mod:`hgld.pipelines.hierarchy.review.decisions.agreement`).
+claims (:mod:`hgld.pipelines.hierarchy.review.agreement`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from hgld.errors import quoted, some
 
-from .decisions import (
-    Accept,
-    Decision,
-    Drop,
-    Entry,
-    GiveItem,
-    Merge,
-    Move,
-    New,
-    Refuse,
-    Rename,
-    SetTop,
-    Split,
-)
+from .decisions import Accept, Drop, Entry, GiveItem, Merge, Move, New, Refuse, Rename, SetTop, Split
 
 _MOST_HINTS = 10  # more would not be read, and one costs up to 0.3 s among thousands of names
 GroupId = int | str  # a group of the clustering by its number, one that a decision made by its label
@@ -46,10 +33,10 @@ class Subject(NamedTuple):
 
     Its kind says what ``of`` is: a name; a group, whose fate is claimed (renamed, merged, dropped); a group, whose
     class is, at the level ``also`` or the coarsest; an item's split, with its id in ``also``; a name that is not in the
-    group ``also``; a group that is not one with the group ``also``.
+    group ``also``.
     """
 
-    kind: Literal["name", "group", "top", "item", "not in", "apart"]
+    kind: Literal["name", "group", "top", "item", "not in"]
     of: GroupId
     also: GroupId | None = None
 
@@ -81,8 +68,14 @@ class Claim:
         return self.value
 
     @property
-    def annotators(self) -> tuple[str, ...]:
-        return tuple(sorted({entry.decision.who for entry in self.entries}))
+    def annotators(self) -> str:
+        """The people behind the claim, in a line."""
+        return ", ".join(sorted({entry.decision.who for entry in self.entries}))
+
+    @property
+    def reasons(self) -> str | None:
+        """The reasons that they gave, in a line."""
+        return "; ".join(dict.fromkeys(entry.decision.why for entry in self.entries if entry.decision.why)) or None
 
 
 @dataclass(frozen=True)
@@ -102,9 +95,7 @@ class Grouping:
         labels: every group's label, empty groups of the clustering included.
         machine: labels that the clustering gave, by group.
         origin: every name's group in the clustering.
-        classes: the classes of every level above the groups, of which a decision may set one, finest level first; None:
-            any, at one level.
-        tops: classes of the coarsest level that decisions set.
+        classes: the classes of every level above the groups, of which a decision may set one, finest level first.
         claims: the last claim about each subject.
         unmatched: decisions, or parts of them, that fit nothing.
         members: every group's names, as ``place`` has them.
@@ -113,9 +104,8 @@ class Grouping:
     place: dict[str, Fate]
     labels: dict[GroupId, str]
     machine: Mapping[int, str]
-    origin: Mapping[str, int] = field(default_factory=dict)
-    classes: "Classes | None" = None
-    tops: dict[GroupId, str] = field(default_factory=dict)
+    origin: Mapping[str, int]
+    classes: Classes
     claims: dict[Subject, Claim] = field(default_factory=dict)
     unmatched: list[Unmatched] = field(default_factory=list)
 
@@ -131,7 +121,7 @@ class Grouping:
                 self.labels.setdefault(group, str(group))
 
     @classmethod
-    def of(cls, place: Mapping[str, int], labels: Mapping[int, str], classes: "Classes | None" = None) -> "Grouping":
+    def of(cls, place: Mapping[str, int], labels: Mapping[int, str], classes: Classes) -> "Grouping":
         """Return the clustering's grouping from each name's group number and each group's label."""
         return cls({**place}, {**labels}, labels, place, classes)
 
@@ -141,7 +131,6 @@ class Grouping:
             self,
             place={**self.place},
             labels={**self.labels},
-            tops={**self.tops},
             claims={**self.claims},
             unmatched=[*self.unmatched],
             members={group: {*names} for group, names in self.members.items()},
@@ -192,15 +181,6 @@ class Grouping:
                 found.setdefault(str(of), set()).add(group)
         return found
 
-    def refused_at(self, name: str) -> set[GroupId]:
-        """Return the groups that one name was said not to belong to."""
-        return self.refused.get(name, set())
-
-    @property
-    def apart(self) -> set[frozenset[GroupId]]:
-        """The pairs of groups that were said not to be one."""
-        return {frozenset((of, also)) for kind, of, also in self.claims if kind == "apart" and also is not None}
-
     @property
     def items(self) -> dict[ItemKey, Given]:
         """The places that decisions gave to single items."""
@@ -236,19 +216,37 @@ class Grouping:
 
     def apply(self, entry: Entry) -> None:
         """Apply one decision; the parts of it that fit nothing go to ``unmatched``."""
-        change: dict[type[Decision], Callable[[Entry, Any], None]] = {
-            Rename: self._rename,
-            Move: self._move,
-            Merge: self._merge,
-            Split: self._split,
-            Drop: self._drop,
-            SetTop: self._set,
-            Accept: self._accept,
-            New: self._new,
-            Refuse: self._refuse,
-            GiveItem: self._give,
-        }
-        change[type(entry.decision)](entry, entry.decision)
+        match entry.decision:
+            case Rename() as decision:
+                self._rename(entry, decision)
+            case SetTop() as decision:
+                self._set(entry, decision)
+            case Move(names=names, to=label) | Accept(names=names, group=label):
+                group = self._fillable(entry, label)
+                if group is not None:
+                    self._claim_names(entry, sorted(self.members[group]) if names is None else names, group)
+            case New(names=names, to=label) | Split(names=names, to=label) as decision:
+                self._new(entry, decision.group if isinstance(decision, Split) else None, names, label)
+            case Drop(names=names, group=label):
+                self._claim_names(entry, names or (), None)
+                if label is not None and (group := self._group(entry, label)) is not None:
+                    self._empty(group, None, entry)
+            case Merge(groups=labels, to=to):
+                groups = [self._group(entry, label) for label in labels if label != to]
+                if to in labels and self.find(to) is None:
+                    self._group(entry, to)
+                target = self.target(to)
+                for group in groups:
+                    if group is not None:
+                        self._empty(group, target, entry)
+            case Refuse(names=names, group=label):
+                self._refuse(entry, names, self.target(label))
+            case GiveItem(name=name, group=label) as decision:
+                group = None if label is None else self._fillable(entry, label)
+                is_known = group is not None or (label is None and self._known(entry, (name or "",)))
+                if is_known:
+                    subject = Subject("item", decision.split, decision.id)
+                    self.claims[subject] = Claim(Given(name, group), (entry,))
 
     def apply_all(self, entries: Iterable[Entry]) -> "Grouping":
         """Apply decisions in order; return the grouping itself."""
@@ -259,11 +257,9 @@ class Grouping:
     def take(self, claims: Mapping[Subject, Claim]) -> "Grouping":
         """Apply claims that are known to fit; return the grouping itself."""
         self.claims.update(claims)
-        for (kind, of, also), claim in claims.items():
+        for (kind, of, _), claim in claims.items():
             if kind == "name" and not isinstance(claim.value, Given):
                 self._put(str(of), claim.value)
-            elif kind == "top" and also is None:
-                self.tops[of] = str(claim.value)
             elif kind == "group" and claim.renames:
                 self.labels[of] = str(claim.value)
         return self
@@ -294,8 +290,6 @@ class Grouping:
             if subject.kind == "group" and claim.value == old:
                 self.claims[subject] = replace(claim, value=new, entries=(*claim.entries, entry))
         self._follow(old, new, entry)
-        if (top := self.tops.pop(old, None)) is not None:
-            self.tops[new] = top
         for subject in [s for s in self.claims if s.kind == "top" and s.of == old]:
             self.claims[subject._replace(of=new)] = self.claims.pop(subject)
 
@@ -312,41 +306,25 @@ class Grouping:
                 at_home = self.is_decided(str(of)) and self.place[str(of)] == new  # said of it, and stronger
                 if not at_home:
                     self.claims[Subject("not in", of, new)] = claim
-            elif kind == "apart" and old in (of, also):
-                del self.claims[subject]
-                other = of if also == old else also
-                if other is not None and other != new:
-                    self.claims[apart(new, other)] = claim
 
-    def _move(self, entry: Entry, decision: Move) -> None:
-        group = self._fillable(entry, decision.to)
-        if group is not None:
-            for name in self._known(entry, decision.names):
-                self._claim_name(name, group, entry)
-
-    def _accept(self, entry: Entry, decision: Accept) -> None:
-        group = self._fillable(entry, decision.group)
-        if group is not None:
-            names = sorted(self.members[group]) if decision.names is None else self._known(entry, decision.names)
-            for name in names:
-                self._claim_name(name, group, entry)
-
-    def _new(self, entry: Entry, decision: New) -> None:
-        if self.find(decision.to) is not None:
-            self._miss(entry, f"there is already a group {quoted(decision.to)}; move the names there")
+    def _new(self, entry: Entry, source: str | None, names: Iterable[str], label: str) -> None:
+        """Make a group of names: of any, or of those of the group ``source``, which they leave."""
+        leaves = None if source is None else self._group(entry, source)
+        if source is not None and leaves is None:
             return
-        target = self.target(decision.to)
-        for name in self._known(entry, decision.names):
-            self._claim_name(name, target, entry)
-
-    def _refuse(self, entry: Entry, decision: Refuse) -> None:
-        group = self.target(decision.group)
-        if decision.other is not None:
-            one, other = self._group(entry, decision.group), self._group(entry, decision.other)
-            if one is not None and other is not None:
-                self.claims[apart(one, other)] = Claim(None, (entry,))
+        if self.find(label) is not None:
+            self._miss(entry, f"there is already a group {quoted(label)}; move the names there")
             return
-        for name in self._known(entry, decision.names or ()):
+        target = self.target(label)
+        for name in self._known(entry, names):
+            here = self.place[name]
+            if source is None or here == leaves:
+                self._claim_name(name, target, entry)
+            else:
+                self._miss(entry, f"{quoted(name)} is in {quoted(self.label_of(here))}, not in {quoted(source)}")
+
+    def _refuse(self, entry: Entry, names: Iterable[str], group: GroupId) -> None:
+        for name in self._known(entry, names):
             if self.is_decided(name) and self.place[name] == group:  # taken back: it is where the clustering had it
                 del self.claims[Subject("name", name)]
                 self._put(name, self._home(name))
@@ -364,65 +342,20 @@ class Grouping:
             group = claim.value
         return group
 
-    def _give(self, entry: Entry, decision: GiveItem) -> None:
-        group = None if decision.group is None else self._fillable(entry, decision.group)
-        if decision.group is not None and group is None:
-            return
-        if decision.name is not None and decision.name not in self.place and group is None:
-            self._known(entry, (decision.name,))
-            return
-        self.claims[Subject("item", decision.split, decision.id)] = Claim(Given(decision.name, group), (entry,))
-
     def _set(self, entry: Entry, decision: SetTop) -> None:
-        group = self._group(entry, decision.group)
+        group, levels = self._group(entry, decision.group), list(self.classes)
         if group is None:
             return
-        levels = list(self.classes or ())
-        if self.classes is not None and decision.level not in (None, *levels):
-            self._miss(
-                entry, f"there is no level {quoted(decision.level)} above the groups; there are {', '.join(levels)}"
-            )
-        elif self.classes is not None and not levels:
+        level = decision.level or (levels[-1] if levels else "")
+        if not levels:
             self._miss(entry, "this build has no level above the groups")
-        elif self.classes is not None and decision.top not in (known := self.classes[decision.level or levels[-1]]):
-            self._miss(entry, f"top is {quoted(decision.top)}; expected {some(known, 8, ' or ')}")
-        elif decision.level in (None, levels[-1] if levels else None):
-            self.tops[group] = decision.top
-            self.claims[Subject("top", group)] = Claim(decision.top, (entry,))
+        elif level not in levels:
+            self._miss(entry, f"there is no level {quoted(level)} above the groups; there are {', '.join(levels)}")
+        elif decision.top not in self.classes[level]:
+            self._miss(entry, f"top is {quoted(decision.top)}; expected {some(self.classes[level], 8, ' or ')}")
         else:
-            self.claims[Subject("top", group, decision.level)] = Claim(decision.top, (entry,))
-
-    def _merge(self, entry: Entry, decision: Merge) -> None:
-        found = [self._group(entry, label) for label in decision.groups if label != decision.to]
-        if decision.to in decision.groups and self.find(decision.to) is None:
-            self._group(entry, decision.to)
-        target = self.target(decision.to)
-        for group in found:
-            if group is not None:
-                self._empty(group, target, entry)
-
-    def _split(self, entry: Entry, decision: Split) -> None:
-        group = self._group(entry, decision.group)
-        if group is None:
-            return
-        if self.find(decision.to) is not None:
-            self._miss(entry, f"there is already a group {quoted(decision.to)}; move the names there")
-            return
-        target = self.target(decision.to)
-        for name in self._known(entry, decision.names):
-            if self.place[name] == group:
-                self._claim_name(name, target, entry)
-            else:
-                self._miss(
-                    entry,
-                    f"{quoted(name)} is in {quoted(self.label_of(self.place[name]))}, not in {quoted(decision.group)}",
-                )
-
-    def _drop(self, entry: Entry, decision: Drop) -> None:
-        if decision.group is not None and (group := self._group(entry, decision.group)) is not None:
-            self._empty(group, None, entry)
-        for name in self._known(entry, decision.names or ()):
-            self._claim_name(name, None, entry)
+            subject = Subject("top", group, None if level == levels[-1] else level)
+            self.claims[subject] = Claim(decision.top, (entry,))
 
     def _empty(self, group: GroupId, fate: Fate, entry: Entry) -> None:
         for name in sorted(self.members[group]):
@@ -431,6 +364,10 @@ class Grouping:
             self.claims[Subject("group", group)] = Claim(fate, (entry,))
         if fate is not None:
             self._follow(group, fate, entry)
+
+    def _claim_names(self, entry: Entry, names: Iterable[str], fate: Fate) -> None:
+        for name in self._known(entry, names):
+            self._claim_name(name, fate, entry)
 
     def _claim_name(self, name: str, fate: Fate, entry: Entry, via: GroupId | None = None) -> None:
         self._put(name, fate)
@@ -485,9 +422,3 @@ class Grouping:
 
     def _miss(self, entry: Entry, reason: str) -> None:
         self.unmatched.append(Unmatched(entry, reason))
-
-
-def apart(one: GroupId, other: GroupId) -> Subject:
-    """Return the subject of a claim that two groups are not one."""
-    one, other = sorted((one, other), key=lambda group: (isinstance(group, str), group))
-    return Subject("apart", one, other)

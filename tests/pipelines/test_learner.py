@@ -10,20 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.pipelines.hierarchy.groups.doubt import Spreads
-from hgld.pipelines.hierarchy.review.decisions.decisions import Accept, Decision, Drop, Entry, Merge, Move, New, Refuse
-from hgld.pipelines.hierarchy.review.decisions.grouping import Grouping
-from hgld.pipelines.hierarchy.review.learning.name_tree import MOST_LINKED, NameTree
-from hgld.pipelines.hierarchy.review.learning.screens import SCREEN
-from hgld.pipelines.hierarchy.review.learning.teaching import Teacher
-from hgld.pipelines.hierarchy.review.learning.votes import (
-    FLOOR,
-    LEAD,
-    MEAN,
-    NARROWNESS,
-    SEED,
-    Coefficients,
-    Votes,
-)
+from hgld.pipelines.hierarchy.review.decisions import Accept, Decision, Drop, Entry, Merge, Move, New, Refuse
+from hgld.pipelines.hierarchy.review.grouping import Grouping
+from hgld.pipelines.hierarchy.review.learner import FLOOR, LEAD, MEAN, NARROWNESS, SEED, Coefficients, Learner
+from hgld.pipelines.hierarchy.review.queue import MOST_LINKED, SCREEN, NameTree, Queue
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 # stated here, so that the tests hold whatever was fitted last
@@ -45,7 +35,7 @@ def toy(n=24, seed=0, dim=6):
 
 
 def decided(place, decisions):
-    grouping = Grouping.of({**place}, LABELS)
+    grouping = Grouping.of({**place}, LABELS, {})
     for number, decision in enumerate(decisions, 1):
         grouping.apply(Entry(decision, Path("ada.yaml"), number, line=1))
     assert not grouping.unmatched
@@ -56,8 +46,8 @@ def said(action: type[Decision], second: int = 0, **fields) -> Decision:
     return action(who="ada", when=START + timedelta(seconds=second), **fields)
 
 
-def votes_of(names, rows, place, **given):
-    return Votes(names, rows, np.ones(len(names)), place, fitted=FITTED, **given)
+def learner_of(names, rows, place, **given):
+    return Learner(names, rows, np.ones(len(names)), place, fitted=FITTED, **given)
 
 
 def slow_votes(names, rows, place, answers, seeds, weight):
@@ -85,7 +75,7 @@ def test_votes_are_those_of_the_slow_twin(are_given):
     given_seeds = {g: unit(np.random.default_rng(g).normal(size=(1, 6)))[0] for g in LABELS} if are_given else None
     answers = {name: truth[name] for name in names[:9]}
     decisions = [said(Move, i, names=(name,), to=LABELS[group]) for i, (name, group) in enumerate(answers.items())]
-    estimates = votes_of(names, rows, place, seeds=given_seeds).learn(decided(place, decisions))
+    estimates = learner_of(names, rows, place, seeds=given_seeds).fit(decided(place, decisions))
     means = {g: unit(rows[[place[n] == g for n in names]].sum(axis=0, keepdims=True))[0] for g in LABELS}
     slow = slow_votes(names, rows, place, answers, given_seeds or means, SEED if are_given else MEAN)
     for i, name in enumerate(names):
@@ -98,10 +88,9 @@ def test_votes_are_those_of_the_slow_twin(are_given):
     )
 
 
-def test_without_decisions_nothing_moves_not_even_names_in_no_group():
+def test_without_decisions_nothing_moves():
     names, rows, place, _ = toy()
-    place = {**place, "n03": None, "n07": None}
-    estimates = votes_of(names, rows, place).learn(Grouping({**place}, {**LABELS}, LABELS))
+    estimates = learner_of(names, rows, place).fit(decided(place, []))
     assert estimates.place == place
     assert estimates.undecided.all()
     assert 0 < estimates.errors.min() <= estimates.errors.max() < 1
@@ -111,10 +100,10 @@ def test_a_decision_teaches_the_names_beside_it_and_no_others():
     names = ["oak", "oak tree", "old oak", "pine", "mosque"]
     rows = unit(np.array([[1, 0.1, 0], [1, 0.12, 0], [1, 0.05, 0.05], [0.3, 1, 0], [0, 0, 1]]))
     place = dict.fromkeys(names, 0)
-    votes = votes_of(names, rows, place)
-    after = votes.learn(decided(place, [said(New, names=("oak", "old oak"), to="tree")]))
+    votes = learner_of(names, rows, place)
+    after = votes.fit(decided(place, [said(New, names=("oak", "old oak"), to="tree")]))
     assert after.place == {"oak": "tree", "oak tree": "tree", "old oak": "tree", "pine": 0, "mosque": 0}
-    assert votes.learn(decided(place, [])).place == place  # taken back, it teaches nothing any more
+    assert votes.fit(decided(place, [])).place == place  # taken back, it teaches nothing any more
 
 
 @settings(max_examples=12, deadline=None)
@@ -123,33 +112,33 @@ def test_the_order_of_decisions_and_what_was_undone_between_change_no_bit(order,
     names, rows, place, truth = toy()
     decisions = [said(Move, i, names=(names[i],), to=LABELS[truth[names[i]]]) for i in range(11)]
     decisions.append(said(New, 11, names=("n20", "n23"), to="tower"))
-    at_once = votes_of(names, rows, place).learn(decided(place, decisions))
-    shuffled, seen = votes_of(names, rows, place), []
+    at_once = learner_of(names, rows, place).fit(decided(place, decisions))
+    shuffled, seen = learner_of(names, rows, place), []
     for i in order:
         seen.append(decisions[i])
-        shuffled.learn(decided(place, seen))
+        shuffled.fit(decided(place, seen))
         if len(seen) in stops:
-            shuffled.learn(decided(place, seen[::2]))
-    again = shuffled.learn(decided(place, decisions))
+            shuffled.fit(decided(place, seen[::2]))
+    again = shuffled.fit(decided(place, decisions))
     assert np.array_equal(again.votes, at_once.votes)
     assert again.place == at_once.place
-    partner = votes_of(names, rows, place).learn(decided(place, decisions[1:]))
+    partner = learner_of(names, rows, place).fit(decided(place, decisions[1:]))
     assert not np.array_equal(partner.votes, at_once.votes)
 
 
 def test_a_refused_group_gets_no_name_and_a_merged_one_hands_its_votes_on():
     names, rows, place, _ = toy()
-    votes = votes_of(names, rows, place)
+    votes = learner_of(names, rows, place)
     there = [name for name in names if place[name] == 0][:2]
-    refused = votes.learn(decided(place, [said(Refuse, names=(there[0],), group="church")]))
+    refused = votes.fit(decided(place, [said(Refuse, names=(there[0],), group="church")]))
     assert refused.place[there[0]] in {1, 2}
     assert refused.place[there[1]] == 0
-    merged = votes.learn(decided(place, [said(Merge, groups=("church", "castle"), to="castle")]))
+    merged = votes.fit(decided(place, [said(Merge, groups=("church", "castle"), to="castle")]))
     assert set(merged.groups) == {1, 2}
     assert all(merged.place[name] == 1 for name in there)
-    plain = votes.learn(decided(place, []))
+    plain = votes.fit(decided(place, []))
     assert merged.votes[:, 0] == pytest.approx(plain.votes[:, 0] + plain.votes[:, 1])
-    gone = votes.learn(decided(place, [said(Drop, group="church")]))
+    gone = votes.fit(decided(place, [said(Drop, group="church")]))
     assert all(gone.place[name] is None for name in there)
     assert not gone.undecided[[names.index(name) for name in there]].any()
 
@@ -166,11 +155,11 @@ def slow_shift(record, age_of, spread):
 
 def test_fewer_errors_than_expected_are_believed_and_more_in_part():
     names, rows, place, _ = toy(60)
-    plain = votes_of(names, rows, place).learn(decided(place, []))
+    plain = learner_of(names, rows, place).fit(decided(place, []))
     right = [said(Accept, names=(n,), group=LABELS[place[n]]) for n in names[:20]]  # one action: it teaches nothing yet
     wrong = [said(Move, names=(n,), to=LABELS[(place[n] + 1) % 3]) for n in names[:20]]
-    learners = [votes_of(names, rows, place) for _ in range(2)]
-    calm, alarmed = (v.learn(decided(place, told)) for v, told in zip(learners, (right, wrong), strict=True))
+    learners = [learner_of(names, rows, place) for _ in range(2)]
+    calm, alarmed = (v.fit(decided(place, told)) for v, told in zip(learners, (right, wrong), strict=True))
     rest = slice(20, None)
     assert calm.errors[rest].mean() < plain.errors[rest].mean()
     age_of = {i: 19 - i for i in range(20)}
@@ -179,20 +168,16 @@ def test_fewer_errors_than_expected_are_believed_and_more_in_part():
     assert [v._correction() for v in learners] == pytest.approx([down, 0.2 * up], abs=1e-3)
     assert calm.errors[:20].max() == 0
     for estimates in (plain, calm, alarmed):
-        left = estimates.names_left
+        left = estimates.still_wrong["names"]
         assert left.mean == pytest.approx(float(estimates.errors.sum()), rel=0.15)  # the mean over levels of errors
         assert 0 <= left.low < left.mean < left.high <= estimates.undecided.sum()
-    everything = votes_of(names, rows, place).learn(
+    everything = learner_of(names, rows, place).fit(
         decided(place, [said(Accept, names=tuple(n for n in names if place[n] == g), group=LABELS[g]) for g in LABELS])
     )
-    assert everything.names_left == everything.items_left == (0, 0, 0)
-
-
-def test_items_are_counted_by_their_numbers():
-    names, rows, place, _ = toy()
+    assert everything.still_wrong == {"names": (0, 0, 0), "items": (0, 0, 0)}
     items = np.arange(len(names)) + 1
-    estimates = Votes(names, rows, items, place).learn(decided(place, []))
-    assert estimates.items_left.mean == pytest.approx(float(estimates.errors @ items), rel=0.15)
+    weighted = Learner(names, rows, items, place).fit(decided(place, []))
+    assert weighted.still_wrong["items"].mean == pytest.approx(float(weighted.errors @ items), rel=0.15)
 
 
 # -- the tree ------------------------------------------------------------------------------------------------------
@@ -224,120 +209,44 @@ def test_many_names_of_the_same_vector_make_a_tree():
 # -- the queue -----------------------------------------------------------------------------------------------------
 
 
-def taught(names, rows, place, decisions=(), skipped=(), **given):
-    teacher = Teacher(names, rows, np.ones(len(names)), place, LABELS, fitted=FITTED, **given)
-    return teacher.learn(decided(place, decisions), skipped=skipped)
-
-
-def screens_of(lesson):
-    return [proposal for proposal in lesson.queue if proposal.kind == "sort"]
+def screens(names, rows, place, decisions=(), skipped=(), by="items", items=1):
+    learner = Learner(names, rows, np.ones(len(names)) * items, place, fitted=FITTED)
+    return Queue(learner.rows, FITTED, by=by).screens(learner.fit(decided(place, decisions)), skipped)
 
 
 def test_screens_are_small_apart_ordered_and_made_of_blocks():
     names, rows, place, _ = toy(200)
-    lesson = taught(names, rows, place)
-    assert [p.items for p in lesson.queue] == sorted((p.items for p in lesson.queue), reverse=True)
-    screens = screens_of(lesson)
-    shown = [name for screen in screens for name in screen.names]
-    assert len(screens) > 1
+    found = screens(names, rows, place)
+    shown = [name for screen in found for name in screen.names]
+    assert [screen.items for screen in found] == sorted((screen.items for screen in found), reverse=True)
+    assert len(found) > 1
     assert len(set(shown)) == len(shown)
-    for screen in screens:
+    for screen in found:
         assert len(screen.names) == len(screen.wrong) <= SCREEN
         assert len(screen.names) == 1 or screen.blocks[0] == (0, len(screen.names))
         assert all(0 <= start < stop - 1 < len(screen.names) for start, stop in screen.blocks)
+    heavy = np.where(np.isin(names, found[-1].names), 1000, 1)
+    assert {*screens(names, rows, place, items=heavy)[0].names} & {*found[-1].names}
+    assert screens(names, rows, place, items=heavy, by="names") == found
 
 
 def test_a_screen_holds_no_decided_name_and_none_that_was_put_off():
     names, rows, place, _ = toy(200)
-    first = screens_of(taught(names, rows, place))[0]
+    first = screens(names, rows, place)[0]
     done = [
         said(Accept, names=tuple(n for n in first.names if place[n] == g), group=LABELS[g])
         for g in {place[n] for n in first.names}
     ]
-    later = {name for screen in screens_of(taught(names, rows, place, done)) for name in screen.names}
-    assert not later & set(first.names)
     put_off = {(name, LABELS[place[name]]) for name in first.names}
-    others = {name for screen in screens_of(taught(names, rows, place, skipped=put_off)) for name in screen.names}
-    assert others
-    assert not others & set(first.names)
+    for others in (screens(names, rows, place, done), screens(names, rows, place, skipped=put_off)):
+        assert others
+        assert not {name for screen in others for name in screen.names} & {*first.names}
     everything = {(name, LABELS[place[name]]) for name in names}
-    assert screens_of(taught(names, rows, place, skipped=everything))  # nothing else is left
+    assert screens(names, rows, place, skipped=everything)  # nothing else is left
 
 
 def test_the_order_in_which_names_are_given_changes_no_screen():
     names, rows, place, _ = toy(90)
     turned = np.random.default_rng(0).permutation(len(names))
-    one, other = taught(names, rows, place), taught([names[i] for i in turned], rows[turned], place)
-    assert other.place == one.place
-    assert [set(s.names) for s in screens_of(other)][:3] == [set(s.names) for s in screens_of(one)][:3]
-
-
-def test_groups_that_are_one_are_proposed_to_be_merged_unless_they_were_given_or_kept_apart():
-    rng = np.random.default_rng(3)
-    rows = unit(
-        np.concatenate([np.tile([1.0, 0, 0], (20, 1)), np.tile([0, 0, 1.0], (10, 1))]) + 0.05 * rng.normal(size=(30, 3))
-    )
-    names = [f"n{i:02}" for i in range(30)]
-    place = {name: 2 if i >= 20 else i % 2 for i, name in enumerate(names)}
-    merges = [{p.group, p.other} for p in taught(names, rows, place).queue if p.kind == "merge"]
-    assert merges == [{"church", "castle"}]
-    apart = [said(Refuse, group="church", other="castle")]
-    assert not [p for p in taught(names, rows, place, apart).queue if p.kind == "merge"]
-    seeds = {g: rows[[g, g, 25][g]] for g in LABELS}
-    assert not [p for p in taught(names, rows, place, seeds=seeds).queue if p.kind == "merge"]
-
-
-def of_three_kinds():
-    """Two groups of two kinds each, of one centre, and names of a third kind that stand in both."""
-    rng, axes = np.random.default_rng(0), np.eye(5)
-    kinds = [("oak", 10, 0), ("elm", 10, 1), ("ship", 10, 2), ("boat", 10, 3), ("star", 8, 4)]
-    rows = unit(np.concatenate([axes[[k]].repeat(n, 0) + 0.02 * rng.normal(size=(n, 5)) for _, n, k in kinds]))
-    names = [f"{kind} {i}" for kind, n, _ in kinds for i in range(n)]
-    place = {name: int(name.split()[0] in ("ship", "boat")) for name in names}
-    place |= {f"star {i}": i % 2 for i in range(8)}
-    return names, rows, place
-
-
-def wholes(lesson, kind):
-    return {(" ".join(sorted({name.split()[0] for name in p.names})), len(p.names), p.other)
-            for p in lesson.queue if p.kind == kind}  # fmt: skip
-
-
-def test_a_part_of_a_group_and_names_of_several_are_proposed_as_groups_until_a_person_says_no():
-    names, rows, place = of_three_kinds()
-    lesson = taught(names, rows, place)
-    splits = {("boat", 10, "castle"), ("elm", 10, "church"), ("oak", 10, "church"), ("ship", 10, "castle")}
-    assert wholes(lesson, "split") == splits
-    assert wholes(lesson, "new") == {("star", 8, None)}
-    assert {p.group for p in lesson.queue if p.kind in ("new", "split")} == {""}  # what it is called is found later
-    stars, elms = (tuple(n for n in names if n.startswith(kind)) for kind in ("star", "elm"))
-    no = [said(Refuse, 0, names=stars, group="light"), said(Refuse, 1, names=elms, group="tree")]
-    assert not wholes(taught(names, rows, place, no), "new")
-    assert wholes(taught(names, rows, place, no), "split") == splits - {("elm", 10, "church")}
-    yes = [said(New, 0, names=stars, to="light"), said(Accept, 1, names=elms, group="church")]
-    after = taught(names, rows, place, yes)
-    assert not wholes(after, "new")
-    assert wholes(after, "split") == {("boat", 10, "castle"), ("ship", 10, "castle"), ("oak", 10, "church")}
-
-
-def test_where_groups_were_given_only_names_that_fit_none_are_proposed_as_one():
-    names, rows, place = of_three_kinds()
-    seeds = {0: unit(rows[:20].mean(0, keepdims=True))[0], 1: unit(rows[20:40].mean(0, keepdims=True))[0]}
-    assert not wholes(taught(names, rows, place, seeds=seeds), "split")
-    assert not wholes(taught(names, rows, place, seeds=seeds), "new")
-    outside = place | {name: None for name in names if name.startswith("star")}
-    grouping = Grouping({**outside}, {**LABELS}, LABELS)
-    teacher = Teacher(names, rows, np.ones(len(names)), outside, LABELS, seeds=seeds, fitted=FITTED)
-    assert wholes(teacher.learn(grouping), "new") == {("star", 8, None)}
-
-
-def test_names_that_learning_moved_are_proposed_for_their_new_group():
-    names = [f"oak {i}" for i in range(8)] + [f"ship {i}" for i in range(8)]
-    rows = unit(
-        np.concatenate([np.tile([1.0, 0], (8, 1)), np.tile([0, 1.0], (8, 1))])
-        + 0.02 * np.random.default_rng(0).normal(size=(16, 2))
-    )
-    place = {name: 0 if name.startswith("oak") else 1 for name in names}
-    moved = [said(Move, i, names=(f"oak {i}",), to="lake") for i in range(3)]
-    found = [p for p in taught(names, rows, place, moved).queue if p.kind == "place"]
-    assert [(p.group, set(p.names)) for p in found] == [("lake", {f"oak {i}" for i in range(3, 8)})]
+    one, other = screens(names, rows, place), screens([names[i] for i in turned], rows[turned], place)
+    assert [{*s.names} for s in other][:3] == [{*s.names} for s in one][:3]

@@ -7,15 +7,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hgld.errors import ConfigError, InputError, StorageError
+from hgld.files import sync, write_atomic
 
-from .decision_files import (
+from .decisions import (
+    Decision,
+    Entry,
+    Role,
     append_locked,
+    check_text,
+    file_header,
     format_decision,
-    format_decision_as_before,
     locked,
     parse_decisions,
 )
-from .decisions import Decision, Entry, Role, check_text
 
 _STEP = timedelta(milliseconds=1)
 
@@ -39,7 +43,7 @@ class Journal:
         InputError: ``who`` cannot stand in a decision; the file cannot be read, or is of the other role.
         SchemaError: the file is of another schema version.
         ConfigError: the file's folder is not there.
-        StorageError: the file could not be written.
+        StorageError: the file cannot be written.
     """
 
     def __init__(self, path: Path, who: str, role: Role) -> None:
@@ -50,20 +54,15 @@ class Journal:
             check_text("who", self.who)
         except InputError as error:
             raise InputError(f"{error} Say who decides with --annotator NAME.") from error
-        self._check_place()
-        self.reload()
-
-    def _check_place(self) -> None:
-        """Refuse at once a file whose first decision would be refused."""
-        folder = self.path.parent
-        if not folder.is_dir():
+        if not path.parent.is_dir():
             raise ConfigError(
-                f"{self.path}: there is no folder {folder}. Make it, or name another file: --decisions FILE."
+                f"{path}: there is no folder {path.parent}. Make it, or name another file: --decisions FILE."
             )
-        if not os.access(self.path if self.path.exists() else folder, os.R_OK | os.W_OK):
+        if not os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK):
             raise StorageError(
-                f"{self.path}: it cannot be read and written by you. Change its rights, or use --decisions FILE."
+                f"{path}: it cannot be read and written by you. Change its rights, or use --decisions FILE."
             )
+        self.reload()
 
     @property
     def own_entries(self) -> list[Entry]:
@@ -79,9 +78,19 @@ class Journal:
         return self.role == "adjudicator" or entry.decision.who == self.who
 
     def reload(self) -> None:
-        """Read the file again, as it is now."""
+        """Read the file again, as it is now; if it was deleted, write the entries that are known to a new one.
+
+        Raises:
+            StorageError: the deleted file cannot be written again.
+        """
+        if self.entries and not self.path.exists():
+            text = file_header(self.role) + "".join(format_decision(entry.decision) for entry in self.entries)
+            try:
+                write_atomic(self.path, text)
+            except OSError as error:
+                raise StorageError(f"{self.path}: it was deleted, and cannot be written again: {error}.") from error
         stamp = self._stamp()
-        entries = self._parsed(self.path.read_bytes()) if stamp else []
+        entries = parse_decisions(self.path.read_bytes(), self.path) if stamp else []
         wrong = next((entry for entry in entries if entry.role != self.role), None)
         if wrong is not None:
             asked = "with" if wrong.role == "adjudicator" else "without"
@@ -93,21 +102,23 @@ class Journal:
 
     @property
     def changed_elsewhere(self) -> bool:
-        """True if somebody else wrote the file since it was last read or written here."""
+        """True if somebody else wrote or deleted the file since it was last read or written here."""
         return self._stamp() != self._known
 
-    def now(self) -> datetime:
-        """Return the time for the next action.
+    def next_time(self, after: datetime | None = None) -> datetime:
+        """Return the time of the next action: later than ``after`` and than every entry's, since times order decisions.
 
-        It is later than every entry's, since times order decisions, and its milliseconds are not 0: by it the decisions
-        of one action are known, also after another start.
+        Its milliseconds are whole and not 0: they tell the decisions of one action, also after another start.
 
         Raises:
             InputError: an entry has the last time that there is.
         """
-        last = max((entry.decision.when for entry in self.entries), default=None)
+        last = after or max((entry.decision.when for entry in self.entries), default=None)
         try:
-            return next_time(datetime.now(UTC) if last is None else max(datetime.now(UTC), last + _STEP))
+            time = datetime.now(UTC) if last is None else max(datetime.now(UTC), last + _STEP)
+            whole = time.replace(microsecond=time.microsecond // 1000 * 1000)
+            whole += _STEP if whole < time else timedelta()
+            return whole if whole.microsecond else whole + _STEP
         except OverflowError as error:
             raise InputError(f"{self.path}: nothing comes after {last}, the time of an entry. Correct it.") from error
 
@@ -129,7 +140,8 @@ class Journal:
             StorageError: the disk is full or the file not writable; the file is as it was.
         """
         with locked(self.path) as file:
-            self._check_known()
+            if self.changed_elsewhere:
+                raise StaleError
             append_locked(file, self.path, decisions, self.role)
             self._known = self._stamp()
         for decision in decisions:
@@ -147,37 +159,34 @@ class Journal:
         Raises:
             StaleError: somebody else wrote the file since it was last read or written here; nothing is deleted.
             InputError: there is no entry, one is another person's, or one was written by hand.
-            StorageError: the file is not writable.
+            StorageError: the file is not writable; or the disk does not confirm the deletion.
         """
         taken = [entry.decision for entry in self.entries[-count:]]
         if not taken:
             raise InputError("there is nothing to undo: the file has no decisions.")
         if others := [decision.who for decision in taken if decision.who != self.who]:
             raise InputError(f"the file's last decision is {others[-1]}'s; you can take back only your own.")
+        tail = "".join(map(format_decision, taken)).encode()
         with locked(self.path) as file:
-            self._check_known()
+            if self.changed_elsewhere:
+                raise StaleError
             file.seek(0)
             text = file.read()
-            kept = _without(text, taken)
-            if kept == text or len(self._parsed(kept)) != len(self.entries) - len(taken):
+            if not text.endswith(tail):
                 raise InputError(
                     f"{self.path}: the last entry was written or changed by hand; delete it there to take it back."
                 )
-            os.ftruncate(file.fileno(), len(kept))
-            os.fsync(file.fileno())
+            os.ftruncate(file.fileno(), len(text) - len(tail))
+            del self.entries[-len(taken) :]
             self._known = self._stamp()
-        del self.entries[-len(taken) :]
-        return taken
-
-    def _check_known(self) -> None:
-        if self.changed_elsewhere:
-            raise StaleError
-
-    def _parsed(self, data: bytes) -> list[Entry]:
         try:
-            return parse_decisions(data.decode("utf-8-sig"), self.path)
-        except UnicodeDecodeError as error:
-            raise InputError(f"{self.path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
+            sync(self.path)
+        except OSError as error:
+            raise StorageError(
+                f"{self.path}: the decision is taken back, but the disk does not confirm it ({error.strerror}); after "
+                "a power failure it may be there again."
+            ) from error
+        return taken
 
     def _stamp(self) -> tuple[int, int, int] | None:
         """Return a stamp that changes with the file's state; None where it is empty or absent."""
@@ -186,18 +195,3 @@ class Journal:
         except FileNotFoundError:
             return None
         return (status.st_ino, status.st_size, status.st_mtime_ns) if status.st_size else None
-
-
-def next_time(time: datetime) -> datetime:
-    """Return the first time from ``time`` on whose milliseconds are whole and not 0."""
-    whole = time.replace(microsecond=time.microsecond // 1000 * 1000)
-    whole += _STEP if whole < time else timedelta()
-    return whole if whole.microsecond else whole + _STEP
-
-
-def _without(text: bytes, taken: Sequence[Decision]) -> bytes:
-    for form in (format_decision, format_decision_as_before):
-        tail = "".join(map(form, taken)).encode()
-        if text.endswith(tail):
-            return text.removesuffix(tail)
-    return text

@@ -1,45 +1,49 @@
-"""Votes of groups for names, learnt from decisions: where every undecided name belongs, and how likely that is wrong.
+"""The learner of a review: where undecided names belong after each decision, and how likely that is wrong.
 
 A group is voted for by what is known of it: its own name where it was given (or the mean of its machine-made members),
 and every name that a person put there. A vote weighs exp(12 (cosine - 1)), so that near names count and far ones hardly
-do: the kernel estimate of Nadaraya (1964) and Watson (1964) on the unit sphere. A name stands in the group with the
+do: the kernel estimate of Nadaraya (1964) and Watson (1964) on the unit sphere. A name is put into the group with the
 most votes. A decision adds the votes of its names and nothing is fitted anew, so the page answers at once.
 
 The build's own placement has the most votes until people say otherwise: without decisions nothing moves. All votes are
 multiples of 2**-30, whose sums are exact, so that the same decisions give the same groups in whatever order they came.
 
-A name is the likelier wrong the more votes other groups have, the more the build doubts it where it still stands where
-the build put it, and the fewer names near it are decided: who has looked at its neighbours has seen it too. How often
-placements are wrong differs between data sets, and decisions tell (:meth:`Votes._correction`); how many are wrong in
+A name is the likelier wrong the more votes other groups have, the more the build doubts it where it is still where the
+build put it, and the fewer names near it are decided: who has looked at its neighbours has seen it too. How often
+placements are wrong differs between data sets, and decisions tell (:meth:`Learner._correction`); how many are wrong in
 all is :func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong`. Before the first decision all this holds as well.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cached_property
 from heapq import nlargest
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Self
 
 import numpy as np
 import yaml
 from scipy.special import expit, logit
 from threadpoolctl import threadpool_limits
 
-from ...groups.doubt import Expected, Spreads, still_wrong
-from ..decisions.grouping import GroupId, Grouping, Subject
+from hgld.tables import read_parquet
 
-COEFFICIENTS = Path(__file__).with_name("votes.yaml")
+from ..evidence.embed import read_embeddings
+from ..evidence.evidence import Block, Evidence, read_evidence
+from ..groups.cluster import check_rows
+from ..groups.doubt import Expected, Spreads, still_wrong
+from .grouping import GroupId, Grouping, Subject
+
+COEFFICIENTS = Path(__file__).with_name("learner.yaml")
+GROUP_ROWS = "group_rows.npy"
 NARROWNESS = 12.0  # of the kernel; the measured effort is flat within 9..16, for each of the encoders
-SEED, MEAN = (
-    2.0,
-    1.0,
-)  # votes of a group's given name, or of the mean of names, against 1 for a name that a person put there
+SEED, MEAN = 2.0, 1.0  # votes of a group's given name, or of the mean of names, against 1 for a name put there
 LEAD = 1.05  # of the build's placement over the other groups' seeds, where they have more votes
 LEAST = 1e-4  # nothing that nobody looked at is certain
 FLOOR = 2.0**-20  # votes of every group for every name, so that a new group is possible everywhere
+_FORM = 0.15  # share of the wording in what is learnt from; measured effort is flat within .1 to .2
 _GRID = 2.0**30
 _MOST_AXES, _MANY_NAMES = 128, 10_000
 _HALF_LIFE = 60.0  # names decided after which a finding counts half
@@ -47,12 +51,6 @@ _LATEST = 600  # findings that count; older ones do no more
 _CHOSEN = 0.2  # share of more errors than expected that is not the person's choice of what to decide
 _STEPS = 20
 _NEARNESS = 0.25  # votes of decided names at which nearness to them begins to tell
-
-
-@cache
-def coefficients(groups: Literal["given", "found"]) -> "Coefficients":
-    """Read the fitted coefficients that ship with hgld, for groups that were given by name or found."""
-    return Coefficients.of(yaml.safe_load(COEFFICIENTS.read_text(encoding="utf-8"))[groups])
 
 
 @dataclass(frozen=True)
@@ -67,19 +65,26 @@ class Coefficients:
         spreads: how far data sets and groups stray from the errors' log odds.
     """
 
-    error: tuple[float, float, float, float]
-    exceptions: tuple[float, float, float, float, float, float]
+    error: tuple[float, ...]
+    exceptions: tuple[float, ...]
     spreads: Spreads
+
+    @staticmethod
+    def shipped(*, are_given: bool) -> "Coefficients":
+        """Return the coefficients that ship with hgld, for groups that were given by name or found."""
+        known = yaml.safe_load(COEFFICIENTS.read_text(encoding="utf-8"))
+        return Coefficients.of(known["given" if are_given else "found"])
 
     @staticmethod
     def of(values: Mapping[str, Mapping[str, float]]) -> "Coefficients":
         """Return the coefficients of the file's content."""
         error, exceptions = values["error"], values["exceptions"]
         order = ("cohesion", "log_size", "agreement", "leading_share", "votes_against", "constant")
-        a, b, c, d, e, f = (float(exceptions[name]) for name in order)
-        odds, doubt, near, constant = (float(error[name]) for name in ("log_odds", "doubt", "nearness", "constant"))
-        spreads = Spreads(*(float(error[name]) for name in Spreads._fields))
-        return Coefficients((odds, doubt, near, constant), (a, b, c, d, e, f), spreads)
+        return Coefficients(
+            tuple(float(error[name]) for name in ("log_odds", "doubt", "nearness", "constant")),
+            tuple(float(exceptions[name]) for name in order),
+            Spreads(*(float(error[name]) for name in Spreads._fields)),
+        )
 
 
 @dataclass(frozen=True)
@@ -124,32 +129,29 @@ class Estimates:
 
     def shares(self, members: np.ndarray) -> np.ndarray:
         """Return the (n, K) float32 probabilities of the groups for some names, from votes as of now."""
-        return _shares(self.votes[members])[:, :-1].astype(np.float32)
+        squares = self.votes[members] ** 2
+        return (squares / squares.sum(axis=1, keepdims=True))[:, :-1].astype(np.float32)
 
     @cached_property
-    def names_left(self) -> Expected:
-        """The number of undecided names that stand wrong."""
-        return self._left(np.ones(len(self.errors)))
-
-    @cached_property
-    def items_left(self) -> Expected:
-        """The number of items of undecided names that stand wrong."""
-        return self._left(self.items.astype(np.float64))
-
-    def _left(self, weight: np.ndarray) -> Expected:
-        open_ = self.undecided
-        groups = np.where(self.standing < 0, len(self.groups), self.standing)[open_]
-        return still_wrong(self.errors[open_], self.spreads, weights=weight[open_], groups=groups)
+    def still_wrong(self) -> dict[str, Expected]:
+        """The expected number of undecided names, and of their items, that are placed wrong, with 80% intervals."""
+        left = self.undecided
+        groups = np.where(self.standing < 0, len(self.groups), self.standing)[left]
+        weights = {"names": np.ones(len(self.errors)), "items": self.items.astype(np.float64)}
+        return {
+            of: still_wrong(self.errors[left], self.spreads, weights=weight[left], groups=groups)
+            for of, weight in weights.items()
+        }
 
 
-class Votes:
-    """The learner behind the review: votes of groups for names, changed by decisions.
+class Learner:
+    """Votes of groups for names, changed by decisions.
 
     Args:
         names: the N names.
         rows: (N, D) unit rows, the joint evidence of names.
         items: (N,) numbers of their items.
-        place: every name's group in the build; None for a name in no group.
+        place: every name's group in the build.
         seeds: rows of groups by their number; the mean of its names is taken for one that has none.
         doubt: (N,) probabilities of the build that names are placed wrong; None: not known.
         fitted: the coefficients; those that ship with hgld if None.
@@ -164,7 +166,7 @@ class Votes:
         names: Sequence[str],
         rows: np.ndarray,
         items: np.ndarray,
-        place: Mapping[str, int | None],
+        place: Mapping[str, int],
         seeds: Mapping[int, np.ndarray] | None = None,
         doubt: np.ndarray | None = None,
         fitted: Coefficients | None = None,
@@ -172,29 +174,59 @@ class Votes:
         axes = _leading_axes(rows)
         self.names, self.items = tuple(names), np.asarray(items, dtype=np.int64)
         self.rows = _on_axes(rows, axes)
-        self.fitted = fitted or coefficients("found" if seeds is None else "given")
+        self.fitted = fitted or Coefficients.shipped(are_given=seeds is not None)
         doubted = np.full(len(self.names), 0.5) if doubt is None else np.clip(doubt.astype(np.float64), 1e-3, 1 - 1e-3)
         self._doubt_odds = logit(doubted)
         self._near = np.zeros(len(self.names))  # votes of decided names
         self._index = {name: i for i, name in enumerate(self.names)}
-        first = [place[name] for name in self.names]
         given = {group: _on_axes(seed[None], axes)[0] for group, seed in (seeds or {}).items()}
-        numbers = sorted({group for group in first if group is not None} | given.keys())
+        numbers = sorted({*place.values()} | given.keys())
         self._built: tuple[int, ...] = tuple(numbers)
         self._columns: dict[GroupId, int] = {number: column for column, number in enumerate(numbers)}
-        self._own = np.array([-1 if group is None else self._columns[group] for group in first])
+        self._own = np.array([self._columns[place[name]] for name in self.names])
         with threadpool_limits(limits=1):
             weight = SEED if given else MEAN
             seeded = [
                 _rounded(weight * self._kernel(self._seed(number, given.get(number)))) + FLOOR for number in numbers
             ]
-        self._votes = np.stack(seeded, axis=1) if seeded else np.zeros((len(self.names), 0))
-        self._no_group = self._lead()
+        self._votes = np.stack(seeded, axis=1)
+        lead = _rounded(LEAD * self._votes.max(axis=1))
+        behind = np.flatnonzero(self._votes.argmax(axis=1) != self._own)
+        self._votes[behind, self._own[behind]] = lead[behind]  # the build's placement comes before all other seeds
         self._of_live = np.empty((len(self.names), 0))
         self._learnt: dict[int, GroupId] = {}
-        self._record: dict[
-            int, tuple[datetime, float, bool]
-        ] = {}  # when, error expected just before, whether it was one
+        # of each name learnt: when, the error expected just before, whether it was one
+        self._record: dict[int, tuple[datetime, float, bool]] = {}
+
+    @classmethod
+    def of(cls, stages: Path, *, fitted: Coefficients | None = None) -> Self:
+        """Return the learner of the stages of a build, which were run up to the top level.
+
+        Raises:
+            TableError: its rows cannot be read or do not belong to its names.
+        """
+        names, groups = (read_parquet(stages / file) for file in ("cluster/names.parquet", "toplevel/groups.parquet"))
+        file = stages / "cluster" / GROUP_ROWS
+        evidence = read_evidence(stages / "evidence")
+        rows, given = _joined(evidence, read_embeddings(file) if file.is_file() else None)
+        check_rows(names, rows, stages / "evidence")
+        seeds = None if given is None else dict(zip(groups.sort("group")["group"].to_list(), given, strict=True))
+        return cls(
+            names["name"].to_list(),
+            rows,
+            names["landmarks"].to_numpy(),
+            dict(names.select("name", "group").iter_rows()),
+            seeds,
+            names["wrong"].to_numpy(),
+            fitted,
+        )
+
+    @staticmethod
+    def files(stages: Path) -> dict[str, Path]:
+        """Return the files that :meth:`of` reads besides the tables of names and groups, by the stage's names."""
+        found = {"evidence": stages / "evidence" / "evidence.json"}
+        rows = stages / "cluster" / GROUP_ROWS
+        return {**found, "cluster/group_rows": rows} if rows.is_file() else found
 
     def _seed(self, number: int, given: np.ndarray | None) -> np.ndarray:
         if given is not None:
@@ -206,18 +238,10 @@ class Votes:
     def _kernel(self, row: np.ndarray) -> np.ndarray:
         return np.exp(NARROWNESS * ((self.rows @ row).astype(np.float64) - 1))
 
-    def _lead(self) -> np.ndarray:
-        """Put the build's placement before all other seeds; return the (N,) votes for standing in no group."""
-        own = self._own
-        lead = _rounded(LEAD * self._votes.max(axis=1, initial=FLOOR))
-        behind = np.flatnonzero((own >= 0) & (self._votes.argmax(axis=1) != own)) if self._columns else []
-        self._votes[behind, own[behind]] = lead[behind]
-        return np.where(own < 0, lead, 0.0)
-
     # -- learning -------------------------------------------------------------------------------------------------
 
-    def learn(self, grouping: Grouping) -> Estimates:
-        """Estimate every name's group from the decisions that ``grouping`` holds; the same ones give the same."""
+    def fit(self, grouping: Grouping) -> Estimates:
+        """Learn the decisions that ``grouping`` holds; return the estimates. The same decisions give the same."""
         decided = {self._index[name]: group for name, group in grouping.decided.items() if name in self._index}
         with threadpool_limits(limits=1):
             self._take(decided, grouping)
@@ -227,7 +251,8 @@ class Votes:
             position = {group: k for k, group in enumerate(live)}
             for i, group in decided.items():
                 undecided[i], standing[i] = False, -1 if group is None else position[group]
-            gone = [i for i, name in enumerate(self.names) if _is_gone(grouping, name) and undecided[i]]
+            dropped = (i for i, name in enumerate(self.names) if grouping.place[name] is None and undecided[i])
+            gone = [i for i in dropped if Subject("name", self.names[i]) in grouping.claims]  # with their group
             undecided[gone], standing[gone] = False, -1
             went = self._redirects(grouping)
             home: dict[GroupId, int] = {
@@ -285,18 +310,18 @@ class Votes:
             self._votes = np.concatenate([self._votes, np.full((len(self.names), 1), FLOOR)], axis=1)
         return self._columns[group]
 
-    def _expected(self, members: Sequence[int]) -> tuple[list[GroupId | None], np.ndarray]:
+    def _expected(self, members: Sequence[int]) -> tuple[list[GroupId], np.ndarray]:
         """Return where some names stand by the votes so far, and the probabilities that they stand wrong."""
         groups = sorted(self._columns, key=_in_order)
         columns = [self._columns[group] for group in groups]
-        votes = np.concatenate([self._votes[members][:, columns], self._no_group[members, None]], axis=1)
-        standing = _standing(votes)
+        votes = self._votes[members][:, columns]
+        standing = votes.argmax(axis=1)
         doubts = self._doubts(members, standing, {group: k for k, group in enumerate(groups)})
         errors = self._errors(votes, standing, doubts, nearness(self._near[members]))
-        return [groups[k] if k >= 0 else None for k in standing.tolist()], errors
+        return [groups[k] for k in standing.tolist()], errors
 
     def _live(self, grouping: Grouping) -> tuple[list[GroupId], np.ndarray]:
-        """Return the groups in which names can stand, and (N, K + 1) votes for them and for none.
+        """Return the groups that names can be in, and (N, K + 1) votes for them and, always 0, for none.
 
         These are the build's groups that were not merged or dropped, and people's that have names.
         """
@@ -310,10 +335,8 @@ class Votes:
         if self._of_live.shape[1] != len(live) + 1:
             self._of_live = np.empty((len(self.names), len(live) + 1))
         votes = self._of_live
-        for run in np.split(np.arange(len(columns)), np.flatnonzero(np.diff(columns) != 1) + 1):  # copied as blocks
-            if len(run):
-                votes[:, run[0] : run[-1] + 1] = self._votes[:, columns[run[0]] : columns[run[-1]] + 1]
-        votes[:, -1] = self._no_group
+        votes[:, :-1] = self._votes[:, columns]
+        votes[:, -1] = 0.0
         position = {group: k for k, group in enumerate(live)}
         for group in went:
             if (target := _end(group, went)) is not None:
@@ -389,17 +412,6 @@ def _standing(votes: np.ndarray) -> np.ndarray:
     return np.where(best == votes.shape[1] - 1, -1, best)
 
 
-def _shares(votes: np.ndarray) -> np.ndarray:
-    """Return probabilities: squared votes, as shares of their sum."""
-    squares = votes**2
-    return squares / squares.sum(axis=1, keepdims=True)
-
-
-def _is_gone(grouping: Grouping, name: str) -> bool:
-    """Tell whether an undecided name left with a group that was dropped as a whole."""
-    return grouping.place[name] is None and Subject("name", name) in grouping.claims
-
-
 def _end(group: GroupId, went: Mapping[GroupId, GroupId | None]) -> GroupId | None:
     """Return the group that a group ended in, over any number of merges."""
     seen: set[GroupId] = set()
@@ -427,3 +439,23 @@ def _on_axes(rows: np.ndarray, axes: np.ndarray | None) -> np.ndarray:
         return np.ascontiguousarray(rows, dtype=np.float32)
     low = rows.astype(np.float32) @ axes
     return low / np.maximum(np.linalg.norm(low, axis=1, keepdims=True), 1e-9)
+
+
+def _joined(evidence: Evidence, seeds: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the joint rows of names and of given groups' texts, which only the first block knows.
+
+    What the other blocks would say of a group is borrowed from the names nearest to it.
+    """
+    if seeds is None:
+        return evidence.joint(form=_FORM), None
+    told = seeds.any(axis=1)  # not of the group for names that fit no other
+    first, *others = evidence.blocks
+    count, nothing = len(first.rows), np.zeros(int(told.sum()), dtype=bool)
+    longer = [Block(first.name, np.vstack([first.rows, seeds[told]]), np.append(first.known, ~nothing))]
+    for block in others:
+        empty = np.zeros((len(nothing), block.rows.shape[1]), dtype=np.float32)
+        longer.append(Block(block.name, np.vstack([block.rows, empty]), np.append(block.known, nothing), block.is_form))
+    rows = Evidence(tuple(longer), evidence.weights, evidence.agreement).joint(form=_FORM)
+    given = np.zeros((len(seeds), rows.shape[1]), dtype=np.float32)
+    given[told] = rows[count:]
+    return rows[:count], given

@@ -4,31 +4,29 @@ Every annotator's decisions are first applied alone to the clustering's groups, 
 decision of the same person replaces an earlier one. Then the claims of all about a name, a group or a top are compared:
 
 - only one annotator claims something about it, or all claim the same: it is applied;
-- two claim different things, or one denies what another claims (a name is not in a group, two groups are not one): a
-  conflict. It is listed, and none of the claims is applied: the name stays where the clustering put it. The last to
-  decide does not win, because that would hide the disagreement;
+- two claim different things, or one denies what another claims (a name is not in a group): a conflict. It is listed,
+  and none of the claims is applied: the name stays where the clustering put it. The last to decide does not win,
+  because that would hide the disagreement;
 - decisions in files with ``role: adjudicator`` are applied after all others, in order, to what was agreed. One that
   decides the matter of a conflict settles it.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 from sklearn.metrics import cohen_kappa_score
 
-from .decisions import Entry, Merge, Rename
-from .grouping import (
-    Claim,
-    Classes,
-    Given,
-    Grouping,
-    Subject,
-    Unmatched,
-    apart,
-)
+from hgld.errors import InputError, quoted
 
+from .decisions import Entry
+from .grouping import Claim, Classes, Given, Grouping, Subject, Unmatched
+from .journal import Journal
+
+DecisionFields = dict[str, Any]  # the fields of a decision without who and when
 LEAST_SHARED = 10  # subjects that both decided, below which kappa says nothing and is not shown
 
 
@@ -40,12 +38,13 @@ class Verdict:
         who: the annotator.
         verdict: the decision in words.
         entries: the decisions behind it.
-        claim: the claim that they make; None where a label is at stake.
+        subject, claim: the claim that they make; None where a label is at stake.
     """
 
     who: str
     verdict: str
     entries: tuple[Entry, ...]
+    subject: Subject | None = None
     claim: Claim | None = None
 
 
@@ -120,16 +119,15 @@ def settle(
     place: Mapping[str, int],
     labels: Mapping[int, str],
     entries: Sequence[Entry],
-    classes: Classes | None = None,
+    classes: Classes,
 ) -> Settlement:
     """Apply the decisions of annotators and adjudicators to the clustering's groups.
 
     Args:
         place: every name's group number.
         labels: every group's label; no label twice.
-        entries: decisions in order, as
-            :func:`hgld.pipelines.hierarchy.review.decisions.decision_files.read_decisions` gives them.
-        classes: the classes of every level above the groups; None: any.
+        entries: decisions in order, as :func:`hgld.pipelines.hierarchy.review.decisions.read_decisions` gives them.
+        classes: the classes of every level above the groups.
     """
     drafts = {
         who: Grouping.of(place, labels, classes).apply_all(
@@ -144,8 +142,22 @@ def settle(
         agreed = {subject: claim for subject, claim in agreed.items() if subject not in clash.subjects}
         final = Grouping.of(place, labels, classes).take(agreed)
     final.apply_all(e for e in entries if e.role == "adjudicator")
+    conflicts = [_settled(conflict, final) for conflict in conflicts]
+    in_effect = {entry for claim in final.effective_claims().values() for entry in claim.entries}
+    contested = {e for c in conflicts if c.settled is None for verdict in c.verdicts for e in verdict.entries}
     unmatched = [miss for draft in (*drafts.values(), final) for miss in draft.unmatched]
-    return _settlement(entries, final, unmatched, [_settled(c, final) for c in conflicts], _agreements(drafts))
+    amiss = {miss.entry for miss in unmatched}
+    order = {entry: i for i, entry in enumerate(entries)}
+    rest = [entry for entry in entries if entry not in in_effect]
+    return Settlement(
+        grouping=final,
+        applied=tuple(entry for entry in entries if entry in in_effect),
+        withheld=tuple(entry for entry in rest if entry in contested),
+        overruled=tuple(entry for entry in rest if entry not in contested and entry not in amiss),
+        unmatched=tuple(sorted(unmatched, key=lambda miss: order[miss.entry])),
+        conflicts=tuple(sorted(conflicts, key=lambda c: (c.kind, c.of))),
+        agreements=_agreements(drafts),
+    )
 
 
 def _compare(drafts: Mapping[str, Grouping]) -> tuple[dict[Subject, Claim], list[Conflict]]:
@@ -155,49 +167,15 @@ def _compare(drafts: Mapping[str, Grouping]) -> tuple[dict[Subject, Claim], list
         for subject, claim in draft.claims.items():
             claims[subject][who] = claim
     contested = {s.of for s, sides in claims.items() if s.kind == "group" and _differ(sides)}
-    kept_apart = _kept_apart(claims, drafts)
-    contested |= {subject.of for subject in kept_apart}
     agreed, conflicts = {}, []
     for subject in sorted(claims, key=lambda s: (s.kind, str(s.of), str(s.also))):
         # names that went with a contested group are part of that one conflict
         sides = {who: claim for who, claim in claims[subject].items() if claim.via not in contested}
         if _differ(sides):
             conflicts.append(_conflict(subject, sides, drafts))
-        elif subject in kept_apart:
-            conflicts.append(_denied(subject, kept_apart[subject], drafts))
-        elif subject in kept_apart.values():
-            pass  # part of that conflict
         elif sides:
             agreed[subject] = _joined(list(sides.values()))
     return agreed, [*conflicts, *_denials(agreed, drafts)]
-
-
-def _kept_apart(
-    claims: Mapping[Subject, Mapping[str, Claim]], drafts: Mapping[str, Grouping]
-) -> dict[Subject, Subject]:
-    """Return the groups that somebody merged into one from which somebody else keeps them apart, with that denial."""
-    found = {}
-    for subject, sides in claims.items():
-        into = next(iter(sides.values())).value
-        if subject.kind != "group" or _differ(sides) or into is None or isinstance(into, Given):
-            continue
-        denial = apart(subject.of, into)
-        if any(denial in draft.claims for draft in drafts.values()):
-            found[subject] = denial
-    return found
-
-
-def _denied(said: Subject, denial: Subject, drafts: Mapping[str, Grouping]) -> Conflict:
-    """Return the conflict about something that somebody claims and somebody else denies."""
-    verdicts = tuple(
-        Verdict(who, _verdict_text(one, draft.claims[one], draft), draft.claims[one].entries, draft.claims[one])
-        for who, draft in drafts.items()
-        for one in (said, denial)
-        if one in draft.claims
-    )
-    machine = next(iter(drafts.values())).machine
-    of = machine[said.of] if isinstance(said.of, int) else said.of
-    return Conflict(said.kind, of, verdicts, frozenset({said, denial}))
 
 
 def _denials(agreed: dict[Subject, Claim], drafts: Mapping[str, Grouping]) -> list[Conflict]:
@@ -206,10 +184,15 @@ def _denials(agreed: dict[Subject, Claim], drafts: Mapping[str, Grouping]) -> li
     for denial in [subject for subject in agreed if subject.kind == "not in"]:
         name = Subject("name", denial.of)
         said = agreed.get(name)
-        if said is None or said.via is not None or said.value != denial.also:
-            continue
-        del agreed[name], agreed[denial]
-        conflicts.append(_denied(name, denial, drafts))
+        if said is not None and said.via is None and said.value == denial.also:
+            del agreed[name], agreed[denial]
+            verdicts = tuple(
+                _verdict(who, one, draft.claims[one], draft)
+                for who, draft in drafts.items()
+                for one in (name, denial)
+                if one in draft.claims
+            )
+            conflicts.append(Conflict("name", str(denial.of), verdicts, frozenset({name, denial})))
     return conflicts
 
 
@@ -232,27 +215,25 @@ def _conflict(subject: Subject, sides: Mapping[str, Claim], drafts: Mapping[str,
     machine = next(iter(drafts.values())).machine
     of = machine[subject.of] if isinstance(subject.of, int) else subject.of
     of = f"{of}/{subject.also}" if subject.kind == "item" else of
-    verdicts = tuple(
-        Verdict(who, _verdict_text(subject, claim, drafts[who]), claim.entries, claim) for who, claim in sides.items()
-    )
+    verdicts = tuple(_verdict(who, subject, claim, drafts[who]) for who, claim in sides.items())
     return Conflict(subject.kind, of, verdicts, frozenset({subject}))
 
 
-def _verdict_text(subject: Subject, claim: Claim, draft: Grouping) -> str:
-    if subject.kind == "top":
-        return str(claim.value)
+def _verdict(who: str, subject: Subject, claim: Claim, draft: Grouping) -> Verdict:
     if subject.kind == "not in":
-        return f"not {draft.label_of(subject.also)}"
-    if subject.kind == "apart":
-        return f"{draft.label_of(subject.of)} and {draft.label_of(subject.also)} are two groups"
-    if isinstance(claim.value, Given):
-        placed = "" if claim.value.group is None else draft.label_of(claim.value.group)
-        return " in ".join(part for part in (claim.value.name, placed) if part)
-    if subject.kind == "name":
-        return draft.label_of(claim.value)
-    if claim.value is None:
-        return "drop"
-    return f"rename to {claim.value}" if claim.renames else f"merge into {draft.label_of(claim.value)}"
+        said = f"not {draft.label_of(subject.also)}"
+    elif isinstance(claim.value, Given):
+        group = "" if claim.value.group is None else draft.label_of(claim.value.group)
+        said = " in ".join(part for part in (claim.value.name, group) if part)
+    elif subject.kind == "name":
+        said = draft.label_of(claim.value)
+    elif subject.kind == "top":
+        said = str(claim.value)
+    elif claim.value is None:
+        said = "drop"
+    else:
+        said = f"rename to {claim.value}" if claim.renames else f"merge into {draft.label_of(claim.value)}"
+    return Verdict(who, said, claim.entries, subject, claim)
 
 
 def _clash(grouping: Grouping) -> Conflict | None:
@@ -269,20 +250,10 @@ def _clash(grouping: Grouping) -> Conflict | None:
             for entry in claim.entries:
                 sides[entry.decision.who] += [entry] if entry not in sides[entry.decision.who] else []
     verdicts = tuple(
-        Verdict(who, "; ".join(_meaning(entry, label) for entry in sides[who]), tuple(sides[who]))
+        Verdict(who, "; ".join(f"{entry.decision.action} to {label}" for entry in sides[who]), tuple(sides[who]))
         for who in sorted(sides)
     )
     return Conflict("label", label, verdicts, frozenset(subjects))
-
-
-def _meaning(entry: Entry, label: str) -> str:
-    match entry.decision:
-        case Rename(group=group):
-            return f"{label} is the new label of {group}"
-        case Merge(groups=groups):
-            return f"{label} is what {', '.join(groups)} are merged into"
-        case decision:
-            return f"{label} is a new group, by {decision.action}"
 
 
 def _settled(conflict: Conflict, final: Grouping) -> Conflict:
@@ -294,29 +265,6 @@ def _settled(conflict: Conflict, final: Grouping) -> Conflict:
     if groups and not any(final.members.get(group) for group in groups):
         return replace(conflict, settled="the group has no names left")
     return conflict
-
-
-def _settlement(
-    entries: Sequence[Entry],
-    final: Grouping,
-    unmatched: Sequence[Unmatched],
-    conflicts: Sequence[Conflict],
-    agreements: tuple[Agreement, ...],
-) -> Settlement:
-    in_effect = {entry for claim in final.effective_claims().values() for entry in claim.entries}
-    contested = {e for c in conflicts if c.settled is None for verdict in c.verdicts for e in verdict.entries}
-    amiss = {miss.entry for miss in unmatched}
-    order = {entry: i for i, entry in enumerate(entries)}
-    rest = [entry for entry in entries if entry not in in_effect]
-    return Settlement(
-        grouping=final,
-        applied=tuple(entry for entry in entries if entry in in_effect),
-        withheld=tuple(entry for entry in rest if entry in contested),
-        overruled=tuple(entry for entry in rest if entry not in contested and entry not in amiss),
-        unmatched=tuple(sorted(unmatched, key=lambda miss: order[miss.entry])),
-        conflicts=tuple(sorted(conflicts, key=lambda c: (c.kind, c.of))),
-        agreements=agreements,
-    )
 
 
 # -- measures of agreement ----------------------------------------------------------------------------------------
@@ -352,3 +300,107 @@ def cohens_kappa(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
     """
     codes = {value: code for code, value in enumerate(dict.fromkeys([*one, *other]))}
     return 1.0 if len(codes) == 1 else float(cohen_kappa_score([codes[v] for v in one], [codes[v] for v in other]))
+
+
+# -- annotators side by side, for the page -------------------------------------------------------------------------
+
+
+def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
+    """Refuse files that would make one annotator of two: each person's decisions must be in one file.
+
+    Args:
+        journal: the file of the person at the page.
+        others: the decisions of the others' files.
+
+    Raises:
+        InputError: decisions under one name are in two files.
+    """
+    own = journal.path.resolve()
+    files: dict[str, Path] = {entry.decision.who: journal.path for entry in journal.foreign_entries}
+    if journal.role == "annotator":
+        files[journal.who] = journal.path
+    for entry in others:
+        if entry.file.resolve() == own:
+            raise InputError(
+                f"{entry.file}: your own file is given with --compare-with too; name it with --decisions alone."
+            )
+        who = entry.decision.who
+        if entry.role == "annotator" and files.setdefault(who, entry.file) != entry.file:
+            raise InputError(
+                f"{entry.file}: its decisions are by {quoted(who)}, who decides in {files[who]} too; the two would "
+                "count as one annotator. Two people need two names: open the page with --annotator NAME, and correct "
+                "the field who of what is written already. One person needs one file: put all decisions into it."
+            )
+
+
+def side_by_side(settlement: Settlement, grouping: Grouping) -> dict[str, Any]:
+    """Return kappa of each pair of annotators, and their conflicts, each side with the decisions that adopt it.
+
+    Args:
+        settlement: the settlement of everyone's decisions.
+        grouping: the grouping as the person at the page decided so far; the adopting decisions fit it.
+    """
+    return {
+        "agreements": [
+            {**asdict(agreement), "kappa": agreement.kappa if agreement.is_told else None}
+            for agreement in settlement.agreements
+        ],
+        "least_shared": LEAST_SHARED,
+        "conflicts": [_shown(conflict, grouping) for conflict in settlement.conflicts],
+    }
+
+
+def _shown(conflict: Conflict, grouping: Grouping) -> dict[str, Any]:
+    return {
+        "kind": conflict.kind,
+        "of": conflict.of,
+        "settled": conflict.settled,
+        "verdicts": [
+            {
+                "who": side.who,
+                "verdict": side.verdict,
+                "why": "; ".join(dict.fromkeys(entry.decision.why for entry in side.entries if entry.decision.why)),
+                "adopt": adopting(side.subject, side.claim, grouping) if side.subject and side.claim else [],
+            }
+            for side in conflict.verdicts
+        ],
+    }
+
+
+def adopting(subject: Subject, claim: Claim, grouping: Grouping) -> list[DecisionFields]:
+    """Return the decisions that adopt another annotator's claim; empty if no decision can.
+
+    A label alone does not say what the other means: a group that they renamed has another label here, and one that
+    they made may not be here at all. So the claim is used, which names groups of the clustering by their number.
+
+    Args:
+        subject: the subject of the claim.
+        claim: the other annotator's claim.
+        grouping: the person's own grouping.
+    """
+    value, label = claim.value, grouping.label_of(subject.of)
+    if subject.kind == "not in":
+        return [{"action": "refuse", "names": [subject.of], "group": grouping.label_of(subject.also)}]
+    if isinstance(value, Given):
+        said: DecisionFields = {"action": "item", "split": subject.of, "id": subject.also}
+        said |= {"name": value.name} if value.name is not None else {}
+        if value.group is not None:
+            said["group"] = grouping.label_of(value.group)
+            return [said] if grouping.find(said["group"]) == value.group else []
+        return [said]
+    if subject.kind == "name":
+        if value is None:
+            return [{"action": "drop", "names": [subject.of]}]
+        to = grouping.label_of(value)
+        action = "move" if value in grouping.labels else "new"
+        return [{"action": action, "names": [subject.of], "to": to}] if grouping.target(to) == value else []
+    if grouping.find(label) != subject.of:
+        return []  # the group has no names here
+    if subject.kind == "top":
+        return [{"action": "set", "group": label, "top": value, **({"level": subject.also} if subject.also else {})}]
+    if value is None:
+        return [{"action": "drop", "group": label}]
+    if claim.renames:
+        return [] if grouping.find(str(value)) is not None else [{"action": "rename", "group": label, "to": value}]
+    to = grouping.label_of(value)
+    return [{"action": "merge", "groups": [label], "to": to}] if grouping.target(to) == value else []

@@ -1,1 +1,0 @@
-"""Decisions of people: what they say, their files, and how several people agree."""

@@ -1,1 +1,0 @@
-"""Learning from decisions: where other names stand, and what to ask next."""

@@ -1,0 +1,682 @@
+"""Behind the review page: its state and journal, what the server answers, and what it refuses."""
+
+import io
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import webbrowser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import polars as pl
+import pytest
+import requests
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from starlette.testclient import TestClient
+
+from hgld import files
+from hgld.cli.hierarchy_commands import review as review_command
+from hgld.errors import ConfigError, InputError, StorageError, TableError
+from hgld.pipelines.hierarchy.review import journal as journal_module
+from hgld.pipelines.hierarchy.review import server, state
+from hgld.pipelines.hierarchy.review.agreement import settle
+from hgld.pipelines.hierarchy.review.decisions import ACTIONS as KINDS
+from hgld.pipelines.hierarchy.review.decisions import format_decision, read_decisions
+from hgld.pipelines.hierarchy.review.journal import Journal, StaleError
+from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails, link_of, wikidata_link
+from tests.pipelines.reviewed_build import BREAKOUT, GROUPS, SCRIPT, opened, write_build
+
+TOKEN = {"X-Hgld-Token": "secret"}
+HOME = "http://127.0.0.1:8123"
+NAMES = sorted(name for _, _, members in GROUPS.values() for name in members)
+MOVE = {"action": "move", "names": ["mountain pass"], "to": "pass", "why": "a way, not a summit"}
+SPLIT = {"action": "split", "group": "mountain", "names": ["peak"], "to": "summit", "why": "w"}
+DROP = {"action": "drop", "names": ["tug"], "why": "w"}
+ACTIONS = [
+    (MOVE, {"mountain pass": "pass"}),
+    ({"action": "rename", "group": "ship", "to": "vessel", "why": "w"}, {"tug": "vessel", "schooner": "vessel"}),
+    ({"action": "merge", "groups": ["ship", "pass"], "to": "pass", "why": "w"}, {"tug": "pass", "schooner": "pass"}),
+    (SPLIT, {"peak": "summit"}),
+    (DROP, {"tug": None}),
+    ({"action": "drop", "group": "ship", "why": "w"}, {"tug": None, "schooner": None}),
+    ({"action": "rename", "group": SCRIPT, "to": BREAKOUT, "why": SCRIPT}, {SCRIPT: BREAKOUT, "__proto__": BREAKOUT}),
+]
+
+
+@pytest.fixture
+def build(tmp_path):
+    return write_build(tmp_path / "build")
+
+
+def names_of(review):
+    """Every name's label, error probability and annotator."""
+    return {row[0]: row[5:] for row in review.names(0)["rows"]}
+
+
+def groups_of(review):
+    return {label: state for label, *state in review.groups(0)["rows"]}
+
+
+def all_of(review):
+    return names_of(review), groups_of(review), review.snapshot()
+
+
+def actions_in(file):
+    return [entry.decision.action for entry in read_decisions([file])]
+
+
+# -- deciding and undoing -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("given", "moved"), ACTIONS, ids=[f"{a['action']}-{i}" for i, (a, _) in enumerate(ACTIONS)])
+def test_a_decision_is_on_the_disk_with_who_and_why_and_can_be_taken_back(build, given, moved):
+    review = opened(build)
+    before = names_of(review), groups_of(review)
+    change = review.decide([[given]], 0)
+    (entry,) = read_decisions([build / "ada.yaml"])
+    assert (entry.decision.action, entry.decision.who, entry.decision.why) == (given["action"], "ada", given["why"])
+    assert {name: change["names"][name][0] for name in moved} == moved
+    again = opened(build)  # another start shows the same
+    assert (names_of(again), groups_of(again)) == (names_of(review), groups_of(review))
+    undone = review.undo(change["revision"])
+    assert [one["action"] for one in undone["undone"]] == [given["action"]]
+    assert read_decisions([build / "ada.yaml"]) == []
+    assert (names_of(review), groups_of(review)) == before
+    assert set(undone["names"]) == set(change["names"])
+
+
+def test_a_top_a_confirmation_and_single_items_are_shown(build):
+    review = opened(build)
+    change = review.decide([[{"action": "set", "group": "pass", "top": "natural", "why": "w"}]], 0)
+    assert (change["groups"], change["names"]) == ({"pass": ["natural", "ada"]}, {})
+    assert review.group_details("pass")["method"] == "decision"
+    assert names_of(review)["tug"] == ["ship", None, None]
+    change = review.decide([[{"action": "accept", "names": ["tug"], "group": "ship"}]], 1)
+    assert change["names"] == {"tug": ("ship", 0.0, "ada")}
+    review.decide([[{"action": "refuse", "names": ["peak"], "group": "mountain"}]], 2)
+    assert review.name_details("peak", 0, 1)["not_in"] == ["mountain"]
+    for label in review.tables.labels.values():  # also the group whose number is 0
+        landmark = review.name_details("mountain", 0, 1)["landmarks"][0]
+        said = {"action": "item", "split": landmark["split"], "id": landmark["id"], "group": label}
+        review.decide([[said]], review.revision)
+        shown = review.name_details("mountain", 0, 1)["landmarks"][0]["given"]
+        assert shown == {"name": None, "group": label}
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_undo_goes_back_past_what_is_remembered_and_across_starts(build, monkeypatch, learns):
+    monkeypatch.setattr(state, "_EARLIER", 1)
+    first = opened(build, learns=learns)
+    seen = [names_of(first)]
+    for revision, said in enumerate([MOVE, SPLIT, DROP]):
+        first.decide([[said]], revision)
+        seen.append(names_of(first))
+    again = opened(build, learns=learns)
+    second = {"action": "accept", "names": ["mountain"], "group": "mountain"}
+    again.decide([[second]], 0)
+    again.undo(1)
+    for revision, names in enumerate(reversed(seen[:-1]), 2):
+        again.undo(revision)
+        assert names_of(again) == names
+    with pytest.raises(InputError, match="nothing to undo"):
+        again.undo(again.revision)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({**MOVE, "to": "nowhere"}, "no group 'nowhere'"),
+        ({**MOVE, "names": ["mountain pas"]}, "did you mean 'mountain pass'"),
+        ({**MOVE, "why": " "}, "why is empty"),
+        ({**MOVE, "who": "bob"}, "'who' is unexpected, or its value has the wrong type"),
+        ({**MOVE, "names": "mountain pass"}, "'names' is unexpected, or its value has the wrong type"),
+        ({**MOVE, "names": []}, "expected 1 to"),
+        ({**MOVE, "file": "/x"}, "'file' is unexpected, or its value has the wrong type"),
+        ({"action": "move", "why": "w"}, "missing"),
+        ({"action": "eval"}, "action is 'eval'"),
+        ({"action": "rename", "group": "ship", "to": "pass", "why": "w"}, "merge them"),
+        ({"action": "set", "group": "ship", "top": "animal", "why": "w"}, "natural or human-made"),
+        ({"action": "item", "split": "train", "id": "99", "group": "ship"}, "no item '99'"),
+    ],
+)
+def test_what_fits_nothing_is_refused_and_not_written(build, given, said):
+    review = opened(build)
+    before = all_of(review)
+    with pytest.raises(InputError, match=said):
+        review.decide([[given]], 0)
+    assert all_of(review) == before
+    assert not (build / "ada.yaml").exists()
+
+
+def test_an_action_of_several_decisions_is_taken_back_as_one(build):
+    review = opened(build)
+    before = names_of(review)
+    several = [{"action": "move", "names": [n], "to": to, "why": "w"} for n, to in (("tug", "ship"), ("peak", "pass"))]
+    review.decide([[MOVE]], 0)
+    with pytest.raises(InputError, match="no group 'nowhere'"):
+        review.decide([[*several, {**MOVE, "to": "nowhere"}]], 1)
+    assert review.decide([several, [DROP]], 1)["decisions"] == 4
+    assert review.undo(2)["decisions"] == 3
+    assert opened(build).undo(0)["decisions"] == 1  # also after another start
+    review.snapshot()
+    review.decide([several], review.revision)
+    assert [one["names"] for one in review.undo(review.revision)["undone"]] == [("tug",), ("peak",)]
+    assert len(read_decisions([build / "ada.yaml"])) == 1
+    review.undo(review.revision)
+    assert names_of(review) == before
+
+
+# -- the file ------------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_refuses_leaves_page_and_file_as_they_were(build, monkeypatch):
+    review = opened(build)
+    review.decide([[MOVE]], 0)
+    text, before = (build / "ada.yaml").read_bytes(), all_of(review)
+
+    def full(*_args, **_kwargs):
+        raise StorageError("full")
+
+    monkeypatch.setattr(journal_module, "append_locked", full)
+    with pytest.raises(StorageError):
+        review.decide([[DROP]], 1)
+    assert all_of(review) == before
+    assert (build / "ada.yaml").read_bytes() == text
+
+
+def test_an_undo_that_the_disk_does_not_confirm_is_told_as_it_is(build, monkeypatch):
+    review = opened(build)
+    review.decide([[MOVE]], 0)
+    review.decide([[DROP]], 1)
+
+    def failing(_path):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module, "sync", failing)
+        with pytest.raises(StorageError, match="is taken back, but the disk does not confirm it"):
+            review.undo(2)
+    assert actions_in(build / "ada.yaml") == ["move"]
+    assert names_of(review) == names_of(opened(build))
+    assert review.undo(review.revision)["undone"][0]["action"] == "move"
+
+
+def test_a_file_that_is_deleted_meanwhile_is_written_again(build):
+    review = opened(build)
+    review.decide([[MOVE]], 0)
+    before, text = names_of(review), (build / "ada.yaml").read_bytes()
+    (build / "ada.yaml").unlink()
+    with pytest.raises(StaleError):
+        review.decide([[DROP]], 1)
+    assert (names_of(review), (build / "ada.yaml").read_bytes()) == (before, text)
+    review.decide([[DROP]], review.revision)
+    assert actions_in(build / "ada.yaml") == ["move", "drop"]
+
+
+def test_an_edit_by_hand_and_a_second_window_are_noticed(build):
+    one = opened(build)
+    one.decide([[MOVE]], 0)
+    two = opened(build)
+    two.decide([[DROP]], 0)
+    with pytest.raises(StaleError):
+        one.decide([[SPLIT]], one.revision)
+    assert names_of(one) == names_of(two)
+    one.decide([[SPLIT]], one.revision)
+    with pytest.raises(StaleError):
+        one.decide([[ACTIONS[1][0]]], one.revision - 1)
+    assert actions_in(build / "ada.yaml") == ["move", "drop", "split"]
+
+
+def test_a_write_between_the_check_and_the_lock_is_noticed(build, monkeypatch):
+    """Another window that appends just before this one has the file's lock."""
+    one, two = opened(build), opened(build)
+    one.decide([[DROP]], 0)
+    two.snapshot()  # takes it over
+    lock = files.fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(files.fcntl, "flock", lock)
+        two.decide([[meanwhile.pop()]], two.revision)
+        lock(descriptor, how)
+
+    meanwhile = [MOVE, ACTIONS[1][0]]
+    for change in (lambda: one.decide([[SPLIT]], one.revision), lambda: one.undo(one.revision)):
+        monkeypatch.setattr(files.fcntl, "flock", late)
+        with pytest.raises(StaleError):
+            change()
+        one.snapshot()  # as the page does
+        assert (names_of(one), groups_of(one)) == (names_of(two), groups_of(two))
+    assert actions_in(build / "ada.yaml") == ["drop", "rename", "move"]
+    assert one.undo(one.revision)["undone"][0]["action"] == "move"
+
+
+@pytest.mark.parametrize(
+    ("file", "who", "error", "said"),
+    [
+        ("w.yaml", " ada", InputError, "take away the spaces.*--annotator NAME"),
+        ("w.yaml", "x" * 101, InputError, "at most 100.*--annotator NAME"),
+        ("w.yaml", "", InputError, "who is empty.*--annotator NAME"),
+        ("none/w.yaml", "ada", ConfigError, "no folder .*none.*--decisions FILE"),
+        ("locked.yaml", "ada", StorageError, r"locked\.yaml.*--decisions FILE"),
+    ],
+)
+def test_where_no_decision_could_be_written_the_page_does_not_open(build, monkeypatch, file, who, error, said):
+    monkeypatch.setattr(journal_module.os, "access", lambda path, _how: path != build or file != "locked.yaml")
+    with pytest.raises(error, match=said):
+        Journal(build / file, who, "annotator")
+
+
+def test_a_name_is_the_same_however_its_accents_are_typed(build):
+    file = build / "w.yaml"
+    opened(build, "Zoe\u0308", file=file).decide([[MOVE]], 0)
+    assert opened(build, "Zo\u00eb", file=file).undo(0)["undone"][0]["who"] == "Zo\u00eb"
+
+
+def test_undo_refuses_what_it_did_not_write(build):
+    opened(build).decide([[MOVE]], 0)
+    file = build / "ada.yaml"
+    file.write_text(file.read_text() + "# a note of mine\n")
+    text = file.read_bytes()
+    with pytest.raises(InputError, match="by hand"):
+        opened(build).undo(0)
+    with pytest.raises(InputError, match="ada's"):
+        opened(build, "bob", file=file).undo(0)
+    assert file.read_bytes() == text
+
+
+def test_times_never_go_back_and_end_somewhere(build):
+    head = "schema_version: 1\ndecisions:\n"
+    (build / "ada.yaml").write_text(f"{head}- {{action: drop, names: [tug], who: ada, when: 2999-01-01}}\n")
+    with pytest.raises(InputError, match="by hand"):
+        opened(build).undo(0)
+    (build / "ada.yaml").write_text(f"{head}- action: drop\n  names: [tug]\n  who: ada\n  when: 2999-01-01\n")
+    opened(build).decide([[{"action": "move", "names": ["tug"], "to": "ship"}]], 0)
+    assert names_of(opened(build))["tug"][0] == "ship"
+    last = "'9999-12-31T23:59:59.999999Z'"
+    (build / "ada.yaml").write_text(f"{head}- {{action: drop, names: [tug], who: ada, when: {last}}}\n")
+    with pytest.raises(InputError, match="nothing comes after"):
+        opened(build).decide([[MOVE]], 0)
+
+
+def test_undo_survives_every_cut(build):
+    """Whatever bytes of an appended entry a crash leaves, the entries before it are whole and the rest is named."""
+    review = opened(build)
+    review.decide([[MOVE]], 0)
+    whole = (build / "ada.yaml").read_bytes()
+    change = review.decide([[SPLIT]], 1)
+    tail = format_decision(review.journal.entries[-1].decision).encode()
+    assert (build / "ada.yaml").read_bytes() == whole + tail
+    for cut in range(1, len(tail) - 1):
+        (build / "cut.yaml").write_bytes(whole + tail[:cut])
+        with pytest.raises(InputError, match="entry 2"):
+            read_decisions([build / "cut.yaml"])
+    review.undo(change["revision"])
+    assert (build / "ada.yaml").read_bytes() == whole
+
+
+# -- several people --------------------------------------------------------------------------------------------------
+
+
+def test_annotators_side_by_side_and_their_judge(build):
+    for who, to in (("ada", "pass"), ("bob", "ship")):
+        review = opened(build, who)
+        review.decide([[{**MOVE, "to": to, "why": f"{who} says"}]], 0)
+        review.decide([[{**MOVE, "names": ["peak"], "to": "mountain"}]], 1)
+    ada = opened(build, "ada", (build / "bob.yaml",))
+    (conflict,) = ada.team()["conflicts"]
+    sides = {v["who"]: (v["verdict"], v["why"]) for v in conflict["verdicts"]}
+    assert (conflict["of"], conflict["settled"]) == ("mountain pass", None)
+    assert sides == {"ada": ("pass", "ada says"), "bob": ("ship", "bob says")}
+    names = ada.team()["agreements"][0]
+    # by hand: both decided two names and agree on one; p_o = 1/2, p_e = 1/4
+    assert (names["count"], names["observed"], names["kappa"]) == (2, 0.5, None)  # two names say nothing
+    tables, both = ada.tables, [build / "ada.yaml", build / "bob.yaml"]
+    (told, _) = settle(tables.place, tables.labels, read_decisions(both), tables.classes).agreements
+    assert told.kappa == pytest.approx((0.5 - 0.25) / (1 - 0.25))
+
+    judge = opened(build, "eve", tuple(both), role="adjudicator")
+    assert names_of(judge)["mountain pass"][0] == "mountain"  # neither side is applied
+    judge.decide([[{**MOVE, "to": "ship", "why": "settled"}]], 0)
+    assert judge.team()["conflicts"][0]["settled"] == "decided by eve"
+    everyone = read_decisions([*both, build / "eve.yaml"])
+    assert settle(tables.place, tables.labels, everyone, tables.classes).grouping.place["mountain pass"] == 1
+    with pytest.raises(InputError, match="adjudicator"):
+        opened(build, "eve")
+    (side,) = [side for side in conflict["verdicts"] if side["who"] == "bob"]
+    ada.decide([side["adopt"]], 0)
+    assert ada.team()["conflicts"] == []
+
+
+# -- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def test_details_examples_and_thumbnails(build, tmp_path):
+    landmark = BuildTables(build).landmarks("mountain", 4, 1)[0]
+    folder = tmp_path / "images" / "train" / str(landmark["landmark_id"])
+    folder.mkdir(parents=True)
+    Image.fromarray(np.full((300, 600, 3), 90, np.uint8)).save(folder / "a.jpg")
+    (folder / "b.jpg").write_bytes(b"no image")
+    review = opened(build, images=tmp_path / "images")
+    found = review.name_details("mountain", 0, 60)
+    assert [row["images"] for row in found["landmarks"]] == [0, 0, 0, 0, 2, 0]
+    wikidata = "https://www.wikidata.org/wiki/"
+    path = [["Q1000001", "mountain range", f"{wikidata}Q1000001"], ["Q8502", "mountain", f"{wikidata}Q8502"]]
+    assert (found["classes"], found["spellings"]) == ([path], ["mountain", "MOUNTAIN"])
+    assert review.name_details("mountain", 4, 60)["landmarks"] == found["landmarks"][4:]
+    assert review.name_details("no such", 0, 60)["landmarks"] == []
+    examples = review.group_details("mountain")["examples"]
+    assert [row["name"] for row in examples] == ["mountain", "mountain pass", "peak"]
+    assert examples[0]["images"] == 2
+    data = review.thumbnails.jpeg(("train", landmark["landmark_id"]), 0)
+    assert data is not None
+    assert Image.open(io.BytesIO(data)).size == (240, 120)
+    assert review.thumbnails.jpeg(("train", landmark["landmark_id"]), 2) is None
+
+
+def test_items_of_a_list_have_their_own_ids_links_and_images(tmp_path):
+    trees = {0: ("tree", None, {"oak": (2, 0.5, False, 0), "pine": (1, 0.5, False, 0)})}
+    build = write_build(tmp_path / "build", trees)
+    clean = build / "stages" / "clean" / "landmarks.parquet"
+    pl.read_parquet(clean).with_columns(split=pl.lit("classes"), category="name", title=None).write_parquet(clean)
+    rows = [
+        ("classes", 0, "Q12004", "a tree", ["oak.png"]),
+        ("classes", 1, "o-2", None, []),
+        ("classes", 2, "p", None, None),
+    ]
+    kinds = {"split": pl.String, "landmark_id": pl.Int64, "id": pl.String, "description": pl.String}
+    table = pl.DataFrame(rows, schema={**kinds, "images": pl.List(pl.String)}, orient="row")
+    table.write_parquet(build / "stages" / "scrape" / "landmarks.parquet")
+    Image.new("RGB", (8, 8)).save(tmp_path / "oak.png")
+    review = opened(build, images=tmp_path)
+    levels = [["natural_or_human_made", ["natural", "human-made"]]]
+    assert (review.snapshot()["item"], review.snapshot()["levels"]) == ("item", levels)
+    one, two = review.name_details("oak", 0, 9)["landmarks"]
+    assert (one["id"], one["description"], one["images"]) == ("Q12004", "a tree", 1)
+    assert (one["link"], two["link"]) == ("https://www.wikidata.org/wiki/Q12004", None)
+    assert review.thumbnails.jpeg(("classes", 0), 0)
+    review.decide([[{"action": "item", "split": "classes", "id": "o-2", "name": "pine"}]], 0)
+    assert review.name_details("oak", 0, 9)["landmarks"][1]["given"] == {"name": "pine", "group": None}
+    with pytest.raises(ConfigError, match="outside the folder"):
+        Thumbnails(tmp_path, {("classes", 0): ["../../etc/passwd"]})
+    with pytest.raises(ConfigError, match="expected the folder"):
+        Thumbnails(tmp_path / "nothing", review.tables.images())
+
+
+def test_what_is_no_build_is_refused(build, tmp_path):
+    with pytest.raises(ConfigError, match="build-hierarchy"):
+        BuildTables(tmp_path / "nothing")
+    (build / "stages" / "clean" / "names.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(TableError, match=r"clean/names\.parquet"):
+        BuildTables(build)
+
+
+@pytest.mark.parametrize(("english", "label"), [(True, "platanoide"), (False, "platanoides")])
+def test_labels_of_names_that_are_not_english_are_not_cut(tmp_path, english, label):
+    names = {f"{genus} platanoides": (1, 0.5, False, 0) for genus in ("Acer", "Tilia")}
+    tables = BuildTables(write_build(tmp_path / "build", {0: ("trees", None, names)}, english=english))
+    assert label in [one["label"] for one in tables.labels_for(sorted(names), set())]
+
+
+@pytest.mark.parametrize(
+    ("category", "id_", "link"),
+    [
+        ("http://commons.wikimedia.org/wiki/Category:A b", "3", "http://commons.wikimedia.org/wiki/Category:A%20b"),
+        ("oak", "tree-3", None),
+        ("oak", "Q12004", "https://www.wikidata.org/wiki/Q12004"),
+        ("javascript:alert(1)", "3", None),
+        ("http://[", "3", None),
+        ("//evil.example/x", "3", None),
+        ("https:///x", "3", None),
+        ("http://a/" + "x" * 3_000, "3", None),
+        (None, "3", None),
+    ],
+)
+def test_links_follow_the_source(category, id_, link):
+    assert link_of(category, id_) == link
+    assert [wikidata_link(one) for one in ("Q0", "n02084071", "q5", "Q5/../x")] == [None] * 4
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(build):
+    return TestClient(server.application(opened(build, learns=True), "secret"), base_url=HOME)
+
+
+def ask(client, path, body=None):
+    answer = client.get(path, headers=TOKEN) if body is None else client.post(path, json=body, headers=TOKEN)
+    return answer.status_code, answer.json()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["state", "team", "name?name=tug", "group?label=ship", "names", "groups", "queue", "thumbnail?split=a&id=1"],
+)
+@pytest.mark.parametrize("headers", [{}, {"X-Hgld-Token": "Secret"}, {"X-Hgld-Token": ""}, {"Cookie": "token=secret"}])
+def test_no_data_without_the_token(client, path, headers):
+    answer = client.get(f"/api/{path}", headers=headers)
+    assert answer.status_code == 403
+    assert "tug" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/api/state"])
+def test_foreign_names_sites_and_forms_are_refused(client, build, path):
+    for host in ("evil.example:8123", "127.0.0.1:1", ""):
+        assert client.get(path, headers=TOKEN | {"Host": host}).status_code == 403
+    for origin in ("http://evil.example", "null", "https://127.0.0.1:8123", "http://127.0.0.1:99"):
+        body = {"decisions": [MOVE], "revision": 0}
+        assert client.post("/api/decide", json=body, headers=TOKEN | {"Origin": origin}).status_code == 403
+    assert client.post("/api/decide", data={"decision": "x"}).status_code == 403
+    assert client.get("/api/decide", headers=TOKEN).status_code == 405
+    assert not (build / "ada.yaml").exists()
+
+
+@pytest.mark.parametrize("path", ["/", "/app.js", "/style.css", "/model.js"])
+def test_the_page_is_bound_by_its_headers_and_holds_no_data(client, path):
+    answer = client.get(path)
+    assert answer.status_code == 200
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert not [text for text in ("tug", "http://", "innerHTML") if text in answer.text]  # links to Wikimedia are https
+
+
+@pytest.mark.parametrize("path", ["/../server.py", "/%2e%2e/server.py", "/page/app.js", "/server.py", "/index.htm"])
+def test_only_the_pages_own_files_are_served(client, path):
+    assert client.get(path).status_code == 404
+
+
+def test_a_program_works_through_the_queue(client, build):
+    _, now = ask(client, "/api/state")
+    assert "names" not in now
+    assert {**now["progress"], "still_wrong": None} == {
+        "names": 9,
+        "names_done": 0,
+        "items": 20,
+        "items_done": 0,
+        "still_wrong": None,
+    }
+    _, queue = ask(client, "/api/queue?count=100")
+    assert sorted(name for screen in queue["screens"] for name in screen["names"]) == NAMES
+    first = queue["screens"][0]
+    said = [{"action": "accept", "names": [n], "group": label_of(n), "why": "seen"} for n in first["names"]]
+    status, change = ask(client, "/api/decide", {"revision": 0, "decisions": said})
+    assert (status, change["progress"]["names_done"]) == (200, len(first["names"]))
+    assert change["names"][first["names"][0]] == [label_of(first["names"][0]), 0.0, "ada"]
+    assert first["id"] not in {screen["id"] for screen in change["queue"]["screens"]}
+    assert {entry.decision.why for entry in read_decisions([build / "ada.yaml"])} == {"seen"}
+    status, stale = ask(client, "/api/undo", {"revision": 0})
+    assert (status, stale["stale"]) == (409, True)
+    assert ask(client, "/api/undo", {"revision": 1})[1]["progress"]["names_done"] == 0
+    status, refused = ask(client, "/api/undo", {"revision": 2})
+    assert (status, refused["error"][:16]) == (422, "there is nothing")
+
+
+def label_of(name):
+    return next(label for label, _, members in GROUPS.values() if name in members)
+
+
+def test_what_was_put_off_is_not_proposed_until_nothing_else_is_left(client):
+    _, queue = ask(client, "/api/queue")
+    seen = set()
+    while len(seen) < len(NAMES):
+        first = queue["screens"][0]
+        assert not seen & {*first["names"]}
+        seen |= {*first["names"]}
+        _, queue = ask(client, "/api/skip", {"screen": first["id"]})
+    assert queue["screens"]
+    assert (queue["revision"], ask(client, "/api/state")[1]["decisions"]) == (0, 0)
+    assert ask(client, "/api/skip", {"screen": "x"})[0] == 422
+
+
+def test_what_is_long_comes_in_pieces(build, monkeypatch):
+    monkeypatch.setattr(state, "PIECE", 2)
+    review = opened(build)
+    rows = [row for start in range(0, 9, 2) for row in review.names(start, 2)["rows"]]
+    assert [row[0] for row in rows] == NAMES
+    change = review.decide([[{"action": "drop", "names": NAMES[:5]}]], 0)
+    found, start = dict(change["names"]), 2
+    while change["more"]:
+        change = review.changes(start, 1)
+        found |= change["names"]
+        start += 2
+    assert found.keys() >= set(NAMES[:5])
+    with pytest.raises(StaleError):
+        review.changes(0, 0)
+
+
+def test_labels_are_proposed_and_none_that_is_taken(client):
+    _, found = ask(client, "/api/labels", {"names": ["mountain pass", "water gap", "mountain"]})
+    labels = [one["label"] for one in found["labels"]]
+    assert labels
+    assert not {"mountain", "pass", "ship"} & set(labels)  # groups that are there
+    assert all(one["why"] for one in found["labels"])
+    assert ask(client, "/api/labels", {"names": ["nobody"]})[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b"\xff", 400),
+        (b"[]", 400),
+        (b"{}", 400),
+        (b'{"decisions": [], "revision": 0}', 400),
+        (b'{"decisions": {}, "revision": 0}', 400),
+        (b'{"decisions": [1], "revision": 0}', 400),
+        (b'{"decisions": [{"action": "drop"}], "revision": "0"}', 400),
+        (b'{"decisions": [{"action": "drop", "why": "w"}], "revision": 0}', 422),
+        (b'"' + b"x" * 2**23 + b'"', 413),
+        (b'["' * 200_000, 400),
+        (b'{"a":' * 200_000, 400),
+        (b"1" * 10_000, 400),
+        (b'{"decisions": [{"action": ["drop"]}], "revision": 0}', 422),
+        (b'{"decisions": [{"action": "drop", "\\ud800": "w"}], "revision": 0}', 422),
+        (b'{"decisions": [{"action": "drop", "group": "\\ud800"}], "revision": 0}', 422),
+        (b'{"decisions": [{"action": "drop", "group": "x"}], "revision": true}', 400),
+        (b'{"actions": [], "revision": 0}', 400),
+        (b'{"actions": [[]], "revision": 0}', 400),
+        (b'{"actions": [[{"action": "drop"}], 3], "revision": 0}', 400),
+    ],
+)
+def test_bodies_that_are_no_decision(client, build, body, status):
+    assert client.post("/api/decide", content=body, headers=TOKEN).status_code == status
+    assert not (build / "ada.yaml").exists()
+
+
+@pytest.mark.parametrize("query", ["", "?name=tug&start=-1", "?name=tug&start=x", "?name=tug&start=" + "9" * 30])
+def test_queries_that_are_none(client, query):
+    assert client.get(f"/api/name{query}", headers=TOKEN).status_code == 400
+
+
+TEXT = st.sampled_from([*NAMES, "mountain", "ship", "pass", "nobody", "", " x ", "\ud800", "__proto__", "x" * 600])
+VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 3) | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ["names", "group", "groups", "to", "top", "level", "split", "id", "name", "why", "who", "when"]
+DECISION = st.fixed_dictionaries(
+    {"action": st.sampled_from([*KINDS, "eval"]) | VALUE},
+    optional={field: st.lists(TEXT, max_size=3) | VALUE for field in FIELDS},
+)
+BODY = st.fixed_dictionaries(
+    {},
+    optional={
+        "revision": st.just(0) | VALUE,
+        "decisions": st.lists(DECISION, max_size=2) | VALUE,
+        "actions": st.lists(st.lists(DECISION, max_size=2), max_size=2) | VALUE,
+        "screen": VALUE,
+        "names": VALUE,
+    },
+)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["decide", "undo", "skip", "labels"]), BODY)
+def test_no_body_breaks_the_server(build, path, body):
+    (build / "ada.yaml").unlink(missing_ok=True)
+    client = TestClient(server.application(opened(build), "secret"), base_url=HOME)
+    answer = client.post(f"/api/{path}", content=json.dumps(body), headers=TOKEN)  # raises what would be a 500
+    assert answer.status_code in (200, 400, 409, 422)
+    if answer.status_code == 200 and path == "decide":
+        assert read_decisions([build / "ada.yaml"])
+
+
+def test_the_browser_gets_the_token_by_a_file_of_this_user_alone(monkeypatch):
+    given: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", given.append)
+    server.show_page("http://127.0.0.1:1/#secret-token")
+    assert "secret-token" not in given[0]
+    file = Path(unquote(urlsplit(given[0]).path))
+    assert "url=http://127.0.0.1:1/#secret-token" in file.read_text()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o600, 0o700]
+
+
+@pytest.mark.slow  # processes of the verb
+def test_the_verb_serves_on_this_machine_until_it_is_stopped(build):
+    command = [sys.executable, "-m", "hgld", "review", str(build), "--no-browser"]
+    with subprocess.Popen([*command, "--annotator", "ada", "--json"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        home, token = said["address"].split("/#")
+        assert home.startswith("http://127.0.0.1:")
+        assert len(token) >= 32
+        assert requests.get(f"{home}/api/state", timeout=10).status_code == 403
+        now = requests.get(f"{home}/api/state", headers={"X-Hgld-Token": token}, timeout=10).json()
+        assert (now["who"], now["file"]) == ("ada", "decisions.yaml")
+        body = {"decisions": [MOVE], "revision": 0}
+        requests.post(f"{home}/api/decide", json=body, headers={"X-Hgld-Token": token}, timeout=10).raise_for_status()
+        process.send_signal(signal.SIGKILL)
+    (entry,) = read_decisions([build / "decisions.yaml"])
+    assert entry.decision.why == MOVE["why"]
+    environment = os.environ | {"LOGNAME": "bob"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as one:
+        assert one.stdout is not None
+        port = one.stdout.readline().split()[1].split(":")[2].split("/")[0]
+        two = subprocess.run([*command, "--port", port], capture_output=True, text=True, timeout=60, check=False)
+        one.send_signal(signal.SIGINT)
+        _, told = one.communicate(timeout=30)
+    assert one.returncode == 130
+    assert "decisions of ada too" in told
+    assert "Traceback" not in told
+    assert (two.returncode, f"--port {port} is taken" in two.stderr) == (2, True)
+
+
+def test_a_user_without_a_name_is_asked_for_one(build, monkeypatch):
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 54321")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    said = CliRunner().invoke(review_command, [str(build), "--no-browser"], catch_exceptions=True)
+    assert isinstance(said.exception, ConfigError)
+    assert "--annotator NAME" in str(said.exception)
