@@ -4,16 +4,19 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from hgld.errors import ConfigError, quoted
 from hgld.published.results import PAPERS, PublishedValue, belongs, fold, published_values
 
 # -- which table ------------------------------------------------------------------------------------------------------
 
-_KINDS = {"table": r"tab(le)?|tbl", "figure": r"fig(ure)?", "section": r"sec(tion)?"}
+_WORDS = (
+    (r"\b(tab(le)?|tbl)(?![a-z])", " "),
+    (r"\bfig(ure)?(?![a-z])", "figure"),
+    (r"\bsec(tion)?(?![a-z])", "section"),
+)
 _ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii")
-_NUMBER = re.compile(rf"({'|'.join(sorted(_ROMAN, key=len, reverse=True))}|[0-9]+)(left|right|)")
+_NUMBER = re.compile(rf"({'|'.join(sorted(_ROMAN, key=len, reverse=True))})(left|right|)")
 
 
 def find_table(spelling: str) -> tuple[str, list[PublishedValue]]:
@@ -31,8 +34,8 @@ def find_table(spelling: str) -> tuple[str, list[PublishedValue]]:
     """
     paper, rest = _paper_of(spelling)
     values = [value for value in published_values() if value.paper == paper]
-    kind, label = _label(rest)
-    found = [value for value in values if _is_called(value.table, kind, label)]
+    label = _label(rest)
+    found = [v for v in values if label in ("", _label(v.table), _label(v.table.partition("(")[0]))]
     if not found:
         tables = ", ".join(dict.fromkeys(value.table for value in values))
         raise ConfigError(f"{PAPERS[paper].name} has no rows of {quoted(rest.strip(' ,:'))}; it has {tables}.")
@@ -52,25 +55,13 @@ def _paper_of(spelling: str) -> tuple[str, str]:
     raise ConfigError(f"no paper is called {quoted(spelling)}; there are {named}.")
 
 
-def _label(text: str) -> tuple[str, str]:
-    """Return table, figure, section or nothing, and the folded label behind it, numbers in Arabic."""
-    for kind, word in _KINDS.items():
-        shorter, count = re.subn(rf"\b({word})(?![a-z])", " ", text.lower(), count=1)
-        if count:
-            return kind, _arabic(fold(shorter))
-    return "", _arabic(fold(text))
-
-
-def _arabic(label: str) -> str:
-    match = _NUMBER.fullmatch(label)
-    return f"{_ROMAN.index(match[1]) + 1}{match[2]}" if match and match[1] in _ROMAN else label
-
-
-def _is_called(table: str, kind: str, label: str) -> bool:
-    """Tell whether a table has a label, with its part or without; a bare number means a table, not a figure."""
-    own, number = _label(table)
-    named = {number, _label(table.partition("(")[0])[1]}
-    return not (kind or label) or (label in named and own in (kind or "table", ""))
+def _label(text: str) -> str:
+    """Return the folded label of a table, its number in Arabic; figures and sections keep their word."""
+    text = text.lower()
+    for pattern, word in _WORDS:
+        text = re.sub(pattern, word, text, count=1)
+    match = _NUMBER.fullmatch(label := fold(text))
+    return f"{_ROMAN.index(match[1]) + 1}{match[2]}" if match else label
 
 
 # -- the table laid out -----------------------------------------------------------------------------------------------
@@ -192,12 +183,15 @@ def lay_out(
         mark: say which values are the best two of their columns; not of some rows of a table.
     """
     mine = list(own)
-    blocks, shown = [], set()
-    for group in _groups(values):
-        block, used = _block(group, mine, mark=mark)
-        blocks.append(block)
-        shown |= used
-    notes = [_why_not(result, values) for i, result in enumerate(mine) if i not in shown]
+    groups: dict[tuple[str, str], list[PublishedValue]] = {}  # by table, a wide table by dataset
+    for table in dict.fromkeys(value.table for value in values):
+        here = [value for value in values if value.table == table]
+        is_wide = len({_column(value) for value in here}) > _MOST_COLUMNS
+        for value in here:
+            groups.setdefault((table, value.dataset if is_wide else ""), []).append(value)
+    blocks = [_block(group, mine, mark=mark) for group in groups.values()]
+    shown = {row.label for block in blocks for row in block.rows if row.own}
+    notes = [_why_not(result, values) for result in mine if result.title not in shown]
     paper = PAPERS[values[0].paper]
     column, inferred = paper.inferred
     notes += [inferred] if column and any(getattr(value, column) for value in values) else []
@@ -213,89 +207,58 @@ def _column(value: PublishedValue) -> _Column:
     return value.dataset, value.part, value.metric, value.level, value.unit
 
 
-def _groups(values: Sequence[PublishedValue]) -> list[list[PublishedValue]]:
-    """Split values by table, and a wide table by dataset."""
-    groups = []
-    for table in dict.fromkeys(value.table for value in values):
-        here = [value for value in values if value.table == table]
-        if len({_column(value) for value in here}) <= _MOST_COLUMNS:
-            groups.append(here)
-        else:
-            datasets = dict.fromkeys(value.dataset for value in here)
-            groups += [[value for value in here if value.dataset == dataset] for dataset in datasets]
-    return groups
-
-
-def _block(values: list[PublishedValue], own: list[OwnResults], *, mark: bool) -> tuple[PaperBlock, set[int]]:
+def _block(values: list[PublishedValue], own: list[OwnResults], *, mark: bool) -> PaperBlock:
     by_column: dict[_Column, PublishedValue] = {}
     for dataset in dict.fromkeys(value.dataset for value in values):  # a dataset's columns stand together
         by_column |= {_column(value): value for value in values if value.dataset == dataset}
-    columns = list(by_column)
     facts = {name: list(dict.fromkeys(getattr(v, name) for v in values)) for name in ("backbone", "dim", "setting")}
     told = [name for name, found in facts.items() if len(found) > 1]
-    rows: dict[tuple[str, ...], dict[_Column, str]] = {}
+    texts: dict[tuple[str, ...], dict[_Column, str]] = {}
     for value in values:
-        rows.setdefault((value.method, *(getattr(value, name) for name in told)), {})[_column(value)] = value.text
-    mine = {i: _own_row(result, by_column.values(), len(told)) for i, result in enumerate(own)}
-    mine = {i: row for i, row in mine.items() if any(cell.text for cell in row.cells)}
-    laid = [PaperRow(key[0], key[1:], tuple(PaperCell(row.get(c, "")) for c in columns)) for key, row in rows.items()]
-    laid += mine.values()
-    if mark:
-        laid = _marked(laid, [bool(_HIGHER_IS_BETTER.fullmatch(column[2])) for column in columns])
-    block = PaperBlock(_title(values, facts), tuple(told), _headings(columns), tuple(laid), _notes(values))
-    return block, set(mine)
+        texts.setdefault((value.method, *(getattr(value, name) for name in told)), {})[_column(value)] = value.text
+    rows = [PaperRow(k[0], k[1:], tuple(PaperCell(row.get(c, "")) for c in by_column)) for k, row in texts.items()]
+    mine = (_own_row(result, by_column.values(), len(told)) for result in own)
+    rows += [row for row in mine if any(cell.text for cell in row.cells)]
+    for j, column in enumerate(by_column if mark else ()):
+        if not _HIGHER_IS_BETTER.fullmatch(column[2]):
+            continue
+        numbers = {float(row.cells[j].text) for row in rows if row.cells[j].text}  # ties share a place
+        best = dict(zip(sorted(numbers, reverse=True)[:2], (1, 2), strict=False)) if len(numbers) > 1 else {}
+        for i, row in enumerate(rows):
+            place = best.get(float(row.cells[j].text), 0) if row.cells[j].text else 0
+            rows[i] = replace(row, cells=(*row.cells[:j], replace(row.cells[j], place=place), *row.cells[j + 1 :]))
+    return PaperBlock(_title(values, facts), tuple(told), _headings(list(by_column)), tuple(rows), _notes(values))
 
 
 def _own_row(result: OwnResults, columns: Iterable[PublishedValue], details: int) -> PaperRow:
-    """Return one's own values for the columns of published ones, and their differences to the recipe's row."""
+    """Return one's own values for the columns of published ones, and their differences to the recipe's row.
+
+    Mean AP is called AP and mAP, UKBench's score N-S too; the finest level may have another name in a dataset
+    directory. Of a recipe's values those of the column's own table come first, of them those at the run's image size.
+    """
     cells, against = [], {}
     for column in columns:
-        value = _reported(result, column) if belongs(result.dataset, column) else None
-        if value is None or math.isnan(value):
+        kinds = next((names for names in _SAME if column.metric in names), (column.metric,))
+        where = [column.name.removeprefix(column.metric)]
+        where += [f"/{level}" for level in result.levels[:1] if column.finest]
+        found = [result.values.get(kind + place) for place in where for kind in kinds]
+        value = next((v for v in found if v is not None), math.nan) if belongs(result.dataset, column) else math.nan
+        if math.isnan(value):
             cells.append(PaperCell())
             continue
         digits = len(column.text.partition(".")[2])
         text = f"{column.in_unit(value):.{digits}f}"
         theirs = [other for other in result.reference if _column(other) == _column(column) and other.number is not None]
-        theirs.sort(key=partial(_distance, column, result.image_size))
-        against |= dict.fromkeys(other.method for other in theirs[:1])
-        cells.append(PaperCell(text, difference=f"{float(text) - float(theirs[0].text):+.{digits}f}" if theirs else ""))
+        if not theirs:
+            cells.append(PaperCell(text))
+            continue
+        at_size = re.compile(rf".*s\*={result.image_size}\b")
+        nearest = min(
+            theirs, key=lambda v: ((v.paper, v.table) != (column.paper, column.table), not at_size.match(v.setting))
+        )
+        against[nearest.method] = None
+        cells.append(PaperCell(text, difference=f"{float(text) - float(nearest.text):+.{digits}f}"))
     return PaperRow(result.title, ("",) * details, tuple(cells), own=True, against=", ".join(against))
-
-
-def _distance(column: PublishedValue, size: int, other: PublishedValue) -> tuple[bool, bool]:
-    """Order a recipe's values: those of the column's own table first, of them those at the run's size of images."""
-    here = (other.paper, other.table) == (column.paper, column.table)
-    return not here, re.match(rf".*s\*={size}\b", other.setting) is None
-
-
-def _reported(result: OwnResults, column: PublishedValue) -> float | None:
-    """Return a report's value by the name of a published one.
-
-    Mean AP is called AP and mAP, UKBench's score N-S too; the finest level may have another name in a dataset
-    directory.
-    """
-    kinds = next((names for names in _SAME if column.metric in names), (column.metric,))
-    where = [column.name.removeprefix(column.metric)]
-    where += [f"/{result.levels[0]}"] if column.finest and result.levels else []
-    found = [result.values[kind + place] for place in where for kind in kinds if kind + place in result.values]
-    return found[0] if found else None
-
-
-def _marked(rows: list[PaperRow], higher: Sequence[bool]) -> list[PaperRow]:
-    """Mark the best and the second best values of columns where higher is better; ties share a place."""
-    places: list[dict[float, int]] = []
-    for j, counts in enumerate(higher):
-        numbers = {float(row.cells[j].text) for row in rows if counts and row.cells[j].text}
-        places.append(dict(zip(sorted(numbers, reverse=True)[:2], (1, 2), strict=False)) if len(numbers) > 1 else {})
-    return [
-        replace(row, cells=tuple(replace(cell, place=_place(cell, places[j])) for j, cell in enumerate(row.cells)))
-        for row in rows
-    ]
-
-
-def _place(cell: PaperCell, places: Mapping[float, int]) -> int:
-    return places.get(float(cell.text), 0) if places and cell.text else 0
 
 
 def _title(values: Sequence[PublishedValue], facts: Mapping[str, Sequence[str]]) -> str:

@@ -7,7 +7,7 @@ datasets, levels and metrics are hgld's. This module imports nothing heavy: reci
 import csv
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -228,36 +228,29 @@ def search_values(
         ConfigError: nothing is found; it says by which word, and what there is.
     """
     found = list(published_values() if values is None else values)
-    wanted = fold(dataset)
-    wanted = _DATASET_SPELLINGS.get(wanted, wanted)
-    found = _kept(found, "dataset", dataset, lambda v: wanted in fold(v.dataset), lambda v: v.dataset)
-    asked = fold(method)
-    found = _kept(found, "method", method, lambda v: any(asked in n for n in _names(v.method)), lambda v: v.method)
-    kind, _, level = metric.partition("/")
-    return _kept(
-        found,
-        "metric",
-        metric,
-        lambda v: _metric(v.metric) == _metric(kind) and (not level or fold(level) in (fold(v.level), fold(v.part))),
-        lambda v: v.name,
-    )
-
-
-def _kept(
-    found: list[PublishedValue],
-    what: str,
-    asked: str,
-    fits: Callable[[PublishedValue], bool],
-    named: Callable[[PublishedValue], str],
-) -> list[PublishedValue]:
-    if not asked:
-        return found
-    kept = [value for value in found if fits(value)]
-    if not kept:
-        there = list(dict.fromkeys(named(value) for value in found))
-        shown = difflib.get_close_matches(asked, there, n=_MOST_NAMED, cutoff=0.3) or there[:_MOST_NAMED]
-        raise ConfigError(f"no published row has {what} {asked!r}; there are {len(there)}, such as {', '.join(shown)}.")
-    return kept
+    wanted = _DATASET_SPELLINGS.get(fold(dataset), fold(dataset))
+    asked, (kind, _, level) = fold(method), metric.partition("/")
+    for what, word, fits, named in (
+        ("dataset", dataset, lambda v: wanted in fold(v.dataset), lambda v: v.dataset),
+        ("method", method, lambda v: any(asked in name for name in _names(v.method)), lambda v: v.method),
+        (
+            "metric",
+            metric,
+            lambda v: (
+                _metric(v.metric) == _metric(kind) and (not level or fold(level) in (fold(v.level), fold(v.part)))
+            ),
+            lambda v: v.name,
+        ),
+    ):
+        kept = [value for value in found if not word or fits(value)]
+        if not kept:
+            there = list(dict.fromkeys(map(named, found)))
+            shown = difflib.get_close_matches(word, there, n=_MOST_NAMED, cutoff=0.3) or there[:_MOST_NAMED]
+            raise ConfigError(
+                f"no published row has {what} {word!r}; there are {len(there)}, such as {', '.join(shown)}."
+            )
+        found = kept
+    return found
 
 
 def _metric(name: str) -> str:
