@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import HierarchyError, SchemaError, quoted, some
-from hgld.files import read_json
 from hgld.tables import parquet_metadata, read_parquet
 
 FILE = "hierarchy.parquet"
@@ -20,14 +19,6 @@ SCHEMA_VERSION = 1
 _MOST_NAMED = 5
 _MOST_LINES = 40  # of a tree that is printed
 _COLUMNS = pl.Schema({"level": pl.String, "label": pl.Int32, "name": pl.String, "parent": pl.Int32})
-
-
-def _read_schema_version(path: Path, found: object) -> None:
-    if str(found) != str(SCHEMA_VERSION):
-        raise SchemaError(
-            f"{path}: hierarchy schema version is {quoted(found)}; this hgld reads version {SCHEMA_VERSION}. "
-            "Rebuild the file, or install the hgld that wrote it."
-        )
 
 
 def _some(items: Iterable[str]) -> str:
@@ -325,14 +316,13 @@ class Hierarchy:
         """Read hgld's own files; :func:`hgld.taxonomy.formats.read_levels` reads taxonomies of others.
 
         Args:
-            path: ``hierarchy.parquet``, the folder of a build or dataset that holds it, or a JSON file.
+            path: ``hierarchy.parquet``, or the folder of a build or dataset that holds it.
 
         Raises:
             InputError: the file is not a hierarchy.
         """
         file = Path(path)
-        file = file / FILE if file.is_dir() else file
-        return cls.from_json(file) if file.suffix == ".json" else cls.from_parquet(file)
+        return cls.from_parquet(file / FILE if file.is_dir() else file)
 
     def to_frame(self) -> pl.DataFrame:
         """Tabulate the classes: level, label, name, parent (label at the next coarser level, null at the coarsest)."""
@@ -366,18 +356,19 @@ class Hierarchy:
         """
         file = Path(path)
         metadata = parquet_metadata(file)
-        _read_schema_version(file, metadata.get("hgld.schema_version"))
+        version = metadata.get("hgld.schema_version")
+        if version != str(SCHEMA_VERSION):
+            raise SchemaError(
+                f"{file}: hierarchy schema version is {quoted(version)}; this hgld reads version {SCHEMA_VERSION}. "
+                "Rebuild the file, or install the hgld that wrote it."
+            )
         frame = read_parquet(file, schema=_COLUMNS)
         try:
-            levels = json.loads(metadata["hgld.levels"])
-        except (KeyError, ValueError, RecursionError):
+            levels = json.loads(metadata.get("hgld.levels", ""))
+        except (ValueError, RecursionError):
             levels = None
         if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
             raise SchemaError(f"{file}: metadata 'hgld.levels' is not a JSON list of level names.")
-        return cls._from_frame(file, levels, frame)
-
-    @classmethod
-    def _from_frame(cls, file: Path, levels: Sequence[str], frame: pl.DataFrame) -> "Hierarchy":
         other = frame.filter(~pl.col("level").is_in(levels).fill_null(False))
         if len(other):
             raise HierarchyError(
@@ -395,41 +386,6 @@ class Hierarchy:
             return cls(tuple(levels), names, parents)
         except HierarchyError as error:
             raise HierarchyError(f"{file}: {error}") from error
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready form: schema version, levels, names and parents."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "levels": list(self.levels),
-            "names": [list(names) for names in self.names],
-            "parents": [parent.tolist() for parent in self.parents],
-        }
-
-    def to_json(self, path: str | Path) -> None:
-        """Write :meth:`to_dict` as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict(), ensure_ascii=False) + "\n", encoding="utf-8")
-
-    @classmethod
-    def from_json(cls, path: str | Path) -> "Hierarchy":
-        """Read a file of :meth:`to_json`.
-
-        Raises:
-            InputError: the file is not JSON of that form, or of another schema version.
-            HierarchyError: its content is not a tree.
-        """
-        file = Path(path)
-        data = read_json(file)
-        if not isinstance(data, dict):
-            raise SchemaError(f"{file}: expected a JSON object with levels, names and parents.")
-        _read_schema_version(file, data.get("schema_version"))
-        try:
-            names = tuple(tuple(str(n) for n in level) for level in data["names"])
-            parents = tuple(np.array(p) for p in data["parents"])
-            return cls(tuple(str(level) for level in data["levels"]), names, parents)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            if isinstance(error, HierarchyError):
-                raise HierarchyError(f"{file}: {error}") from error
-            raise SchemaError(f"{file}: levels, names or parents are missing or malformed ({error}).") from error
 
 
 def _parents(

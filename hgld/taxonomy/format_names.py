@@ -4,7 +4,6 @@ AUTO = "auto"
 
 FORMAT_LINES = {
     "hgld": "hierarchy.parquet of hgld, or the folder of a build or dataset",
-    "hgld-json": "hgld's JSON: levels, names, parents",
     "wordnet": "WordNet's database files: data.noun, or the folder of it",
     "node-link": "node-link JSON (networkx), links from parent to child",
     "node-link-up": "node-link JSON (networkx), links from child to parent",

@@ -538,15 +538,8 @@ class TaxonomyFormat:
     fits: Callable[[Document], bool]
 
 
-_OWN: dict[str, Callable[[Document], Hierarchy]] = {
-    "hgld": lambda document: Hierarchy.read(document.path),
-    "hgld-json": lambda document: Hierarchy.from_json(document.path),
-}
 FORMATS: dict[str, TaxonomyFormat] = {
-    "hgld": TaxonomyFormat(lambda d: taxonomy_of(_OWN["hgld"](d), str(d.path)), _is_parquet),
-    "hgld-json": TaxonomyFormat(
-        lambda d: taxonomy_of(_OWN["hgld-json"](d), str(d.path)), lambda d: {"levels", "names", "parents"} <= _keys(d)
-    ),
+    "hgld": TaxonomyFormat(lambda d: taxonomy_of(Hierarchy.read(d.path), str(d.path)), _is_parquet),
     "wordnet": TaxonomyFormat(_read_wordnet, _is_wordnet),
     _DOWN: TaxonomyFormat(partial(_read_node_link, direction=_DOWN), partial(_is_node_link, direction=_DOWN)),
     _UP: TaxonomyFormat(partial(_read_node_link, direction=_UP), partial(_is_node_link, direction=_UP)),
@@ -638,8 +631,8 @@ def read_levels(
     """
     document = Document(path)
     name = _format_of(document, format, levels)
-    if name in _OWN and not cut and not levels:
-        hierarchy = _OWN[name](document)
+    if name == "hgld" and not cut and not levels:
+        hierarchy = Hierarchy.read(path)
         return levels_as_they_are(hierarchy, taxonomy_of(hierarchy, str(path)))
     if name == "columns" and levels and not cut:
         cut = f"ranks:{','.join(levels)}"

@@ -180,11 +180,9 @@ for _kind, _text in WHOLE.items():
         read_taxonomy(folder / "tree", kind)
 
 
-def _both_trees(folder: Path) -> None:
+def _make_hierarchy(folder: Path) -> None:
     levels = {name: [f"{c}{n >> c}" for n in range(4)] for c, name in enumerate(("fine", "mid", "coarse"))}
-    tree = Hierarchy.from_columns(levels)
-    tree.to_json(folder / "tree.json")
-    tree.to_parquet(folder / "tree.parquet")
+    Hierarchy.from_columns(levels).to_parquet(folder / "tree.parquet")
 
 
 def _each(folder: Path, read: Callable[[Path], object]) -> None:
@@ -199,12 +197,9 @@ def _each(folder: Path, read: Callable[[Path], object]) -> None:
         raise first
 
 
-@reader(
-    "hierarchy",
-    _both_trees,
-)
+@reader("hierarchy", _make_hierarchy)
 def _(folder: Path) -> None:
-    _each(folder, Hierarchy.read)
+    Hierarchy.read(folder / "tree.parquet")
 
 
 # -- embeddings, labels, results -------------------------------------------------------------------------------------
