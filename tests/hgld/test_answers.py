@@ -272,7 +272,6 @@ def with_risk(**change):
         with_risk(ece=-1),
         with_risk(level="x"),
     ],
-    ids=str,
 )
 def test_a_file_that_is_no_calibration_is_refused(calibration, tmp_path, change):
     path = tmp_path / "c.json"
