@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from hgld import Hierarchy, evaluate
-from hgld.pipelines.shards.class_split import draw_classes
+from hgld.pipelines.shards.catalog_changes import draw_classes
 from hgld.training.config import LossConfig
 from hgld.training.criterion import build_criterion
 

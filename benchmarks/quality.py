@@ -41,7 +41,7 @@ import polars as pl
 
 from hgld.files import write_atomic
 from hgld.pipelines.shards.build import build_shards
-from hgld.pipelines.shards.class_split import draw_classes
+from hgld.pipelines.shards.catalog_changes import draw_classes
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.pipelines.stage import silent
 from hgld.training.config import TrainConfig, flat, with_fields

@@ -62,12 +62,13 @@ def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig
     take your own images. After a stop the same command resumes; run again, it does nothing.
     """
     from hgld.pipelines.shards import build
+    from hgld.pipelines.stage import plain
 
     if asked.dry_run:
         read = build.read_release(asked.release, asked.source, options)
         plan = build.plan_build(read, asked.out, options, config)
         if as_json:
-            print_json(build.plan_summary(plan))
+            print_json(plain(plan))
         else:
             echo(build.plan_text(plan))
         return
@@ -141,18 +142,6 @@ class VerifyOptions:
     root: Path = setting(..., "Dataset directory.", argument=True, path="folder")
     decode: bool = setting(False, "Decode every image.")
     near: bool = setting(False, "Look for images of other splits that look like training images.")
-    near_distance: int | None = setting(
-        None,
-        "Bits of 64 in which the hashes of such images may differ; default 5. Implies --near.",
-        metavar="BITS",
-        least=0,
-        most=5,
-    )
-    near_allow: Path | None = setting(
-        None,
-        "CSV with the columns key, looks_like: pairs of images that are meant to look alike. Implies --near.",
-        path="file",
-    )
     workers: int = setting(1, "Shards read at a time; 0: one per core.", least=0)
 
 
@@ -167,18 +156,12 @@ def verify(asked: VerifyOptions, *, as_json: bool) -> int:
     alike, which may be meant.
     """
     from hgld.cli import EXIT_CHECK_FAILED, EXIT_LOOK_ALIKES
-    from hgld.pipelines.check.verify import MAX_DISTANCE, NEAR
+    from hgld.pipelines.check.verify import NEAR
     from hgld.pipelines.check.verify import verify as verify_dataset
 
     with progress_bars() as progress:
         found = verify_dataset(
-            asked.root,
-            decode=asked.decode,
-            near=asked.near or asked.near_distance is not None or asked.near_allow is not None,
-            near_distance=MAX_DISTANCE if asked.near_distance is None else asked.near_distance,
-            near_allow=asked.near_allow,
-            workers=asked.workers,
-            progress=progress,
+            asked.root, decode=asked.decode, near=asked.near, workers=asked.workers, progress=progress
         )
     if as_json:
         print_json(_verification_json(found))
@@ -337,16 +320,17 @@ def card(asked: CardOptions, *, as_json: bool) -> None:
 
     Shows where the counts differ from the published ones. The manifest is brought up to date with the new files.
     """
-    from hgld.pipelines.shards.card_files import remake_card
+    from hgld.pipelines.shards.build import differences_text
+    from hgld.pipelines.shards.finish import CARD, CROISSANT, remake_card
 
-    made = remake_card(asked.root)
+    differences = remake_card(asked.root)
     if as_json:
-        print_json({"files": list(made.files), "differences": made.differences.to_dicts()})
+        rows = [] if differences is None else differences.to_dicts()
+        print_json({"files": [CARD, CROISSANT], "differences": rows})
         return
-    echo(f"{asked.root}: wrote {', '.join(made.files)}.")
-    for row in made.differences.iter_rows(named=True):
-        found = "not built" if row["found"] is None else f"{row['found']:,} here"
-        echo(f"  {row['split']}, {row['what']}: {row['published']} published, {found}")
+    echo(f"{asked.root}: wrote {CARD}, {CROISSANT}.")
+    if differences is not None:
+        echo("\n".join(differences_text(differences)))
 
 
 # -- download ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 
 from hgld.data.images import ImageHeader
 
-from ..shards.image_facts import thumbnail
+from ..shards.image_checks import thumbnail
 
 MAX_DISTANCE = 5
 _SIDE, _KEPT = 32, 8
@@ -55,20 +55,6 @@ def nearest(queries: np.ndarray, references: np.ndarray) -> tuple[np.ndarray, np
     places = np.where(found, best & 0xFFFFFFFF, -1)
     distances = np.where(found, best >> 32, -1)
     return places[where_asked], distances[where_asked]
-
-
-def next_nearest(query: np.uint64, references: np.ndarray, left_out: np.ndarray, most: int) -> tuple[int, int]:
-    """Return the place and distance of the closest reference that is not left out; -1 if none is within ``most`` bits.
-
-    Args:
-        query: hash.
-        references: (R,) uint64 hashes.
-        left_out: (R,) bool.
-        most: bits.
-    """
-    distances = np.where(left_out, 65, np.bitwise_count(references ^ query))
-    place = int(distances.argmin()) if len(distances) else -1
-    return (place, int(distances[place])) if place >= 0 and distances[place] <= most else (-1, -1)
 
 
 def _search_band(

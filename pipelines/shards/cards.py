@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -11,19 +11,17 @@ import polars as pl
 import yaml
 
 from hgld.data_cards import card_path
-from hgld.errors import ConfigError, SchemaError
+from hgld.errors import ConfigError
 from hgld.evaluation.protocols import PROTOCOLS
 
-from ..card import escape_markdown, read_card
-from .croissant import own_licence
-from .sources import card_name
+from ..card import escape_markdown, markdown_table, read_card, size_category
+from .sources import CARDS
 
 if TYPE_CHECKING:
     from hgld.data.format import Manifest, SplitFacts
 
 _ROUNDED = re.compile(r"(\d+)(?:\.(\d+))?([KMkm])")
 _UNITS = {"k": 1_000, "m": 1_000_000}
-_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (10**7, "1M<n<10M"))
 _MOST_LISTED = 20
 _FROM_CARD = ("Source", "As shards", "Levels", "Splits", "Licence", "Known faults")
 
@@ -37,10 +35,6 @@ class PublishedCount:
     """
 
     text: str
-
-    def __post_init__(self) -> None:
-        if not self.text.isdigit() and not _ROUNDED.fullmatch(self.text):
-            raise ValueError(f"{self.text!r} is no count; expected a number such as 11788, or a rounded one: 343.1K.")
 
     def agrees(self, found: int) -> bool:
         """Tell whether ``found`` items would be printed as this count."""
@@ -100,82 +94,47 @@ class DataCard:
 
 
 def load_card(name: str) -> DataCard:
-    """Load and check the card of a dataset that hgld can make.
+    """Load the card of a dataset that hgld can make.
 
     Args:
         name: of the source or of its card, for example ``sop``.
 
     Raises:
         ConfigError: there is no such card.
-        SchemaError: its header lacks something, or holds something unknown.
     """
     try:
-        file = card_path(card_name(name))
+        file = card_path(CARDS.get(name, name))
     except FileNotFoundError as error:
         raise ConfigError(f"there is no data card {name!r}: {error}") from error
     header, sections = read_card(file)
-    where = f"{file.name}: block 'hgld'"
-    own = _mapping(header.pop("hgld", None), where)
-    unknown = own.keys() - {"levels", "splits", "obtain", "licence_note", "protocol"}
-    if unknown:
-        raise SchemaError(f"{where} has the unknown key {min(map(str, unknown))!r}.")
-    levels = _texts(own.get("levels"), f"{where}, levels")
+    own = header.pop("hgld")
+    splits = {}
+    for split, facts in own["splits"].items():
+        classes = {level: PublishedCount(str(count)) for level, count in facts.get("classes", {}).items()}
+        items = PublishedCount(str(facts["items"])) if "items" in facts else None
+        splits[split] = PublishedSplit(items, classes)
     return DataCard(
         name=file.stem,
-        title=_text(header.get("pretty_name"), f"{file.name}: pretty_name"),
-        levels=levels,
-        splits=_published(_mapping(own.get("splits"), f"{where}, splits"), levels, where),
-        obtain=_texts(own.get("obtain"), f"{where}, obtain"),
-        licence=_text(header.get("license"), f"{file.name}: license"),
-        licence_note=_text(own.get("licence_note"), f"{where}, licence_note"),
-        protocol=_text(own.get("protocol"), f"{where}, protocol"),
+        title=header["pretty_name"],
+        levels=tuple(own["levels"]),
+        splits=splits,
+        obtain=tuple(text.strip() for text in own["obtain"]),
+        licence=header["license"],
+        licence_note=own["licence_note"].strip(),
+        protocol=own["protocol"].strip(),
         header=header,
         sections=sections,
         text=file.read_text(encoding="utf-8"),
     )
 
 
-def _mapping(value: Any, where: str) -> dict[Any, Any]:
-    if not isinstance(value, dict):
-        raise SchemaError(f"{where} is {value!r}; expected keys and values.")
-    return value
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise SchemaError(f"{where} is {value!r}; expected text.")
-    return value.strip()
-
-
-def _texts(value: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value:
-        raise SchemaError(f"{where} is {value!r}; expected a list of texts.")
-    return tuple(_text(entry, where) for entry in value)
-
-
-def _published(splits: Mapping[Any, Any], levels: Sequence[str], where: str) -> dict[str, PublishedSplit]:
-    published = {}
-    for split, value in splits.items():
-        place = f"{where}, split {split}"
-        facts = _mapping(value, place)
-        classes = _mapping(facts.get("classes", {}), f"{place}, classes")
-        unknown = [str(k) for k in facts.keys() - {"items", "classes"}] + [str(k) for k in classes.keys() - set(levels)]
-        if unknown:
-            raise SchemaError(f"{place} has the unknown key {unknown[0]!r}; expected items, and classes by level.")
-        published[_text(split, place)] = PublishedSplit(
-            items=_count(facts["items"], f"{place}, items") if "items" in facts else None,
-            classes={level: _count(n, f"{place}, classes, {level}") for level, n in classes.items()},
-        )
-    return published
-
-
-def _count(value: Any, where: str) -> PublishedCount:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise SchemaError(f"{where} is {value!r}; expected a number.")
+def known_card(manifest: "Manifest") -> DataCard | None:
+    """Return the card that has the dataset's name; None if there is none or if its levels differ."""
     try:
-        return PublishedCount(str(value))
-    except ValueError as error:
-        raise SchemaError(f"{where}: {error}") from error
+        card = load_card(manifest.name)
+    except ConfigError:
+        return None
+    return card if card.levels == manifest.levels else None
 
 
 def published_differences(card: DataCard, manifest: "Manifest") -> pl.DataFrame:
@@ -186,11 +145,12 @@ def published_differences(card: DataCard, manifest: "Manifest") -> pl.DataFrame:
         as printed), found (Int64, null: the split was not built). A rounded count differs if the build's would be
         rounded otherwise.
     """
-    rows = []
-    for split, published in card.splits.items():
-        for what, count, found in _compared(published, manifest.splits.get(split)):
-            if found is None or not count.agrees(found):
-                rows.append((split, what, str(count), found))
+    rows = [
+        (split, what, str(count), found)
+        for split, published in card.splits.items()
+        for what, count, found in _compared(published, manifest.splits.get(split))
+        if found is None or not count.agrees(found)
+    ]
     schema = {"split": pl.String, "what": pl.String, "published": pl.String, "found": pl.Int64}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
@@ -204,39 +164,107 @@ def _compared(
         yield f"classes of {level}", count, None if found is None else found["classes"].get(level)
 
 
-def dataset_card(
-    card: DataCard | None, manifest: "Manifest", differences: pl.DataFrame | None = None, notes: Sequence[str] = ()
-) -> str:
+def own_licence(manifest: "Manifest") -> str:
+    """Return the licence that the builder of a dataset stated; empty where none was."""
+    licence = manifest.provenance.get("licence")
+    return licence if isinstance(licence, str) and licence != "not stated" else ""
+
+
+# -- the card of a build ----------------------------------------------------------------------------------------------
+
+
+def dataset_card(card: DataCard | None, manifest: "Manifest") -> str:
     """Write the card of a build, ``README.md`` of its directory: a Hugging Face dataset card with the counts found.
 
     Args:
         card: of the dataset; None for the user's own data.
         manifest: of the build.
-        differences: from :func:`published_differences`; None computes them.
-        notes: what the adapter has to say about the release.
 
     Returns:
         Markdown. Everything that comes from the data (names of splits, levels, files, reasons) is escaped.
     """
-    if differences is None and card is not None:
-        differences = published_differences(card, manifest)
-    title = escape_markdown(card.title if card else manifest.name)
-    parts = [
-        f"---\n{_header(card, manifest)}---\n",
-        f"# {title}, as shards\n\n{_described(card, manifest)}{_made_by(manifest)}\n",
-        f"## Counts\n\n{_counts(card, manifest)}\n",
-    ]
-    if card is not None and differences is not None:
-        parts.append(f"## Differences from the published counts\n\n{_differences(differences)}\n")
-    parts.append(f"## Left out\n\n{_rejected(manifest.rejected)}\n")
-    if notes:
-        parts.append("## Notes of this build\n\n" + "\n".join(f"- {escape_markdown(note)}" for note in notes) + "\n")
-    parts += [f"## Reading\n\n{_reading(manifest)}\n", f"## How it was built\n\n{_provenance(manifest)}\n"]
-    if card is not None or manifest.protocol:
-        parts.append(f"## Protocol\n\n{_protocol(card, manifest)}\n")
+    facts = manifest.provenance
+    sections = {"Counts": _counts(card, manifest)}
     if card is not None:
-        parts += [f"## {name}\n\n{card.sections[name]}\n" for name in _FROM_CARD if name in card.sections]
-    return "\n".join(parts)
+        differences = published_differences(card, manifest)
+        rows = [(*names, "not built" if found is None else f"{found:,}") for *names, found in differences.iter_rows()]
+        table = markdown_table(("split", "what", "published", "this build"), rows, numbers=2)
+        sections["Differences from the published counts"] = table if rows else "None: every published count is met."
+    rejected = [(reason, f"{count:,}") for reason, count in sorted(manifest.rejected.items())]
+    sections["Left out"] = "No image was left out."
+    if rejected:
+        named = "`rejected.parquet` names each of them, with what was found."
+        sections["Left out"] = f"{markdown_table(('reason', 'images'), rejected)}\n\n{named}"
+    if isinstance(notes := facts.get("notes"), list) and notes:
+        sections["Notes of this build"] = "\n".join(f"- {escape_markdown(str(note))}" for note in notes)
+    sections["Reading"] = _READING.replace("SPLIT", json.dumps(next(iter(manifest.splits), "train")))
+    stated = [(name, _shown(value)) for name, value in _flat("", facts)]
+    sections["How it was built"] = markdown_table(("fact", "value"), stated, numbers=0)
+    if card is not None or manifest.protocol:
+        sections["Protocol"] = _protocol(card, manifest)
+    if card is not None:
+        sections |= {name: card.sections[name] for name in _FROM_CARD if name in card.sections}
+    description = facts.get("description")
+    described = f"{escape_markdown(str(description))}\n\n" if card is None and description else ""
+    size = sum(shard.bytes for shard in manifest.shards)
+    tars = f"{len(manifest.shards):,} tar{'s' * (len(manifest.shards) != 1)}"
+    begin = (
+        f"---\n{_header(card, manifest)}---\n\n"
+        f"# {escape_markdown(card.title if card else manifest.name)}, as shards\n\n{described}"
+        f"{_items(manifest):,} images with labels at {len(manifest.levels)} levels, in {tars} of {size / 1e9:,.2f} GB, "
+        "written by `hgld build-shards`. `dataset.json` has every option, seed and checksum; `index.parquet` says "
+        "where each image lies.\n"
+    )
+    return "\n".join([begin, *(f"## {title}\n\n{text}\n" for title, text in sections.items())])
+
+
+_READING = """```python
+import hgld
+
+dataset = hgld.open_dataset("DIRECTORY", SPLIT)
+image = dataset.image(0)
+```
+
+The tars are plain WebDataset (`key.jpg`, `key.json`): any of its readers, and `datasets.load_dataset("DIRECTORY")`, \
+can read them."""
+
+
+def _items(manifest: "Manifest") -> int:
+    return sum(facts["items"] for facts in manifest.splits.values())
+
+
+def _header(card: DataCard | None, manifest: "Manifest") -> str:
+    licence = own_licence(manifest)
+    if card is not None:
+        stated = dict(card.header)
+    elif re.fullmatch(r"[A-Za-z0-9.-]+", licence):  # an identifier, or the name of a licence that has none
+        stated = {"license": licence.lower()}
+    else:
+        stated = {"license": "other", "license_name": " ".join(licence.split())} if licence else {}
+    # A pattern that matches no file is an error to Hugging Face datasets.
+    files = [{"split": s, "path": f"{s}-*.tar"} for s, facts in manifest.splits.items() if facts["shards"]]
+    own = {
+        "pretty_name": card.title if card else " ".join(manifest.name.split()),
+        "task_categories": ["image-feature-extraction"],
+        **stated,
+        "size_categories": [size_category(_items(manifest))],
+        "configs": [{"config_name": "default", "data_files": files}],
+    }
+    return yaml.safe_dump(own, sort_keys=False, allow_unicode=True)
+
+
+def _counts(card: DataCard | None, manifest: "Manifest") -> str:
+    rows = []
+    for split, facts in manifest.splits.items():
+        published = card.splits.get(split) if card else None
+        printed = {what: str(count) for what, count, _ in _compared(published, facts)} if published else {}
+        found = {"items": facts["items"]}
+        found |= {f"classes of {level}": facts["classes"].get(level, 0) for level in manifest.levels}
+        for what, count in found.items():
+            rows.append((split, what, f"{count:,}", printed.get(what, "not stated" if card else "")))
+        if facts["unlabelled"]:
+            rows.append((split, "items without a finest label", f"{facts['unlabelled']:,}", ""))
+    return markdown_table(("split", "what", "this build", "published"), rows, numbers=2)
 
 
 def _protocol(card: DataCard | None, manifest: "Manifest") -> str:
@@ -249,103 +277,11 @@ def _protocol(card: DataCard | None, manifest: "Manifest") -> str:
     return "\n\n".join(parts)
 
 
-def _header(card: DataCard | None, manifest: "Manifest") -> str:
-    items = sum(facts["items"] for facts in manifest.splits.values())
-    size = next((text for most, text in _SIZES if items < most), "10M<n<100M")
-    own = {
-        "pretty_name": card.title if card else " ".join(manifest.name.split()),
-        "task_categories": ["image-feature-extraction"],
-        **(card.header if card else _licence(manifest)),
-        "size_categories": [size],
-        "configs": [{"config_name": "default", "data_files": _data_files(manifest)}],
-    }
-    return yaml.safe_dump(own, sort_keys=False, allow_unicode=True)
-
-
-def _licence(manifest: "Manifest") -> dict[str, str]:
-    """Return Hugging Face's keys for a licence: its identifier, or the name of a licence that has none."""
-    licence = own_licence(manifest)
-    if not licence:
-        return {}
-    known = re.fullmatch(r"[A-Za-z0-9.-]+", licence)
-    return {"license": licence.lower()} if known else {"license": "other", "license_name": " ".join(licence.split())}
-
-
-def _data_files(manifest: "Manifest") -> list[dict[str, str]]:
-    """Return the file pattern of every split with shards.
-
-    A pattern that matches no file is an error to Hugging Face ``datasets``.
-    """
-    return [{"split": s, "path": f"{s}-*.tar"} for s, facts in manifest.splits.items() if facts["shards"]]
-
-
-def _described(card: DataCard | None, manifest: "Manifest") -> str:
-    described = manifest.provenance.get("description")
-    return f"{escape_markdown(described)}\n\n" if card is None and isinstance(described, str) and described else ""
-
-
-def _made_by(manifest: "Manifest") -> str:
-    items = sum(facts["items"] for facts in manifest.splits.values())
-    tars, size = len(manifest.shards), sum(shard.bytes for shard in manifest.shards)
-    return (
-        f"{items:,} images with labels at {len(manifest.levels)} levels, in {tars:,} tar{'s' * (tars != 1)} of "
-        f"{size / 1e9:,.2f} GB, written by `hgld build-shards`. `dataset.json` has every option, seed and checksum; "
-        "`index.parquet` says where each image lies."
-    )
-
-
-def _counts(card: DataCard | None, manifest: "Manifest") -> str:
-    levels = [f"classes of {level}" for level in manifest.levels]
-    rows = ["| split | what | this build | published |", "|---|---|---:|---:|"]
-    for split, facts in manifest.splits.items():
-        published = card.splits.get(split) if card else None
-        printed = {what: str(count) for what, count, _ in _compared(published, facts)} if published else {}
-        found = [facts["items"], *(facts["classes"].get(level, 0) for level in manifest.levels)]
-        for what, count in zip(["items", *levels], found, strict=True):
-            name = f"{escape_markdown(split)} | {escape_markdown(what)}"
-            rows.append(f"| {name} | {count:,} | {printed.get(what, 'not stated' if card else '')} |")
-        if facts["unlabelled"]:
-            rows.append(f"| {escape_markdown(split)} | items without a finest label | {facts['unlabelled']:,} | |")
-    return "\n".join(rows)
-
-
-def _differences(differences: pl.DataFrame) -> str:
-    if differences.is_empty():
-        return "None: every published count is met."
-    rows = ["| split | what | published | this build |", "|---|---|---:|---:|"]
-    for split, what, published, found in differences.iter_rows():
-        names = f"{escape_markdown(split)} | {escape_markdown(what)}"
-        rows.append(f"| {names} | {published} | {'not built' if found is None else f'{found:,}'} |")
-    return "\n".join(rows)
-
-
-def _rejected(rejected: Mapping[str, int]) -> str:
-    if not rejected:
-        return "No image was left out."
-    rows = [f"| {escape_markdown(reason)} | {count:,} |" for reason, count in sorted(rejected.items())]
-    text = "`rejected.parquet` names each of them, with what was found."
-    return "\n".join(["| reason | images |", "|---|---:|", *rows, "", text])
-
-
-def _reading(manifest: "Manifest") -> str:
-    split = next(iter(manifest.splits), "train")
-    program = f'import hgld\n\ndataset = hgld.open_dataset("DIRECTORY", {json.dumps(split)})\nimage = dataset.image(0)'
-    return (
-        f"```python\n{program}\n```\n\nThe tars are plain WebDataset (`key.jpg`, `key.json`): any of its readers, and "
-        '`datasets.load_dataset("DIRECTORY")`, can read them.'
-    )
-
-
-def _provenance(manifest: "Manifest") -> str:
-    """Return the provenance as a table; long lists are left to ``dataset.json``."""
-    rows = ["| fact | value |", "|---|---|"]
-    for name, value in _flat("", manifest.provenance):
-        if isinstance(value, list) and len(value) > _MOST_LISTED:
-            shown = f"{len(value):,} entries, see `dataset.json`"
-        else:
-            shown = escape_markdown(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-        rows.append(f"| {escape_markdown(name)} | {shown} |")
-    return "\n".join(rows)
+def _shown(value: Any) -> str:
+    """Return a fact of the provenance for a table; long lists are left to ``dataset.json``."""
+    if isinstance(value, list) and len(value) > _MOST_LISTED:
+        return f"{len(value):,} entries, see `dataset.json`"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _flat(prefix: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -5,31 +5,24 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from hgld.data.format import BOX, KEY_PATTERN, LONGEST_KEY, SPLIT_PATTERN, check_levels, short
 from hgld.errors import HierarchyError, InputError, TableError, quoted, some
-
-if TYPE_CHECKING:
-    from hgld.hierarchy import Hierarchy
+from hgld.hierarchy import Hierarchy
 
 TRAIN = "train"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_=/-]")
 _LONGEST_MADE = LONGEST_KEY - 20  # leaves room for a suffix that an adapter may append
 _KEY_KEPT = 160
 _LONGEST_FILE, _LONGEST_CLASS = 4_096, 1_000  # bytes
-_SHOWN = 5
 _BESIDE_LEVELS = {"file", "row", "reason", "detail", "origin", "source_offset", "label"}
 _ITEM_COLUMNS = ("key", "split", "file")
 DROPPED = {"file": pl.String, "split": pl.String, "reason": pl.String, "detail": pl.String}
 """Columns of the files that an adapter leaves out."""
-_TABLES = {
-    "lists": ("list", "key"),
-    "judgements": ("query", "item", "verdict"),
-    "dropped": tuple(DROPPED),
-}
+_TABLES = {"lists": ("list", "key"), "judgements": ("query", "item", "verdict"), "dropped": tuple(DROPPED)}
+ABOUT_ITEMS = {"lists": ("key",), "judgements": ("query", "item")}  # tables that name items, and their columns of keys
 
 
 @dataclass(frozen=True)
@@ -38,12 +31,12 @@ class Container:
 
     Attributes:
         path: of the tar, which may be missing.
-        md5: its official MD5 sum in hexadecimal, or the file that holds it; None: none is published.
+        md5: its official MD5 sum in hexadecimal; None: none is published.
         role: the release's set that it belongs to (``train``, ``index``); the items' ``file`` begins with it.
     """
 
     path: Path
-    md5: Path | str | None
+    md5: str | None
     role: str
 
     def __post_init__(self) -> None:
@@ -93,15 +86,25 @@ class Catalog:
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", self.root.absolute())  # as those of containers
         check_level_names(self.levels, f"dataset {quoted(self.name)}")
-        self._check_columns()
+        boxes = BOX if self.has_boxes else ()
+        expected = {**dict.fromkeys([*_ITEM_COLUMNS, *self.levels], pl.String), **dict.fromkeys(boxes, pl.Int32)}
+        self._check_columns("items", self.items, expected)
         known = self.items.with_columns(pl.col(self.levels).replace("", None))
         object.__setattr__(self, "items", known)  # unknown has one spelling, null
-        _check_names(self.items, self.name)
-        _check_length(self.items, self.levels, _LONGEST_CLASS, self.name)
-        for name in _TABLES:
-            _check_table(getattr(self, name), name, self.name)
-        self._check_references()
-        self._check_containers()
+        self._check_names()
+        for name, columns in _TABLES.items():
+            if (table := getattr(self, name)) is not None:
+                self._check_columns(name, table, dict.fromkeys(columns, pl.String))
+                for column in ABOUT_ITEMS.get(name, ()):
+                    self._refuse(
+                        table.filter(~pl.col(column).is_in(self.items["key"].implode()))[column],
+                        f"its {name} name {column}s that are no items: {{}}.",
+                    )
+        if roles := {container.role for container in self.containers}:
+            lost = self.items.filter(~pl.col("file").str.split("/").list.first().is_in(sorted(roles)))["file"]
+            self._refuse(lost, f"items of no tar: {{}}; the tars are of {some(sorted(roles))}.")
+            repeated = self.items.filter(pl.col("file").is_duplicated())["file"].unique().sort()
+            self._refuse(repeated, "members of tars that are several items: {}.")
         self.hierarchy()
         if self.disjoint:
             self._check_disjoint()
@@ -111,19 +114,13 @@ class Catalog:
         """True if items may have a box to crop to."""
         return BOX[0] in self.items.columns
 
-    def classes(self) -> pl.DataFrame:
-        """Distinct rows of class names, one column a level, sorted."""
-        return self.items.select(self.levels).unique().sort(self.levels)
-
-    def hierarchy(self) -> "Hierarchy":
-        """The tree of the items' classes.
+    def hierarchy(self) -> Hierarchy:
+        """Return the tree of the items' classes.
 
         Raises:
             HierarchyError: a class has two parents.
         """
-        from hgld.hierarchy import Hierarchy
-
-        rows = self.classes()
+        rows = self.items.select(self.levels).unique().sort(self.levels)
         try:
             return Hierarchy.from_columns({level: rows[level].to_list() for level in self.levels})
         except HierarchyError as error:
@@ -131,52 +128,53 @@ class Catalog:
 
     def with_items(self, items: pl.DataFrame) -> "Catalog":
         """Return the catalog with these of its items; lists and judgements about others are left out."""
-        return replace(
-            self,
-            items=items,
-            lists=_about(self.lists, ("key",), items["key"]),
-            judgements=_about(self.judgements, ("query", "item"), items["key"]),
+        return replace(self, items=items, **{name: self.about(name, items["key"]) for name in ABOUT_ITEMS})
+
+    def about(self, name: str, keys: pl.Series) -> pl.DataFrame | None:
+        """Return the rows of the lists or judgements that name these items alone; None where there is no such table."""
+        table: pl.DataFrame | None = getattr(self, name)
+        columns = pl.col(ABOUT_ITEMS[name])
+        return None if table is None else table.filter(pl.all_horizontal(columns.is_in(keys.implode())))
+
+    def _refuse(self, found: pl.Series, message: str) -> None:
+        """Refuse the catalog if there are such values, and name the first in the message."""
+        if len(found):
+            raise TableError(f"dataset {quoted(self.name)}: " + message.replace("{}", _some(found)))
+
+    def _check_columns(self, what: str, table: pl.DataFrame, expected: dict[str, type[pl.DataType]]) -> None:
+        if set(table.schema.items()) != set(expected.items()):
+            found, wanted = (", ".join(f"{name}: {kind}" for name, kind in s.items()) for s in (table.schema, expected))
+            raise TableError(f"dataset {quoted(self.name)}: its {what} have the columns {found}; expected {wanted}.")
+
+    def _check_names(self) -> None:
+        items, key, file = self.items, pl.col("key"), pl.col("file")
+        for column in _ITEM_COLUMNS:
+            if count := items[column].null_count():
+                raise TableError(f"dataset {quoted(self.name)}: {count} items have no {column}.")
+        for column, most in {"file": _LONGEST_FILE, **dict.fromkeys(self.levels, _LONGEST_CLASS)}.items():
+            long = items.filter(pl.col(column).str.len_bytes() > most)[column]  # readers bound the JSON of an item
+            self._refuse(long.head(1), f"{column} {{}} is longer than {most} bytes; shorten it.")
+        unsafe = (key.str.len_bytes() > LONGEST_KEY) | ~key.str.contains(f"^{KEY_PATTERN}$")
+        self._refuse(
+            items.filter(unsafe)["key"],
+            f"unsafe keys: {{}}; expected letters, digits and _ - = between single /, at most {LONGEST_KEY} of them.",
         )
-
-    def _check_columns(self) -> None:
-        given = self.items.schema
-        boxes = BOX if any(side in given for side in BOX) else ()
-        expected = {**dict.fromkeys([*_ITEM_COLUMNS, *self.levels], pl.String), **dict.fromkeys(boxes, pl.Int32)}
-        if set(given.items()) != set(expected.items()):
-            found = ", ".join(f"{name}: {kind}" for name, kind in given.items())
-            wanted = ", ".join(f"{name}: {kind}" for name, kind in expected.items())
-            raise TableError(f"dataset {quoted(self.name)}: its items have the columns {found}; expected {wanted}.")
-
-    def _check_references(self) -> None:
-        """Refuse lists and judgements that name anything but items."""
-        known = self.items["key"].implode()
-        for name, columns in (("lists", ("key",)), ("judgements", ("query", "item"))):
-            table: pl.DataFrame | None = getattr(self, name)
-            for column in columns if table is not None else ():
-                assert table is not None
-                strange = table.filter(~pl.col(column).is_in(known))[column]
-                if len(strange):
-                    raise TableError(
-                        f"dataset {quoted(self.name)}: its {name} name {column}s that are no items: {_some(strange)}."
-                    )
-
-    def _check_containers(self) -> None:
-        roles = {container.role for container in self.containers}
-        if not roles:
-            return
-        strange = self.items.filter(~pl.col("file").str.split("/").list.first().is_in(sorted(roles)))["file"]
-        if len(strange):
-            raise InputError(
-                f"dataset {quoted(self.name)}: items of no tar: {_some(strange)}; the tars are of "
-                f"{', '.join(sorted(roles))}."
-            )
-        repeated = self.items.filter(pl.col("file").is_duplicated())["file"].unique().sort()
+        odd = items.filter(file.str.contains(r"[\x00-\x1f\x7f]"))["file"]
+        self._refuse(odd, "files with control characters in their names: {}.")
+        repeated = items.filter(key.is_duplicated()).sort("key", "file")
         if len(repeated):
-            raise TableError(f"dataset {quoted(self.name)}: members of tars that are several items: {_some(repeated)}.")
+            both = repeated.filter(key == repeated["key"][0])["file"]
+            self._refuse(
+                both,
+                f"{repeated['key'].n_unique()} keys are those of several items, the first {quoted(repeated['key'][0])} "
+                "of {}. Rename the files, or leave out the repeated rows.",
+            )
+        splits = items["split"].unique().sort()
+        odd = splits.filter(~splits.str.contains(f"^{SPLIT_PATTERN}$"))
+        self._refuse(odd, "unsafe names of splits: {}; expected letters, digits and _.")
 
     def _check_disjoint(self) -> None:
-        finest = self.levels[0]
-        in_train = pl.col("split") == TRAIN
+        finest, in_train = self.levels[0], pl.col("split") == TRAIN
         train = self.items.filter(in_train)[finest].drop_nulls().unique()
         shared = self.items.filter(~in_train & pl.col(finest).is_in(train.implode()))
         if not shared.is_empty():
@@ -185,11 +183,6 @@ class Catalog:
                 f"train and in {', '.join(shared['split'].unique().sort())}: {_some(shared[finest].unique().sort())}; "
                 "expected splits without common classes. Correct the lists."
             )
-
-
-def _about(table: pl.DataFrame | None, columns: Sequence[str], keys: pl.Series) -> pl.DataFrame | None:
-    """Return the rows of a table that name these items alone."""
-    return None if table is None else table.filter(pl.all_horizontal(pl.col(columns).is_in(keys.implode())))
 
 
 def check_level_names(levels: Sequence[str], where: str) -> None:
@@ -222,54 +215,5 @@ def safe_key(text: str) -> str:
     return f"{key[:_KEY_KEPT].rstrip('/')}={hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def _check_names(items: pl.DataFrame, name: str) -> None:
-    for column in _ITEM_COLUMNS:
-        if items[column].null_count():
-            raise TableError(f"dataset {quoted(name)}: {items[column].null_count()} items have no {column}.")
-    long = pl.col("key").str.len_bytes() > LONGEST_KEY
-    unsafe = items.filter(long | ~pl.col("key").str.contains(f"^{KEY_PATTERN}$"))["key"]
-    if len(unsafe):
-        raise TableError(
-            f"dataset {quoted(name)}: unsafe keys: {_some(unsafe)}; expected letters, digits and _ - = between "
-            f"single /, at most {LONGEST_KEY} of them."
-        )
-    _check_length(items, ["file"], _LONGEST_FILE, name)
-    odd = items.filter(pl.col("file").str.contains(r"[\x00-\x1f\x7f]"))["file"]
-    if len(odd):
-        raise TableError(f"dataset {quoted(name)}: files with control characters in their names: {_some(odd)}.")
-    repeated = items.filter(pl.col("key").is_duplicated()).sort("key", "file")
-    if not repeated.is_empty():
-        both = repeated.filter(pl.col("key") == repeated["key"][0])["file"]
-        raise TableError(
-            f"dataset {quoted(name)}: {repeated['key'].n_unique()} keys are those of several items, the first "
-            f"{quoted(repeated['key'][0])} of {_some(both)}. Rename the files, or leave out the repeated rows."
-        )
-    splits = items["split"].unique().sort()
-    odd = splits.filter(~splits.str.contains(f"^{SPLIT_PATTERN}$"))
-    if len(odd):
-        raise TableError(
-            f"dataset {quoted(name)}: unsafe names of splits: {_some(odd)}; expected letters, digits and _."
-        )
-
-
-def _check_length(items: pl.DataFrame, columns: Sequence[str], most: int, name: str) -> None:
-    """Refuse text that would make an item's JSON longer than readers accept."""
-    for column in columns:
-        long = items.filter(pl.col(column).str.len_bytes() > most)[column]
-        if len(long):
-            raise TableError(
-                f"dataset {quoted(name)}: {column} {short(long[0])} is longer than {most} bytes; shorten it."
-            )
-
-
-def _check_table(table: pl.DataFrame | None, name: str, dataset: str) -> None:
-    expected = dict.fromkeys(_TABLES[name], pl.String)
-    if table is not None and set(table.schema.items()) != set(expected.items()):
-        raise TableError(
-            f"dataset {quoted(dataset)}: its {name} have the columns {dict(table.schema)}; expected "
-            f"{', '.join(expected)}, all text."
-        )
-
-
 def _some(values: Iterable[str]) -> str:
-    return some(map(short, values), _SHOWN)
+    return some(map(short, values))

@@ -6,7 +6,7 @@ metadata the flag's help. Fields that cannot change the dataset's bytes say so w
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hgld.data.format import MAX_IMAGE_BYTES, MOST_PIXELS
 from hgld.errors import ConfigError
@@ -87,17 +87,19 @@ class ShardConfig:
     work: Path | None = setting(
         None, "Folder of the work in progress; default: .build in --out. Needed where --out is a URL.", key=False
     )
-    spool: Literal["auto", "always", "never"] = setting(
-        "auto",
-        "Keep examined images in the work folder: auto where they cannot be read again (compressed tars, --resize), "
-        "always so that tars can be deleted once examined.",
+    keep_examined: bool = setting(
+        False,
+        "Keep all examined images in the work folder, so that tars can be deleted once they are examined; images of "
+        "compressed tars and resized ones are always kept there until the build is done.",
         key=False,
     )
 
     def __post_init__(self) -> None:
         for name, problem in bound_problems(self):
             raise ConfigError(f"--{name.replace('_', '-')} {problem}")
-        if self.spool == "never" and self.resize:
-            raise ConfigError("--spool never keeps no resized image; leave out --spool, or --resize.")
         if self.ray_address and self.executor != "ray":
             raise ConfigError("--ray-address is for --executor ray; add that, or leave the address out.")
+
+    def execution(self) -> dict[str, Any]:
+        """Return the arguments of :func:`hgld.pipelines.executor.run_units` that say who works."""
+        return {"executor": self.executor, "workers": self.workers, "ray_address": self.ray_address}

@@ -4,217 +4,38 @@ A unit is one tar, or some thousand loose files. It leaves a table of what it fo
 read again at random or are not those of the source, a spool: the images' bytes, one after the other.
 """
 
-import bz2
-import errno
-import gzip
 import hashlib
-import io
-import lzma
 import os
 import re
-import stat
 import warnings
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
-import cv2
 import numpy as np
 import polars as pl
-import simplejpeg
 
-from hgld.data.format import BOX, IMAGE_FORMATS
-from hgld.data.images import ImageHeader, open_image, read_header, rgb_pixels, turn_of, turned
-from hgld.data.tar import ByteStream, Member, stream_members
-from hgld.errors import ImageError, InputError, quoted
-from hgld.files import aside_of, put_in_place
+from hgld.data.format import BOX, IMAGE_FORMATS, REJECTED
+from hgld.data.index import TABLES
+from hgld.data.tar import stream_members, walk_members
+from hgld.errors import ImageError, InputError, quoted, some
+from hgld.files import aside_of, put_in_place, write_atomic
 from hgld.tables import read_parquet
 
-from ..stage import UnitRecord
-from .catalog import Container
-from .image_facts import check_decodes
-
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-_CHUNK = 1 << 20
-_MOST_CHECKSUM_BYTES = 1 << 16
-
-
-# -- source tars: read once from front to back, compressed or not, their checksum taken on the way --------------------
-
-
-def compression_of(path: Path) -> str | None:
-    """Return the compression of a tar; None if it has none.
-
-    Raises:
-        InputError: it cannot be read, or is compressed in a way that is not supported.
-    """
-    try:
-        with open(path, "rb") as file:
-            begin = file.read(max(map(len, _MAGIC)))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    found = next((name for magic, name in _MAGIC.items() if begin.startswith(magic)), None)
-    if found == "zstd":
-        raise InputError(f"{path}: compressed by zstd, which hgld does not read; expected tar, gzip, bzip2 or xz.")
-    return found
-
-
-def expected_md5(container: Container) -> str | None:
-    """Return the official MD5 sum of a tar, in lower-case hexadecimal; None if none is published.
-
-    Raises:
-        InputError: the file that should hold it does not.
-    """
-    if container.md5 is None or isinstance(container.md5, str):
-        return container.md5.lower() if container.md5 else None
-    try:
-        with open(container.md5, encoding="ascii", errors="replace") as file:
-            text = file.read(_MOST_CHECKSUM_BYTES)
-    except OSError as error:
-        raise InputError(f"{container.md5}: cannot be read ({error.strerror}).") from error
-    found = re.search(r"\b[0-9a-fA-F]{32}\b", text)
-    if found is None:
-        raise InputError(f"{container.md5}: no MD5 sum in it; expected 32 hex digits. Fetch the file again.")
-    return found[0].lower()
-
-
-class SourceTar:
-    """A tar that is read once.
-
-    Attributes:
-        bytes: size of the file on disk, known once all members were read.
-        md5: of the same bytes, in hexadecimal.
-    """
-
-    def __init__(self, path: Path, max_member_bytes: int) -> None:
-        self.path, self.max_member_bytes = path, max_member_bytes
-        self.bytes, self.md5 = 0, ""
-
-    def members(self) -> Iterator[tuple[Member, bytes]]:
-        """Yield members with their bytes; at the end the whole file has been read.
-
-        Raises:
-            InputError: the tar is damaged, cut off, or cannot be read.
-        """
-        compression = compression_of(self.path)
-        try:
-            with open(self.path, "rb", buffering=0) as file:
-                hashed = _Hashed(file)
-                stored = cast(BinaryIO, io.BufferedReader(hashed, _CHUNK))
-                tar = _decompressed(stored, compression)
-                yield from stream_members(tar, where=str(self.path), max_member_bytes=self.max_member_bytes)
-                while stored.read(_CHUNK):  # bytes behind the end mark belong to the checksum
-                    pass
-                self.bytes, self.md5 = hashed.count, hashed.digest.hexdigest()
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror or error}).") from error
-
-
-class _Hashed(io.RawIOBase):
-    """A file that counts and hashes the bytes that are read."""
-
-    def __init__(self, file: io.FileIO) -> None:
-        self.file = file
-        self.count, self.digest = 0, hashlib.md5(usedforsecurity=False)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        count = self.file.readinto(buffer)
-        self.count += count
-        self.digest.update(memoryview(buffer)[:count])
-        return count
-
-
-def _decompressed(file: BinaryIO, compression: str | None) -> ByteStream:
-    if compression == "gzip":
-        return gzip.GzipFile(fileobj=file)
-    if compression == "bzip2":
-        return bz2.BZ2File(file)
-    return lzma.LZMAFile(file) if compression == "xz" else file
-
-
-# -- resizing: upright, the shorter side of a given length, as JPEG ---------------------------------------------------
-
-Box = tuple[int, int, int, int]
-
-_LONGEST_SIDE = 65_500  # libjpeg's limit for a JPEG
-
-
-def clip_box(box: Box, header: ImageHeader) -> Box:
-    """Return the part of a box that lies in the upright image.
-
-    Raises:
-        ImageError: ``empty-box``.
-    """
-    width, height = header.upright
-    left, top, right, bottom = max(box[0], 0), max(box[1], 0), min(box[2], width), min(box[3], height)
-    if left >= right or top >= bottom:
-        raise ImageError("empty-box", f"box {box} leaves nothing of an image of {width} x {height} pixels")
-    return left, top, right, bottom
-
-
-def scale_box(box: Box, before: ImageHeader, after: ImageHeader) -> Box:
-    """Convert a box of an upright image to the pixels of a smaller copy, rounded outwards."""
-    (width, height), (new_width, new_height) = before.upright, after.upright
-    left, top, right, bottom = box
-    return (
-        left * new_width // width,
-        top * new_height // height,
-        -(-right * new_width // width),
-        -(-bottom * new_height // height),
-    )
-
-
-def resize(data: bytes, header: ImageHeader, side: int, quality: int) -> tuple[bytes, ImageHeader]:
-    """Return an image with its shorter side at ``side`` pixels, upright, as JPEG; it is never enlarged.
-
-    An image that is already upright and small enough keeps its bytes.
-
-    Args:
-        data: the image file.
-        header: of the image.
-        side: pixels.
-        quality: of the JPEG, 1 to 100.
-
-    Raises:
-        ImageError: it cannot be decoded, or not be written as JPEG.
-    """
-    shorter = min(header.width, header.height)
-    if shorter <= side and header.orientation == 1:
-        check_decodes(data, header)
-        return data, header
-    scale = min(1.0, side / shorter)
-    width, height = (max(1, round(n * scale)) for n in (header.width, header.height))
-    if max(width, height) > _LONGEST_SIDE:
-        detail = f"{width} x {height} pixels after resizing; a JPEG has at most {_LONGEST_SIDE} a side"
-        raise ImageError("too-many-pixels", detail)
-    pixels = _decoded(data, header, width, height)
-    if pixels.shape[:2] != (height, width):
-        pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
-    pixels = np.ascontiguousarray(turned(np.asarray(pixels, dtype=np.uint8), turn_of(header.orientation)))
-    encoded = simplejpeg.encode_jpeg(pixels, quality=quality, colorspace="RGB", colorsubsampling="420")
-    return encoded, ImageHeader("JPEG", pixels.shape[1], pixels.shape[0], 1)
-
-
-def _decoded(data: bytes, header: ImageHeader, width: int, height: int) -> np.ndarray:
-    """Decode to (H, W, 3) uint8 RGB as stored, of at least that size: JPEGs at a half, quarter or eighth."""
-    if header.format == "JPEG":
-        try:
-            return simplejpeg.decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width)
-        except ValueError:
-            pass  # CMYK, or damage: PIL decides
-    check_decodes(data, header)
-    with open_image(data) as picture:
-        return rgb_pixels(picture)
-
-
-# -- units ------------------------------------------------------------------------------------------------------------
+from ..stage import Progress, UnitRecord, key_of, read_facts
+from .catalog import Catalog, Container
+from .config import MEGABYTE, ShardConfig
+from .image_checks import checked_image
+from .output import amount
+from .reading import compression_of, decompressed, opened_hashed, read_inside
+from .work import run_counted
 
 VERSION = 3  # raise it when the same image gives another row
+FILES_PER_UNIT = 2_000
+LOOSE = -1  # origin of a loose file
+SPOOL = ".spool"
 EXAMINED = pl.Schema(
     {
         "row": pl.Int64,  # of the work folder's catalog
@@ -230,20 +51,10 @@ EXAMINED = pl.Schema(
         "detail": pl.String,
     }
 )
-SPOOL = ".spool"
 _MOST_DETAIL = 300
-_FILE_ERRORS = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # memory addresses in messages of PIL differ in every run
-
-
-@dataclass(frozen=True)
-class ExamineOptions:
-    """Limits that an image must meet, and its resizing; see :class:`hgld.pipelines.shards.config.ShardConfig`."""
-
-    resize: int
-    quality: int
-    max_pixels: int
-    max_bytes: int
+_SAMPLED_MEMBERS = 200
+_JPEG_BYTES_PER_PIXEL = 0.4  # rough value for natural images at quality 90
 
 
 @dataclass(frozen=True)
@@ -253,15 +64,14 @@ class ExamineUnit:
     Attributes:
         name: for people, and name of the record.
         key: digest of everything that determines the result except the source's bytes.
-        signature: changes when the source's files do.
+        signature: changes when the source's files do; empty: the tar is missing.
         catalog: table of the wanted items, sorted by file: file and box.
         start: first row of the catalog that the unit may find.
         stop: behind the last one.
         source: the tar, or the folder of the loose files.
-        is_tar: True if the source is a tar.
-        md5: the tar's official checksum; None: none is published.
+        container: the tar's role and checksum; None: loose files.
         spooled: True if the bytes are kept.
-        options: checks and resizing.
+        config: checks and resizing.
         record: path of the result; the spool lies beside it.
     """
 
@@ -272,49 +82,58 @@ class ExamineUnit:
     start: int
     stop: int
     source: Path
-    is_tar: bool
-    md5: str | None
+    container: Container | None
     spooled: bool
-    options: ExamineOptions
+    config: ShardConfig
     record: Path
 
+    @property
+    def spool(self) -> Path:
+        """Path of the images' bytes."""
+        return self.record.with_suffix(SPOOL)
 
-@dataclass(frozen=True)
-class UnitResult:
-    """Outcome of a unit: the number of sound items, and the reason if the whole tar was refused."""
+    def is_done(self) -> bool:
+        """Tell whether there is a valid record; for a tar that was deleted, it is valid if the tar was spooled."""
+        facts = read_facts(self.record, self.key)
+        if facts is None:
+            return False
+        kept = facts["spooled"] and self.spool.is_file() and self.spool.stat().st_size == facts["spool_bytes"]
+        if self.container and not self.signature:
+            return kept
+        return facts["signature"] == self.signature and (kept or not (facts["spooled"] or self.spooled))
 
-    sound: int
-    refused: str | None = None
 
+def examine(unit: ExamineUnit) -> str | None:
+    """Examine a unit's images and record the results.
 
-def examine(unit: ExamineUnit) -> UnitResult:
-    """Examine a unit's images and record the results; a tar that is damaged or not the official one is refused.
+    Returns:
+        why the tar is refused: it is damaged, or not the official one; None: it is not.
 
     Raises:
         InputError: the disk or the network of the loose files fails.
     """
     rows = read_parquet(unit.catalog, rows=(unit.start, unit.stop - unit.start))
-    spool = _Spool(unit.record.with_suffix(SPOOL)) if unit.spooled else None
+    spool = _Spool(unit.spool) if unit.spooled else None
     facts: dict[str, Any] = {"signature": unit.signature, "spooled": unit.spooled}
     try:
         with warnings.catch_warnings(action="ignore"):  # Pillow warns about odd metadata and large images
-            if unit.is_tar:
-                found, tar_facts = _examine_tar(unit, rows, spool)
+            if unit.container:
+                found, tar_facts = _examine_tar(unit, unit.container, rows, spool)
                 facts |= tar_facts
             else:
-                found = [_examine_file(unit, i, row, spool) for i, row in enumerate(rows.iter_rows(named=True))]
+                found = [_examine_file(unit, row, spool) for row in rows.iter_rows(named=True)]
+                found = [{"row": unit.start + i, **row} for i, row in enumerate(found)]
         if spool is not None:
             facts["spool_bytes"] = spool.keep()
     except InputError as error:
-        if not unit.is_tar:
-            raise
-        return UnitResult(0, refused=str(error))
+        if unit.container:
+            return str(error)
+        raise
     finally:
         if spool is not None:
             spool.close()
-    table = pl.DataFrame(found, schema=EXAMINED, orient="row").sort("row")
-    UnitRecord(unit.key, table, facts).write(unit.record)
-    return UnitResult(table["reason"].null_count())
+    UnitRecord(unit.key, pl.DataFrame(found, schema=EXAMINED, orient="row").sort("row"), facts).write(unit.record)
+    return None
 
 
 class _Spool:
@@ -343,99 +162,55 @@ class _Spool:
 
 
 def _examine_tar(
-    unit: ExamineUnit, rows: pl.DataFrame, spool: _Spool | None
+    unit: ExamineUnit, container: Container, rows: pl.DataFrame, spool: _Spool | None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return rows of the wanted items in the tar, in its order, and the tar's size and checksum.
-
-    Raises:
-        InputError: the tar is damaged, or its checksum is wrong.
-    """
-    role = rows["file"][0].partition("/")[0] + "/" if len(rows) else ""
-    stems = np.array([file.removeprefix(role).encode() for file in rows["file"].to_list()], dtype=np.bytes_)
-    tar = SourceTar(unit.source, unit.options.max_bytes)
+    """Return rows of the wanted items in the tar, in its order, and the tar's size and checksum."""
+    files = rows["file"].str.strip_prefix(f"{container.role}/").to_list()
+    stems = np.array([file.encode() for file in files], dtype=np.bytes_)
+    most = unit.config.max_file_mb * MEGABYTE
     found: dict[int, dict[str, Any]] = {}
-    for member, data in tar.members():
-        stem = PurePosixPath(member.name).stem.encode()
-        place = bisect_left(stems, stem)
-        if place == len(stems) or stems[place] != stem or member.kind == "directory" or place in found:
-            continue
-        box = _box_of(rows.row(place, named=True))
-        found[place] = {"row": unit.start + place, **_member_row(unit, member, data, box, spool)}
-    if unit.md5 is not None and tar.md5 != unit.md5:
-        raise InputError(
-            f"{unit.source}: its MD5 sum is {tar.md5}, the official one {unit.md5}: damaged, or not the official file. "
-            "Fetch it again."
-        )
-    return list(found.values()), {"bytes": tar.bytes, "md5": tar.md5}
-
-
-def _member_row(
-    unit: ExamineUnit, member: Member, data: bytes, box: Box | None, spool: _Spool | None
-) -> dict[str, Any]:
-    if member.fault is not None:
-        too_large = member.kind == "file" and member.size > unit.options.max_bytes
-        return _rejected("too-large" if too_large else "unsafe-path", f"{quoted(member.name)} {member.fault}")
-    return _row(data, box, unit.options, spool, member.offset)
-
-
-def _examine_file(unit: ExamineUnit, place: int, item: Mapping[str, Any], spool: _Spool | None) -> dict[str, Any]:
-    row = {"row": unit.start + place}
     try:
-        data = read_inside(unit.source, item["file"], unit.options.max_bytes)
-    except ImageError as error:
-        return row | _rejected(error.reason, str(error))
-    return row | _row(data, _box_of(item), unit.options, spool, None)
-
-
-def read_inside(root: Path, file: str, most: int) -> bytes:
-    """Return the bytes of a regular file of a folder.
-
-    Args:
-        root: the folder.
-        file: POSIX path relative to it.
-        most: bytes at most.
-
-    Raises:
-        ImageError: ``missing``, ``unreadable``, ``too-large``, or ``unsafe-path``: it leads out of the folder,
-            by ``..`` or by a link, or is no regular file.
-        InputError: the disk or the network fails, which says nothing about the file.
-    """
-    home = os.path.realpath(root)
-    try:
-        real = os.path.realpath(os.path.join(root, file))  # noqa: PTH118  # millions of files: Path takes ten times as long
-        if not real.startswith(home + os.sep):
-            raise ImageError("unsafe-path", "leads out of the source folder")
-        descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        try:
-            return _read_regular(descriptor, most)
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError:
-        raise ImageError("missing", "no such file") from None
+        with open(unit.source, "rb", buffering=0) as file, opened_hashed(file, "md5") as (stored, hashed):
+            tar = decompressed(stored, compression_of(unit.source))
+            for member, data in stream_members(tar, where=str(unit.source), max_member_bytes=most):
+                stem = PurePosixPath(member.name).stem.encode()
+                at = bisect_left(stems, stem)
+                if at == len(stems) or stems[at] != stem or member.kind == "directory" or at in found:
+                    continue
+                if member.fault is not None:
+                    too_large = member.kind == "file" and member.size > most
+                    reason = "too-large" if too_large else "unsafe-path"
+                    found[at] = _rejected(reason, f"{quoted(member.name)} {member.fault}")
+                else:
+                    found[at] = _facts(data, rows.row(at, named=True), unit.config, spool, member.offset)
     except OSError as error:
-        if error.errno in _FILE_ERRORS:
-            raise ImageError("unreadable", str(error.strerror)) from error
-        raise InputError(f"{root}/{file}: cannot be read ({error.strerror}). Run the same command again.") from error
+        raise InputError(f"{unit.source}: cannot be read ({error.strerror or error}).") from error
+    md5 = hashed.digest.hexdigest()
+    if container.md5 is not None and md5 != container.md5:
+        raise InputError(
+            f"{unit.source}: its MD5 sum is {md5}, the official one {container.md5}: damaged, or not the official "
+            "file. Fetch it again."
+        )
+    return [{"row": unit.start + at, **row} for at, row in found.items()], {"bytes": hashed.bytes, "md5": md5}
 
 
-def _read_regular(descriptor: int, most: int) -> bytes:
-    facts = os.fstat(descriptor)
-    if not stat.S_ISREG(facts.st_mode):
-        raise ImageError("unsafe-path", "is no regular file")
-    if facts.st_size > most:
-        raise ImageError("too-large", f"has {facts.st_size} bytes, more than the {most} allowed")
-    parts = []
-    while part := os.read(descriptor, facts.st_size + 1):
-        parts.append(part)
-    return b"".join(parts)
+def _examine_file(unit: ExamineUnit, item: Mapping[str, Any], spool: _Spool | None) -> dict[str, Any]:
+    try:
+        data = read_inside(unit.source, item["file"], unit.config.max_file_mb * MEGABYTE)
+    except ImageError as error:
+        return _rejected(error.reason, str(error))
+    return _facts(data, item, unit.config, spool, None)
 
 
-def _row(
-    data: bytes, box: Box | None, options: ExamineOptions, spool: _Spool | None, offset: int | None
+def _facts(
+    data: bytes, item: Mapping[str, Any], config: ShardConfig, spool: _Spool | None, offset: int | None
 ) -> dict[str, Any]:
     """Return one row of :data:`EXAMINED` without its ``row``."""
+    sides = [item[side] for side in BOX if item.get(side) is not None]
+    box = (sides[0], sides[1], sides[2], sides[3]) if len(sides) == len(BOX) else None
+    limits = {"max_pixels": config.max_pixels, "resize": config.resize, "quality": config.quality}
     try:
-        kept, header, box = _checked(data, box, options)
+        kept, header, box = checked_image(data, box, **limits)
     except ImageError as error:
         return _rejected(error.reason, str(error))
     return {
@@ -450,31 +225,128 @@ def _row(
     }
 
 
-def _checked(data: bytes, box: Box | None, options: ExamineOptions) -> tuple[bytes, ImageHeader, Box | None]:
-    """Check an image by reading all of its data; return the bytes to keep, resized if asked for.
-
-    Raises:
-        ImageError: with the reason.
-    """
-    header = read_header(data)
-    if header.width * header.height > options.max_pixels:
-        detail = f"{header.width} x {header.height} pixels, more than the {options.max_pixels} allowed"
-        raise ImageError("too-many-pixels", detail)
-    clipped = clip_box(box, header) if box else None
-    if not options.resize:
-        check_decodes(data, header)
-        return data, header, clipped
-    kept, new_header = resize(data, header, options.resize, options.quality)
-    return kept, new_header, scale_box(clipped, header, new_header) if clipped else None
-
-
 def _rejected(reason: str, detail: str) -> dict[str, Any]:
     return {"reason": reason, "detail": _ADDRESS.sub("", detail)[:_MOST_DETAIL]}
 
 
-def _box_of(item: Mapping[str, Any]) -> Box | None:
-    sides = [item[side] for side in BOX if item.get(side) is not None]
-    return (sides[0], sides[1], sides[2], sides[3]) if len(sides) == len(BOX) else None
+# -- a whole release: its units, and their results together -----------------------------------------------------------
+
+
+@dataclass
+class ExaminePlan:
+    """The units of a release, before any of them is run.
+
+    Attributes:
+        items: the catalog's, sorted by file; units refer to its rows.
+        units: those whose source exists, or was examined into a spool before.
+        pending: the units that are not done.
+        absent: tars that are missing and not in a spool either.
+        read_bytes: size of the pending units' sources.
+        kept_bytes: approximate size of all images that the shards will hold.
+        spool_bytes: approximate size of the images that the pending units will keep in the work folder.
+    """
+
+    items: pl.DataFrame
+    units: list[ExamineUnit]
+    pending: list[ExamineUnit]
+    absent: list[Container]
+    read_bytes: int = 0
+    kept_bytes: int = 0
+    spool_bytes: int = 0
+
+    def add(self, unit: ExamineUnit, size: int, kept: int) -> None:
+        """Add a unit with the size of its source, and of the images that it will keep if it is spooled."""
+        self.units.append(unit)
+        if not unit.is_done():
+            self.pending.append(unit)
+            self.read_bytes += size
+            self.spool_bytes += kept if unit.spooled else 0
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Results of all units.
+
+    Attributes:
+        items: the sound ones: the catalog's columns and the facts of their bytes, which lie at ``origin`` and
+            ``source_offset``.
+        rejected: the others and those that the adapter left out, with the columns of ``rejected.parquet``.
+        origins: tars and spools; ``origin`` is a position in this list.
+        tars: file, role, bytes and md5 of every tar.
+        notes: for people, one line each.
+    """
+
+    items: pl.DataFrame
+    rejected: pl.DataFrame
+    origins: tuple[Path, ...]
+    tars: tuple[dict[str, str | int], ...]
+    notes: tuple[str, ...]
+
+
+def plan_examination(catalog: Catalog, folder: Path, config: ShardConfig) -> ExaminePlan:
+    """Cut a catalog into units and find those that are done.
+
+    Args:
+        catalog: of the release.
+        folder: of the units' records and spools.
+        config: options of the build.
+
+    Raises:
+        InputError: a tar cannot be read.
+    """
+    items = catalog.items.sort("file", "key")
+    plan = ExaminePlan(items, [], [], [])
+    columns = [column for column in ("file", *BOX) if column in items.columns]
+    limits = [config.resize, config.quality, config.max_pixels, config.max_file_mb]
+    spools = config.keep_examined or bool(config.resize)
+
+    def unit_of(start: int, stop: int, container: Container | None, name: str, record: str) -> tuple[ExamineUnit, int]:
+        digest = hashlib.sha256(items[start:stop].select(columns).write_csv().encode()).hexdigest()
+        tar = container.path if container else None
+        is_there = tar is None or tar.is_file()
+        files = items["file"][start:stop] if tar is None else [tar.name]
+        signature, size = stat_files(tar.parent if tar else catalog.root, files)
+        key = key_of(VERSION, limits, start, digest, [container.role, container.path.name] if container else [])
+        unit = ExamineUnit(
+            name=name,
+            key=key,
+            signature=signature if is_there else "",
+            catalog=folder / "catalog.parquet",
+            start=start,
+            stop=stop,
+            source=tar or catalog.root,
+            container=container,
+            spooled=spools or bool(tar and is_there and compression_of(tar)),
+            config=config,
+            record=folder / f"{record}.parquet",
+        )
+        return unit, size
+
+    if not catalog.containers:
+        for number, start in enumerate(range(0, len(items), FILES_PER_UNIT)):
+            stop = min(start + FILES_PER_UNIT, len(items))
+            unit, size = unit_of(start, stop, None, f"files {start + 1} to {stop}", f"files-{number:06d}")
+            kept = _kept_bytes(stop - start, size, config)
+            plan.kept_bytes += kept
+            plan.add(unit, size, kept)
+    roles = items["file"].str.split("/").list.first()
+    for role in sorted({container.role for container in catalog.containers}):
+        rows = (roles == role).arg_true()
+        if not len(rows):
+            continue
+        start, stop = int(rows[0]), int(rows[-1]) + 1
+        tars = [container for container in catalog.containers if container.role == role]
+        there = [tar.path for tar in tars if tar.path.is_file()]
+        stored = min(sum(path.stat().st_size for path in there), round((stop - start) * _mean_member(there)))
+        kept = _kept_bytes(stop - start, stored, config)
+        plan.kept_bytes += kept
+        for number, tar in enumerate(tars):
+            unit, size = unit_of(start, stop, tar, str(tar.path), f"{role}-{number:06d}")
+            if unit.signature or unit.is_done():
+                plan.add(unit, size, kept // max(1, len(there)))
+            else:
+                plan.absent.append(tar)
+    return plan
 
 
 def stat_files(root: Path, files: Iterable[str]) -> tuple[str, int]:
@@ -482,10 +354,114 @@ def stat_files(root: Path, files: Iterable[str]) -> tuple[str, int]:
     digest, total = hashlib.sha256(), 0
     for file in files:
         try:
-            facts = os.stat(os.path.join(root, file))  # noqa: PTH116, PTH118  # as above
+            facts = os.stat(os.path.join(root, file))  # noqa: PTH116, PTH118  # Path takes ten times as long
         except OSError:
             digest.update(b"-\n")
             continue
         digest.update(f"{facts.st_size} {facts.st_mtime_ns}\n".encode())
         total += facts.st_size
     return digest.hexdigest(), total
+
+
+def _kept_bytes(items: int, stored: int, config: ShardConfig) -> int:
+    """Estimate the bytes of images as the shards will hold them; images are taken to be 4:3 on average."""
+    side = config.resize
+    return min(stored, round(items * side * side * 4 / 3 * _JPEG_BYTES_PER_PIXEL)) if side else stored
+
+
+def _mean_member(tars: list[Path]) -> float:
+    """Return the mean bytes of the files at the beginning of a tar; a number above any for a compressed tar."""
+    plain = next((path for path in tars if compression_of(path) is None), None)
+    sizes: list[int] = [] if plain else [1 << 40]
+    if plain:
+        with open(plain, "rb") as file:
+            try:
+                for member in walk_members(file, where=str(plain)):
+                    if member.kind == "file":
+                        sizes.append(member.size)
+                    if len(sizes) == _SAMPLED_MEMBERS:
+                        break
+            except InputError:
+                pass  # an estimate only: the tar is refused, with its name, when it is examined
+    return float(np.mean(sizes)) if sizes else 0.0
+
+
+def run_examination(catalog: Catalog, plan: ExaminePlan, config: ShardConfig, progress: Progress) -> Examination:
+    """Examine the pending units and gather the results of all.
+
+    Raises:
+        InputError: tars are missing or refused, and the build is not to be partial.
+    """
+    if plan.pending:
+        columns = [column for column in ("file", *BOX) if column in plan.items.columns]
+        path = plan.pending[0].catalog
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, plan.items.select(columns).write_parquet)
+    done = len(plan.units) - len(plan.pending)
+    results = run_counted(examine, plan.pending, progress, "examining", done, **config.execution())
+    refused = {name: text for name, text in results.items() if text is not None}
+    if (refused or plan.absent) and not config.partial:
+        raise InputError(_incomplete(plan, refused))
+    return _gather(catalog, plan, refused)
+
+
+def _incomplete(plan: ExaminePlan, refused: dict[str, str]) -> str:
+    lines = []
+    if plan.absent:
+        lines.append(f"{len(plan.absent)} tars are missing: {some(str(tar.path) for tar in plan.absent)}.")
+    lines += [refused[name] for name in sorted(refused)[:5]]
+    if len(refused) > 5:
+        lines.append(f"{len(refused) - 5} further tars are refused.")
+    kept = [unit for unit in plan.units if unit.container and unit.spooled and unit.name not in refused]
+    if kept:
+        size = amount(sum(unit.spool.stat().st_size for unit in kept))
+        lines.append(
+            f"The images of {len(kept)} tars are kept in {kept[0].record.parent} ({size}): these tars may be deleted."
+        )
+    lines.append(
+        "Run the same command again when they are there (what was examined is not read again), or build without them: "
+        "--partial."
+    )
+    return " ".join(lines)
+
+
+def _gather(catalog: Catalog, plan: ExaminePlan, refused: dict[str, str]) -> Examination:
+    tables, origins, tars = [pl.DataFrame(schema={**EXAMINED, "origin": pl.Int32})], [], []
+    for unit in plan.units:
+        facts = read_facts(unit.record, unit.key)
+        if facts is None:
+            continue  # refused
+        number = LOOSE
+        if facts["spooled"] or unit.container:
+            number = len(origins)
+            origins.append(unit.spool if facts["spooled"] else unit.source)
+        tables.append(read_parquet(unit.record).with_columns(origin=pl.lit(number, pl.Int32)))
+        if unit.container:
+            tar = {"file": unit.source.name, "role": unit.container.role}
+            tars.append({**tar, "bytes": facts["bytes"], "md5": facts["md5"]})
+    found = pl.concat(tables).sort("row", pl.col("reason").is_not_null(), "origin").unique("row", keep="first")
+    joined = (
+        plan.items.drop(BOX, strict=False)
+        .with_row_index("row")
+        .with_columns(pl.col("row").cast(pl.Int64))
+        .join(found, on="row", how="left", maintain_order="left")
+        .rename({"offset": "source_offset"})
+    )
+    lost, missing = pl.col("origin").is_null(), "in none of the tars" if catalog.containers else "not examined"
+    joined = joined.with_columns(
+        reason=pl.when(lost).then(pl.lit("missing")).otherwise("reason"),
+        detail=pl.when(lost).then(pl.lit(missing)).otherwise("detail"),
+    )
+    columns = TABLES[REJECTED].names()
+    rejected = [joined.filter(pl.col("reason").is_not_null()).select(columns)]
+    if catalog.dropped is not None:
+        rejected.append(catalog.dropped.with_columns(key=pl.lit(None, pl.String)).select(columns))
+    sound = joined.filter(pl.col("reason").is_null()).drop("row", "reason", "detail")
+    left_out = [(tar.path.name, "missing") for tar in plan.absent] + [(Path(name).name, "refused") for name in refused]
+    return Examination(
+        items=sound if catalog.has_boxes else sound.drop(BOX),
+        rejected=pl.concat(rejected).sort("split", "file", "key", "reason", "detail"),
+        origins=tuple(origins),
+        tars=tuple(tars),
+        notes=tuple(f"built without the {state} tar {name}." for name, state in sorted(left_out)),
+    )

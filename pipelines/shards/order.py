@@ -6,8 +6,6 @@ classes, each with several items at once, and every part of the dataset is like 
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -19,31 +17,18 @@ from hgld.data.tar import BLOCK, END_OF_ARCHIVE
 _JSON_BYTES = 2 * BLOCK  # rough size of an item's JSON with its header
 
 
-@dataclass(frozen=True)
-class PlanOptions:
-    """Options of the order of items; see :class:`hgld.pipelines.shards.config.ShardConfig`.
+def plan_shards(
+    items: pl.DataFrame, finest: str, *, group_size: int, shard_bytes: int, shard_items: int, seed: int
+) -> pl.DataFrame:
+    """Put items into the order of their shards.
 
-    Attributes:
+    Args:
+        items: at least key, split, size (bytes), sha256 and the finest level's labels (-1: unknown), in any order.
+        finest: the finest level.
         group_size: k, the least number of items of a class that stand together.
         shard_bytes: approximate size of a shard.
         shard_items: most items of a shard; one group more where it does not fit.
         seed: of the order.
-    """
-
-    group_size: int
-    shard_bytes: int
-    shard_items: int
-    seed: int
-
-
-def plan_shards(items: pl.DataFrame, levels: Sequence[str], options: PlanOptions) -> pl.DataFrame:
-    """Put items into the order of their shards.
-
-    Args:
-        items: at least key, split, size (bytes), sha256 and the finest level's labels (-1: unknown). The order of its
-            rows does not matter.
-        levels: finest first.
-        options: of the order.
 
     Returns:
         the rows in the order of the index, with the columns shard (file name), class_run (the run of items of one class
@@ -52,34 +37,26 @@ def plan_shards(items: pl.DataFrame, levels: Sequence[str], options: PlanOptions
     ordered = items.sort("split", "key")
     parts = []
     for (split,), part in ordered.group_by("split", maintain_order=True):
-        order, shard = _order(part[levels[0]].to_numpy(), part["size"].to_numpy(), str(split), options)
+        random = _generator(seed, str(split))
+        order, starts = _order(part[finest].to_numpy(), group_size, random)
+        lengths = np.diff(starts, append=len(order))
+        stored = _tar_bytes(part["size"].to_numpy()[order])
+        weight = np.maximum(np.add.reduceat(stored, starts) / shard_bytes, lengths / shard_items)
+        shard = np.repeat(_cut(weight), lengths)
         names = pl.Series([shard_name(str(split), number) for number in range(int(shard.max(initial=-1)) + 1)])
         parts.append(part[order].with_columns(names.gather(shard).alias("shard")))
-    if not parts:
-        return ordered.with_columns(
-            shard=pl.lit("", pl.String), class_run=pl.lit(0, pl.Int32), duplicate_of=pl.lit(None, pl.String)
-        )
-    return with_runs(pl.concat(parts), levels[0])
+    return with_runs(pl.concat(parts or [ordered.with_columns(shard=pl.lit("", pl.String))]), finest)
 
 
-def _order(labels: np.ndarray, sizes: np.ndarray, split: str, options: PlanOptions) -> tuple[np.ndarray, np.ndarray]:
-    """Return the order of a split's items, and the number of the shard of each in that order."""
-    random = _generator(options.seed, split)
+def _order(labels: np.ndarray, k: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return the order of a split's items, and where in it each group begins."""
     by_class = np.lexsort((random.random(len(labels)), labels))  # items of a class stand together, shuffled
-    group = _groups(labels[by_class], options.group_size)
+    group = _groups(labels[by_class], k)
     number = int(group[-1]) + 1
     place = np.empty(number, np.int64)
     place[random.permutation(number)] = np.arange(number)
     in_order = np.argsort(place[group], kind="stable")
-    order, group = by_class[in_order], group[in_order]
-    starts = np.flatnonzero(np.diff(group, prepend=-1))
-    tar_bytes = _tar_bytes(sizes[order])
-    weight = np.maximum(
-        np.add.reduceat(tar_bytes, starts) / options.shard_bytes,
-        np.diff(starts, append=len(order)) / options.shard_items,
-    )
-    shard = _cut(weight)
-    return order, np.repeat(shard, np.diff(starts, append=len(order)))
+    return by_class[in_order], np.flatnonzero(np.diff(group[in_order], prepend=-1))
 
 
 def _groups(labels: np.ndarray, k: int) -> np.ndarray:

@@ -9,17 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+import fsspec
 
 from hgld.errors import ConfigError, MissingResourceError, StorageError
 from hgld.files import PART, aside_of, existing_parent, put_in_place, sync
 
 _ATOMIC_UPLOADS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "oss", "r2", "hf"}
-
-
-def is_url(place: str) -> bool:
-    """Tell whether a place is a URL rather than a folder."""
-    return "://" in place or "::" in place
 
 
 class ShardOutput:
@@ -35,12 +31,27 @@ class ShardOutput:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self.is_local = not is_url(root)
+        self.is_local = "://" not in root and "::" not in root
         if self.is_local:
             self.folder = Path(root).absolute()  # workers on a cluster may run in another folder
             return
+        if "::" in root:
+            raise ConfigError(
+                f"{root}: chained URLs cannot be written to; expected one scheme, for instance s3://bucket/name."
+            )
         self.scheme = root.partition("://")[0].lower()
-        self.file_system, self.path = _open_file_system(root)
+        try:
+            self.file_system, path = fsspec.core.url_to_fs(root)
+        except ImportError as error:
+            raise MissingResourceError(f"{root}: {error}") from error
+        except ValueError as error:
+            raise ConfigError(f"{root}: cannot be written to ({error}).") from error
+        self.path = path.rstrip("/")
+
+    @property
+    def address(self) -> str:
+        """The folder as an absolute path, or the URL."""
+        return str(self.folder) if self.is_local else self.root
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of every entry by name (folders: 0), sorted; empty if the place does not exist yet."""
@@ -138,22 +149,6 @@ class ShardOutput:
                 f"{self.root}: could not {action} ({reason[:300]}). Check the address and the rights, then run the "
                 "same command again: what was written is kept."
             ) from error
-
-
-def _open_file_system(root: str) -> tuple[Any, str]:
-    import fsspec
-
-    if "::" in root:
-        raise ConfigError(
-            f"{root}: chained URLs cannot be written to; expected one scheme, for instance s3://bucket/name."
-        )
-    try:
-        file_system, path = fsspec.core.url_to_fs(root)
-    except ImportError as error:
-        raise MissingResourceError(f"{root}: {error}") from error
-    except ValueError as error:
-        raise ConfigError(f"{root}: cannot be written to ({error}).") from error
-    return file_system, path.rstrip("/")
 
 
 # -- free space -------------------------------------------------------------------------------------------------------

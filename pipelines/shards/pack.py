@@ -18,11 +18,11 @@ from hgld.errors import ImageError, InputError, StorageError, quoted
 from hgld.tables import read_parquet
 
 from ..stage import UnitRecord
-from .examine import read_inside
+from .examine import LOOSE
 from .output import ShardOutput
+from .reading import read_inside
 
 VERSION = 1  # raise it when the same plan gives another tar
-LOOSE = -1  # origin of a loose file
 _AHEAD = 64  # images announced to the system before they are read
 _MOST_OPEN = 128
 _AGAIN = "Give back the file that was examined, or run the same command again to examine it anew."

@@ -9,7 +9,7 @@ files stay.
 import hashlib
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hgld.data.format import MANIFEST, MAX_MANIFEST_BYTES, Manifest
-from hgld.errors import ConfigError, quoted
+from hgld.errors import ConfigError, InputError, quoted, some
 from hgld.files import file_lock, read_json, sync, write_atomic
 from hgld.version import __version__
 
+from ..executor import run_units
 from ..hierarchy.config import key_fields
-from ..stage import json_text, key_of, plain, sha256_of
-from . import examine, pack
+from ..stage import Progress, json_text, key_of, plain, sha256_of
 from .catalog import Catalog
 from .config import ShardConfig, SourceConfig
 from .output import ShardOutput
@@ -33,17 +33,38 @@ from .output import ShardOutput
 if TYPE_CHECKING:
     from .cards import DataCard
 
-
-VERSION = 1  # raise it when the same images give another order of shards, or other tables
+VERSION = 5  # raise it when the same images give another dataset
+SCHEMA_VERSION = 1  # of build.json
 _ROWS_AT_ONCE = 100_000
 _CODECS = ("opencv-python-headless", "pillow", "simplejpeg")  # whose versions change the bytes of resized images
+_STATE = "build.json"
+_LOCK = "lock"
 
 
 def build_key(catalog: Catalog, options: SourceConfig, config: ShardConfig) -> str:
     """Return a digest of everything that determines a dataset except the images' bytes, which each unit checks."""
     tables = [_digest(table) for table in (catalog.items, catalog.lists, catalog.judgements, catalog.dropped)]
-    versions = [VERSION, examine.VERSION, pack.VERSION]
-    return key_of(versions, catalog.name, catalog.levels, catalog.protocol, tables, _config(options, config))
+    return key_of(VERSION, catalog.name, catalog.levels, catalog.protocol, tables, _config(options, config))
+
+
+def _digest(table: pl.DataFrame | None) -> str | None:
+    """Return a digest of a table's columns and rows, in any order."""
+    if table is None:
+        return None
+    columns = sorted(table.columns)
+    digest = hashlib.sha256("\n".join(columns).encode())
+    for part in table.select(columns).sort(columns).iter_slices(_ROWS_AT_ONCE):
+        digest.update(part.write_csv().encode())
+    return digest.hexdigest()
+
+
+def _config(options: SourceConfig, config: ShardConfig) -> dict[str, Any]:
+    stated = {"source": plain(key_fields(options)), "shards": plain(key_fields(config))}
+    if not config.resize:
+        del stated["shards"]["quality"]  # of no effect
+    if not options.val_classes:
+        del stated["source"]["val_classes"]  # of no effect
+    return stated
 
 
 def provenance(
@@ -51,7 +72,7 @@ def provenance(
     card: "DataCard | None",
     options: SourceConfig,
     config: ShardConfig,
-    tars: tuple[dict[str, str | int], ...],
+    tars: Sequence[dict[str, str | int]],
 ) -> dict[str, Any]:
     """Return the manifest's provenance; it depends on the input and options, not on the place of the files.
 
@@ -85,39 +106,39 @@ def provenance(
     return facts
 
 
-def _config(options: SourceConfig, config: ShardConfig) -> dict[str, Any]:
-    stated = {"source": plain(key_fields(options)), "shards": plain(key_fields(config))}
-    if not config.resize:
-        del stated["shards"]["quality"]  # of no effect
-    if not options.val_classes:
-        del stated["source"]["val_classes"]  # of no effect
-    return stated
+def run_counted(
+    work: Callable[[Any], Any], units: Sequence[Any], progress: Progress, task: str, done: int = 0, **execution: Any
+) -> dict[str, Any]:
+    """Do all units by :func:`hgld.pipelines.executor.run_units`, and tell ``progress`` of each.
 
+    Args:
+        work: what is done with a unit.
+        units: with names.
+        progress: told of every unit.
+        task: name of the work for ``progress``.
+        done: number of further units that were done before.
+        execution: executor, workers and address.
 
-def _digest(table: pl.DataFrame | None) -> str | None:
-    """Return a digest of a table's columns and rows, in any order."""
-    if table is None:
-        return None
-    columns = sorted(table.columns)
-    ordered = table.select(columns).sort(columns)
-    digest = hashlib.sha256("\n".join(columns).encode())
-    for part in ordered.iter_slices(_ROWS_AT_ONCE):
-        digest.update(part.write_csv().encode())
-    return digest.hexdigest()
+    Returns:
+        the result of every unit by its name.
+    """
+    results: dict[str, Any] = {}
+
+    def finished(unit: Any, result: Any) -> None:
+        results[unit.name] = result
+        progress(task, done + len(results), done + len(units))
+
+    progress(task, done, done + len(units))
+    run_units(work, units, finished, **execution)
+    return results
 
 
 # -- the work folder --------------------------------------------------------------------------------------------------
 
-SCHEMA_VERSION = 1
-_INSIDE = ".build"
-_STATE = "build.json"
-_LOCK = "lock"
-_SHOWN = 3
-
 
 @dataclass(frozen=True)
 class WorkFolder:
-    """The folder in which a build keeps its unfinished work."""
+    """The folder in which a build keeps its unfinished work: records of units, plans of shards, tables."""
 
     path: Path
 
@@ -149,11 +170,10 @@ def work_path(output: ShardOutput, chosen: Path | None) -> Path:
         ConfigError: the output is a URL and no folder was chosen.
     """
     if chosen is not None:
-        place = str(output.folder) if output.is_local else output.root
-        return chosen.absolute() / f"shards-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+        return chosen.absolute() / f"shards-{hashlib.sha256(output.address.encode()).hexdigest()[:12]}"
     if not output.is_local:
         raise ConfigError(f"--out {output.root} is a URL: name a folder for the work in progress with --work DIR.")
-    return output.folder / _INSIDE
+    return output.folder / ".build"
 
 
 def finished_dataset(output: ShardOutput, key: str) -> Manifest | None:
@@ -163,10 +183,9 @@ def finished_dataset(output: ShardOutput, key: str) -> Manifest | None:
         ConfigError: another dataset lies there.
         InputError: its manifest cannot be read.
     """
-    data = output.read(MANIFEST, MAX_MANIFEST_BYTES)
-    if data is None:
+    manifest = _manifest_at(output)
+    if manifest is None:
         return None
-    manifest = Manifest.from_json(data, f"{output.root}/{MANIFEST}")
     if manifest.provenance.get("build_key") != key:
         raise ConfigError(
             f"{output.root} holds the dataset {quoted(manifest.name)}, built from other lists or with other "
@@ -176,6 +195,11 @@ def finished_dataset(output: ShardOutput, key: str) -> Manifest | None:
     expected = {shard.name: shard.bytes for shard in manifest.shards}
     expected |= {name: facts["bytes"] for name, facts in manifest.files.items()}
     return manifest if all(sizes.get(name) == size for name, size in expected.items()) else None
+
+
+def _manifest_at(output: ShardOutput) -> Manifest | None:
+    data = output.read(MANIFEST, MAX_MANIFEST_BYTES)
+    return None if data is None else Manifest.from_json(data, f"{output.root}/{MANIFEST}")
 
 
 @contextmanager
@@ -196,19 +220,21 @@ def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolde
     """
     state = _read_state(path)
     sizes = output.sizes()
-    foreign = [name for name in sizes if name[:1] != "."]
+    foreign = [name for name in sizes if not name.startswith(".")]
     if foreign and not state and MANIFEST not in sizes:
-        shown = ", ".join(foreign[:_SHOWN])
         raise ConfigError(
-            f"{output.root} is not empty ({shown}{', ...' if len(foreign) > _SHOWN else ''}); shards are built into an "
-            "empty or new folder. Choose another --out."
+            f"{output.root} is not empty ({some(foreign, 3)}); shards are built into an empty or new folder. Choose "
+            "another --out."
         )
     path.mkdir(parents=True, exist_ok=True)
     with file_lock(path / _LOCK, f"another process is building {output.root} now; wait for it, or stop it."):
         work = WorkFolder(path)
         if state != key:
             _drop_shards(work, output, keep=())
-            _write_state(path, key)  # before anything else changes there, so that the place is known as ours
+            # before anything else changes there, so that the place is known as ours
+            write_atomic(path / _STATE, json_text({"schema_version": SCHEMA_VERSION, "key": key}))
+            sync(path)
+            sync(path.parent)
         output.remove_parts()
         for part in path.rglob(".*.part"):
             part.unlink(missing_ok=True)
@@ -217,9 +243,7 @@ def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolde
 
 def remove_work(path: Path) -> None:
     """Remove the work folder of a finished build, if it still exists."""
-    if not path.is_dir():
-        return
-    if (path / _STATE).is_file() or (path / _LOCK).is_file() or not any(path.iterdir()):
+    if path.is_dir() and ((path / _STATE).is_file() or (path / _LOCK).is_file() or not any(path.iterdir())):
         for folder in (entry for entry in path.iterdir() if entry.is_dir()):
             shutil.rmtree(folder, ignore_errors=True)  # first: while build.json exists, the folder is known as ours
         shutil.rmtree(path, ignore_errors=True)
@@ -236,9 +260,9 @@ def begin_packing(work: WorkFolder, output: ShardOutput, shards: Collection[str]
         output: where the dataset goes.
         shards: names of this run's shards.
     """
-    data = output.read(MANIFEST, MAX_MANIFEST_BYTES)
-    if data is not None:  # a dataset that lost files
-        for shard in Manifest.from_json(data, f"{output.root}/{MANIFEST}").shards:
+    manifest = _manifest_at(output)
+    if manifest is not None:  # a dataset that lost files
+        for shard in manifest.shards:
             if shard.name not in shards and re.fullmatch(rf"{shard.split}-\d{{6,}}\.tar", shard.name):
                 output.remove(shard.name)
         output.remove(MANIFEST)  # while the manifest exists, the dataset is complete
@@ -259,12 +283,6 @@ def _read_state(path: Path) -> str | None:
     """Return the key of the build that the work folder belongs to; None if there is none."""
     try:
         state = read_json(path / _STATE)
-    except (OSError, ValueError):
+    except InputError:
         return None
     return state.get("key") if isinstance(state, dict) and state.get("schema_version") == SCHEMA_VERSION else None
-
-
-def _write_state(path: Path, key: str) -> None:
-    write_atomic(path / _STATE, json_text({"schema_version": SCHEMA_VERSION, "key": key}))
-    sync(path)
-    sync(path.parent)

@@ -10,11 +10,22 @@ from hgld.pipelines.shards.sources import OWN_DATA, SOURCES, source_name
 Maker = Callable[[Path, int], None]
 
 
+MODULES = {  # where the module is not called like its source
+    "dyml-vehicle": "dyml:make_vehicle",
+    "dyml-animal": "dyml:make_animal",
+    "dyml-product": "dyml:make_product",
+    "inat-base": "inaturalist:make_base",
+    "inat-full": "inaturalist:make_full",
+    "landmarks-clean": "landmarks_clean:make",
+    "roxford": "revisited:make_oxford",
+    "rparis": "revisited:make_paris",
+}
+
+
 def maker(name: str) -> Maker:
     """The function that writes the fake release of a source, ``make(folder, seed)``."""
-    module, _, function = SOURCES[source_name(name)].partition(":")
-    found = import_module(f"tests.fake_releases.{module.rpartition('.')[2]}")
-    return getattr(found, function.replace("read", "make"))
+    module, _, function = MODULES.get(name, f"{source_name(name)}:make").partition(":")
+    return getattr(import_module(f"tests.fake_releases.{module}"), function)
 
 
 def main(arguments: list[str]) -> int:

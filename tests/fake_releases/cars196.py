@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from scipy.io import savemat
 
-from hgld.pipelines.shards.sources.taxonomies import read_taxonomy
+from hgld.pipelines.shards.sources.fine_grained import read_taxonomy
 from tests.fake_releases.pictures import jpeg
 
 CLASSES = (1, 4, 98, 99, 116, 196)  # with images; on both sides of the literature's split

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hgld.pipelines.shards.sources.taxonomies import read_taxonomy
+from hgld.pipelines.shards.sources.fine_grained import read_taxonomy
 from tests.fake_releases.pictures import jpeg
 
 CLASSES = (1, 2, 9, 100, 101, 118, 200)  # with images; on both sides of the literature's split

@@ -48,7 +48,7 @@ COMMANDS = {
         "build-hierarchy --classes {base}/list.csv --encoder lexical --cache cache --out out", stops=2
     ),
     "build-shards": Command(f"{_SHARDS} --workers 1"),
-    "build-shards, spooled": Command(f"{_SHARDS} --workers 1 --spool always --resize 24"),
+    "build-shards, spooled": Command(f"{_SHARDS} --workers 1 --keep-examined --resize 24"),
     "index": Command("index data --force", works_on=("data",), keeps=False),
     "train": Command("train {base}/config.json --data {base}/data --out out", stops=3),
     "embed": Command(f"{_EMBED} --split test", f"{_EMBED} --split train"),

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.enable_socket, *([pytest.mark.timeou
 CODES = {"kill": -signal.SIGKILL, "full": 2, "read-only": 2, "interrupt": 130, "terminate": 143, "hang up": 129}
 SETTINGS = {
     "hgld.pipelines.executor:START": "forkserver",  # six new interpreters take most of a build
-    "hgld.pipelines.shards.examine_stage:FILES_PER_UNIT": 4,  # three units
+    "hgld.pipelines.shards.examine:FILES_PER_UNIT": 4,  # three units
 }
 FAULTS = {fault: EVERY if fault == "kill" else 8 * EVERY for fault in CODES} if EVERY else {"some": 0}
 BUILDS = ((10, "kill"), (20, "full"), (30, "kill"), (25, "interrupt"), (45, "kill"))

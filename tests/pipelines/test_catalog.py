@@ -97,7 +97,7 @@ def test_lists_and_judgements_name_items(catalog):
     judged = pl.DataFrame({"query": ["0/0"], "item": ["nobody"], "verdict": ["easy"]})
     with pytest.raises(TableError, match="judgements name items that are no items"):
         replace(catalog, judgements=judged)
-    with pytest.raises(TableError, match="expected list, key, all text"):
+    with pytest.raises(TableError, match="expected list: String, key: String"):
         replace(catalog, lists=lists.rename({"list": "name"}))
 
 

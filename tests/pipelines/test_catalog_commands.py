@@ -7,8 +7,8 @@ import pytest
 
 from hgld.cli import EXIT_BAD_INPUT, main
 from hgld.data.format import Manifest
-from hgld.pipelines.shards.card_files import remake_card
 from hgld.pipelines.shards.cards import load_card
+from hgld.pipelines.shards.finish import remake_card
 from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
 from hgld.pipelines.stage import sha256_of
 from tests.pipelines.tiny_shards import TinyShards
@@ -119,7 +119,7 @@ def test_differences_from_the_published_counts_are_shown(hgld, root):
 
 def test_a_dataset_that_only_shares_a_cards_name_does_not_get_its_card(root):
     rename(root, name="sop")
-    assert remake_card(root).card is None
+    assert remake_card(root) is None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_dataset_that_only_shares_a_cards_name_does_not_get_its_card(root):
         (lambda root: (root / "dataset.json").unlink(), "has no dataset.json"),
         (lambda root: (root / "dataset.json").write_text("{"), "not valid JSON"),
         (lambda root: rename(root, files={}), "does not list index.parquet"),
-        (lambda root: (root / "index.parquet").write_bytes(b"PAR1"), "not a readable parquet"),
+        (lambda root: (root / "index.parquet").write_bytes(b"PAR1"), "not a readable parquet file"),
     ],
 )
 def test_a_folder_that_is_no_dataset(hgld, root, damage, said):

@@ -13,7 +13,7 @@ from hgld.data.format import CARD, MANIFEST
 from hgld.errors import ConfigError
 from hgld.pipelines.shards.build import build_shards, read_release, result_summary
 from hgld.pipelines.shards.catalog import Catalog
-from hgld.pipelines.shards.class_split import draw_classes, with_val_classes
+from hgld.pipelines.shards.catalog_changes import draw_classes, with_val_classes
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.pipelines.stage import silent
 from tests.fake_releases.__main__ import maker
@@ -51,8 +51,7 @@ ROWS = st.lists(
 @given(ROWS, st.floats(0.1, 0.9), st.integers(0, 9))
 def test_val_shares_no_class_with_any_split(rows, fraction, seed):
     made = catalog([("train", "x"), ("train", "y"), *rows], disjoint=False)
-    options = SourceConfig(val_classes=fraction, seed=seed)
-    divided = with_val_classes(made, options)
+    divided = with_val_classes(made, fraction, seed)
     classes = {split: set(part["fine"]) for (split,), part in divided.items.group_by("split")}
     assert classes["val"]
     assert None not in classes["val"]
@@ -60,7 +59,7 @@ def test_val_shares_no_class_with_any_split(rows, fraction, seed):
     assert classes["train"] - {None}
     rejoined = divided.items.with_columns(pl.col("split").replace("val", "train"))
     assert rejoined.equals(made.items)
-    assert with_val_classes(made, options).items.equals(divided.items)
+    assert with_val_classes(made, fraction, seed).items.equals(divided.items)
 
 
 def test_the_test_split_is_that_without_val(tmp_path):
@@ -73,9 +72,7 @@ def test_the_test_split_is_that_without_val(tmp_path):
     tests = [found.items.filter(split="test")["key"].to_list() for found in (without, divided)]
     assert tests[0]
     assert tests[0] == tests[1]
-    draws = {
-        tuple(with_val_classes(without, SourceConfig(val_classes=0.5, seed=seed)).items["split"]) for seed in range(8)
-    }
+    draws = {tuple(with_val_classes(without, 0.5, seed).items["split"]) for seed in range(8)}
     assert len(draws) > 1
 
 
@@ -88,21 +85,18 @@ def test_val_of_a_release_with_its_own_splits(tmp_path):
     assert classes["train"] | classes["val"] == set(whole.items.filter(split="train")["product"])
     only = read_release("sop", tmp_path, SourceConfig(val_classes=0.5, splits=("val", "test")))
     assert only.items.equals(found.items.filter(pl.col("split") != "train"))
-    with pytest.raises(ConfigError, match="--val-classes takes classes of the split train, and the splits are test"):
-        read_release("sop", tmp_path, SourceConfig(val_classes=0.5, splits=("test",)))
 
 
 def test_classes_that_cannot_be_drawn():
-    options = SourceConfig(val_classes=0.5)
-    with pytest.raises(ConfigError, match="has a split val of its own"):
-        with_val_classes(catalog([("train", "a"), ("train", "b"), ("val", "c")]), options)
-    shared = catalog([("train", "a"), ("train", "b"), ("test", "a"), ("test", "b")], disjoint=False)
-    with pytest.raises(ConfigError, match="there are 0 finest classes"):
-        with_val_classes(shared, options)
-    with pytest.raises(ConfigError, match=r"its splits share classes.*Leave --splits out"):
-        with_val_classes(shared, SourceConfig(val_classes=0.5, splits=("train", "val")))
-    with pytest.raises(ConfigError, match="--val-classes is 1; expected"):
-        with_val_classes(catalog([("train", "a"), ("train", "b")]), SourceConfig(val_classes=1.0))
+    both = [("train", "a"), ("train", "b")]
+    for rows, fraction, said in (
+        ([*both, ("val", "c")], 0.5, "has a split val of its own"),
+        ([("test", "a"), ("test", "b")], 0.5, "takes classes of the split train, and the splits are test"),
+        ([*both, ("test", "a"), ("test", "b")], 0.5, "there are 0 finest classes"),
+        (both, 1.0, "--val-classes is 1; expected"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            with_val_classes(catalog(rows, disjoint=False), fraction, 0)
 
 
 def test_counts_are_stated_wherever_the_build_is(tmp_path):

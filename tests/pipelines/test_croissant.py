@@ -19,6 +19,7 @@ from hgld import open_dataset
 from hgld.data import format as files
 from hgld.data import index as index_file
 from hgld.data.format import IMAGE_SUFFIXES
+from hgld.pipelines.shards.cards import load_card
 from hgld.pipelines.shards.croissant import croissant
 from tests.pipelines.tiny_shards import LEVELS, TinyShards
 
@@ -107,12 +108,10 @@ def test_odd_names_stay_valid(tmp_path):
     root = TinyShards().write(tmp_path / "tiny")
     manifest = files.Manifest.from_json((root / files.MANIFEST).read_bytes())
     odd = replace(manifest, name="Größe <b>&", levels=("é level", "level_0"))
-    facts = {"title": "T", "license": "cc-by-4.0", "url": "https://example.org", "citation": "@misc{x}"}
-    (root / files.CROISSANT).write_text(json.dumps(croissant(odd, facts)))
+    (root / files.CROISSANT).write_text(json.dumps(croissant(odd, load_card("sop"))))
     dataset = mlcroissant.Dataset(root / files.CROISSANT)
     assert not dataset.metadata.ctx.issues.errors
     assert dataset.metadata.name == "Gr-e-b-"
-    assert dataset.metadata.url == "https://example.org"
 
 
 _LOAD = """

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import hgld.data_cards
 from hgld.data.format import Manifest, ShardFacts
-from hgld.errors import ConfigError, SchemaError
+from hgld.errors import ConfigError
 from hgld.pipelines.shards import cards as data_card
 from hgld.pipelines.shards.cards import PublishedCount, dataset_card, load_card, published_differences
 from hgld.pipelines.shards.sources import CARDS, OWN_DATA, SOURCES
@@ -98,31 +98,6 @@ def test_a_source_finds_its_card_under_another_name(cards):
     assert set(OWN_DATA) <= set(SOURCES)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("hgld:", "other:", "block 'hgld' is None"),
-        ("  protocol: play", "  protocoll: play", "unknown key 'protocoll'"),
-        ("  protocol: play\n", "", "protocol is None; expected text"),
-        ("levels: [toy, kind]", "levels: toy", "levels is 'toy'; expected a list"),
-        ("classes: {toy: 3}", "classes: {doll: 3}", "split train has the unknown key 'doll'"),
-        ("items: 12,", "itmes: 12,", "unknown key 'itmes'"),
-        ("items: 12,", "items: 12.5,", "items is 12.5; expected a number"),
-        ("items: 12,", "items: -3,", "'-3' is no count"),
-        ("items: 12,", "items: true,", "items is True; expected a number"),
-        ("items: 1.2K", "items: many", "'many' is no count"),
-        ("license: cc0-1.0", "licence: cc0-1.0", "license is None"),
-        ('obtain: ["a shop"]', "obtain: []", "obtain is"),
-    ],
-)
-def test_a_damaged_card_says_where(cards, old, new, message):
-    assert old in CARD
-    (cards / "toys.md").write_text(CARD.replace(old, new))
-    with pytest.raises(SchemaError, match=re.escape(message)) as caught:
-        load_card("toys")
-    assert "toys.md" in str(caught.value)
-
-
 @given(st.integers(0, 10**8), st.sampled_from("KM"), st.integers(0, 3))
 def test_a_rounded_count_agrees_with_what_is_rounded_so(found, unit, digits):
     scale = {"K": 1_000, "M": 1_000_000}[unit]
@@ -131,12 +106,6 @@ def test_a_rounded_count_agrees_with_what_is_rounded_so(found, unit, digits):
     assert printed.agrees(found)
     assert not printed.agrees(found + int(step) + 1)
     assert not PublishedCount(str(found)).agrees(found + 1)
-
-
-@pytest.mark.parametrize("text", ["", "-1", "1e3", "1.5", "K", "1.K", "1,000", "12G", " 12"])
-def test_text_that_is_no_count_is_refused(text):
-    with pytest.raises(ValueError, match="is no count"):
-        PublishedCount(text)
 
 
 def test_differences_name_split_and_what(cards):
@@ -175,7 +144,7 @@ def test_the_card_of_a_build_has_the_counts_found_beside_the_published(cards):
     assert "| train | items | 11 | 12 |" in body
     assert "| train | classes of toy | 3 | 3 |" in body
     assert "| train | classes of kind | 2 | not stated |" in body
-    assert "| train | items without a finest label | 5 | |" in body
+    assert "| train | items without a finest label | 5 |  |" in body
     assert "| train | items | 12 | 11 |" in body
     assert "| test | items | 1.2K | not built |" in body
     assert "| truncated | 1 |" in body
@@ -192,7 +161,7 @@ def test_a_build_that_meets_its_card_says_so(cards):
 
 
 def test_ones_own_data_have_a_card_too():
-    header, body = parsed(dataset_card(None, manifest(), notes=("two files were no images",)))
+    header, body = parsed(dataset_card(None, manifest(provenance={"notes": ["two files were no images"]})))
     assert header["pretty_name"] == "toys"
     assert "license" not in header
     assert "published counts" not in body
@@ -219,9 +188,13 @@ def test_text_from_outside_cannot_become_markup():
             name=HOSTILE,
             levels=levels,
             rejected={HOSTILE: 1},
-            provenance={"config": {HOSTILE: HOSTILE}, "sources": [{HOSTILE: HOSTILE}], HOSTILE: [HOSTILE] * 21},
+            provenance={
+                "config": {HOSTILE: HOSTILE},
+                "sources": [{HOSTILE: HOSTILE}],
+                HOSTILE: [HOSTILE] * 21,
+                "notes": [HOSTILE],
+            },
         ),
-        notes=(HOSTILE,),
     )
     header, body = parsed(text)
     assert header["pretty_name"] == " ".join(HOSTILE.split())

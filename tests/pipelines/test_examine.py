@@ -17,27 +17,18 @@ from PIL import Image, ImageOps
 from hgld.data.format import BOX
 from hgld.data.images import read_header
 from hgld.errors import HgldError, ImageError, InputError
-from hgld.pipelines.shards import examine_stage
+from hgld.pipelines.shards import examine as examine_stage
 from hgld.pipelines.shards.catalog import Container
-from hgld.pipelines.shards.examine import (
-    EXAMINED,
-    ExamineOptions,
-    ExamineUnit,
-    clip_box,
-    compression_of,
-    examine,
-    expected_md5,
-    resize,
-    scale_box,
-    stat_files,
-)
-from hgld.pipelines.shards.image_facts import thumbnail
+from hgld.pipelines.shards.config import ShardConfig
+from hgld.pipelines.shards.examine import EXAMINED, ExamineUnit, examine, stat_files
+from hgld.pipelines.shards.image_checks import checked_image, thumbnail
+from hgld.pipelines.shards.reading import compression_of
 from hgld.pipelines.stage import read_facts
 from tests.fake_releases.pictures import jpeg, png
 from tests.pipelines.toy_release import ToyRelease, build, bytes_of
 from tests.pipelines.unit_workers import examine_in_little_memory
 
-OPTIONS = ExamineOptions(resize=0, quality=90, max_pixels=10_000, max_bytes=20_000)
+LIMITS = ShardConfig(max_pixels=10_000, max_file_mb=1)
 
 
 def rng() -> np.random.Generator:
@@ -56,22 +47,23 @@ def unit_of(tmp_path: Path, files: list[str], source: Path, **given: Any) -> Exa
         start=0,
         stop=len(files),
         source=source,
-        is_tar=False,
-        md5=None,
+        container=None,
         spooled=False,
-        options=OPTIONS,
+        config=LIMITS,
         record=tmp_path / "work" / "unit.parquet",
     )
     return replace(unit, **given)
 
 
 def rows_of(unit: ExamineUnit) -> list[dict]:
-    result = examine(unit)
-    assert result.refused is None
+    assert examine(unit) is None
     table = pl.read_parquet(unit.record)
     assert table.schema == EXAMINED
-    assert result.sound == table["reason"].null_count()
     return table.to_dicts()
+
+
+def resized(data: bytes, side: int, quality: int = 90) -> tuple[bytes, Any]:
+    return checked_image(data, None, max_pixels=10**9, resize=side, quality=quality)[:2]
 
 
 def image_of(size: tuple[int, int], kind: str = "JPEG", **given: Any) -> bytes:
@@ -108,7 +100,7 @@ UNSOUND = {
     "cut.jpg": (jpeg(rng(), 90, 90)[:-40], "truncated"),
     "headless.jpg": (jpeg(rng())[:60], "undecodable"),
     "cut.png": (image_of((60, 60), "PNG")[:-2000], "truncated"),
-    "large.jpg": (bytes(20_001), "too-large"),
+    "large.jpg": (bytes((1 << 20) + 1), "too-large"),
     "scan.bmp": (image_of((9, 7), "BMP"), "undecodable"),
     "scan.tif": (image_of((9, 7), "TIFF"), "undecodable"),
     "bomb.png": (image_of((101, 100), "PNG", compress_level=9)[:19_000], "too-many-pixels"),
@@ -130,8 +122,7 @@ def test_a_header_that_claims_a_gigapixel_is_not_decoded(tmp_path):
     claimed = bytearray(image_of((9, 7), "GIF"))
     claimed[6:10] = (30_000).to_bytes(2, "little") * 2
     (tmp_path / "bomb.gif").write_bytes(claimed)
-    options = replace(OPTIONS, max_pixels=100_000_000)
-    (row,) = rows_of(unit_of(tmp_path, ["bomb.gif"], tmp_path, options=options))
+    (row,) = rows_of(unit_of(tmp_path, ["bomb.gif"], tmp_path, config=ShardConfig()))
     assert row["reason"] == "too-many-pixels"
 
 
@@ -181,7 +172,7 @@ def test_members_of_a_tar(tmp_path, mode):
     path = tar_of(tmp_path / "images.tar", {"readme.txt": b"no image", **images}, mode)
     files = [f"set/{name[0]}" for name in SOUND]
     md5 = hashlib.md5(path.read_bytes()).hexdigest()
-    unit = unit_of(tmp_path, files, path, is_tar=True, md5=md5, spooled=mode != "w")
+    unit = unit_of(tmp_path, files, path, container=Container(path, md5, "set"), spooled=mode != "w")
     rows = rows_of(unit)
     assert [row["sha256"] for row in rows] == [hashlib.sha256(data).hexdigest() for data in images.values()]
     kept = path if mode == "w" else unit.record.with_suffix(".spool")
@@ -195,7 +186,7 @@ def test_members_of_a_tar(tmp_path, mode):
 
 def test_items_that_are_not_in_the_tar_have_no_row(tmp_path):
     path = tar_of(tmp_path / "images.tar", {"a.jpg": jpeg(rng())})
-    rows = rows_of(unit_of(tmp_path, ["set/a", "set/b", "set/0"], path, is_tar=True))
+    rows = rows_of(unit_of(tmp_path, ["set/a", "set/b", "set/0"], path, container=Container(path, None, "set")))
     assert [row["row"] for row in rows] == [1]
 
 
@@ -206,7 +197,7 @@ def test_the_first_member_of_a_name_counts(tmp_path):
             member = tarfile.TarInfo(f"{folder}/a.jpg")
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    (row,) = rows_of(unit_of(tmp_path, ["set/a"], path, is_tar=True))
+    (row,) = rows_of(unit_of(tmp_path, ["set/a"], path, container=Container(path, None, "set")))
     assert row["suffix"] == "jpg"
 
 
@@ -218,9 +209,9 @@ def test_hostile_members_are_named_and_not_followed(tmp_path):
             member.type, member.linkname = kind, "/etc/passwd"
             tar.addfile(member)
         member = tarfile.TarInfo("d.jpg")
-        member.size = 20_001
-        tar.addfile(member, io.BytesIO(bytes(20_001)))
-    rows = rows_of(unit_of(tmp_path, [f"set/{name}" for name in "abcd"], path, is_tar=True))
+        member.size = (1 << 20) + 1
+        tar.addfile(member, io.BytesIO(bytes((1 << 20) + 1)))
+    rows = rows_of(unit_of(tmp_path, [f"set/{name}" for name in "abcd"], path, container=Container(path, None, "set")))
     assert [row["reason"] for row in rows] == ["unsafe-path"] * 3 + ["too-large"]
 
 
@@ -232,22 +223,12 @@ def test_a_damaged_tar_is_refused_whole(tmp_path, fault):
         path.write_bytes(path.read_bytes()[:1_800])
     if fault == "gzip":
         path.write_bytes(gzip.compress(path.read_bytes())[:-300])
-    unit = unit_of(tmp_path, ["set/a", "set/b"], path, is_tar=True, md5=md5, spooled=True)
-    result = examine(unit)
-    assert result.refused is not None
-    assert str(path) in result.refused
-    assert "etch" in result.refused  # "Fetch it again"
+    unit = unit_of(tmp_path, ["set/a", "set/b"], path, container=Container(path, md5, "set"), spooled=True)
+    refused = examine(unit)
+    assert refused is not None
+    assert str(path) in refused
+    assert "etch" in refused  # "Fetch it again"
     assert [path.name for path in unit.record.parent.iterdir()] == ["catalog.parquet"]  # no record, no spool
-
-
-def test_checksum_files(tmp_path):
-    file = tmp_path / "md5.images_000.txt"
-    file.write_text("D41D8CD98F00B204E9800998ECF8427E  images_000.tar\n")
-    assert expected_md5(Container(tmp_path / "t", file, "set")) == "d41d8cd98f00b204e9800998ecf8427e"
-    assert expected_md5(Container(tmp_path / "t", None, "set")) is None
-    file.write_text("<html>")
-    with pytest.raises(InputError, match="no MD5 sum in it"):
-        expected_md5(Container(tmp_path / "t", file, "set"))
 
 
 def test_signatures_change_with_the_files(tmp_path):
@@ -262,7 +243,7 @@ def test_signatures_change_with_the_files(tmp_path):
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_resizing_turns_upright(orientation):
     data = image_of((120, 80), exif=jpeg_exif(orientation), quality=95)
-    made, facts = resize(data, read_header(data), 20, 95)
+    made, facts = resized(data, 20, 95)
     assert (facts.width, facts.height) == ((30, 20) if orientation < 5 else (20, 30))
     assert read_header(made) == facts
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)).convert("RGB"))
@@ -278,9 +259,9 @@ def jpeg_exif(orientation: int) -> Image.Exif:
 
 def test_resizing_never_enlarges_and_keeps_what_is_small_enough():
     small = jpeg(rng())
-    assert resize(small, read_header(small), 32, 90)[0] == small
+    assert resized(small, 32)[0] == small
     turned = jpeg(rng(), orientation=6)
-    made, facts = resize(turned, read_header(turned), 100, 90)
+    made, facts = resized(turned, 100)
     assert made != turned
     assert (facts.width, facts.height, facts.orientation) == (32, 40, 1)
 
@@ -288,7 +269,7 @@ def test_resizing_never_enlarges_and_keeps_what_is_small_enough():
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF"])
 def test_other_formats_become_jpeg(kind):
     data = image_of((50, 40), kind)
-    made, facts = resize(data, read_header(data), 20, 90)
+    made, facts = resized(data, 20)
     assert (facts.format, facts.width, facts.height) == ("JPEG", 25, 20)
     assert read_header(made) == facts
 
@@ -297,7 +278,7 @@ def test_four_inks_and_grey_become_rgb():
     for mode in ("CMYK", "L"):
         file = io.BytesIO()
         Image.fromarray(rng().integers(0, 256, (40, 50, 3), dtype=np.uint8)).convert(mode).save(file, "JPEG")
-        made, _ = resize(file.getvalue(), read_header(file.getvalue()), 20, 90)
+        made, _ = resized(file.getvalue(), 20)
         assert Image.open(io.BytesIO(made)).mode == "RGB"
 
 
@@ -307,7 +288,7 @@ def test_sixteen_bits_of_grey_are_scaled_not_clipped():
     Image.fromarray(grey.astype(np.uint16) * 257).save(file, "PNG")
     data = file.getvalue()
     header = read_header(data)
-    made, _ = resize(data, header, 32, 95)
+    made, _ = resized(data, 32, 95)
     expected = grey.reshape(32, 2, 32, 2).mean(axis=(1, 3))
     assert np.abs(np.asarray(Image.open(io.BytesIO(made)).convert("L"), dtype=float) - expected).mean() < 3
     assert np.abs(thumbnail(data, header, 64) - grey).max() < 2
@@ -316,24 +297,23 @@ def test_sixteen_bits_of_grey_are_scaled_not_clipped():
 def test_truncated_images_are_not_resized():
     data = image_of((100, 100))[:-500]
     with pytest.raises(ImageError) as caught:
-        resize(data, read_header(data), 20, 90)
+        resized(data, 20)
     assert caught.value.reason == "truncated"
 
 
 def test_boxes_are_clipped_and_scaled_outwards():
     data = image_of((120, 80), exif=jpeg_exif(6))  # upright: 80 x 120
-    before = read_header(data)
-    assert clip_box((-3, 5, 999, 119), before) == (0, 5, 80, 119)
+    checks = {"max_pixels": 10**9, "quality": 90}
+    assert checked_image(data, (-3, 5, 999, 119), resize=0, **checks)[2] == (0, 5, 80, 119)
+    assert checked_image(data, (5, 5, 79, 119), resize=20, **checks)[2] == (1, 1, 20, 30)
     with pytest.raises(ImageError, match="leaves nothing"):
-        clip_box((80, 0, 90, 10), before)
-    _, after = resize(data, before, 20, 90)
-    assert scale_box((5, 5, 79, 119), before, after) == (1, 1, 20, 30)
+        checked_image(data, (80, 0, 90, 10), resize=0, **checks)
 
 
 def test_boxes_of_items(tmp_path):
     (tmp_path / "a.jpg").write_bytes(image_of((120, 80)))
     (tmp_path / "b.jpg").write_bytes(image_of((120, 80)))
-    unit = unit_of(tmp_path, ["a.jpg", "b.jpg"], tmp_path, options=replace(OPTIONS, resize=40, max_bytes=1 << 20))
+    unit = unit_of(tmp_path, ["a.jpg", "b.jpg"], tmp_path, config=ShardConfig(resize=40))
     boxes = pl.DataFrame([(10, 10, 50, 60), (200, 0, 300, 10)], schema=dict.fromkeys(BOX, pl.Int32), orient="row")
     pl.concat([pl.read_parquet(unit.catalog), boxes], how="horizontal").write_parquet(unit.catalog)
     sound, unsound = rows_of(unit)

@@ -16,7 +16,7 @@ from hgld.data.format import IMAGE_FORMATS
 from hgld.data.images import read_header
 from hgld.errors import ImageError
 from hgld.pipelines.check.near_duplicates import perceptual_hash
-from hgld.pipelines.shards.image_facts import _decodes_strictly, check_decodes, thumbnail
+from hgld.pipelines.shards.image_checks import check_decodes, decodes_strictly, thumbnail
 from tests.pipelines.tiny_shards import picture
 
 
@@ -102,7 +102,7 @@ def test_an_eighth_of_the_size_finds_what_all_of_it_finds(options):
             sound = True
         except ValueError:
             sound = False
-        assert _decodes_strictly(damaged) == sound
+        assert decodes_strictly(damaged) == sound
         refused += not sound
     assert 100 < refused < 390
 

@@ -9,7 +9,7 @@ from hgld.data.views import TestView
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.config import SourceConfig
-from hgld.pipelines.shards.sources.image_files import IMAGE_SUFFIXES as SOUGHT
+from hgld.pipelines.shards.sources.own_images import IMAGE_SUFFIXES as SOUGHT
 from hgld.pipelines.stage import silent
 from tests.hgld.reference_decoding import decode_by
 from tests.pipelines.tiny_shards import picture

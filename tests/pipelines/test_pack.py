@@ -14,7 +14,8 @@ from hgld.data.format import BOX, parse_item_json
 from hgld.data.index import index_schema
 from hgld.errors import InputError, StorageError
 from hgld.pipelines.shards import pack as pack_module
-from hgld.pipelines.shards.pack import LOOSE, PackUnit, TarWriter, pack
+from hgld.pipelines.shards.examine import LOOSE
+from hgld.pipelines.shards.pack import PackUnit, TarWriter, pack
 from hgld.pipelines.stage import read_facts
 
 LEVELS = ("fine", "top")

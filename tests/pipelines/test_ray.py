@@ -33,7 +33,7 @@ def test_the_same_bytes_as_without_ray(cluster, tmp_path):
     containers = release.write_tars(tmp_path / "tars", tars=6)
     catalog = release.tar_catalog(tmp_path, containers)
     build(catalog, tmp_path / "local")
-    build(catalog, tmp_path / "ray", executor="ray", ray_address=cluster, workers=2, spool="always")
+    build(catalog, tmp_path / "ray", executor="ray", ray_address=cluster, workers=2, keep_examined=True)
     assert bytes_of(tmp_path / "ray") == bytes_of(tmp_path / "local")
 
 

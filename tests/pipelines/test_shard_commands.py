@@ -14,7 +14,7 @@ from hgld.cli import main
 from hgld.data.format import CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST
 from hgld.data.index import read_index
 from hgld.pipelines.check.verify import verify
-from hgld.pipelines.shards.card_files import remake_card
+from hgld.pipelines.shards.finish import remake_card
 from hgld.pipelines.stage import silent
 from tests.fake_releases.__main__ import maker
 from tests.pipelines.toy_release import LEVELS, ToyRelease, bytes_of
@@ -62,21 +62,21 @@ def test_ones_own_images(labels, tmp_path, capsys):
 
 
 def test_names_of_the_dataset_and_of_its_levels(labels, tmp_path, capsys):
-    table = pl.read_csv(labels).rename({LEVELS[0]: "sku", LEVELS[1]: "run"})
+    table = pl.read_csv(labels).rename({LEVELS[0]: "sku", LEVELS[1]: "size"})
     table.write_csv(labels)
     own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--workers", 1]
     own += ["--name", "fruit 2026", "--license", "CC-BY-4.0", "--description", "Fruit of *our* garden."]
-    code, _, said = run(capsys, *own, "--levels", "sku,run", "--out", tmp_path / "out")
+    code, _, said = run(capsys, *own, "--levels", "sku,size", "--out", tmp_path / "out")
     assert code == 2
-    assert "levels are ['sku', 'run']; expected" in said
-    code, shown, _ = run(capsys, *own, "--levels", "fine=sku,group=run", "--out", tmp_path / "out", "--json")
+    assert "levels are ['sku', 'size']; expected" in said
+    code, shown, _ = run(capsys, *own, "--levels", "fine=sku,group=size", "--out", tmp_path / "out", "--json")
     assert code == 0
     assert (json.loads(shown)["name"], json.loads(shown)["levels"]) == ("fruit 2026", ["fine", "group"])
     index, levels = read_index(tmp_path / "out" / INDEX)
     assert levels == ("fine", "group")
     hierarchy = Hierarchy.from_parquet(tmp_path / "out" / HIERARCHY)
     found = {hierarchy.names[1][label] for label in index["group"].to_list() if label >= 0}
-    assert found == set(table["run"].drop_nulls())
+    assert found == set(table["size"].drop_nulls())
     for remade in (False, True):  # hgld card knows what the build was told
         if remade:
             remake_card(tmp_path / "out")

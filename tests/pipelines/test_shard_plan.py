@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.data.tar import BLOCK
-from hgld.pipelines.shards.order import PlanOptions, plan_shards
+from hgld.pipelines.shards.order import plan_shards
 
-OPTIONS = PlanOptions(group_size=3, shard_bytes=200_000, shard_items=12, seed=0)
+
+def planned(items: pl.DataFrame, k: int = 3, shard_bytes: int = 200_000, shard_items: int = 12, seed: int = 0):
+    return plan_shards(items, "fine", group_size=k, shard_bytes=shard_bytes, shard_items=shard_items, seed=seed)
 
 
 def items_of(labels: list[int], splits: list[str] | None = None, size: int = 3_000) -> pl.DataFrame:
@@ -49,9 +51,8 @@ def runs_of(plan: pl.DataFrame) -> list[tuple[str, int, int]]:
     st.integers(0, 3),
 )
 def test_every_item_once_and_groups_whole(labels, k, shard_items, seed):
-    options = PlanOptions(k, 1_000_000, shard_items, seed)
     items = items_of(labels)
-    plan = plan_shards(items, ["fine"], options)
+    plan = planned(items, k, 1_000_000, shard_items, seed)
     assert sorted(plan["key"]) == sorted(items["key"])
     by_class: dict[int, list[int]] = {}
     for _, label, length in runs_of(plan):
@@ -72,11 +73,11 @@ def test_the_order_of_the_catalog_does_not_matter(labels, random):
     items = items_of(labels, [["train", "test"][label % 2] for label in labels])
     shuffled = list(range(len(items)))
     random.shuffle(shuffled)
-    assert plan_shards(items, ["fine"], OPTIONS).equals(plan_shards(items[shuffled], ["fine"], OPTIONS))
+    assert planned(items).equals(planned(items[shuffled]))
 
 
 def test_run_counts_runs_of_a_shard():
-    plan = plan_shards(items_of([0] * 7 + [1] * 9 + [2] * 2), ["fine"], OPTIONS)
+    plan = planned(items_of([0] * 7 + [1] * 9 + [2] * 2))
     for _, shard in plan.group_by("shard"):
         expected = itertools.accumulate((a != b for a, b in itertools.pairwise(shard["fine"])), initial=0)
         assert shard["class_run"].to_list() == list(expected)
@@ -84,27 +85,23 @@ def test_run_counts_runs_of_a_shard():
 
 def test_splits_of_the_same_labels_are_in_other_orders():
     labels = [i // 5 for i in range(60)]
-    orders = [
-        plan_shards(items_of(labels, [split] * 60), ["fine"], OPTIONS)["key"].to_list() for split in ("train", "test")
-    ]
+    orders = [planned(items_of(labels, [split] * 60))["key"].to_list() for split in ("train", "test")]
     assert sorted(orders[0]) == sorted(orders[1])
     assert orders[0] != orders[1]
 
 
 def test_seeds_shuffle_and_splits_are_independent():
     labels = [i // 5 for i in range(60)]
-    both = plan_shards(items_of(labels, ["train"] * 30 + ["test"] * 30), ["fine"], OPTIONS)
-    alone = plan_shards(items_of(labels, ["train"] * 30 + ["test"] * 30)[:30], ["fine"], OPTIONS)
+    both = planned(items_of(labels, ["train"] * 30 + ["test"] * 30))
+    alone = planned(items_of(labels, ["train"] * 30 + ["test"] * 30)[:30])
     assert both.filter(pl.col("split") == "train").equals(alone)
-    other = plan_shards(items_of(labels), ["fine"], PlanOptions(3, 200_000, 12, seed=1))
-    assert other["key"].to_list() != plan_shards(items_of(labels), ["fine"], OPTIONS)["key"].to_list()
+    other = planned(items_of(labels), seed=1)
+    assert other["key"].to_list() != planned(items_of(labels))["key"].to_list()
 
 
 def test_shards_are_of_about_the_bytes_asked_for():
     size, count = 10_000, 3_000
-    plan = plan_shards(
-        items_of([i % 100 for i in range(count)], size=size), ["fine"], PlanOptions(4, 1 << 20, count, 0)
-    )
+    plan = planned(items_of([i % 100 for i in range(count)], size=size), 4, 1 << 20, count)
     item = BLOCK + -(-size // BLOCK) * BLOCK + 2 * BLOCK
     sizes = plan.group_by("shard").len()["len"].to_numpy() * item
     assert sizes.max() < (1 << 20) + 8 * item
@@ -112,14 +109,14 @@ def test_shards_are_of_about_the_bytes_asked_for():
 
 
 def test_a_group_larger_than_a_shard_has_one_of_its_own():
-    plan = plan_shards(items_of([0] * 7 + [1], size=100_000), ["fine"], PlanOptions(7, 150_000, 100, 0))
+    plan = planned(items_of([0] * 7 + [1], size=100_000), 7, 150_000, 100)
     assert sorted(plan.group_by("shard").len()["len"]) == [1, 7]
     assert plan["shard"].n_unique() == 2
 
 
 def test_exact_copies_name_the_first_of_them():
     items = items_of([0, 0, 0, 1, 1, 1]).with_columns(sha256=pl.Series(["a", "b", "a", "c", "a", "c"]))
-    plan = plan_shards(items, ["fine"], OPTIONS)
+    plan = planned(items)
     seen: dict[str, str] = {}
     for key, sha256, copy_of in plan.select("key", "sha256", "duplicate_of").iter_rows():
         assert copy_of == seen.get(sha256)
@@ -128,7 +125,7 @@ def test_exact_copies_name_the_first_of_them():
 
 
 def test_classes_are_spread_over_the_shards():
-    plan = plan_shards(items_of([i // 30 for i in range(3_000)]), ["fine"], PlanOptions(3, 1 << 30, 300, 0))
+    plan = planned(items_of([i // 30 for i in range(3_000)]), 3, 1 << 30, 300)
     in_shard = plan.group_by("shard").agg(pl.col("fine").n_unique())["fine"].to_list()
     assert min(in_shard) >= 40  # of 100 groups drawn from 100 classes: 63 on the average
 
@@ -147,6 +144,6 @@ def test_five_million_items_take_seconds():
         }
     )
     begin = time.perf_counter()
-    plan = plan_shards(items, ["fine"], PlanOptions(4, 128 << 20, 10_000, 0))
+    plan = planned(items, 4, 128 << 20, 10_000)
     assert time.perf_counter() - begin < 60
     assert len(plan) == count

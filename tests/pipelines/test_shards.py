@@ -17,7 +17,7 @@ from hgld.data import index as index_file
 from hgld.data.format import BOX, MAX_IMAGE_BYTES, MOST_PIXELS
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.pipelines.check.verify import verify
-from hgld.pipelines.shards import output, work
+from hgld.pipelines.shards import output
 from hgld.pipelines.shards.build import build_catalog, build_shards, plan_build
 from hgld.pipelines.shards.cards import load_card
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
@@ -82,7 +82,7 @@ def test_the_same_bytes_whatever_the_workers_the_order_and_the_place(loose, rele
     build(loose, tmp_path / "one")
     build(loose, tmp_path / "two", workers=2)
     moved = release.catalog(release.write(tmp_path / "elsewhere"))
-    build(replace(moved, items=moved.items.reverse()), tmp_path / "three", work=tmp_path / "work", spool="always")
+    build(replace(moved, items=moved.items.reverse()), tmp_path / "three", work=tmp_path / "work", keep_examined=True)
     assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two") == bytes_of(tmp_path / "three")
     assert list((tmp_path / "work").iterdir()) == []
     everything = b"".join(bytes_of(tmp_path / "one").values())
@@ -101,14 +101,14 @@ def test_workers_may_run_in_another_folder(release, tars, tmp_path, monkeypatch)
                 done(unit, work(unit))
 
     monkeypatch.chdir(tmp_path)
-    for module in ("build", "examine_stage"):
-        monkeypatch.setattr(f"hgld.pipelines.shards.{module}.run_units", run_elsewhere)
+    monkeypatch.setattr("hgld.pipelines.shards.work.run_units", run_elsewhere)
     here = Path("source")
     catalog = (
         release.tar_catalog(here, release.write_tars(here, tars)) if tars else release.catalog(release.write(here))
     )
-    build(catalog, "out", work=Path("work"), spool="always")
-    assert found(Path("out")) == []
+    build(catalog, "out", work=Path("work"), keep_examined=True)
+    monkeypatch.undo()
+    assert found(tmp_path / "out") == []
     assert list(elsewhere.iterdir()) == []
 
 
@@ -206,7 +206,7 @@ class TestTarsAsTheyCome:
     def test_spooled_tars_may_be_deleted(self, release, tmp_path):
         containers = release.write_tars(tmp_path / "tars", tars=3)
         catalog = release.tar_catalog(tmp_path, containers)
-        build(catalog, tmp_path / "whole", spool="always")
+        build(catalog, tmp_path / "whole", keep_examined=True)
         data = [container.path.read_bytes() for container in containers]
         for present in range(3):
             for number, container in enumerate(containers):
@@ -215,8 +215,8 @@ class TestTarsAsTheyCome:
                     container.path.write_bytes(data[number])
             if present < 2:
                 with pytest.raises(InputError, match=r"kept in .*these tars may be deleted"):
-                    build(catalog, tmp_path / "out", spool="always")
-        build(catalog, tmp_path / "out", spool="always")
+                    build(catalog, tmp_path / "out", keep_examined=True)
+        build(catalog, tmp_path / "out", keep_examined=True)
         assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
     def test_partial(self, release, tmp_path):
@@ -237,13 +237,6 @@ class TestTarsAsTheyCome:
         with pytest.raises(InputError, match=r"set_1\.tar: its MD5 sum is .*official one 000"):
             build(release.tar_catalog(tmp_path, containers), tmp_path / "out")
 
-    def test_compressed_tars_need_a_spool(self, release, tmp_path):
-        containers = release.write_tars(tmp_path / "tars", compress=True)
-        with pytest.raises(ConfigError, match=r"compressed by gzip.*Leave out --spool never"):
-            build(release.tar_catalog(tmp_path, containers), tmp_path / "out", spool="never")
-
-
-class TestThePlaceOfTheOutput:
     def test_a_folder_with_other_files_is_left_alone(self, loose, tmp_path):
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "thesis.tex").write_text("precious")
@@ -322,8 +315,8 @@ class TestThePlaceOfTheOutput:
             build(loose, tmp_path / "out")
         assert not list((tmp_path / "out").glob("*.tar"))
 
-    @pytest.mark.parametrize("spool", ["auto", "always"])
-    def test_a_full_disk_is_said_and_the_build_goes_on_later(self, loose, tmp_path, monkeypatch, spool):
+    @pytest.mark.parametrize("keep_examined", [False, True])
+    def test_a_full_disk_is_said_and_the_build_goes_on_later(self, loose, tmp_path, monkeypatch, keep_examined):
         left, real = [0], os.fsync
 
         def full(descriptor: int) -> None:
@@ -337,14 +330,14 @@ class TestThePlaceOfTheOutput:
         for writes in range(30):
             left[0] = writes
             try:
-                build(loose, tmp_path / "out", spool=spool)
+                build(loose, tmp_path / "out", keep_examined=keep_examined)
                 break
             except StorageError as error:
                 messages.append(str(error))
         assert len(messages) > 5
         assert all("No space left" in text and "then run the same command again" in text for text in messages)
         monkeypatch.undo()
-        build(loose, tmp_path / "whole", spool=spool)
+        build(loose, tmp_path / "whole", keep_examined=keep_examined)
         assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
 
@@ -352,7 +345,7 @@ class Stopped(Exception):
     """Stands for whatever stops a build."""
 
 
-def stop(*_: object) -> None:
+def stop(*_: object, **__: object) -> None:
     raise Stopped
 
 
@@ -408,7 +401,6 @@ def test_the_manifest_source_end_to_end(release, tmp_path):
         ({"quality": 101}, "--quality is 101; expected 100 at most"),
         ({"max_pixels": MOST_PIXELS + 1}, "--max-pixels"),
         ({"max_file_mb": (MAX_IMAGE_BYTES >> 20) + 1}, "--max-file-mb"),
-        ({"spool": "never", "resize": 100}, "--spool never"),
         ({"ray_address": "auto"}, "--ray-address"),
     ],
 )
@@ -421,6 +413,6 @@ def test_leftovers_of_a_killed_clean_up_are_removed(loose, tmp_path):
     build(loose, tmp_path / "out")
     left = tmp_path / "out" / ".build"
     (left / "packed").mkdir(parents=True)
-    work._write_state(left, "key")
+    (left / "build.json").write_text("{}")
     assert not build(loose, tmp_path / "out").was_run
     assert not left.exists()

@@ -11,8 +11,8 @@ from hgld.data.index import read_index, read_table
 from hgld.errors import TableError
 from hgld.pipelines.shards.build import build_catalog
 from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.catalog_changes import without_excluded
 from hgld.pipelines.shards.config import SourceConfig
-from hgld.pipelines.shards.exclusions import without_excluded
 from hgld.pipelines.stage import silent
 from tests.pipelines.toy_release import LEVELS, SMALL, ToyRelease
 
@@ -64,8 +64,8 @@ def test_the_dataset_lacks_them_and_names_them(catalog, tmp_path):
     [
         ("item\n2/1\n", "lacks the column 'key'"),
         ("key,reason\n2/1,x\n ,y\n", "line 3: an empty key"),
-        ("key\n", "no rows below the header"),
-        ("key\nmine/1\n", "none of its 1 keys is an item of 'toy', as 'mine/1'; expected keys such as '0/0'"),
+        ("key\n", "none of its 0 keys is an item"),
+        ("key\nmine/1\n", "none of its 1 keys is an item of 'toy'; expected keys such as '0/0'"),
     ],
 )
 def test_a_list_that_cannot_be_meant_is_refused(catalog, tmp_path, text, said):

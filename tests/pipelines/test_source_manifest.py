@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from hgld.data.format import is_safe_key
 from hgld.errors import ConfigError, HierarchyError, InputError, TableError
+from hgld.pipelines.shards.build import read_release
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import SourceConfig
-from hgld.pipelines.shards.sources import resolve
-from hgld.pipelines.shards.sources.image_files import is_image_name, keys_of_paths
+from hgld.pipelines.shards.sources.own_images import keys_of_paths
 
 ROWS = [
     ("img/a 1.jpg", "tabby", "cat", "pet"),
@@ -26,7 +26,7 @@ LEVELS = ("fine", "coarse", "kind")
 
 
 def read(source: Path, name: str = "manifest", **options) -> Catalog:
-    return resolve(name)(source, SourceConfig(**options))
+    return read_release(name, source, SourceConfig(**options))
 
 
 def write_csv(path: Path, rows, columns=("path", *LEVELS)) -> Path:
@@ -138,7 +138,7 @@ def test_two_statements_of_one_image_are_refused(tmp_path):
         (("path", *LEVELS), {"levels": ("path", "fine")}, "expected different columns"),
         (("path", "file", "coarse", "kind"), {"levels": ("kind",)}, "has the columns path, file; expected exactly one"),
         (("photo", *LEVELS), {"levels": ("kind",)}, "has no column that names the image files"),
-        (("path", *LEVELS), {"levels": LEVELS, "labels": Path("x")}, "manifest does not take --labels"),
+        (("path", *LEVELS), {"levels": LEVELS, "labels": Path("x")}, "holds no labels.csv"),
         (("path", *LEVELS), {"levels": LEVELS, "test_classes": 1.5}, "--test-classes is 1.5"),
     ],
 )
@@ -191,8 +191,6 @@ def test_names_of_images():
     one, other = keys_of_paths(["a.jpg", "a.png"])
     assert one.startswith("a=")
     assert other.startswith("a=")
-    assert is_image_name("A.JPEG")
-    assert not is_image_name("a.txt")
 
 
 # -- folders --------------------------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, HierarchyError, InputError, TableError
+from hgld.pipelines.shards.build import read_release
 from hgld.pipelines.shards.cards import load_card
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import SourceConfig
-from hgld.pipelines.shards.sources import CARDS, OWN_DATA, SOURCES, resolve, source_name
+from hgld.pipelines.shards.sources import CARDS, OWN_DATA, SOURCES, source_name
 from hgld.pipelines.shards.sources.release import (
     find_folder,
     read_bytes,
@@ -29,15 +30,15 @@ from tests.fake_releases.__main__ import main, maker
 NAMES = ("sop", "inat-base", "inat-full", "inshop", "gldv2")
 LISTS = {  # a list file of each release, and words of the error when it is missing
     "sop": ("Stanford_Online_Products/Ebay_test.txt", "hgld datasets sop"),
-    "inat-base": ("Inat_dataset_splits/Inaturalist_test_set1.txt", "hgld datasets inat-full"),
+    "inat-base": ("Inat_dataset_splits/Inaturalist_test_set1.txt", "hgld datasets inat-base"),
     "inat-full": ("Inat_dataset_splits/Inaturalist_train_set1.txt", "hgld datasets inat-full"),
     "inshop": ("Eval/list_eval_partition.txt", "hgld datasets inshop"),
-    "gldv2": ("metadata/train_clean.csv", "hgld download gldv2 --metadata"),
+    "gldv2": ("metadata/train_clean.csv", "hgld datasets gldv2"),
 }
 
 
 def read(name: str, source: Path, **options) -> Catalog:
-    return resolve(name)(source, SourceConfig(**options))
+    return read_release(name, source, SourceConfig(**options))
 
 
 @pytest.fixture(scope="session")
@@ -120,10 +121,9 @@ def test_only_the_splits_asked_for(releases, name):
 
 def test_names_of_sources():
     assert source_name("h-gldv2") == "gldv2"
-    assert all(callable(resolve(name)) for name in SOURCES)
     assert set(CARDS) | set(OWN_DATA) < set(SOURCES)
     with pytest.raises(ConfigError, match=r"no dataset 'coco'\. There are gldv2, sop,"):
-        resolve("coco")
+        source_name("coco")
 
 
 def test_the_script_of_fake_releases(tmp_path, capsys):
@@ -159,7 +159,7 @@ def test_sop(releases):
         ("image_id class_id", "class_id image_id", "expected the header image_id class_id super_class_id path"),
         ("1 1 1 bicycle_final/", "1 1 1 ../evil/", "not a path inside the release"),
         ("1 1 1 bicycle_final/", "1 1 1 /etc/", "not a path inside the release"),
-        ("1 1 1 bicycle_final/", "1 1 2 bicycle_final/", "expected one folder a category"),
+        ("1 1 1 bicycle_final/", "1 1 2 bicycle_final/", "expected one folder per category"),
         ("1 1 1 bicycle_final/", "1 x 1 bicycle_final/", "class_id is 'x'; expected a whole number"),
         ("1 1 1 bicycle_final/", "1 1 bicycle_final/", "3 words; expected image_id class_id super_class_id path"),
         ("\r\n2 1 1 ", "\r\n2 14 1 ", "13"),
@@ -326,8 +326,7 @@ def test_gldv2_names_all_tars_and_their_checksums(releases):
     catalog = read("gldv2", releases["gldv2"])
     assert len(catalog.containers) == 620
     for container in (catalog.containers[0], catalog.containers[-1]):
-        assert isinstance(container.md5, Path)
-        assert container.md5.read_text().split()[0] == hashlib.md5(container.path.read_bytes()).hexdigest()
+        assert container.md5 == hashlib.md5(container.path.read_bytes()).hexdigest()
     assert {container.role for container in catalog.containers} == {"train", "index", "test"}
     assert {c.role for c in read("gldv2", releases["gldv2"], splits=("gallery",)).containers} == {"index"}
 
@@ -338,7 +337,10 @@ def test_gldv2_tars_that_are_not_there_are_named_all_the_same(tmp_path):
     (source / "md5sum" / "index" / "md5.images_004.txt").rename(source / "index" / "md5.images_004.txt")
     containers = read("gldv2", source, splits=("gallery",)).containers
     assert not containers[3].path.exists()
-    assert containers[4].md5 == source / "index" / "md5.images_004.txt"
+    assert containers[4].md5 == hashlib.md5(containers[4].path.read_bytes()).hexdigest()
+    (source / "index" / "md5.images_004.txt").write_text("<html>")
+    with pytest.raises(InputError, match=r"expected 32 hex digits and images_004\.tar"):
+        read("gldv2", source, splits=("gallery",))
 
 
 def test_gldv2_queries_have_the_labels_of_the_first_image_that_is_listed(releases):
@@ -381,7 +383,7 @@ def test_gldv2_labels_of_a_build_of_ones_own(tmp_path, releases):
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        ("metadata/train_clean.csv", "landmark_id,images", "landmark,images", "lacks the column 'landmark_id'"),
+        ("metadata/train_clean.csv", "landmark_id,images", "landmark,images", "no column landmark_id"),
         ("metadata/index_image_to_landmark.csv", ",0\n", "\n", r"row \d+: landmark_id is empty"),
         ("metadata/train_label_to_hierarchical.csv", "\n101,", "\n100,", "landmark 100 has two rows"),
         ("ground_truth/retrieval_solution_v2.1.csv", "Public", "Open", "Usage is 'Open'"),
@@ -408,26 +410,22 @@ def test_gldv2_ids_are_checked(tmp_path):
 def test_lists_are_bounded_and_errors_name_the_line(tmp_path):
     path = tmp_path / "list.txt"
     path.write_bytes(b"\xef\xbb\xbfa b\r\n\r\nc d\n")
-    assert list(read_words(path, ("x", "y"), "")) == [["a", "b"], ["c", "d"]]
-    assert [number for number, _ in read_lines(path, "")] == [1, 3]
+    assert list(read_words(path, ("x", "y"))) == [(f"{path}, line 1", ["a", "b"]), (f"{path}, line 3", ["c", "d"])]
     with pytest.raises(TableError, match="more than 5 bytes"):
-        read_bytes(path, "", most=5)
-    path.write_bytes(b"a b\n\xff\n")
-    with pytest.raises(TableError, match="line 2: not UTF-8"):
-        list(read_lines(path, ""))
-    path.write_bytes(b"a" * (1 << 21))
-    with pytest.raises(TableError, match="line 1: 2,097,152 bytes"):
-        list(read_lines(path, ""))
-    path.write_text("[" * 100_000)
-    with pytest.raises(InputError, match="not valid JSON"):
-        read_json(path, "")
-    path.write_bytes(b"a,b\n1,\xff\xfe\n")
-    with pytest.raises(TableError, match="line 2: not UTF-8"):
-        read_csv(path, ["a"], "")
-    with pytest.raises(InputError, match=r"is a folder; expected a file of the release\. Ask Ada\."):
-        read_bytes(tmp_path, "Ask Ada.")
-    with pytest.raises(InputError, match="Ask Ada"):
-        find_folder(tmp_path, "inside", "marker", "Ask Ada.")
+        read_bytes(path, most=5)
+    for data, read, said in (
+        (b"a b\n\xff\n", read_lines, "line 2: not UTF-8"),
+        (b"a" * (1 << 21), read_lines, "line 1: 2,097,152 bytes"),
+        (b"[" * 100_000, read_json, "not valid JSON"),
+        (b"a,b\n1,\xff\xfe\n", lambda path: read_csv(path, ["a"]), "not UTF-8"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=said):
+            list(read(path))
+    with pytest.raises(InputError, match="is a folder; expected a file of the release"):
+        read_bytes(tmp_path)
+    with pytest.raises(InputError, match="holds neither marker nor inside/marker"):
+        find_folder(tmp_path, "inside", "marker")
 
 
 @pytest.mark.parametrize("path", ["", "/a", "../a", "a/../../b", "a\\b", "a\x00b", "a\nb", "a" * 2000])

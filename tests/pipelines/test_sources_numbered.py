@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from hgld.errors import ConfigError, InputError
+from hgld.pipelines.shards.build import read_release
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import SourceConfig
-from hgld.pipelines.shards.sources import resolve
 from tests.fake_releases import holidays, ukbench
 from tests.fake_releases.__main__ import maker
 
@@ -15,7 +15,7 @@ FOLDERS = {"holidays": "jpg", "ukbench": "full"}
 
 
 def read(name: str, source: Path, **options) -> Catalog:
-    return resolve(name)(source, SourceConfig(**options))
+    return read_release(name, source, SourceConfig(**options))
 
 
 @pytest.mark.parametrize("name", FOLDERS)

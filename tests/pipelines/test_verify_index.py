@@ -2,22 +2,15 @@
 
 import io
 import json
-from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from hgld import Hierarchy
 from hgld.cli import main
 from hgld.data import format as files
 from hgld.data import index as index_file
-from hgld.data.images import read_header
-from hgld.errors import ConfigError, TableError
-from hgld.pipelines.check.near_duplicates import next_nearest, perceptual_hash
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.stage import silent
 from tests.pipelines.tiny_shards import (
@@ -249,68 +242,12 @@ def test_images_that_look_like_one_of_training(tmp_path):
     assert found["found"][0].endswith(f"of 64 bits from {trained} of train")
 
 
-def look_alikes(tmp_path) -> tuple[Path, str, str, int]:
-    """A dataset whose test image looks like a training image; its key, that one's, and the distance of their hashes."""
-    for quality in range(60, 5, -5):
-        buffer = io.BytesIO()
-        with Image.open(io.BytesIO(picture(0))) as image:
-            image.resize((70, 58), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=quality)
-        hashes = [perceptual_hash(data, read_header(data)) or 0 for data in (picture(0), buffer.getvalue())]
-        distance = (hashes[0] ^ hashes[1]).bit_count()
-        if 1 <= distance <= 5:
-            return (*leaking(tmp_path, buffer.getvalue()), distance)
-    raise AssertionError("no quality changes a few bits")
-
-
-def test_look_alikes_by_their_distance(tmp_path):
-    root, _, trained, distance = look_alikes(tmp_path)
-    found = findings(root, near=True, near_distance=distance)
-    assert found["found"].to_list() == [f"differs in {distance} of 64 bits from {trained} of train"]
-    assert findings(root, near=True, near_distance=distance - 1).is_empty()
-    with pytest.raises(ConfigError, match="--near-distance is 6; expected 0 to 5"):
-        findings(root, near=True, near_distance=6)
-
-
-def test_look_alikes_that_are_meant(tmp_path):
-    root, key, trained, _ = look_alikes(tmp_path)
-    allowed = tmp_path / "allowed.csv"
-    for pair in ((key, trained), (trained, key)):
-        allowed.write_text("key,looks_like\n" + ",".join(pair) + "\n")
-        assert findings(root, near=True, near_allow=allowed).is_empty()
-    other = findings(root, near=True)["found"][0].split(" from ")[0]
-    index, _ = index_file.read_index(root / files.INDEX)
-    stranger = next(k for k in index["key"] if k not in (key, trained))
-    allowed.write_text(f"key,looks_like\n{key},{stranger}\n")
-    assert findings(root, near=True, near_allow=allowed)["found"][0].startswith(other)
-    allowed.write_text(f"key,looks_like\n{key},{trained}\n{key},nobody\n")
-    with pytest.raises(TableError, match=r"allowed\.csv, line 3: the dataset has no item 'nobody'"):
-        findings(root, near=True, near_allow=allowed)
-
-
-@given(st.lists(st.integers(0, 255), min_size=1, max_size=20), st.integers(0, 255), st.integers(0, 5), st.data())
-def test_the_nearest_that_is_not_left_out(references, query, most, data):
-    left_out = data.draw(st.lists(st.booleans(), min_size=len(references), max_size=len(references)))
-    found = next_nearest(np.uint64(query), np.array(references, np.uint64), np.array(left_out), most)
-    near = [
-        ((query ^ reference).bit_count(), place)
-        for place, (reference, out) in enumerate(zip(references, left_out, strict=True))
-        if not out and (query ^ reference).bit_count() <= most
-    ]
-    assert found == (min(near)[::-1] if near else (-1, -1))
-
-
 def test_exit_codes_tell_look_alikes_from_faults(tmp_path, capsys):
-    root, key, trained, _ = look_alikes(tmp_path)
-    allowed = tmp_path / "allowed.csv"
-    allowed.write_text(f"key,looks_like\n{trained},{key}\n")
-    for arguments, expected in (
-        ([], 0),
-        (["--near"], 3),
-        (["--near-distance", "0"], 0),
-        (["--near-distance", "5"], 3),
-        (["--near-allow", str(allowed)], 0),
-    ):
-        assert exit_code("verify", root, *arguments) == expected, arguments
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(picture(0))) as image:
+        image.resize((70, 58), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=60)
+    root, _, _ = leaking(tmp_path, buffer.getvalue())
+    assert [exit_code("verify", root, *near) for near in ((), ("--near",))] == [0, 3]
     (root / "stray.txt").write_text("")
     assert exit_code("verify", root, "--near") == exit_code("verify", root) == 1
     capsys.readouterr()

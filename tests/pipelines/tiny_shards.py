@@ -127,7 +127,7 @@ def write_manifest(root: Path, index: pl.DataFrame, k: int, provenance: dict) ->
     manifest = files.Manifest(
         "tiny", LEVELS, k, index_file.split_facts(index, LEVELS), tuple(shards), facts, {}, provenance
     )
-    described = croissant(manifest, {}, boxes=files.BOX[0] in index.columns)
+    described = croissant(manifest, None, boxes=files.BOX[0] in index.columns)
     write_json(root / files.CROISSANT, described)
     manifest = replace(manifest, files={**facts, files.CROISSANT: _fingerprint(root / files.CROISSANT)})
     (root / files.MANIFEST).write_text(manifest.to_json())

@@ -11,7 +11,7 @@ from hgld.errors import InputError
 
 if TYPE_CHECKING:
     from hgld.data.images import ImageHeader
-    from hgld.pipelines.shards.examine import ExamineUnit, UnitResult
+    from hgld.pipelines.shards.examine import ExamineUnit
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ def add(unit: Sum) -> tuple[int, int]:
     return sum(unit.numbers), os.getpid()
 
 
-def examine_in_little_memory(unit: "ExamineUnit") -> "UnitResult":
+def examine_in_little_memory(unit: "ExamineUnit") -> str | None:
     """Examine a unit; an image is decoded in 96 MiB more than the process has: too few for one of 147 MB.
 
     The limit is on decoding alone: polars has no error for it, and ends the process.
     """
-    from hgld.pipelines.shards import examine
+    from hgld.pipelines.shards import examine, image_checks
 
     def check_decodes(data: bytes, header: "ImageHeader") -> None:
         limits = resource.getrlimit(resource.RLIMIT_AS)
@@ -55,11 +55,11 @@ def examine_in_little_memory(unit: "ExamineUnit") -> "UnitResult":
         finally:
             resource.setrlimit(resource.RLIMIT_AS, limits)
 
-    given, examine.check_decodes = examine.check_decodes, check_decodes
+    given, image_checks.check_decodes = image_checks.check_decodes, check_decodes
     try:
         return examine.examine(unit)
     finally:
-        examine.check_decodes = given
+        image_checks.check_decodes = given
 
 
 def wait_forever(unit: Sum) -> None:

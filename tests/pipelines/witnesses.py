@@ -33,10 +33,10 @@ from hgld.pipelines.hierarchy.levels import toplevel
 from hgld.pipelines.hierarchy.names import classes, clean
 from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.scrape.scrape import plan, polite_client, run
-from hgld.pipelines.shards import build, examine_stage
+from hgld.pipelines.shards import build, examine, work
 from hgld.pipelines.shards.build import build_catalog
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
-from hgld.pipelines.shards.sources import resolve
+from hgld.pipelines.shards.sources import read_source
 from hgld.pipelines.stage import silent
 from tests.fake_releases.__main__ import maker
 from tests.fake_releases.pictures import jpeg
@@ -379,7 +379,7 @@ SERIAL = {"group_size": 3, "shard_items": 8, "workers": 1}
 @witness(SourceConfig, LEVELS, levels=("family",), splits=("val",), images=lambda world: world.folder / "copy")
 def read_table(config: SourceConfig, world: World) -> Any:
     """The items of a table, and where their images are."""
-    catalog = resolve("manifest")(world.once("manifest", manifest) / "labels.csv", config)
+    catalog = build.read_release("manifest", world.once("manifest", manifest) / "labels.csv", config)
     return catalog.items.rows(), catalog.levels, catalog.root
 
 
@@ -394,7 +394,7 @@ def read_table(config: SourceConfig, world: World) -> Any:
 def told(config: SourceConfig, world: World) -> Any:
     """The manifest and the card of a table's dataset."""
     out = world.new()
-    catalog = resolve("manifest")(world.once("manifest", manifest) / "labels.csv", config)
+    catalog = read_source("manifest", world.once("manifest", manifest) / "labels.csv", config)
     build_catalog(catalog, None, str(out), config, ShardConfig(workers=1), silent)
     facts = json.loads((out / "dataset.json").read_text())
     return facts["name"], facts["protocol"], facts["provenance"]["licence"], (out / "README.md").read_text()
@@ -403,7 +403,7 @@ def told(config: SourceConfig, world: World) -> Any:
 @witness(SourceConfig, {**LEVELS, "test_classes": 0.5}, seed=1, test_classes=0.2)
 def divided_by_class(config: SourceConfig, world: World) -> Any:
     """The items of a table, divided by class."""
-    return resolve("manifest")(world.once("manifest", manifest) / "whole.csv", config).items.rows()
+    return read_source("manifest", world.once("manifest", manifest) / "whole.csv", config).items.rows()
 
 
 @witness(SourceConfig, LEVELS, val_classes=0.5)
@@ -439,7 +439,7 @@ def gldv2(folder: Path) -> Path:
 @witness(SourceConfig, distractors=True)
 def read_release(config: SourceConfig, world: World) -> Any:
     """The items of a release."""
-    return resolve("gldv2")(world.once("gldv2", gldv2), config).items.rows()
+    return read_source("gldv2", world.once("gldv2", gldv2), config).items.rows()
 
 
 def built(catalog: Any, config: ShardConfig, world: World, **options: Any) -> Any:
@@ -460,7 +460,7 @@ def loose(world: World) -> Any:
 @witness(ShardConfig, {**SERIAL, "resize": 8}, quality=5)
 def sharded(config: ShardConfig, world: World) -> Any:
     """The shards of loose images, where a megabyte is 100 bytes."""
-    for module in (build, examine_stage):
+    for module in (build, examine):
         world.patch.setattr(module, "MEGABYTE", 100)
     return built(loose(world), config, world)
 
@@ -485,15 +485,13 @@ def sharded_in_part(config: ShardConfig, world: World) -> Any:
     return built(world.once("tars", tars), config, world)
 
 
-def compressed_tars(folder: Path) -> Any:
+@witness(ShardConfig, SERIAL, keep_examined=True)
+def kept_examined(config: ShardConfig, world: World) -> Any:
+    """Whether the images of a plain tar are kept, so that it can be deleted."""
+    folder = world.new()
     release = ToyRelease.make()
-    return release.tar_catalog(folder, release.write_tars(folder, compress=True))
-
-
-@witness(ShardConfig, SERIAL, spool="never")
-def sharded_from_compressed(config: ShardConfig, world: World) -> Any:
-    """The shards of a release in tars that are compressed."""
-    return built(world.once("compressed", compressed_tars), config, world)
+    catalog = release.tar_catalog(folder, release.write_tars(folder))
+    return [unit.spooled for unit in examine.plan_examination(catalog, folder / "work", config).units]
 
 
 RAY = {**SERIAL, "executor": "ray"}
@@ -537,6 +535,6 @@ def worked_in(config: ShardConfig, world: World) -> Any:
         begun.append((out / ".build").is_dir())
         run_units(*given, **options)
 
-    world.patch.setattr(examine_stage, "run_units", watched)
+    world.patch.setattr(work, "run_units", watched)
     build_catalog(loose(world), None, str(out), SourceConfig(), config, silent)
     return begun

@@ -1,4 +1,4 @@
-"""Adapters of the datasets that can be sharded, one a file, imported when it is asked for.
+"""Adapters of the datasets that can be sharded, imported when one is asked for.
 
 An adapter reads the lists of a release in its official layout and returns a
 :class:`hgld.pipelines.shards.catalog.Catalog`; it opens no image. Its name is the name of its card in ``data_cards/``.
@@ -6,45 +6,53 @@ An adapter of another package is an entry point of the group ``hgld.datasets`` (
 here.
 """
 
-from collections.abc import Callable
+from dataclasses import fields
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hgld.errors import ConfigError, quoted
+from hgld.errors import ConfigError, InputError, quoted
 from hgld.plugins import Plugins
 
 if TYPE_CHECKING:
     from ..catalog import Catalog
     from ..config import SourceConfig
 
-    Adapter = Callable[[Path, SourceConfig], Catalog]
-
-SOURCES = {  # name: module and function of the adapter
-    "gldv2": "hgld.pipelines.shards.sources.gldv2:read",
-    "sop": "hgld.pipelines.shards.sources.sop:read",
-    "inat-base": "hgld.pipelines.shards.sources.inaturalist:read_base",
-    "inat-full": "hgld.pipelines.shards.sources.inaturalist:read_full",
-    "dyml-vehicle": "hgld.pipelines.shards.sources.dyml:read_vehicle",
-    "dyml-animal": "hgld.pipelines.shards.sources.dyml:read_animal",
-    "dyml-product": "hgld.pipelines.shards.sources.dyml:read_product",
-    "cub": "hgld.pipelines.shards.sources.cub:read",
-    "cars196": "hgld.pipelines.shards.sources.cars196:read",
-    "inshop": "hgld.pipelines.shards.sources.inshop:read",
-    "vehicleid": "hgld.pipelines.shards.sources.vehicleid:read",
-    "landmarks-clean": "hgld.pipelines.shards.sources.landmarks_clean:read",
-    "roxford": "hgld.pipelines.shards.sources.revisited:read_oxford",
-    "rparis": "hgld.pipelines.shards.sources.revisited:read_paris",
-    "holidays": "hgld.pipelines.shards.sources.holidays:read",
-    "ukbench": "hgld.pipelines.shards.sources.ukbench:read",
-    "imagenet": "hgld.pipelines.shards.sources.imagenet:read",
-    "folders": "hgld.pipelines.shards.sources.folders:read",
-    "manifest": "hgld.pipelines.shards.sources.manifest:read",
+SOURCES = {  # name: module of this package and function of the adapter
+    "gldv2": "gldv2:read",
+    "sop": "instances:read_sop",
+    "inat-base": "inaturalist:read_base",
+    "inat-full": "inaturalist:read_full",
+    "dyml-vehicle": "dyml:read_vehicle",
+    "dyml-animal": "dyml:read_animal",
+    "dyml-product": "dyml:read_product",
+    "cub": "fine_grained:read_cub",
+    "cars196": "fine_grained:read_cars196",
+    "inshop": "instances:read_inshop",
+    "vehicleid": "instances:read_vehicleid",
+    "landmarks-clean": "landmarks:read_landmarks_clean",
+    "roxford": "landmarks:read_oxford",
+    "rparis": "landmarks:read_paris",
+    "holidays": "instances:read_holidays",
+    "ukbench": "instances:read_ukbench",
+    "imagenet": "imagenet:read",
+    "folders": "own_images:read_folders",
+    "manifest": "own_images:read_manifest",
 }
 CARDS = {"gldv2": "h-gldv2"}  # sources whose card has another name; either name is accepted
 OWN_DATA = ("folders", "manifest")  # adapters of the user's own data: no card, no published counts
-
+_OWN_OPTIONS = ("name", "license", "description", "protocol", "levels", "test_classes")
+_OPTIONS = {  # fields of SourceConfig that an adapter takes beside those that every source takes
+    "gldv2": ("labels", "distractors"),
+    "inat-base": ("labels",),
+    "inat-full": ("labels",),
+    "roxford": ("distractors",),
+    "rparis": ("distractors",),
+    "folders": _OWN_OPTIONS,
+    "manifest": ("images", *_OWN_OPTIONS),
+}
+_OF_ALL = {"seed", "splits", "exclude", "val_classes"}
 
 PLUGINS = Plugins("hgld.datasets", "dataset", SOURCES)
 
@@ -65,8 +73,7 @@ def source_name(name: str) -> str:
     Raises:
         ConfigError: there is no such source; the message names the nearest, or all.
     """
-    by_card = {card: source for source, card in CARDS.items()}
-    found = by_card.get(name, name)
+    found = next((source for source, card in CARDS.items() if card == name), name)
     if found not in source_names():
         near = get_close_matches(name, source_names(), n=1)
         hint = f"Did you mean {quoted(near[0])}?" if near else f"There are {', '.join(source_names())}."
@@ -74,20 +81,34 @@ def source_name(name: str) -> str:
     return found
 
 
-def card_name(name: str) -> str:
-    """Return the name of a source's card in ``data_cards/``."""
-    return CARDS.get(name, name)
+def read_source(name: str, source: Path, options: "SourceConfig") -> "Catalog":
+    """Read the catalog of a release by its adapter: all of its splits, except where the adapter can leave some unread.
 
-
-def resolve(name: str) -> "Adapter":
-    """Import the adapter of a source: a function of the release's folder and the options that returns its catalog.
+    Args:
+        name: of the source.
+        source: the release's folder, or the table of the user's own data.
+        options: how the release is read.
 
     Raises:
-        ConfigError: there is no such source, or it is another package's and cannot be imported.
+        ConfigError: there is no such source, it does not take one of the options, or it is another package's and
+            cannot be imported.
+        InputError: a list is missing, or cannot be read.
     """
-    source = source_name(name)
-    if source not in SOURCES:
-        return PLUGINS.load(source)
-    PLUGINS.refuse_namesakes(source)
-    module, _, function = SOURCES[source].partition(":")
-    return getattr(import_module(module), function)
+    name = source_name(name)
+    if name not in SOURCES:
+        return PLUGINS.load(name)(source, options)
+    PLUGINS.refuse_namesakes(name)
+    taken = _OPTIONS.get(name, ())
+    given = [field.name for field in fields(options) if getattr(options, field.name) != field.default]
+    if refused := [field for field in given if field not in _OF_ALL and field not in taken]:
+        flags, takes = (", ".join(f"--{field.replace('_', '-')}" for field in names) for names in (refused, taken))
+        raise ConfigError(
+            f"{name} does not take {flags}; its options are: {takes or 'none of its own'}. Leave {flags} out."
+        )
+    module, _, function = SOURCES[name].partition(":")
+    try:
+        return getattr(import_module(f"{__name__}.{module}"), function)(source, options)
+    except InputError as error:
+        if name in OWN_DATA:
+            raise
+        raise type(error)(f"{error} How to get the files: hgld datasets {name}.") from error

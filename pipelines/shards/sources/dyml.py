@@ -14,151 +14,77 @@ and of the products (``dyml_product``)::
     mini-bmk_all_in_one/label.csv, mini-bmk_all_in_one/imgs/    the same
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import polars as pl
 
 from hgld.errors import TableError, quoted
 
 from ..catalog import Catalog, safe_key
-from .release import (
-    find_folder,
-    keep_splits,
-    read_lines,
-    refuse_options,
-    relative_path,
-    whole_number,
-)
+from .release import catalog_of, find_folder, read_lines, relative_path, whole_number
 
 if TYPE_CHECKING:
     from ..config import SourceConfig
 
 LEVELS = ("fine", "middle", "coarse")
-TRAIN_LIST = "train/label.csv"
-PRODUCT_TEST = "mini-bmk_all_in_one"
-_THREE = ("fname", "coarse_id", "middle_id", "fine_id")
-_ONE = ("fname", "labels")
-
-_Row = tuple[str | None, ...]  # key, split, file, fine, middle, coarse
+_TRAIN = "train/label.csv"
 
 
 def read_vehicle(source: Path, options: "SourceConfig") -> Catalog:
     """Read the catalog of DyML-Vehicle; see :func:`_read_levels`."""
-    return _read_levels(source, options, "vehicle")
+    return _read_levels(source, "vehicle")
 
 
 def read_animal(source: Path, options: "SourceConfig") -> Catalog:
     """Read the catalog of DyML-Animal; see :func:`_read_levels`."""
-    return _read_levels(source, options, "animal")
+    return _read_levels(source, "animal")
 
 
 def read_product(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of DyML-Product: train and test, each with its own class numbers.
-
-    Args:
-        source: ``dyml_product``, or the folder that holds it.
-        options: only ``splits`` is taken.
-
-    Raises:
-        ConfigError: an option that DyML does not take.
-        InputError: a list is missing.
-        TableError: a list cannot be read.
-    """
-    root = _find(source, options, "product")
-    lists = {"train": root / TRAIN_LIST, "test": root / PRODUCT_TEST / "label.csv"}
-    rows = [row for split, path in lists.items() for row in _read_three(path, split, "product")]
-    return _catalog("product", root, rows, tuple(lists.values()), options)
+    """Read the catalog of DyML-Product: train and test, each with its own class numbers."""
+    root = find_folder(source, "dyml_product", _TRAIN)
+    lists = {"train": root / _TRAIN, "test": root / "mini-bmk_all_in_one" / "label.csv"}
+    rows = [row for split, path in lists.items() for row in _read_list(path, split, LEVELS)]
+    return catalog_of("dyml-product", LEVELS, rows, root, lists.values())
 
 
-def _read_levels(source: Path, options: "SourceConfig", kind: str) -> Catalog:
+def _read_levels(source: Path, kind: str) -> Catalog:
     """Read the catalog of a set with a query and a gallery split for each level.
 
     Images of these splits are labelled at their own level only; their class numbers are not those of train.
-
-    Args:
-        source: ``dyml_KIND``, or the folder that holds it.
-        options: only ``splits`` is taken.
-        kind: ``vehicle`` or ``animal``.
-
-    Raises:
-        ConfigError: an option that DyML does not take.
-        InputError: a list is missing.
-        TableError: a list cannot be read.
     """
-    root = _find(source, options, kind)
-    rows = list(_read_three(root / TRAIN_LIST, "train", kind))
-    sources = [root / TRAIN_LIST]
+    root = find_folder(source, f"dyml_{kind}", _TRAIN)
+    lists = {"train": (root / _TRAIN, LEVELS)}
     for level in LEVELS:
         for side in ("query", "gallery"):
-            path = root / f"bmk_{level}" / f"{side}.csv"
-            rows += _read_one(path, f"{side}_{level}", level, kind)
-            sources.append(path)
-    return _catalog(kind, root, rows, tuple(sources), options)
+            lists[f"{side}_{level}"] = root / f"bmk_{level}" / f"{side}.csv", (level,)
+    rows = [row for split, (path, levels) in lists.items() for row in _read_list(path, split, levels)]
+    sources = (path for path, _ in lists.values())
+    return catalog_of(f"dyml-{kind}", LEVELS, rows, root, sources, protocol="dyml")
 
 
-def _find(source: Path, options: "SourceConfig", kind: str) -> Path:
-    refuse_options(options, (), f"dyml-{kind}")
-    return find_folder(source, f"dyml_{kind}", TRAIN_LIST, _obtain(kind))
-
-
-def _obtain(kind: str) -> str:
-    return f"Get it as `hgld datasets dyml-{kind}` says, and unpack it."
-
-
-def _catalog(kind: str, root: Path, rows: list[_Row], sources: tuple[Path, ...], options: "SourceConfig") -> Catalog:
-    schema = ["key", "split", "file", *LEVELS]
-    items = pl.DataFrame(rows, schema=dict.fromkeys(schema, pl.String), orient="row")
-    name = f"dyml-{kind}"
-    return Catalog(
-        name=name,
-        levels=LEVELS,
-        items=keep_splits(items, options.splits, name),
-        root=root,
-        sources=sources,
-        protocol="dyml-product" if kind == "product" else "dyml",
-    )
-
-
-def _read_three(path: Path, split: str, kind: str) -> Iterator[_Row]:
-    """Read a list with labels at three levels; its images lie in ``imgs`` beside it."""
-    for where, name, (coarse, middle, fine) in _read_list(path, _THREE, kind):
-        labels = (whole_number(label, where, "a label") for label in (fine, middle, coarse))
-        yield _key(split, name), split, f"{path.parent.name}/imgs/{name}", *(f"{split}/{label}" for label in labels)
-
-
-def _read_one(path: Path, split: str, level: str, kind: str) -> Iterator[_Row]:
-    """Read a list with labels at one level; its images lie in a folder of the list's name."""
-    for where, name, (label,) in _read_list(path, _ONE, kind):
-        known = f"test/{whole_number(label, where, 'the label')}"
-        yield (
-            _key(split, name),
-            split,
-            f"{path.parent.name}/{path.stem}/{name}",
-            *(known if c == level else None for c in LEVELS),
-        )
-
-
-def _key(split: str, name: str) -> str:
-    return safe_key(f"{split}/{name.rpartition('.')[0] or name}")
-
-
-def _read_list(path: Path, columns: Sequence[str], kind: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield every image: where it is stated (for messages), its file name and its labels.
+def _read_list(path: Path, split: str, levels: tuple[str, ...]) -> Iterator[tuple[str | None, ...]]:
+    """Yield the row of every image in a list with labels at some levels.
 
     The released files lack the line end behind the header: the first image stands in the header's line.
     """
+    columns = ["fname", "labels"] if len(levels) == 1 else ["fname", *(f"{level}_id" for level in reversed(levels))]
     header = ", ".join(columns)
-    for number, line in read_lines(path, _obtain(kind)):
-        where = f"{path}, line {number}"
-        if number == 1:
-            if not line.startswith(header):
-                raise TableError(f"{where} is {quoted(line)}; expected the header {quoted(header)}.")
-            line = line.removeprefix(header)
-            if not line.strip():
-                continue
-        name, *labels = (cell.strip() for cell in line.split(","))
-        if len(labels) != len(columns) - 1:
+    classes, folder = ("train" if split == "train" else "test"), ("imgs" if levels == LEVELS else path.stem)
+    is_first = True
+    for where, line in read_lines(path):
+        if is_first and not line.startswith(header):
+            raise TableError(f"{where} is {quoted(line)}; expected the header {quoted(header)}.")
+        line, is_first = line.removeprefix(header) if is_first else line, False
+        if not line.strip():
+            continue
+        stated, *labels = (cell.strip() for cell in line.split(","))
+        if len(labels) != len(levels):
             raise TableError(f"{where} is {quoted(line)}: {1 + len(labels)} cells; expected {header}.")
-        yield where, relative_path(name, where), labels
+        name = relative_path(stated, where)
+        found = {
+            level: f"{classes}/{whole_number(label, where, 'a label')}"
+            for level, label in zip(levels, reversed(labels), strict=True)
+        }
+        key = safe_key(f"{split}/{name.rpartition('.')[0] or name}")
+        yield key, split, f"{path.parent.name}/{folder}/{name}", *map(found.get, LEVELS)

@@ -17,7 +17,6 @@ of such landmarks; ``query`` = the test images that the retrieval solution score
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,8 @@ import polars as pl
 from hgld.errors import ConfigError, InputError, TableError, quoted
 
 from ...hierarchy.scrape.titles import category_title
-from ..catalog import Catalog, Container
-from .release import need, read_csv, refuse_options
+from ..catalog import DROPPED, Catalog, Container
+from .release import need, read_bytes, read_csv
 
 if TYPE_CHECKING:
     from ..config import SourceConfig
@@ -92,178 +91,81 @@ def parse_checksum(text: str, name: str, where: str) -> str:
     return match[1].lower()
 
 
-# -- the queries of the retrieval task: test images, their labels and their relevant index images ---------------------
-
-
-@dataclass(frozen=True)
-class Queries:
-    """Queries, judgements and lists from the retrieval solution.
-
-    Attributes:
-        items: rows of the catalog: key, split, file and the levels.
-        judgements: query, item, verdict ``relevant``; only index images that are in the gallery.
-        lists: ``public`` and ``private``, the halves that are scored apart.
-        dropped: file, split, reason, detail of the test images that are not scored.
-        notes: how many queries have relevant images of several landmarks, or a first one without labels.
-    """
-
-    items: pl.DataFrame
-    judgements: pl.DataFrame
-    lists: pl.DataFrame
-    dropped: pl.DataFrame
-    notes: tuple[str, ...]
-
-
-def read_queries(solution: Path, gallery: pl.DataFrame) -> Queries:
-    """Read the scored test images, with the labels of the first relevant image that the solution lists of the gallery.
-
-    That is the rule of H-GLDv2's authors where relevant images are of several landmarks.
-
-    Args:
-        solution: ``retrieval_solution_v2.1.csv``.
-        gallery: rows of the catalog of the index images: key, then the levels.
-
-    Raises:
-        TableError: the solution cannot be read.
-    """
-    from hgld.evaluation.protocols.ground_truths import read_retrieval_solution
-
-    found = read_retrieval_solution(solution)
-    halves = {"public": found.public, "private": found.private}
-    pairs = [(q, i) for half in halves.values() for q, items in half.items() for i in items]
-    wanted = pl.DataFrame(pairs, schema={"query": pl.String, "item": pl.String}, orient="row")
-    levels = [column for column in gallery.columns if column not in ("key", "split", "file")]
-    listed = wanted.join(
-        gallery.select("key", pl.lit(value=True).alias("there"), *levels),
-        left_on="item",
-        right_on="key",
-        how="left",
-        maintain_order="left",
-    )
-    judged = listed.filter(pl.col("there"))
-    labels = judged.group_by("query").agg(pl.col(levels).first())
-    several = judged.group_by("query").agg(pl.col(levels[0]).n_unique()).filter(pl.col(levels[0]) > 1)
-    begins = listed.group_by("query").agg(pl.col("there").first(), pl.col("there").any().alias("any"))
-    later = begins.filter(pl.col("there").is_null() & pl.col("any"))
-    notes = {
-        "{} queries have relevant images of several landmarks, and the labels of the first that is listed.": several,
-        "{} queries begin with a relevant image that is not in the gallery, and have the labels of the next.": later,
-    }
-    lists = pl.DataFrame(
-        [(half, key) for half, queries in halves.items() for key in sorted(queries)],
-        schema={"list": pl.String, "key": pl.String},
-        orient="row",
-    )
-    items = lists.sort("key").join(labels, left_on="key", right_on="query", how="left", maintain_order="left")
-    ignored = pl.DataFrame({"id": sorted(found.ignored)}, schema={"id": pl.String})
-    return Queries(
-        items=items.select("key", pl.lit("query").alias("split"), pl.format("test/{}", "key").alias("file"), *levels),
-        judgements=judged.select("query", "item", verdict=pl.lit("relevant")).sort("query", "item"),
-        lists=lists,
-        dropped=ignored.select(
-            file=pl.format("test/{}", "id"),
-            split=pl.lit("query"),
-            reason=pl.lit("ignored by the retrieval solution"),
-            detail=pl.lit(""),
-        ),
-        notes=tuple(text.format(len(found)) for text, found in notes.items() if len(found)),
-    )
-
-
 # -- the catalog ------------------------------------------------------------------------------------------------------
 
 LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 SPLITS = {"train": "train", "gallery": "index", "query": "test"}  # split: GLDv2's own name for the set
-OBTAIN = f"Get it from {BASE_URL}: hgld download gldv2 --metadata --out DIR."
 _ID = r"^[0-9a-f]{16}$"
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
     """Read the catalog of H-GLDv2.
 
-    A query has the labels of its first relevant index image. Index images of landmarks without hierarchical
-    labels are kept aside, unless ``distractors`` asks for the whole gallery of the official retrieval task.
+    A query has the labels of the first relevant index image that the solution lists of the gallery, which is the rule
+    of H-GLDv2's authors where relevant images are of several landmarks. Index images of landmarks without hierarchical
+    labels are kept aside, unless ``options.distractors`` asks for the whole gallery of the official retrieval task.
 
     Args:
         source: the folder with ``train/``, ``index/`` and ``test/`` (tars) and ``metadata/``.
         options: ``labels``, a folder with ``{train,index}_label_to_hierarchical.csv`` (of ``hgld build-hierarchy``, or
-            Google's own) if they are not in the source; ``distractors``; ``splits``.
-
-    Raises:
-        ConfigError: options that GLDv2 does not take, or a split that it does not have.
-        InputError: a list is missing.
-        TableError: a list cannot be read or contradicts itself.
+            Google's own) if they are not in the source; ``distractors``; ``splits``, whose lists alone are read.
     """
-    refuse_options(options, ("labels", "distractors"), "gldv2")
     wanted = tuple(dict.fromkeys(options.splits)) or tuple(SPLITS)
     if unknown := [split for split in wanted if split not in SPLITS]:
         raise ConfigError(
             f"gldv2 has no split {quoted(unknown[0])}; its splits are {', '.join(SPLITS)}. Correct --splits."
         )
-    lists = _Lists(source, options.labels)
-    parts: dict[str, tuple[pl.DataFrame, pl.DataFrame]] = {}
+    sources: list[Path] = []
+
+    def find(name: str, folder: Path | None = None) -> Path:
+        folders = [folder] if folder else [source / inside for inside in ("metadata", "ground_truth", ".")]
+        path = next((f / name for f in folders if (f / name).is_file()), folders[0] / name)
+        sources.append(need(path))
+        return path
+
+    def labels(name: str) -> pl.DataFrame:
+        return read_labels(find(f"{name}_label_to_hierarchical.csv", options.labels), name)
+
+    items: dict[str, pl.DataFrame] = {}
+    dropped: dict[str, pl.DataFrame] = {}
+    lists = judgements = None
+    notes = ["train and index number their landmarks separately: one place may be a class of each."]
     if "train" in wanted:
-        parts["train"] = _read_train(lists)
+        columns = ["landmark_id", "images"]
+        clean = read_csv(find("train_clean.csv"), columns, filled=columns)
+        images = clean.select("landmark_id", pl.col("images").str.split(" ").alias("id")).explode("id")
+        items["train"], dropped["train"] = _label(images, labels("train"), "train", keep_unlabelled=False)
     if "gallery" in wanted or "query" in wanted:
-        parts["gallery"] = _read_gallery(lists, whole=options.distractors)
-    queries = (
-        read_queries(lists.find("retrieval_solution_v2.1.csv"), parts["gallery"][0]) if "query" in wanted else None
-    )
-    if queries:
-        parts["query"] = (queries.items, queries.dropped)
-    items = pl.concat([parts[split][0] for split in wanted])
-    _check_ids(items, source)
+        columns = ["id", "landmark_id"]
+        images = read_csv(find("index_image_to_landmark.csv"), columns, filled=columns)
+        items["gallery"], dropped["gallery"] = _label(
+            images, labels("index"), "gallery", keep_unlabelled=options.distractors
+        )
+    if "query" in wanted:
+        queries = _read_queries(find("retrieval_solution_v2.1.csv"), items["gallery"])
+        items["query"], dropped["query"], lists, judgements, more = queries
+        notes += more
+    found = pl.concat([items[split] for split in wanted])
+    odd = found.filter(~pl.col("key").str.contains(_ID).fill_null(value=False))
+    if not odd.is_empty():
+        raise TableError(
+            f"{source}: the {odd['split'][0]} list has the image {quoted(str(odd['key'][0]))}; expected ids of 16 hex "
+            "digits."
+        )
     return Catalog(
         name="h-gldv2",
         levels=LEVELS,
-        items=items,
+        items=found,
         root=source,
         containers=tuple(c for split in wanted for c in _containers(source, SPLITS[split])),
-        lists=queries.lists if queries else None,
-        judgements=queries.judgements if queries and "gallery" in wanted else None,
-        dropped=pl.concat([parts[split][1] for split in wanted]),
-        notes=(
-            "train and index number their landmarks separately: one place may be a class of each.",
-            *(queries.notes if queries else ()),
-        ),
-        sources=tuple(lists.read),
+        lists=lists,
+        judgements=judgements if "gallery" in wanted else None,
+        dropped=pl.concat([dropped[split] for split in wanted]),
+        notes=tuple(notes),
+        sources=tuple(sources),
         disjoint=False,
         protocol="gldv2" if options.distractors else "h-gldv2",
     )
-
-
-class _Lists:
-    """Finder of the release's CSVs that remembers those that were read."""
-
-    def __init__(self, source: Path, labels: Path | None) -> None:
-        self.source, self.labels_folder = source, labels
-        self.read: list[Path] = []
-
-    def find(self, name: str, *folders: Path) -> Path:
-        places = folders or tuple(self.source / place for place in ("metadata", "ground_truth", "."))
-        path = next((folder / name for folder in places if (folder / name).is_file()), places[0] / name)
-        self.read.append(need(path, OBTAIN))
-        return path
-
-    def labels(self, name: str) -> pl.DataFrame:
-        """Read one row a landmark with labels: landmark_id (text) and the levels."""
-        folder = () if self.labels_folder is None else (self.labels_folder,)
-        return read_labels(self.find(f"{name}_label_to_hierarchical.csv", *folder), name)
-
-
-def _read_train(lists: _Lists) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Read the images of train_clean.csv as items, and separately those of landmarks without labels."""
-    columns = ["landmark_id", "images"]
-    clean = read_csv(lists.find("train_clean.csv"), columns, OBTAIN, filled=columns)
-    images = clean.select("landmark_id", pl.col("images").str.split(" ").alias("id")).explode("id")
-    return _label(images, lists.labels("train"), "train", keep_unlabelled=False)
-
-
-def _read_gallery(lists: _Lists, *, whole: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Read the index images as items and, unless the whole gallery is wanted, those of landmarks without labels."""
-    columns = ["id", "landmark_id"]
-    index = read_csv(lists.find("index_image_to_landmark.csv"), columns, OBTAIN, filled=columns)
-    return _label(index, lists.labels("index"), "gallery", keep_unlabelled=whole)
 
 
 def read_labels(path: Path, name: str) -> pl.DataFrame:
@@ -276,7 +178,7 @@ def read_labels(path: Path, name: str) -> pl.DataFrame:
         TableError: it cannot be read, or has a landmark twice.
     """
     _, group, top = LEVELS
-    table = read_csv(path, ["landmark_id", "category", group, top], OBTAIN, filled=["landmark_id"])
+    table = read_csv(path, ["landmark_id", "category", group, top], filled=["landmark_id"])
     table = table.filter(pl.col(group).is_not_null() & (pl.col(group).str.to_lowercase() != "unclassified"))
     if not (twice := table.filter(pl.col("landmark_id").is_duplicated())).is_empty():
         raise TableError(f"{path}: landmark {twice['landmark_id'][0]} has two rows; expected one a landmark.")
@@ -289,41 +191,73 @@ def _label(
     images: pl.DataFrame, labels: pl.DataFrame, split: str, *, keep_unlabelled: bool
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Join images (id, landmark_id) with their labels; return items, and the images of landmarks without labels."""
-    container = SPLITS[split]
-    joined = images.join(labels, on="landmark_id", how="left", maintain_order="left")
-    unlabelled = pl.col("landmark").is_null()
+    joined = images.join(labels, on="landmark_id", how="left", maintain_order="left").with_columns(
+        key="id", split=pl.lit(split), file=pl.format("{}/{}", pl.lit(SPLITS[split]), "id")
+    )
     if keep_unlabelled:
-        own = pl.format("{}/{}", pl.lit(container), "landmark_id")
-        joined = joined.with_columns(pl.coalesce("landmark", own).alias("landmark"))
-    file = pl.format("{}/{}", pl.lit(container), "id")
-    kept = joined.filter(~unlabelled).select(
-        pl.col("id").alias("key"), pl.lit(split).alias("split"), file.alias("file"), *LEVELS
+        own = pl.format("{}/{}", pl.lit(SPLITS[split]), "landmark_id")
+        joined = joined.with_columns(landmark=pl.coalesce("landmark", own))
+    unlabelled = pl.col("landmark").is_null()
+    reason = pl.lit("landmark without hierarchical labels")
+    return joined.filter(~unlabelled).select("key", "split", "file", *LEVELS), joined.filter(unlabelled).select(
+        "file", "split", reason=reason, detail=pl.format("landmark {}", "landmark_id")
     )
-    left = joined.filter(unlabelled).select(
-        file=file,
-        split=pl.lit(split),
-        reason=pl.lit("landmark without hierarchical labels"),
-        detail=pl.format("landmark {}", "landmark_id"),
-    )
-    return kept, left
 
 
-def _check_ids(items: pl.DataFrame, source: Path) -> None:
-    odd = items.filter(~pl.col("key").str.contains(_ID).fill_null(value=False))
-    if not odd.is_empty():
-        row = odd.row(0, named=True)
-        raise TableError(
-            f"{source}: the {row['split']} list has the image {quoted(str(row['key'])[:80])}; expected ids of "
-            "16 hex digits."
-        )
+def _read_queries(
+    solution: Path, gallery: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame, list[str]]:
+    """Read the scored test images.
+
+    Args:
+        solution: ``retrieval_solution_v2.1.csv``.
+        gallery: rows of the catalog of the index images.
+
+    Returns:
+        rows of the catalog; the test images that are not scored, as dropped; the lists ``public`` and ``private``, the
+        halves that are scored apart; judgements, only of index images that are in the gallery; notes.
+    """
+    from hgld.evaluation.protocols.ground_truths import read_retrieval_solution  # imports torch
+
+    found = read_retrieval_solution(solution)
+    halves = {"public": found.public, "private": found.private}
+    pairs = [(q, i) for half in halves.values() for q, items in half.items() for i in items]
+    listed = pl.DataFrame(pairs, schema={"query": pl.String, "item": pl.String}, orient="row").join(
+        gallery.select("key", pl.lit(value=True).alias("there"), *LEVELS),
+        left_on="item",
+        right_on="key",
+        how="left",
+        maintain_order="left",
+    )
+    judged = listed.filter(pl.col("there"))
+    labels = judged.group_by("query").agg(pl.col(LEVELS).first())
+    several = judged.group_by("query").agg(pl.col(LEVELS[0]).n_unique()).filter(pl.col(LEVELS[0]) > 1)
+    begins = listed.group_by("query").agg(pl.col("there").first(), pl.col("there").any().alias("any"))
+    later = begins.filter(pl.col("there").is_null() & pl.col("any"))
+    notes = {
+        "{} queries have relevant images of several landmarks, and the labels of the first that is listed.": several,
+        "{} queries begin with a relevant image that is not in the gallery, and have the labels of the next.": later,
+    }
+    rows = [(half, key) for half, queries in halves.items() for key in sorted(queries)]
+    lists = pl.DataFrame(rows, schema={"list": pl.String, "key": pl.String}, orient="row")
+    items = lists.sort("key").join(labels, left_on="key", right_on="query", how="left", maintain_order="left")
+    rows = [(f"test/{image}", "query", "ignored by the retrieval solution", "") for image in sorted(found.ignored)]
+    return (
+        items.select("key", pl.lit("query").alias("split"), pl.format("test/{}", "key").alias("file"), *LEVELS),
+        pl.DataFrame(rows, schema=DROPPED, orient="row"),
+        lists,
+        judged.select("query", "item", verdict=pl.lit("relevant")).sort("query", "item"),
+        [text.format(len(found)) for text, found in notes.items() if len(found)],
+    )
 
 
 def _containers(source: Path, name: str) -> list[Container]:
-    """Return all tars of a set, present or not, each with its checksum file where there is one."""
+    """Return all tars of a set, present or not, each with its checksum where its file is there."""
     containers = []
     for number in range(TARS[name]):
-        tar = source / tar_name(name, number)
-        beside = tar.with_name(f"md5.{tar.stem}.txt")
-        checksum = next((p for p in (beside, source / checksum_name(name, number)) if p.is_file()), None)
-        containers.append(Container(tar, checksum, name))
+        tar, md5 = source / tar_name(name, number), None
+        for path in (tar.with_name(f"md5.{tar.stem}.txt"), source / checksum_name(name, number)):
+            if md5 is None and path.is_file():
+                md5 = parse_checksum(read_bytes(path, 1 << 16).decode("ascii", "replace"), tar.name, str(path))
+        containers.append(Container(tar, md5, name))
     return containers

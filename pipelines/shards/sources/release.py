@@ -1,60 +1,31 @@
-"""Read the lists of a release: bounded, checked, and with errors that say where to get missing files."""
+"""Reading the lists of a release: bounded, checked, and with errors that name the file and the line."""
 
-import os
+import io
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import polars as pl
 
-from hgld import tables
-from hgld.errors import ConfigError, InputError, TableError, quoted
+from hgld.errors import InputError, TableError, excerpt, quoted
 from hgld.files import parse_json
+from hgld.tables import read_csv as read_table
 
 from ...executor import ProcessEndedError, run_alone
-from ..catalog import DROPPED
-
-if TYPE_CHECKING:
-    from ..config import SourceConfig
+from ..catalog import Catalog
 
 MAX_LIST_BYTES = 1 << 30
 _MAX_LINE = 1 << 20  # characters; GLDv2's longest line lists some 10,000 images
 _MAX_PATH = 1024
-_SHOWN = 80
+_MAX_MAT_BYTES = 64 << 20
 _MAT_SECONDS = 120.0  # the largest of a release takes one
 _MAT_MEMORY = 2 << 30  # bytes
-_ALWAYS_TAKEN = {"seed", "splits"}
 
 
-def refuse_options(options: "SourceConfig", taken: Collection[str], name: str) -> None:
-    """Refuse options that a source does not take, so that none is ignored in silence.
-
-    Args:
-        options: given by the user.
-        taken: fields that this source reads besides ``seed`` and ``splits``.
-        name: the source, for the message.
-
-    Raises:
-        ConfigError: an option was given that this source does not take.
-    """
-    given = [f.name for f in fields(options) if getattr(options, f.name) != f.default]
-    refused = [field for field in given if field not in _ALWAYS_TAKEN and field not in taken]
-    if refused:
-        flags = ", ".join(f"--{field.replace('_', '-')}" for field in refused)
-        takes = ", ".join(f"--{field.replace('_', '-')}" for field in taken) or "none of its own"
-        raise ConfigError(f"{name} does not take {flags}; its options are: {takes}. Leave {flags} out.")
-
-
-def find_folder(source: Path, inside: str, marker: str, obtain: str) -> Path:
-    """Find the folder of a release, which may have been unpacked into ``source`` itself or into a folder of it.
-
-    Args:
-        source: the folder given by the user.
-        inside: the name of the folder that the release's archive makes.
-        marker: a file of the release, relative to its folder.
-        obtain: where to get the release.
+def find_folder(source: Path, inside: str, marker: str) -> Path:
+    """Return the folder of a release that has the file ``marker``: ``source`` itself, or ``inside`` of it.
 
     Raises:
         InputError: neither folder has that file.
@@ -63,57 +34,23 @@ def find_folder(source: Path, inside: str, marker: str, obtain: str) -> Path:
         if (folder / marker).is_file():
             return folder
     raise InputError(
-        f"{source} holds neither {marker} nor {inside}/{marker}; expected the folder that the release "
-        f"unpacks to. {obtain}"
+        f"{source} holds neither {marker} nor {inside}/{marker}; expected the folder that the release unpacks to."
     )
 
 
-def numbered_images(
-    source: Path, inside: str, pattern: str, example: str, obtain: str
-) -> tuple[dict[str, int], pl.DataFrame]:
-    """Find the images of a release that has no list, by names with a number in them.
-
-    Args:
-        source: the folder given by the user.
-        inside: the folder of the images, where ``source`` is the one that holds it.
-        pattern: of the whole name of an image; its group is the number.
-        example: a name, for the message.
-        obtain: where to get the release.
-
-    Returns:
-        the number of every image by its path relative to ``source``, in the order of the numbers; the files of other
-        names, as a catalog's ``dropped``.
-
-    Raises:
-        InputError: there are no such images.
-    """
-    folder, prefix = (source / inside, f"{inside}/") if (source / inside).is_dir() else (source, "")
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    found = {f"{prefix}{name}": int(match[1]) for name in names if (match := re.fullmatch(pattern, name))}
-    if not found:
-        raise InputError(f"{folder}: no image named like {example} in it ({len(names)} other files). {obtain}")
-    others = [
-        (prefix + os.fsencode(name).decode("utf-8", errors="replace"), "", "not an image of the release", "")
-        for name in names
-        if prefix + name not in found
-    ]
-    ordered = dict(sorted(found.items(), key=lambda image: image[1]))
-    return ordered, pl.DataFrame(others, schema=DROPPED, orient="row")
-
-
-def need(path: Path, obtain: str) -> Path:
+def need(path: Path) -> Path:
     """Return the path of a file that a release must have.
 
     Raises:
-        InputError: it is missing; the message says where to get it.
+        InputError: it is missing.
     """
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "is missing"
-        raise InputError(f"{path} {found}; expected a file of the release. {obtain}")
+        raise InputError(f"{path} {found}; expected a file of the release.")
     return path
 
 
-def read_bytes(path: Path, obtain: str, *, most: int = MAX_LIST_BYTES) -> bytes:
+def read_bytes(path: Path, most: int = MAX_LIST_BYTES) -> bytes:
     """Return the bytes of a list, at most ``most`` of them.
 
     Raises:
@@ -121,7 +58,7 @@ def read_bytes(path: Path, obtain: str, *, most: int = MAX_LIST_BYTES) -> bytes:
         TableError: it cannot be read, or is larger.
     """
     try:
-        with open(need(path, obtain), "rb") as file:
+        with open(need(path), "rb") as file:
             data = file.read(most + 1)
     except OSError as error:
         raise TableError(f"{path} cannot be read ({error.strerror}).") from error
@@ -130,70 +67,62 @@ def read_bytes(path: Path, obtain: str, *, most: int = MAX_LIST_BYTES) -> bytes:
     return data
 
 
-def read_lines(path: Path, obtain: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file with their numbers from 1, without line ends; blank lines are skipped.
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a text file that are not blank, without line ends, each behind its file and number.
 
     Raises:
         InputError: the file is missing.
         TableError: it cannot be read, is too large, has a line that is too long, or is not UTF-8.
     """
-    for number, raw in enumerate(read_bytes(path, obtain).splitlines(), start=1):
+    for number, raw in enumerate(read_bytes(path).splitlines(), start=1):
+        where = f"{path}, line {number}"
         if len(raw) > _MAX_LINE:
-            raise TableError(f"{path}, line {number}: {len(raw):,} bytes; expected at most {_MAX_LINE:,} in a line.")
+            raise TableError(f"{where}: {len(raw):,} bytes; expected at most {_MAX_LINE:,} in a line.")
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise TableError(f"{path}, line {number}: not UTF-8 (byte {raw[error.start]:#04x}).") from error
+            raise TableError(f"{where}: not UTF-8 (byte {raw[error.start]:#04x}).") from error
         if line.strip():
-            yield number, line
+            yield where, line
 
 
-def read_words(path: Path, columns: Sequence[str], obtain: str, *, header: bool = False) -> Iterator[list[str]]:
-    """Yield the words of every line, as many as there are columns.
+def read_words(path: Path, columns: Sequence[str], *, header: bool = False) -> Iterator[tuple[str, list[str]]]:
+    """Yield the words of every line, as many as there are columns, behind the line's file and number.
 
     Args:
         path: the list.
         columns: names of the words, for messages.
-        obtain: where to get the release.
         header: if True, the first line must hold the columns' names.
 
     Raises:
         InputError: the file is missing.
         TableError: it cannot be read, or a line has another number of words.
     """
-    for number, line in read_lines(path, obtain):
+    for where, line in read_lines(path):
         words = line.split()
         if header:
             header = False
             if words != list(columns):
-                raise TableError(f"{path}, line {number} is {quoted(line)}; expected the header {' '.join(columns)}.")
+                raise TableError(f"{where} is {quoted(line)}; expected the header {' '.join(columns)}.")
         elif len(words) != len(columns):
-            raise TableError(
-                f"{path}, line {number} is {quoted(line)}: {len(words)} words; expected {' '.join(columns)}."
-            )
+            raise TableError(f"{where} is {quoted(line)}: {len(words)} words; expected {' '.join(columns)}.")
         else:
-            yield words
+            yield where, words
 
 
-def read_csv(path: Path, columns: Sequence[str], obtain: str, *, filled: Sequence[str] = ()) -> pl.DataFrame:
+def read_csv(path: Path, columns: Sequence[str], *, filled: Sequence[str] = ()) -> pl.DataFrame:
     """Read columns of a CSV as text, null where a cell is empty, in the order of the file.
 
     Args:
         path: the CSV.
         columns: to read; others are ignored.
-        obtain: where to get the release.
         filled: columns that must have no empty cell.
 
     Raises:
         InputError: the file is missing.
         TableError: it cannot be read as CSV, lacks a column, or has an empty cell where none may be.
     """
-    data = read_bytes(path, obtain)
-    table = tables.read_csv(data, where=str(path))
-    missing = [column for column in columns if column not in table.columns]
-    if missing:
-        found = ", ".join(repr(name[:_SHOWN]) for name in table.columns[:20])
-        raise TableError(f"{path} lacks the column {quoted(missing[0])}; found {found}, expected {', '.join(columns)}.")
+    table = read_table(need(path), columns)
     for column in filled:
         if table[column].null_count():
             row = table[column].is_null().arg_true()[0] + 2
@@ -201,51 +130,42 @@ def read_csv(path: Path, columns: Sequence[str], obtain: str, *, filled: Sequenc
     return table.select(columns)
 
 
-def read_json(path: Path, obtain: str) -> Any:
+def read_json(path: Path) -> Any:
     """Read the content of a JSON file.
 
     Raises:
-        InputError: the file is missing.
-        TableError: it cannot be read, is too large, or not JSON.
+        InputError: the file is missing, cannot be read, is too large, or not JSON.
     """
-    data = read_bytes(path, obtain)
+    data = read_bytes(path)
     return parse_json(data, str(path), max_bytes=len(data), max_values=1 << 27)  # a release of 3 million images
 
 
-def read_mats(wanted: Mapping[Path, Sequence[str]], obtain: str, *, most: int = 64 << 20) -> list[dict[str, Any]]:
+def read_mats(wanted: Mapping[Path, Sequence[str]]) -> list[dict[str, Any]]:
     """Read variables of MATLAB files (version 5) with scipy, cells as arrays; nothing in a file is executed.
 
-    scipy's reader is native code that damaged files can crash, so all files are read in one process of their own.
+    scipy's reader is native code that damaged files can crash, and variables may decompress to any size, so all files
+    are read in one process of their own with bounded time and memory.
 
     Args:
         wanted: the variables of every file.
-        obtain: where to get the release.
-        most: bytes of a file.
 
     Returns:
         the variables of every file by their names, in the order of ``wanted``.
 
     Raises:
         InputError: a file is missing.
-        TableError: a file cannot be read, is larger than ``most`` bytes, or lacks a variable.
+        TableError: a file cannot be read, is too large, or lacks a variable.
     """
-    asked = [(str(path), read_bytes(path, obtain, most=most), tuple(wanted[path])) for path in wanted]
+    asked = [(str(path), read_bytes(path, _MAX_MAT_BYTES), tuple(wanted[path])) for path in wanted]
     try:
         return run_alone(_load_mats, asked, seconds=_MAT_SECONDS, memory=_MAT_MEMORY)
-    except TableError as error:
-        raise TableError(f"{error} {obtain}") from None
     except ProcessEndedError as error:
-        names = ", ".join(str(path) for path in wanted)
-        raise TableError(
-            f"{names}: not a MATLAB file of version 5 that can be read (its reader was ended: {error}). The file is "
-            f"damaged. {obtain}"
-        ) from error
+        names = ", ".join(map(str, wanted))
+        raise TableError(f"{names}: damaged, or too large: its reader was ended ({error}).") from error
 
 
 def _load_mats(asked: Sequence[tuple[str, bytes, Sequence[str]]]) -> list[dict[str, Any]]:
-    """Read variables (path, content, names), in whatever process this is."""
-    import io
-
+    """Read variables of files (path, content, names)."""
     from scipy.io import loadmat
 
     results = []
@@ -253,7 +173,7 @@ def _load_mats(asked: Sequence[tuple[str, bytes, Sequence[str]]]) -> list[dict[s
         try:
             found = loadmat(io.BytesIO(data), variable_names=list(names), verify_compressed_data_integrity=True)
         except Exception as error:  # noqa: BLE001  # scipy raises what its parts raise at damaged files
-            said = _first_line(error)
+            said = excerpt(str(error) or type(error).__name__)
             raise TableError(f"{path}: not a MATLAB file of version 5 that can be read ({said}).") from None
         missing = [name for name in names if name not in found]
         if missing:
@@ -262,8 +182,35 @@ def _load_mats(asked: Sequence[tuple[str, bytes, Sequence[str]]]) -> list[dict[s
     return results
 
 
+def mat_rows(path: Path, table: np.ndarray, fields: Mapping[str, type]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the fields of every entry of a MATLAB struct array, one text or whole number each, and where it stands.
+
+    Raises:
+        TableError: a field is missing, or is no single value of its type.
+    """
+    found = table.dtype.names or ()
+    if missing := [field for field in fields if field not in found]:
+        raise TableError(f"{path}: its entries lack {quoted(missing[0])}; found {', '.join(found) or 'no fields'}.")
+    for index, entry in enumerate(table.ravel(), start=1):
+        where = f"{path}, entry {index}"
+        yield where, [mat_value(f"{where}: {field}", entry[field], kind) for field, kind in fields.items()]
+
+
+def mat_value(where: str, value: Any, kind: type) -> Any:
+    """Return the single text (str) or whole number (int) that a MATLAB cell holds.
+
+    Raises:
+        TableError: it holds something else.
+    """
+    found = np.asarray(value).ravel()
+    if found.size != 1 or not (isinstance(found[0], str) if kind is str else found.dtype.kind in "iub"):
+        expected = "one text" if kind is str else "one whole number"
+        raise TableError(f"{where} has {found.size} values of {found.dtype}; expected {expected}.")
+    return kind(found[0])
+
+
 def relative_path(text: str, where: str) -> str:
-    """Check a path that a list states: POSIX, relative, inside the release.
+    """Check a path that a list states: POSIX, relative, inside the release; return it without empty parts.
 
     Args:
         text: the path as stated.
@@ -293,20 +240,28 @@ def whole_number(text: str, where: str, what: str) -> int:
     return int(text)
 
 
-def keep_splits(items: pl.DataFrame, splits: Sequence[str], name: str) -> pl.DataFrame:
-    """Keep the items of the given splits, or all of them where none is given.
+def catalog_of(
+    name: str,
+    levels: tuple[str, ...],
+    rows: Iterable[Sequence[str | None]],
+    root: Path,
+    sources: Iterable[Path] = (),
+    *,
+    listed: Iterable[tuple[str, str]] | None = None,
+    **facts: Any,
+) -> Catalog:
+    """Return the catalog of a release.
 
-    Raises:
-        ConfigError: a split that the release does not have.
+    Args:
+        name: of the dataset, and of its protocol unless ``facts`` name one.
+        levels: finest first.
+        rows: key, split, file, then a class (None: unknown) per level, for each item.
+        root: folder of the loose files.
+        sources: the list files that were read.
+        listed: name of a list and key of an item in it.
+        facts: further fields of the catalog.
     """
-    there = items["split"].unique().sort().to_list()
-    unknown = [split for split in splits if split not in there]
-    if unknown:
-        raise ConfigError(
-            f"{name} has no split {quoted(unknown[0])}; its splits are {', '.join(there)}. Correct --splits."
-        )
-    return items.filter(pl.col("split").is_in(list(splits))) if splits else items
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+    schema = dict.fromkeys(("key", "split", "file", *levels), pl.String)
+    lists = None if listed is None else pl.DataFrame(list(listed), {"list": pl.String, "key": pl.String}, orient="row")
+    items = pl.DataFrame(list(rows), schema, orient="row")
+    return Catalog(name, levels, items, root, lists=lists, sources=tuple(sources), **{"protocol": name, **facts})

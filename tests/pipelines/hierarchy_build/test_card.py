@@ -54,7 +54,7 @@ def test_a_builds_card_is_a_dataset_card_with_its_own_counts_beside_the_publishe
     assert header["annotations_creators"] == ["machine-generated"]  # nobody decided anything
     files = {d["split"]: d["path"] for d in header["configs"][0]["data_files"]}
     assert files["train"] == "train_label_to_hierarchical.csv"
-    assert "| train: landmarks | 7 | 203,094 |" in sections["Counts"]
+    assert "| train, landmarks | 7 | 203,094 |" in sections["Counts"]
     assert "| groups | 5 | 78 |" in sections["Counts"]
     assert "| clean | several-names | 1 |" in sections["Left out"]
     assert text.count("\n---\n") == 1
@@ -62,7 +62,7 @@ def test_a_builds_card_is_a_dataset_card_with_its_own_counts_beside_the_publishe
 
 def test_published_figures_are_left_out_beside_other_data(tmp_path, tiny_stages):
     _, sections = read_card(write(tmp_path, tiny_stages, "sample"))
-    assert "| train: landmarks | 7 |\n" in sections["Counts"]
+    assert "| train, landmarks | 7 |\n" in sections["Counts"]
     assert "203,094" not in sections["Counts"]
 
 

@@ -1,0 +1,226 @@
+"""Changes of a catalog before it is built: splits by class, excluded items, levels of a build of a hierarchy."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from hgld.data.format import short
+from hgld.errors import ConfigError, TableError, quoted, some
+from hgld.tables import CsvText
+
+from ..hierarchy.names.name_classes import match_key
+from .catalog import TRAIN, Catalog, check_level_names
+
+VAL = "val"
+_LONGEST_REASON = 500
+
+
+def keep_splits(catalog: Catalog, splits: Sequence[str]) -> Catalog:
+    """Return a catalog of these of its splits; of all where none is named.
+
+    Raises:
+        ConfigError: a split that the release does not have.
+    """
+    there = catalog.items["split"].unique().sort().to_list()
+    if unknown := [split for split in splits if split not in there]:
+        raise ConfigError(
+            f"{catalog.name} has no split {quoted(unknown[0])}; its splits are {', '.join(there)}. Correct --splits."
+        )
+    kept = catalog.items.filter(pl.col("split").is_in(list(splits))) if splits else catalog.items
+    return catalog if len(kept) == len(catalog.items) else catalog.with_items(kept)
+
+
+def draw_classes(
+    classes: Iterable[str], fraction: float, seed: int | Sequence[int], option: str = "--test-classes"
+) -> frozenset[str]:
+    """Draw classes for another split; the order and number of the items do not matter.
+
+    Args:
+        classes: names of the finest classes, in any order, repeats allowed.
+        fraction: part of the classes to draw, between 0 and 1, rounded to the nearest class; at least one is drawn and
+            one left.
+        seed: the same seed and classes give the same draw.
+        option: that states the fraction, for the message.
+
+    Raises:
+        ConfigError: the fraction is not between 0 and 1, or there are fewer than two classes.
+    """
+    if not 0 < fraction < 1:
+        raise ConfigError(f"{option} is {fraction:g}; expected a fraction between 0 and 1, for instance 0.5.")
+    names = sorted(set(classes))
+    if len(names) < 2:
+        raise ConfigError(f"there are {len(names)} finest classes; a class-disjoint split needs two at least.")
+    count = min(max(round(fraction * len(names)), 1), len(names) - 1)
+    order = np.random.default_rng(seed).permutation(len(names))
+    return frozenset(names[i] for i in order[:count])
+
+
+def with_val_classes(catalog: Catalog, fraction: float, seed: int) -> Catalog:
+    """Return a catalog in which a part of the training classes is the split ``val``.
+
+    ``val`` shares no finest class with ``train`` or with any other split: classes of train that another split has too
+    are not drawn. Items of train without a finest class stay there. All other splits are as they were.
+
+    Args:
+        catalog: of the release, with all of its splits.
+        fraction: part of the classes that could be drawn.
+        seed: of the draw.
+
+    Raises:
+        ConfigError: the fraction is not between 0 and 1, fewer than two classes are left to draw from, or the release
+            has a val split of its own or no training split.
+    """
+    there, finest = catalog.items["split"].unique().sort().to_list(), catalog.levels[0]
+    if VAL in there:
+        raise ConfigError(f"{catalog.name} has a split {VAL} of its own; leave --val-classes out.")
+    if TRAIN not in there:
+        raise ConfigError(
+            f"{catalog.name}: --val-classes takes classes of the split {TRAIN}, and the splits are {', '.join(there)}. "
+            "Leave it out."
+        )
+    in_train = pl.col("split") == TRAIN
+    classes = catalog.items.filter(in_train)[finest].drop_nulls().unique()
+    elsewhere = catalog.items.filter(~in_train)[finest].drop_nulls().unique()
+    free = classes.filter(~classes.is_in(elsewhere.implode()))
+    # Another stream than that of --test-classes, which draws from the same names.
+    drawn = draw_classes(free, fraction, (seed, 1), "--val-classes")
+    moved = in_train & pl.col(finest).is_in(sorted(drawn)).fill_null(value=False)
+    items = catalog.items.with_columns(split=pl.when(moved).then(pl.lit(VAL)).otherwise("split"))
+    note = (
+        f"{len(drawn):,} of the {len(classes):,} classes of {TRAIN}, with {(items['split'] == VAL).sum():,} of its "
+        f"{(catalog.items['split'] == TRAIN).sum():,} items, are the split {VAL}, drawn by the seed {seed}."
+    )
+    notes, disjoint = (*catalog.notes, note), catalog.disjoint or there == [TRAIN]
+    return replace(catalog, items=items, notes=notes, disjoint=disjoint)
+
+
+def without_excluded(catalog: Catalog, file: Path) -> Catalog:
+    """Return a catalog without the items of a list; each is kept among the dropped ones with its reason.
+
+    Args:
+        catalog: of the release.
+        file: CSV with a column ``key``, the items' keys as the dataset's index has them, and maybe one ``reason``, as
+            ``hgld audit`` or people write it. Keys that are no items are named in a note.
+
+    Raises:
+        TableError: the list cannot be read, has an empty key, or names no item at all; or no item is left.
+    """
+    table, reasons = CsvText.read(file), {}
+    for line, (key, *reason) in table.select(["key", "reason"] if "reason" in table.columns else ["key"]):
+        if not key.strip():
+            raise TableError(f"{file}, line {line}: an empty key; expected the key of an item. Delete the line.")
+        reasons.setdefault(key.strip(), " ".join(" ".join(reason).split())[:_LONGEST_REASON])
+    items = catalog.items
+    out = items.filter(pl.col("key").is_in(list(reasons)))
+    unknown = sorted(reasons.keys() - set(out["key"]))
+    if out.is_empty():
+        raise TableError(
+            f"{file}: none of its {len(reasons):,} keys is an item of {catalog.name!r}; expected keys such as "
+            f"{short(items['key'][0])}, those of the dataset's index.parquet. Is it the list of another dataset?"
+        )
+    if len(out) == len(items):
+        raise TableError(f"{file}: excludes all {len(items):,} items of {catalog.name!r}. Leave some.")
+    details = [f"{key}: {reasons[key]}" if reasons[key] else key for key in out["key"]]
+    dropped = out.select("file", "split", reason=pl.lit("excluded"), detail=pl.Series(details, dtype=pl.String))
+    before = [] if catalog.dropped is None else [catalog.dropped.select(dropped.columns)]
+    notes = [f"{len(out):,} items are left out because {file.name} excludes them."]
+    if unknown:
+        notes.append(f"{len(unknown):,} keys of {file.name} are no items of this build: {some(map(short, unknown))}.")
+    return replace(
+        catalog.with_items(items.filter(~pl.col("key").is_in(out["key"].implode()))),
+        dropped=pl.concat([*before, dropped]),
+        notes=(*catalog.notes, *notes),
+        sources=(*catalog.sources, file),
+    )
+
+
+# -- levels of a build of a hierarchy (--labels DIR) ------------------------------------------------------------------
+
+LABELS = "labels.csv"
+_LABELS_OF_THEIR_OWN = ("gldv2", "inat-base", "inat-full")  # sources that read --labels themselves
+_Labels = tuple[str | None, ...]
+
+
+def is_build(folder: Path, source: str) -> bool:
+    """Tell whether the levels are those of a build of a hierarchy, and not of files that the source reads itself.
+
+    Raises:
+        ConfigError: the source reads no labels of its own, and the folder holds no build's.
+    """
+    own = source in _LABELS_OF_THEIR_OWN
+    if (folder / LABELS).is_file():
+        return not own or not any(folder.glob("*_label_to_hierarchical.csv"))
+    if own:
+        return False
+    raise ConfigError(
+        f"--labels {folder} holds no {LABELS}; expected the folder of a build of names of anything: hgld "
+        f"build-hierarchy --classes FILE --out {folder}."
+    )
+
+
+def with_levels_of(catalog: Catalog, folder: Path) -> Catalog:
+    """Return a catalog with its finest level and, above it, the levels of a build's ``labels.csv``.
+
+    A class is looked up there by its text: as an id, as a name, then as a name whatever its case, with ``_`` for
+    spaces. A class that the build does not know, or that names several of its items with different labels, has no
+    coarser labels; it is counted and named in a note, and its images stay.
+
+    Raises:
+        ConfigError: the finest level has the name of one of the build's.
+        TableError: the build's labels cannot be read, or it knows none of the catalog's classes.
+        InputError: a level of the build has a name that a dataset cannot have.
+    """
+    file, finest = folder / LABELS, catalog.levels[0]
+    levels, by_key = _read_labels(file)
+    if finest in levels:
+        raise ConfigError(
+            f"--labels {folder}: the finest level of the dataset is {finest!r}, and so is one of the build's; give one "
+            "of them another name with --levels."
+        )
+    counts: dict[str, int] = dict(catalog.items[finest].drop_nulls().value_counts().sort(finest).iter_rows())
+    found = {name: next((key for key in (name, match_key(name)) if key in by_key), None) for name in counts}
+    rows = [(name, *labels) for name, key in found.items() if key is not None and (labels := by_key[key])]
+    if not rows:
+        raise TableError(
+            f"{file}: none of its ids and names is one of the {len(counts):,} classes of {finest!r}, as "
+            f"{some(map(repr, counts), 3)}. Is it the build of this dataset's names? Its names must be spelt as the "
+            "classes are."
+        )
+    reasons = {
+        "not in the build": [name for name, key in found.items() if key is None],
+        "names several items with different labels": [n for n, key in found.items() if key and not by_key[key]],
+    }
+    notes = [
+        f"{len(names):,} of {len(counts):,} classes with {sum(counts[name] for name in names):,} images have no labels "
+        f"from {file.name} ({reason}): {some(names, 10)}."
+        for reason, names in reasons.items()
+        if names
+    ]
+    table = pl.DataFrame(rows, schema=dict.fromkeys([finest, *levels], pl.String), orient="row")
+    return replace(
+        catalog,
+        levels=(finest, *levels),
+        items=catalog.items.drop(catalog.levels[1:]).join(table, on=finest, how="left", maintain_order="left"),
+        notes=(*catalog.notes, *notes),
+        sources=(*catalog.sources, file),
+    )
+
+
+def _read_labels(file: Path) -> tuple[tuple[str, ...], dict[str, _Labels | None]]:
+    """Return a build's levels above the items, and its labels of every id and name; None where they differ."""
+    table = CsvText.read(file)
+    levels = tuple(column for column in table.columns if column not in ("id", "name"))
+    if not levels:
+        raise TableError(f"{file} has the columns {', '.join(table.columns)}; expected id, name and levels.")
+    check_level_names(levels, str(file))
+    ids: dict[str, _Labels | None] = {}
+    names: dict[str, _Labels | None] = {}
+    loose: dict[str, _Labels | None] = {}
+    for _, (id_, name, *cells) in table.select(["id", "name", *levels]):
+        labels = tuple(cell or None for cell in cells)
+        for found, key in ((ids, id_), (names, name), (loose, match_key(name))):
+            found[key] = labels if found.get(key, labels) == labels else None
+    return levels, {**loose, **names, **ids}
