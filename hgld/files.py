@@ -110,6 +110,9 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # file systems that flush no folders
+            raise
     finally:
         os.close(descriptor)
 
@@ -175,44 +178,46 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
             raise
 
 
-def write_folder(path: Path, fill: Callable[[Path], _Made], *, racing: bool = False, flush: bool = True) -> _Made:
+def write_folder(path: Path, fill: Callable[[Path], _Made]) -> _Made:
     """Fill a folder and put it in the place of the one that is there, which stays as it is until then.
+
+    A process that is killed between the two renames leaves the earlier folder beside its place; the next one puts it
+    back first.
 
     Args:
         path: the folder.
         fill: writes files into the empty folder it is given.
-        racing: of :func:`aside_of`; the last process wins.
-        flush: whether its files reach the disk before it takes its place; of a million pictures that takes hours.
 
     Returns:
         the result of ``fill``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with nullcontext() if racing else file_lock(lock_of(path), keep=False):
-        return _fill_folder(path, aside_of(path, racing=racing), fill, flush=flush)
-
-
-def _fill_folder(path: Path, aside: Path, fill: Callable[[Path], _Made], *, flush: bool) -> _Made:
-    before = aside.with_name(f"{aside.name.removesuffix(PART)}.before{PART}")
-    try:
-        with suppress(OSError):  # it stands there; else a process was killed between two renames, and this was it
-            if not path.exists():
-                before.rename(path)
-        _remove(aside, before)
-        fault_point(f"make {path.name}")
-        aside.mkdir(parents=True)
-        made = fill(aside)
-        if flush:
-            _flush(aside)
-        _exchange(aside, path, before)
-        sync(path.parent)
-    finally:
-        fault_point(f"remove {aside.name}")
+    aside, before = aside_of(path), path.with_name(f".{path.name}.before{PART}")
+    with file_lock(lock_of(path), keep=False):
         try:
+            if not path.exists():
+                with suppress(FileNotFoundError):
+                    before.rename(path)
             _remove(aside, before)
-        except BaseException:  # Ctrl-C comes once: what it interrupted is brought to its end
-            _remove(aside, before)
-            raise
+            fault_point(f"make {path.name}")
+            aside.mkdir()
+            made = fill(aside)
+            _flush(aside)
+            with suppress(FileNotFoundError):
+                if not stat.S_ISDIR(path.lstat().st_mode):
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+                fault_point(f"replace {path.name}")
+                path.rename(before)
+            fault_point(f"replace {path.name}")
+            aside.replace(path)
+            sync(path.parent)
+        finally:
+            fault_point(f"remove {aside.name}")
+            try:
+                _remove(aside, *([before] if path.exists() else []))
+            except BaseException:  # Ctrl-C comes once: what it interrupted is brought to its end
+                _remove(aside)
+                raise
     return made
 
 
@@ -229,42 +234,6 @@ def _flush(folder: Path) -> None:
             file.chmod(mode & 0o666)
         sync(file)
     sync(folder)
-
-
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's fcntl.h and stdio.h
-
-
-def _swap(one: Path, other: Path) -> bool:
-    """Exchange two folders at once, so that none is ever missing; False where the system or its disk cannot."""
-    import ctypes  # only here: most verbs write no folder
-
-    try:
-        swap = ctypes.CDLL(None).renameat2
-    except (OSError, AttributeError):  # not Linux
-        return False
-    return swap(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0
-
-
-def _exchange(aside: Path, path: Path, before: Path) -> None:
-    """Rename a folder to its place, and what is there to ``aside``, or to ``before`` where that takes two steps."""
-    for _ in itertools.count():
-        with suppress(FileNotFoundError):  # asked once: between two questions another process may take the folder away
-            if not stat.S_ISDIR(path.lstat().st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-        fault_point(f"replace {path.name}")
-        if _swap(aside, path):
-            return
-        with suppress(FileNotFoundError):
-            path.rename(before)
-        try:
-            fault_point(f"replace {path.name}")
-            aside.replace(path)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # these: another process was faster
-                raise
-            shutil.rmtree(before, ignore_errors=True)
-        else:
-            return
 
 
 @contextmanager

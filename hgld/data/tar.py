@@ -11,24 +11,13 @@ import gzip
 import io
 import lzma
 import re
+import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple, Protocol
 
 from hgld.errors import InputError, excerpt, quoted
-
-__all__ = [
-    "BLOCK",
-    "END_OF_ARCHIVE",
-    "ByteStream",
-    "Member",
-    "member_header",
-    "padding",
-    "stream_members",
-    "walk_members",
-]
-
 
 BLOCK = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK)
@@ -38,8 +27,8 @@ _LONGEST_NAME = 100
 _MODE_TO_GROUP = b"0000644\x000000000\x000000000\x00"  # mode, uid, gid
 _TIME = b"00000000000\x00"
 _REST = b"ustar\x0000" + bytes(247)  # magic, version; no owner's names, no device, no prefix, padding
-_AFTER_NAME = _MODE_TO_GROUP + b"%011o\x00" + _TIME + b"%06o\x00 %c" + bytes(100) + _REST
-_CONSTANT_SUM = sum(_MODE_TO_GROUP) + sum(_TIME) + 8 * ord(" ") + sum(_REST)
+_AFTER_NAME = _MODE_TO_GROUP + b"%011o\x00" + _TIME + b"%06o\x00 0" + bytes(100) + _REST
+_CONSTANT_SUM = ord("0") + sum(_MODE_TO_GROUP) + sum(_TIME) + 8 * ord(" ") + sum(_REST)
 
 
 def member_header(name: str, size: int) -> bytes:
@@ -66,35 +55,20 @@ def member_header(name: str, size: int) -> bytes:
         or not 0 <= size < _LARGEST_OCTAL
     ):
         return _with_pax_header(name, size)
-    return _header(stored, size, b"0")
-
-
-def _header(name: bytes, size: int, kind: bytes) -> bytes:
     digits = b"%011o" % size
-    checksum = _CONSTANT_SUM + sum(name) + sum(digits) + kind[0]
-    return name.ljust(_LONGEST_NAME, b"\0") + _AFTER_NAME % (size, checksum, kind)
+    total = _CONSTANT_SUM + sum(stored) + sum(digits)
+    return stored.ljust(_LONGEST_NAME, b"\0") + _AFTER_NAME % (size, total)
 
 
 def _with_pax_header(name: str, size: int) -> bytes:
     if not name or name.endswith("/") or "\0" in name or size < 0:
         raise InputError(f"member {quoted(name)} of {size} bytes: expected a file's name, and no negative size.")
+    member = tarfile.TarInfo(name)
+    member.size = size
     try:
-        path = name.encode("utf-8")
+        return member.tobuf(tarfile.PAX_FORMAT)
     except UnicodeEncodeError as error:
         raise InputError(f"member {quoted(name)}: its name cannot be written as UTF-8 ({error.reason}).") from error
-    records = b""
-    if len(path) > _LONGEST_NAME or not name.isascii():
-        records += _pax_record(b"path", path)
-    if size >= _LARGEST_OCTAL:
-        records += _pax_record(b"size", b"%d" % size)
-    plain = name.encode("ascii", "replace")[:_LONGEST_NAME]
-    extended = _header(b"././@PaxHeader", len(records), b"x").replace(b"0000644", b"0000000", 1)
-    extended = _with_checksum(extended)
-    return extended + records + padding(len(records)) + _header(plain, size if size < _LARGEST_OCTAL else 0, b"0")
-
-
-def _with_checksum(block: bytes) -> bytes:
-    return block[:148] + b"%06o\x00 " % checksum(block) + block[156:]
 
 
 def checksum(block: bytes) -> int:
@@ -105,14 +79,6 @@ def checksum(block: bytes) -> int:
     half = BLOCK // 2
     total = (zlib.adler32(block[:half]) & 0xFFFF) + (zlib.adler32(block[half:]) & 0xFFFF) - 2
     return total - sum(block[148:156]) + 8 * ord(" ")
-
-
-def _pax_record(key: bytes, value: bytes) -> bytes:
-    """Return ``"LENGTH KEY=VALUE\\n"``, where the length counts its own digits."""
-    body = len(key) + len(value) + 3
-    length = body + len(str(body))
-    length = body + len(str(length))
-    return b"%d %b=%b\n" % (length, key, value)
 
 
 def padding(size: int) -> bytes:
