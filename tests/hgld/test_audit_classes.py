@@ -12,11 +12,9 @@ from scipy.stats import t as student
 from hgld.errors import InputError
 from hgld.label_audit.audit import audit
 from hgld.label_audit.class_faults import (
-    FEWEST,
     apartness,
     find_class_faults,
     mixture_posterior,
-    planted_posterior,
     share_of_faults,
 )
 from hgld.label_audit.copies import ImageCopies, decoy_posterior
@@ -91,19 +89,6 @@ def test_mixture_probabilities_beside_their_formula():
         expected = share * fault / (share * fault + (1 - share) * sound) if score > np.median(found) else 0.0
         if score < 8:  # beyond, where the tails cross again, it does not fall
             assert chance == pytest.approx(expected, abs=1e-9)
-
-
-def test_probabilities_of_planted_faults_are_those_of_the_mixture():
-    rng = np.random.default_rng(0)
-    found = np.concatenate([rng.standard_normal(1900), rng.standard_normal(100) + 2.5])[:, None]
-    scores, chances = planted_posterior(found, rng.standard_normal((2000, 1)) + 2.5, most=0.3)
-    order = np.argsort(scores)
-    assert (np.diff(chances[order]) >= 0).all()
-    assert ((chances >= 0) & (chances <= 1)).all()
-    assert 10 < chances.sum() < 140
-    likely = chances >= 0.5
-    assert (np.flatnonzero(likely) >= 1900).mean() > chances[likely].mean() - 0.15  # not more sure than right
-    assert np.isnan(planted_posterior(found[: FEWEST - 1], found, 0.3)[1]).all()
 
 
 def test_decoys_take_away_what_looks_like_them():

@@ -122,8 +122,7 @@ def test_decisions_are_read_as_a_persons_are(written):
     folder, page = written
     file = folder / "decisions.yaml"
     (entry,) = parse_decisions(file.read_text(), file)
-    assert (entry.decision.action, entry.decision.who) == ("move", "hgld audit")
-    assert vars(entry.decision)["names"] == (EVIL,)
+    assert (entry.decision.action, entry.decision.who, vars(entry.decision)["names"]) == ("move", "hgld audit", (EVIL,))
     assert "No decision file can say so" in page  # two finest classes that are one
 
 

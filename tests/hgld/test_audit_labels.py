@@ -128,13 +128,6 @@ def test_planted_labels_are_found_at_their_level_with_their_class():
     assert found.rates[0] == pytest.approx(3 / len(rows), abs=0.01)
 
 
-def test_the_order_of_the_items_does_not_matter():
-    rows, classes = clusters()
-    order = np.random.default_rng(1).permutation(len(rows))
-    here, there = (find_wrong_labels(rows[o], classes[o], TREE, silent) for o in (np.arange(len(rows)), order))
-    np.testing.assert_allclose(here.wrong[order], there.wrong, atol=1e-3)
-
-
 def test_an_item_alone_in_its_class_is_judged_by_the_levels_above():
     rows, classes = clusters()
     keep = (classes != 2) | (np.arange(len(classes)) == 16)

@@ -110,9 +110,3 @@ def test_text_and_page_hold_every_model_and_what_failed(entries):
     assert len(facts["scores"]) == 16
     assert facts["failed"] == {"timm:gone": "no <weights>"}
     assert {model["images_per_second"] for model in facts["models"]} == {12.34, 123.4, 1234.0, None}
-
-
-def test_nothing_evaluated_is_a_page_too():
-    board = leaderboard([], {"a": "gone"})
-    assert board.to_markdown() == "not evaluated: a: gone\n"
-    assert "Not evaluated:" in board.to_html()

@@ -14,9 +14,9 @@ from hgld.evaluation.scores import prepare_embeddings
 from hgld.metrics import GainFunction
 from hgld.report_page import rankings
 from hgld.report_page.curves import MeanCurves, precision_recall, severity
-from hgld.report_page.embedding_map import _scatter, tsne, why_no_map
+from hgld.report_page.embedding_map import _scatter
 from hgld.report_page.figures import SERIES, Figures
-from hgld.report_page.rankings import class_means, first_ranks, gain_of
+from hgld.report_page.rankings import first_ranks, gain_of
 from hgld.report_page.runs import Evaluation, Items, Ranked
 
 METRICS = ("R@1", "AP", "H-AP")
@@ -164,16 +164,6 @@ def test_severity_counts_what_the_first_item_shares():
     assert counted.by_rank.sum(axis=1) == pytest.approx(1)
 
 
-def test_class_means_are_means_of_unit_rows():
-    items = evaluation().ranked.query
-    means, labels, sizes = class_means(items)
-    unit = items.embeddings / np.linalg.norm(items.embeddings, axis=1, keepdims=True)
-    for mean, label, size in zip(means, labels, sizes, strict=True):
-        mine = unit[items.labels[:, 0] == label[0]].astype(np.float64)
-        assert len(mine) == size
-        assert mean == pytest.approx(mine.sum(axis=0) / np.linalg.norm(mine.sum(axis=0)), abs=1e-6)
-
-
 def test_memory_does_not_grow_with_queries_times_gallery():
     size = 900
     labels = np.stack([np.arange(size) // 3, np.arange(size) // 30], axis=1)
@@ -186,18 +176,6 @@ def test_memory_does_not_grow_with_queries_times_gallery():
         tracemalloc.stop()
     assert first.items.shape == (size, rankings.FIRST_RANKS)
     assert most < 0.5 * size * size * 8  # one 8-byte number per pair would be twice that; a block of scores is torch's
-
-
-def test_points_that_barely_differ_have_a_map():
-    fine = np.arange(24) // 3
-    points = np.ones((24, 8)) + 1e-5 * (np.random.default_rng(0).normal(size=(24, 8)) + 50 * np.eye(8)[fine])
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    assert why_no_map(points) == ""
-    places = tsne(points)
-    assert np.isfinite(places).all()
-    distances = np.linalg.norm(places[:, None] - places, axis=-1) + np.diag(np.full(24, np.inf))
-    assert (fine[distances.argmin(axis=1)] == fine).mean() > 0.9
-    assert "a map needs 4" in why_no_map(points[:3])
 
 
 @pytest.mark.parametrize("longest", [4, 14, 22])

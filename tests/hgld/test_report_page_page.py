@@ -16,7 +16,6 @@ import polars as pl
 import pytest
 
 from hgld.cli import main
-from hgld.data.dataset import open_dataset
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError, TableError
 from hgld.evaluation.evaluate import EvaluationOptions, evaluate
 from hgld.evaluation.evaluate_files import evaluate_files
@@ -24,10 +23,9 @@ from hgld.evaluation.report import RetrievalReport
 from hgld.published import published_values, search_values
 from hgld.report_page import page, rankings
 from hgld.report_page.figures import INK, SERIES, Figures, Line
-from hgld.report_page.gallery import Thumbnails
 from hgld.report_page.page import paper_tables, write_report_page
 from hgld.report_page.runs import Evaluation, read_runs
-from hgld.report_page.scores import GRADED, PublishedRow, published_rows, score_table
+from hgld.report_page.scores import GRADED, published_rows, score_table
 from hgld.training.recipes import RECIPES
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 
@@ -273,15 +271,6 @@ def test_another_dataset_gives_no_images_and_names_and_that_is_said(tmp_path, da
     assert facts.notes == ()
 
 
-def test_images_without_room_are_counted(data):
-    dataset = open_dataset(data)
-    first, *others = dataset.keys.to_list()[:3]
-    one = Thumbnails(dataset).uri(first)
-    few = Thumbnails(dataset, most_bytes=len(one))
-    assert [few.uri(first), *map(few.uri, others)] == [one, "", ""]
-    assert (few.left_out, few.bytes) == (2, len(one))
-
-
 @pytest.mark.usefixtures("no_figures")
 def test_images_get_the_room_that_all_else_leaves(tmp_path, data, monkeypatch):
     write_run(tmp_path / "run", dataset="small", split="test")
@@ -494,15 +483,6 @@ def test_files_that_were_changed_since_are_refused_by_name(tmp_path, change, wor
         read_runs([tmp_path / "x.json"])
 
 
-def test_a_report_that_does_not_say_its_embeddings_is_shown_without_them(tmp_path):
-    report = keep(tmp_path)
-    settings = {name: value for name, value in report.settings.items() if name != "embeddings_sha256"}
-    replace(report, settings=settings).save_json(tmp_path / "x.json")
-    [run] = read_runs([tmp_path / "x.json"])
-    assert run.evaluations["evaluation"].ranked is None
-    assert "evaluate again" in run.evaluations["evaluation"].why_not
-
-
 # -- tasks -------------------------------------------------------------------------------------------------------------
 
 
@@ -550,17 +530,6 @@ def test_tasks_are_named_by_their_splits_and_where_it_matters_by_their_dataset(t
     ]
 
 
-@pytest.mark.parametrize("other", ["a-test", "z-test"])
-def test_two_datasets_of_one_name_keep_an_evaluation_each(tmp_path, other):
-    own, further = report_of(0, dataset="manifest", split="test"), report_of(1, dataset="manifest", split="test")
-    write_reports(tmp_path / "run", **{"test": own, other: further})
-    [run] = read_runs([tmp_path / "run"])
-    assert {name: e.report.values for name, e in run.evaluations.items()} == {
-        "test": own.values,
-        f"test ({other})": further.values,
-    }
-
-
 # -- the table of results ----------------------------------------------------------------------------------------------
 
 
@@ -595,14 +564,6 @@ def test_runs_of_other_levels_keep_their_values_under_their_own():
         assert {m: v for m, v in shown.items() if v} == {m: f"{100 * v:.2f}" for m, v in values.items()}
 
 
-def test_a_run_with_fewer_levels_shares_the_columns_of_those_it_has():
-    runs = {"coarse": evaluation(("b",), ("AP",)), "all": evaluation(("a", "b", "c"), ("AP", "H-AP"))}
-    table = score_table(runs, [PublishedRow("theirs", "a paper", {"AP": 50.0, "H-AP": 79.55}, close=True)])
-    assert headings(table) == [("b", "AP"), ("a", "AP"), ("c", "AP"), (GRADED, "H-AP")]
-    [(_, _, cells)] = table.published
-    assert cells == ("", "50.0", "", "79.55")  # of the finest level that any run has
-
-
 @pytest.mark.parametrize("baseline", ["middle", "best", "worst"])
 def test_arrows_say_which_run_is_better_and_differences_have_their_sign(baseline):
     noises = {"best": 0.3, "middle": 1.2, "worst": 3.0}
@@ -629,13 +590,6 @@ def test_a_difference_within_chance_has_no_arrow_and_one_run_none_at_all():
     alone = " ".join(score_table({"one": run}, []).notes)
     assert "▲" not in alone
     assert "where many share few classes, intervals are too narrow." in alone
-
-
-def test_a_metric_that_the_baseline_lacks_has_its_interval_too():
-    runs = {"first": evaluation(("a", "b"), ("R@1",)), "more": evaluation(("a", "b"), ("R@1", "AP"))}
-    [(_, first), (_, more)] = score_table(runs, []).runs
-    assert all(score.interval for score in more)
-    assert [bool(score.comparison) for score in more] == [bool(score.shown) for score in first]
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
