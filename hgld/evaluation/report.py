@@ -3,6 +3,7 @@
 import html
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,23 +127,27 @@ class RetrievalReport:
             schema={"metric": pl.String, "value": pl.Float64, "queries": pl.Int64, "undefined": pl.Int64},
         )
 
-    def to_markdown(self, *, digits: int = 4) -> str:
+    def to_markdown(self) -> str:
         """Return a table of the values, and the settings below it."""
         settings = "".join(f"- {markdown(key)}: {markdown(_text(value))}\n" for key, value in self.settings.items())
         printed = markdown_table(*self.as_printed()) + "\n" if self._printed else ""
-        rows = [[name, number(value, digits), str(self.undefined[name])] for name, value in self.values.items()]
+        rows = [[name, number(value, 4), str(self.undefined[name])] for name, value in self.values.items()]
         return printed + markdown_table(["metric", "value", "undefined queries"], rows) + "\n" + settings
 
     def _repr_html_(self) -> str:
         """Draw a notebook's view: values with 95 % intervals, those that tables print first, and the settings."""
         from hgld.html_page import one_line, table
 
-        intervals, how = self._intervals()
-        rows = [
-            [name, number(value, 4), *intervals.get(name, [""] if intervals else []), str(self.undefined[name])]
-            for name, value in self.values.items()
-        ]
-        header = ["metric", "value", *(["95 % interval"] if intervals else []), "undefined queries"]
+        header, queries, how = ["metric", "value", "undefined queries"], len(self.per_query), ""
+        rows = [[name, number(value, 4), str(self.undefined[name])] for name, value in self.values.items()]
+        if queries and self.query_metrics:
+            samples = int(np.clip(_RESAMPLED // queries, 200, 2000))  # a second for 100,000 queries
+            frame = compare({"": self}, metrics=self.query_metrics, samples=samples).frame
+            known = {metric: _interval(low, high) for metric, low, high in frame["metric", "low", "high"].iter_rows()}
+            header.insert(2, "95 % interval")
+            for row in rows:
+                row.insert(2, known.get(row[0], ""))
+            how = f"Percentile bootstrap over {queries:,} queries taken as independent, {samples:,} resamples."
         settings = table(["setting", "value"], ([key, _text(value)] for key, value in self.settings.items()))
         return (
             (table(*self.as_printed()) if self._printed else "")
@@ -151,59 +156,27 @@ class RetrievalReport:
             + f"<details><summary>Settings ({len(self.settings)})</summary>{settings}</details>"
         )
 
-    def _intervals(self) -> tuple[dict[str, list[str]], str]:
-        """Return the interval of every metric with values a query, and how it was found; nothing without them."""
-        queries = len(self.per_query)
-        if not queries or not self.query_metrics:
-            return {}, ""
-        samples = int(np.clip(_RESAMPLED // queries, 200, 2000))  # a second for 100,000 queries
-        frame = compare({"": self}, metrics=self.query_metrics, samples=samples).frame
-        rows = frame.select("metric", "low", "high").iter_rows()
-        how = f"Percentile bootstrap over {queries:,} queries taken as independent, {samples:,} resamples."
-        return {metric: [_interval(low, high, 4)] for metric, low, high in rows}, how
-
     @property
     def _printed(self) -> list[str]:
         """Names of the values that the published tables print; none where the report is of no protocol."""
         names = self.settings.get("printed")
         return [name for name in names if name in self.values] if isinstance(names, list) else []
 
-    def as_printed(self, digits: int = 1) -> tuple[list[str], list[list[str]]]:
+    def as_printed(self) -> tuple[list[str], list[list[str]]]:
         """Return header and rows of the values as the published tables print them: shares in per cent.
 
         A row is a level or set where all values are of one of several, as easy, medium and hard are; else there is one.
         """
-        split = {name: tuple(name.partition("/")[::2]) for name in self._printed}
-        heads, parts = (list(dict.fromkeys(pair[side] for pair in split.values())) for side in (0, 1))
+        cells = {tuple(name.partition("/")[::2]): _as_papers(name, self.values[name]) for name in self._printed}
+        heads, parts = (list(dict.fromkeys(pair[side] for pair in cells)) for side in (0, 1))
         of = str(self.settings.get("dataset", ""))
-        scales = {pair: _scale(n, 100) for n, pair in split.items()}  # what is no share is printed with a digit more
-        cells = {
-            pair: number(self.values[n] * scales[pair], digits + (scales[pair] == 1), "--") for n, pair in split.items()
-        }
         if len(cells) == len(heads) * len(parts) and len(parts) > 1:
             return [of, *heads], [[part, *(cells[head, part] for head in heads)] for part in parts]
-        return ["", *split], [[of, *cells.values()]]
+        return ["", *self._printed], [[of, *cells.values()]]
 
-    def to_latex_row(
-        self, name: str, metrics: Sequence[str] | None = None, *, scale: float = 100.0, digits: int = 1
-    ) -> str:
-        """Return one row of a LaTeX table: ``name & 93.1 & 41.0 \\\\``.
-
-        Args:
-            name: first cell; escaped.
-            metrics: which values, in this order; all if None.
-            scale: shares are multiplied by it (papers print per cent); levels and distances are printed as they are.
-            digits: behind the point.
-
-        Raises:
-            InputError: a metric that the report does not have.
-        """
-        chosen = list(self.values) if metrics is None else list(metrics)
-        missing = [metric for metric in chosen if metric not in self.values]
-        if missing:
-            raise InputError(f"the report has no {', '.join(missing)}; it has {', '.join(self.values)}.")
-        cells = [latex(name), *(number(self.values[m] * _scale(m, scale), digits, "--") for m in chosen)]
-        return " & ".join(cells) + r" \\"
+    def to_latex_row(self, name: str) -> str:
+        """Return one row of a LaTeX table of all values as papers print them: ``name & 93.1 & 41.0 \\\\``."""
+        return " & ".join([latex(name), *(_as_papers(metric, value) for metric, value in self.values.items())]) + r" \\"
 
     def to_dict(self) -> dict[str, Any]:
         """Return values (None where undefined), undefined counts, settings and schema version, ready for JSON."""
@@ -266,8 +239,9 @@ def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
     return frame
 
 
-def _scale(metric: str, scale: float) -> float:
-    return scale if is_per_cent(metric) else 1.0
+def _as_papers(metric: str, value: float) -> str:
+    """Format a share in per cent with one digit behind the point, other values with two."""
+    return number(100 * value, 1, "--") if is_per_cent(metric) else number(value, 2, "--")
 
 
 def _text(value: object) -> str:
@@ -282,6 +256,7 @@ def _text(value: object) -> str:
 #
 # Several reports side by side: confidence intervals, and whether a difference is more than chance.
 
+_ALPHA = 0.05
 _WEIGHTS_AT_ONCE = 4_000_000
 _SAME = ("protocol", "levels", "queries", "gallery", "labels_sha256", "relevance", "alpha", "weights", "count_query")
 
@@ -291,61 +266,48 @@ class Comparison:
     """Reports on the same queries, compared with one of them.
 
     Attributes:
-        frame: one row a report and metric: report, metric, value, low, high (confidence interval of the value),
+        frame: one row per report and metric: report, metric, value, low, high (95 % confidence interval of the value),
             difference (to the baseline on the queries where both are defined), difference_low, difference_high,
             p_value (two-sided, of no difference); the last four are null for the baseline itself.
         baseline: the report that the others are compared with.
-        confidence: of the intervals.
         samples: resamples behind every interval and p-value.
     """
 
     frame: pl.DataFrame = field(repr=False)
     baseline: str
-    confidence: float
     samples: int
 
-    def to_markdown(self, *, digits: int = 4) -> str:
-        """Return a table with one row a report and metric."""
+    def to_markdown(self) -> str:
+        """Return a table with one row per report and metric."""
         rows = []
         for row in self.frame.iter_rows(named=True):
-            cells = [row["report"], row["metric"], number(row["value"], digits)]
-            cells += [_interval(row["low"], row["high"], digits), "", "", ""]
-            if row["p_value"] is not None:
-                apart = _interval(row["difference_low"], row["difference_high"], digits)
-                cells[-3:] = f"{row['difference']:+.{digits}f}", apart, f"{row['p_value']:.4f}"
-            rows.append(cells)
-        header = ["report", "metric", "value", f"{self.confidence:.0%} interval", "difference", "its interval", "p"]
+            cells = [row["report"], row["metric"], number(row["value"], 4), _interval(row["low"], row["high"])]
+            if row["p_value"] is None:
+                rows.append([*cells, "", "", ""])
+            else:
+                apart = _interval(row["difference_low"], row["difference_high"])
+                rows.append([*cells, f"{row['difference']:+.4f}", apart, f"{row['p_value']:.4f}"])
+        header = ["report", "metric", "value", "95% interval", "difference", "its interval", "p"]
         note = (
             "Intervals: percentile bootstrap over queries; p: paired sign-flip permutation test of the mean "
             f"difference, two-sided, not corrected for several comparisons; {self.samples} resamples each."
         )
         return markdown_table(header, rows) + f"\n{note}\n"
 
-    def to_latex(self, metrics: Sequence[str] | None = None, *, scale: float = 100.0, digits: int = 1) -> str:
-        """Return one LaTeX row a report; a dagger marks differences with p < 1 - confidence.
-
-        Raises:
-            InputError: a metric that was not compared.
-        """
-        known = self.frame["metric"].unique(maintain_order=True).to_list()
-        chosen = known if metrics is None else list(metrics)
-        if not set(chosen) <= set(known):
-            raise InputError(f"metrics {', '.join(chosen)}: expected some of {', '.join(known)}.")
+    def to_latex(self) -> str:
+        """Return one LaTeX row per report; a dagger marks differences with p < 0.05."""
         lines = []
         for (name,), part in self.frame.group_by(["report"], maintain_order=True):
-            rows = {row["metric"]: row for row in part.iter_rows(named=True)}
             cells = [latex(str(name))]
-            for metric in chosen:
-                value, p_value = rows[metric]["value"], rows[metric]["p_value"]
-                marked = p_value is not None and p_value < 1 - self.confidence
-                cells.append(number(value * _scale(metric, scale), digits, "--") + r"$^\dagger$" * marked)
+            for metric, value, p_value in part["metric", "value", "p_value"].iter_rows():
+                cells.append(_as_papers(metric, value) + r"$^\dagger$" * (p_value is not None and p_value < _ALPHA))
             lines.append(" & ".join(cells) + " \\\\\n")
         return "".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows of the frame (None for NaN) and the settings behind them, ready for JSON."""
         rows = self.frame.with_columns(pl.selectors.float().fill_nan(None)).to_dicts()
-        return {"baseline": self.baseline, "confidence": self.confidence, "samples": self.samples, "rows": rows}
+        return {"baseline": self.baseline, "confidence": 1 - _ALPHA, "samples": self.samples, "rows": rows}
 
 
 def compare(
@@ -353,9 +315,7 @@ def compare(
     *,
     metrics: Sequence[str] | None = None,
     baseline: str | None = None,
-    confidence: float = 0.95,
     samples: int = 2000,
-    seed: int = 0,
 ) -> Comparison:
     """Compare reports on the same queries.
 
@@ -368,15 +328,13 @@ def compare(
         reports: by name, each with its ``per_query`` table.
         metrics: which to compare; None takes those that all reports have.
         baseline: name of the report that the others are compared with; the first if None.
-        confidence: of the intervals, between 0 and 1.
-        samples: resamples; the smallest p-value is 1 / (samples + 1).
-        seed: of the resamples.
+        samples: resamples, with seed 0; the smallest p-value is 1 / (samples + 1).
 
     Returns:
         the comparison.
 
     Raises:
-        ConfigError: an unknown baseline or metric, no metric in common, or options out of range.
+        ConfigError: an unknown baseline or metric, or no metric in common.
         InputError: reports of different tasks, or without values a query.
     """
     names = list(reports)
@@ -385,30 +343,26 @@ def compare(
         raise ConfigError(
             f"baseline {quoted(first)} is not among the reports ({', '.join(names) or 'there are none'})."
         )
-    if not 0 < confidence < 1 or samples < 1:
-        raise ConfigError(f"confidence is {confidence}, samples {samples}; expected a share of 1 and at least 1.")
     chosen = _common_metrics(reports, metrics)
     _check_same_task(reports, first)
     tables = {name: reports[name].per_query.select(chosen).to_numpy().astype(np.float64) for name in names}
-    bounds = [(1 - confidence) / 2, (1 + confidence) / 2]
-    resampled = _bootstrap(tables, samples, seed)
-    differences = {name: tables[name] - tables[first] for name in names if name != first}
-    apart = _bootstrap(differences, samples, seed)
-    p_values = _sign_flip(differences, samples, seed)
+    apart = {name: table - tables[first] for name, table in tables.items()}
+    whole = np.concatenate([*tables.values(), *apart.values()], axis=1)
+    low, high = _intervals(whole, samples).reshape(2, 2, len(names), len(chosen))  # of values, of differences
+    p_values = _sign_flip(np.concatenate(list(apart.values()), axis=1), samples).reshape(len(names), len(chosen))
     rows = []
-    for name in names:
-        for column, metric in enumerate(chosen):
-            low, high = _quantiles(resampled[name][:, column], bounds)
+    for n, name in enumerate(names):
+        for m, metric in enumerate(chosen):
             row = {"report": name, "metric": metric, "value": reports[name].values[metric]}
-            row |= {"low": low, "high": high}
+            row |= {"low": low[0, n, m], "high": high[0, n, m]}
             if name != first:
-                interval = _quantiles(apart[name][:, column], bounds)
-                row |= {"difference": _mean(differences[name][:, column]), "p_value": p_values[name][column]}
-                row |= {"difference_low": interval[0], "difference_high": interval[1]}
+                defined = apart[name][:, m][~np.isnan(apart[name][:, m])]
+                row |= {"difference": defined.mean() if len(defined) else math.nan, "p_value": p_values[n, m]}
+                row |= {"difference_low": low[1, n, m], "difference_high": high[1, n, m]}
             rows.append(row)
     numbers = ("value", "low", "high", "difference", "difference_low", "difference_high", "p_value")
     schema = {"report": pl.String(), "metric": pl.String(), **dict.fromkeys(numbers, pl.Float64())}
-    return Comparison(pl.DataFrame(rows, schema=schema), first, confidence, samples)
+    return Comparison(pl.DataFrame(rows, schema=schema), first, samples)
 
 
 def _common_metrics(reports: Mapping[str, RetrievalReport], metrics: Sequence[str] | None) -> list[str]:
@@ -443,38 +397,32 @@ def _check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None
                 )
 
 
-def _bootstrap(tables: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[str, np.ndarray]:
-    """Return (samples, M) means of every (Q, M) table over resampled queries, the same ones for all tables."""
-    found: dict[str, list[np.ndarray]] = {name: [] for name in tables}
-    num_queries = len(next(iter(tables.values()))) if tables else 1
-    rng = np.random.default_rng(seed)
+def _intervals(table: np.ndarray, samples: int) -> np.ndarray:
+    """Return (2, C): the ends of the intervals of the means of a (Q, C) table over resampled queries."""
+    means, defined, num_queries = [], ~np.isnan(table), len(table)
+    filled = np.where(defined, table, 0.0)
+    rng = np.random.default_rng(0)
     for size in _batches(samples, num_queries):
         draws = rng.integers(0, num_queries, size=(size, num_queries))
         offsets = np.arange(size)[:, None] * num_queries
         weights = np.bincount((draws + offsets).ravel(), minlength=size * num_queries).reshape(size, num_queries)
-        for name, table in tables.items():
-            defined = ~np.isnan(table)
-            sums, sizes = weights @ np.where(defined, table, 0.0), weights @ defined.astype(np.float64)
-            found[name].append(np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0))
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        sums, sizes = weights @ filled, weights @ defined.astype(np.float64)
+        means.append(np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a metric that is defined nowhere has no interval
+        return np.nanquantile(np.concatenate(means), [_ALPHA / 2, 1 - _ALPHA / 2], axis=0)
 
 
-def _sign_flip(differences: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[str, np.ndarray]:
-    """Return (M,) two-sided p-values of every (Q, M) table of differences."""
-    filled = {name: np.nan_to_num(table, nan=0.0) for name, table in differences.items()}
-    observed = {name: np.abs(table.sum(axis=0)) for name, table in filled.items()}
-    reached = {name: np.zeros(table.shape[1]) for name, table in filled.items()}
-    num_queries = len(next(iter(filled.values()))) if filled else 1
-    rng = np.random.default_rng(seed)
-    for size in _batches(samples, num_queries):
-        signs = rng.integers(0, 2, size=(size, num_queries)) * 2.0 - 1.0
-        for name, table in filled.items():
-            # 1e-12: sums of the same numbers in another order are the same difference
-            reached[name] += (np.abs(signs @ table) >= observed[name] * (1 - 1e-12) - 1e-15).sum(axis=0)
-    return {
-        name: np.where(np.isnan(differences[name]).all(axis=0), np.nan, (count + 1) / (samples + 1))
-        for name, count in reached.items()
-    }
+def _sign_flip(differences: np.ndarray, samples: int) -> np.ndarray:
+    """Return (C,) two-sided p-values of a (Q, C) table of differences."""
+    filled = np.nan_to_num(differences, nan=0.0)
+    observed, reached = np.abs(filled.sum(axis=0)), np.zeros(filled.shape[1])
+    rng = np.random.default_rng(0)
+    for size in _batches(samples, len(filled)):
+        signs = rng.integers(0, 2, size=(size, len(filled))) * 2.0 - 1.0
+        # 1e-12: sums of the same numbers in another order are the same difference
+        reached += (np.abs(signs @ filled) >= observed * (1 - 1e-12) - 1e-15).sum(axis=0)
+    return np.where(np.isnan(differences).all(axis=0), np.nan, (reached + 1) / (samples + 1))
 
 
 def _batches(samples: int, num_queries: int) -> Iterator[int]:
@@ -483,15 +431,5 @@ def _batches(samples: int, num_queries: int) -> Iterator[int]:
         yield min(step, samples - start)
 
 
-def _quantiles(values: np.ndarray, bounds: Sequence[float]) -> list[float]:
-    defined = values[~np.isnan(values)]
-    return np.quantile(defined, bounds).tolist() if defined.size else [float("nan")] * len(bounds)
-
-
-def _mean(values: np.ndarray) -> float:
-    defined = values[~np.isnan(values)]
-    return float(defined.mean()) if defined.size else float("nan")
-
-
-def _interval(low: float, high: float, digits: int) -> str:
-    return f"{number(low, digits)} .. {number(high, digits)}"
+def _interval(low: float, high: float) -> str:
+    return f"{number(low, 4)} .. {number(high, 4)}"

@@ -122,7 +122,7 @@ def test_units_and_directions_are_known_by_name():
     assert lower_is_better("severity")
     assert not lower_is_better("NMI/fine")
     report = RetrievalReport.from_columns({"HD@1": np.array([1.5]), "H-AP": np.array([0.5])}, {})
-    assert report.to_latex_row("x") == r"x & 1.5 & 50.0 \\"
+    assert report.to_latex_row("x") == r"x & 1.50 & 50.0 \\"
 
 
 def test_severities_equal_their_references():
