@@ -120,7 +120,7 @@ def classified(to: To, *, tied: bool) -> Any:
     """What is exported, as a module on the device."""
     model = small_model()
     vectors = embeddings(tied=False)
-    whitening = Whitening.fit(vectors, fitted_on="test", complete=True)
+    whitening = Whitening.fit(vectors, fitted_on="test")
     head = WhitenedHead(Classifier(vectors[:3], torch.zeros(3), None, "fine", ("a", "b", "c")), whitening)
     module = ImageClassifier(ImageEmbedder(model), head).eval()
     for part in module.modules():

@@ -510,7 +510,6 @@ def _benchmark_split(side: Embedded) -> EmbeddedSplit:
         side.dataset.keys,
         side.dataset.labels.numpy(),
         contents=lambda: side.dataset.frame["sha256"],
-        unreadable=tuple(f"{fault.where}: {fault.reason}" for fault in side.faults),
     )
 
 

@@ -87,7 +87,7 @@ def embed(
 
         fitted_on = f"{dataset.manifest.name}, {asked.split or 'all splits'}"
         power = asked.whitening_power
-        Whitening.fit(embedded.vectors, fitted_on=fitted_on, power=power, complete=True).save(fit_whitening)
+        Whitening.fit(embedded.vectors, fitted_on=fitted_on, power=power).save(fit_whitening)
         echo(f"{fit_whitening}: a whitening learned on {fitted_on}", err=as_json)
     say_reduced(embedder.view_facts([dataset]))
     count, dim = embedded.vectors.shape

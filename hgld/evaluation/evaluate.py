@@ -13,13 +13,13 @@ from torch import Tensor
 from hgld.errors import ConfigError, HierarchyError, InputError, quoted
 from hgld.evaluation.judgements import (
     MOST_LEVELS,
-    GradeTable,
     LabelRelevance,
     RelevanceBlock,
     RelevanceFacts,
     RelevanceSource,
     block_of_items,
     facts_of,
+    graded_block,
 )
 from hgld.evaluation.metric import Metric, resolve
 from hgld.evaluation.neighbors import Heads, ranking_heads, worth_heads
@@ -96,7 +96,7 @@ def ranking_metrics(
     mask = None if left_out is None else torch.as_tensor(left_out).detach()
     if mask is not None and (mask.shape != score.shape or mask.dtype != torch.bool):
         raise InputError(f"left_out has shape {tuple(mask.shape)} and dtype {mask.dtype}; expected (Q, G) bool.")
-    block = GradeTable(grade, len(levels), mask).block(0, len(score), score.device)
+    block = graded_block(grade.to(score.device), len(levels), mask)
     chosen = resolve(metrics, levels)
     return block_metrics(score.float().clone(), block, chosen, levels, gain or GainFunction(), backend)
 

@@ -165,29 +165,13 @@ class ListRelevance:
         return _without(grades.to(device), self.num_levels, (rows, np.concatenate([*junk, np.empty(0, np.int64)])))
 
 
-class GradeTable:
-    """Relevance by a table of grades.
-
-    Args:
-        grades: (Q, G) integers in 0..L.
-        num_levels: L.
-        left_out: (Q, G) bool, pairs that are not ranked; None: none.
-    """
-
-    def __init__(self, grades: Tensor, num_levels: int, left_out: Tensor | None = None) -> None:
-        self.shape = (grades.shape[0], grades.shape[1])
-        self.num_levels = num_levels
-        self._grades = grades.to(torch.uint8)
-        self._left_out = left_out
-
-    def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
-        grades = self._grades[start:stop].to(device, copy=True)
-        if self._left_out is None:
-            pairs = (np.empty(0, np.int64), np.empty(0, np.int64))
-        else:
-            rows, items = torch.nonzero(self._left_out[start:stop], as_tuple=True)
-            pairs = (rows.cpu().numpy(), items.cpu().numpy())
-        return _without(grades, self.num_levels, pairs)
+def graded_block(grades: Tensor, num_levels: int, left_out: Tensor | None = None) -> RelevanceBlock:
+    """Return a block of (q, G) integer grades in 0..L, without the pairs of the (q, G) bool table ``left_out``."""
+    pairs = np.empty(0, np.int64), np.empty(0, np.int64)
+    if left_out is not None:
+        rows, items = torch.nonzero(left_out, as_tuple=True)
+        pairs = rows.cpu().numpy(), items.cpu().numpy()
+    return _without(grades.to(torch.uint8, copy=True), num_levels, pairs)
 
 
 _ROWS_AT_ONCE = 64

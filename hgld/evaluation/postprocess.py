@@ -58,26 +58,22 @@ class Whitening:
         dimensions: int | None = None,
         power: float = SQUARE_ROOTED,
         normalize: bool = True,
-        complete: bool = False,
     ) -> "Whitening":
         """Fit to a set of embeddings, which should not be the one that is evaluated.
 
         Args:
             embeddings: (N, D) of any floating dtype.
             fitted_on: name of the set, for reports.
-            dimensions: C, how many components to keep; None: all that have variance.
+            dimensions: C, how many components to keep; None: all. Directions without variance (of a feature that never
+                fires, or where items are few) are divided as that of the least variance is, so that nothing is lost and
+                a classifier can be folded behind the whitening.
             power: 0.25 square-rooted, 0.5 full whitening, 0 plain PCA.
             normalize: L2-normalise first, as :meth:`apply` does.
-            complete: keep the directions without variance too (of a feature that never fires, or where items are few),
-                divided as that of the least variance is: then nothing is lost, and a classifier can be folded behind
-                the whitening.
 
         Raises:
             InputError: fewer than two embeddings, or fewer dimensions of variance than asked for.
-            ConfigError: a power outside 0..1, no dimensions, or some of them and ``complete``.
+            ConfigError: a power outside 0..1, or no dimensions.
         """
-        if complete and dimensions is not None:
-            raise ConfigError(f"dimensions is {dimensions} and complete is on; a complete whitening keeps all of them.")
         if not 0 <= power <= 1:
             raise ConfigError(f"power is {power}; expected 0 to 1: 0.25 is square-rooted, 0.5 full whitening.")
         if dimensions is not None and dimensions < 1:
@@ -93,16 +89,16 @@ class Whitening:
         variances, vectors = np.linalg.eigh(scatter / (len(rows) - 1))
         variances, components = variances[::-1], vectors.T[::-1]
         rank = int(np.count_nonzero(variances > max(variances[0], 0) * _RANK_TOLERANCE))
-        kept = rank if dimensions is None else dimensions
-        if not 0 < kept <= rank:
+        if rank < (dimensions or 1):
             raise InputError(
-                f"{len(rows)} embeddings vary in {rank} dimensions; expected {max(kept, 1)} or more. Fit on more items."
+                f"{len(rows)} embeddings vary in {rank} dimensions; expected {dimensions or 1} or more. Fit on more "
+                "items."
             )
-        if complete:
-            variances, kept = np.maximum(variances, variances[rank - 1]), len(variances)
-        largest = np.abs(components[:kept]).argmax(axis=1)
-        signs = np.sign(components[np.arange(kept), largest])  # eigenvectors have none of their own
-        return cls(mean, components[:kept] * signs[:, None], variances[:kept].copy(), power, fitted_on, len(rows))
+        variances = np.maximum(variances, variances[rank - 1])[:dimensions]
+        components = components[: len(variances)]
+        largest = np.abs(components).argmax(axis=1)
+        signs = np.sign(components[np.arange(len(components)), largest])  # eigenvectors have none of their own
+        return cls(mean, components * signs[:, None], variances.copy(), power, fitted_on, len(rows))
 
     def apply(self, embeddings: Tensor | np.ndarray, *, normalize: bool = True) -> np.ndarray:
         """Whiten embeddings.
@@ -161,35 +157,29 @@ class Whitening:
             SchemaError: the file is no whitening, of another schema version, or its parts do not fit together.
         """
         file = Path(path)
+        names = ("mean", "components", "variances")
         try:
             if file.stat().st_size > _MOST_BYTES:
                 raise SchemaError(f"{file}: {file.stat().st_size} bytes; a whitening has at most {_MOST_BYTES}.")
             with safe_open(str(file), framework="numpy") as stored:
                 facts = json.loads((stored.metadata() or {}).get(_METADATA, "{}"))
-                version = facts.get("schema_version")
-                if version != SCHEMA_VERSION:
+                if (version := facts.get("schema_version")) != SCHEMA_VERSION:
                     raise SchemaError(
                         f"{file}: whitening schema version is {quoted(version)}; this hgld reads version "
                         f"{SCHEMA_VERSION}. Fit it again."
                     )
-                mean, components, variances = (stored.get_tensor(n) for n in ("mean", "components", "variances"))
-            power, num_items = float(facts["power"]), int(facts["num_items"])
-            whitening = cls(mean, components, variances, power, str(facts["fitted_on"]), num_items)
+                mean, components, variances = parts = [stored.get_tensor(name) for name in names]
+            power, num_items, fitted_on = float(facts["power"]), int(facts["num_items"]), str(facts["fitted_on"])
         except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
             if isinstance(error, SchemaError):
                 raise
             raise SchemaError(f"{file}: not a whitening that hgld wrote ({excerpt(error)}).") from error
-        whitening._check(file)
-        return whitening
-
-    def _check(self, file: Path) -> None:
-        shape = (len(self.variances), len(self.mean)) if self.variances.ndim == self.mean.ndim == 1 else None
-        floating = all(part.dtype == np.float64 for part in (self.mean, self.components, self.variances))
-        if self.components.shape != shape or not floating or not 0 <= self.power <= 1:
+        fits = mean.ndim == variances.ndim == 1 and components.shape == (len(variances), len(mean))
+        if not fits or any(part.dtype != np.float64 for part in parts) or not 0 <= power <= 1:
             raise SchemaError(f"{file}: mean, components and variances do not fit together.")
-        whole = all(np.isfinite(part).all() for part in (self.mean, self.components, self.variances))
-        if not whole or not (self.variances > 0).all():
+        if not all(np.isfinite(part).all() for part in parts) or not (variances > 0).all():
             raise SchemaError(f"{file}: NaN, Inf or variances of 0; expected finite numbers and variances above 0.")
+        return cls(mean, components, variances, power, fitted_on, num_items)
 
 
 def expand_queries(

@@ -1,6 +1,5 @@
 """Scores of queries against a gallery, block by block, with bounded memory, on the device asked for."""
 
-import copy
 import mmap
 import warnings
 from collections.abc import Iterator
@@ -117,17 +116,17 @@ class Rows:
         device: torch.device | str = "cpu",
     ) -> None:
         check_not_shortened(embeddings)
-        self._given, self._source = embeddings, _as_table(embeddings, side)
-        self.shape = tuple(self._source.shape)
+        self._given, self.source = embeddings, _as_table(embeddings, side)
+        self.shape = tuple(self.source.shape)
         self.device = torch.device(device)
-        on_cpu = self.device.type == self._source.device.type == "cpu"
+        on_cpu = self.device.type == self.source.device.type == "cpu"
         self._at_once = max(16, (_NUMBERS_AT_ONCE if on_cpu else _NUMBERS_A_COPY) // self.shape[1])
         wide = torch.empty(min(self._at_once, len(self)), self.shape[1], dtype=torch.float64, device=device)
         narrow = torch.empty_like(wide, dtype=torch.float32)
         norms = torch.empty(len(self), dtype=torch.float64, device=device)
         for start in range(0, len(self), self._at_once):
             check_not_shortened(embeddings)
-            part = self._source[start : start + self._at_once]
+            part = self.source[start : start + self._at_once]
             stop = start + len(part)
             if part.element_size() == 2:  # by way of float32 twice as fast
                 part = narrow[: stop - start].copy_(part)
@@ -135,22 +134,10 @@ class Rows:
         if not (bool(norms.isfinite().all()) and _are_scalable(norms, normalize)):
             for start in range(0, len(self), self._at_once):
                 part = slice(start, start + self._at_once)
-                _check_rows(self._source[part].to(self.device).double(), norms[part], side, start, normalize)
+                _check_rows(self.source[part].to(self.device).double(), norms[part], side, start, normalize)
         self._inverse = 1 / norms if normalize else torch.ones_like(norms)
         single = bool(((self._inverse > _LEAST_INVERSE) & (self._inverse < 1 / _LEAST_INVERSE)).all())
-        self._in_double = self._source.dtype == torch.float64 or not single  # one way for all rows, whatever the part
-
-    @property
-    def number_bytes(self) -> int:
-        """Bytes of a number where the rows are read."""
-        return self._source.element_size()
-
-    def columns(self, begin: int, end: int) -> "Rows":
-        """Return some of the columns of these rows, which are divided by the same norms."""
-        part = copy.copy(self)
-        part._source = self._source[:, begin:end]
-        part.shape = (len(self), end - begin)
-        return part
+        self._in_double = self.source.dtype == torch.float64 or not single  # one way for all rows, whatever the part
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -161,7 +148,7 @@ class Rows:
 
     def fill(self, out: Tensor, part: slice) -> Tensor:
         """Write the rows of a part into ``out``, (n, D) float32, and return it."""
-        source, inverse = self._source[part], self._inverse[part, None]
+        source, inverse = self.source[part], self._inverse[part, None]
         single = inverse.float()
         for start in range(0, len(source), self._at_once):
             check_not_shortened(self._given)
@@ -235,7 +222,7 @@ def open_embeddings(
     rows = Rows(embeddings, side, normalize=normalize, device=device)
     numbers = rows.shape[0] * rows.shape[1]
     few = 4 * numbers <= _SHARE_PREPARED * _free_bytes(rows.device)
-    few = few and (rows.number_bytes > 2 or numbers <= _CACHED_NUMBERS)
+    few = few and (rows.source.element_size() > 2 or numbers <= _CACHED_NUMBERS)
     return rows.whole() if few or rows.device.type != "cpu" else rows
 
 

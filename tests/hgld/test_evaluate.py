@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hgld import shared_levels
 from hgld.errors import ConfigError, HierarchyError, InputError
 from hgld.evaluation.evaluate import evaluate, evaluate_judged, evaluate_known_levels, evaluate_labelled
-from hgld.evaluation.judgements import GradeTable, ListRelevance
+from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.metric import resolve
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.quantize import binary_codes, decode_quantized, int8_codes
@@ -198,10 +198,9 @@ def test_lists_that_cannot_be_judged_by_are_refused(graded, left_out, message):
 
 
 def test_judgements_of_another_size_are_refused():
+    judged = ListRelevance(3, [[np.array([0])]] * 2)
     with pytest.raises(InputError, match="judgements are of 2 queries, 3 gallery items"):
-        evaluate_judged(
-            torch.eye(2), torch.eye(2), GradeTable(torch.zeros(2, 3).long(), 1), options=EvaluationOptions()
-        )
+        evaluate_judged(torch.eye(2), torch.eye(2), judged, options=EvaluationOptions())
 
 
 def test_the_evaluator_and_the_table_of_scores_agree():

@@ -73,9 +73,11 @@ def test_a_whitening_is_kept_as_a_file(tmp_path, fitted):
     assert (tmp_path / "again.safetensors").read_bytes() == first
 
 
-def test_directions_without_variance_are_left_out():
+def test_directions_without_variance_are_divided_as_the_last_one_with_variance():
     flat = np.pad(random_rows(3, 40, 3), ((0, 0), (0, 4)))
-    assert Whitening.fit(flat, fitted_on="flat", normalize=False).components.shape == (3, 7)
+    variances = Whitening.fit(flat, fitted_on="flat", normalize=False).variances
+    assert variances[2:].tolist() == [variances[2]] * 5
+    assert Whitening.fit(flat, fitted_on="flat", dimensions=2, normalize=False).components.shape == (2, 7)
     with pytest.raises(InputError, match="vary in 3 dimensions; expected 5"):
         Whitening.fit(flat, fitted_on="flat", dimensions=5, normalize=False)
     with pytest.raises(InputError, match="vary in 0 dimensions"):

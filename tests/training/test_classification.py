@@ -277,7 +277,7 @@ def test_a_complete_whitening_folds_whatever_it_was_learned_on(items, dim, seed)
     new = torch.rand(7, dim + 2, generator=generator)  # where the last feature fires
     weight, bias = torch.randn(3, dim + 2, generator=generator), torch.randn(3, generator=generator)
     classifier = Classifier(weight, bias, None, "fine", tuple("abc"))
-    head = WhitenedHead(classifier, Whitening.fit(learned_on, fitted_on="few", power=0.5, complete=True))
+    head = WhitenedHead(classifier, Whitening.fit(learned_on, fitted_on="few", power=0.5))
     torch.testing.assert_close(head(new)[1], classifier.logits(new), atol=1e-4, rtol=1e-4)
 
 
@@ -307,7 +307,7 @@ def test_whitening_learned_on_a_set_is_exported_with_the_classifier_folded_in(pl
     vectors = np.load(tmp_path / "e.npy")
     whitening = Whitening.load(kept)
     assert (whitening.fitted_on, whitening.num_items, whitening.power) == ("small, all splits", len(vectors), 0.5)
-    expected = Whitening.fit(vectors, fitted_on="", power=0.5, complete=True)
+    expected = Whitening.fit(vectors, fitted_on="", power=0.5)
     np.testing.assert_array_equal(whitening.components, expected.components)
     dataset = open_dataset(data, "test")
     images = torch.stack([batch.images for batch in Loader(dataset, EpochSampler(4, 1), TestView(16, 18))])[:, 0]

@@ -261,7 +261,7 @@ class WhitenedHead(nn.Module):
             raise ConfigError(
                 f"the whitening of {whitening.fitted_on} keeps {kept} components of {dim} dimensions, and the "
                 f"classifier reads {classifier.weight.shape[1]}; only a whitening that keeps all of them can be folded "
-                "into it. Fit it completely (Whitening.fit(complete=True), or hgld embed --fit-whitening)."
+                "into it. Fit it with all dimensions (hgld embed --fit-whitening)."
             )
         weight = classifier.weight.double()
         self.scale = classifier.scale

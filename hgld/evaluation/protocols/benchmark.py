@@ -31,14 +31,12 @@ class EmbeddedSplit:
         keys: (N,) text.
         labels: (N, L) int64 class ids, finest level first, -1 where unknown.
         contents: returns the (N,) SHA-256 of the images' files in hexadecimal; None: they are not known.
-        unreadable: the items that could not be read, with the reason; they are not among the N.
     """
 
     vectors: Tensor | np.ndarray
     keys: pl.Series
     labels: np.ndarray
     contents: Callable[[], pl.Series] | None = None
-    unreadable: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.keys)
