@@ -19,7 +19,6 @@ from hgld.evaluation.embedding_files import (
     read_keys,
     read_labels,
 )
-from hgld.evaluation.evaluate import evaluate_known_levels
 from hgld.evaluation.metric import split_top_k
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
@@ -31,8 +30,8 @@ from hgld.evaluation.protocols.benchmark import (
     evaluate_protocol,
     filled_splits,
     open_benchmark,
+    rank_sides,
     refuse_submission,
-    with_distractors,
 )
 from hgld.evaluation.report import RetrievalReport
 from hgld.labels import label_codes
@@ -136,12 +135,7 @@ def evaluate_sides(
         query = loaded.apply(query[0]), query[1]
         gallery = None if gallery is None else (loaded.apply(gallery[0]), gallery[1])
         further = None if further is None else loaded.apply(further)
-    self_index = None
-    if further is not None:
-        if gallery is None:
-            gallery, self_index, stated["protocol"] = query, np.arange(len(query[0])), "leave-one-out"
-        gallery, stated["distractors"] = with_distractors(*gallery, further), len(further)
-    report = evaluate_known_levels(query, gallery, levels=levels, self_index=self_index, options=options, where=where)
+    report = rank_sides(query, gallery, further, levels=levels, options=options, where=where)
     return replace(report, settings=report.settings | stated)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hgld.errors import ConfigError, HgldError, InputError, TableError
+from hgld.errors import ConfigError, InputError, TableError
 from hgld.evaluation.embedding_files import read_embeddings, read_labels
 from hgld.evaluation.evaluate import embeddings_fingerprint, evaluate, evaluate_labelled
 from hgld.evaluation.evaluate_files import evaluate_files
@@ -357,29 +357,3 @@ def test_keys_tell_when_files_do_not_belong_together(tmp_path, embeddings):
     keys[2], keys[3] = keys[3], keys[2]
     with pytest.raises(TableError, match=r"row 2: .* has key 'k3', .* 'k2' \(2 rows differ\)"):
         evaluate_files(write_embeddings(tmp_path / "e.parquet", embeddings, keys), labels, levels=LEVELS)
-
-
-def test_contradicting_labels_are_refused(tmp_path, embeddings):
-    torn = LABELS.copy()
-    torn[1, 1] = 1
-    with pytest.raises(HgldError, match="more than one class"):
-        evaluate_files(
-            write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv", torn), levels=LEVELS
-        )
-
-
-def test_a_damaged_parquet_file_never_does_anything_else_than_fail_clearly(tmp_path, embeddings):
-    generator = np.random.default_rng(1)
-    file = write_embeddings(tmp_path / "e.parquet", embeddings[:3], ["a", "b", "c"])
-    whole = file.read_bytes()
-    outcomes = set()
-    for _ in range(300):
-        damage = bytearray(whole)
-        for place in generator.integers(0, len(whole), 2):
-            damage[place] = generator.integers(0, 256)
-        file.write_bytes(damage)
-        try:
-            outcomes.add(read_embeddings(file).values.ndim)
-        except InputError:
-            outcomes.add("refused")
-    assert outcomes == {2, "refused"}

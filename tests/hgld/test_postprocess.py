@@ -5,14 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from sklearn.decomposition import PCA
 
 import hgld.evaluation.postprocess
 from hgld.errors import ConfigError, InputError, SchemaError
-from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.postprocess import Whitening, expand_queries, pool_scales
 
 
@@ -167,42 +164,22 @@ def test_an_item_does_not_expand_itself():
     np.testing.assert_allclose(found, slow_expansion(rows, rows, 4, 2.0, own), atol=1e-5)
 
 
-def test_the_default_is_that_of_the_papers():
-    query, gallery = unit(random_rows(1, 5, 4)), unit(random_rows(2, 20, 4))
-    np.testing.assert_allclose(expand_queries(query, gallery), slow_expansion(query, gallery, 10, 2.0), atol=1e-5)
+ROWS = unit(random_rows(3, 12, 4))
 
 
-def test_expansion_refuses_what_it_cannot_do():
-    rows = unit(random_rows(3, 12, 4))
-    with pytest.raises(ConfigError, match="alpha is -1"):
-        expand_queries(rows, rows, alpha=-1)
-    with pytest.raises(ConfigError, match="1 to 11"):
-        expand_queries(rows, rows, k=12, self_index=np.arange(12))
-    with pytest.raises(ConfigError, match="1 to 12"):
-        expand_queries(rows, rows, k=0)
-    with pytest.raises(InputError, match="dimensions"):
-        expand_queries(rows, rows[:, :2], k=1)
-    with pytest.raises(InputError, match="self_index"):
-        expand_queries(rows, rows, k=1, self_index=np.arange(11))
-
-
-@given(st.integers(1, 8), st.integers(0, 10**6), st.integers(1, 3))
-def test_neighbours_equal_a_full_sort(k, seed, chunk_size):
-    generator = np.random.default_rng(seed)
-    query, gallery = generator.integers(-2, 3, (4, 2)).astype(np.float32), generator.integers(-2, 3, (9, 2))
-    own = generator.integers(-1, 9, 4)
-    indices, scores = nearest_neighbors(
-        query, gallery.astype(np.float32), k, self_index=own, normalize=False, chunk_size=chunk_size
-    )
-    for row in range(4):
-        products = query[row] @ gallery.T.astype(np.float32)
-        expected = sorted(-products[j] for j in range(9) if j != own[row])[:k]
-        assert (-scores[row]).tolist() == expected
-        assert products[indices[row]].tolist() == scores[row].tolist()
-        assert own[row] not in indices[row]
-        assert len(set(indices[row].tolist())) == k
-        pairs = list(zip(-scores[row], indices[row], strict=True))
-        assert pairs == sorted(pairs)
+@pytest.mark.parametrize(
+    ("gallery", "options", "error", "said"),
+    [
+        (ROWS, {"alpha": -1}, ConfigError, "alpha is -1"),
+        (ROWS, {"k": 12, "self_index": np.arange(12)}, ConfigError, "1 to 11"),
+        (ROWS, {"k": 0}, ConfigError, "1 to 12"),
+        (ROWS[:, :2], {"k": 1}, InputError, "dimensions"),
+        (ROWS, {"k": 1, "self_index": np.arange(11)}, InputError, "self_index"),
+    ],
+)
+def test_expansion_refuses_what_it_cannot_do(gallery, options, error, said):
+    with pytest.raises(error, match=said):
+        expand_queries(ROWS, gallery, **options)
 
 
 @pytest.mark.parametrize("p", [1.0, 3.0])
@@ -214,11 +191,6 @@ def test_pooled_scales_equal_their_twin(p):
         total = sum(np.sign(part[row, column]) * abs(part[row, column]) ** p for part in normal) / 3
         expected[row, column] = np.sign(total) * abs(total) ** (1 / p)
     np.testing.assert_allclose(pool_scales(scales, p=p), unit(expected), atol=1e-6)
-
-
-def test_one_scale_is_itself_normalised():
-    rows = random_rows(0, 4, 3)
-    np.testing.assert_allclose(pool_scales([torch.from_numpy(rows)], p=3), unit(rows), atol=1e-6)
 
 
 def test_scales_that_do_not_fit_are_refused():

@@ -74,10 +74,6 @@ def slow_precision(positions, k):
     return sum(place + 1 <= depth for place in positions) / depth
 
 
-def slow_scores(query, gallery):
-    return [[math.fsum(float(a) * float(b) for a, b in zip(q, g, strict=True)) for g in gallery] for q in query]
-
-
 @given(
     st.lists(st.tuples(st.integers(-3, 3), st.sampled_from(["positive", "negative", "junk"])), min_size=1, max_size=12),
     st.randoms(use_true_random=False),
@@ -144,36 +140,7 @@ def test_revisited_equals_its_reference(ending, dtype):
     assert set(report.settings["printed"]) == set(report.values)
 
 
-def test_holidays_and_copydays_equal_their_references():
-    items = random_unit(3, 6, 8)
-    groups, queries = np.array([0, 0, 0, 1, 1, 2]), (0, 3, 5)  # the last group is one image: undefined
-    made = benchmark(lists=[("queries", f"test/{q}") for q in queries], test=(items, groups))
-    table = slow_scores(items, items)
-    expected = [slow_area(slow_positions(table[q], set(rest), {q}), len(rest)) for q, rest in ((0, (1, 2)), (3, (4,)))]
-    report = measured("holidays", made)
-    assert report.values == pytest.approx({"mAP": np.mean(expected)})
-    assert report.undefined == {"mAP": 1}
-    originals, copies, others = (random_unit(seed, n, 8) for seed, n in ((4, 4), (5, 6), (6, 20)))
-    truth = [0, 1, 2, 3, 0, 9]  # the last copy has no original
-    made = benchmark(query=(copies, truth), gallery=(originals, range(4)), distractors=(others, -1))
-    table = slow_scores(copies, np.concatenate([originals, others]))
-    expected = [slow_area(slow_positions(table[i], {truth[i]}, set()), 1) for i in range(5)]
-    report = measured("copydays", made)
-    assert report.per_query["mAP"].to_list()[:5] == pytest.approx(expected)
-    assert (report.settings["distractors"], report.settings["queries_without_original"]) == (20, 1)
-
-
 # -- by labels --------------------------------------------------------------------------------------------------------
-
-
-def test_ukbench_equals_its_reference():
-    items = random_unit(6, 12, 6)
-    firsts = [sorted(range(12), key=lambda j: -row[j])[:4] for row in slow_scores(items, items)]
-    expected = [sum(j // 4 == query // 4 for j in first) for query, first in enumerate(firsts)]
-    report = measured("ukbench", benchmark(test=(items, np.arange(12) // 4)))
-    assert report.per_query["N-S"].to_list() == pytest.approx(expected)
-    perfect = benchmark(test=(np.repeat(np.eye(3, dtype=np.float32), 4, axis=0), np.arange(12) // 4))
-    assert measured("ukbench", perfect).values == {"N-S": 4.0}
 
 
 def test_vehicles_are_drawn_ten_times_and_match_as_the_reference_says():

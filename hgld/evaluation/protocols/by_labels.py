@@ -22,11 +22,11 @@ import polars as pl
 import torch
 
 from hgld.errors import ConfigError, InputError, quoted
-from hgld.evaluation.evaluate import evaluate_known_levels, evaluate_labelled
+from hgld.evaluation.evaluate import evaluate_labelled
 from hgld.evaluation.metric import Metric
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import expand_by_options
-from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit, with_distractors
+from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit, rank_sides
 from hgld.evaluation.report import RetrievalReport
 
 # -- leave-one-out, and queries against a gallery ---------------------------------------------------------------------
@@ -45,7 +45,7 @@ def evaluate_query_gallery(benchmark: Benchmark, options: EvaluationOptions) -> 
 def rank_by_labels(
     benchmark: Benchmark, query: EmbeddedSplit, gallery: EmbeddedSplit | None, options: EvaluationOptions
 ) -> RetrievalReport:
-    """Rank a split by its labels, at the levels that are known on both sides.
+    """Rank a split by its labels, with the benchmark's distractors, at the levels that are known on both sides.
 
     Args:
         benchmark: its levels, and its distractors.
@@ -54,29 +54,20 @@ def rank_by_labels(
         options: the metrics, and how to rank.
 
     Returns:
-        the report; see :func:`hgld.evaluation.evaluate.evaluate_known_levels`.
+        the report.
 
     Raises:
         InputError: no level is known on both sides, or no value is defined.
         ConfigError: a metric of a level that is not known.
     """
-    searched = None if gallery is None else (gallery.vectors, gallery.labels)
-    further, self_index, stated = benchmark.distractors, None, {}
-    if further is not None:
-        if gallery is None:
-            gallery, self_index = query, np.arange(len(query))
-            stated["protocol"] = "leave-one-out"
-        searched = with_distractors(gallery.vectors, gallery.labels, further)
-        stated["distractors"] = len(further)
-    report = evaluate_known_levels(
+    return rank_sides(
         (query.vectors, query.labels),
-        searched,
+        None if gallery is None else (gallery.vectors, gallery.labels),
+        benchmark.distractors,
         levels=benchmark.levels,
-        self_index=self_index,
         options=options,
         where=f"dataset {benchmark.name}",
     )
-    return replace(report, settings=report.settings | stated)
 
 
 def evaluate_agreed(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
