@@ -1,4 +1,4 @@
-"""HTML of one piece: pages of templates whose values are escaped, their one script, and drawings for notebooks."""
+"""HTML: templates whose values are escaped, their one script, thumbnails, and tables and images for notebooks."""
 
 import base64
 import functools
@@ -21,9 +21,9 @@ THUMBNAIL = 112  # pixels of the longer side
 _QUALITY = 82
 
 
-@functools.cache  # with its compiled templates: of a small page they take most of the time
+@functools.cache  # compiling templates takes most of the time of a small page
 def page_templates(folder: Path) -> jinja2.Environment:
-    """Return the templates of a folder: every value is escaped, and one that is not given is an error."""
+    """Return the templates of a folder: every value is escaped, and a missing one is an error."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
@@ -34,7 +34,7 @@ def page_templates(folder: Path) -> jinja2.Environment:
 
 
 def own_text(file: Path) -> Markup:
-    """Return a file that ships with hgld, a style or a script, to stand in a page as it is."""
+    """Return a style or script that ships with hgld, for a page as it is."""
     return Markup(file.read_text(encoding="utf-8"))  # noqa: S704 - a file of ours
 
 
@@ -43,11 +43,11 @@ def script_hash(script: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
-def data_uri(picture: "Image", longest: int = THUMBNAIL) -> str:
-    """Return a picture as a JPEG in a ``data:`` URI, its longer side at most ``longest`` pixels."""
-    picture.thumbnail((longest, longest))
+def data_uri(image: "Image", longest: int = THUMBNAIL) -> str:
+    """Return an image as a JPEG in a ``data:`` URI, its longer side at most ``longest`` pixels."""
+    image.thumbnail((longest, longest))
     out = io.BytesIO()
-    picture.save(out, "JPEG", quality=_QUALITY, optimize=True)
+    image.save(out, "JPEG", quality=_QUALITY, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
 
 
@@ -83,11 +83,11 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
 
 
 def picture_sheet(heading: Sequence[object], tiles: Iterable[tuple[str, Sequence[object]]], note: str = "") -> str:
-    """Draw pictures with lines below them, as many in a row as there is room.
+    """Draw images with lines below them, as many in a row as there is room.
 
     Args:
         heading: lines above, the first one bold.
-        tiles: of every picture its ``data:`` URI (what is none is written in its place) and the lines below it.
+        tiles: for every image its ``data:`` URI, or text to show in its place, and the lines below it.
         note: a line below all.
     """
     first, *others = map(one_line, heading)

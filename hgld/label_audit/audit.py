@@ -366,7 +366,7 @@ class Audited:
         if len(keys) != read.values.shape[0]:
             raise TableError(f"{file} has {len(keys)} rows, {embeddings} {read.values.shape[0]}; expected as many.")
         if len(twice := keys.filter(keys.is_duplicated())):
-            raise InputError(f"{file}: key {quoted(twice[0])} has several embeddings; expected one an item.")
+            raise InputError(f"{file}: key {quoted(twice[0])} has several embeddings; expected one per item.")
         places = pl.DataFrame({KEY: dataset.keys.cast(pl.String), "at": np.arange(len(dataset))})
         at = pl.DataFrame({KEY: keys}).join(places, on=KEY, how="left", maintain_order="left")["at"]
         if at.null_count():

@@ -102,23 +102,23 @@ class ImageCopies:
         )
 
 
-def _grey(picture: Image.Image) -> np.ndarray:
+def _grey(image: Image.Image) -> np.ndarray:
     """Return the grey values at which images are compared; 0 where it shows nothing."""
-    grey = np.asarray(picture.convert("L"))
+    grey = np.asarray(image.convert("L"))
     if grey.std() < _LEAST_CONTRAST:
         return np.zeros((_SIDE, _SIDE), np.float32)
     return cv2.resize(grey, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA).astype(np.float32)
 
 
-def _cropped(picture: Image.Image, generator: np.random.Generator) -> Image.Image:
-    picture = picture.convert("RGB")
-    picture.thumbnail((_LARGEST_MADE, _LARGEST_MADE))
-    wide, high = (max(1, round(_CROPPED * side)) for side in picture.size)
+def _cropped(image: Image.Image, generator: np.random.Generator) -> Image.Image:
+    image = image.convert("RGB")
+    image.thumbnail((_LARGEST_MADE, _LARGEST_MADE))
+    wide, high = (max(1, round(_CROPPED * side)) for side in image.size)
     left, top = (
-        int(generator.integers(whole - kept + 1)) for whole, kept in zip(picture.size, (wide, high), strict=True)
+        int(generator.integers(whole - kept + 1)) for whole, kept in zip(image.size, (wide, high), strict=True)
     )
     out = io.BytesIO()
-    picture.crop((left, top, left + wide, top + high)).save(out, "JPEG", quality=_QUALITY)
+    image.crop((left, top, left + wide, top + high)).save(out, "JPEG", quality=_QUALITY)
     return Image.open(out)
 
 

@@ -159,7 +159,7 @@ class PaperTable:
     Attributes:
         title: paper and table.
         source: of the paper.
-        blocks: one a dataset; one in all where the table is narrow.
+        blocks: one per dataset; a single one if the table is narrow.
         notes: runs that are not in it, with the reason, and what the rows' statements rest on.
         own: how many rows are one's own.
     """

@@ -22,10 +22,10 @@ MOST_PICTURE_BYTES = 6_000_000
 
 @dataclass(frozen=True)
 class Tile:
-    """One picture of a gallery.
+    """One image of a gallery.
 
     Attributes:
-        key: of the item, whose picture the page shows if it has room; None where the files have no keys.
+        key: key of the item, whose image the page shows if it has room; None if the files have no keys.
         frame: ``query``, ``right`` (same finest class), ``near`` (same coarser class) or ``wrong``.
         caption: its finest class.
         says: key, classes and the level shared with the query, for a tooltip and for those who do not see the frame.
@@ -47,10 +47,10 @@ class Strip:
 
 
 class Thumbnails:
-    """Pictures of a dataset, small and re-encoded, as data URIs; counted, and no more of them than fit a page.
+    """Images of a dataset, small and re-encoded, as data URIs; counted, and no more of them than fit a page.
 
     Args:
-        dataset: where the pictures are; None for galleries without pictures.
+        dataset: dataset with the images; None for galleries without images.
         most_bytes: of all data URIs together.
     """
 
@@ -65,7 +65,7 @@ class Thumbnails:
         return len([uri for uri in self._made.values() if uri])
 
     def uri(self, key: str | None) -> str:
-        """Return the picture of an item; empty where there is none, or no more room for it."""
+        """Return the image of an item; empty if there is none, or no more room for it."""
         if self._dataset is None or key is None or key not in self._index:
             return ""
         if self.bytes >= self._most:
@@ -77,7 +77,7 @@ class Thumbnails:
         if self.bytes + len(made) > self._most:
             self.left_out += 1
             return ""
-        self.bytes += len(made)  # a picture that stands in two places is on the page twice
+        self.bytes += len(made)  # an image in two places is on the page twice
         return made
 
     def _encoded(self, key: str) -> str:
@@ -91,7 +91,7 @@ class Thumbnails:
 
 
 def worst_queries(evaluation: Evaluation, metric: str) -> list[int]:
-    """Return the queries with the lowest values of a metric, the worst first, one a class."""
+    """Return the queries with the lowest values of a metric, the worst first, one per class."""
     values = evaluation.report.per_query[metric].to_numpy()
     order = np.argsort(values, kind="stable")  # NaN last
     return _one_a_class(evaluation, order[: int((~np.isnan(values)).sum())])
@@ -115,7 +115,7 @@ def typical_queries(evaluation: Evaluation, metric: str) -> list[int]:
 
 
 def changed_queries(first: Evaluation, other: Evaluation, metric: str) -> tuple[list[int], list[int]]:
-    """Return the queries whose value rose most, and fell most, from one evaluation to the other, one a class."""
+    """Return the queries whose value rose most, and fell most, from one evaluation to the other, one per class."""
     change = other.report.per_query[metric].to_numpy() - first.report.per_query[metric].to_numpy()
     order = np.argsort(-change, kind="stable")
     order = order[~np.isnan(change[order])]
@@ -129,7 +129,7 @@ def strips(
     metric: str,
     name_of: NameOf,
 ) -> list[Strip]:
-    """Make galleries of some queries, one row of ranked pictures a run.
+    """Make galleries of some queries, one row of ranked images per run.
 
     Args:
         queries: indices of the queries.
