@@ -76,9 +76,12 @@ def test_names_in_tars_do_not_command_the_terminal(hgld, shards):
 
 
 def test_cells_of_tables_do_not_command_the_terminal(hgld, tmp_path):
-    table = tmp_path / "labels.csv"
-    table.write_text(f"landmark_id,hierarchical_label\n1,{EVIL}\n2,lake\n", encoding="utf-8")
-    code, out = hgld("compare", table, table, "--all")
+    head, rows = "landmark_id,hierarchical_label\n", enumerate(zip([EVIL] * 3 + ["lake"] * 2, "xxyyy", strict=True))
+    for file, cells in zip(
+        ("a.csv", "b.csv"), zip(*((f"{i},{a}", f"{i},{b}") for i, (a, b) in rows), strict=True), strict=True
+    ):
+        (tmp_path / file).write_text(head + "\n".join(cells), encoding="utf-8")
+    code, out = hgld("compare", tmp_path / "a.csv", tmp_path / "b.csv")
     assert (code, COMMANDS.search(out)) == (0, None)
     assert r"evil\x1b" in out
 

@@ -91,7 +91,7 @@ def _labels(world: World, at: Addresses, landmarks: int, images: int) -> list[St
         ),
         Stage(
             "compare",
-            [(*HGLD, "compare", "labels/train_label_to_hierarchical.csv", released, "--markdown")],
+            [(*HGLD, "compare", "labels/train_label_to_hierarchical.csv", released)],
             landmarks,
             "landmarks",
         ),

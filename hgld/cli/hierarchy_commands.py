@@ -162,12 +162,6 @@ class CompareOptions:
 
     a: Path = setting(..., "Hierarchy to judge.", argument=True, path="existing")
     b: Path = setting(..., "Reference.", argument=True, path="existing")
-    on: str = setting("", "Column that says which item a row is; A=B if the tables call it differently.")
-    levels: tuple[str, ...] = setting(
-        (), "Columns to compare, finest first; each may be A=B.  [default: those of one name, else by their order]"
-    )
-    all: bool = setting(False, "Show the best match of every group, and all confusions.")
-    markdown: bool = setting(False, "Print Markdown.")
 
 
 @verb()
@@ -178,15 +172,13 @@ def compare(asked: CompareOptions, *, as_json: bool) -> None:
     takes, then how far groups agree at every level and over all levels, and the largest confusions.
     """
     from hgld.pipelines.hierarchy.comparison.compare import compare as compare_files
-    from hgld.pipelines.hierarchy.comparison.texts import markdown, summary
+    from hgld.pipelines.hierarchy.comparison.compare import summary
 
-    if as_json and asked.markdown:
-        raise click.UsageError("give one of --json and --markdown.")
-    comparison = compare_files(asked.a, asked.b, on=asked.on, levels=asked.levels)
+    comparison = compare_files(asked.a, asked.b)
     if as_json:
         print_json(comparison.to_dict())
     else:
-        echo((markdown if asked.markdown else summary)(comparison, everything=asked.all), nl=False)
+        echo(summary(comparison), nl=False)
         _say_next(asked.a, err=True)
 
 

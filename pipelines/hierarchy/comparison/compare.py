@@ -1,41 +1,33 @@
 """Comparison of two hierarchies, such as a regenerated one and a reference.
 
-Items that both tables have are paired and their labels compared, level by level and over all levels. All measures that
+Items that both tables have are paired and their labels compared, per level and over all levels. All measures that
 have a direction take B for the reference: A's homogeneity is how far each group of A holds items of one group of B.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+import textwrap
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import polars as pl
+from sklearn.metrics import (
+    adjusted_mutual_info_score,
+    adjusted_rand_score,
+    homogeneity_completeness_v_measure,
+    normalized_mutual_info_score,
+)
 
-from hgld.errors import ConfigError, TableError, quoted
+from hgld.errors import TableError, quoted
 
 from ..review.agreement import cohens_kappa
-from .label_tables import (
-    FILE,
-    IDS,
-    LANDMARK,
-    NAMES,
-    ROW,
-    SPLIT,
-    TOP,
-    UNLABELLED,
-    LabelTable,
-    split_of,
-)
-from .measures import (
-    AncestorAgreement,
-    Partitions,
-    ancestor_agreement,
-    dendrogram_purity,
-    partitions,
-)
+from .label_tables import FILE, IDS, LANDMARK, NAMES, ROW, SPLIT, TOP, UNLABELLED, LabelTable, split_of
 
 KEY = "__key"
-PairedBy = Literal["asked", "name", "name and order", "order"]
+CONFUSIONS = 10
+_LONGEST, _COLUMNS = 44, 110
 
 
 @dataclass(frozen=True)
@@ -45,47 +37,61 @@ class Coverage:
     Attributes:
         file: name of the file or folder.
         files: names of the files that were read.
-        on: the columns that tell its items apart.
+        on: the column that tells its items apart.
         levels: its columns that are compared, finest first.
         not_compared: its other levels.
-        name: its column of names; None where there is none.
-        landmarks: its items; ``repeats`` rows that repeat an earlier one exactly are not among them.
-        labelled: those with a label at the finest level compared; the others take no part in its measures.
-        in_other: labelled items that the other table has, labelled or not.
+        items: number of its items.
+        labelled: items with a label at the finest level compared; the others take no part in its measures.
         shared: labelled items that the other table labels too.
-        share: shared / labelled; 0 if none is labelled.
         groups: its distinct labels at that level.
-        names: its distinct names; None where it has no column for them.
     """
 
     file: str
     files: tuple[str, ...]
-    on: tuple[str, ...]
+    on: str
     levels: tuple[str, ...]
     not_compared: tuple[str, ...]
-    name: str | None
-    landmarks: int
-    repeats: int
+    items: int
     labelled: int
-    in_other: int
     shared: int
-    share: float
     groups: int
-    names: int | None
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The agreement of two partitions of the same items.
+
+    Attributes:
+        items: number of items or names.
+        groups_a, groups_b: number of groups that they are in.
+        ari: adjusted Rand index (Hubert and Arabie 1985); 1 equal, 0 as by chance.
+        nmi: mutual information over the arithmetic mean of the entropies; the V-measure by definition.
+        ami: the same adjusted for chance (Vinh, Epps and Bailey 2010).
+        homogeneity, completeness: Rosenberg and Hirschberg 2007, with B as the reference.
+    """
+
+    items: int
+    groups_a: int
+    groups_b: int
+    ari: float
+    nmi: float
+    ami: float
+    homogeneity: float
+    completeness: float
 
 
 @dataclass(frozen=True)
 class GroupMatch:
     """A group and the most similar group of the other table (by Jaccard, then by label), over shared items.
 
-    ``precision`` = shared / landmarks, ``recall`` = shared / match_landmarks, ``f1`` their harmonic mean, ``jaccard`` =
-    shared / (landmarks + match_landmarks - shared).
+    ``precision`` = shared / items, ``recall`` = shared / match_items, ``f1`` their harmonic mean, ``jaccard`` =
+    shared / (items + match_items - shared).
     """
 
     group: str
     match: str
-    landmarks: int
-    match_landmarks: int
+    items: int
+    match_items: int
     shared: int
     precision: float
     recall: float
@@ -95,27 +101,11 @@ class GroupMatch:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of the confusion: the items, and distinct names, that A puts into ``a`` and B into ``b``."""
+    """A cell of the confusion: the number of items that A puts into ``a`` and B into ``b``."""
 
     a: str
     b: str
-    landmarks: int
-    names: int | None
-
-
-@dataclass(frozen=True)
-class Tops:
-    """Agreement on natural / human-made over the landmarks of both tables for which both say it.
-
-    ``undecided`` are landmarks of both tables of which one or both say nothing. ``cells`` count landmarks by A's and
-    B's value. ``accuracy`` and ``kappa`` (Cohen's) are None if nothing is decided by both.
-    """
-
-    landmarks: int
-    undecided: int
-    accuracy: float | None
-    kappa: float | None
-    cells: tuple[Cell, ...]
+    items: int
 
 
 @dataclass(frozen=True)
@@ -126,12 +116,10 @@ class LevelComparison:
         a, b: the columns.
         items: the partitions of the items that both label.
         names: the partitions of their distinct names, each in the group of most of its items (then the first by
-            label); None where neither table has names, or they are the items.
-        mixed_a, mixed_b: names whose items one table puts into several groups.
-        same_labels: labels that both tables use.
-        same: share of the items with the same label; None where the tables share no label.
+            label); None if neither table has names, or they are the items.
+        same: share of the items with the same label; None if the tables share no label.
         kappa: Cohen's kappa of the labels; None as ``same``.
-        dendrogram_purity: of A's tree for B's labels; None where A has one level only.
+        dendrogram_purity: of A's tree for B's labels; None if A has one level only.
         matches_a, matches_b: best match of each group of A, and of B, the largest first.
         confusion: all cells that are not empty, the largest first.
     """
@@ -140,9 +128,6 @@ class LevelComparison:
     b: str
     items: Partitions
     names: Partitions | None
-    mixed_a: int
-    mixed_b: int
-    same_labels: int
     same: float | None
     kappa: float | None
     dendrogram_purity: float | None
@@ -152,28 +137,37 @@ class LevelComparison:
 
 
 @dataclass(frozen=True)
+class AncestorAgreement:
+    """Hierarchical precision, recall and F1 over the items' labels at all levels that are compared.
+
+    With A's set P and B's set T of an item, precision is ``sum(len(P & T)) / sum(len(P))``, recall
+    ``sum(len(P & T)) / sum(len(T))`` over all items, F1 their harmonic mean (Kiritchenko, Matwin and Famili 2005). None
+    if there is nothing to divide by.
+    """
+
+    precision: float | None
+    recall: float | None
+    f1: float | None
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The result of :func:`compare`.
 
     Attributes:
         joined_on: the columns that identify an item, as A calls them.
-        paired_by: how the levels were paired: as they were ``asked`` for, by equal ``name``, by ``name and order``
-            where as many are left over on each side, or by ``order``.
+        paired_by: how the levels were paired: by equal ``name``, by ``name and order`` or by ``order``.
         a, b: coverage of the two tables.
-        names_from: ``A`` or ``B``, whose names the names are; A's where it has some.
         levels: the agreement at each pair of levels, finest first.
         ancestors: precision, recall and F1 over all pairs of levels together.
-        tops: agreement on natural / human-made; None where a table has no such column.
     """
 
     joined_on: tuple[str, ...]
-    paired_by: PairedBy
+    paired_by: str
     a: Coverage
     b: Coverage
-    names_from: str | None
     levels: tuple[LevelComparison, ...]
     ancestors: AncestorAgreement
-    tops: Tops | None
 
     @property
     def finest(self) -> LevelComparison:
@@ -181,14 +175,11 @@ class Comparison:
         return self.levels[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-ready values; what holds at the finest level stands at the top too."""
-        finest = asdict(self.finest)
-        first = {"landmarks": finest["items"]}
-        first |= {key: finest[key] for key in ("names", "mixed_a", "mixed_b", "matches_a", "matches_b", "confusion")}
-        return asdict(self) | first
+        """Return everything as JSON-ready values."""
+        return asdict(self)
 
 
-def compare(a: Path, b: Path, *, on: str = "", levels: Sequence[str] = ()) -> Comparison:
+def compare(a: Path, b: Path) -> Comparison:
     """Compare two tables of labels.
 
     Items are joined on the first of ``landmark_id``, ``id``, ``key`` and ``path`` that both tables have, else on their
@@ -200,142 +191,117 @@ def compare(a: Path, b: Path, *, on: str = "", levels: Sequence[str] = ()) -> Co
     Args:
         a: the table to judge: whatever :meth:`hgld.pipelines.hierarchy.comparison.label_tables.LabelTable.read` takes.
         b: the reference.
-        on: the column to join on, ``A=B`` where the tables call it differently; empty: see above.
-        levels: the levels to compare, finest first, each ``A=B`` where they are called differently; empty: see above.
 
     Raises:
         TableError: a table cannot be read, contradicts itself or lacks a column, or the two have no labelled item in
             common.
-        ConfigError: ``on`` or ``levels`` cannot be read.
         InputError: a ``hierarchy.parquet`` is damaged.
     """
-    asked_on, asked_levels = _asked(on, "--on"), [_asked(level, "--levels") for level in levels]
-    tables = [
-        LabelTable.read(place, [pair[side] for pair in (*asked_levels, asked_on) if pair is not None])
-        for side, place in enumerate((a, b))
-    ]
-    columns, by_name = _join_columns(tables, asked_on)
-    pairs, paired_by = _paired(tables, [pair for pair in asked_levels if pair is not None])
+    tables = [LabelTable.read(a), LabelTable.read(b)]
+    columns = _join_columns(tables)
+    by_name = [column == table.name for column, table in zip(columns, tables, strict=True)] == [True, True]
+    pairs, paired_by = _paired(*tables)
     sides = [
-        _Side.of(side, table, column, [pair[i] for pair in pairs], by_name=by_name)
-        for i, (side, table, column) in enumerate(zip("ab", tables, columns, strict=True))
+        _items(side, table, column, by_name=by_name) for side, table, column in zip("ab", tables, columns, strict=True)
     ]
-    return _compared(sides[0], sides[1], pairs, paired_by)
-
-
-def _asked(spelled: str, flag: str) -> tuple[str, str] | None:
-    """Read ``column`` or ``A=B``."""
-    if not spelled:
-        return None
-    a, equals, b = (part.strip() for part in spelled.partition("="))
-    if not a or (equals and not b):
-        raise ConfigError(f"{flag} {quoted(spelled)}: expected a column, or A=B where the tables call it differently.")
-    return a, b or a
-
-
-def _join_columns(tables: Sequence[LabelTable], asked: tuple[str, str] | None) -> tuple[list[str], bool]:
-    """Return the column that each table is joined on, and whether these are the items' names."""
-    if asked is not None:
-        columns = [table.column(column) for table, column in zip(tables, asked, strict=True)]
-        return columns, all(table.name == column for table, column in zip(tables, columns, strict=True))
-    for column in IDS:
-        if all(column in table.columns for table in tables):
-            return [column, column], False
-    named = [table.name for table in tables]
-    if None not in named:
-        return [str(name) for name in named], True
-    shown = " and ".join(f"{table.place} has {', '.join(map(quoted, table.found[:20]))}" for table in tables)
-    raise TableError(
-        f"no column that both tables have says which item a row is: {shown}; expected {', '.join(IDS)} or {NAMES[1]}. "
-        "Say which with --on COLUMN, or --on A=B."
+    keys = _keys(tables, sides, columns)
+    both = sides[0].join(sides[1].drop([] if SPLIT in keys else SPLIT), on=keys, nulls_equal=True).sort(keys)
+    named = next((f"{side} name" for side, table in zip("ab", tables, strict=True) if table.name), None)
+    both = both.with_columns(shown=pl.lit(None, dtype=pl.String) if by_name or named is None else pl.col(named))
+    levels = [(f"a:{one}", f"b:{other}") for one, other in pairs]
+    labelled = len(both.drop_nulls(levels[0]))
+    if not labelled:
+        first = [", ".join(str(key)[:60] for key in side[KEY].sort().head(3)) for side in sides]
+        raise TableError(
+            f"{a} and {b} have {len(both)} items in common by {' and '.join(dict.fromkeys(columns))}, none of which "
+            f"both label ({pairs[0][0]} and {pairs[0][1]}); nothing can be compared. They begin with {first[0]} in the "
+            f"one and {first[1]} in the other: are they lists of the same split?"
+        )
+    coverage = [
+        Coverage(
+            file=table.place.name,
+            files=table.files,
+            on=column,
+            levels=(own := tuple(pair[i] for pair in pairs)),
+            not_compared=tuple(level for level in table.levels if level not in own),
+            items=len(side),
+            labelled=len(known := side[levels[0][i]].drop_nulls()),
+            shared=labelled,
+            groups=known.n_unique(),
+        )
+        for i, (table, side, column) in enumerate(zip(tables, sides, columns, strict=True))
+    ]
+    tree = [f"a:{level}" for level in tables[0].levels]
+    compared = [_level(both.drop_nulls(pair), *pair, tree) for pair in levels if not both.drop_nulls(pair).is_empty()]
+    return Comparison(
+        joined_on=(*([SPLIT] if SPLIT in keys else []), columns[0]),
+        paired_by=paired_by,
+        a=coverage[0],
+        b=coverage[1],
+        levels=tuple(compared),
+        ancestors=ancestor_agreement([both[one] for one, _ in levels], [both[other] for _, other in levels]),
     )
 
 
-def _paired(tables: Sequence[LabelTable], asked: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], PairedBy]:
-    a, b = tables
-    if asked:
-        return [(a.column(one), b.column(other)) for one, other in asked], "asked"
+# -- the items of both ---------------------------------------------------------------------------------------------
+
+
+def _join_columns(tables: Sequence[LabelTable]) -> list[str]:
+    """Return the column that each table is joined on."""
+    for column in IDS:
+        if all(column in table.rows.columns for table in tables):
+            return [column, column]
+    if all(table.name is not None for table in tables):
+        return [str(table.name) for table in tables]
+    shown = " and ".join(f"{table.place} has {', '.join(map(quoted, table.found[:20]))}" for table in tables)
+    raise TableError(
+        f"no column that both tables have says which item a row is: {shown}; expected {', '.join(IDS)} or {NAMES[1]}. "
+        "Rename the column."
+    )
+
+
+def _paired(a: LabelTable, b: LabelTable) -> tuple[list[tuple[str, str]], str]:
     only_a, only_b = ([x for x in one.levels if x not in other.levels] for one, other in ((a, b), (b, a)))
-    if not only_a or not only_b or len(only_a) == len(only_b) < len(a.levels):
-        renamed = dict(zip(only_a, only_b, strict=False))
-        return [(level, renamed.get(level, level)) for level in a.levels if level in b.levels or level in renamed], (
-            "name and order" if renamed else "name"
-        )
-    if len(only_a) < len(a.levels):
-        return [(level, level) for level in a.levels if level in b.levels], "name"
-    return list(zip(a.levels, b.levels, strict=False)), "order"
+    if len(only_a) == len(a.levels):
+        return list(zip(a.levels, b.levels, strict=False)), "order"
+    renamed = dict(zip(only_a, only_b, strict=True)) if only_a and len(only_a) == len(only_b) else {}
+    pairs = [(level, renamed.get(level, level)) for level in a.levels if level in b.levels or level in renamed]
+    return pairs, "name and order" if renamed else "name"
 
 
-@dataclass(frozen=True)
-class _Side:
-    """A table's items, one a row.
+def _items(side: str, table: LabelTable, on: str, *, by_name: bool) -> pl.DataFrame:
+    """Return a table's items, one per row: ``split``, ``KEY``, ``a name``, and every level as ``a:its column``."""
+    none = pl.lit(None, dtype=pl.String)
 
-    Attributes:
-        side: ``a`` or ``b``.
-        table: where they come from.
-        on: the column of ``KEY``.
-        items: ``split``, ``KEY``, ``a name``, and every level as ``a:its column``.
-        levels: the columns that are compared, finest first.
-        repeats: rows that repeat an earlier one exactly.
-    """
+    def label(level: str) -> pl.Expr:
+        text = pl.col(level).str.to_lowercase() if level == TOP else pl.col(level)
+        return pl.when(pl.col(level).str.to_lowercase() != UNLABELLED).then(text).alias(f"{side}:{level}")
 
-    side: str
-    table: LabelTable
-    on: str
-    items: pl.DataFrame
-    levels: tuple[str, ...]
-    repeats: int
+    def folded(column: str) -> pl.Expr:
+        return pl.col(column).str.normalize("NFC").str.replace_all(r"\s+", " ").str.to_lowercase()
 
-    @classmethod
-    def of(cls, side: str, table: LabelTable, on: str, levels: Sequence[str], *, by_name: bool) -> "_Side":
-        none = pl.lit(None, dtype=pl.String)
-        cells = table.rows.select(
-            ROW,
-            FILE,
-            (pl.col(SPLIT) if SPLIT in table.columns and not by_name else none).alias("split"),
-            (_folded(on) if by_name else pl.col(on)).alias(KEY),
-            (_folded(table.name) if table.name else none).alias(f"{side} name"),
-            *(_label(level).alias(f"{side}:{level}") for level in dict.fromkeys((*levels, *table.levels))),
-        )
-        if by_name:
-            return cls(side, table, on, _majorities(side, cells), tuple(levels), 0)
-        cells = cells.with_columns(_keys_of_items(table, cells, on))
-        values = [column for column in cells.columns if column not in (ROW, FILE)]
-        items = cells.unique(values, keep="first", maintain_order=True)
-        _refuse_contradictions(side, table, on, items)
-        return cls(side, table, on, items.drop(ROW, FILE), tuple(levels), len(cells) - len(items))
-
-    def has(self, column: str) -> bool:
-        """Tell whether any item has a value there."""
-        return self.items[column].null_count() < len(self.items)
-
-    @property
-    def name(self) -> str:
-        return f"{self.side} name"
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns of ``items`` that are compared."""
-        return [f"{self.side}:{level}" for level in self.levels]
-
-    @property
-    def tree(self) -> list[str]:
-        """The columns of ``items`` that are levels of its tree: those of the table, or else those that are compared."""
-        return [f"{self.side}:{level}" for level in self.table.levels] or self.columns
+    cells = table.rows.select(
+        ROW,
+        FILE,
+        (pl.col(SPLIT) if SPLIT in table.rows.columns and not by_name else none).alias(SPLIT),
+        (folded(on) if by_name else pl.col(on)).alias(KEY),
+        (folded(table.name) if table.name else none).alias(f"{side} name"),
+        *map(label, table.levels),
+    )
+    if by_name:  # the label of most rows of a name, then the first of them in order
+        named = cells.drop_nulls(KEY)
+        found = named.select(SPLIT, KEY, f"{side} name").unique(KEY).sort(KEY)
+        for level in (f"{side}:{level}" for level in table.levels):
+            counts = named.drop_nulls(level).group_by(KEY, level).len()
+            first = counts.sort(KEY, "len", level, descending=[False, True, False]).unique(KEY, keep="first")
+            found = found.join(first.select(KEY, level), on=KEY, how="left")
+        return found
+    cells = _checked(table, cells, on)
+    return cells.drop(ROW, FILE)
 
 
-def _folded(column: str) -> pl.Expr:
-    """Fold names for comparison: composed, single spaces, no case."""
-    return pl.col(column).str.normalize("NFC").str.replace_all(r"\s+", " ").str.to_lowercase()
-
-
-def _label(level: str) -> pl.Expr:
-    column = pl.col(level).str.to_lowercase() if level == TOP else pl.col(level)
-    return pl.when(pl.col(level).str.to_lowercase() != UNLABELLED).then(column)
-
-
-def _keys_of_items(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.Expr:
-    """Return the keys; those of landmarks as numbers."""
+def _checked(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.DataFrame:
+    """Return the distinct rows, keys of landmarks as numbers; refuse keys that are none and rows that contradict."""
     right = pl.col(KEY).str.contains(r"^[0-9]{1,18}$") if on == LANDMARK else pl.col(KEY).is_not_null()
     if not (odd := cells.filter(~right.fill_null(value=False))).is_empty():
         row = odd.row(0, named=True)
@@ -344,200 +310,248 @@ def _keys_of_items(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.Expr:
         raise TableError(
             f"{file}, line {row[ROW]}: {on} is {quoted((row[KEY] or '')[:80])}; expected {expected}. Correct the row."
         )
-    return pl.col(KEY).cast(pl.Int64) if on == LANDMARK else pl.col(KEY)
-
-
-def _majorities(side: str, cells: pl.DataFrame) -> pl.DataFrame:
-    """Return one row a name: at each level the label of most of its rows, then the first of them in order."""
-    named = cells.filter(pl.col(KEY).is_not_null())
-    found = named.select("split", KEY, pl.col(KEY).alias(f"{side} name")).unique(KEY).sort(KEY)
-    for level in [column for column in cells.columns if column.startswith(f"{side}:")]:
-        counts = named.filter(pl.col(level).is_not_null()).group_by(KEY, level).len()
-        first = counts.sort(KEY, "len", level, descending=[False, True, False]).unique(KEY, keep="first")
-        found = found.join(first.select(KEY, level), on=KEY, how="left")
-    return found
-
-
-def _refuse_contradictions(side: str, table: LabelTable, on: str, items: pl.DataFrame) -> None:
-    twice = items.filter(pl.struct("split", KEY).is_duplicated()).sort("split", KEY, FILE, ROW)
+    cells = cells.with_columns(pl.col(KEY).cast(pl.Int64)) if on == LANDMARK else cells
+    values = [column for column in cells.columns if column not in (ROW, FILE)]
+    items = cells.unique(values, keep="first", maintain_order=True)
+    twice = items.filter(pl.struct(SPLIT, KEY).is_duplicated()).sort(SPLIT, KEY, FILE, ROW)
     if twice.is_empty():
-        return
+        return items
     first, second = twice.head(2).rows(named=True)
-    levels = {column: column.partition(":")[2] for column in items.columns if column.startswith(f"{side}:")}
-    called = levels | {f"{side} name": table.name or ""}
-    differs = next(column for column in called if first[column] != second[column])
-    what = "landmark" if on == LANDMARK else on
+    differs = next(column for column in values if first[column] != second[column])
+    called = differs.partition(":")[2] or table.name
     raise TableError(
-        f"{table.place}: {what} {first[KEY]} has the {called[differs]} {quoted(first[differs])} in line {first[ROW]} "
-        f"and {quoted(second[differs])} in line {second[ROW]}; expected one row an item. Delete the wrong row, or tell "
-        f"the lists of different splits apart by a column {SPLIT!r}."
+        f"{table.place}: {_item(on)} {first[KEY]} has the {called} {quoted(first[differs])} in line {first[ROW]} and "
+        f"{quoted(second[differs])} in line {second[ROW]}; expected one row an item. Delete the wrong row, or tell the "
+        f"lists of different splits apart by a column {SPLIT!r}."
     )
 
 
-# -- the comparison ------------------------------------------------------------------------------------------------
+def _item(on: str) -> str:
+    return "landmark" if on == LANDMARK else on
 
 
-def _compared(a: _Side, b: _Side, pairs: Sequence[tuple[str, str]], paired_by: PairedBy) -> Comparison:
-    a, b = _with_split_of_the_file(a, b), _with_split_of_the_file(b, a)
-    keys = _keys(a, b)
-    both = a.items.join(b.items.drop([] if "split" in keys else "split"), on=keys, nulls_equal=True).sort(keys)
-    source = next((side for side in (a, b) if side.has(side.name)), None)
-    both = both.with_columns(shown=pl.col(source.name) if source else pl.lit(None, dtype=pl.String))
-    labelled = both.drop_nulls([a.columns[0], b.columns[0]])
-    if labelled.is_empty():
-        raise TableError(
-            f"{a.table.place} and {b.table.place} have {len(both)} items in common by "
-            f"{' and '.join(dict.fromkeys([a.on, b.on]))}, none of which both label ({a.levels[0]} and {b.levels[0]}); "
-            f"nothing can be compared. They begin with {_first(a)} in the one and {_first(b)} in the other: are they "
-            "lists of the same split? --on COLUMN joins on another column."
-        )
-    by_name = a.on == a.table.name and b.on == b.table.name
-    named = source is not None and not by_name
-    top = next((pair for pair in pairs if pair == (TOP, TOP)), None)
-    return Comparison(
-        joined_on=tuple(SPLIT if key == "split" else a.on for key in keys),
-        paired_by=paired_by,
-        a=_coverage(a, keys, both[a.columns[0]], labelled),
-        b=_coverage(b, keys, both[b.columns[0]], labelled),
-        names_from=source.side.upper() if source and named else None,
-        levels=tuple(
-            level
-            for one, other in zip(a.columns, b.columns, strict=True)
-            if (level := _level(both, one, other, a.tree, named=named)) is not None
-        ),
-        ancestors=ancestor_agreement([both[column] for column in a.columns], [both[column] for column in b.columns]),
-        tops=None if top is None else _tops(both.select(top=f"a:{TOP}", top_b=f"b:{TOP}")),
-    )
-
-
-def _with_split_of_the_file(side: _Side, other: _Side) -> _Side:
-    """Take the split from the file's name where the other table has it as a column."""
-    split = split_of(side.table.files)
-    if side.has("split") or split is None or split not in other.items["split"]:
-        return side
-    return replace(side, items=side.items.with_columns(split=pl.lit(split)))
-
-
-def _keys(a: _Side, b: _Side) -> list[str]:
-    if a.has("split") and b.has("split"):
-        return ["split", KEY]
-    for side, other in ((a, b), (b, a)):
-        twice = side.items.filter(pl.col(KEY).is_duplicated()).sort(KEY, "split")
+def _keys(tables: Sequence[LabelTable], sides: list[pl.DataFrame], columns: Sequence[str]) -> list[str]:
+    """Return the columns that both are joined on; a split that only a file's name states is filled in."""
+    for i in (0, 1):
+        split = split_of(tables[i].files)
+        if sides[i][SPLIT].null_count() == len(sides[i]) and split in sides[1 - i][SPLIT].drop_nulls():
+            sides[i] = sides[i].with_columns(pl.lit(split).alias(SPLIT))
+    if all(side[SPLIT].null_count() < len(side) for side in sides):
+        return [SPLIT, KEY]
+    for i in (0, 1):
+        twice = sides[i].filter(pl.col(KEY).is_duplicated()).sort(KEY, SPLIT)
         if not twice.is_empty():
-            number, splits = twice[KEY][0], twice["split"].head(2).to_list()
-            what = "landmark" if side.on == LANDMARK else side.on
+            splits = twice[SPLIT].head(2).to_list()
             raise TableError(
-                f"{side.table.place}: {what} {number} occurs in the splits {splits[0]} and {splits[1]}, and "
-                f"{other.table.place} has no column 'split' to tell them apart. Add the column there, or compare one "
-                "split's file at a time."
+                f"{tables[i].place}: {_item(columns[i])} {twice[KEY][0]} occurs in the splits {splits[0]} and "
+                f"{splits[1]}, and {tables[1 - i].place} has no column 'split' to tell them apart. Add the column "
+                "there, or compare one split's file at a time."
             )
     return [KEY]
 
 
-def _first(side: _Side) -> str:
-    return ", ".join(str(key)[:60] for key in side.items[KEY].sort().head(3))
+# -- measures ------------------------------------------------------------------------------------------------------
 
 
-def _coverage(side: _Side, keys: Sequence[str], in_both: pl.Series, labelled: pl.DataFrame) -> Coverage:
-    own = side.items.drop_nulls(side.columns[0])
-    rest = tuple(level for level in side.table.levels if level not in side.levels)
-    return Coverage(
-        file=side.table.place.name,
-        files=side.table.files,
-        on=tuple(SPLIT if key == "split" else side.on for key in keys),
-        levels=side.levels,
-        not_compared=rest,
-        name=side.table.name,
-        landmarks=len(side.items),
-        repeats=side.repeats,
-        labelled=len(own),
-        in_other=in_both.len() - in_both.null_count(),
-        shared=len(labelled),
-        share=len(labelled) / len(own) if len(own) else 0.0,
-        groups=own[side.columns[0]].n_unique(),
-        names=side.items[side.name].drop_nulls().n_unique() if side.table.name else None,
-    )
-
-
-def _level(both: pl.DataFrame, a: str, b: str, tree: Sequence[str], *, named: bool) -> LevelComparison | None:
-    """Compare one pair of levels; None where no item has both labels."""
-    labelled = both.drop_nulls([a, b]).with_columns(label=pl.col(a), label_b=pl.col(b))
-    if labelled.is_empty():
-        return None
-    names, mixed_a, mixed_b = _names(labelled) if named else (None, 0, 0)
-    confusion = labelled.group_by("label", "label_b").agg(
-        landmarks=pl.len().cast(pl.Int64), names=pl.col("shown").drop_nulls().n_unique()
-    )
-    vocabulary = len(set(labelled["label"].unique()) & set(labelled["label_b"].unique()))
+def _level(both: pl.DataFrame, a: str, b: str, tree: Sequence[str]) -> LevelComparison:
+    """Compare one pair of levels over the items with both labels."""
+    labels = both.select(pl.col(a).alias("label"), pl.col(b).alias("label_b"), "shown")
+    confusion = labels.group_by("label", "label_b").agg(items=pl.len().cast(pl.Int64))
+    confusion = confusion.sort("items", "label", "label_b", descending=[True, False, False])
+    share = set(labels["label"].unique()) & set(labels["label_b"].unique())
     return LevelComparison(
         a=a.partition(":")[2],
         b=b.partition(":")[2],
-        items=partitions(labelled["label"], labelled["label_b"]),
-        names=names,
-        mixed_a=mixed_a,
-        mixed_b=mixed_b,
-        same_labels=vocabulary,
-        same=int((labelled["label"] == labelled["label_b"]).sum()) / len(labelled) if vocabulary else None,
-        kappa=cohens_kappa(labelled["label"].to_list(), labelled["label_b"].to_list()) if vocabulary else None,
-        dendrogram_purity=dendrogram_purity([labelled[column] for column in tree], labelled["label_b"])
+        items=partitions(labels["label"], labels["label_b"]),
+        names=_names(labels),
+        same=int((labels["label"] == labels["label_b"]).sum()) / len(labels) if share else None,
+        kappa=cohens_kappa(labels["label"].to_list(), labels["label_b"].to_list()) if share else None,
+        dendrogram_purity=dendrogram_purity([both[level] for level in tree], labels["label_b"])
         if len(tree) > 1
         else None,
         matches_a=_matches(confusion, "label", "label_b"),
         matches_b=_matches(confusion, "label_b", "label"),
-        confusion=_cells(confusion, named=named),
+        confusion=tuple(Cell(*row) for row in confusion.iter_rows()),
     )
 
 
-def _names(labelled: pl.DataFrame) -> tuple[Partitions | None, int, int]:
-    """Return the partitions of the distinct names, and how many names each table puts into several groups."""
-    named = labelled.filter(pl.col("shown").is_not_null())
+def partitions(a: pl.Series, b: pl.Series) -> Partitions:
+    """Measure two partitions, given as the groups of the same items, none of them null."""
+    codes_a, codes_b = a.rank("dense").to_numpy(), b.rank("dense").to_numpy()
+    homogeneity, completeness, _ = homogeneity_completeness_v_measure(codes_b, codes_a)
+    shared = [f(codes_b, codes_a) for f in (adjusted_rand_score, normalized_mutual_info_score)]
+    ami = adjusted_mutual_info_score(codes_b, codes_a)
+    return Partitions(len(a), a.n_unique(), b.n_unique(), *map(float, (*shared, ami, homogeneity, completeness)))
+
+
+def _names(labels: pl.DataFrame) -> Partitions | None:
+    """Return the partitions of the distinct names."""
+    named = labels.drop_nulls("shown")
     if named.is_empty():
-        return None, 0, 0
-    sides, mixed = [], []
+        return None
+    sides = []
     for column in ("label", "label_b"):
         counts = named.group_by("shown", column).len().sort("shown", "len", column, descending=[False, True, False])
-        majority = counts.unique("shown", keep="first", maintain_order=True)
-        sides.append(majority[column])
-        mixed.append(counts["shown"].filter(counts["shown"].is_duplicated()).n_unique())
-    return partitions(*sides), mixed[0], mixed[1]
+        sides.append(counts.unique("shown", keep="first", maintain_order=True)[column])
+    return partitions(*sides)
 
 
 def _matches(confusion: pl.DataFrame, side: str, other: str) -> tuple[GroupMatch, ...]:
-    sizes = confusion.with_columns(
-        size=pl.col("landmarks").sum().over(side), match_size=pl.col("landmarks").sum().over(other)
-    )
-    union = pl.col("size") + pl.col("match_size") - pl.col("landmarks")
+    size, match_size, shared = pl.col("items").sum().over(side), pl.col("items").sum().over(other), pl.col("items")
     best = (
-        sizes.with_columns(
-            precision=pl.col("landmarks") / pl.col("size"),
-            recall=pl.col("landmarks") / pl.col("match_size"),
-            f1=2 * pl.col("landmarks") / (pl.col("size") + pl.col("match_size")),
-            jaccard=pl.col("landmarks") / union,
+        confusion.select(
+            side,
+            other,
+            size=size,
+            match_size=match_size,
+            shared=shared,
+            precision=shared / size,
+            recall=shared / match_size,
+            f1=2 * shared / (size + match_size),
+            jaccard=shared / (size + match_size - shared),
         )
         .sort(side, "jaccard", other, descending=[False, True, False])
         .unique(side, keep="first", maintain_order=True)
         .sort("size", side, descending=[True, False])
-        .select(side, other, "size", "match_size", "landmarks", "precision", "recall", "f1", "jaccard")
     )
     return tuple(GroupMatch(*row) for row in best.iter_rows())
 
 
-def _cells(confusion: pl.DataFrame, *, named: bool) -> tuple[Cell, ...]:
-    ordered = confusion.sort("landmarks", "label", "label_b", descending=[True, False, False])
-    return tuple(Cell(a, b, count, names if named else None) for a, b, count, names in ordered.iter_rows())
+def ancestor_agreement(a: Sequence[pl.Series], b: Sequence[pl.Series]) -> AncestorAgreement:
+    """Measure the labels of the same items over all levels.
+
+    Args:
+        a: the labels of A, one series per level, null where an item has none.
+        b: the labels of B at the same levels.
+    """
+    size_a, size_b = (sum(len(s) - s.null_count() for s in side) for side in (a, b))
+    same = sum(int((one == other).sum() or 0) for one, other in zip(a, b, strict=True))
+    precision, recall = (same / size if size else None for size in (size_a, size_b))
+    return AncestorAgreement(precision, recall, 2 * same / (size_a + size_b) if size_a + size_b else None)
 
 
-def _tops(both: pl.DataFrame) -> Tops:
-    decided = both.filter(pl.col("top").is_not_null() & pl.col("top_b").is_not_null())
-    counts = decided.group_by("top", "top_b").len().sort("top", "top_b")
-    cells = tuple(Cell(a, b, count, None) for a, b, count in counts.iter_rows())
-    if decided.is_empty():
-        return Tops(0, len(both), None, None, cells)
-    one, other = decided["top"].to_list(), decided["top_b"].to_list()
-    return Tops(
-        landmarks=len(decided),
-        undecided=len(both) - len(decided),
-        accuracy=sum(x == y for x, y in zip(one, other, strict=True)) / len(decided),
-        kappa=cohens_kappa(one, other),
-        cells=cells,
+def dendrogram_purity(levels: Sequence[pl.Series], classes: pl.Series) -> float | None:
+    """Return the dendrogram purity of a tree for the classes of its leaves (Heller and Ghahramani 2005).
+
+    For two leaves of one class, the purity of their least common ancestor is the share of that class among the leaves
+    below it; dendrogram purity is the mean over all such pairs. It is counted exactly, node by node: below a node lie
+    the pairs of its leaves less those of each child.
+
+    Args:
+        levels: the tree above N leaves as their nodes a level, finest first; null where a leaf has none there. A node
+            is a label below the coarser ones of the same leaf, so that levels that are not nested are a tree too.
+        classes: the N leaves' classes; null: of none, in every share's denominator alone.
+
+    Returns:
+        a number in 0..1; None where no class has two leaves.
+    """
+    kind = _codes(classes)
+    node = np.zeros(len(kind), dtype=np.int64)
+    others, purity = _others_and_purity(node, kind)
+    pairs = float(others.sum())  # each pair twice, as everywhere below
+    if not pairs:
+        return None
+    total = float((others * purity).sum())
+    for level in reversed(levels):
+        label = _codes(level)
+        below = label >= 0  # the others stay at the node above
+        children = (node * (label.max(initial=0) + 1) + label)[below]
+        node[below] = len(kind) + np.unique(children, return_inverse=True)[1]
+        node = np.unique(node, return_inverse=True)[1]
+        others, nearer = _others_and_purity(node, kind)
+        # the pairs below the new node were counted with the purity of the node above it
+        total += float((others * (nearer - purity))[below].sum())
+        purity = np.where(below, nearer, purity)
+    return total / pairs
+
+
+def _others_and_purity(node: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each leaf how many others of its class lie below its node, and the share of its class there.
+
+    Both are 0 for a leaf without a class.
+    """
+    of_class = node * (kind.max(initial=0) + 2) + kind + 1
+    _, place, counts = np.unique(of_class, return_inverse=True, return_counts=True)
+    same = np.where(kind >= 0, counts[place], 0).astype(np.float64)
+    return np.maximum(same - 1, 0), same / np.bincount(node)[node]
+
+
+def _codes(values: pl.Series) -> np.ndarray:
+    """Return equal integers from 0 for equal values, -1 for null."""
+    return values.rank("dense").cast(pl.Int64).fill_null(0).to_numpy() - 1
+
+
+# -- for people ----------------------------------------------------------------------------------------------------
+
+
+def summary(comparison: Comparison) -> str:
+    """Return the comparison as plain text with aligned columns."""
+    return "\n\n".join(_parts(comparison)) + "\n"
+
+
+def _parts(comparison: Comparison) -> Iterator[str]:
+    a, b = comparison.a, comparison.b
+    yield f"{_cell(a.file)} (A) against {_cell(b.file)} (B)"
+    levels = "; ".join(_pair(one, other) for one, other in zip(a.levels, b.levels, strict=True))
+    how = {"name": "by equal names", "order": "by their order"}.get(
+        comparison.paired_by, "by equal names, then by order"
     )
+    text = f"Items are joined on {_pair(', '.join(comparison.joined_on), b.on) if a.on != b.on else a.on}. "
+    text += f"Levels compared: {levels} (paired {how}; finest first)."
+    for side, coverage in (("A", a), ("B", b)):
+        if coverage.not_compared:
+            text += f" Not compared, only in {side}: {', '.join(coverage.not_compared)}."
+    yield textwrap.fill(" ".join(text.split()), _COLUMNS, break_long_words=False, break_on_hyphens=False)
+    rows = [(name, getattr(a, name), getattr(b, name)) for name in ("items", "labelled", "shared", "groups")]
+    yield _table(["", "A", "B"], rows)
+    measured = []
+    for level in comparison.levels:
+        for over, found in (("items", level.items), ("names", level.names)):
+            if found is not None:
+                figures = (found.ari, found.ami, found.nmi, found.homogeneity, found.completeness)
+                counts = (found.items, found.groups_a, found.groups_b)
+                measured.append((_pair(level.a, level.b), over, *counts, *figures))
+    head = ["level", "over", "number", "groups A", "groups B", "ARI", "AMI", "NMI", "homogeneity", "completeness"]
+    yield _table(head, measured)
+    same = [(_pair(x.a, x.b), x.same, x.kappa, x.dendrogram_purity) for x in comparison.levels]
+    yield _table(["level", "same label", "kappa", "dendrogram purity"], same)
+    yield _table(["over all levels", "precision", "recall", "F1"], [("labels", *asdict(comparison.ancestors).values())])
+    finest = comparison.finest
+    matched = {(m.group, m.match) for m in finest.matches_a} | {(m.match, m.group) for m in finest.matches_b}
+    others = [cell for cell in finest.confusion if cell.a != cell.b and (cell.a, cell.b) not in matched]
+    yield "Largest confusions: items in a group of A and a group of B that are not each other's best match"
+    yield _table(["A", "B", "items"], [(c.a, c.b, c.items) for c in others[:CONFUSIONS]]) if others else "None."
+    if len(others) > CONFUSIONS:
+        rest = sum(cell.items for cell in others[CONFUSIONS:])
+        yield f"{len(others) - CONFUSIONS} more with {rest} items, and the best match of every group: --json."
+
+
+def _pair(a: str, b: str) -> str:
+    return a if a == b else f"{a} (A), {b} (B)"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    cells = [list(head), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    texts = [all(isinstance(row[i], str) for row in rows) for i in range(len(head))]
+    lines = []
+    for row in cells:
+        gaps = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
+        padded = [cell + gap if text else gap + cell for cell, gap, text in zip(row, gaps, texts, strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if not isinstance(value, str):
+        return "–" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+    text = " ".join(value.split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _width(text: str) -> int:
+    """Return the columns that a text takes in a terminal."""
+    wide = (
+        2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text if not unicodedata.combining(letter)
+    )
+    return sum(wide)

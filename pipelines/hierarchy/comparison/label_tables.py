@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hgld.errors import TableError, excerpt, quoted
+from hgld.errors import TableError, excerpt
 from hgld.hierarchy import Hierarchy
 from hgld.tables import POLARS_FAULTS, CsvText, parquet_schema, read_parquet
 
@@ -19,7 +19,7 @@ GROUP, TOP = "hierarchical_label", "natural_or_human_made"  # GLDv2's levels
 NO_LEVELS = frozenset(
     (*IDS, SPLIT, *NAMES, "category", "title", "description", "url", "image", "images", "count", "score", "confidence")
 )
-"""Columns that are never taken for a level unless they are asked for."""
+"""Columns that are never taken for a level."""
 
 UNLABELLED = "unclassified"
 ROW, FILE = "__row", "__file"
@@ -37,8 +37,8 @@ class LabelTable:
     Attributes:
         place: the file or the build's folder.
         files: names of the files that were read.
-        rows: the cells, null where empty, and ``__file`` and ``__row`` (line in a CSV, else row, from 1).
-        columns: the columns of ``rows`` that the file has.
+        rows: the cells of the columns that are used, null where empty, and ``__file`` and ``__row`` (line in a CSV,
+            else row, from 1).
         found: all columns of the file.
         levels: columns that are levels, finest first.
         name: column of the items' names; None where there is none.
@@ -47,13 +47,12 @@ class LabelTable:
     place: Path
     files: tuple[str, ...]
     rows: pl.DataFrame
-    columns: tuple[str, ...]
     found: tuple[str, ...]
     levels: tuple[str, ...]
     name: str | None
 
     @classmethod
-    def read(cls, place: Path, wanted: Sequence[str] = ()) -> "LabelTable":
+    def read(cls, place: Path) -> "LabelTable":
         """Read a CSV, a parquet table, a ``hierarchy.parquet``, or the folder of a build.
 
         Of a folder the label tables are read: ``{split}_label_to_hierarchical.csv`` of all its splits, else
@@ -63,14 +62,13 @@ class LabelTable:
 
         Args:
             place: the file or folder.
-            wanted: columns that are needed whatever they are called, such as levels that were asked for.
 
         Raises:
             TableError: it cannot be read, has no rows or no column that could be a level.
             InputError: a ``hierarchy.parquet`` that is damaged.
         """
         files = _files(place)
-        read = [_read(file, wanted, several=len(files) > 1) for file in files]
+        read = [_read(file, several=len(files) > 1) for file in files]
         parts = [part for part, _ in read]
         if any(part.columns != parts[0].columns for part in parts):
             raise TableError(f"{place}: its label tables have different columns; compare one file at a time.")
@@ -80,19 +78,7 @@ class LabelTable:
         columns = tuple(column for column in rows.columns if column not in (ROW, FILE))
         name = next((column for column in NAMES if column in columns), None)
         names = tuple(file.name for file in files)
-        return cls(place, names, rows, columns, tuple(read[0][1]), _levels(rows, columns, name), name)
-
-    def column(self, wanted: str) -> str:
-        """Return the column of a name that a user gave; ``name`` is GLDv2's ``supercategory`` too.
-
-        Raises:
-            TableError: there is none.
-        """
-        if wanted in self.columns:
-            return wanted
-        if wanted in NAMES and self.name is not None:
-            return self.name
-        raise TableError(f"{self.place} lacks the column {quoted(wanted)}; found {_shown(self.found)}.")
+        return cls(place, names, rows, tuple(read[0][1]), _levels(rows, columns, name), name)
 
 
 def _files(place: Path) -> list[Path]:
@@ -114,26 +100,22 @@ def split_of(files: Sequence[str]) -> str | None:
     return files[0].removesuffix(_LABEL_SUFFIX) if len(files) == 1 and files[0].endswith(_LABEL_SUFFIX) else None
 
 
-def _read(file: Path, wanted: Sequence[str], *, several: bool) -> tuple[pl.DataFrame, Sequence[str]]:
+def _read(file: Path, *, several: bool) -> tuple[pl.DataFrame, Sequence[str]]:
     """Return the file's useful columns as text with the place of each row, and the names of all its columns."""
-    table, found = _parquet(file, wanted) if file.suffix == ".parquet" else _csv(file, wanted)
+    table, found = _parquet(file) if file.suffix == ".parquet" else _csv(file)
     if several and SPLIT not in table.columns:
         table = table.with_columns(pl.lit(split_of([file.name])).alias(SPLIT))
     stripped = pl.exclude(ROW).str.strip_chars().replace("", None)
     return table.with_columns(stripped).with_columns(pl.lit(file.name).alias(FILE)), found
 
 
-def _useful(file: Path, columns: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Return the columns to read: who an item is, its levels, and what was asked for; refuse a table without levels."""
+def _useful(file: Path, columns: Sequence[str]) -> list[str]:
+    """Return the columns to read: who an item is, and its levels; refuse a table without levels."""
     who = [column for column in columns if column in (*IDS, SPLIT, *NAMES)]
+    levels = [column for column in columns if column and column not in NO_LEVELS]
     if GROUP in columns:
         levels = [column for column in (GROUP, TOP) if column in columns]
-    else:
-        levels = [column for column in columns if column and column not in NO_LEVELS]
-    asked = [column for column in wanted if column in columns]
-    if asked:
-        levels = [column for column in levels if column in asked]
-    if not levels and not asked:
+    if not levels:
         raise TableError(
             f"{file} lacks a column of labels; found {_shown(columns)}. Expected one that says which item a row is "
             f"({', '.join((*IDS, NAMES[1]))}), and a column a level, such as {GROUP}."
@@ -141,26 +123,26 @@ def _useful(file: Path, columns: Sequence[str], wanted: Sequence[str]) -> list[s
     if len(levels) > _MOST_LEVELS:
         raise TableError(
             f"{file} has {len(levels)} columns that could be levels ({_shown(levels)}); expected {_MOST_LEVELS} at "
-            "most. Say which with --levels."
+            "most. Leave the others out of the file."
         )
-    return list(dict.fromkeys([*who, *levels, *asked]))
+    return [*who, *levels]
 
 
-def _csv(file: Path, wanted: Sequence[str]) -> tuple[pl.DataFrame, Sequence[str]]:
+def _csv(file: Path) -> tuple[pl.DataFrame, Sequence[str]]:
     text = CsvText.read(file)
-    columns = _useful(file, text.columns, wanted)
+    columns = _useful(file, text.columns)
     rows = [(line, *cells) for line, cells in text.select(columns)]
     schema = {ROW: pl.Int64, **dict.fromkeys(columns, pl.String)}
     return pl.DataFrame(rows, schema=schema, orient="row"), text.columns
 
 
-def _parquet(file: Path, wanted: Sequence[str]) -> tuple[pl.DataFrame, Sequence[str]]:
+def _parquet(file: Path) -> tuple[pl.DataFrame, Sequence[str]]:
     try:
         found = parquet_schema(file)
         if set(found) == _TREE_COLUMNS:
             tree = _tree(Hierarchy.from_parquet(file))
             return tree, tree.columns[1:]
-        columns = _useful(file, list(found), wanted)
+        columns = _useful(file, list(found))
         texts = read_parquet(file, columns=columns).select(pl.col(column).cast(pl.String) for column in columns)
     except (OSError, *POLARS_FAULTS) as error:
         raise TableError(f"{file}: not a readable parquet file of numbers and text ({excerpt(error)}).") from error
