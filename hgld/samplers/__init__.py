@@ -1,10 +1,7 @@
 """Samplers of batches: functions of (seed, epoch, step), for one process or many."""
 
-from hgld.samplers.batch_sampler import BatchSampler
-from hgld.samplers.class_balanced import ClassBalanced
-from hgld.samplers.epoch import EpochSampler, RepeatedAugmentation
-from hgld.samplers.hierarchical_pk import HierarchicalPKSampler
-from hgld.samplers.pk import PKSampler
+from hgld.samplers.batch_sampler import BatchSampler, ClassBalanced, EpochSampler, RepeatedAugmentation
+from hgld.samplers.pk import HierarchicalPKSampler, PKSampler
 
 __all__ = [
     "BatchSampler",

@@ -1,4 +1,7 @@
-"""The frame of all samplers: a batch is a function of (seed, epoch, step), and processes take equal parts of it."""
+"""The frame of all samplers, and samplers of single items.
+
+A batch is a function of (seed, epoch, step), and processes take equal parts of it.
+"""
 
 import functools
 import inspect
@@ -20,6 +23,7 @@ from hgld.labels import Labels, class_numbers
 # from it.
 
 _HALF = np.uint64(32)
+_FRACTION_BITS = 53
 
 
 def word_source(*key: int) -> np.random.Philox:
@@ -267,10 +271,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         sampler: object = None,
     ) -> None:
         process_index, process_count = _place(sampler, process_index, process_count)
-        if not 0 <= process_index < process_count:
-            raise ConfigError(f"process {process_index} of {process_count}; expected one of 0..{process_count - 1}.")
-        if not 0 <= seed < 1 << 64:
-            raise ConfigError(f"seed {seed}; expected 0 to 2**64 - 1.")
+        check_place(seed, process_index, process_count)
         if parts % process_count:
             fitting = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)
             raise ConfigError(
@@ -280,6 +281,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         self.batch_size, self.seed, self.drop_last = batch_size, seed, drop_last
         self.process_index, self.process_count = process_index, process_count
         self._batches, self._epoch, self._step = batches, 0, 0
+        self._planned: tuple[int, Any] = (-1, None)
 
     @property
     def sampler(self) -> "BatchSampler":  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -289,6 +291,15 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
     @abstractmethod
     def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
         """Return (B,) int64 item numbers of a batch, of all processes."""
+
+    def _plan(self, epoch: int) -> Any:
+        """Return what all batches of an epoch have in common; it is kept until another epoch is asked for."""
+        raise NotImplementedError
+
+    def _plan_of(self, epoch: int) -> Any:
+        if self._planned[0] != epoch:
+            self._planned = (epoch, self._plan(epoch))
+        return self._planned[1]
 
     def batch(self, epoch: int, step: int) -> np.ndarray:
         """Return this process's part of a batch.
@@ -319,7 +330,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
 
     def __iter__(self) -> Iterator[list[int]]:
         while True:
-            items = self.batch(self._epoch, self._step).tolist()
+            items = _Items(self.batch(self._epoch, self._step).tolist())
             self._step += 1
             ended = self._step == self._batches
             if ended:
@@ -353,6 +364,16 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         self._epoch, self._step = epoch, step
 
 
+class _Items(list[int]):
+    """Item numbers of a batch; an error tells whoever takes them for the number of one item."""
+
+    def __index__(self) -> int:
+        raise ConfigError(
+            "the sampler gives batches of items: hand it to the loader as DataLoader(dataset, batch_sampler=sampler), "
+            "not as sampler=."
+        )
+
+
 def _with_defaults(sampler: BatchSampler) -> dict[str, Any]:
     parameters = inspect.signature(type(sampler).__init__).parameters.values()
     given = sampler._arguments[1]
@@ -382,6 +403,20 @@ def number_of_batches(items: int, per_batch: int, drop_last: bool, what: str) ->
     return batches
 
 
+def check_place(seed: int, process_index: int, process_count: int) -> None:
+    """Refuse a seed out of its range, and the index of a process that there is not.
+
+    Raises:
+        ConfigError: names the number.
+    """
+    if not 0 <= seed < 1 << 64:
+        raise ConfigError(f"seed is {seed}; expected 0 to 2**64 - 1.")
+    if not 0 <= process_index < process_count:
+        raise ConfigError(
+            f"process_index is {process_index} of process_count {process_count}; expected 0 to {process_count - 1}."
+        )
+
+
 def at_least(least: int, **numbers: int) -> None:
     """Refuse numbers below ``least``.
 
@@ -391,3 +426,185 @@ def at_least(least: int, **numbers: int) -> None:
     for name, number in numbers.items():
         if number < least:
             raise ConfigError(f"{name} is {number}; expected at least {least}.")
+
+
+# -- samplers of single items ------------------------------------------------------------------------------------------
+
+
+class EpochSampler(BatchSampler):
+    """Every item once an epoch, in random order or in that of the dataset; to train a classifier, or to embed.
+
+    Without ``drop_last`` the last batch is as short as it must be, and its parts may differ by an item between
+    processes. If it has fewer items than there are processes, some get none of it: one batch less from iterating, an
+    empty one from :meth:`batch` and a :class:`hgld.data.loader.Loader`.
+
+    Args:
+        num_items: number of items.
+        batch_size: items of a batch, of all processes together.
+        shuffle: whether every epoch has a random order of its own.
+        seed: of the orders.
+        drop_last: leave out the items that do not fill a last batch.
+        process_index: which process this is.
+        process_count: of how many; must divide batch_size.
+        sampler: a DistributedSampler, which tells the two (Lightning gives one).
+
+    Raises:
+        ConfigError: no batch can be made, or process_count does not divide batch_size.
+    """
+
+    def __init__(
+        self,
+        num_items: int,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        process_index: int = 0,
+        process_count: int = 1,
+        sampler: torch.utils.data.Sampler | None = None,
+    ) -> None:
+        at_least(1, batch_size=batch_size)
+        self.num_items, self.shuffle = num_items, shuffle
+        super().__init__(
+            batch_size=batch_size,
+            batches=number_of_batches(num_items, batch_size, drop_last, "items"),
+            parts=batch_size,
+            seed=seed,
+            process_index=process_index,
+            process_count=process_count,
+            drop_last=drop_last,
+            sampler=sampler,
+        )
+
+    def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
+        begin, end = step * self.batch_size, min((step + 1) * self.batch_size, self.num_items)
+        return self._plan_of(epoch)[begin:end] if self.shuffle else np.arange(begin, end)
+
+    def _plan(self, epoch: int) -> np.ndarray:
+        return shuffled(self.num_items, self.seed, epoch)
+
+
+class RepeatedAugmentation(BatchSampler):
+    """Batches of batch_size / repeats images, each of them ``repeats`` times side by side.
+
+    Every image comes in one batch an epoch; its number is the instance's id, by which a loss knows the views of one
+    image. The last batch is filled with images from the epoch's beginning, or dropped.
+
+    Args:
+        num_items: number of images.
+        batch_size: entries of a batch, of all processes together.
+        repeats: times that an image stands in its batch.
+        seed: of all random choices.
+        drop_last: leave out the images that do not fill a last batch (others every epoch).
+        process_index: which process this is.
+        process_count: of how many; must divide batch_size / repeats, so that views of an image stay together.
+        sampler: a DistributedSampler, which tells the two (Lightning gives one).
+
+    Raises:
+        ConfigError: batch_size is not a multiple of repeats, or there are fewer images than a batch has.
+
+    Source: Berman et al., "MultiGrain: a unified image embedding for classes and instances", 2019, section 4.1.
+    """
+
+    def __init__(
+        self,
+        num_items: int,
+        batch_size: int,
+        repeats: int = 3,
+        *,
+        seed: int = 0,
+        drop_last: bool = False,
+        process_index: int = 0,
+        process_count: int = 1,
+        sampler: torch.utils.data.Sampler | None = None,
+    ) -> None:
+        at_least(1, batch_size=batch_size, repeats=repeats)
+        if batch_size % repeats:
+            below, above = batch_size // repeats * repeats, -(-batch_size // repeats) * repeats
+            fitting = f"{below} or {above}" if below else str(above)
+            raise ConfigError(f"batch_size {batch_size} is not a multiple of {repeats} repeats; take {fitting}.")
+        self.repeats, self.num_items = repeats, num_items
+        self._images = batch_size // repeats
+        if num_items < self._images:
+            raise ConfigError(f"{num_items} images; a batch needs {self._images} different ones. Take smaller batches.")
+        super().__init__(
+            batch_size=batch_size,
+            batches=number_of_batches(num_items, self._images, drop_last, "images"),
+            parts=self._images,
+            seed=seed,
+            process_index=process_index,
+            process_count=process_count,
+            drop_last=drop_last,
+            sampler=sampler,
+        )
+
+    def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
+        places = np.arange(step * self._images, (step + 1) * self._images) % self.num_items
+        return np.repeat(self._plan_of(epoch)[places], self.repeats)
+
+    def _plan(self, epoch: int) -> np.ndarray:
+        return shuffled(self.num_items, self.seed, epoch)
+
+
+class ClassBalanced(BatchSampler):
+    """Batches of independent draws: a class with probability proportional to n**power, then one of its n items.
+
+    Args:
+        labels: (N,) or (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
+        batch_size: items of a batch, of all processes together.
+        level: the level whose classes are balanced: column, or, with a table or a dataset, name.
+        power: 0: all classes alike; 1: all items alike; 0.5: square root sampling.
+        batches_per_epoch: length of an epoch; as many as fit the labelled items if None.
+        seed: of all random choices.
+        process_index: which process this is.
+        process_count: of how many; must divide batch_size.
+        sampler: a DistributedSampler, which tells the two (Lightning gives one).
+
+    Attributes:
+        left_out: items without a label, which are in no batch.
+
+    Raises:
+        ConfigError: power is not in [0, 1], or there is no labelled item.
+
+    Source: Kang et al., "Decoupling representation and classifier for long-tailed recognition", ICLR 2020, eq. 1.
+    """
+
+    def __init__(
+        self,
+        labels: Labels,
+        batch_size: int,
+        *,
+        level: int | str = 0,
+        power: float = 0.0,
+        batches_per_epoch: int | None = None,
+        seed: int = 0,
+        process_index: int = 0,
+        process_count: int = 1,
+        sampler: torch.utils.data.Sampler | None = None,
+    ) -> None:
+        at_least(1, batch_size=batch_size)
+        if not 0 <= power <= 1:
+            raise ConfigError(f"power is {power}; expected 0 (all classes alike) to 1 (all items alike).")
+        self._classes = ClassItems.from_labels(label_column(labels, level))
+        self.left_out = self._classes.left_out
+        check_enough(len(self._classes.count), 1)
+        weights = self._classes.count.astype(np.float64) ** power
+        self._until = np.cumsum(weights) / weights.sum()
+        batches = max(1, len(self._classes.items) // batch_size) if batches_per_epoch is None else batches_per_epoch
+        at_least(1, batches_per_epoch=batches)
+        super().__init__(
+            batch_size=batch_size,
+            batches=batches,
+            parts=batch_size,
+            seed=seed,
+            process_index=process_index,
+            process_count=process_count,
+            sampler=sampler,
+        )
+
+    def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
+        words = random_words(2 * self.batch_size, self.seed, epoch, step).reshape(2, -1)
+        fraction = (words[0] >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64) / (1 << _FRACTION_BITS)
+        classes = np.searchsorted(self._until[:-1], fraction, side="right")
+        return self._classes.items[self._classes.start[classes] + below(words[1], self._classes.count[classes])]

@@ -14,7 +14,16 @@ from typing import get_args
 import numpy as np
 
 from hgld.errors import ConfigError, InputError
-from hgld.samplers.batch_sampler import BatchSampler, ClassItems, Short, at_least, below, random_words, shuffled
+from hgld.samplers.batch_sampler import (
+    BatchSampler,
+    ClassItems,
+    Short,
+    at_least,
+    below,
+    check_place,
+    random_words,
+    shuffled,
+)
 from hgld.samplers.pk import chunk_items, chunks_of, shuffled_within
 
 _SHARDS, _BEGIN, _DEAL = range(6, 9)  # uses of random numbers, beside those of an EpochPlan
@@ -105,7 +114,6 @@ class ShardOrderSampler(BatchSampler):
             process_index=process_index,
             process_count=process_count,
         )
-        self._dealt: tuple[int, ReadingOrder, Iterator[list[int]], list[list[int]]] | None = None
 
     def fingerprint(self) -> str:
         """Return 32 hex digits that differ when the batches do."""
@@ -118,11 +126,11 @@ class ShardOrderSampler(BatchSampler):
 
     def order(self, epoch: int) -> ReadingOrder:
         """Return the chunks of an epoch in reading order."""
-        return self._dealing(epoch)[1]
+        return self._plan_of(epoch)[0]
 
     def chunks(self, epoch: int, step: int) -> list[int]:
         """Return the P chunks of a batch, stream after stream: numbers into the epoch's reading order."""
-        _, _, coming, dealt = self._dealing(epoch)
+        _, coming, dealt = self._plan_of(epoch)
         while len(dealt) <= step:
             dealt.append(next(coming))
         return dealt[step]
@@ -131,14 +139,10 @@ class ShardOrderSampler(BatchSampler):
         chunks = self.chunks(epoch, step)
         return self.order(epoch).items[chunks].reshape(-1)
 
-    def _dealing(self, epoch: int) -> tuple[int, ReadingOrder, Iterator[list[int]], list[list[int]]]:
-        if self._dealt is None or self._dealt[0] != epoch:
-            order = self._order(epoch)
-            coming = deal(
-                order.label, self.num_streams, self.p // self.num_streams, self.window, self.seed, epoch, _DEAL
-            )
-            self._dealt = (epoch, order, coming, [])
-        return self._dealt
+    def _plan(self, epoch: int) -> tuple[ReadingOrder, Iterator[list[int]], list[list[int]]]:
+        """Return the reading order of an epoch, the batches that are dealt from it one by one, and those dealt."""
+        order, key = self._order(epoch), (self.seed, epoch, _DEAL)
+        return order, deal(order.label, self.num_streams, self.p // self.num_streams, self.window, *key), []
 
     def _order(self, epoch: int) -> ReadingOrder:
         runs, key = self._runs, (self.seed, epoch)
@@ -154,7 +158,7 @@ class ShardOrderSampler(BatchSampler):
         return ReadingOrder(items, run, self._label[run])
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_dealt": None}  # a dealing that has begun cannot be pickled; it is repeated
+        return {**self.__dict__, "_planned": (-1, None)}  # a dealing that has begun cannot be pickled; it is repeated
 
 
 def _runs(shard: np.ndarray, group: np.ndarray, label: np.ndarray) -> np.ndarray:
@@ -185,12 +189,7 @@ def check_options(
     at_least(1, p=p, k=k, num_streams=num_streams, window=window)
     if short not in get_args(Short):
         raise ConfigError(f"short is {short!r}; expected {', '.join(get_args(Short))}.")
-    if not 0 <= seed < 1 << 64:
-        raise ConfigError(f"seed is {seed}; expected 0 to 2**64 - 1.")
-    if not 0 <= process_index < process_count:
-        raise ConfigError(
-            f"process_index is {process_index} of process_count {process_count}; expected 0 to {process_count - 1}."
-        )
+    check_place(seed, process_index, process_count)
     fitting = [n for n in range(1, p + 1) if p % n == 0]
     if p % num_streams:
         raise ConfigError(
