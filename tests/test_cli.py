@@ -90,7 +90,7 @@ def test_compare_for_people_and_for_machines(hgld, tmp_path):
     assert "ARI" in out
     code, out, _ = hgld("compare", a, b, "--json")
     assert code == 0
-    assert json.loads(out)["landmarks"]["ari"] == 1
+    assert json.loads(out)["levels"][0]["items"]["ari"] == 1
     code, out, err = hgld("compare", a, tmp_path / "none.csv")
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert "none.csv" in err
