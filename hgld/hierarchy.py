@@ -346,23 +346,27 @@ class Hierarchy:
         self.to_frame().write_parquet(path, metadata=metadata)
 
     @classmethod
-    def from_parquet(cls, path: str | Path) -> "Hierarchy":
+    def from_parquet(cls, source: str | Path | bytes, where: str | None = None) -> "Hierarchy":
         """Read a file of :meth:`to_parquet`.
+
+        Args:
+            source: the file, or its bytes.
+            where: name of the source in messages.
 
         Raises:
             SchemaError: the file is of another schema version.
             TableError: it is not readable parquet, or has other columns.
             HierarchyError: its rows are not a tree.
         """
-        file = Path(path)
-        metadata = parquet_metadata(file)
+        file = where or (FILE if isinstance(source, bytes) else str(source))
+        metadata = parquet_metadata(source, where=file)
         version = metadata.get("hgld.schema_version")
         if version != str(SCHEMA_VERSION):
             raise SchemaError(
                 f"{file}: hierarchy schema version is {quoted(version)}; this hgld reads version {SCHEMA_VERSION}. "
                 "Rebuild the file, or install the hgld that wrote it."
             )
-        frame = read_parquet(file, schema=_COLUMNS)
+        frame = read_parquet(source, schema=_COLUMNS, where=file)
         try:
             levels = json.loads(metadata.get("hgld.levels", ""))
         except (ValueError, RecursionError):

@@ -2,7 +2,6 @@
 
 import hashlib
 import operator
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from difflib import get_close_matches
@@ -95,23 +94,11 @@ def read_hierarchy(storage: ShardStorage, manifest: Manifest) -> Hierarchy:
         InputError: it is missing, or its levels are not the manifest's.
         SchemaError: it is damaged or was written under another schema version.
     """
-    hierarchy = _hierarchy(storage, manifest)
+    table = storage.table(HIERARCHY, manifest.files.get(HIERARCHY))
+    hierarchy = Hierarchy.from_parquet(table, f"{storage.where}/{HIERARCHY}")
     if hierarchy.levels != manifest.levels:
         raise _other_levels(storage, HIERARCHY, hierarchy.levels, manifest)
     return hierarchy
-
-
-def _hierarchy(storage: ShardStorage, manifest: Manifest) -> Hierarchy:
-    source = storage.table(HIERARCHY, manifest.files.get(HIERARCHY))
-    if isinstance(source, Path):
-        return Hierarchy.from_parquet(source)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, HIERARCHY)
-        path.write_bytes(source)
-        try:
-            return Hierarchy.from_parquet(path)
-        except InputError as error:
-            raise type(error)(str(error).replace(str(path), f"{storage.where}/{HIERARCHY}")) from error
 
 
 def check_labels(storage: ShardStorage, hierarchy: Hierarchy, labels: np.ndarray) -> None:

@@ -4,13 +4,12 @@ import hashlib
 import io
 import os
 import re
-import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -58,8 +57,26 @@ class _OpenFile:
         self._close(self.descriptor)
 
 
+def _path_in(folder: Path, name: str) -> Path:
+    path = folder / name
+    if path.resolve().parent != folder.resolve():
+        raise InputError(f"{path}: a link that leads out of the folder is not followed. Put the file itself there.")
+    if not path.is_file():
+        found = "this is a folder, pipe or device" if path.exists() else "no such file"
+        raise InputError(f"{path}: {found}. Copy the file there, or build the dataset again.")
+    return path
+
+
+def _opened(folder: Path, name: str) -> _OpenFile:
+    path = _path_in(folder, name)
+    try:
+        return _OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be opened ({error.strerror or error}).") from error
+
+
 class LocalFiles:
-    """Files of a folder, read by name; those used last stay open, in every process its own.
+    """Files of a folder, read by name; those used last stay open, also in processes that are forked.
 
     Args:
         folder: where the files are.
@@ -67,7 +84,7 @@ class LocalFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._forget_all()
+        self._file = lru_cache(MOST_OPEN_FILES)(partial(_opened, folder))
 
     def __getstate__(self) -> Path:
         return self._folder
@@ -75,46 +92,13 @@ class LocalFiles:
     def __setstate__(self, folder: Path) -> None:
         self.__init__(folder)
 
-    def _forget_all(self) -> None:
-        self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
-
-    def _file(self, name: str) -> _OpenFile:
-        if self._process != os.getpid():  # after a fork the lock may be held by a thread that is not here
-            self._forget_all()
-        with self._lock:
-            file = self._open.get(name)
-            if file is not None:
-                self._open.move_to_end(name)
-                return file
-        file = _OpenFile(self._descriptor(name))
-        with self._lock:
-            self._open[name] = file
-            if len(self._open) > MOST_OPEN_FILES:
-                self._open.popitem(last=False)
-        return file
-
     def path(self, name: str) -> Path:
         """Return the path of a file that exists.
 
         Raises:
             InputError: there is none, or it is a link that leads out of the folder.
         """
-        path = self._folder / name
-        if path.resolve().parent != self._folder.resolve():
-            raise InputError(f"{path}: a link that leads out of the folder is not followed. Put the file itself there.")
-        if not path.is_file():
-            found = "this is a folder, pipe or device" if path.exists() else "no such file"
-            raise InputError(f"{path}: {found}. Copy the file there, or build the dataset again.")
-        return path
-
-    def _descriptor(self, name: str) -> int:
-        path = self.path(name)
-        try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be opened ({error.strerror or error}).") from error
+        return _path_in(self._folder, name)
 
     def exists(self, name: str) -> bool:
         return (self._folder / name).is_file()
@@ -154,9 +138,8 @@ class LocalFiles:
 
     def open_stream(self, name: str, offset: int) -> "io.BufferedReader[Any]":
         """Open the file from ``offset`` to its end, to be closed by the caller."""
-        descriptor = self._descriptor(name)
-        advise(descriptor, offset, 0, sequential=True)
-        file = io.BufferedReader(io.FileIO(descriptor), _STREAM_BUFFER)
+        file = open(self.path(name), "rb", buffering=_STREAM_BUFFER)  # noqa: SIM115  # the caller closes it
+        advise(file.fileno(), offset, 0, sequential=True)
         file.seek(offset)
         return file
 

@@ -1,7 +1,6 @@
 import multiprocessing
 import os
 import pickle
-import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -187,33 +186,6 @@ def test_few_files_stay_open(tmp_path):
     assert len(open_files(tmp_path)) == MOST_OPEN_FILES
     del storage
     assert open_files(tmp_path) == []
-
-
-def test_a_fork_while_a_thread_holds_the_lock_does_not_hang(folder):
-    storage = ShardStorage(folder)
-    storage.read_at("train-000000.tar", 0, 1)
-    holding, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with storage._files._lock:  # pyright: ignore[reportAttributeAccessIssue]
-            holding.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    holding.wait()
-    child = os.fork()
-    if not child:
-        os._exit(0 if storage.read_at("train-000000.tar", 3, 4) == bytes_of(folder, "train-000000.tar", 3, 4) else 1)
-    deadline = time.monotonic() + 20
-    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    done.set()
-    thread.join()
-    if ended[0] == 0:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-    assert ended == (child, 0)
 
 
 def test_links_out_of_the_folder_are_not_followed(tmp_path):
