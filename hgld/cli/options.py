@@ -154,7 +154,13 @@ class _Argument(click.Argument):
 
 
 class Verb(click.Command):
-    """A subcommand whose help lists its options by sections, the common ones alone if all are too long."""
+    """A subcommand whose help lists its options by sections, the common ones alone if all are too long.
+
+    Attributes:
+        configs: the dataclasses that its flags are made of.
+    """
+
+    configs: tuple[type, ...] = ()
 
     def get_help(self, ctx: click.Context) -> str:
         ctx.meta[SHOWS_ALL] = True
@@ -265,7 +271,9 @@ def verb(
         json_option = _Flag(["--json", "as_json"], is_flag=True, help="Print one JSON object.", section="Output")
         ordered = sorted(params.values(), key=lambda one: not isinstance(one, _Argument))
         shared = [json_option, help_all_option(), debug_option()]
-        return Verb(None, callback=run, params=[*ordered, *shared], help=function.__doc__)
+        made = Verb(None, callback=run, params=[*ordered, *shared], help=function.__doc__)
+        made.configs = (*taken.values(), *more)
+        return made
 
     return decorate
 
