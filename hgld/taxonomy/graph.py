@@ -69,8 +69,22 @@ class Taxonomy:
         Raises:
             HierarchyError: naming a cycle.
         """
+        waiting = list(map(len, self.parents))
+        below: list[list[int]] = [[] for _ in self.ids]
+        for place, parents in enumerate(self.parents):
+            for parent in parents:
+                below[parent].append(place)
+        ready = [place for place, number in enumerate(waiting) if not number]
+        for place in ready:  # grows while it is walked
+            for child in below[place]:
+                waiting[child] -= 1
+                if not waiting[child]:
+                    ready.append(child)
+        if len(ready) == len(self):
+            return tuple(ready)
+        shown = []
         try:
-            return tuple(graphlib.TopologicalSorter(dict(enumerate(self.parents))).static_order())
+            graphlib.TopologicalSorter(dict(enumerate(self.parents))).prepare()
         except graphlib.CycleError as error:
             shown = [short(self.ids[place]) for place in reversed(error.args[1])]
         if len(shown) > _MOST_NAMED + 2:
@@ -83,10 +97,11 @@ class Taxonomy:
     @cached_property
     def steps_to_top(self) -> np.ndarray:
         """Length of the longest way from each class up to one that has no parent."""
-        steps = np.zeros(len(self), dtype=np.int64)
+        steps = [0] * len(self)
         for place in self.order:
-            steps[place] = max((1 + steps[parent] for parent in self.parents[place]), default=0)
-        return steps
+            if self.parents[place]:
+                steps[place] = 1 + max(steps[parent] for parent in self.parents[place])
+        return np.array(steps, dtype=np.int64)
 
     @property
     def leaves(self) -> np.ndarray:
@@ -111,7 +126,7 @@ def short(text: str) -> str:
     return repr(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
 
 
-@dataclass
+@dataclass(slots=True)
 class _Class:
     """A class in the making; ``declared`` is its row, 0 if it was only named as a parent so far (at ``named``)."""
 
@@ -260,13 +275,14 @@ class TaxonomyBuilder:
         )
 
     def _class(self, class_id: str, row: int) -> _Class:
-        if class_id not in self._classes:
+        found = self._classes.get(class_id)
+        if found is None:
             if not class_id:
                 raise HierarchyError(f"{self.source}, {self.unit} {row:,}: an empty id; expected a class there.")
             if len(self._classes) == MOST_NODES:
                 raise HierarchyError(f"{self.source} has more than {MOST_NODES:,} classes; that is no taxonomy.")
-            self._classes[class_id] = _Class(len(self._classes), row)
-        return self._classes[class_id]
+            found = self._classes[class_id] = _Class(len(self._classes), row)
+        return found
 
 
 def distinct_names(names: Sequence[str], ids: Sequence[str]) -> tuple[list[str], int]:

@@ -255,12 +255,15 @@ def _by_ranks(
         start = own[item] if finest is None else 0
         if start < 0:
             continue
-        row, below = [*[-1] * start, item], item
+        row, way, here = [*[-1] * start, item], list(_way_up(above, item)), 0
         for c in range(start + 1, last + 1):
-            ranks_above = {own[place]: place for place in reversed(list(_way_up(above, below)))} if below >= 0 else {}
-            stands_in = any(rank > c for rank in ranks_above)
-            below = ranks_above.get(c, below if stands_in else -1)
-            row.append(below)
+            ranked = [own[place] for place in way[here:]]
+            if c in ranked:
+                here += ranked.index(c)
+            elif max(ranked) < c:  # no coarser class is known, either
+                row += [-1] * (last + 1 - c)
+                break
+            row.append(way[here])
         rows.append(row)
     return rows
 

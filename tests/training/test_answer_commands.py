@@ -161,7 +161,7 @@ def test_a_damaged_calibration_stops_only_what_takes_it(hgld, world, tmp_path):
     search = [str(run) if word == "run" else word for word in SEARCH]
     code, out, err = hgld(*search, "--json")
     assert (code, "answer" in json.loads(out)["queries"][0]) == (0, False)
-    assert err.startswith(f"{run}/calibration.json: not JSON")
+    assert err.startswith(f"{run}/calibration.json: not valid JSON")
     for asked in (("--min-confidence", "0.5"), ("--calibration", str(run / "calibration.json"))):
         code, _, err = hgld(*search, *asked)
         assert code == 2
