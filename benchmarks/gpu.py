@@ -376,7 +376,6 @@ def step_of(bench: Bench, backbone: str, size: int, fields: Values) -> Callable[
     from hgld.training.config import TrainConfig, with_fields
     from hgld.training.criterion import build_criterion
     from hgld.training.optimizers import build_optimizers, weight_average
-    from hgld.training.state import compile_modules
 
     config = with_fields(TrainConfig(), fields)
     items = config.batch.batch_size
@@ -392,7 +391,8 @@ def step_of(bench: Bench, backbone: str, size: int, fields: Values) -> Callable[
     criterion = build_criterion(config.loss, hierarchy=tree, train_labels=labels, dim=model.dim, steps_per_epoch=1)
     criterion.to(bench.device).train()
     if config.model.compile:
-        compile_modules(model, criterion)
+        model.backbone.compile()
+        criterion.compile()
     parts = {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
     state: Any = SimpleNamespace(
         config=config,

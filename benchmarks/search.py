@@ -86,7 +86,7 @@ def exhaustive(gallery: torch.Tensor) -> Callable[[np.ndarray], Found]:
 
 
 def by_prefix(gallery: torch.Tensor, short: torch.Tensor, shortlist: int) -> Callable[[np.ndarray], Found]:
-    """Search as :func:`hgld.evaluation.neighbors.prefix_neighbors` does, without preparing the gallery again."""
+    """Search by the first numbers, and rank a shortlist by all of them."""
 
     def ask(queries: np.ndarray) -> Found:
         rows = torch.from_numpy(queries)

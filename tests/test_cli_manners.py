@@ -185,7 +185,6 @@ def test_bad_input_is_one_line_and_the_traceback_comes_on_request(hgld, nowhere,
     [
         "evaluate --embeddings none.npy --labels file.csv --levels a --out {}.json",
         "embed --checkpoint nothing --data nothing --out {}.npy",
-        "search file.csv --checkpoint nothing --data nothing --html {}.html",
         "export --checkpoint nothing --out {}.onnx",
         "report nothing --out {}.html",
     ],
@@ -202,7 +201,6 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(hgld, nowhere
     ("verb", "option", "writer"),
     [
         ("evaluate", "--out {}/new/r.json", "hgld.evaluation.report.RetrievalReport.save_json"),
-        ("search", "--html {}/new/p.html", "hgld.training.inference.search.write_search_page"),
     ],
 )
 def test_what_cannot_be_kept_in_the_end_is_shown(hgld, everything, monkeypatch, tmp_path, verb, option, writer):

@@ -22,11 +22,10 @@ from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.metric import offered_names
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.options import EvaluationOptions
-from hgld.evaluation.postprocess import Whitening, expand_queries
+from hgld.evaluation.postprocess import expand_queries
 from hgld.metrics import Retrieval, class_distances, ranking_metrics
 from hgld.samplers import ClassBalanced, HierarchicalPKSampler, PKSampler
-from hgld.training.inference.classification import Classifier, WhitenedHead
-from hgld.training.inference.export import ImageClassifier, ImageEmbedder
+from hgld.training.inference.export import ImageEmbedder
 from tests.computing_gpu import STALLS, computing_gpu
 from tests.training.untrained_run import small_model
 
@@ -119,17 +118,14 @@ def batches(to: To, *, tied: bool) -> Any:
 def classified(to: To, *, tied: bool) -> Any:
     """What is exported, as a module on the device."""
     model = small_model()
-    vectors = embeddings(tied=False)
-    whitening = Whitening.fit(vectors, fitted_on="test")
-    head = WhitenedHead(Classifier(vectors[:3], torch.zeros(3), None, "fine", ("a", "b", "c")), whitening)
-    module = ImageClassifier(ImageEmbedder(model), head).eval()
+    module = ImageEmbedder(model).eval()
     for part in module.modules():
         for name, tensor in [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]:
             (part._buffers if name in part._buffers else part._parameters).pop(name)
             setattr(part, name, to(tensor.detach()))
     images = torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        return [found.cpu() for found in module(to(images))]
+        return module(to(images)).cpu()
 
 
 # And how often the host may wait for results, whatever N is: for every block, level and metric of a set.

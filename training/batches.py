@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -204,33 +205,20 @@ def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
         (N, L) labels; at a coarser level the class of all that are merged, -1 where they do not agree on one.
     """
     table = labels.numpy().copy()
-    classes, member = np.unique(table[:, 0], return_inverse=True)
-    known = np.flatnonzero(classes >= 0)
-    lot = np.random.default_rng(seed).permutation(known)
-    group = np.full(len(classes), -1)
+    known = table[:, 0] >= 0
+    classes, member = np.unique(table[known, 0], return_inverse=True)
+    lot = np.random.default_rng(seed).permutation(len(classes))
+    group = np.empty(len(classes), np.int64)
     group[lot] = np.arange(len(lot)) // count
-    named = np.minimum.reduceat(classes[lot], np.arange(0, len(lot), count)) if len(lot) else classes[:0]
     of_item = group[member]
-    table[of_item >= 0, 0] = named[of_item[of_item >= 0]]
-    for level in range(1, table.shape[1]):
-        lowest = np.full(len(named), np.iinfo(np.int64).max)
-        highest = np.full(len(named), -1)
-        there = (of_item >= 0) & (table[:, level] >= 0)
-        np.minimum.at(lowest, of_item[there], table[there, level])
-        np.maximum.at(highest, of_item[there], table[there, level])
-        torn = np.flatnonzero(lowest < highest)
-        table[np.isin(of_item, torn), level] = -1
+    merged = pl.DataFrame(table[known]).with_columns(pl.Series("of", of_item)).lazy()
+    names = [f"column_{level}" for level in range(table.shape[1])]
+    coarse = [
+        pl.when(pl.col(n).filter(pl.col(n) >= 0).n_unique().over("of") > 1).then(-1).otherwise(pl.col(n)).alias(n)
+        for n in names[1:]
+    ]
+    table[known] = merged.with_columns(pl.col(names[0]).min().over("of"), *coarse).select(names).collect().to_numpy()
     return torch.from_numpy(table)
-
-
-def training_facts(config: TrainConfig, place: str) -> dict[str, object]:
-    """Return the :attr:`TrainingData.facts` of a dataset under these options, without reading an image.
-
-    Raises:
-        ConfigError: a batch that cannot be made of this dataset.
-        InputError: no dataset is there, or it has no such split.
-    """
-    return TrainingData(config, place, Processes(0, 1, torch.device("cpu"))).facts
 
 
 def epoch_coverage(config: TrainConfig, place: str) -> dict[str, int]:

@@ -37,7 +37,6 @@ class Criterion(nn.Module):
     def __init__(self, loss: nn.Module, renumbered: tuple[Tensor, ...]) -> None:
         super().__init__()
         self.loss = loss
-        self._on_cpu = renumbered
         for level, numbers in enumerate(renumbered):
             self.register_buffer(f"numbers_{level}", numbers, persistent=False)  # a function of the dataset
 
@@ -109,16 +108,11 @@ class Criterion(nn.Module):
         return values if self.has_terms else {}
 
     def _renumbered(self, labels: Tensor) -> Tensor:
-        columns = [_look_up(self._numbers(level, labels), labels[:, level]) for level in range(len(self._on_cpu))]
+        columns = []
+        for level in range(labels.shape[1]):
+            column, numbers = labels[:, level], self.get_buffer(f"numbers_{level}")
+            columns.append(torch.where(column >= 0, numbers[column.clamp(min=0)], -1))
         return torch.stack(columns, dim=1)
-
-    @property
-    def reads_labels_on_cpu(self) -> bool:
-        """True if labels should stay on the CPU, because the loss needs to know how many are equal (SiMix)."""
-        return any(isinstance(module, losses.SiMix) for module in self.modules())
-
-    def _numbers(self, level: int, labels: Tensor) -> Tensor:
-        return self._on_cpu[level] if labels.device.type == "cpu" else self.get_buffer(f"numbers_{level}")
 
 
 def build_criterion(
@@ -229,10 +223,6 @@ def _renumber(column: Tensor, classes: int) -> tuple[int, Tensor]:
     numbers = torch.full((classes,), -1, dtype=torch.int64)
     numbers[present.long()] = torch.arange(len(present))
     return len(present), numbers
-
-
-def _look_up(numbers: Tensor, labels: Tensor) -> Tensor:
-    return torch.where(labels >= 0, numbers[labels.clamp(min=0)], -1)
 
 
 def _training_tree(hierarchy: Hierarchy, train_labels: Tensor) -> Callable[[], Hierarchy]:

@@ -51,7 +51,7 @@ class LoggedRun:
 
 
 class TensorBoardLogger:
-    """Logger into one file in ``RUN/tensorboard``, however often the run is stopped and goes on.
+    """Logger into ``RUN/tensorboard``; TensorBoard hides what a stopped run logged of steps that are done again.
 
     Raises:
         ModuleNotFoundError: TensorBoard is not installed.
@@ -60,25 +60,7 @@ class TensorBoardLogger:
     def __init__(self, run: LoggedRun) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        folder = run.folder / TENSORBOARD
-        before = sorted(folder.glob("events.out.tfevents.*"))
-        self._writer = SummaryWriter(str(folder))
-        for path in before:
-            self._take_over(path, run.from_step)
-        self._writer.flush()
-        for path in before:
-            path.unlink()
-
-    def _take_over(self, path: Path, until: int) -> None:
-        """Copy the events of an earlier file, but those of steps that are done again; one cut short ends it."""
-        from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  # made anew
-
-        writer: Any = self._writer.file_writer
-        for data in RawEventFileLoader(str(path)).Load():
-            event = Event.FromString(data)
-            if event.HasField("summary") and event.step <= until:
-                writer.event_writer.add_event(event)
+        self._writer = SummaryWriter(str(run.folder / TENSORBOARD), purge_step=run.from_step + 1)
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():

@@ -34,7 +34,7 @@ from .inference.embedding import autocast
 from .log import RunLog, RunSummary, Timing, write_faults
 from .models.embedding_model import prepare_images
 from .optimizers import groups_of, set_rates
-from .progress import ProgressReporter, SilentReporter
+from .progress import ProgressReporter
 from .state import TrainState, check_folder, prepare_run, save_run, set_frozen
 from .step import Backward, StepInput, StepValues
 
@@ -99,7 +99,7 @@ def train(
         return f"Start the same command again: {kept}."
 
     with stop_requests() as stop, distributed.process_group(config.run.device, hint) as processes:
-        reporter = progress if progress is not None and processes.is_main else SilentReporter()
+        reporter = progress if progress is not None and processes.is_main else ProgressReporter()
         with _run_lock(out, processes, reporter), arithmetic(config, processes.device):
             state = prepare_run(config, data, out, processes, init_from)
             return _train(state, stop, reporter)

@@ -4,15 +4,15 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from hgld.terminal import is_terminal, printable
 
 _FIRST = ("loss", "images_per_second", "wait_share", "memory_mb")
 
 
-class ProgressReporter(Protocol):
-    """Receiver of a run's progress, called by its main process."""
+class ProgressReporter:
+    """Receiver of a run's progress, called by its main process; this one shows nothing."""
 
     def heading(self, text: str) -> None:
         """Announce the next of several runs."""
@@ -39,35 +39,7 @@ class ProgressReporter(Protocol):
         """End the report; the run may have ended in any way."""
 
 
-class SilentReporter:
-    """Reporter that shows nothing."""
-
-    def heading(self, text: str) -> None:
-        pass
-
-    def begin(self, step: int, total: int, description: str = "") -> None:
-        pass
-
-    def step(self, step: int, epoch: int, row: Mapping[str, float]) -> None:
-        pass
-
-    def advance(self, step: int) -> None:
-        pass
-
-    def evaluating(self, epoch: int) -> None:
-        pass
-
-    def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
-
-
-class LineReporter(SilentReporter):
+class LineReporter(ProgressReporter):
     """Reporter for files and pipes: a line at the start, one a minute with the time that is left, one an evaluation.
 
     Args:
@@ -136,7 +108,7 @@ def in_words(seconds: float) -> str:
     return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2])
 
 
-class BarReporter(SilentReporter):
+class BarReporter(ProgressReporter):
     """Reporter for terminals: a bar with the newest line of the log beside it; evaluations stay above it.
 
     Args:

@@ -238,18 +238,9 @@ def _build_modules(
     model.to(processes.device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's overloads
     criterion.to(processes.device)
     if config.model.compile:
-        compile_modules(model, criterion)
-    return model, criterion
-
-
-def compile_modules(model: EmbeddingModel, criterion: Criterion) -> None:
-    """Compile backbone and loss in place, at their first call.
-
-    A loss that reads labels on the CPU stays as it is, because no graph of a GPU can hold that.
-    """
-    model.backbone.compile()
-    if not criterion.reads_labels_on_cpu:
+        model.backbone.compile()
         criterion.compile()
+    return model, criterion
 
 
 @torch.no_grad()

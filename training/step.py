@@ -82,9 +82,7 @@ class Backward:
             batch: this process's part, of the same size on every process.
         """
         labels, instances = (gather(rows, self.processes) for rows in (batch.labels, batch.instances))
-        if not getattr(self.criterion, "reads_labels_on_cpu", False):
-            labels = on_device(labels, self.processes.device)
-        instances = on_device(instances, self.processes.device)
+        labels, instances = (on_device(rows, self.processes.device) for rows in (labels, instances))
         _seed(batch.seed, 1 + self.processes.index)
         in_parts = 0 < self.micro_batch_size < len(batch.images)
         states: list[tuple[Tensor, Tensor | None]] = []

@@ -165,9 +165,9 @@ def _train(name: str, config: "TrainConfig", data: str, out: Path, progress: "Pr
 
 def _shown(name: str, progress: "Progress") -> "ProgressReporter":
     """Return a reporter that shows a run's steps as one more task of the demo's progress."""
-    from hgld.training.progress import SilentReporter
+    from hgld.training.progress import ProgressReporter
 
-    class Steps(SilentReporter):
+    class Steps(ProgressReporter):
         total = 0
 
         def begin(self, step: int, total: int, description: str = "") -> None:

@@ -28,7 +28,7 @@ class EmbedOptions:
 
     data: str = setting(..., "Dataset directory, or its URL.")
     split: str | None = setting(None, "Split of the dataset.  [default: all items]")
-    out: Path = setting(..., "File to write: .npy, .safetensors or .parquet.", path="new")
+    out: Path = setting(..., ".npy file to write.", path="new")
     parts: int | None = setting(
         None,
         "Embed in so many parts, each kept beside FILE.npy when it is done, and join them at the end: after a stop the "
@@ -38,8 +38,7 @@ class EmbedOptions:
     )
     fit_whitening: Path | None = setting(
         None,
-        "Learn a PCA whitening on these embeddings and keep it in this .safetensors file, for evaluate --whitening and "
-        "export --whitening.",
+        "Learn a PCA whitening on these embeddings and keep it in this .safetensors file, for evaluate --whitening.",
         path="new",
     )
     whitening_power: float = setting(
@@ -61,10 +60,10 @@ def embed(
     cannot be read are left out; FILE.faults.csv names them. Under torchrun the processes share the work.
     """
     from hgld.data.dataset import open_dataset
-    from hgld.training.inference.embedding import faults_file, labels_file, write_embeddings, writer_of
+    from hgld.training.inference.embedding import check_suffix, faults_file, labels_file, write_embeddings
 
     out, fit_whitening = asked.out, asked.fit_whitening
-    writer_of(out)  # a wrong suffix is refused before any work
+    check_suffix(out)  # a wrong suffix is refused before any work
     if asked.whitening_power != _FULL and fit_whitening is None:
         raise click.UsageError("--whitening-power goes with --fit-whitening, which is not given.")
     if asked.parts is not None and fit_whitening is not None:
@@ -185,12 +184,6 @@ class ExportOptions:
     )
     which: Literal["best", "last"] = setting("best", "Checkpoint of the run.", flag="checkpoint-choice")
     out: Path = setting(..., "ONNX file to write.", path="new")
-    whitening: Path | None = setting(
-        None,
-        "Whiten the vectors (a file of embed --fit-whitening), and give the scores of the run's classifier as well, "
-        "into which the whitening is folded.",
-        path="file",
-    )
 
 
 @verb()
@@ -203,7 +196,7 @@ def export(asked: ExportOptions, *, as_json: bool) -> None:
     from hgld.training.inference.export import export_model
 
     out = asked.out
-    record = export_model(asked.checkpoint, out, asked.which, asked.whitening)
+    record = export_model(asked.checkpoint, out, asked.which)
     told = read_json(record)
     if as_json:
         facts = {name: told[name] for name in ("checkpoint", "selection")}

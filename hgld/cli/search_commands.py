@@ -56,17 +56,6 @@ class SearchOptions:
         "ivf looks into the nearest cells of images, hnsw follows a graph of neighbours.",
         common=False,
     )
-    prefix: int | None = setting(
-        None,
-        "Compare all images by embeddings truncated to so many dimensions, the best by whole ones.",
-        flag="truncate-dim",
-        least=1,
-        common=False,
-    )
-    shortlist: int | None = setting(
-        None, "Number of the best images to compare by whole embeddings.  [default: 200]", least=1, common=False
-    )
-    html: Path | None = setting(None, "HTML page to write as well, with the images found.", path="new")
     min_confidence: float | None = setting(
         None,
         "Least confidence of a prediction, which is given at the finest level that has it.  [default: 0.8]",
@@ -99,15 +88,13 @@ def search(
     """
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.protocols.benchmark import open_searched
-    from hgld.training.inference.search import kept_embeddings, write_search_page
+    from hgld.training.inference.search import kept_embeddings
     from hgld.training.inference.search import search as search_images
     from hgld.training.inference.search_index import kept_index
 
     data, embeddings = asked.data, asked.embeddings
     if not asked.images and not asked.text:
         raise click.UsageError("name an IMAGE, or a --text.")
-    if asked.shortlist is not None and asked.prefix is None:
-        raise click.UsageError("--shortlist goes with --truncate-dim, which is not given.")
     source = model.source()
     whole = asked.split is not None or embeddings is not None
     dataset = open_dataset(data, asked.split) if whole else open_searched(data)
@@ -118,24 +105,19 @@ def search(
         index = None
         if asked.index != "exact":
             index = kept_index(asked.index, dataset, embedder, embeddings)
-        places: dict[str, Any] = {"gallery": gallery, "index": index, "prefix": asked.prefix, "progress": progress}
-        places |= {} if asked.shortlist is None else {"shortlist": asked.shortlist}
+        places: dict[str, Any] = {"gallery": gallery, "index": index, "progress": progress}
         answer = search_images(embedder, asked.images, dataset, k=asked.k, asking=asking, texts=asked.text, **places)
         if not embedder.processes.is_main:
             return
     if answer.left_out:
         echo(f"{data}: images that could not be read and are not searched in: {answer.left_out}", err=True)
-    try:
-        if asked.html is not None:
-            write_search_page(asked.html, answer.found, dataset)
-    finally:  # what cannot be written is shown all the same
-        if as_json:
-            made = {"checkpoint": embedder.checkpoint, "selection": embedder.selection}
-            found = [one.to_dict() for one in answer.found]
-            print_json({"queries": found, "left_out": answer.left_out} | (made if embedder.checkpoint else {}))
-        else:
-            echo("\n".join(_matches_text(one, dataset.levels) for one in answer.found), nl=False)
-            say_selection(embedder.checkpoint, embedder.selection)
+    if as_json:
+        made = {"checkpoint": embedder.checkpoint, "selection": embedder.selection}
+        found = [one.to_dict() for one in answer.found]
+        print_json({"queries": found, "left_out": answer.left_out} | (made if embedder.checkpoint else {}))
+    else:
+        echo("\n".join(_matches_text(one, dataset.levels) for one in answer.found), nl=False)
+        say_selection(embedder.checkpoint, embedder.selection)
     if isinstance(source, Path) and not as_json:
         is_answered = any(one.answer is not None for one in answer.found)
         is_kept = embeddings is not None or index is not None

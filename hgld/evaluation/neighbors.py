@@ -18,7 +18,6 @@ from hgld.evaluation.scores import (
     choose_device,
     exact_products,
     open_embeddings,
-    prepare_embeddings,
     score_blocks,
     score_tiles,
 )
@@ -210,60 +209,3 @@ def _check(query: Tensor | Rows, gallery: Tensor | Rows, k: int, index: np.ndarr
 # -- search by leading dimensions -------------------------------------------------------------------------------------
 
 _MOST_GATHERED = 1 << 24  # numbers of shortlists at a time
-
-
-def prefix_neighbors(
-    query_embeddings: Tensor | np.ndarray,
-    gallery_embeddings: Tensor | np.ndarray,
-    k: int,
-    *,
-    prefix: int,
-    shortlist: int,
-    device: torch.device | str | None = None,
-    progress: Progress | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Find nearest gallery items among those whose prefixes are nearest.
-
-    All items are compared by the first ``prefix`` numbers alone, the best ``shortlist`` of them by the whole vectors.
-    With a shortlist of the whole gallery the result is that of :func:`nearest_neighbors`.
-
-    Args:
-        query_embeddings: (Q, D) of any floating dtype.
-        gallery_embeddings: (G, D); of an array on the disk, whole rows are read of the shortlists alone.
-        k: how many, at most ``shortlist``.
-        prefix: numbers that the first comparison takes, D at most.
-        shortlist: items a query that the second comparison takes; all where there are fewer.
-        device: where to search; None takes the queries' own device.
-        progress: called with a task, the number of queries done and their total.
-
-    Returns:
-        indices: (Q, k) int64, best first, equal scores by ascending index.
-        scores: (Q, k) float32 cosines of the whole vectors.
-
-    Raises:
-        InputError: embeddings of the wrong shape or dtype, or zeros where a direction is needed.
-        ConfigError: a prefix beyond D, a k below 1 or beyond the shortlist or gallery.
-    """
-    dim, shortlist = gallery_embeddings.shape[1], min(shortlist, len(gallery_embeddings))
-    if not 1 <= prefix <= dim or not 1 <= k <= shortlist:
-        raise ConfigError(
-            f"prefix is {prefix} of {dim} dimensions, k {k} and the shortlist {shortlist}; expected a prefix of 1 to "
-            f"{dim}, and a k of 1 to the shortlist."
-        )
-    device = choose_device(query_embeddings, device)
-    sides = query_embeddings[:, :prefix], gallery_embeddings[:, :prefix]
-    places = np.sort(nearest_neighbors(*sides, shortlist, device=device, progress=progress)[0], axis=1)
-    query = prepare_embeddings(query_embeddings, "query", device=device)
-    indices, scores = np.empty((len(query), k), np.int64), np.empty((len(query), k), np.float32)
-    rows = max(1, _MOST_GATHERED // (shortlist * dim))
-    with exact_products(device):
-        for start in range(0, len(query), rows):
-            part = places[start : start + rows]
-            items = prepare_embeddings(gallery_embeddings[part.reshape(-1)], "gallery", device=device)
-            products = (
-                torch.einsum("qd,qnd->qn", query[start : start + rows], items.view(*part.shape, dim)).cpu().numpy()
-            )
-            order = np.argsort(-products, axis=1, kind="stable")[:, :k]  # places ascend
-            indices[start : start + rows] = np.take_along_axis(part, order, axis=1)
-            scores[start : start + rows] = np.take_along_axis(products, order, axis=1)
-    return indices, scores

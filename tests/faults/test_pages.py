@@ -6,14 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hgld import open_dataset
 from hgld.pipelines.hierarchy.review.decisions import Move
 from hgld.pipelines.hierarchy.review.journal import Journal
 from hgld.report_page.page import write_report_page
-from hgld.training.inference.search import Match, QueryMatches, write_search_page
-from tests.fake_releases.pictures import jpeg
 from tests.faults.commands import run
-from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.test_report_page_page import write_run
 from tests.pipelines.headless_chromium import CHROMIUM, Page
 from tests.pipelines.reviewed_build import write_build
@@ -59,16 +55,6 @@ def build_report(folder: Path) -> Path:
     return folder / "out" / "report.html"
 
 
-def search(folder: Path) -> Path:
-    write_dataset(folder / "data", items_of_classes([3], ["test"]))
-    query = folder / "<img src=x onerror='window.broken=1'>.jpg"
-    query.write_bytes(jpeg(np.random.default_rng(0)))
-    dataset = open_dataset(folder / "data", "test")
-    found = [Match(n + 1, 0.5, name, 0, {"fine": name, "coarse": name}) for n, name in enumerate(HOSTILE)]
-    write_search_page(folder / "s.html", [QueryMatches(str(query), tuple(found))], dataset)
-    return folder / "s.html"
-
-
 def audit(folder: Path) -> Path:
     rng, count = np.random.default_rng(0), 200
     fine = np.arange(count) % 10
@@ -91,7 +77,7 @@ def assert_harmless(page: Page) -> None:
 
 def test_no_name_runs_and_no_request_leaves(tmp_path):
     pages = {}
-    for make in (report, build_report, search, audit):
+    for make in (report, build_report, audit):
         (tmp_path / make.__name__).mkdir()
         pages[make.__name__] = make(tmp_path / make.__name__)
     with Page(tmp_path / "profile", *WIDE) as page:

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,23 +11,17 @@ from hypothesis import strategies as st
 
 from hgld import Hierarchy, open_dataset
 from hgld.cli import main
-from hgld.data.batch import normalize
-from hgld.data.loader import Loader
-from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.options import EvaluationOptions
-from hgld.evaluation.postprocess import Whitening
 from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.pipelines.stage import silent
-from hgld.samplers import EpochSampler
 from hgld.training.checkpoint import Checkpoint, find_checkpoint, read_checkpoint, write_checkpoint
 from hgld.training.config import LossConfig
 from hgld.training.evaluation import RetrievalTask, evaluate_trained
 from hgld.training.inference.classification import (
     CLASSES,
     Classifier,
-    WhitenedHead,
     classifier_of,
     read_classifier,
     trained_classes,
@@ -239,87 +232,6 @@ def test_top_k_is_a_slow_count_in_which_ties_go_against_the_item(seed, classes):
         before = sum(scores[c] >= scores[target] for c in range(classes) if c != target)
         assert found["top-1"][item] == float(before < 1)
         assert found["top-2"][item] == float(before < 2)
-
-
-def unit_doubles(weight: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.normalize(weight.double(), dim=1)
-
-
-@pytest.mark.parametrize("scale", [None, 20.0])
-@pytest.mark.parametrize("power", [0.5, 0.25])
-def test_whitening_folds_into_the_classifier(scale, power):
-    generator = torch.Generator().manual_seed(0)
-    mixed = torch.rand(24, 24, generator=generator) * torch.linspace(0.05, 1, 24)
-    embeddings = 3 * torch.rand(60, 24, generator=generator) @ mixed
-    weight, bias = torch.randn(5, 24, generator=generator), torch.randn(5, generator=generator)
-    classifier = Classifier(weight, bias * (scale is None), scale, "fine", tuple("abcde"))
-    whitening = Whitening.fit(embeddings, fitted_on="mixed", power=power)
-    whitened, logits = WhitenedHead(classifier, whitening)(embeddings)
-    before = classifier.logits(embeddings)
-    assert float((logits - before).abs().max()) < 1e-5 * max(1.0, float(before.abs().max()))
-    np.testing.assert_allclose(whitened.numpy(), whitening.apply(embeddings), atol=2e-5)
-    # The equation in float64, with the inverse of S as it stands.
-    s = whitening.components / whitening.variances[:, None] ** power
-    e = embeddings.double().numpy()
-    lengths = np.linalg.norm(e, axis=1, keepdims=True)
-    phi = (e / lengths - whitening.mean) @ s.T
-    rows = weight.double().numpy() if scale is None else unit_doubles(weight).numpy()
-    slow = (phi @ (np.linalg.inv(s).T @ rows.T) + rows @ whitening.mean) * (lengths if scale is None else scale)
-    np.testing.assert_allclose(logits.numpy(), slow + classifier.bias.double().numpy(), atol=1e-4)
-
-
-@given(st.integers(2, 12), st.integers(1, 8), st.integers(0, 1 << 20))
-def test_a_complete_whitening_folds_whatever_it_was_learned_on(items, dim, seed):
-    """Features that never fire, and fewer items than dimensions: new embeddings keep their scores all the same."""
-    generator = torch.Generator().manual_seed(seed)
-    learned_on = torch.rand(items, dim + 2, generator=generator)
-    learned_on[:, -1] = 1e-6
-    new = torch.rand(7, dim + 2, generator=generator)  # where the last feature fires
-    weight, bias = torch.randn(3, dim + 2, generator=generator), torch.randn(3, generator=generator)
-    classifier = Classifier(weight, bias, None, "fine", tuple("abc"))
-    head = WhitenedHead(classifier, Whitening.fit(learned_on, fitted_on="few", power=0.5))
-    torch.testing.assert_close(head(new)[1], classifier.logits(new), atol=1e-4, rtol=1e-4)
-
-
-def test_a_whitening_to_fewer_dimensions_is_not_folded():
-    rows = torch.rand(40, 6)
-    classifier = Classifier(torch.rand(3, 6), torch.zeros(3), None, "fine", tuple("abc"))
-    with pytest.raises(ConfigError, match="keeps 4 components of 6 dimensions"):
-        WhitenedHead(classifier, Whitening.fit(rows, fitted_on="few", dimensions=4))
-
-
-@pytest.mark.slow  # the ONNX exporter
-def test_whitening_learned_on_a_set_is_exported_with_the_classifier_folded_in(places, tmp_path, capsys):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    folder, _ = places
-    run, data, kept = str(folder / "run"), str(folder / "data"), str(tmp_path / "w.safetensors")
-    of_run = ["--checkpoint", run, "--data", data, "--device", "cpu", "--out", str(tmp_path / "e.npy")]
-    given = {
-        0: ["embed", *of_run, "--fit-whitening", kept],
-        1: ["export", "--checkpoint", run, "--out", str(tmp_path / "m.onnx"), "--whitening", kept],
-        2: ["embed", *of_run, "--whitening-power", "0.5"],
-    }
-    for number, words in given.items():
-        with pytest.raises(SystemExit) as stop:
-            main(words)
-        assert stop.value.code == (2 if number == 2 else 0), capsys.readouterr().err
-    assert "goes with --fit-whitening" in capsys.readouterr().err
-    vectors = np.load(tmp_path / "e.npy")
-    whitening = Whitening.load(kept)
-    assert (whitening.fitted_on, whitening.num_items, whitening.power) == ("small, all splits", len(vectors), 0.5)
-    expected = Whitening.fit(vectors, fitted_on="", power=0.5)
-    np.testing.assert_array_equal(whitening.components, expected.components)
-    dataset = open_dataset(data, "test")
-    images = torch.stack([batch.images for batch in Loader(dataset, EpochSampler(4, 1), TestView(16, 18))])[:, 0]
-    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
-    found, scores = map(torch.from_numpy, session.run(None, {"images": images.numpy()}))
-    with trained_embedder(Path(run), device="cpu") as embedder:
-        assert embedder.classifier is not None
-        raw = embedder.model(normalize(images, embedder.model.image_mean, embedder.model.image_std, CPU)).detach()
-        torch.testing.assert_close(scores, embedder.classifier.logits(raw), atol=1e-5, rtol=1e-5)
-    np.testing.assert_allclose(found.detach().numpy(), whitening.apply(raw), atol=1e-4)
-    about = json.loads((tmp_path / "m.onnx.json").read_text())
-    assert about["scores"] == {"name": "scores", "shape": ["batch", 6], "classes": list("123456")}
 
 
 def test_the_scores_of_proxies_are_those_of_their_losses():

@@ -78,7 +78,7 @@ def test_the_json_beside_says_how_to_prepare_images(tmp_path, monkeypatch):
 def test_a_file_that_gives_other_embeddings_is_not_kept(tmp_path, monkeypatch):
     run = a_run(tmp_path / "run")
     monkeypatch.setattr(export, "_write", lambda embedder, size, path: path.write_bytes(b"onnx"))
-    monkeypatch.setattr(export, "_run", lambda _: lambda images: (torch.zeros(len(images), 16),))
+    monkeypatch.setattr(export, "_run", lambda _: lambda images: torch.zeros(len(images), 16))
     with pytest.raises(ConfigError, match="other embeddings than the model"):
         export_model(run, tmp_path / "model.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
@@ -91,12 +91,13 @@ def test_refusals(tmp_path, monkeypatch):
     run = a_run(tmp_path / "run")
     with pytest.raises(InputError, match="no checkpoint"):
         export_model(tmp_path / "nowhere", tmp_path / "m.onnx")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="cannot write"):
+        export_somewhere(run, tmp_path / "file" / "m.onnx", monkeypatch)
+    monkeypatch.undo()
     monkeypatch.setattr("torch.onnx.export", refuse)
     with pytest.raises(ConfigError, match=r"cannot be written as ONNX .data-dependent control flow"):
         export_model(run, tmp_path / "m.onnx")
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match="cannot write"):
-        export_model(run, tmp_path / "file" / "m.onnx")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingExtraError, match=r"takes the package onnxscript, .* pip install 'hgld\[onnx\]'"):
         export_model(run, tmp_path / "m.onnx")

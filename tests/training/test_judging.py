@@ -12,7 +12,7 @@ from hgld.errors import ConfigError, InputError, StorageError
 from hgld.training import loop
 from hgld.training.log import read_rows
 from hgld.training.loop import train
-from hgld.training.progress import SilentReporter
+from hgld.training.progress import ProgressReporter
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.training.small_runs import STEPS, options, write_small
@@ -27,7 +27,7 @@ def test_the_best_of_what_is_better_low_is_its_lowest():
         assert state.best["value"] == best
 
 
-class Notes(SilentReporter):
+class Notes(ProgressReporter):
     """Keeps what people are told."""
 
     def __init__(self):

@@ -17,7 +17,7 @@ from hgld.training.checkpoint import find_checkpoint, read_checkpoint, selection
 from hgld.training.inference.embedder import load_model
 from hgld.training.log import read_rows
 from hgld.training.loop import train
-from hgld.training.progress import SilentReporter
+from hgld.training.progress import ProgressReporter
 from tests.hgld.streamed_dataset import damage, no_image
 from tests.training.small_runs import STEPS, options, same, weights, write_small
 
@@ -78,7 +78,7 @@ def data(tmp_path_factory):
     return str(write_small(tmp_path_factory.mktemp("data") / "small"))
 
 
-class Signals(SilentReporter):
+class Signals(ProgressReporter):
     """Sends a signal to this process after some steps."""
 
     def __init__(self, *steps, number=signal.SIGTERM):
@@ -303,7 +303,7 @@ def test_a_damaged_test_image_is_left_out_of_the_evaluation_and_named(tmp_path):
     [key] = damage(place, read_index(place / "index.parquet")[0].filter(split="test"), [5], no_image)
     told = []
 
-    class Told(SilentReporter):
+    class Told(ProgressReporter):
         def note(self, text):
             told.append(text)
 

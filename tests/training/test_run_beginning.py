@@ -12,7 +12,7 @@ from hgld.files import file_lock
 from hgld.training.checkpoint import find_checkpoint, read_checkpoint
 from hgld.training.config import read_config
 from hgld.training.loop import LOCK, train
-from hgld.training.progress import SilentReporter
+from hgld.training.progress import ProgressReporter
 from tests.training.small_runs import options, write_small
 
 STILL = {"lr": 0.0, "lr_head": 0.0, "epochs": 1, "steps_per_epoch": 1, "evaluate_on": ()}
@@ -84,7 +84,7 @@ def test_weights_that_are_gone_are_named(data, tmp_path):
 def test_one_training_at_a_time_runs_in_a_folder(data, tmp_path):
     out, refusals = tmp_path / "run", []
 
-    class Second(SilentReporter):
+    class Second(ProgressReporter):
         def begin(self, step, total, description=""):
             before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
             with pytest.raises(StorageError, match=r"another training is running in .*run\. .* take another --out"):
@@ -101,7 +101,7 @@ def test_a_folder_without_locks_is_trained_in_with_a_note(data, tmp_path, monkey
     def no_locks(*args):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    class Notes(SilentReporter):
+    class Notes(ProgressReporter):
         def note(self, text):
             notes.append(text)
 

@@ -9,7 +9,7 @@ from hgld.training.config import is_validation, read_config
 from hgld.training.evaluation import check_evaluation
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.loop import train
-from hgld.training.progress import SilentReporter
+from hgld.training.progress import ProgressReporter
 from tests.training.small_runs import STEPS, options, write_small
 
 
@@ -23,7 +23,7 @@ def with_val(tmp_path_factory):
     return str(write_small(tmp_path_factory.mktemp("val") / "small", val=range(12, 15)))
 
 
-class Notes(SilentReporter):
+class Notes(ProgressReporter):
     """Keeps what people are told."""
 
     def __init__(self):

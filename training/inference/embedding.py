@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,8 +11,6 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import normalize as unit_rows
 
@@ -33,7 +32,6 @@ from hgld.tables import POLARS_FAULTS
 from ..models.embedding_model import EmbeddingModel
 
 Amp = Literal["off", "bf16", "fp16"]
-VECTORS = "embedding"  # column of parquet files
 FAULTS = {"item": pl.Int64, "where": pl.String, "reason": pl.String}  # columns of the items that could not be read
 
 
@@ -318,24 +316,22 @@ def faults_file(path: Path) -> Path:
     return path.with_suffix(".faults.csv")
 
 
-def writer_of(path: Path) -> Callable[[Path, Tensor, ShardDataset], None]:
-    """Return the function that writes embeddings into a file of this suffix.
+def check_suffix(path: Path) -> None:
+    """Refuse a file for embeddings that is no ``.npy`` file.
 
     Raises:
-        ConfigError: another suffix.
+        ConfigError: it has another suffix.
     """
-    writers = {".npy": _write_npy, ".safetensors": _write_safetensors, ".parquet": _write_parquet}
-    if path.suffix not in writers:
-        raise ConfigError(f"{path}: suffix {path.suffix!r}; embeddings are written as {', '.join(writers)}.")
-    return writers[path.suffix]
+    if path.suffix != ".npy":
+        raise ConfigError(f"{path}: suffix {path.suffix!r}; embeddings are written as .npy.")
 
 
 def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faults: Sequence[Fault] = ()) -> None:
     """Write embeddings and, beside them, their keys and labels: all files whole, or as they were before.
 
     Args:
-        path: ``.npy``, ``.safetensors`` (tensor ``embeddings``) or ``.parquet`` (columns key, embedding).
-            :func:`labels_file` gets the columns key, split and one a level (int32, -1 unknown), in the same order.
+        path: ``.npy`` file. :func:`labels_file` gets the columns key, split and one a level (int32, -1 unknown), in the
+            same order.
             ``hgld evaluate --embeddings FILE --labels FILE`` reads both.
         embeddings: (N, D) of the dataset's items, in its order.
         dataset: N items.
@@ -346,12 +342,12 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
         ConfigError: another suffix.
         StorageError: the disk is full or not writable.
     """
-    write = writer_of(path)
+    check_suffix(path)
     if len(embeddings) != len(dataset):
         raise InputError(f"{len(embeddings)} embeddings of {dataset!r}; expected one an item.")
     write_together(
         path,
-        rows=lambda aside: write(aside, embeddings.contiguous(), dataset),
+        rows=partial(_write_npy, embeddings),
         items=item_table(dataset).write_parquet,
         faults=_fault_table(faults),
     )
@@ -387,7 +383,7 @@ def write_together(
                 raise
             if not len(faults):
                 files[2].unlink()
-    except (OSError, SafetensorError, *POLARS_FAULTS) as error:
+    except (OSError, *POLARS_FAULTS) as error:
         reason = getattr(error, "strerror", None) or error
         raise StorageError(f"cannot write {path} ({reason}). Free space or write elsewhere.") from error
 
@@ -404,15 +400,6 @@ def _fault_table(faults: Sequence[Fault]) -> pl.DataFrame:
     return pl.DataFrame([(fault.index, fault.where, fault.reason) for fault in faults], FAULTS, orient="row")
 
 
-def _write_npy(path: Path, embeddings: Tensor, dataset: ShardDataset) -> None:
+def _write_npy(embeddings: Tensor, path: Path) -> None:
     with path.open("wb") as file:
         np.save(file, embeddings.numpy(), allow_pickle=False)
-
-
-def _write_safetensors(path: Path, embeddings: Tensor, dataset: ShardDataset) -> None:
-    save_file({"embeddings": embeddings}, path)
-
-
-def _write_parquet(path: Path, embeddings: Tensor, dataset: ShardDataset) -> None:
-    vectors = pl.Series(VECTORS, embeddings.numpy(), dtype=pl.Array(pl.Float32, embeddings.shape[1]))
-    pl.DataFrame({KEY: dataset.keys, VECTORS: vectors}).write_parquet(path)

@@ -1,36 +1,28 @@
-"""Search of a dataset by image files or texts: answers, the nearest images to each, and a page that shows them."""
+"""Search of a dataset by image files or texts: answers, and the nearest images to each."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from hgld.data.dataset import ShardDataset
-from hgld.data.decode import decode_with_pillow
-from hgld.data.images import turn_of, turned
 from hgld.distributed import any_process
-from hgld.errors import ConfigError, InputError, StorageError
+from hgld.errors import ConfigError, InputError
 from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
-from hgld.evaluation.neighbors import nearest_neighbors, prefix_neighbors
+from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.options import Progress
-from hgld.files import write_atomic
-from hgld.html_page import data_uri
 from hgld.prediction.predict import answers_of, known_within
 
 from .answers import NO_ANSWERS, Asking
-from .embedder import Embedder, read_images
+from .embedder import Embedder
 from .embedding import faults_file, labels_file
 from .search_index import KeptIndex
 
-SHORTLIST = 200
 _COMPARED = 8  # items of kept embeddings that are embedded again
 _ALIKE = 0.98  # mean cosine to these: half precision and other decoders stay above, another scale falls below
 
@@ -144,8 +136,6 @@ def search(
     index: KeptIndex | None = None,
     asking: Asking = NO_ANSWERS,
     texts: Sequence[str] = (),
-    prefix: int | None = None,
-    shortlist: int = SHORTLIST,
     progress: Progress | None = None,
 ) -> SearchResult:
     """Find the k images of a dataset that are nearest to each of some image files and texts, and what they show.
@@ -160,8 +150,6 @@ def search(
         asking: how queries are answered, and the classes within which they search. A text is not answered, because
             its scores are not those of images.
         texts: queries by their meaning, of a model with a text tower.
-        prefix: numbers of the embeddings by which all items are compared first; None: all of them.
-        shortlist: items a query that are compared by the whole embedding after that.
         progress: called with a task, the number of units done and their total.
 
     Returns:
@@ -171,31 +159,18 @@ def search(
     Raises:
         InputError: a file, or every item of the dataset, cannot be read; embeddings of another model's size; an index
             that is damaged or was not written by a search.
-        ConfigError: k below 1 or beyond the shortlist, texts for a model without a text tower, a prefix beyond the
-            embedding, or an index beside ``within`` or a prefix.
+        ConfigError: k below 1, texts for a model without a text tower, or an index beside ``within``.
         StorageError: the index cannot be kept.
     """
-    if index is not None and (asking.within or prefix is not None):
-        raise ConfigError(
-            "an index searches in all items by whole embeddings; leave it out (--index exact) to search within some "
-            "classes or by a prefix."
-        )
+    if index is not None and asking.within:
+        raise ConfigError("an index searches in all items; leave it out (--index exact) to search within some classes.")
     sides = [embedder.embed_texts(texts)] if texts else []  # first, so that bad queries cost no embedding of a dataset
     query = torch.cat([embedder.embed_files(images), *sides] if images else sides)
     asked = _Queries(tuple(map(str, images)), tuple(texts), dataset, asking, k)
     if index is None:
         items = (gallery or _embedded(embedder, dataset, progress)).within(dataset, asking)
-        most, place = asked.most(items.positions), {"device": embedder.processes.device, "progress": progress}
-        if prefix is not None and shortlist < most:
-            raise ConfigError(
-                f"the shortlist {shortlist} is shorter than the {most} neighbours that are shown or vote for an "
-                f"answer; expected at least {most} (--shortlist)."
-            )
-        if prefix is None:
-            places, scores = nearest_neighbors(query, items.vectors, most, **place)
-        else:
-            given = {"prefix": prefix, "shortlist": shortlist}
-            places, scores = prefix_neighbors(query, items.vectors, most, **given, **place)
+        most, device = asked.most(items.positions), embedder.processes.device
+        places, scores = nearest_neighbors(query, items.vectors, most, device=device, progress=progress)
         return asked.result(items.positions[places], scores, items.left_out)
     # Every process checks before the main one makes the index, because they embed together or not at all.
     if any_process(not index.is_current, embedder.processes):
@@ -321,79 +296,3 @@ def _check_model(path: Path, vectors: Tensor | np.ndarray, dataset: ShardDataset
         f"{path}: embeddings of another model: {found}. Search with the checkpoint and options that they were made "
         "with, or embed that split anew with hgld embed."
     )
-
-
-# -- The result as one HTML page that needs nothing else --
-
-_PIXELS = 160
-_MOST_BYTES = 9_000_000  # of pictures; mail and browsers take pages of 10 MB
-
-
-@dataclass
-class _Pictures:
-    """Small pictures as data URIs, as many as fit the page."""
-
-    bytes: int = 0
-    made: dict[str, str] = field(default_factory=dict)
-
-    def uri(self, name: str, opened: Callable[[], Image.Image]) -> str:
-        """Return the data URI of a picture; empty, without opening it, once the page is full."""
-        if self.bytes > _MOST_BYTES:
-            return ""
-        if name not in self.made:
-            self.made[name] = data_uri(opened(), _PIXELS)
-        self.bytes += len(self.made[name])
-        return self.made[name] if self.bytes <= _MOST_BYTES else ""
-
-
-@dataclass(frozen=True)
-class _Strip:
-    """A query and its matches, with pictures as data URIs."""
-
-    name: str
-    picture: str
-    matches: list[tuple[Match, str]]
-    answer: NamedAnswer | None
-
-
-def write_search_page(path: Path, found: Sequence[QueryMatches], dataset: ShardDataset) -> None:
-    """Write a page of the queries' and the matches' pictures, with classes at every level.
-
-    It loads nothing from anywhere; names are escaped. Pictures that would make it larger than 9 MB are left out, and
-    their places say so.
-
-    Args:
-        path: the page; replaced whole.
-        found: matches that :func:`search` found.
-        dataset: the dataset that was searched.
-
-    Raises:
-        InputError: a picture cannot be read any more.
-        StorageError: the page cannot be written.
-    """
-    pictures = _Pictures()
-    queries = [  # they come first
-        "" if one.is_text else pictures.uri(f"file {one.image}", partial(_open, Path(one.image))) for one in found
-    ]
-    strips = [
-        _Strip(
-            one.image,
-            query,
-            [(match, pictures.uri(f"item {match.key}", partial(dataset.image, match.index))) for match in one.matches],
-            one.answer,
-        )
-        for one, query in zip(found, queries, strict=True)
-    ]
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
-    page = template.render(dataset=dataset.manifest.name, strips=strips)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, page)
-    except OSError as error:
-        raise StorageError(f"cannot write {path} ({error.strerror or error}). Write the page elsewhere.") from error
-
-
-def _open(path: Path) -> Image.Image:
-    ((image,), _) = read_images([path])
-    return Image.fromarray(turned(decode_with_pillow(image), turn_of(image.orientation)))

@@ -64,7 +64,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 USUAL_VIEW = TestView()
 FETCH_FAULTS = (  # raised by the libraries, Hugging Face's client and torch on weights that they cannot get or read
-    *(RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, ImportError),
+    *(RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, ImportError, AssertionError),
     *(pickle.UnpicklingError, SafetensorError),
 )
 

@@ -34,8 +34,7 @@ class OnnxNetwork(nn.Module):
         token: whether to return a vector; else a feature map (B, F, H', W'), from tokens one of (B, F, N, 1).
 
     Attributes:
-        shape: the four sides of its input, None where it takes any.
-        channels_last: whether it takes (B, H, W, 3).
+        side: of the square images that it takes, pixels; None: any.
         digest: (32,) uint8 SHA-256 of the file, by which indexes of its embeddings know it.
     """
 
@@ -46,14 +45,17 @@ class OnnxNetwork(nn.Module):
         self._data, self._path, self._token = _read(path), path, token
         self._sessions: dict[str, Any] = {}
         taken, made = self._session("cpu").get_inputs(), self._session("cpu").get_outputs()
-        if len(taken) != 1 or len(taken[0].shape) != 4 or taken[0].type not in _TYPES:
+        shape = taken[0].shape
+        if len(taken) != 1 or len(shape) != 4 or shape[1] in range(3) or shape[3] == 3 or taken[0].type not in _TYPES:
             found = ", ".join(f"{one.name} {one.type} {one.shape}" for one in taken)
-            raise InputError(f"{path}: its inputs are {found}; expected one of images, (B, 3, H, W) or (B, H, W, 3).")
+            raise InputError(f"{path}: its inputs are {found}; expected one of images, (B, 3, H, W).")
         names = [one.name for one in made]
         self._output = _EMBEDDINGS if _EMBEDDINGS in names else names[0]
         self._input, self._type = taken[0].name, _TYPES[taken[0].type]
-        self.shape = tuple(side if isinstance(side, int) and side > 0 else None for side in taken[0].shape)
-        self.channels_last = self.shape[3] == 3 and self.shape[1] != 3
+        self._at_once, _, height, width = (side if isinstance(side, int) and side > 0 else None for side in shape)
+        if height != width:
+            raise ConfigError(f"{path}: takes images of {width} x {height} pixels; expected squares.")
+        self.side = height
         self.register_buffer("digest", _digest(self._data))
 
     def _session(self, device: str) -> Any:
@@ -74,10 +76,9 @@ class OnnxNetwork(nn.Module):
         return self._sessions[device]
 
     def forward(self, images: Tensor) -> Tensor:
-        values = images.permute(0, 2, 3, 1) if self.channels_last else images
-        array = values.cpu().numpy()
+        array = images.cpu().numpy()
         array = np.ascontiguousarray(np.rint(array) if self._type is np.uint8 else array).astype(self._type)
-        at_once = self.shape[0] or len(array)
+        at_once = self._at_once or len(array)
         parts = [self._run(array[i : i + at_once], at_once, images.device.type) for i in range(0, len(array), at_once)]
         return self._formed(torch.from_numpy(np.concatenate(parts)).to(images.device, torch.float32))
 
@@ -118,11 +119,8 @@ def onnx_network(name: str, options: BackboneOptions) -> Backbone:
         raise ConfigError(f"onnx:{name} holds its own weights; leave {quoted(options.pretrained)} out.")
     path = Path(name).expanduser()
     module = OnnxNetwork(path, token=options.token)
-    height, width = module.shape[1:3] if module.channels_last else module.shape[2:4]
-    if height != width:
-        raise ConfigError(f"{path}: takes images of {width} x {height} pixels; expected squares.")
     record = _record(path)
-    side = height or options.image_size or (record["size"] if record else USUAL_VIEW.size)
+    side = module.side or options.image_size or (record["size"] if record else USUAL_VIEW.size)
     view = USUAL_VIEW.changed(side)
     mean, std = IMAGENET_MEAN, IMAGENET_STD
     if record:

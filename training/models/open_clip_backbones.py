@@ -29,6 +29,7 @@ from .weights import load_into, read_weights, weights_file
 _CACHE = "Hugging Face's cache (HF_HOME)"
 _VISUAL = "visual."  # prefix of the image tower's weights in a whole CLIP model
 _MOST_LISTED = 25  # more tags than any model has
+_SCHEMAS = ("hf-hub:", "local-dir:")
 
 
 class ImageTower(nn.Module):
@@ -56,8 +57,8 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     """Build the image tower of a CLIP model, up to its map or including its projection into the space of texts.
 
     Args:
-        name: ``MODEL``, or ``MODEL/TAG`` with the tag of its weights. Beside weights of a file, the tag says how the
-            model is built and images are prepared.
+        name: ``MODEL``, ``MODEL/TAG`` with the tag of its weights, ``hf-hub:USER/NAME`` or ``local-dir:FOLDER``. Beside
+            weights of a file, the tag says how the model is built and images are prepared.
         options: with a tag in the name, weights ``default`` are those of the tag.
 
     Raises:
@@ -70,7 +71,8 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     if options.gradient_checkpointing:
         clip.visual.set_grad_checkpointing(True)
     mean, std = known.get("mean") or clip.visual.image_mean, known.get("std") or clip.visual.image_std
-    size = options.image_size or _side(clip.visual.image_size)
+    own = clip.visual.image_size
+    size = options.image_size or (own if isinstance(own, int) else own[0])
     view = _view(size, {**clip.visual.preprocess_cfg, **known})
     if not token:
         _give_map(clip.visual, name)
@@ -106,28 +108,35 @@ def open_clip_texts(name: str, weights: str, texts: Sequence[str]) -> Tensor:
 
 def _create(name: str, options: BackboneOptions, *, texts: bool = False) -> tuple[Any, str, Mapping[str, Any]]:
     """Create a CLIP model with its weights; return it, its name without the tag, and what is known of the tag."""
-    name, _, tag = name.partition("/")
-    wanted = tag if tag and options.pretrained == "default" else options.pretrained
-    path = _check(name, tag, wanted)
-    plain = path is not None or wanted == "none"
-    tag = tag if plain else wanted
-    fetch = tag if options.load_weights and not plain else ""
-    known = get_pretrained_cfg(name, tag)
+    pretrained = options.pretrained
+    if name.startswith(_SCHEMAS):  # a repository or folder, which says how the model is built and has its weights
+        path, tag = weights_file(pretrained), ""
+        if path is None and pretrained not in ("default", "none"):
+            raise ConfigError(f"pretrained is {pretrained!r}; open_clip:{name} has its own weights: default or none.")
+    else:
+        name, _, tag = name.partition("/")
+        wanted = tag if tag and pretrained == "default" else pretrained
+        path = _check(name, tag, wanted)
+        tag = tag if path is not None or wanted == "none" else wanted
+        pretrained = "none" if wanted == "none" else pretrained
+    is_fetched = options.load_weights and path is None and pretrained != "none"
+    known = {} if name.startswith(_SCHEMAS) else get_pretrained_cfg(name, tag)
     try:
         with quiet_libraries():
             clip: Any = open_clip.create_model(
                 name,
-                pretrained=fetch or None,
+                pretrained=tag if tag and is_fetched else None,
+                load_weights=is_fetched,
                 force_image_size=options.image_size,
                 force_quick_gelu=bool(known.get("quick_gelu")),  # some tags of a model were trained with it
                 pretrained_text=False,
                 weights_only=True,
             )
     except FETCH_FAULTS as error:
-        if not fetch:
+        if not is_fetched:
             sized = f" for {options.image_size} px" if options.image_size else ""
             raise ConfigError(f"open_clip:{name} cannot be built{sized} ({error}).") from error
-        raise no_weights(f"open_clip:{name} with {tag}", "open_clip", _CACHE, error) from error
+        raise no_weights(f"open_clip:{name}{f' with {tag}' if tag else ''}", "open_clip", _CACHE, error) from error
     if path is not None and options.load_weights:
         _load(clip, path, texts=texts)
     return clip, name, known
@@ -145,10 +154,6 @@ def _give_map(tower: Any, name: str) -> None:
         tower.output_tokens, tower.proj, tower.final_ln_after_pool = True, None, False
     else:
         raise ConfigError(f"open_clip:{name} gives its own vector alone; take pooling token.")
-
-
-def _side(size: int | tuple[int, ...]) -> int:
-    return size if isinstance(size, int) else size[0]
 
 
 def _view(size: int, known: Mapping[str, Any]) -> TestView | None:
