@@ -204,8 +204,3 @@ def _check(query: Tensor | Rows, gallery: Tensor | Rows, k: int, index: np.ndarr
     most = len(gallery) - int((index >= 0).any())
     if not 1 <= k <= most:
         raise ConfigError(f"k is {k}; expected 1 to {most}, the items that a query can find in this gallery.")
-
-
-# -- search by leading dimensions -------------------------------------------------------------------------------------
-
-_MOST_GATHERED = 1 << 24  # numbers of shortlists at a time

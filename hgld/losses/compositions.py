@@ -417,8 +417,7 @@ class MultiGrain(nn.Module):
         level: column of the labels that is the class, 0 the finest.
 
     Attributes:
-        classifier: the linear layer of the class term; whitening can be folded into it
-            (``hgld.training.inference.classification.WhitenedHead``).
+        classifier: the linear layer of the class term.
         margin: the margin loss, with its parameter ``beta``.
 
     Raises:
