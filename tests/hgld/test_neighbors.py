@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError
-from hgld.evaluation.neighbors import nearest_neighbors, prefix_neighbors
+from hgld.evaluation.neighbors import nearest_neighbors
 
 
 @given(
@@ -49,30 +49,3 @@ def test_more_than_there_are_cannot_be_asked_for():
     gallery = np.eye(4, dtype=np.float32)
     with pytest.raises(ConfigError, match="k is 4; expected 1 to 3"):
         nearest_neighbors(gallery, gallery, 4, self_index=np.arange(4))
-
-
-@given(
-    queries=st.integers(1, 5),
-    count=st.integers(2, 60),
-    prefix=st.integers(1, 6),
-    shortlist=st.integers(1, 60),
-    seed=st.integers(0, 99),
-)
-def test_a_search_by_leading_dimensions_is_exact_within_its_shortlist(queries, count, prefix, shortlist, seed):
-    rng = np.random.default_rng(seed)
-    query, gallery = rng.standard_normal((queries, 6)), rng.standard_normal((count, 6))
-    k = min(3, shortlist, count)
-    found, scores = prefix_neighbors(query, gallery, k, prefix=prefix, shortlist=shortlist)
-    listed, _ = nearest_neighbors(query[:, :prefix], gallery[:, :prefix], min(shortlist, count))
-    unit = [table / np.linalg.norm(table, axis=1, keepdims=True) for table in (query, gallery)]
-    for row, items in enumerate(listed):
-        products = unit[0][row] @ unit[1][items].T
-        assert found[row].tolist() == items[np.argsort(-products)[:k]].tolist()
-        np.testing.assert_allclose(scores[row], np.sort(-products)[:k] * -1, atol=1e-6)
-
-
-@pytest.mark.parametrize("wrong", [{"prefix": 0}, {"prefix": 5}, {"shortlist": 1}])
-def test_a_search_that_cannot_be_made_is_refused(wrong):
-    gallery = np.eye(4, dtype=np.float32) + 0.1
-    with pytest.raises(ConfigError, match="expected a prefix of 1 to 4"):
-        prefix_neighbors(gallery, gallery, 2, **{"prefix": 2, "shortlist": 3, **wrong})
