@@ -80,7 +80,7 @@ function drawScreen(row, { names: listed, items }) {
   row.classList.add("proposal");
   row.append(
     node("span", { className: "label" }, [own(listed[0]), listed.length > 1 ? ` + ${(listed.length - 1).toLocaleString("en")}` : ""]),
-    node("small", { className: "dim", textContent: `about ${items < 10 ? items : Math.round(items).toLocaleString("en")} ${model.item}s to put right` }),
+    node("small", { className: "dim", textContent: `about ${count(items < 10 ? items : Math.round(items), model.item)} to put right` }),
   );
 }
 
