@@ -218,7 +218,7 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
     appended to your file at once; build again with --decisions FILE to apply them. The page is on this machine only;
     Ctrl-C ends it.
 
-    With --propose a language model proposes names, merges and moves. They are shown as another annotator's, beside
+    With --propose a language model proposes names and moves. They are shown as another annotator's, beside
     yours; nothing applies them by itself. The key is read from HGLD_PROPOSE_KEY.
     """
     if bool(asked.propose) != bool(asked.propose_model) or (asked.propose_only and not asked.propose):

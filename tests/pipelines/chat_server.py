@@ -13,11 +13,9 @@ Fault = Callable[["Handler", Any], None]
 
 
 def obedient(listed: str, data: Mapping[str, Any]) -> Any:
-    """A model that keeps all labels, merges nothing and puts every name into the first group."""
+    """A model that keeps all labels and puts every name into the first group."""
     if listed == "groups":
         return {listed: [{"group": g["number"], "name": g["label"]} for g in data["groups"]]}
-    if listed == "pairs":
-        return {listed: [{"pair": p["number"], "same": False} for p in data["pairs"]]}
     return {listed: [{"name": n["number"], "group": 1} for n in data["names"]]}
 
 
