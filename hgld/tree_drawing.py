@@ -98,10 +98,10 @@ def tree_text(
     tree, levels = _Tree(hierarchy, counts), len(hierarchy.levels)
     sizes = [f"{level} {size:,}" for level, size in zip(hierarchy.levels, hierarchy.num_classes, strict=True)]
     drawn = [_cut(" > ".join(reversed(sizes)), width)]
-    for shown in range(levels, 0, -1) if depth is None else (depth,):
+    shown, found = depth or levels + 1, None
+    while found is None or (depth is None and lines is not None and len(found) > lines and shown > 1):
+        shown -= depth is None
         found = list(itertools.islice(_lines(tree, max(levels - shown, 0), most), None if lines is None else lines + 1))
-        if lines is None or len(found) <= lines or shown == 1:
-            break
     for stem, name, count in found[:lines]:
         tail = f"  {count}" if count else ""
         drawn.append(f"{stem}{_cut(name, max(width - len(stem) - len(tail), _LEAST_NAME))}{tail}".rstrip())

@@ -90,8 +90,9 @@ def level_risk(level: str, confidences: np.ndarray, right: np.ndarray, weights: 
         calibration_error(confidences, right, weights),
         np.average(risk, weights=np.diff(coverage, prepend=0.0)),
     )
+    accuracy, confidence, ece, area = (round(float(share), 6) for share in shares)
     curves = (tuple(curve[at].round(6).clip(0, 1).tolist()) for curve in (coverage, risk, threshold))
-    return LevelRisk(level, len(right), *(round(float(share), 6) for share in shares), *curves)
+    return LevelRisk(level, len(right), accuracy, confidence, ece, area, *curves)
 
 
 def risk_coverage(
@@ -265,12 +266,13 @@ def _parse(found: dict[str, Any]) -> Calibration:
 
 
 def _parse_risk(row: dict[str, Any]) -> LevelRisk:
-    shares = _numbers([row[name] for name in ("accuracy", "confidence", "ece", "area")], 4, is_share=True)
+    names = ("accuracy", "confidence", "ece", "area")
+    accuracy, confidence, ece, area = _numbers([row[name] for name in names], 4, is_share=True)
     points = len(row["coverage"])
     if type(row["queries"]) is not int or row["queries"] < 0 or points > _POINTS:
         raise ValueError(f"queries is {quoted(row['queries'])}, or a curve has {points} points")
     curves = (_numbers(row[name], points, is_share=True) for name in ("coverage", "risk", "threshold"))
-    return LevelRisk(row["level"], row["queries"], *shares, *curves)
+    return LevelRisk(row["level"], row["queries"], accuracy, confidence, ece, area, *curves)
 
 
 def _numbers(found: Any, count: int, *, is_share: bool = False) -> tuple[float, ...]:

@@ -148,9 +148,9 @@ class Figures:
         def draw(axes: "Axes") -> None:
             entries = []
             for line in lines:
-                look = {"color": SERIES[line.series % len(SERIES)], "linestyle": line.style}
-                artist = axes.plot(line.across, line.up, marker=marker, markersize=3.5, **look)[0]
-                entries.append((artist, line.label))
+                color = SERIES[line.series % len(SERIES)]
+                drawn = axes.plot(line.across, line.up, line.style, color=color, marker=marker, markersize=3.5)
+                entries.append((drawn[0], line.label))
             axes.set(**axes_properties)
             draw_legend(axes, entries, title=legend, title_fontsize=8, loc="best")
 

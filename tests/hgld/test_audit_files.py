@@ -167,8 +167,8 @@ def test_files_with_ids_and_names_say_the_same(tmp_path):
     named = ids.select(fine=pl.format("c{}", "fine"), coarse=pl.Series([None, *TREE[classes[1:], 1]]))
     named.write_csv(tmp_path / "names.csv")
     by_name = Audited.of_files(tmp_path / "e.npy", tmp_path / "names.csv", ("fine", "coarse"))
-    found = [one.audit(AuditOptions()) for one in (by_id, by_name)]
-    np.testing.assert_allclose(*(result.labels["fine"].to_numpy() for result in found), atol=1e-3)
+    ours, theirs = (one.audit(AuditOptions()).labels["fine"].to_numpy() for one in (by_id, by_name))
+    np.testing.assert_allclose(ours, theirs, atol=1e-3)
     assert (by_name.keys, by_name.splits) == (None, None)
     with pytest.raises(TableError, match="no column 'top'"):
         Audited.of_files(tmp_path / "e.npy", None, ("fine", "top"))

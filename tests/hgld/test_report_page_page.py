@@ -4,6 +4,7 @@ import ast
 import base64
 import csv
 import hashlib
+import html
 import html.parser
 import json
 import re
@@ -168,7 +169,7 @@ def test_names_that_look_like_colours_or_begin_with_an_underscore_stand_as_they_
     names = [INK, f'id="x" url(#{SERIES[0]}) href="#x"', "_hidden", "$\\frac"]
     lines = [Line(name, (0.0, 1.0), (0.0, float(i)), i) for i, name in enumerate(names)]
     made = str(Figures().draw_lines("a", INK, lines, term="").svg)
-    shown = [html.parser.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", made)]
+    shown = [html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", made)]
     assert set(names) <= set(shown)
     assert f'aria-label="{INK}"' in made
     assert "var(--s0)" in made
