@@ -1,0 +1,890 @@
+"""The adapters of all releases, on fake releases in their real layouts: laws of all, refusals and facts of each."""
+
+import csv
+import hashlib
+import json
+import os
+import pickle
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.io import loadmat, savemat
+
+from hgld.data.format import BOX
+from hgld.errors import ConfigError, InputError, TableError
+from hgld.pipelines.shards.build import read_release
+from hgld.pipelines.shards.cards import load_card
+from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.config import SourceConfig
+from hgld.pipelines.shards.sources import CARDS, OWN_DATA, SOURCES, source_name
+from hgld.pipelines.shards.sources.fine_grained import read_taxonomy
+from hgld.pipelines.shards.sources.release import (
+    find_folder,
+    read_bytes,
+    read_csv,
+    read_json,
+    read_lines,
+    read_words,
+    relative_path,
+    whole_number,
+)
+from tests.fake_releases import (
+    cars196,
+    cub,
+    dyml,
+    gldv2,
+    holidays,
+    imagenet,
+    inaturalist,
+    inshop,
+    landmarks_clean,
+    revisited,
+    sop,
+    ukbench,
+    vehicleid,
+)
+from tests.fake_releases.__main__ import main, maker
+
+pytestmark = pytest.mark.usefixtures("mat_files_here")
+
+NAMES = [name for name in SOURCES if name not in OWN_DATA]
+INSIDE = {  # the folder that the release's archive makes, where it makes one
+    "sop": "Stanford_Online_Products",
+    "dyml-vehicle": "dyml_vehicle",
+    "dyml-animal": "dyml_animal",
+    "dyml-product": "dyml_product",
+    "cub": "CUB_200_2011",
+    "vehicleid": "VehicleID_V1.0",
+    "roxford": "roxford5k",
+    "rparis": "rparis6k",
+    "holidays": "jpg",
+    "ukbench": "full",
+}
+
+
+def read(name: str, source: Path, **options) -> Catalog:
+    return read_release(name, source, SourceConfig(**options))
+
+
+def made(name: str, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    maker(name)(folder, 0)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def releases(tmp_path_factory) -> dict[str, Path]:
+    """One fake release of each; tests that change one make their own."""
+    return {name: made(name, tmp_path_factory.mktemp(name)) for name in NAMES}
+
+
+def labels(catalog: Catalog) -> dict[str, tuple]:
+    return {row[0]: row[1:] for row in catalog.items.select("key", *catalog.levels).iter_rows()}
+
+
+def counts(table: pl.DataFrame | None, column: str) -> dict[str, int]:
+    return dict(present(table).group_by(column).len().iter_rows())
+
+
+def present(table: pl.DataFrame | None) -> pl.DataFrame:
+    assert table is not None
+    return table
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_bytes().decode()
+    assert old in text
+    path.write_bytes(text.replace(old, new, 1).encode())
+
+
+# -- laws of all ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_catalog_is_that_of_the_card_and_of_the_files(releases, name, tmp_path):
+    source = releases[name]
+    catalog, card = read(name, source), load_card(name)
+    assert (catalog.name, catalog.levels) == (card.name, card.levels)
+    assert set(card.splits) <= set(catalog.items["split"])
+    assert catalog.items.columns[:3] == ["key", "split", "file"]
+    assert all(path.is_file() for path in catalog.sources)
+    if not catalog.containers:
+        assert all((catalog.root / file).is_file() for file in catalog.items["file"])
+    for again in (read(name, source), read(name, made(name, tmp_path))):
+        assert again.items.equals(catalog.items)
+        for table in ("lists", "judgements", "dropped"):
+            mine, theirs = getattr(again, table), getattr(catalog, table)
+            assert mine is theirs is None or mine.equals(theirs)
+    if name in INSIDE:
+        within = read(name, source / INSIDE[name])
+        assert within.items.drop("file").equals(catalog.items.drop("file"))
+        assert all((within.root / file).is_file() for file in within.items["file"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_splits_can_be_read_alone_and_options_of_other_sources_are_refused(releases, name):
+    source = releases[name]
+    whole = read(name, source)
+    for split in whole.items["split"].unique():
+        part = read(name, source, splits=(split,))
+        assert part.items.equals(whole.items.filter(pl.col("split") == split))
+        assert part.lists is None or set(part.lists["key"]) <= set(part.items["key"])
+        assert part.judgements is None or set(part.judgements["item"]) <= set(part.items["key"])
+    with pytest.raises(ConfigError, match="no split 'dev'"):
+        read(name, source, splits=("dev",))
+    with pytest.raises(ConfigError, match=rf"{name} does not take --levels, --test-classes; its options are"):
+        read(name, source, levels=("a",), test_classes=0.5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_list_is_needed_and_a_damaged_one_is_named(releases, name, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=f"hgld datasets {name}") as caught:
+        read(name, tmp_path / "empty")
+    assert str(tmp_path) in str(caught.value)
+    for number, path in enumerate(read(name, releases[name]).sources):
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(releases[name], copy, symlinks=True)
+        file = copy / path.relative_to(releases[name])
+        file.write_bytes(b"\xff\xfe\x00\x01" * 9)
+        with pytest.raises(InputError) as caught:
+            read(name, copy)
+        assert str(file) in str(caught.value)
+        file.unlink()
+        if name.startswith("inat") and number == 2:  # other lists of categories serve as well
+            continue
+        with pytest.raises(InputError, match=f"hgld datasets {name}"):
+            read(name, copy)
+        shutil.rmtree(copy)
+
+
+INAT, PKU = "Inat_dataset_splits/Inaturalist_train_set1.txt", "VehicleID_V1.0"
+SOP, CUB, EVAL = "Stanford_Online_Products/Ebay_train.txt", "CUB_200_2011", "Eval/list_eval_partition.txt"
+DYML, KIT = "dyml_vehicle/train/label.csv", "ILSVRC2012_devkit_t12/data"
+CLEAN = "annotations_landmarks/annotation_clean_val.txt"
+OF_SHOP = "img/WOMEN/Blouses_Shirts/id_00000001/"
+DAMAGED = [  # source, list, what is replaced, by what, and what is said
+    ("sop", SOP, "image_id class_id", "class_id image_id", "expected the header image_id class_id super_class_id path"),
+    ("sop", SOP, "1 1 1 bicycle_final/", "1 1 1 ../evil/", "not a path inside the release"),
+    ("sop", SOP, "1 1 1 bicycle_final/", "1 1 2 bicycle_final/", "expected one folder per category"),
+    ("sop", SOP, "1 1 1 bicycle_final/", "1 x 1 bicycle_final/", "class_id is 'x'; expected a whole number"),
+    ("sop", SOP, "1 1 1 bicycle_final/", "1 1 bicycle_final/", "3 words; expected image_id class_id"),
+    ("sop", SOP, "\r\n2 1 1 ", "\r\n2 14 1 ", "are in train and in"),
+    ("inat-full", INAT, "train_val2018/Aves/0/", "elsewhere/Aves/0/", "line 1 is"),
+    ("inat-full", INAT, "Aves/0/", "../../", "not a path inside the release"),
+    ("inat-full", INAT, "Aves/0/", "Aves/77/", "of the category 77, which"),
+    ("inat-full", INAT, "Aves/0/", "Fungi/0/", "lies under 'Fungi'"),
+    ("inat-full", "categories.json", '"genus": "Prunella", ', "", "category '0' lacks genus; expected id, name"),
+    ("inat-full", "categories.json", '"id": 1', '"id": 0', "two categories have the same id"),
+    ("inat-full", "categories.json", '"id": 1', '"id": "1"', "lacks a number as id"),
+    ("inat-full", "categories.json", "[{", "[3, {", "expected a list of categories"),
+    ("inat-full", "categories.json", "[{", "[[{", "not valid JSON"),
+    ("inshop", EVAL, "32\n", "33\n", "33"),
+    ("inshop", EVAL, " id_00000001 train", " id_00000001 val", "expected an image, an item and a split"),
+    ("inshop", EVAL, OF_SHOP, "img/Blouses_Shirts/id_00000001/", "expected img/DEPARTMENT/CATEGORY"),
+    ("inshop", EVAL, OF_SHOP, "img/WOMEN/../../id_00000001/", "not a path inside the release"),
+    ("gldv2", "metadata/train_clean.csv", "landmark_id,images", "landmark,images", "no column landmark_id"),
+    ("gldv2", "metadata/index_image_to_landmark.csv", ",0\n", "\n", r"row \d+: landmark_id is empty"),
+    ("gldv2", "metadata/train_label_to_hierarchical.csv", "\n101,", "\n100,", "landmark 100 has two rows"),
+    ("gldv2", "ground_truth/retrieval_solution_v2.1.csv", "Public", "Open", "Usage is 'Open'"),
+    ("gldv2", "md5sum/index/md5.images_004.txt", "images_004", "images_005", r"expected 32 hex digits and images_004"),
+    ("cub", f"{CUB}/classes.txt", "Laysan", "Layman", "class 2 is 'Layman Albatross'; expected 'Laysan Albatross'"),
+    ("cub", f"{CUB}/classes.txt", "200 200.Common_Yellowthroat\n", "", "class 200 is None"),
+    ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "2 2\n", "is of class 2"),
+    ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "", "class_id is ''"),
+    ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "2 1\n2 1\n", "stands there twice"),
+    ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "2 1\n999 1\n", "image 999 is not in images.txt"),
+    ("cub", f"{CUB}/train_test_split.txt", "2 1\n", "2 7\n", "is of class 1"),
+    ("cub", f"{CUB}/images.txt", "1 001.Black", "1 ../001.Black", "not a path inside"),
+    ("cub", f"{CUB}/images.txt", "1 001.Black", "x 001.Black", "expected a whole number"),
+    ("vehicleid", f"{PKU}/train_test_split/train_list.txt", "0000010 1\n", "0000010 one\n", "a whole number"),
+    (
+        "vehicleid",
+        f"{PKU}/train_test_split/train_list.txt",
+        "0000010 1",
+        "0000010 1\n0000010 2",
+        "2, but 1 before",
+    ),
+    ("vehicleid", f"{PKU}/train_test_split/train_list.txt", "0000010 1\n", "../../x 1\n", "not a path inside"),
+    ("vehicleid", f"{PKU}/train_test_split/train_list.txt", "0000010 1\n", "0000010\n", "1 words"),
+    ("vehicleid", f"{PKU}/train_test_split/train_list.txt", "0000010 1\n", "0000010 7\n", "00007"),
+    (
+        "vehicleid",
+        f"{PKU}/train_test_split/test_list_1600.txt",
+        "0000070 7",
+        "0000070 8",
+        "vehicle 8, but 7 before",
+    ),
+    ("vehicleid", f"{PKU}/attribute/model_attr.txt", "1 1\n", "1 1\n1 2\n", "of model 2, but 1 before"),
+    ("vehicleid", f"{PKU}/attribute/model_attr.txt", "1 1\n", "a 1\n", "vehicle is 'a'"),
+    ("landmarks-clean", CLEAN, "\n", "\n../../etc/passwd 1\n", "line 2: .*not a path inside"),
+    ("landmarks-clean", CLEAN, "\n", "\nhttp://a/b.jpg\n", "line 2 is .*expected an address"),
+    ("landmarks-clean", CLEAN, "\n", "\nhttp://a/b.jpg 1 2 3\n", "expected an address"),
+    ("landmarks-clean", CLEAN, "\n", "\nhttp://a/b.jpg church\n", "the landmark is 'church'"),
+    ("imagenet", f"{KIT}/{imagenet.TRUTH}", "2", "9", "line 1 is '9'; expected 1 to 3"),
+    ("imagenet", f"{KIT}/{imagenet.TRUTH}", "2", "cat", "line 1: the synset is 'cat'"),
+    ("dyml-vehicle", DYML, "fname, coarse_id", "name, coarse_id", "line 1 .*expected the header 'fname, coarse_id"),
+    ("dyml-vehicle", DYML, "\n1.jpg, 0, 0, 0", "\n1.jpg, 0, 0", "line 2 .*3 cells"),
+    ("dyml-vehicle", DYML, "\n1.jpg, 0, 0, 0", "\n1.jpg, 0, 0, -1", "a label is '-1'"),
+    ("dyml-vehicle", DYML, "\n1.jpg, 0, 0, 0", "\n../1.jpg, 0, 0, 0", "not a path inside"),
+    ("dyml-vehicle", DYML, "\n1.jpg, 0, 0, 0", "\n1.jpg, 0, 1, 0", "train/0"),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "old", "new", "said"), DAMAGED)
+def test_lists_that_contradict_themselves_are_refused(releases, tmp_path, name, file, old, new, said):
+    source = tmp_path / "copy"
+    shutil.copytree(releases[name], source)
+    edit(source / file, old, new)
+    with pytest.raises(InputError, match=said):
+        read(name, source)
+
+
+def test_names_of_sources():
+    assert source_name("h-gldv2") == "gldv2"
+    assert set(CARDS) | set(OWN_DATA) < set(SOURCES)
+    with pytest.raises(ConfigError, match=r"no dataset 'coco'\. There are gldv2, sop,"):
+        source_name("coco")
+
+
+def test_the_script_of_fake_releases(tmp_path, capsys):
+    assert main(["sop", str(tmp_path / "new")]) == 0
+    assert (tmp_path / "new" / "Stanford_Online_Products" / "Ebay_info.txt").is_file()
+    assert main(["folders", str(tmp_path)]) == 2
+    assert "the names are gldv2, sop" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "file"), [("cars196", "cars_annos.mat"), ("rparis", "rparis6k/gnd_rparis6k.pkl")])
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.1, 0.5, 0.9, 0.99])
+def test_binary_lists_that_are_cut_are_refused_by_name(tmp_path, name, file, part):
+    source = made(name, tmp_path)
+    data = (source / file).read_bytes()
+    (source / file).write_bytes(data[: int(part * len(data))])
+    with pytest.raises(InputError) as caught:
+        read(name, source)
+    assert str(source / file) in str(caught.value)
+
+
+def test_lists_are_bounded_and_errors_name_the_line(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_bytes(b"\xef\xbb\xbfa b\r\n\r\nc d\n")
+    assert list(read_words(path, ("x", "y"))) == [(f"{path}, line 1", ["a", "b"]), (f"{path}, line 3", ["c", "d"])]
+    with pytest.raises(TableError, match="more than 5 bytes"):
+        read_bytes(path, most=5)
+    for data, read, said in (
+        (b"a b\n\xff\n", read_lines, "line 2: not UTF-8"),
+        (b"a" * (1 << 21), read_lines, "line 1: 2,097,152 bytes"),
+        (b"[" * 100_000, read_json, "not valid JSON"),
+        (b"a,b\n1,\xff\xfe\n", lambda path: read_csv(path, ["a"]), "not UTF-8"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=said):
+            list(read(path))
+    with pytest.raises(InputError, match="is a folder; expected a file of the release"):
+        read_bytes(tmp_path)
+    with pytest.raises(InputError, match="holds neither marker nor inside/marker"):
+        find_folder(tmp_path, "inside", "marker")
+
+
+@pytest.mark.parametrize("path", ["", "/a", "../a", "a/../../b", "a\\b", "a\x00b", "a\nb", "a" * 2000])
+def test_paths_that_lead_out(path):
+    with pytest.raises(TableError, match=r"here: .* is not a path inside the release"):
+        relative_path(path, "here")
+
+
+def test_plain_paths_and_numbers():
+    assert relative_path("./a//b/./c.jpg", "") == "a/b/c.jpg"
+    assert whole_number("007", "", "") == 7
+    for text in ("", "-1", "1.0", "²", "9" * 19):
+        with pytest.raises(TableError, match="whole number"):
+            whole_number(text, "here", "id")
+
+
+def test_the_real_list_of_inaturalist(real_data, tmp_path):
+    """The official validation list, as if it were the test split: real paths and super-categories."""
+    folder = real_data / "inat2018_lists"
+    if not folder.is_dir():
+        pytest.skip("the lists of iNaturalist 2018 are not in HGLD_DATA")
+    paths = [line.split()[0] for line in (folder / "iNaturalist18_val.txt").read_text().splitlines()]
+    (tmp_path / "Inaturalist_train_set1.txt").write_text("")
+    (tmp_path / "Inaturalist_test_set1.txt").write_text("\n".join(paths))
+    stated = pl.read_csv(folder / "class_supercategory.csv").rows()
+    named = [{"id": number, "name": f"species {number}", "supercategory": group} for number, group in stated]
+    (tmp_path / "categories.json").write_text(json.dumps(named))
+    catalog = read("inat-base", tmp_path)
+    assert len(catalog.items) == 24_426
+    assert catalog.hierarchy().num_classes == (8_142, 14)
+
+
+def test_sop(releases):
+    catalog = read("sop", releases["sop"])
+    products = catalog.items.group_by("split").agg(pl.col("product").n_unique()).rows()
+    assert dict(products) == sop.PRODUCTS
+    assert set(catalog.items["category"]) == set(sop.CATEGORIES)
+    first = catalog.items.row(0, named=True)
+    assert first == {
+        "key": "bicycle_final/100000000001_0",
+        "split": "train",
+        "file": "bicycle_final/100000000001_0.JPG",
+        "product": "00001",
+        "category": "bicycle",
+    }
+    inside = read("sop", releases["sop"] / "Stanford_Online_Products")
+    assert inside.items.equals(catalog.items)
+
+
+def test_inaturalist_full_is_a_tree_though_names_mean_two_things(releases):
+    catalog = read("inat-full", releases["inat-full"])
+    rows = {row["species"]: row for row in catalog.items.iter_rows(named=True)}
+    assert rows["Prunella modularis"]["genus"] == "Prunella (Prunellidae)"
+    assert rows["Prunella vulgaris"]["genus"] == "Prunella (Lamiaceae)"
+    assert rows["Salvia pratensis"]["genus"] == "Salvia"
+    for name, (_, *ranks) in inaturalist.SPECIES.items():
+        assert [rows[name][rank] for rank in inaturalist.RANKS[1:]] == ranks[1:]
+    assert catalog.hierarchy().num_classes == (8, 8, 5, 4, 4, 3, 2)
+
+
+def test_inaturalist_base(releases):
+    catalog = read("inat-base", releases["inat-base"])
+    rows = set(catalog.items.select("species", "supercategory").iter_rows())
+    assert rows == {(name, facts[0]) for name, facts in inaturalist.SPECIES.items()}
+    assert catalog.items["key"].str.contains(r"^[A-Z][a-z]+/\d/[0-9a-f]{32}$").all()
+
+
+def test_inaturalist_with_the_names_of_the_competition(tmp_path):
+    source = made("inat-full", tmp_path)
+    (source / "categories.json").unlink()
+    catalog = read("inat-full", source)
+    assert set(catalog.items["species"]) == {str(n) for n in range(len(inaturalist.SPECIES))}
+    assert catalog.sources[-1].name == "train2018.json"
+
+
+def test_inaturalist_with_split_files_elsewhere(tmp_path):
+    source = made("inat-base", tmp_path / "release")
+    expected = read("inat-base", source).items
+    (source / "Inat_dataset_splits").rename(tmp_path / "splits")
+    assert read("inat-base", source, labels=tmp_path / "splits").items.equals(expected)
+
+
+def test_two_species_of_one_name_stay_two(tmp_path):
+    source = made("inat-base", tmp_path)
+    edit(source / "categories.json", "Canis latrans", "Vulpes vulpes")
+    names = set(read("inat-base", source).items.filter(pl.col("supercategory") == "Mammalia")["species"])
+    assert names == {"Vulpes vulpes (6)", "Vulpes vulpes (7)"}
+
+
+def test_inshop(releases):
+    catalog = read("inshop", releases["inshop"])
+    assert counts(catalog.items, "split") == {"train": 16, "query": 8, "gallery": 8}
+    tree = catalog.hierarchy()
+    assert tree.names[1] == tuple(sorted(inshop.CATEGORIES))
+    assert tree.names[2] == ("MEN", "WOMEN")
+    items = {split: set(catalog.items.filter(pl.col("split") == split)["item"]) for split in ("train", "query")}
+    assert not items["train"] & items["query"]
+    assert catalog.items["key"][0] == "WOMEN/Blouses_Shirts/id_00000001/01_1_front"
+
+
+def test_inshop_without_the_outer_folders(tmp_path):
+    source = made("inshop", tmp_path)
+    expected = read("inshop", source)
+    (source / "Img" / "img").rename(source / "img")
+    (source / "Img").rmdir()
+    (source / "Eval" / "list_eval_partition.txt").rename(source / "list_eval_partition.txt")
+    found = read("inshop", source)
+    assert found.items.equals(expected.items)
+    assert (found.root / found.items["file"][0]).is_file()
+
+
+def test_an_item_of_two_categories_has_none(tmp_path):
+    source = made("inshop", tmp_path)
+    edit(
+        source / "Eval" / "list_eval_partition.txt",
+        "img/WOMEN/Blouses_Shirts/id_00000001/",
+        "img/MEN/Denim/id_00000001/",
+    )
+    catalog = read("inshop", source)
+    torn = catalog.items.filter(pl.col("item") == "id_00000001")
+    assert torn["category"].null_count() == torn["department"].null_count() == len(torn) == 4
+    assert catalog.items.filter(pl.col("item") != "id_00000001")["category"].null_count() == 0
+    assert catalog.notes[0] == "1 items lie under more than one category, so it is unknown; the first is id_00000001."
+
+
+def test_gldv2_joins_images_with_labels(releases):
+    catalog = read("gldv2", releases["gldv2"])
+    labelled = sum(landmark[1] is not None for landmark in gldv2.LANDMARKS)
+    assert catalog.name == "h-gldv2"
+    assert counts(catalog.items, "split") == {
+        "train": labelled * gldv2.IMAGES["train"],
+        "gallery": labelled * gldv2.IMAGES["index"],
+        "query": 4,
+    }
+    assert "train/100 Chartres Cathedral" in catalog.hierarchy().names[0]
+    assert 'index/5 Lago di Garda, "Benaco"' in catalog.hierarchy().names[0]
+    reasons = dict(present(catalog.dropped).group_by("split", "reason").len().select("split", "len").iter_rows())
+    assert reasons == {"train": gldv2.IMAGES["train"], "gallery": gldv2.IMAGES["index"], "query": 3}
+
+
+def test_gldv2_names_all_tars_and_their_checksums(releases):
+    catalog = read("gldv2", releases["gldv2"])
+    assert len(catalog.containers) == 620
+    for container in (catalog.containers[0], catalog.containers[-1]):
+        assert container.md5 == hashlib.md5(container.path.read_bytes()).hexdigest()
+    assert {container.role for container in catalog.containers} == {"train", "index", "test"}
+    assert {c.role for c in read("gldv2", releases["gldv2"], splits=("gallery",)).containers} == {"index"}
+
+
+def test_gldv2_queries_have_the_labels_of_the_first_image_that_is_listed(releases):
+    catalog = read("gldv2", releases["gldv2"])
+    halves = present(catalog.lists)
+    assert dict(halves.group_by("list").len().iter_rows()) == {"public": 2, "private": 2}
+    labels = {row["key"]: tuple(row[level] for level in catalog.levels) for row in catalog.items.iter_rows(named=True)}
+    assert set(present(catalog.judgements)["verdict"]) == {"relevant"}
+    solution = pl.read_csv(releases["gldv2"] / "ground_truth/retrieval_solution_v2.1.csv", infer_schema=False)
+    listed = {query: images.split() for query, images, usage in solution.iter_rows() if usage != "Ignored"}
+    found = {query: labels[query] for query in listed}
+    assert found == {query: labels.get(images[0], (None,) * 3) for query, images in listed.items()}
+    assert sorted(map(str, found.values())) == [
+        "('index/0 Chartres Cathedral', 'church', 'human-made')",
+        "('index/1 Notre-Dame de Paris', 'church', 'human-made')",
+        "('index/2 Neuschwanstein', 'castle', 'human-made')",
+        "(None, None, None)",
+    ]
+    assert any(note.startswith("2 queries have relevant images of several landmarks") for note in catalog.notes)
+
+
+def test_gldv2_with_the_whole_gallery_has_every_judgement(releases):
+    part, whole = read("gldv2", releases["gldv2"]), read("gldv2", releases["gldv2"], distractors=True)
+    unlabelled = whole.items.filter((pl.col("split") == "gallery") & pl.col("hierarchical_label").is_null())
+    assert len(unlabelled) == gldv2.IMAGES["index"]
+    assert set(unlabelled["landmark"]) == {"index/4"}
+    assert len(present(whole.judgements)) == len(present(part.judgements)) + gldv2.IMAGES["index"]
+
+
+def test_gldv2_labels_of_a_build_of_ones_own(tmp_path, releases):
+    own = tmp_path / "own"
+    own.mkdir()
+    for name in ("train", "index"):
+        lines = (releases["gldv2"] / "metadata" / f"{name}_label_to_hierarchical.csv").read_text().splitlines()
+        (own / f"{name}_label_to_hierarchical.csv").write_text("\n".join(lines[:2]) + "\n")
+    catalog = read("gldv2", releases["gldv2"], labels=own, splits=("train",))
+    assert set(catalog.items["landmark"]) == {"train/100 Chartres Cathedral"}
+
+
+def test_gldv2_ids_are_checked(tmp_path):
+    source = made("gldv2", tmp_path)
+    path = source / "metadata" / "train_clean.csv"
+    path.write_text(re.sub(r"[0-9a-f]{16}", "../../../../evil", path.read_text(), count=1))
+    with pytest.raises(TableError, match=r"the train list has the image '\.\./.*expected ids of 16 hex digits"):
+        read("gldv2", source)
+
+
+def test_cub_has_the_split_and_levels_of_the_literature(tmp_path):
+    catalog = read("cub", made("cub", tmp_path))
+    assert catalog.levels == ("species", "family", "order")
+    found = labels(catalog)
+    assert found["001_Black_footed_Albatross/Black_Footed_Albatross_0001_700001"] == (
+        *("Black footed Albatross", "Diomedeidae", "Procellariiformes"),
+    )
+    splits = dict(catalog.items.select("species", "split").unique().iter_rows())
+    assert splits == {
+        "Black footed Albatross": "train",
+        "Laysan Albatross": "train",
+        "Brewer Blackbird": "train",
+        "Brown Pelican": "train",
+        "White Pelican": "test",
+        "House Sparrow": "test",
+        "Common Yellowthroat": "test",
+    }
+    assert counts(catalog.lists, "list") == {
+        "classification-train": len(cub.CLASSES),
+        "classification-test": 2 * len(cub.CLASSES),
+    }
+
+
+@pytest.mark.skipif("HGLD_DATA" not in os.environ, reason="HGLD_DATA is the folder of real data")
+def test_the_taxonomy_of_cub_is_the_corrected_tree_of_chang():
+    with open(Path(os.environ["HGLD_DATA"]) / "taxonomies" / "cub200" / "labels.csv", newline="") as file:
+        theirs = {int(row["cub_class_id"]): (row["label"], row["mid"], row["top"]) for row in csv.DictReader(file)}
+    assert read_taxonomy("cub_taxonomy.csv") == theirs
+
+
+@pytest.mark.parametrize("make", [cars196.make, cars196.make_devkit])
+def test_cars_has_the_split_and_levels_of_the_literature(tmp_path, make):
+    make(tmp_path)
+    catalog = read("cars196", tmp_path)
+    assert catalog.levels == ("model", "type")
+    assert all((tmp_path / file).is_file() for file in catalog.items["file"])
+    assert sorted(catalog.items.group_by("split", "model", "type").len().iter_rows()) == [
+        ("test", "FIAT 500 Abarth 2012", "coupe", cars196.IMAGES),
+        ("test", "Ford E-Series Wagon Van 2012", "wagon", cars196.IMAGES),
+        ("test", "smart fortwo Convertible 2012", "convertible", cars196.IMAGES),
+        ("train", "AM General Hummer SUV 2000", "SUV", cars196.IMAGES),
+        ("train", "Acura TL Type-S 2008", "sedan", cars196.IMAGES),
+        ("train", "Eagle Talon Hatchback 1998", "hatchback", cars196.IMAGES),
+    ]
+    half = len(cars196.CLASSES) * cars196.IMAGES // 2
+    assert counts(catalog.lists, "list") == {
+        "classification-train": half,
+        "classification-test": half,
+    }
+
+
+def test_cars_test_labels_may_lie_in_the_devkit(tmp_path):
+    cars196.make_devkit(tmp_path)
+    before = read("cars196", tmp_path)
+    (tmp_path / "cars_test_annos_withlabels.mat").rename(tmp_path / "devkit" / "cars_test_annos_withlabels.mat")
+    after = read("cars196", tmp_path)
+    assert after.items.equals(before.items)
+    after.sources[-1].unlink()
+    with pytest.raises(InputError, match=r"cars_test_annos_withlabels\.mat is missing"):
+        read("cars196", tmp_path)
+
+
+def test_the_types_of_cars_are_the_last_words_that_name_a_body():
+    """All but the fifteen that the card speaks of."""
+    words = {"Cab": "pickup", "SuperCab": "pickup", "SUV": "SUV"}
+    words |= {w: w.lower() for w in ("Sedan", "Coupe", "Convertible", "Hatchback", "Minivan", "Van", "Wagon")}
+    odd = []
+    for model, body in read_taxonomy("cars196_taxonomy.csv").values():
+        named = [words[word] for word in model.split() if word in words]
+        if named[-1:] != [body]:
+            odd.append((model, named))
+    assert len(odd) == 15
+    assert [model for model, named in odd if named] == ["Ford E-Series Wagon Van 2012"]
+    assert set(words.values()) == {body for _, body in read_taxonomy("cars196_taxonomy.csv").values()}
+
+
+def struct(**fields) -> np.ndarray:
+    array = np.empty((1, 1), dtype=[(name, object) for name in fields])
+    array[0, 0] = tuple(fields.values())
+    return array
+
+
+@pytest.mark.parametrize(
+    ("annotations", "message"),
+    [
+        (struct(relative_im_path="a.jpg", test=0), "lack 'class'"),
+        (np.zeros((2, 2)), "lack 'relative_im_path'; found no fields"),
+        (struct(relative_im_path="../../a.jpg", test=0, **{"class": 1}), "not a path inside"),
+        (struct(relative_im_path=3.0, test=0, **{"class": 1}), "expected one text"),
+        (struct(relative_im_path="a.jpg", test=0, **{"class": 1.5}), "expected one whole number"),
+        (struct(relative_im_path="a.jpg", test=0, **{"class": np.array([[1, 2]])}), "class has 2 values"),
+        (struct(relative_im_path="a.jpg", test=0, **{"class": 197}), "class 197; expected 1 to 196"),
+    ],
+)
+def test_cars_annotations_that_are_none(tmp_path, annotations, message):
+    cars196.make(tmp_path)
+    names = np.array([[model for model, _ in read_taxonomy("cars196_taxonomy.csv").values()]], dtype=object)
+    savemat(tmp_path / "cars_annos.mat", {"annotations": annotations, "class_names": names})
+    with pytest.raises(TableError, match=message) as caught:
+        read("cars196", tmp_path)
+    assert "cars_annos.mat" in str(caught.value)
+
+
+def test_compressed_cars_annotations_are_read_like_the_others(tmp_path):
+    cars196.make(tmp_path)
+    before = read("cars196", tmp_path).items
+    path = tmp_path / "cars_annos.mat"
+    found = loadmat(path)
+    savemat(path, {name: found[name] for name in ("annotations", "class_names")}, do_compression=True)
+    assert read("cars196", tmp_path).items.equals(before)
+    data = path.read_bytes()
+    for cut in (127, 130, 136, 200, len(data) - 9):
+        path.write_bytes(data[:cut])
+        with pytest.raises(TableError, match=r"cars_annos\.mat"):
+            read("cars196", tmp_path)
+
+
+def test_cars_of_other_classes_are_refused(tmp_path):
+    cars196.make(tmp_path)
+    names = np.array([["Trabant 601 Sedan 1964"]], dtype=object)
+    annotations = struct(relative_im_path="a.jpg", test=0, **{"class": 1})
+    savemat(tmp_path / "cars_annos.mat", {"annotations": annotations, "class_names": names})
+    with pytest.raises(TableError, match="class 1 is 'Trabant 601 Sedan 1964'; expected 'AM General Hummer SUV 2000'"):
+        read("cars196", tmp_path)
+
+
+def test_vehicles_have_three_test_lists_and_models_where_known(tmp_path):
+    catalog = read("vehicleid", made("vehicleid", tmp_path))
+    found = labels(catalog)
+    assert found["0000010"] == ("00001", "001")
+    assert found["0000020"] == ("00002", None)
+    assert counts(catalog.items, "split") == {
+        "train": vehicleid.IMAGES * len(vehicleid.TRAIN),
+        "test": vehicleid.IMAGES * len(vehicleid.TESTS[2400]),
+    }
+    sizes = counts(catalog.lists, "list")
+    assert sizes == {
+        name: vehicleid.IMAGES * len(vehicleid.TESTS[count])
+        for name, count in (("small", 800), ("medium", 1600), ("large", 2400))
+    }
+
+
+def test_test_images_in_several_lists_are_one_item(tmp_path):
+    """Lists need not be nested: the split is their union."""
+    root = made("vehicleid", tmp_path) / "VehicleID_V1.0"
+    edit(root / "train_test_split" / "test_list_2400.txt", "0000070 7\n", "")
+    catalog = read("vehicleid", root)
+    assert catalog.items.filter(pl.col("key") == "0000070")["split"].to_list() == ["test"]
+    assert present(catalog.lists).filter(pl.col("key") == "0000070")["list"].to_list() == ["small", "medium"]
+
+
+def test_landmarks_keep_what_was_fetched_and_count_the_rest(tmp_path):
+    catalog = read("landmarks-clean", made("landmarks-clean", tmp_path))
+    assert not catalog.disjoint
+    found = dict(catalog.items.select("key", "landmark").iter_rows())
+    assert found["0_1"] == "000"
+    assert found["7/7_4"] == "007"
+    assert counts(catalog.items, "split") == {"train": 11, "val": 3}
+    assert sorted(present(catalog.dropped).iter_rows()) == [
+        *((address, "train", "ambiguous-name", "landmark 000") for address in landmarks_clean.AMBIGUOUS),
+        ("http://c.example/p/585_0.jpg", "train", "not-downloaded", "landmark 585"),
+    ]
+
+
+def test_landmarks_by_paths_are_taken_as_they_are(tmp_path):
+    source = made("landmarks-clean", tmp_path)
+    (source / "annotations_landmarks").rename(source / "annotations")
+    for split, text in (
+        ("train", "images/0_0.jpg 0\nimages/7/7_0.jpg 7\nimages/gone.jpg 7\n"),
+        ("val", "images/0_1.jpg 0\n"),
+    ):
+        (source / "annotations" / f"annotation_clean_{split}.txt").write_text(text)
+    catalog = read("landmarks-clean", source)
+    assert catalog.items["file"].to_list() == [
+        "images/0_0.jpg",
+        "images/7/7_0.jpg",
+        "images/gone.jpg",
+        "images/0_1.jpg",
+    ]
+    assert present(catalog.dropped).is_empty()
+
+
+@pytest.mark.parametrize("name", ["", "..", ".", "a\\..\\b.jpg", "x" * 300])
+def test_addresses_whose_names_are_no_files_are_dropped(tmp_path, name):
+    source = made("landmarks-clean", tmp_path)
+    with open(source / "annotations_landmarks" / "annotation_clean_val.txt", "a") as file:
+        file.write(f"http://a.example/{name} 7\n")
+    dropped = present(read("landmarks-clean", source).dropped)
+    assert dropped.filter(pl.col("reason") == "unusable-name")["file"].to_list() == [f"http://a.example/{name}"]
+
+
+def test_landmarks_without_any_image_are_refused(tmp_path):
+    source = made("landmarks-clean", tmp_path)
+    shutil.rmtree(source / "images")
+    with pytest.raises(InputError, match="none of the 17 listed images is there"):
+        read("landmarks-clean", source)
+
+
+def test_imagenet_numbers_its_synsets_by_the_development_kit(tmp_path):
+    catalog = read("imagenet", made("imagenet", tmp_path))
+    found = labels(catalog)
+    assert (catalog.levels, catalog.protocol, catalog.disjoint) == (("synset",), "classification", False)
+    assert found["train/n01440764/n01440764_1"] == ("n01440764",)
+    shown = {key: synset for key, (synset,) in found.items() if key.startswith("val/")}
+    in_order = [shown[key] for key in sorted(shown, key=lambda key: key.rpartition("_")[2])]
+    assert in_order == list(reversed(imagenet.SYNSETS)) * imagenet.VAL
+    assert [path.name for path in catalog.sources] == ["ILSVRC2012_validation_ground_truth.txt", "meta.mat"]
+    assert dict(read("imagenet", tmp_path, splits=("val",)).items["split"].value_counts().iter_rows()) == {"val": 6}
+
+
+def test_imagenet_with_val_in_folders_and_as_kaggle_has_it_is_the_same(tmp_path):
+    first = read("imagenet", made("imagenet", tmp_path / "a"))
+    synset_of = {Path(file).name: synset for file, synset in first.items.select("file", "synset").iter_rows()}
+    folders = made("imagenet", tmp_path / "b")
+    (folders / "ILSVRC2012_img_train").rename(folders / "train")
+    for image in sorted((folders / "ILSVRC2012_img_val").iterdir()):
+        (folders / "val" / synset_of[image.name]).mkdir(parents=True, exist_ok=True)
+        image.rename(folders / "val" / synset_of[image.name] / image.name)
+    shutil.rmtree(folders / "ILSVRC2012_img_val")
+    shutil.rmtree(folders / "ILSVRC2012_devkit_t12")
+    second = read("imagenet", folders)
+    assert not second.sources
+    kaggle = made("imagenet", tmp_path / "c")
+    (kaggle / "ILSVRC" / "Data").mkdir(parents=True)
+    (kaggle / "ILSVRC" / "Data" / "CLS-LOC").mkdir()
+    for split in ("train", "val"):
+        (kaggle / f"ILSVRC2012_img_{split}").rename(kaggle / "ILSVRC" / "Data" / "CLS-LOC" / split)
+    shutil.rmtree(kaggle / "ILSVRC2012_devkit_t12")
+    boxes = [f"{n[:-5]},{s} 1 2 30 31 {s} 3 4 5 6 " for n, s in synset_of.items() if n.startswith("ILSVRC2012_val")]
+    (kaggle / "LOC_val_solution.csv").write_text("\n".join(["ImageId,PredictionString", *boxes, ""]))
+    for other in (second, read("imagenet", kaggle)):
+        assert other.items.drop("file").sort("key").equals(first.items.drop("file").sort("key"))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda kit, val: (kit / "meta.mat").write_bytes(b"MATLAB"), TableError, "not a MATLAB file"),
+        (lambda kit, val: (kit / "meta.mat").unlink(), InputError, "meta.mat is missing"),
+        (lambda kit, val: savemat(kit / "meta.mat", {"synsets": np.zeros(2)}), TableError, "lack 'ILSVRC2012_ID'"),
+        (lambda kit, val: shutil.rmtree(kit), TableError, "00001.JPEG: nothing says of which synset"),
+        (lambda kit, val: (val / "ILSVRC2012_val_00000009.JPEG").touch(), TableError, "00009.JPEG: nothing says"),
+        (lambda kit, val: val.rename(val.with_name("v")), InputError, "holds no val or ILSVRC2012_img_val"),
+        (lambda kit, val: (val / "cat").mkdir() or (val / "cat" / "a.png").touch(), InputError, "is no WordNet id"),
+    ],
+)
+def test_an_imagenet_that_does_not_say_what_an_image_is_is_refused(tmp_path, change, error, message):
+    source = made("imagenet", tmp_path)
+    change(source / "ILSVRC2012_devkit_t12" / "data", source / "ILSVRC2012_img_val")
+    with pytest.raises(error, match=message):
+        read("imagenet", source)
+
+
+def test_other_files_of_imagenet_are_dropped_and_named(tmp_path):
+    source = made("imagenet", tmp_path)
+    (source / "ILSVRC2012_img_train" / "n01440764" / "n01440764_1.txt").touch()
+    dropped = present(read("imagenet", source).dropped)
+    assert dropped.rows() == [("ILSVRC2012_img_train/n01440764/n01440764_1.txt", "train", "not an image", "")]
+
+
+@pytest.mark.parametrize("name", ["dyml-vehicle", "dyml-animal"])
+def test_dyml_levels_have_their_own_queries_and_galleries(tmp_path, name):
+    catalog = read(name, made(name, tmp_path))
+    assert catalog.levels == ("fine", "middle", "coarse")
+    found = labels(catalog)
+    assert found["train/0"] == ("train/0", "train/0", "train/0")  # the image in the header's line
+    assert found["train/11"] == ("train/3", "train/2", "train/1")
+    assert found["query_middle/0"] == (None, "test/0", None)
+    assert found["gallery_coarse/4"] == (None, None, "test/1")
+    assert counts(catalog.items, "split") == {
+        "train": len(dyml.TREE) * dyml.IMAGES,
+        **{f"query_{level}": n * dyml.SIDES["query"] for level, n in (("fine", 3), ("middle", 2), ("coarse", 2))},
+        **{f"gallery_{level}": n * dyml.SIDES["gallery"] for level, n in (("fine", 3), ("middle", 2), ("coarse", 2))},
+    }
+
+
+def test_dyml_products_have_a_test_split_with_three_levels(tmp_path):
+    catalog = read("dyml-product", made("dyml-product", tmp_path))
+    found = labels(catalog)
+    assert found["test/11"] == ("test/3", "test/2", "test/1")
+    assert found["train/11"] == ("train/3", "train/2", "train/1")
+    assert len(found) == 2 * len(dyml.TREE) * dyml.IMAGES
+
+
+def test_dyml_lists_with_a_whole_header_are_read_too(tmp_path):
+    source = made("dyml-animal", tmp_path)
+    glued = read("dyml-animal", source)
+    edit(source / "dyml_animal" / "train" / "label.csv", "fine_id0.jpg", "fine_id\n0.jpg")
+    edit(source / "dyml_animal" / "bmk_fine" / "query.csv", "labels0.jpg", "labels\r\n0.jpg")
+    assert read("dyml-animal", source).items.equals(glued.items)
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("roxford", "all_souls"), ("rparis", "paris_louvre")])
+def test_revisited_queries_have_boxes_and_judgements(tmp_path, name, prefix):
+    catalog = read(name, made(name, tmp_path))
+    assert counts(catalog.items, "split") == {
+        "query": revisited.QUERIES,
+        "gallery": revisited.GALLERY,
+    }
+    boxes = catalog.items.select("split", *BOX)
+    assert boxes.filter(pl.col("split") == "query").drop("split").rows() == [
+        (2, 2, 30, 31),
+        (2, 2, 30, 31),
+        (4, 2, 30, 31),
+    ]
+    assert boxes.filter(pl.col("split") == "gallery").drop("split").null_count().row(0) == (revisited.GALLERY,) * 4
+    assert catalog.items["landmark"].null_count() == len(catalog.items)
+    second = (
+        present(catalog.judgements).filter(pl.col("query") == f"{prefix}_000001").sort("item").select("item", "verdict")
+    )
+    assert second.rows() == [
+        (f"{prefix}_000004", "easy"),
+        (f"{prefix}_000005", "hard"),
+        (f"{prefix}_000006", "hard"),
+        (f"{prefix}_000010", "junk"),
+    ]
+    assert len(present(catalog.judgements)) == 3 * revisited.QUERIES + 2
+
+
+def test_distractors_are_a_split_of_their_own(tmp_path):
+    source = made("roxford", tmp_path)
+    catalog = read("roxford", source, distractors=True)
+    found = catalog.items.filter(pl.col("split") == "distractors")
+    assert len(found) == revisited.DISTRACTORS
+    assert found["key"][0].startswith("revisitop1m/000/")
+    assert all((catalog.root / file).is_file() for file in found["file"])
+    with pytest.raises(InputError, match=r"revisitop1m\.txt is missing"):
+        read("roxford", source / "roxford5k", distractors=True)
+
+
+@pytest.mark.parametrize(
+    ("box", "message"),
+    [
+        ([5.0, 2.0, 5.2, 9.0], "is empty"),
+        ([5.0, 2.0, float("nan"), 9.0], "cannot be in an image"),
+        ([0.0, 0.0, 1e30, 9.0], "cannot be in an image"),
+    ],
+)
+def test_revisited_boxes_that_are_none(tmp_path, box, message):
+    source = made("roxford", tmp_path)
+    path = source / "roxford5k" / "gnd_roxford5k.pkl"
+    truth = {"imlist": ["a"], "qimlist": ["b"], "gnd": [{"bbx": box, "easy": [0], "hard": [], "junk": []}]}
+    path.write_bytes(pickle.dumps(truth))
+    with pytest.raises(TableError, match=message) as caught:
+        read("roxford", source)
+    assert "query 'b'" in str(caught.value)
+
+
+def test_revisited_names_cannot_lead_out(tmp_path):
+    source = made("roxford", tmp_path)
+    path = source / "roxford5k" / "gnd_roxford5k.pkl"
+    for names in (("../../a", "b"), ("a", "/etc/b")):
+        truth = {"imlist": names[:1], "qimlist": names[1:]}
+        lists = {key: list(value) for key, value in truth.items()}
+        entry = {"bbx": [0.0, 0.0, 9.0, 9.0], "easy": [0], "hard": [], "junk": []}
+        path.write_bytes(pickle.dumps({**lists, "gnd": [entry]}))
+        with pytest.raises(TableError, match="not a path inside"):
+            read("roxford", source)
+
+
+def test_a_pickle_that_runs_code_runs_none(tmp_path):
+    source = made("rparis", tmp_path)
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    (source / "rparis6k" / "gnd_rparis6k.pkl").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(InputError, match=r"gnd_rparis6k\.pkl"):
+        read("rparis", source)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", {"holidays": "jpg", "ukbench": "full"})
+def test_other_files_are_kept_aside_and_empty_folders_refused(name, tmp_path):
+    with pytest.raises(InputError, match=rf"no image named like .*hgld datasets {name}"):
+        read(name, tmp_path)
+    maker(name)(tmp_path, 0)
+    folder = {"holidays": "jpg", "ukbench": "full"}[name]
+    (tmp_path / folder / "1000000.jpg").touch()
+    (tmp_path / folder / "readme.txt").touch()
+    catalog = read(name, tmp_path)
+    assert catalog.dropped is not None
+    assert catalog.dropped["file"].to_list() == [f"{folder}/1000000.jpg", f"{folder}/readme.txt"]
+    with pytest.raises(ConfigError, match="does not take --images"):
+        read(name, tmp_path, images=tmp_path)
+
+
+def test_the_first_image_of_a_group_of_holidays_is_its_query(tmp_path):
+    holidays.make(tmp_path)
+    catalog = read("holidays", tmp_path)
+    assert catalog.lists is not None
+    assert catalog.lists.rows() == [("queries", key) for key in ("100000", "100100", "125000", "149900")]
+    sizes = {row["instance"]: row["len"] for row in catalog.items.group_by("instance").len().iter_rows(named=True)}
+    assert sizes == {str(group): size for group, size in holidays.GROUPS.items()}
+    (tmp_path / "jpg" / "125000.jpg").unlink()
+    with pytest.raises(InputError, match=r"1 groups have no query, the first 1250: 125000\.jpg is missing"):
+        read("holidays", tmp_path)
+
+
+def test_four_consecutive_images_of_ukbench_are_an_object(tmp_path):
+    ukbench.make(tmp_path)
+    assert read("ukbench", tmp_path).items["instance"].to_list() == ["0000"] * 4 + ["0001"] * 4 + ["0002"] * 4
+    (tmp_path / "full" / "ukbench00006.jpg").unlink()
+    with pytest.raises(InputError, match=r"1 objects have not 4 images, the first 3; expected ukbench00004\.jpg to"):
+        read("ukbench", tmp_path)
