@@ -75,51 +75,68 @@ def test_a_truncated_tar(root, monkeypatch, together):
     assert found.filter(kind="missing-member")["member"].to_list() == index_of(root)["key"][7:10].to_list()
 
 
-def test_a_flipped_byte_of_an_image(root):
-    row = index_of(root).filter(shard=TRAIN).row(2, named=True)
-    flip(root / TRAIN, row["offset"] + row["size"] // 2)
-    found = findings(root)
-    assert set(found["kind"]) == {"sha256", "item-sha256"}
-    assert found.filter(kind="item-sha256").select("shard", "member").row(0) == (TRAIN, row["key"])
+def without(name: str):
+    return lambda root, key: rewrite_tar(root / TRAIN, lambda members: [m for m in members if m[0] != f"{key}.{name}"])
 
 
-def test_a_flipped_byte_of_a_header(root):
-    row = index_of(root).filter(shard=TRAIN).row(2, named=True)
-    flip(root / TRAIN, row["offset"] - 512)
-    found = findings(root)
-    assert dict(found["kind"].value_counts().iter_rows()) == {
-        "sha256": 1,
-        "damaged-tar": 1,
-        "no-image": 1,
-        "missing-member": 1,
-    }
-    assert f"offset {row['offset'] - 512}" in found.filter(kind="damaged-tar")["found"][0]
-
-
-def test_a_deleted_member(root):
-    row = index_of(root).filter(shard=TRAIN).row(1, named=True)
-    rewrite_tar(root / TRAIN, lambda members: [m for m in members if m[0] != f"{row['key']}.jpg"])
-    found = findings(root)
-    assert set(found["kind"]) == {"size", "sha256", "no-image", "missing-member", "place"}
-    assert found.filter(kind="missing-member")["member"].to_list() == [row["key"]]
-    assert found.filter(kind="place").height == 4  # those behind it
-
-
-def test_a_deleted_json(root):
-    row = index_of(root).filter(shard=TRAIN).row(5, named=True)
-    rewrite_tar(root / TRAIN, lambda members: [m for m in members if m[0] != f"{row['key']}.json"])
-    assert set(kinds(root)) == {"size", "sha256", "no-json"}
-
-
-def test_an_added_member(root):
-    more = [
-        ("s0/new.jpg", picture(90)),
-        ("s0/new.json", files.item_json([0, 0], ["species 0", "cat"], "train", "", LEVELS)),
-    ]
+def with_more(root: Path, _: str) -> None:
+    json_of = files.item_json([0, 0], ["species 0", "cat"], "train", "", LEVELS)
+    more = [("s0/new.jpg", picture(90)), ("s0/new.json", json_of)]
     rewrite_tar(root / TRAIN, lambda members: [*members, *more])
+
+
+def flipped(where: int):
+    """Change a byte so far behind the beginning of the image."""
+
+    def damage(root: Path, key: str) -> None:
+        flip(root / TRAIN, index_of(root).filter(key=key)["offset"][0] + where)
+
+    return damage
+
+
+TABLES = (files.INDEX, files.HIERARCHY, files.REJECTED)
+DAMAGE = {  # what is done to a dataset and one of its items, and the kinds of finding
+    "a byte of an image": (flipped(700), {"sha256", "item-sha256"}),
+    "a byte of a header": (flipped(-512), {"sha256", "damaged-tar", "no-image", "missing-member"}),
+    "no image": (without("jpg"), {"size", "sha256", "no-image", "missing-member", "place"}),
+    "no JSON": (without("json"), {"size", "sha256", "no-json", "place"}),
+    "one item more": (with_more, {"size", "sha256", "unindexed-member"}),
+    "a card by hand": (lambda root, _: (root / files.CARD).write_text("by another hand"), {"size", "sha256"}),
+    "no tables": (lambda root, _: [(root / name).write_bytes(b"torn") for name in TABLES], {"size", "sha256"}),
+    **{
+        f"no {name}": (lambda root, _, name=name: (root / name).unlink(), {"missing-file"})
+        for name in (TRAIN, files.CARD, *TABLES)
+    },
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damage_is_named(root, what):
+    damage, expected = DAMAGE[what]
+    key = index_of(root).filter(shard=TRAIN)["key"][2]
+    damage(root, key)
     found = findings(root)
-    assert set(found["kind"]) == {"size", "sha256", "unindexed-member"}
-    assert found.filter(kind="unindexed-member")["member"].to_list() == ["s0/new"]
+    unreadable = found.filter(kind="unreadable-file")["shard"].to_list()
+    assert set(found["kind"]) - {"unreadable-file"} == expected
+    assert unreadable == (list(TABLES) if what == "no tables" else [])
+    named = found.filter(pl.col("member").is_not_null() & (pl.col("kind") != "place"))["member"]
+    assert {name.removesuffix(".jpg") for name in named} <= {"s0/new" if what == "one item more" else key, ""}
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "expected"),
+    [
+        (picture(4)[:-200], {}, "truncated"),
+        (picture(4, form="PNG")[:-60], {}, "truncated"),
+        (picture(4, form="PNG"), {"suffix": "jpg"}, "wrong-suffix"),
+    ],
+)
+def test_images_are_decoded_if_asked_for(tmp_path, data, changes, expected):
+    root, key = dataset_with(tmp_path, data, **changes)
+    assert kinds(root) == ({"wrong-suffix": 1} if changes else {})
+    found = findings(root, decode=True)
+    assert found["kind"].to_list() == [expected]
+    assert found["member"][0].startswith(f"{key}.")
 
 
 HOSTILE = {
@@ -180,12 +197,6 @@ def test_a_shard_that_is_a_link_is_not_followed(root):
     assert "symbolic link" in found["found"][0]
 
 
-@pytest.mark.parametrize("name", [TRAIN, files.INDEX, files.HIERARCHY, files.CARD, files.REJECTED])
-def test_a_missing_file(root, name):
-    (root / name).unlink()
-    assert findings(root).select("kind", "shard").rows() == [("missing-file", name)]
-
-
 def test_a_pipe_in_place_of_a_file_does_not_hang(root):
     (root / files.CARD).unlink()
     os.mkfifo(root / files.CARD)
@@ -204,41 +215,7 @@ def test_stray_files(root):
     assert [text.split(" that")[0] for text in found["found"]] == ["a symbolic link", "a folder", "a file"]
 
 
-@pytest.mark.parametrize("name", [files.CARD, files.CROISSANT])
-def test_a_changed_file(root, name):
-    (root / name).write_text("changed by hand")
-    assert set(findings(root).select("kind", "shard").rows()) == {("size", name), ("sha256", name)}
-
-
-def test_files_that_are_no_tables(root):
-    for name in (files.INDEX, files.HIERARCHY, files.REJECTED):
-        (root / name).write_bytes(b"torn")
-    found = findings(root).filter(kind="unreadable-file")
-    assert set(found["shard"]) == {files.INDEX, files.HIERARCHY, files.REJECTED}
-
-
 # -- images -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_truncated_image_is_found_by_decoding(tmp_path):
-    root, key = dataset_with(tmp_path, picture(4)[:-200])
-    assert kinds(root) == {}
-    found = findings(root, decode=True)
-    assert found.select("kind", "member").rows() == [("truncated", f"{key}.jpg")]
-
-
-def test_a_damaged_png_is_found_by_decoding(tmp_path):
-    data = bytearray(picture(4, form="PNG"))
-    data[len(data) // 2] ^= 0xFF
-    root, key = dataset_with(tmp_path, bytes(data))
-    assert findings(root, decode=True)["member"].to_list() == [f"{key}.png"]
-
-
-def test_an_image_of_another_format_than_its_suffix(tmp_path):
-    root, _ = dataset_with(tmp_path, picture(4, form="PNG"), suffix="jpg")
-    found = findings(root)
-    assert found.select("kind", "found").rows()[0][0] == "wrong-suffix"
-    assert "PNG" in found["found"][0]
 
 
 # -- no dataset, and the command --------------------------------------------------------------------------------------

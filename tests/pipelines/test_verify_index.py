@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from hgld import Hierarchy
-from hgld.cli import main
 from hgld.data import format as files
 from hgld.data import index as index_file
 from hgld.pipelines.check.verify import verify
@@ -19,7 +18,6 @@ from tests.pipelines.tiny_shards import (
     dataset_with,
     findings,
     index_of,
-    kinds,
     picture,
     rewrite_index,
     rewrite_tar,
@@ -139,28 +137,6 @@ def test_a_shard_that_the_manifest_does_not_name(root):
     assert set(found["kind"]) == {"stray-file", "counts"}
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("class_run", 7),
-        ("duplicate_of", "s0/img_000"),
-        ("width", 9),
-        ("orientation", 8),
-        ("suffix", "gif"),
-        ("split", "val"),
-    ],
-)
-def test_columns_that_are_not_so(root, column, value):
-    index = index_of(root)
-    values = index[column].to_list()
-    place = index["split"].to_list().index("train") + 1
-    values[place] = value
-    rewrite_index(root, index.with_columns(pl.Series(column, values, dtype=index.schema[column])), seal=False)
-    kind = {"width": "header", "orientation": "header"}.get(column, column)
-    assert kind in kinds(root)
-    assert findings(root).filter(kind=kind)["member"].to_list() == [index["key"][place]]
-
-
 def test_boxes_that_differ(tmp_path):
     root = TinyShards(boxes=True).write(tmp_path / "tiny")
     index = index_of(root)
@@ -206,57 +182,10 @@ def shared_class(tmp_path, **provenance):
     return tiny.write(tmp_path / "tiny", **provenance)
 
 
-def test_classes_that_training_and_test_share(tmp_path):
-    found = findings(shared_class(tmp_path))
-    assert found.select("kind", "split", "member").rows() == [("disjoint", "test", "species 1")]
-
-
 def test_shared_classes_are_a_note_where_none_promised_otherwise(tmp_path):
     found = verify(shared_class(tmp_path, disjoint=False), progress=silent)
     assert not len(found.findings)
     assert found.notes == ("1 classes of species are in train and in test.",)
-
-
-def leaking(tmp_path, data):
-    tiny = TinyShards()
-    key = tiny.add("test", 0, 5, data)["key"]
-    return tiny.write(tmp_path / "tiny"), key, tiny.items[0]["key"]
-
-
-def test_images_that_training_and_test_share(tmp_path):
-    root, key, trained = leaking(tmp_path, picture(0))
-    found = findings(root, near=True)
-    assert found.select("kind", "split", "member", "found").rows() == [
-        ("leakage", "test", key, f"the bytes of {trained} of train")
-    ]
-
-
-def test_images_that_look_like_one_of_training(tmp_path):
-    buffer = io.BytesIO()
-    with Image.open(io.BytesIO(picture(0))) as image:
-        image.resize((70, 58), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=60)
-    root, key, trained = leaking(tmp_path, buffer.getvalue())
-    assert kinds(root) == {}
-    found = findings(root, near=True)
-    assert found.select("kind", "member").rows() == [("near-duplicate", key)]
-    assert found["found"][0].endswith(f"of 64 bits from {trained} of train")
-
-
-def test_exit_codes_tell_look_alikes_from_faults(tmp_path, capsys):
-    buffer = io.BytesIO()
-    with Image.open(io.BytesIO(picture(0))) as image:
-        image.resize((70, 58), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=60)
-    root, _, _ = leaking(tmp_path, buffer.getvalue())
-    assert [exit_code("verify", root, *near) for near in ((), ("--near",))] == [0, 3]
-    (root / "stray.txt").write_text("")
-    assert exit_code("verify", root, "--near") == exit_code("verify", root) == 1
-    capsys.readouterr()
-
-
-def exit_code(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    return int(left.value.code or 0)
 
 
 def test_plain_images_are_not_compared_by_looks(tmp_path):

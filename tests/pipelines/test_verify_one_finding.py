@@ -41,6 +41,7 @@ CHANGED = {  # a column of the index, a change of one row, and what that is call
     "header": ("width", pl.col("width") + 1),
     "suffix": ("suffix", pl.lit("jpeg")),
     "class_run": ("class_run", pl.col("class_run") + 50),
+    "duplicate_of": ("duplicate_of", pl.lit("s0/img_000")),
 }
 
 
@@ -82,6 +83,9 @@ def test_one_image_that_looks_like_one_of_training(tmp_path, split):
     assert (found["kind"], found["split"], found["member"]) == ("near-duplicate", split, shards.items[14]["key"])
     assert exit_code(root) == 0  # nobody asked for it
     assert exit_code(root, "--near") == 3  # look-alikes alone
+    assert found["found"].endswith(f"of 64 bits from {shards.items[5]['key']} of train")
+    (root / "stray.txt").write_text("")
+    assert exit_code(root, "--near") == 1
 
 
 @pytest.mark.parametrize("split", [split for split in SPLITS if split != "train"])
