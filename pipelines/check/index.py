@@ -279,15 +279,18 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
     consensus.hierarchy().to_parquet(aside / files.HIERARCHY)
     rejected = _all_rejected(root, consensus.rejected())
     rejected.write_parquet(aside / files.REJECTED)
-    held = {shard: facts for shard, *facts in index.group_by("shard").agg(pl.first("split"), pl.len()).iter_rows()}
+    scanned = {scan.name: scan for scan in scans}  # a shard without a usable item belongs to no split
+    shards = [
+        files.ShardFacts(shard, split, count, scanned[shard].bytes, scanned[shard].sha256)
+        for shard, split, count in index.group_by("shard").agg(pl.first("split"), pl.len()).sort("shard").iter_rows()
+    ]
     kept = [path for path in map(root.joinpath, _OTHERS) if path.is_file() and not path.is_symlink()]
     manifest = files.Manifest(
         name=name,
         levels=consensus.levels,
         group_size=_group_size(index, finest, earlier),
         splits=index_file.split_facts(index, consensus.levels),
-        # a shard without a usable item belongs to no split
-        shards=tuple(files.ShardFacts(s.name, *held[s.name], s.bytes, s.sha256) for s in scans if s.name in held),
+        shards=tuple(shards),
         files={path.name: fingerprint(path) for path in sorted([*aside.iterdir(), *kept])},
         rejected=dict(rejected["reason"].value_counts().sort("reason").iter_rows()),
         provenance={**(earlier.provenance if earlier else {}), "rebuilt": {"from": "tars", "hgld": __version__}},

@@ -303,8 +303,11 @@ class _Verifier:
         implied = with_runs(index, finest)
         for name in ("class_run", "duplicate_of"):
             rows = index.with_columns(implied[name].alias(_IMPLIED)).filter(pl.col(name).ne_missing(pl.col(_IMPLIED)))
-            texts = [pl.col(column).cast(pl.String).fill_null("none") for column in (name, _IMPLIED)]
-            self.add_rows(rows, name, *(pl.format(f"{name} {{}}", text) for text in texts))
+            found, expected = (
+                pl.format(f"{name} {{}}", pl.col(column).cast(pl.String).fill_null("none"))
+                for column in (name, _IMPLIED)
+            )
+            self.add_rows(rows, name, found, expected)
         expected = f"at least {k} items of the class together"
         found = pl.format("a group of {}", _COUNT)
         self.add_rows(short_runs(implied, finest, k), "group-size", found, expected, _FIRST)

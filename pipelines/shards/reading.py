@@ -30,7 +30,7 @@ class HashedReader(io.RawIOBase):
         digest: of the same bytes.
     """
 
-    def __init__(self, file: BinaryIO | io.FileIO, algorithm: str) -> None:
+    def __init__(self, file: Any, algorithm: str) -> None:
         self.file, self.bytes = file, 0
         self.digest = hashlib.new(algorithm, usedforsecurity=False)
 
@@ -45,7 +45,7 @@ class HashedReader(io.RawIOBase):
 
 
 @contextmanager
-def opened_hashed(file: BinaryIO | io.FileIO, algorithm: str) -> Iterator[tuple[BinaryIO, HashedReader]]:
+def opened_hashed(file: Any, algorithm: str) -> Iterator[tuple[BinaryIO, HashedReader]]:
     """Give a file for reading, and what hashes it; at the end it is read to its last byte."""
     hashed = HashedReader(file, algorithm)
     stored = cast(BinaryIO, BufferedReader(hashed, 1 << 20))

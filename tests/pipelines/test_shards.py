@@ -237,6 +237,8 @@ class TestTarsAsTheyCome:
         with pytest.raises(InputError, match=r"set_1\.tar: its MD5 sum is .*official one 000"):
             build(release.tar_catalog(tmp_path, containers), tmp_path / "out")
 
+
+class TestThePlaceOfTheOutput:
     def test_a_folder_with_other_files_is_left_alone(self, loose, tmp_path):
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "thesis.tex").write_text("precious")

@@ -54,7 +54,7 @@ def _read_levels(source: Path, kind: str) -> Catalog:
     Images of these splits are labelled at their own level only; their class numbers are not those of train.
     """
     root = find_folder(source, f"dyml_{kind}", _TRAIN)
-    lists = {"train": (root / _TRAIN, LEVELS)}
+    lists: dict[str, tuple[Path, tuple[str, ...]]] = {"train": (root / _TRAIN, LEVELS)}
     for level in LEVELS:
         for side in ("query", "gallery"):
             lists[f"{side}_{level}"] = root / f"bmk_{level}" / f"{side}.csv", (level,)

@@ -129,7 +129,7 @@ def _read_revisited(source: Path, options: "SourceConfig", name: str, inside: st
             file = relative_path(line.strip(), where)
             key = safe_key(f"revisitop1m/{file.rpartition('.')[0] or file}")
             rows.append((key, "distractors", f"revisitop1m/jpg/{file}", *[None] * 4))
-    schema = dict.fromkeys(("key", "split", "file"), pl.String) | dict.fromkeys(BOX, pl.Int32)
+    schema: dict[str, Any] = {**dict.fromkeys(("key", "split", "file"), pl.String), **dict.fromkeys(BOX, pl.Int32)}
     items = pl.DataFrame(rows, schema, orient="row").with_columns(landmark=pl.lit(None, pl.String))
     return Catalog(
         name, LEVELS, items, source, judgements=_judgements(truth), sources=tuple(sources), protocol="revisited"
