@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hgld.errors import InputError, TableError
+from hgld.errors import InputError
 from hgld.pipelines.hierarchy.config import ReviewConfig
 from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.review.decisions import Accept, Entry, Merge, Refuse
@@ -401,20 +401,6 @@ def test_a_missing_or_broken_file_leaves_nothing_behind(tmp_path: Path):
         run(tmp_path, file)
     assert not (tmp_path / "review").exists()
     assert not (tmp_path / ".review.part").exists()
-
-
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [
-        (GROUPS | {8: ("ship", None, {"ferry": 1})}, r"labels of several groups: \['ship'\]"),
-        ({k: v for k, v in GROUPS.items() if k != 3}, r"names of unknown groups: \['schooner', 'tug'\]"),
-    ],
-)
-def test_tables_of_different_builds_are_refused(tmp_path: Path, groups: dict, message: str):
-    clustered, _ = stages(tmp_path)
-    _, toplevel = stages(tmp_path / "other", groups)
-    with pytest.raises(TableError, match=message):
-        review.run(tmp_path, clustered, toplevel, ReviewConfig(), silent)
 
 
 def test_new_groups_of_several_and_refusals(tmp_path: Path):

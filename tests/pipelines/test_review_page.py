@@ -7,7 +7,10 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
 import webbrowser
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -630,6 +633,34 @@ def test_no_body_breaks_the_server(build, path, body):
     assert answer.status_code in (200, 400, 409, 422)
     if answer.status_code == 200 and path == "decide":
         assert read_decisions([build / "ada.yaml"])
+
+
+def test_eight_people_at_one_page_lose_no_decision(build):
+    addresses: list[str] = []
+    running = server.serving(opened(build, learns=True), 0, addresses.append)
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    while not addresses:  # told by the server's thread
+        time.sleep(0.01)
+    home, token = addresses[0].split("/#")
+
+    def person(number: int) -> list[str]:
+        confirmed, session = [], requests.Session()
+        session.headers["X-Hgld-Token"] = token
+        while len(confirmed) < 4:
+            revision = session.get(f"{home}/api/state", timeout=30).json()["revision"]
+            why = f"{number} {len(confirmed)}"
+            body = {"revision": revision, "decisions": [{**MOVE, "why": why}]}
+            status = session.post(f"{home}/api/decide", json=body, timeout=30).status_code
+            assert status in (200, 409)
+            confirmed += [why] if status == 200 else []
+        return confirmed
+
+    with ThreadPoolExecutor(8) as people:
+        confirmed = [why for told in people.map(person, range(8)) for why in told]
+    running.should_exit = True
+    thread.join()
+    assert sorted(entry.decision.why or "" for entry in read_decisions([build / "ada.yaml"])) == sorted(confirmed)
 
 
 def test_the_browser_gets_the_token_by_a_file_of_this_user_alone(monkeypatch):

@@ -22,7 +22,7 @@ Classes = Mapping[str, tuple[str, ...]]  # of every level above the groups, by i
 
 
 class Given(NamedTuple):
-    """The place that a decision gives to one item: a name, a group, or a name and the group it stands in there."""
+    """The place that a decision gives to one item: a name, a group, or a name and the group that it is in there."""
 
     name: str | None
     group: GroupId | None

@@ -94,11 +94,11 @@ class Estimates:
     Attributes:
         names: the N names.
         items: (N,) numbers of items.
-        groups: the K groups that names can stand in.
+        groups: the K groups that names can be in.
         labels: their labels.
         standing: (N,) indices into ``groups`` of the groups where the names stand; -1: in none.
         undecided: (N,) bool.
-        errors: (N,) probabilities that an undecided name stands wrong; 0 for decided names.
+        errors: (N,) probabilities that an undecided name is wrong; 0 for decided names.
         votes: (N, K + 1) votes of the groups, and of none; they change with the next decision.
         doubts: (N,) log odds of the build's doubt where a name still stands where the build put it; 0 elsewhere.
         near: (N,) :func:`nearness` to decided names.
@@ -119,12 +119,12 @@ class Estimates:
 
     @property
     def place(self) -> dict[str, GroupId | None]:
-        """The group of every name; None where it stands in none."""
+        """The group of every name; None if it is in none."""
         return {n: self.groups[g] if g >= 0 else None for n, g in zip(self.names, self.standing.tolist(), strict=True)}
 
     @property
     def wrong(self) -> dict[str, float]:
-        """The probability that a name stands wrong, by name."""
+        """The probability that a name is wrong, by name."""
         return dict(zip(self.names, self.errors.tolist(), strict=True))
 
     def shares(self, members: np.ndarray) -> np.ndarray:
@@ -311,7 +311,7 @@ class Learner:
         return self._columns[group]
 
     def _expected(self, members: Sequence[int]) -> tuple[list[GroupId], np.ndarray]:
-        """Return where some names stand by the votes so far, and the probabilities that they stand wrong."""
+        """Return the groups of some names by the votes so far, and the probabilities that they are wrong."""
         groups = sorted(self._columns, key=_in_order)
         columns = [self._columns[group] for group in groups]
         votes = self._votes[members][:, columns]
@@ -364,7 +364,7 @@ class Learner:
     def _errors(
         self, votes: np.ndarray, standing: np.ndarray, doubts: np.ndarray, near: np.ndarray, shift: float = 0.0
     ) -> np.ndarray:
-        """Return the (N,) probabilities that names stand wrong."""
+        """Return the (N,) probabilities that names are wrong."""
         slope, doubt, nearby, constant = self.fitted.error
         odds = slope * log_odds(votes, standing) + doubt * doubts + nearby * near + constant + shift
         return np.clip(expit(odds), LEAST, 1 - LEAST)
@@ -374,7 +374,7 @@ class Learner:
 
         Each name decided was found right or wrong, and stands against the error that was expected of that very name
         just before, so that it does not matter that doubtful names are asked about first. Late decisions count more,
-        and the spread between data sets is the prior's. But people decide about names that stand wrong rather than
+        and the spread between data sets is the prior's. But people decide about names that are wrong rather than
         about those that stand right: fewer errors than expected are believed, of more only a part.
         """
         latest = nlargest(_LATEST, ((when, i) for i, (when, _, _) in self._record.items()))
@@ -396,7 +396,7 @@ def nearness(votes: np.ndarray) -> np.ndarray:
 
 
 def log_odds(votes: np.ndarray, standing: np.ndarray) -> np.ndarray:
-    """Return the (N,) log odds that names stand wrong by their (N, K + 1) votes; -1: in no group."""
+    """Return the (N,) log odds that names are wrong by their (N, K + 1) votes; -1: in no group."""
     own = votes[np.arange(len(votes)), standing] ** 2 / np.einsum("ij,ij->i", votes, votes)
     own = np.clip(own, 1e-4, 1 - 1e-4)
     return np.log((1 - own) / own)

@@ -332,7 +332,7 @@ def proposals_text(found: Proposals) -> str:
     ]
     if found.dropped:
         listed = ", ".join(f"{count:,} {reason}" for reason, count in found.dropped.items())
-        lines.append(f"           left out: {listed}")
+        lines.append(f"           excluded: {listed}")
     return "\n".join([*lines, *([f"           note: {found.note}"] if found.note else [])])
 
 

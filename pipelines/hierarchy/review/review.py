@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from hgld.errors import InputError, TableError, quoted
+from hgld.errors import InputError, quoted
 from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
@@ -80,7 +80,6 @@ def run(
     Raises:
         InputError: a file of decisions is missing or one of its entries is not a decision.
         SchemaError: a file of decisions of another schema version.
-        TableError: the cluster and top-level stages' tables do not belong together.
     """
     missing = [str(path) for path in config.decisions if not path.is_file()]
     if missing:
@@ -111,7 +110,6 @@ def _review(
     directory: Path,
 ) -> StageResult:
     name_table, group_table = read_parquet(inputs["cluster/names"]), read_parquet(inputs["toplevel/groups"])
-    _check(name_table, group_table)
     entries = read_decisions(decisions)
     progress("review: decisions", 0, len(entries))
     place = dict(zip(name_table["name"].to_list(), name_table["group"].to_list(), strict=True))
@@ -164,17 +162,6 @@ def still_wrong(estimates: Estimates) -> dict[str, list[float]]:
     return {of: [round(float(end), 1) for end in ends] for of, ends in estimates.still_wrong.items()}
 
 
-def _check(names: pl.DataFrame, groups: pl.DataFrame) -> None:
-    repeated = groups.filter(pl.col("label").is_duplicated())["label"].unique().sort().to_list()
-    unknown = names.join(groups, on="group", how="anti")["name"].sort().to_list()
-    if repeated or unknown:
-        found = f"labels of several groups: {repeated[:3]}" if repeated else f"names of unknown groups: {unknown[:3]}"
-        raise TableError(
-            f"stage 'review': cluster/names.parquet and toplevel/groups.parquet do not belong together ({found}). "
-            "Remove the folders stages/cluster and stages/toplevel and run the same command again."
-        )
-
-
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
@@ -186,10 +173,7 @@ def reviewed_names(
     Args:
         table: the cluster stage's names.
         grouping: the names in groups under the decisions.
-        taught_wrong: probabilities of standing wrong by what the decisions teach; those of the clustering elsewhere.
-
-    Raises:
-        TableError: a name has no group, and no decision drops it.
+        taught_wrong: probabilities of being wrong by what the decisions teach; those of the clustering elsewhere.
     """
     kept, dropped, told = [], [], taught_wrong or {}
     for row in table.sort("name").iter_rows(named=True):
@@ -208,12 +192,8 @@ def reviewed_names(
                     "decided_by": claim.annotators if claim else None,
                 }
             )
-        elif claim is None:
-            raise TableError(
-                f"stage 'review': {quoted(row['name'])} stands in no group, but no decision drops it. Remove "
-                "the folder stages/cluster and run the same command again."
-            )
         else:
+            assert claim is not None  # every other name has a group
             reason = "dropped by decision" if claim.via is None else "dropped with its group by decision"
             dropped.append({**row, "reason": reason, "who": claim.annotators, "why": claim.reasons})
     return pl.DataFrame(kept, schema=_NAMES), pl.DataFrame(dropped, schema=_DROPPED)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import polars as pl
 
-from hgld.errors import ConfigError, TableError
+from hgld.errors import ConfigError
 from hgld.files import read_json
 from hgld.tables import parquet_schema, read_parquet
 
@@ -66,12 +66,6 @@ class BuildTables:
         self.names, self.groups = tables["cluster/names.parquet"], tables["toplevel/groups.parquet"]
         self.place: dict[str, int] = dict(self.names.select("name", "group").iter_rows())
         self.labels: dict[int, str] = dict(self.groups.select("group", "label").iter_rows())
-        unknown = sorted(set(self.place.values()) - self.labels.keys())
-        if unknown:
-            raise TableError(
-                f"{self._stages}: cluster/names.parquet and toplevel/groups.parquet do not belong together (group "
-                f"{unknown[0]} has no label). Remove both folders and run hgld build-hierarchy again."
-            )
         evidence = tables["cluster/groups.parquet"].select("group", "method", "evidence")
         self._titles = {group: f"{method}: {said}" for group, method, said in evidence.iter_rows()}
         self._landmarks = self._with_ids(tables["clean/landmarks.parquet"]).sort("name", "split", "landmark_id")

@@ -142,7 +142,7 @@ function drawGroup(row, item) {
   row.append(
     ...(model.levels.length ? [node("i", { className: `top ${topClass(label)}`, title: topOf(label) })] : []),
     title,
-    ...(wrong ? [node("span", { className: "badge", textContent: `~${wrong}`, title: `about ${wrong} stand wrong` })]
+    ...(wrong ? [node("span", { className: "badge", textContent: `~${wrong}`, title: `about ${wrong} are wrong` })]
       : size.open ? [] : [node("span", { className: "done", textContent: "✓", title: "every name is decided" })]),
     node("small", { className: "dim", textContent: [count(size.names, "name"), ...(isCounted() ? [count(size.items, model.item)] : [])].join(" · ") }),
   );
@@ -168,7 +168,7 @@ function drawName(row, item, index) {
     node("span", { className: "label", textContent: item.name, dir: "auto" }),
     ...chip(item, mark),
     decided ? node("span", { className: "done", textContent: inQueue() ? "" : "✓", title: `decided by ${item.who}` })
-      : doubt ? node("span", { className: item.wrong >= 0.5 ? "badge" : "number", textContent: doubt, title: `${doubt} likely to stand wrong` }) : "",
+      : doubt ? node("span", { className: item.wrong >= 0.5 ? "badge" : "number", textContent: doubt, title: `${doubt} likely to be wrong` }) : "",
     node("small", { className: "dim" }, parts([isCounted() ? count(item.items, model.item) : null, ...whereabouts(item)])),
   );
 }

@@ -135,13 +135,13 @@ function facts(rows) {
     .flatMap(([key, value]) => [node("dt", { textContent: key }), node("dd", { textContent: value, dir: "auto" })]));
 }
 
-// The probability that the name stands wrong; before anything is estimated, how near it is to its group.
+// The probability that the name is wrong; before anything is estimated, how near it is to its group.
 function doubt(item) {
   const known = item.wrong !== null;
   const meter = node("meter", { min: 0, max: 1, value: known ? item.wrong : item.confidence });
   if (known) Object.assign(meter, { low: 0.3, high: 0.6, optimum: 0 });
-  meter.setAttribute("aria-label", known ? "probability that it stands wrong" : "confidence");
-  const text = known ? `${percent(item.wrong)} likely to stand wrong` : `confidence ${item.confidence.toFixed(2)}`;
+  meter.setAttribute("aria-label", known ? "probability that it is wrong" : "confidence");
+  const text = known ? `${percent(item.wrong)} likely to be wrong` : `confidence ${item.confidence.toFixed(2)}`;
   return node("p", { className: "confidence" }, [meter, " ", node("span", { className: known && item.wrong >= 0.5 ? "warn" : "dim", textContent: text })]);
 }
 

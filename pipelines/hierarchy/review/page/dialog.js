@@ -29,7 +29,7 @@ dialog.addEventListener("close", () => { if (!dialog.open) answered(null); }); /
 
 // Ask for the fields of a decision. Each of `fields`: {name, label, value, options, first, mustExist, mustBeNew, taken,
 // optional}; `options` may be a promise, `first` are options that come before the others. Resolves to {name: text, why},
-// or null where the person thinks better of it. A reason may be given, and may be left out.
+// or null where the person thinks better of it. A reason is optional.
 export function ask({ title, about, fields = [], action, button }) {
   const known = reasons.get(action) ?? [];
   const why = node("input", { id: "why", maxLength: 5000, autocomplete: "off", dir: "auto" });
@@ -45,7 +45,7 @@ export function ask({ title, about, fields = [], action, button }) {
     node("h2", { id: "dialog-title" }, [].concat(title)),
     ...(about ? [node("p", { className: "about dim", textContent: about, dir: "auto" })] : []),
     ...inputs.flatMap(({ field, input, options }) => [node("label", { textContent: field.label }, [input]), options]),
-    node("label", { textContent: "Why (may be left out)" }, [why]),
+    node("label", { textContent: "Why (optional)" }, [why]),
     node("datalist", { id: "reasons" }, known.map((value) => node("option", { value }))),
     problem,
     node("div", { className: "buttons" }, [

@@ -173,7 +173,7 @@ export class Model {
     }
   }
 
-  // Names that a test lets through: undecided ones first, the likeliest to stand wrong first, then by size.
+  // Names that a test lets through: undecided ones first, the likeliest to be wrong first, then by size.
   list(test) {
     const found = [];
     for (const item of this.names.values()) if (test(item)) found.push(item);
