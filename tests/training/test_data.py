@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
-from hgld.samplers import EpochSampler
 from hgld.training.batches import TrainingData, epoch_coverage, merged_labels
 from hgld.training.config import TrainConfig, with_fields
 from hgld.training.config_checks import check_config
@@ -79,40 +78,6 @@ SAMPLERS = {
 
 def read(data, **fields):
     return list(TrainingData(options(**fields), data, ALONE).batches(0))
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_the_seed_of_a_run_chooses_its_images_and_crops(name, data):
-    """The same seed the same batches, another seed others, whatever deals them out."""
-    fields = SAMPLERS[name] | ({} if name == "stream" else {"sampler": name})
-    first, again, other = (read(data, seed=seed, **fields) for seed in (1, 1, 2))
-    assert same_batches(first, again)
-    assert not torch.equal(*(torch.cat([batch.indices for batch in batches]) for batches in (first, other)))
-
-
-def test_the_seed_of_a_run_chooses_the_crops_of_the_same_images(data, monkeypatch):
-    monkeypatch.setattr("hgld.training.batches._sampler", lambda *_: EpochSampler(48, 8, shuffle=False))
-    first, again, other = (read(data, seed=seed) for seed in (1, 1, 2))
-    for one, two, three in zip(first, again, other, strict=True):
-        assert torch.equal(one.indices, three.indices)
-        assert torch.equal(one.images, two.images)
-        assert not torch.equal(one.images, three.images)
-
-
-@pytest.mark.parametrize("fields", [{"jitter": 0.4}, {"lighting": 0.5}, {"flip": 1.0}, {"crop_min": 0.9}], ids=str)
-def test_images_are_varied_as_the_run_says(fields, data):
-    plain, varied = (read(data, **({"flip": 0.0} | more))[0] for more in ({}, fields))
-    assert torch.equal(plain.indices, varied.indices)
-    assert not torch.equal(plain.images, varied.images)
-
-
-def test_the_classes_of_a_batch_come_from_as_many_super_classes_as_the_run_says(data):
-    def super_classes(number):
-        batches = read(data, sampler="hierarchical-pk", super_classes=number, steps_per_epoch=12)
-        return [len(batch.labels[:, 1].unique()) for batch in batches]
-
-    assert set(super_classes(1)) == {1}
-    assert set(super_classes(2)) == {2}
 
 
 def test_the_images_of_an_epoch_are_covered_as_the_run_says(tmp_path):

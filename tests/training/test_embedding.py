@@ -97,11 +97,6 @@ def test_several_scales_give_their_mean_direction(model, dataset):
     assert not torch.allclose(found, parts[0], atol=1e-3)
 
 
-def test_a_scaled_view_keeps_its_margin():
-    assert TestView(224, 256).scaled(1 / math.sqrt(2)) == TestView(158, 181)
-    assert TestView(10, 10).scaled(0.01) == TestView(1, 1)
-
-
 def test_the_model_comes_back_in_its_mode(model, dataset):
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -130,14 +130,6 @@ def test_five_views_of_every_image_decide(places, monkeypatch):
     assert chosen_of(places, 40, batch_size=24, workers=1) == p
 
 
-def test_large_sets_are_drawn_from(places, monkeypatch):
-    monkeypatch.setattr(gem_exponent, "_IMAGES", 4)
-    monkeypatch.setattr(
-        gem_exponent, "best_gem_p", lambda model, views, amp: (len(torch.cat([v for _, v in views]).unique()),)
-    )
-    assert chosen_of(places, 24, batch_size=3, workers=1) == 4
-
-
 @pytest.mark.parametrize("gem_p", [5.0, "auto"])
 def test_the_model_pools_by_it(places, gem_p):
     dataset = open_dataset(places / "data", "test")

@@ -14,7 +14,7 @@ from hgld.errors import ConfigError, InputError, MissingExtraError, StorageError
 from hgld.report_page.runs import read_runs
 from hgld.training.log import EVALUATIONS, FAULTS, LOG, RunLog, read_rows, write_faults
 from hgld.training.loop import train
-from hgld.training.progress import LineReporter, format_row, in_words, progress_reporter
+from hgld.training.progress import LineReporter, in_words, progress_reporter
 from tests.training.small_runs import options, write_small
 
 ROW = {"epoch": 0.5, "loss": 1.25, "rank": 0.5, "lr_head": 1e-3, "images_per_second": 80.0, "wait_share": 0.02}
@@ -264,11 +264,6 @@ def test_bars_on_a_terminal(monkeypatch):
     assert others == []
 
 
-def test_a_line_of_the_log_tells_loss_parts_speed_and_waiting():
-    row = ROW | {"memory_mb": 900.0}
-    assert format_row(row) == "loss 1.25 (rank 0.5), 80 images/s, 2% waiting for data, 900 MB"
-
-
 def test_without_tensorboard_the_log_is_whole_and_says_so(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
@@ -279,12 +274,6 @@ def test_without_tensorboard_the_log_is_whole_and_says_so(tmp_path, monkeypatch)
     assert "pip install 'hgld[tensorboard]'" in log.note
     assert [path.name for path in tmp_path.iterdir()] == [LOG]
     assert len(read_rows(tmp_path / LOG)) == 1
-
-
-def test_with_tensorboard_there_is_nothing_to_say(tmp_path):
-    log = RunLog(tmp_path)
-    log.close()
-    assert log.note == ""
 
 
 def test_a_log_that_is_no_text_is_refused(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import signal
 
@@ -131,17 +130,6 @@ def test_a_stop_at_the_end_of_an_epoch_does_not_skip_its_evaluation(data, tmp_pa
     resumed = stopped_and_resumed(config, data, tmp_path / "stopped", 2, 4)
     assert [row["step"] for row in read_rows(tmp_path / "stopped/evaluations.csv")] == ["2", "4"]
     assert (resumed.values, resumed.best) == (whole.values, whole.best)
-
-
-def test_the_log_tells_memory_speed_and_waiting(data, tmp_path):
-    train(options(epochs=1, evaluate_on=()), data, tmp_path)
-    rows = read_rows(tmp_path / "log.csv")
-    assert all(0 <= float(row["wait_share"]) < 1 for row in rows)
-    assert all(0 < float(row["images_per_second"]) < 1e6 for row in rows)
-    told = [float(row["memory_mb"]) for row in rows]
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    assert len(told) == 3
-    assert all(50 < megabytes <= used for megabytes in told)
 
 
 def test_a_run_that_is_complete_is_left_alone(data, tmp_path):

@@ -1,7 +1,7 @@
 """Models by name: shapes, weights, normalisation, freezing, gradient checkpointing, the projection's start."""
 
+import json
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +14,9 @@ from torch import nn
 
 from hgld.errors import ConfigError, InputError, MissingResourceError
 from hgld.training.config import ModelConfig
-from hgld.training.models.backbone import recompute_stages
-from hgld.training.models.backbones import build_model
-from hgld.training.models.pca import init_projection_pca, principal_components
+from hgld.training.models.backbone import BackboneOptions, recompute_stages
+from hgld.training.models.backbones import build_backbone, build_model
+from hgld.training.models.embedding_model import init_projection_pca, principal_components
 from hgld.training.models.small_net import SmallNet
 
 
@@ -87,15 +87,6 @@ def test_patch_tokens_are_those_before_the_vector(name):
     found = model(images())
     torch.testing.assert_close(found, kept[0][:, 1:].mean(dim=1))
     assert kept[0].shape[1] == 5, "64 px are 2 x 2 patches of 32, and a class token"
-
-
-def test_resnets_map_is_torchvisions():
-    torch.manual_seed(3)
-    whole = known(torchvision.models.resnet18(weights=None))
-    model = model_of("torchvision:resnet18", layer_norm=False, dim=0).eval()
-    model.backbone.net.load_state_dict(whole.state_dict(), strict=False)
-    whole.fc = nn.Identity()
-    torch.testing.assert_close(model(images()), whole(images()))
 
 
 @pytest.mark.parametrize(
@@ -348,24 +339,6 @@ def test_a_frozen_backbone_stays_and_comes_back():
     assert all(p.requires_grad for _, p in groups["backbone"])
 
 
-def test_groups_hold_every_parameter_once():
-    model = model_of("small", pooling="gem")
-    groups = model.parameter_groups()
-    assert {name for name, _ in groups["head"]} == {"pooling.p", "projection.weight", "projection.bias"}
-    assert sorted(name for g in groups.values() for name, _ in g) == sorted(n for n, _ in model.named_parameters())
-
-
-def test_a_compiled_model_keeps_its_names():
-    compiled = model_of("small")
-    compiled.backbone.compile()
-    assert compiled.state_dict().keys() == model_of("small").state_dict().keys()
-
-
-def test_the_small_nets_images_do_not_depend_on_each_other():
-    model = model_of("small").train()
-    torch.testing.assert_close(model(images(32, 4))[:1], model(images(32, 4)[:1]), rtol=1e-5, atol=1e-6)
-
-
 def test_principal_components_are_sklearns():
     features = torch.randn(60, 12, generator=torch.Generator().manual_seed(0)) * torch.arange(1.0, 13)
     components, mean = principal_components(features, 5)
@@ -411,15 +384,6 @@ def test_a_pca_that_cannot_be_is_refused(options, features, expected):
         init_projection_pca(model_of("small", **options), features)
 
 
-def test_one_seed_one_model():
-    config = ModelConfig(backbone="timm:test_vit", pretrained="none", pooling="token", dim=8)
-    states = []
-    for _ in range(2):
-        torch.manual_seed(5)
-        states.append(build_model(replace(config), image_size=64).state_dict())
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-
-
 @pytest.mark.slow  # a process that imports torch
 def test_libraries_are_imported_where_they_are_asked_for():
     import subprocess
@@ -431,3 +395,24 @@ def test_libraries_are_imported_where_they_are_asked_for():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_a_clip_model_of_a_folder_or_repository_keeps_its_whole_name(tmp_path):
+    """Its name has slashes, which elsewhere stand before the tag of the weights."""
+    import open_clip
+
+    sides = {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16}
+    texts = {"context_length": 8, "vocab_size": 64, "width": 16, "heads": 1, "layers": 1}
+    config = {"model_cfg": {"embed_dim": 16, "vision_cfg": sides, "text_cfg": texts}, "preprocess_cfg": {}}
+    folder = tmp_path / "a" / "clip"
+    folder.mkdir(parents=True)
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    name = f"local-dir:{folder}"
+    own = open_clip.create_model(name, load_weights=False)
+    save_file(own.state_dict(), folder / "open_clip_model.safetensors")
+    options = {"load_weights": True, "token": True, "image_size": None, "gradient_checkpointing": False}
+    made = build_backbone(f"open_clip:{name}", BackboneOptions("default", **options))
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(made.module.eval()(images), own.eval().visual(images))
+    with pytest.raises(ConfigError, match="has its own weights: default or none"):
+        build_backbone(f"open_clip:{name}", BackboneOptions("openai", **options))

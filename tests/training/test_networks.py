@@ -18,8 +18,7 @@ from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError, MissingResourceError
 from hgld.training.config import ModelConfig
 from hgld.training.inference.embedder import trained_embedder
-from hgld.training.models.backbone import BackboneOptions
-from hgld.training.models.backbones import build_backbone, build_model
+from hgld.training.models.backbones import build_model
 from hgld.training.models.networks import Network, build_network
 from tests.hgld.small_dataset import Item, write_dataset
 
@@ -82,14 +81,6 @@ def test_torchvisions_own_preparation_goes_by_the_name_of_the_file(data, tmp_pat
 )
 def test_every_library_has_its_own_view(name, expected):
     assert build_network(Network(name, "none"))[1] == expected
-
-
-def test_torchvisions_entries_differ_in_their_views():
-    views = {}
-    for tag in ("IMAGENET1K_V1", "IMAGENET1K_V2"):
-        options = BackboneOptions(tag, load_weights=False, token=None, image_size=None, gradient_checkpointing=False)
-        views[tag] = build_backbone("torchvision:mobilenet_v3_large", options).view
-    assert views == {"IMAGENET1K_V1": TestView(224, 256), "IMAGENET1K_V2": TestView(224, 232)}
 
 
 @pytest.mark.slow

@@ -20,19 +20,6 @@ def test_kernels_have_mean_0_and_norm_1(stride):
     )
 
 
-def test_what_all_channels_share_is_left_out():
-    convolution = StandardizedConv2d(4, 6, 3)
-    images = torch.randn(1, 1, 9, 9).expand(1, 4, 9, 9)
-    moved = convolution(images + 3.0) - convolution(images)
-    assert moved[..., 1:-1, 1:-1].abs().max() < 1e-5  # at the borders, zeros stand beside
-
-
-def test_gradients_are_right():
-    convolution = StandardizedConv2d(2, 3, 3).double()
-    images = torch.randn(1, 2, 4, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x, _: convolution(x), (images, convolution.weight))
-
-
 def test_an_image_does_not_depend_on_its_batch():
     net = SmallNet(8)
     images = torch.randn(5, 3, 33, 17)

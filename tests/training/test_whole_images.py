@@ -9,7 +9,6 @@ from hgld import open_dataset
 from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError
-from hgld.evaluation.postprocess import pool_scales
 from hgld.training.inference.embedder import Embedder
 from hgld.training.inference.embedding import _Plan, embed
 from hgld.training.models.embedding_model import AveragePool, EmbeddingModel
@@ -110,13 +109,6 @@ def test_processes_make_the_same_number_of_passes_and_embed_every_item():
         for table, one in zip(tables, rows, strict=True):
             table[: len(one)] = one
         assert plans[-1].in_order(torch.cat(tables))[:, 0].tolist() == list(range(57))
-
-
-def test_scales_are_pooled_by_their_power_mean(model, dataset):
-    parts = [embed(model, dataset, view=VIEWS[1].scaled(scale)) for scale in (1, 0.6)]
-    found = embed(model, dataset, view=VIEWS[1], scales=(1, 0.6), scale_p=3)
-    torch.testing.assert_close(found, torch.from_numpy(pool_scales(parts, p=3)), atol=1e-5, rtol=0)
-    assert not torch.allclose(found, embed(model, dataset, view=VIEWS[1], scales=(1, 0.6)), atol=1e-3)
 
 
 def test_a_batch_of_several_shapes_is_refused_with_the_way_out():

@@ -15,8 +15,7 @@ from hgld.plugins import Plugins
 
 from ..config import ModelConfig
 from .backbone import Backbone, BackboneOptions
-from .embedding_model import EmbeddingModel, build_pooling
-from .pca import init_projection_pca
+from .embedding_model import EmbeddingModel, build_pooling, init_projection_pca
 
 
 @dataclass(frozen=True)
