@@ -128,7 +128,7 @@ class ListRelevance:
         left_out: for every query the gallery indices that are not ranked at all (junk, the query itself); None: none.
 
     Raises:
-        InputError: an index is not in the gallery, is listed twice for a query, or lists differ in length.
+        InputError: an index is not in the gallery, or is listed twice for a query.
     """
 
     def __init__(
@@ -140,16 +140,9 @@ class ListRelevance:
         self.shape = (len(graded), num_gallery)
         self.num_levels = len(graded[0]) if graded else 1
         junk = left_out if left_out is not None else [np.empty(0, np.int64)] * len(graded)
-        if len(junk) != len(graded):
-            raise InputError(f"left_out has {len(junk)} lists for {len(graded)} queries; expected one each.")
-        self._graded = [[_as_indices(part) for part in parts] for parts in graded]
-        self._junk = [_as_indices(part) for part in junk]
+        self._graded = [[np.asarray(part, np.int64) for part in parts] for parts in graded]
+        self._junk = [np.asarray(part, np.int64) for part in junk]
         for number, (parts, out) in enumerate(zip(self._graded, self._junk, strict=True)):
-            if len(parts) != self.num_levels:
-                raise InputError(
-                    f"query {number} has {len(parts)} lists of relevant items, query 0 has {self.num_levels}; "
-                    "expected one a grade for every query."
-                )
             listed = np.concatenate([*parts, out])
             _check_indices(listed, num_gallery, f"query {number}", lowest=0)
             if len(np.unique(listed)) != len(listed):
@@ -233,17 +226,6 @@ def _without(grades: Tensor, num_levels: int, left_out: tuple[np.ndarray, np.nda
     ranked = grades.shape[1] - np.bincount(rows, minlength=grades.shape[0])
     rest = (ranked - counts.sum(axis=1))[:, None]  # of grade 0
     return RelevanceBlock(grades, np.concatenate([rest, counts], axis=1).astype(np.int64), left_out)
-
-
-def _as_indices(values: np.ndarray) -> np.ndarray:
-    indices = np.asarray(values)
-    if indices.size == 0:
-        return np.empty(0, np.int64)
-    if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
-        raise InputError(
-            f"gallery indices have shape {indices.shape} and dtype {indices.dtype}; expected a list of integers."
-        )
-    return indices.astype(np.int64)
 
 
 def _check_indices(indices: np.ndarray, num_gallery: int, what: str, lowest: int = -1) -> None:

@@ -16,6 +16,7 @@ from hgld.evaluation.scores import (
     block_rows,
     checked_self_index,
     choose_device,
+    descending_keys,
     exact_products,
     open_embeddings,
     score_blocks,
@@ -180,19 +181,18 @@ def _by_rows(
         yield range(start, stop), place, best
 
 
+_PLACE_BITS = 31
+
+
 def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k highest scores of every row and their places; of equal ones at the cut the first."""
     best, place = scores.topk(min(k + 1, scores.shape[1]), dim=1)
-    cut = torch.nonzero(best[:, k - 1] == best[:, k])[:, 0] if best.shape[1] > k else best.new_empty(0)
+    tied = torch.nonzero(best[:, k - 1] == best[:, k])[:, 0] if best.shape[1] > k else best.new_empty(0)
     best, place = best[:, :k], place[:, :k]
-    if len(cut):  # all rows together: a GPU is waited for as often for one as for all
-        last = best[cut, k - 1, None]
-        above = (best[cut] > last).sum(1, keepdim=True)
-        equal = scores[cut] == last
-        first = torch.nonzero(equal & (equal.cumsum(1, dtype=torch.int32) <= k - above))[:, 1]
-        chosen = place[cut]
-        chosen[torch.arange(k, device=place.device) >= above] = first
-        place[cut] = chosen
+    if len(tied):  # all rows together: a GPU is waited for as often for one as for all
+        keys = descending_keys(scores[tied]) << _PLACE_BITS | torch.arange(scores.shape[1], device=scores.device)
+        place[tied] = keys.topk(k, dim=1, largest=False).values & ((1 << _PLACE_BITS) - 1)
+        best[tied] = scores[tied].gather(1, place[tied])
     return best, place
 
 

@@ -395,3 +395,9 @@ def _padded(table: "Tensor | Rows", rows: int) -> "Tensor | Rows":
     if len(table) >= rows:
         return table
     return torch.nn.functional.pad(table[:], (0, 0, 0, rows - len(table)))
+
+
+def descending_keys(scores: Tensor) -> Tensor:
+    """Return int64 keys of 32 bits that ascend where the float32 scores descend, exact about ties."""
+    bits = (scores + 0.0).view(torch.int32).to(torch.int64)  # + 0.0: -0.0 becomes the 0.0 that it equals
+    return ~torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)

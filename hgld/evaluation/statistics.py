@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hgld.evaluation.metric import METRICS, Metric
 from hgld.evaluation.ranks import Wanted, rank_rows
+from hgld.evaluation.scores import descending_keys
 from hgld.relevance import GainFunction
 
 # -- the statistics ---------------------------------------------------------------------------------------------------
@@ -363,7 +364,7 @@ def order_statistics_torch(
 
 def _ordered(scores: Tensor, grades: Tensor, length: int | None) -> tuple[Tensor, Tensor]:
     """Return grades in list order, (q, M) uint8, and for every place the last one (from 0) of its tie group."""
-    keys = _keys(scores, grades)
+    keys = (descending_keys(scores) << 8) | grades
     keys = keys.sort(dim=1).values if length is None else keys.topk(length, dim=1, largest=False).values
     listed = (keys & 255).to(torch.uint8)
     score = keys >> 8
@@ -373,13 +374,6 @@ def _ordered(scores: Tensor, grades: Tensor, length: int | None) -> tuple[Tensor
     last[:, :-1] = score[:, 1:] != score[:, :-1]
     ends = torch.where(last, place, num).flip(1).cummin(1).values.flip(1)
     return listed, ends
-
-
-def _keys(scores: Tensor, grades: Tensor) -> Tensor:
-    """Return (q, G) int64 of 40 bits that order by descending score, then ascending grade, exact about ties."""
-    bits = (scores + 0.0).view(torch.int32).to(torch.int64)  # + 0.0: -0.0 becomes the 0.0 that it equals
-    ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    return (~ascending << 8) | grades
 
 
 _INDEX_BITS = 24
@@ -394,7 +388,7 @@ def first_items(scores: Tensor, grades: Tensor, depth: int) -> np.ndarray:
         depth: how many.
     """
     places = torch.arange(scores.shape[1], device=scores.device)
-    keys = (_keys(scores, grades) << _INDEX_BITS) | places
+    keys = (descending_keys(scores) << 8 | grades) << _INDEX_BITS | places
     first = keys.topk(min(depth, len(places)), dim=1, largest=False).values
     return (first & ((1 << _INDEX_BITS) - 1)).cpu().numpy()
 

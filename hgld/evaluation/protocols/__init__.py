@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.metric import Metric, definition_of
+from hgld.evaluation.metric import Metric, MetricDefinition, definition_of
 from hgld.plugins import Plugins
 
 FINEST = "finest"  # stands in the names of metrics for the finest level, whatever a dataset calls it
@@ -379,22 +379,22 @@ def meaning_of(kind: str) -> str:
 
 def is_per_cent(name: str) -> bool:
     """Tell whether tables print a value in per cent: all but those that are no shares."""
-    kind = value_parts(name)[0] if _is_known(name) else ""
-    return kind != "N-S" and (kind in VALUES or not kind or definition_of(kind).per_cent)
+    definition = _definition(name)
+    return name.partition("/")[0] != "N-S" and (definition is None or definition.per_cent)
 
 
 def lower_is_better(name: str) -> bool:
     """Tell whether the best value of a metric is the lowest."""
-    kind = value_parts(name)[0] if _is_known(name) else ""
-    return bool(kind) and kind not in VALUES and definition_of(kind).lower_is_better
+    definition = _definition(name)
+    return definition is not None and definition.lower_is_better
 
 
-def _is_known(name: str) -> bool:
+def _definition(name: str) -> MetricDefinition | None:
+    """Return the definition of a value's metric; None of a value that a protocol names in its own way."""
     try:
-        value_parts(name)
-    except ConfigError:  # a value that a benchmark of another package names in its own way
-        return False
-    return True
+        return definition_of(value_parts(name)[0])
+    except ConfigError:
+        return None
 
 
 def at_finest(names: Collection[str], levels: Collection[str]) -> tuple[str, ...]:
