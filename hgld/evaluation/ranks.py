@@ -279,19 +279,46 @@ def _shorten_head(
 # :mod:`hgld.evaluation.statistics` has the same in torch.
 
 
-@helper
-def _place_positives(
-    grades: np.ndarray,
-    ranks: np.ndarray,
-    size: int,
-    deepest: int,
-    ends: np.ndarray,
-    listed: np.ndarray,
-) -> None:
-    """Return the last positive of every tie group, and the grade at every place of the list, in which ties come last.
+class Wanted(NamedTuple):
+    """Values that the sums of every row are made with.
 
-    Of the places beyond ``deepest`` the grades are not returned.
+    Attributes:
+        gains: (L + 1,) float64, NDCG's.
+        discounts: (G + 1,) float64 by rank.
+        depths: (K,) int64, the k of the metrics, ascending.
+        precision_r: whether ``precision_r`` is wanted.
+        asi: whether ``asi`` is wanted.
     """
+
+    gains: np.ndarray
+    discounts: np.ndarray
+    depths: np.ndarray
+    precision_r: bool
+    asi: bool
+
+
+class _Positives(NamedTuple):
+    """Memory for the positives of one row, in list order.
+
+    Attributes:
+        grades: of the positives.
+        ranks: of the positives.
+        ends: last positive of each one's tie group.
+        listed: grade at every place of the list, in which ties come last.
+        running: sums, overwritten.
+    """
+
+    grades: np.ndarray
+    ranks: np.ndarray
+    ends: np.ndarray
+    listed: np.ndarray
+    running: np.ndarray
+
+
+@helper
+def _place_positives(found: _Positives, size: int, deepest: int) -> None:
+    """Fill ``ends``, and ``listed`` down to the place ``deepest``."""
+    grades, ranks, ends, listed = found.grades, found.ranks, found.ends, found.listed
     deepest = min(deepest, listed.shape[0] - 1)
     for i in range(deepest + 1):
         listed[i] = 0
@@ -305,15 +332,9 @@ def _place_positives(
 
 
 @helper
-def _ap_sum(
-    chosen: np.ndarray,
-    grades: np.ndarray,
-    ends: np.ndarray,
-    ranks: np.ndarray,
-    size: int,
-    running: np.ndarray,
-) -> float:
+def _ap_sum(chosen: np.ndarray, found: _Positives, size: int) -> float:
     """Sum rank+ / rank over the positives whose grade is chosen, as if they were the only ones."""
+    grades, ranks, ends, running = found.grades, found.ranks, found.ends, found.running
     count = 0
     for i in range(size):
         count += chosen[np.uint32(grades[i])]
@@ -325,19 +346,16 @@ def _ap_sum(
 
 
 @helper
-def _ap_sums(
-    grades: np.ndarray, ends: np.ndarray, ranks: np.ndarray, size: int, counts: np.ndarray, ap: np.ndarray
-) -> None:
+def _ap_sums(found: _Positives, size: int, counts: np.ndarray, ap: np.ndarray) -> None:
     """Fill ``ap`` (L,) with the sums of rank+ / rank over the positives of at least each grade.
 
     Args:
-        grades: of the positives in list order.
-        ends: last positive of each one's tie group.
-        ranks: of the positives.
+        found: the positives.
         size: how many they are.
         counts: (2, L + 1) int64, overwritten: the positives so far of at least each grade, and those of the group.
         ap: to fill.
     """
+    grades, ranks, ends = found.grades, found.ranks, found.ends
     counts[:] = 0
     ap[:] = 0.0
     highest = np.uint64(0)
@@ -361,15 +379,7 @@ def _ap_sums(
 
 
 @helper
-def _hap_sum(
-    relevance: np.ndarray,
-    ap: np.ndarray,
-    grades: np.ndarray,
-    ends: np.ndarray,
-    ranks: np.ndarray,
-    size: int,
-    running: np.ndarray,
-) -> float:
+def _hap_sum(relevance: np.ndarray, ap: np.ndarray, found: _Positives, size: int) -> float:
     """Sum Hrank+ / rank over the positives.
 
     min(r_k, r_j) is the sum of the steps between the relevances, in ascending order, that neither r_k nor r_j lies
@@ -396,23 +406,17 @@ def _hap_sum(
                 lowest = min(lowest, grade)
             elif lowest < width:
                 upward = False
-        part = ap[lowest - 1] if upward else _ap_sum(chosen, grades, ends, ranks, size, running)
+        part = ap[lowest - 1] if upward else _ap_sum(chosen, found, size)
         total += (step - below) * part
         below = step
     return float(total)
 
 
 @helper
-def _dcg_sum(
-    grades: np.ndarray,
-    ranks: np.ndarray,
-    size: int,
-    gains: np.ndarray,
-    discounts: np.ndarray,
-    depths: np.ndarray,
-    dcg_at: np.ndarray,
-) -> float:
+def _dcg_sum(found: _Positives, size: int, wanted: Wanted, dcg_at: np.ndarray) -> float:
     """Sum gain * discount, with its parts down to every depth."""
+    grades, ranks, gains = found.grades, found.ranks, wanted.gains
+    discounts, depths = wanted.discounts, wanted.depths
     total = 0.0
     i = 0
     for depth in range(depths.shape[0]):
@@ -427,23 +431,21 @@ def _dcg_sum(
 
 @helper
 def _list_sums(
-    grades: np.ndarray,
-    ends: np.ndarray,
-    ranks: np.ndarray,
+    found: _Positives,
     size: int,
     totals: np.ndarray,
-    depths: np.ndarray,
-    whole: bool,
+    wanted: Wanted,
     precision_r: np.ndarray,
     hits: np.ndarray,
     precision: np.ndarray,
 ) -> None:
-    """Sum over the positives at the head of the list: to the last depth, and, if ``whole``, to R of every level."""
+    """Sum over the positives at the head of the list: to the last depth, and to R of every level if it is wanted."""
+    grades, ranks, ends, depths = found.grades, found.ranks, found.ends, wanted.depths
     width = totals.shape[0]
     positives = np.zeros(width, np.int64)  # at or above each grade in the whole gallery
     for grade in range(width - 1, 0, -1):
         positives[grade] = totals[grade] + (positives[grade + 1] if grade < width - 1 else 0)
-    end = max(positives[1] if whole else 0, depths[-1] if depths.shape[0] else 0)
+    end = max(positives[1] if wanted.precision_r else 0, depths[-1] if depths.shape[0] else 0)
     counts = np.zeros(width, np.int64)
     at_least = np.zeros(width)
     running = np.zeros(width)
@@ -500,24 +502,6 @@ def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
     return total / ideal_end if ideal_end > 0 else np.nan
 
 
-class Wanted(NamedTuple):
-    """Values that the sums of every row are made with.
-
-    Attributes:
-        gains: (L + 1,) float64, NDCG's.
-        discounts: (G + 1,) float64 by rank.
-        depths: (K,) int64, the k of the metrics, ascending.
-        precision_r: whether ``precision_r`` is wanted.
-        asi: whether ``asi`` is wanted.
-    """
-
-    gains: np.ndarray
-    discounts: np.ndarray
-    depths: np.ndarray
-    precision_r: bool
-    asi: bool
-
-
 def rank_rows(
     scores: np.ndarray, grades: np.ndarray, totals: np.ndarray, relevance: np.ndarray, wanted: Wanted, sums: Any
 ) -> None:
@@ -554,9 +538,8 @@ def _fill_sums(
 ) -> None:
     size, width = keys.shape[1], totals.shape[1]
     kept_grades, kept_ranks = np.empty(size + 2, np.uint8), np.empty(size + 2, np.int32)
-    ends, running = np.empty(size + 2, np.int32), np.empty(size + 2, np.int32)
-    listed = np.empty(size + 2, np.uint8)
-    grades, ranks = kept_grades[1:], kept_ranks[1:]
+    ends, listed, running = np.empty(size + 2, np.int32), np.empty(size + 2, np.uint8), np.empty(size + 2, np.int32)
+    found = _Positives(kept_grades[1:], kept_ranks[1:], ends, listed, running)
     counts = np.empty((2, width), np.int64)
     depths = wanted.depths
     for row in range(keys.shape[0]):
@@ -565,12 +548,11 @@ def _fill_sums(
         in_set = wanted.asi and np.sum(total[1:]) <= size  # of heads the positives may be more
         deepest = depths[-1] if depths.shape[0] else 0
         deepest = max(deepest, np.sum(total[1:]) if in_set else 0)
-        _place_positives(grades, ranks, num, deepest, ends, listed)
-        _ap_sums(grades, ends, ranks, num, counts, sums.ap[row])
-        sums.hap[row] = _hap_sum(relevance[row], sums.ap[row], grades, ends, ranks, num, running)
-        sums.dcg[row] = _dcg_sum(grades, ranks, num, wanted.gains, wanted.discounts, depths, sums.dcg_at[row])
-        heads = sums.precision_r[row], sums.hits[row], sums.precision[row]
-        _list_sums(grades, ends, ranks, num, total, depths, wanted.precision_r, *heads)
+        _place_positives(found, num, deepest)
+        _ap_sums(found, num, counts, sums.ap[row])
+        sums.hap[row] = _hap_sum(relevance[row], sums.ap[row], found, num)
+        sums.dcg[row] = _dcg_sum(found, num, wanted, sums.dcg_at[row])
+        _list_sums(found, num, total, wanted, sums.precision_r[row], sums.hits[row], sums.precision[row])
         for k in range(depths.shape[0]):
             sums.grade_at[row, k] = listed[depths[k]] if depths[k] <= size else 0
         if in_set:
