@@ -140,8 +140,8 @@ class ListRelevance:
         self.shape = (len(graded), num_gallery)
         self.num_levels = len(graded[0]) if graded else 1
         junk = left_out if left_out is not None else [np.empty(0, np.int64)] * len(graded)
-        self._graded = [[np.asarray(part, np.int64) for part in parts] for parts in graded]
-        self._junk = [np.asarray(part, np.int64) for part in junk]
+        self._graded = [[np.array(part, np.int64) for part in parts] for parts in graded]
+        self._junk = [np.array(part, np.int64) for part in junk]
         for number, (parts, out) in enumerate(zip(self._graded, self._junk, strict=True)):
             listed = np.concatenate([*parts, out])
             _check_indices(listed, num_gallery, f"query {number}", lowest=0)
