@@ -16,7 +16,7 @@ def without_pictures(patch: pytest.MonkeyPatch) -> None:
     """Leave out the figures of a hierarchy's report, and t-SNE."""
     patch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
     patch.setattr(report, "inline_svg", lambda figure, title: "")
-    for draw in ("draw_sizes", "draw_curve", "draw_map"):
+    for draw in ("draw_sizes", "draw_map"):
         patch.setattr(report, draw, lambda *_: None)
     patch.setattr(cluster, "name_map", lambda rows: np.zeros((len(rows), 2), dtype=np.float32))
 

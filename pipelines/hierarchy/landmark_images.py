@@ -8,7 +8,6 @@ Three layouts are understood, by what is found at the given path:
   the only source.
 """
 
-import csv
 import re
 import tarfile
 import warnings
@@ -20,6 +19,7 @@ from PIL import Image
 
 from hgld.data.images import PILLOW_FAULTS, image_fault, open_image, read_header, rgb_pixels, turn_of, turned
 from hgld.errors import ConfigError, ImageError, TableError, excerpt, quoted
+from hgld.tables import CsvText
 
 LandmarkKey = tuple[str, int]
 
@@ -45,8 +45,8 @@ def find_images(place: Path) -> dict[LandmarkKey, tuple[ImagePlace, ...]]:
     """Find the images of every landmark, sorted by member name, at most ``IMAGES_A_LANDMARK`` each.
 
     Raises:
-        ConfigError: nothing is there, or nothing in one of the layouts above.
-        TableError: ``images.csv`` lacks a column, a row cannot be used, or a path leaves the folder.
+        ConfigError: nothing is there, or nothing in one of the layouts above, or a listed path leaves the folder.
+        TableError: ``images.csv`` lacks a column, or a row cannot be used.
     """
     if not place.exists():
         raise ConfigError(f"--images {place}: there is no such folder or tar.")
@@ -154,38 +154,13 @@ def _scan_tar(tar: Path) -> Iterator[tuple[LandmarkKey, ImagePlace]]:
 
 
 def _scan_manifest(folder: Path) -> Iterator[tuple[LandmarkKey, ImagePlace]]:
-    manifest, inside = folder / MANIFEST, folder.resolve()
-    try:
-        with open(manifest, encoding="utf-8", newline="") as file:
-            rows = csv.DictReader(file)
-            missing = {"split", "landmark_id", "path"} - set(rows.fieldnames or ())
-            if missing:
-                raise TableError(
-                    f"{manifest}: columns {sorted(missing)} are missing; found {quoted(list(rows.fieldnames or ()))}, "
-                    "expected split, landmark_id, path."
-                )
-            for row in rows:
-                yield _manifest_row(manifest, rows.line_num, row, inside)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise TableError(
-            f"{manifest}: not a CSV in UTF-8 ({excerpt(error)}). Save it as UTF-8 and try again."
-        ) from error
-
-
-def _manifest_row(manifest: Path, line: int, row: dict[str, str], inside: Path) -> tuple[LandmarkKey, ImagePlace]:
-    where = f"{manifest}, line {line}"
-    number, path = row["landmark_id"] or "", row["path"] or ""
-    if not re.fullmatch(r"\d{1,18}", number):
-        raise TableError(f"{where}: landmark_id is {quoted(number)}; expected a whole number.")
-    try:
-        file = (inside / path).resolve()
-        is_file = file.is_file()
-    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, links in a circle
-        raise TableError(
-            f"{where}: {quoted(path[:100])} is not a valid path ({excerpt(error)}). Correct or remove the row."
-        ) from error
-    if not file.is_relative_to(inside):
-        raise TableError(f"{where}: path {quoted(path)} leads out of {inside}; expected a path inside that folder.")
-    if not is_file:
-        raise TableError(f"{where}: there is no file {quoted(path)} in {inside}. Correct the row or remove it.")
-    return (row["split"], int(number)), _whole_file(path, file)
+    rows = list(CsvText.read(folder / MANIFEST).select(["split", "landmark_id", "path"]))
+    for line, (_, number, _) in rows:
+        if not re.fullmatch(r"[0-9]{1,18}", number):
+            raise TableError(
+                f"{folder / MANIFEST}, line {line}: landmark_id is {quoted(number)}; expected a whole number."
+            )
+    found = listed_images([[path] for _, (_, _, path) in rows], folder)
+    for (_, (split, number, _)), images in zip(rows, found, strict=True):
+        for image in images:
+            yield (split, int(number)), image

@@ -3,7 +3,6 @@
 import io
 import json
 import pickle
-import shutil
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from hgld.pipelines.check.verify import verify
 from hgld.pipelines.hierarchy.comparison.label_tables import LabelTable
 from hgld.pipelines.hierarchy.groups.given import read_groups
 from hgld.pipelines.hierarchy.landmark_images import find_images, read_image
-from hgld.pipelines.hierarchy.names.clean import RULES, NameRules
 from hgld.pipelines.hierarchy.names.landmark_tables import read_landmarks
 from hgld.pipelines.hierarchy.names.name_tables import NameTable
 from hgld.pipelines.hierarchy.review.decisions import read_decisions
@@ -471,15 +469,6 @@ def _(folder: Path) -> None:
 )
 def _(folder: Path) -> None:
     list(NameTable.read(folder / "n.csv", ("name", "class"), {"title": "name"}).rows())
-
-
-@reader(
-    "name rules",
-    lambda folder: shutil.copyfile(RULES, folder / "rules.yaml"),
-)
-def _(folder: Path) -> None:
-    rules = NameRules.read(folder / "rules.yaml")
-    rules.irrelevance(rules.canonical("Castle (Bavaria)"))
 
 
 def _landmarks(folder: Path) -> None:

@@ -266,16 +266,16 @@ def test_the_tables(tmp_path, inputs):
         (1, "arena", "head-noun", "head noun of 1 of 2 names, 5 of 9 landmarks", 2, 9),
         (2, "lake", "head-noun", "head noun of 2 of 2 names, 10 of 10 landmarks", 2, 10),
     ]
-    assert pl.read_parquet(ran.path("k_curve.parquet")).is_empty(), "the number was given"
+    assert ran.result.details["silhouettes"] == {}, "the number was given"
     assert pl.read_parquet(ran.path("map.parquet")).columns == ["name", "x", "y"]
     assert ran.result.counts == {"names": 7, "groups": 3}
     assert not cluster.run(tmp_path, *inputs(), config, silent).was_run
     again = cluster.run(tmp_path / "again", *inputs(), config, silent)
-    for file in ("names.parquet", "groups.parquet", "k_curve.parquet", "map.parquet"):
+    for file in ("names.parquet", "groups.parquet", "map.parquet"):
         assert ran.path(file).read_bytes() == again.path(file).read_bytes()
     chosen = cluster.run(tmp_path, *inputs(), ClusterConfig(), silent)
-    curve = pl.read_parquet(chosen.path("k_curve.parquet"))
-    assert chosen.result.details["k"] == curve.sort("score", "k", descending=[True, False])["k"][0]
+    tried = chosen.result.details["silhouettes"]
+    assert chosen.result.counts["groups"] == max(tried, key=tried.get)
 
 
 def test_one_group_has_no_next_one(tmp_path, inputs):

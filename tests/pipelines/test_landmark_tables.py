@@ -2,12 +2,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hgld import tables
 from hgld.errors import TableError
-from hgld.pipelines.hierarchy.names.landmark_tables import list_column, read_landmarks, run_names
+from hgld.pipelines.hierarchy.names.landmark_tables import read_landmarks, run_names
 from hgld.pipelines.stage import silent
 
 
@@ -81,11 +79,6 @@ def test_the_scraped_form_needs_its_names_and_keeps_them_untouched(table):
         read_landmarks({"train": table("landmark_id,category\n1,a\n")}, named=True)
     read = read_landmarks({"train": table("landmark_id,category,supercategory\n1,a, Castle \n2,b,  \n")}, named=True)
     assert [m.names for m in read.landmarks] == [(" Castle ",), ()]
-
-
-@given(st.lists(st.lists(st.none() | st.text(max_size=3), max_size=3), max_size=8))
-def test_a_list_column_is_what_polars_makes_row_by_row(rows):
-    assert list_column(rows).equals(pl.Series("member", rows, dtype=pl.List(pl.String)), null_equal=True)
 
 
 def test_a_table_that_was_scraped_already(tmp_path):

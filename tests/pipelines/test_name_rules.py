@@ -4,7 +4,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hgld.errors import InputError, SchemaError
 from hgld.pipelines.hierarchy.names.clean import NameRules, name_key
 
 RULES = NameRules.read()
@@ -104,27 +103,3 @@ def test_only_separators_and_parentheses_are_lost(raw):
     """A name of plain words and single spaces is left as it is."""
     words = "".join(c if c.isalnum() and c.isascii() else " " for c in raw).split()
     assert RULES.canonical(" ".join(words)) == " ".join(words)
-
-
-def test_bad_rule_files_are_named(tmp_path):
-    path = tmp_path / "rules.yaml"
-    path.write_text("schema_version: 2\n")
-    with pytest.raises(SchemaError, match=r"rules\.yaml.*version is 2"):
-        NameRules.read(path)
-    path.write_text("schema_version: 1\nmax_length: 9\nrewrite: [{pattern: 'a('}]\nirrelevant: []\n")
-    with pytest.raises(InputError, match="not a regular expression"):
-        NameRules.read(path)
-    path.write_text("schema_version: 1\nmax_length: 9\nrewrite: [{pattern: a}]\nirrelevant: []\n")
-    with pytest.raises(InputError, match="replacement"):
-        NameRules.read(path)
-    path.write_text("a: [")
-    with pytest.raises(InputError, match="not valid YAML"):
-        NameRules.read(path)
-
-
-def test_rules_that_undo_each_other_are_refused(tmp_path):
-    path = tmp_path / "rules.yaml"
-    rules = "[{pattern: a, replacement: bb, reason: r}, {pattern: bb, replacement: ba, reason: r}]"
-    path.write_text(f"schema_version: 1\nmax_length: 9\nrewrite: {rules}\nirrelevant: []\n")
-    with pytest.raises(InputError, match="never settle"):
-        NameRules.read(path).canonical("a")

@@ -24,7 +24,6 @@ from ..config import EmbedConfig
 from ..encoders.registry import Encoder, is_fitted_on_names, local_encoder, make_encoder
 from ..names.languages import EVERY, read_english
 
-SCHEMA_VERSION = 1
 _ASKED_AT_ONCE = 500  # below SQLite's limit of variables in a statement
 _WAIT = 60.0  # seconds for another build to finish its batch
 
@@ -42,20 +41,13 @@ class EmbeddingCache:
         key: the encoder's key.
 
     Raises:
-        StorageError: the folder cannot be written, or the file is damaged or of another version.
+        StorageError: the folder cannot be written, or the file is damaged.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
         self.path = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.sqlite"
-        self._key = key
         with self._connection() as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS about (schema_version INTEGER, key TEXT)")
             connection.execute("CREATE TABLE IF NOT EXISTS rows (name TEXT PRIMARY KEY, vector BLOB) WITHOUT ROWID")
-            found = connection.execute("SELECT schema_version, key FROM about").fetchone()
-            if found is None:
-                connection.execute("INSERT INTO about VALUES (?, ?)", (SCHEMA_VERSION, key))
-            elif found != (SCHEMA_VERSION, key):
-                raise StorageError(f"{self.path}: made for {found}, not for {(SCHEMA_VERSION, key)}. {self._way_out()}")
 
     def get(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return the (D,) float32 rows of the names that are in the cache."""
@@ -66,7 +58,7 @@ class EmbeddingCache:
                 marks = ",".join("?" * len(part))
                 query = f"SELECT name, vector FROM rows WHERE name IN ({marks})"  # noqa: S608  # only marks
                 for name, vector in connection.execute(query, part):
-                    found[name] = self._row(name, vector)
+                    found[name] = np.frombuffer(vector, dtype="<f4").astype(np.float32)
         return found
 
     def put(self, names: Sequence[str], rows: np.ndarray) -> None:
@@ -74,14 +66,6 @@ class EmbeddingCache:
         entries = [(name, row.astype("<f4").tobytes()) for name, row in zip(names, np.asarray(rows), strict=True)]
         with self._connection() as connection:
             connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", entries)
-
-    def _row(self, name: str, vector: object) -> np.ndarray:
-        if not isinstance(vector, bytes) or not vector or len(vector) % 4:
-            raise StorageError(f"{self.path}: the row of {name!r} is not a vector. {self._way_out()}")
-        row = np.frombuffer(vector, dtype="<f4").astype(np.float32)
-        if not np.isfinite(row).all():
-            raise StorageError(f"{self.path}: the row of {name!r} holds numbers that are not finite. {self._way_out()}")
-        return row
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -92,18 +76,14 @@ class EmbeddingCache:
             connection = sqlite3.connect(self.path, timeout=_WAIT)
             with connection:
                 yield connection
-        except (OSError, sqlite3.Error) as error:
-            if isinstance(error, StorageError):
-                raise
+        except (OSError, sqlite3.Error, ValueError) as error:
             raise StorageError(
-                f"{self.path}: cannot be used as a cache of embeddings ({excerpt(error)}). {self._way_out()}"
+                f"{self.path}: cannot be used as a cache of embeddings ({excerpt(error)}). Delete the file, or choose "
+                "another folder with --cache; embeddings are then made anew."
             ) from error
         finally:
             if connection is not None:
                 connection.close()
-
-    def _way_out(self) -> str:
-        return "Delete the file, or choose another folder with --cache; embeddings are then made anew."
 
 
 # -- the stage -----------------------------------------------------------------------------------------------------

@@ -18,13 +18,12 @@ from ..config import ClusterConfig, key_fields
 from ..evidence.embed import read_embeddings
 from ..evidence.evidence import read_evidence
 from ..names.class_graph import ClassGraph
-from ..names.clean import NameRules
 from ..unit_rows import borrow
 from .clustering import Clustering, cluster_names
 from .doubt import DOUBTFUL, wrong_probabilities
-from .group_names import Member, propose_labels
+from .group_names import label_groups
 
-VERSION = 5  # 5: Ward's linkage or k-means alone, the number of groups by the silhouette
+VERSION = 6  # 5: Ward's linkage or k-means alone, the number of groups by the silhouette
 MOST_PLACED = 1000  # t-SNE of 5,700 names takes half a minute on one core, of 1,000 some three seconds
 
 
@@ -38,7 +37,7 @@ def run(
     *,
     domain: str = "landmarks",
 ) -> StageRun:
-    """Run the stage: ``names.parquet``, ``groups.parquet``, ``k_curve.parquet`` and ``map.parquet``.
+    """Run the stage: ``names.parquet``, ``groups.parquet`` and ``map.parquet``.
 
     Args:
         root: the build's directory of stages.
@@ -86,19 +85,13 @@ def _cluster(
     check_rows(names, rows, inputs["evidence/rows"])
     graph = ClassGraph.read(inputs["scrape/classes"])
     found = cluster_names(rows, config, progress)
-    members: list[list[Member]] = [[] for _ in range(int(found.groups.max()) + 1)]
-    facts = names.select("name", "landmarks", "class_ids", "english").iter_rows()
-    for group, near, (name, landmarks, ids, english) in zip(
-        found.groups, found.centrality.tolist(), facts, strict=True
-    ):
-        members[group].append(Member(name, landmarks, tuple(ids or ()), near, english))
-    labels = propose_labels(members, graph, NameRules.read(domain=domain), domain)
+    labels = label_groups(names, found.groups, found.centrality, graph, domain)
     evidence = read_evidence(inputs["evidence/evidence.json"].parent)
     blocks = [block.rows for block, weight in zip(evidence.blocks, evidence.weights, strict=True) if weight > 0]
     wrong = wrong_probabilities(rows, found.groups, names["name"].to_list(), blocks=blocks)
     write_groups(out, names, found, wrong, [(one.label, one.method, one.evidence) for one in labels], rows, progress)
-    how = {"criterion": "silhouette", "k": len(members)} if found.tried else {"criterion": "given", "k": len(members)}
-    return StageResult({"names": len(names), "groups": len(members)}, details={**how, "method": config.method})
+    counts = {"names": len(names), "groups": int(found.groups.max()) + 1}
+    return StageResult(counts, details={"method": config.method, "silhouettes": found.tried})
 
 
 def write_groups(
@@ -138,8 +131,6 @@ def write_groups(
     progress("draw the map", 1, 1)
     members.write_parquet(out / "names.parquet")
     groups.with_columns(pl.col("names", "landmarks").fill_null(0)).write_parquet(out / "groups.parquet")
-    curve = {"k": list(placed.tried), "score": list(placed.tried.values())}
-    pl.DataFrame(curve, schema={"k": pl.Int32, "score": pl.Float64}).write_parquet(out / "k_curve.parquet")
     names.select("name").with_columns(x=points[:, 0], y=points[:, 1]).write_parquet(out / "map.parquet")
 
 

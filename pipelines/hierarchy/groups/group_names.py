@@ -24,6 +24,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
+import numpy as np
+import polars as pl
+
 from ..encoders.head_noun import head_noun, plain_words
 from ..names.class_graph import ClassGraph
 from ..names.clean import NameRules
@@ -89,6 +92,25 @@ def propose_labels(
         else:
             settled[label] = place
     return current
+
+
+def label_groups(
+    names: pl.DataFrame, groups: np.ndarray, centrality: np.ndarray, graph: ClassGraph, domain: str
+) -> list[Proposal]:
+    """Return a label for each group of a build's names.
+
+    Args:
+        names: name, landmarks, class_ids, english.
+        groups: (N,) their groups 0..G-1, none of them empty.
+        centrality: (N,) cosines with the centres of their groups.
+        graph: the P279 graph.
+        domain: of the names.
+    """
+    members: list[list[Member]] = [[] for _ in range(int(groups.max()) + 1)]
+    rows = names.select("name", "landmarks", "class_ids", "english").iter_rows()
+    for group, near, (name, landmarks, ids, english) in zip(groups.tolist(), centrality.tolist(), rows, strict=True):
+        members[group].append(Member(name, landmarks, tuple(ids or ()), near, english))
+    return propose_labels(members, graph, NameRules.read(domain=domain), domain)
 
 
 def supported_labels(

@@ -36,9 +36,8 @@ from ..config import EmbedConfig, TopLevelConfig, key_fields
 from ..encoders.registry import Encoder
 from ..evidence.embed import encoder_of, read_embeddings
 from ..groups.clustering import coarsen
-from ..groups.group_names import Member, Proposal, propose_labels
+from ..groups.group_names import label_groups
 from ..names.class_graph import ClassGraph
-from ..names.clean import NameRules
 from ..names.name_classes import match_key
 from ..unit_rows import leading_axes, nearest, sums, unit
 from .levels import HUMAN_MADE, LANDMARKS, NATURAL, LevelPlan
@@ -167,7 +166,9 @@ def _decide(
     for level, wanted in zip(plan.above[plan.given :], plan.numbers if len(names) else (), strict=False):
         progress(f"level {level}", 0, 1)
         joined, lead = coarsen(meaning, units, wanted)
-        labels = _labels(names, meaning, joined[units], graph, domain)
+        coarser = joined[units]
+        centres = unit(sums(meaning, coarser, int(coarser.max()) + 1))
+        labels = label_groups(names, coarser, (meaning * centres[coarser]).sum(axis=1), graph, domain)
         made = [
             Decision(
                 labels[j].label,
@@ -377,19 +378,6 @@ def text_rows(encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
-
-
-def _labels(
-    names: pl.DataFrame, embeddings: np.ndarray, units: np.ndarray, graph: ClassGraph, domain: str
-) -> list[Proposal]:
-    """Return a label for each coarser group, proposed from the names below it."""
-    centres = unit(sums(embeddings, units, int(units.max()) + 1))
-    centrality = (embeddings * centres[units]).sum(axis=1)
-    members: list[list[Member]] = [[] for _ in centres]
-    rows = names.select("name", "landmarks", "class_ids", "english").iter_rows()
-    for unit_of, (name, landmarks, ids, english), near in zip(units.tolist(), rows, centrality.tolist(), strict=True):
-        members[unit_of].append(Member(name, landmarks, tuple(ids or ()), near, english))
-    return propose_labels(members, graph, NameRules.read(domain=domain), domain)
 
 
 def _with_decisions(groups: pl.DataFrame, column: str, decisions: Mapping[int, Decision]) -> pl.DataFrame:

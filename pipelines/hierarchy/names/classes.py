@@ -24,7 +24,6 @@ from .landmark_tables import (
     DROPPED,
     ITEMS,
     Landmark,
-    list_column,
     scraped_table,
     write_scraped,
 )
@@ -109,14 +108,14 @@ def item_table(
     classes, statuses = classes or {}, statuses or {}
     columns = {
         "status": [statuses.get(item.id, "found") for item in items],
-        "names": list_column([mark.names for mark in marks]),
-        "classes": list_column([(classes.get(item.id),) for item in items]),
+        "names": [mark.names for mark in marks],
+        "classes": [(classes.get(item.id),) for item in items],
     }
     facts = {
         "id": [item.id for item in items],
         "count": [item.count for item in items],
         "description": [item.description for item in items],
-        "images": list_column([item.images for item in items]),
+        "images": [item.images for item in items],
         "language": [item.language for item in items],
     }
     table = scraped_table(marks, columns)

@@ -7,16 +7,16 @@ that most people give them.
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import yaml
 
-from hgld.errors import InputError, SchemaError, TableError, excerpt, quoted
+from hgld.errors import TableError
 from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped
@@ -25,7 +25,7 @@ from .landmark_tables import ITEMS, KEY, with_item_columns
 from .languages import english_names
 
 RULES = Path(__file__).with_name("name_rules.yaml")
-SCHEMA_VERSION = 1
+_KINDS = ("rewrite", "irrelevant")
 
 
 def name_key(name: str) -> str:
@@ -53,7 +53,7 @@ class Irrelevance:
 
 @dataclass(frozen=True)
 class NameRules:
-    """The rules of one file.
+    """The rules of ``name_rules.yaml``.
 
     >>> rules = NameRules.read()
     >>> rules.canonical("Church  building (1172-1954)")
@@ -69,39 +69,21 @@ class NameRules:
     irrelevances: tuple[Irrelevance, ...]
 
     @classmethod
-    def read(cls, path: Path = RULES, domain: str = "landmarks") -> "NameRules":
-        """Read a file of rules, without those of another domain.
-
-        Raises:
-            SchemaError: the file is of another schema version.
-            InputError: it is not YAML, or a rule lacks a field or has a pattern that is not a regular expression.
-        """
-        try:
-            data = _parsed(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: not valid YAML ({excerpt(error)}).") from error
-        version = data.get("schema_version") if isinstance(data, dict) else None
-        if version != SCHEMA_VERSION:
-            raise SchemaError(
-                f"{path}: schema version is {quoted(version)}; this hgld reads rules of version {SCHEMA_VERSION}."
-            )
-        try:
-            rewrites = tuple(
-                Rewrite(_pattern(path, rule), str(rule["replacement"]), str(rule["reason"]))
-                for rule in data["rewrite"]
-                if rule.get("domain", domain) == domain
-            )
-            irrelevances = tuple(
-                Irrelevance(_pattern(path, rule), frozenset(rule.get("class_ids", ())), str(rule["reason"]))
-                for rule in data["irrelevant"]
-                if rule.get("domain", domain) == domain
-            )
-            return cls(int(data["max_length"]), rewrites, irrelevances)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(
-                f"{path}: a rule is incomplete ({quoted(error)}); expected max_length, "
-                "rewrite (pattern, replacement, reason) and irrelevant (pattern, reason, optional class_ids)."
-            ) from error
+    def read(cls, domain: str = "landmarks") -> "NameRules":
+        """Read the rules, without those of another domain."""
+        data = _parsed()
+        of_domain = {kind: [rule for rule in data[kind] if rule.get("domain", domain) == domain] for kind in _KINDS}
+        return cls(
+            data["max_length"],
+            tuple(
+                Rewrite(re.compile(rule["pattern"]), rule["replacement"], rule["reason"])
+                for rule in of_domain["rewrite"]
+            ),
+            tuple(
+                Irrelevance(re.compile(rule["pattern"]), frozenset(rule.get("class_ids", ())), rule["reason"])
+                for rule in of_domain["irrelevant"]
+            ),
+        )
 
     def canonical(self, raw: str) -> str:
         """Return the canonical spelling of a scraped name: NFC, rewrites applied until nothing changes, case kept.
@@ -109,9 +91,6 @@ class NameRules:
         Returns:
             The spelling; ``""`` if nothing is left of it, or if it has more than ``max_length`` characters and so is
             not a label.
-
-        Raises:
-            InputError: the rewrites undo one another and never settle.
         """
         if len(raw) > self.max_length:
             return ""
@@ -122,7 +101,7 @@ class NameRules:
                 name = rule.pattern.sub(rule.replacement, name)
             if name == before:
                 return name
-        raise InputError(f"the rewrite rules never settle on {quoted(raw)}: two of them undo each other. Change one.")
+        return name
 
     def irrelevance(self, name: str, class_id: str | None = None) -> str | None:
         """Return the reason why a canonical name, or its class, does not say what a landmark is; None if it does."""
@@ -133,18 +112,9 @@ class NameRules:
         return None
 
 
-@lru_cache(maxsize=4)  # a build reads its rules in three places
-def _parsed(rules: str) -> Any:
-    return yaml.safe_load(rules)
-
-
-def _pattern(path: Path, rule: Mapping[str, Any]) -> re.Pattern[str]:
-    try:
-        return re.compile(rule["pattern"])
-    except re.error as error:
-        raise InputError(
-            f"{path}: {quoted(rule['pattern'])} is not a regular expression ({excerpt(error)})."
-        ) from error
+@cache
+def _parsed() -> Any:
+    return yaml.safe_load(RULES.read_text(encoding="utf-8"))
 
 
 # -- the stage -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Pictures of a build: the map of names, the sizes of groups, the curve of k.
+"""Pictures of a build: the map of names, and the sizes of groups.
 
 They are drawn with matplotlib and have the same bytes every time: as PNG files on white, and as SVG in the page's own
 text colour, so that it is readable on a light and on a dark page. Names are drawn as text, never as formulas.
@@ -137,25 +137,6 @@ def draw_sizes(labels: Sequence[str], sizes: Sequence[int], colors: Sequence[str
         for row, count in enumerate(sizes[:shown]):
             axes.annotate(f" {count:,}", (count, row), va="center", fontsize=7.5)
         axes.margins(x=0.12)
-    return figure
-
-
-def draw_curve(k: Sequence[int], score: Sequence[float], chosen: int | None) -> Figure:
-    """Draw the score of every number of groups that was tried, with the chosen one marked."""
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(5.4, 3.2), layout="constrained")
-        axes = figure.add_subplot()
-        axes.plot(k, score, color=_BAR, linewidth=1.6, marker="o", markersize=3.5)
-        if chosen is not None and chosen in k:
-            at = list(k).index(chosen)
-            axes.plot([chosen], [score[at]], marker="o", markersize=8, color=_MARK)
-            axes.annotate(
-                f"{chosen} groups", (chosen, score[at]), xytext=(0, 9), textcoords="offset points", ha="center"
-            )
-        axes.set_xlabel("number of groups")
-        axes.set_ylabel("silhouette")
-        axes.margins(y=0.18)
-        _thousands(axes)
     return figure
 
 

@@ -4,6 +4,7 @@ The page is one file without scripts and without external resources; scraped tex
 a content security policy that runs nothing). Words that a reader may not know lead to their explanation at its end.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from markupsafe import Markup
+import yaml
+from markupsafe import Markup, escape
 
 from hgld.files import read_json
 from hgld.html_page import page_templates
@@ -20,9 +22,7 @@ from hgld.tables import read_parquet
 from ...card import PUBLISHED_GROUPS, write_card
 from ...stage import Progress, StageResult, StageRun, run_stage
 from ..levels.levels import LANDMARK_LEVELS
-from . import words
 from .pictures import (
-    draw_curve,
     draw_map,
     draw_sizes,
     group_color,
@@ -31,11 +31,12 @@ from .pictures import (
     save_png,
 )
 
-VERSION = 3  # 2: levels of any name, words explained; 3: what is still wrong
+VERSION = 4  # 4: no curve of the number of groups
 REPORT = "report.html"
 CARD = "README.md"
 TEMPLATE = "build_report.html"
 TEMPLATES = Path(__file__).parent
+WORDS = TEMPLATES / "words.yaml"
 MOST_DOUBTFUL = 300
 MAP_SIZE = (1000, 640)
 _READ = {
@@ -44,7 +45,6 @@ _READ = {
     "decisions": ("review", "decisions.json"),
     "proposals": ("cluster", "groups.parquet"),
     "clustered": ("cluster", "names.parquet"),
-    "curve": ("cluster", "k_curve.parquet"),
     "map": ("cluster", "map.parquet"),
     "landmarks": ("assign", "landmarks.parquet"),
     "levels": ("levels", "groups.parquet"),
@@ -88,7 +88,7 @@ def run(root: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any], pr
         progress: told about the pictures.
     """
     inputs = {role: stages[stage].path(file) for role, (stage, file) in _READ.items()}
-    inputs |= {"template": TEMPLATES / TEMPLATE, "words": words.FILE}
+    inputs |= {"template": TEMPLATES / TEMPLATE, "words": WORDS}
     unit = "items" if facts["config"]["build"]["source"] == "classes" else "landmarks"
 
     def work(directory: Path) -> StageResult:
@@ -96,8 +96,8 @@ def run(root: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any], pr
         tables["levels"] = tables["levels"].drop(_levels(facts)[1], strict=False)  # those above the groups
         decisions = read_json(inputs["decisions"])
         groups = _groups(tables)
-        progress("draw pictures", 0, 3)
-        drawn = _draw(directory / "pictures", tables, groups, stages["cluster"], unit, progress)
+        progress("draw pictures", 0, 2)
+        drawn = _draw(directory / "pictures", tables, groups, unit, progress)
         page = _page(facts, tables, groups, decisions, drawn, unit)
         (directory / REPORT).write_text(page, encoding="utf-8")
         write_card(directory / CARD, facts, tables["groups"], tables["landmarks"], tables["levels"])
@@ -141,7 +141,6 @@ def _draw(
     folder: Path,
     tables: Mapping[str, pl.DataFrame],
     groups: Sequence[Group],
-    clustered: StageRun,
     unit: str,
     progress: Progress,
 ) -> dict[str, Any]:
@@ -152,17 +151,9 @@ def _draw(
     sizes = draw_sizes(labels, counts, colors, unit)
     save_png(sizes, folder / "group_sizes.png")
     drawn: dict[str, Any] = {"sizes": Markup(inline_svg(sizes, f"{unit.capitalize()} of the largest groups"))}  # noqa: S704
-    progress("draw pictures", 1, 3)
-    curve = tables["curve"].sort("k")
-    drawn["curve"] = None
-    if len(curve) > 1:
-        details = clustered.result.details
-        figure = draw_curve(curve["k"].to_list(), curve["score"].to_list(), details.get("k"))
-        save_png(figure, folder / "k_curve.png")
-        drawn["curve"] = Markup(inline_svg(figure, "Score of every number of groups tried"))  # noqa: S704
-    progress("draw pictures", 2, 3)
+    progress("draw pictures", 1, 2)
     drawn["map"] = _map(folder / "map.png", tables, groups)
-    progress("draw pictures", 3, 3)
+    progress("draw pictures", 2, 2)
     return drawn
 
 
@@ -236,11 +227,9 @@ def _page(
     environment.filters["readable"] = _readable
     clean = facts["stages"]["clean"]["details"]
     doubtful = _doubtful(tables)
-    explained = words.Words()
+    explained = Words()
     levels = _levels(facts)
-    return environment.get_template(
-        TEMPLATE
-    ).render(
+    return environment.get_template(TEMPLATE).render(
         facts=facts,
         groups=groups,
         unit=unit,
@@ -249,11 +238,9 @@ def _page(
         classes=_classes(tables["levels"]),
         tops=_tops(groups),
         undecided=[g for g in groups if g.top is None] if len(levels) > 2 else [],
-        clustered="k" in facts["stages"]["cluster"]["details"],  # not where groups or a tree were given
-        criterion=str(facts["stages"]["cluster"]["details"].get("criterion", "score")),
+        clustering=facts["stages"]["cluster"]["details"],
         word=explained.link,
         mark=explained.mark,
-        anchor=explained.anchor,
         words=explained.used,
         doubtful=doubtful[:MOST_DOUBTFUL],
         doubtful_count=len(doubtful),
@@ -318,3 +305,53 @@ def _doubtful(tables: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
     rows = tables["names"].filter("doubtful").join(following, on="name", how="left")
     ordered = rows.sort(["wrong", "name"], descending=[True, False])
     return ordered.select("name", "label", "wrong", "next_label", "landmarks").to_dicts()
+
+
+# -- words that a reader may not know, linked where they are used and explained at the end of the page ----------------
+
+
+class Words:
+    """The explanations, and which of them a page has used.
+
+    >>> words = Words()
+    >>> str(words.link("medoid"))
+    '<a class="word" href="#word-medoid">medoid</a>'
+    >>> str(words.mark("margin <.1"))
+    '<a class="word" href="#word-margin">margin</a> &lt;.1'
+    >>> [word for word, _ in words.used()]
+    ['medoid', 'margin']
+    """
+
+    def __init__(self) -> None:
+        known = yaml.safe_load(WORDS.read_text(encoding="utf-8"))
+        self._texts: dict[str, str] = {word: entry["text"] for word, entry in known.items()}
+        self._spelled = {s: word for word, entry in known.items() for s in entry.get("find", ())}
+        longest_first = sorted(self._spelled, key=len, reverse=True)
+        self._pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first))})\b")
+        self._used: set[str] = set()
+
+    def link(self, word: str, shown: str | None = None) -> Markup:
+        """Return the word as a link to its explanation, or as plain text where there is none.
+
+        Args:
+            word: the word; of ``error(timeout)`` the explanation is that of ``error``.
+            shown: the text to show in its place.
+        """
+        text = escape(word if shown is None else shown)
+        key = word if word in self._texts else word.partition("(")[0]
+        if key not in self._texts:
+            return text
+        self._used.add(key)
+        return Markup('<a class="word" href="#word-{}">{}</a>').format(key.replace(" ", "-"), text)
+
+    def mark(self, text: str) -> Markup:
+        """Return a text with the known words in it linked."""
+        parts, end = [], 0
+        for found in self._pattern.finditer(text):
+            parts += [escape(text[end : found.start()]), self.link(self._spelled[found[0]], found[0])]
+            end = found.end()
+        return Markup("").join([*parts, escape(text[end:])])
+
+    def used(self) -> Sequence[tuple[str, str]]:
+        """Return the words that were linked so far and their explanations, in the order of the file."""
+        return [(word, text) for word, text in self._texts.items() if word in self._used]

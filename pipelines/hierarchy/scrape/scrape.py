@@ -16,7 +16,6 @@ from ..names.landmark_tables import (
     CLASSES,
     VERSION,
     Landmark,
-    list_column,
     read_landmarks,
     scraped_table,
     write_scraped,
@@ -191,8 +190,8 @@ def _scraped(
         "redirected_to": [f.redirected_to for f in found],
         "item": [f.item for f in found],
         "status": [f.status for f in found],
-        "names": list_column([f.names for f in found]),
-        "classes": list_column([f.classes for f in found]),
+        "names": [f.names for f in found],
+        "classes": [f.classes for f in found],
     }
     return scraped_table(landmarks, columns)
 

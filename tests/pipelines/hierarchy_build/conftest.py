@@ -111,10 +111,9 @@ def _cluster(cleaned: StageRun, folder: Path) -> StageResult:
     groups.sort("group").with_columns(
         label=pl.Series(LABELS), method=pl.lit("head-noun"), evidence=pl.lit("<b>1 of 1</b> names")
     ).write_parquet(folder / "groups.parquet")
-    pl.DataFrame({"k": [2, 3, 4], "score": [0.2, 0.4, 0.3]}).write_parquet(folder / "k_curve.parquet")
     x = np.arange(len(names), dtype=np.float32)
     pl.DataFrame({"name": names["name"], "x": x, "y": x[::-1].copy()}).write_parquet(folder / "map.parquet")
-    return StageResult({"groups": len(LABELS)}, details={"k": 3, "criterion": "silhouette"})
+    return StageResult({"groups": len(LABELS)}, details={"method": "ward", "silhouettes": {2: 0.2, 3: 0.4}})
 
 
 def _review(cleaned: StageRun, without: str | None, folder: Path) -> StageResult:

@@ -14,7 +14,7 @@ from hgld.html_page import own_text
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.groups.group_names import Proposal
 from hgld.pipelines.hierarchy.provenance import provenance
-from hgld.pipelines.hierarchy.report import pictures, words
+from hgld.pipelines.hierarchy.report import pictures
 from hgld.pipelines.hierarchy.report import report as build_report
 from hgld.pipelines.stage import silent
 
@@ -156,7 +156,7 @@ def test_the_page_shows_the_figures(page):
     assert "undecided" in text
     assert "cathedral > church building > architectural structure" in text
     assert "head-noun : <b>1 of 1</b> names" in text.replace("head-noun: ", "head-noun : ")
-    assert "3 groups" in text
+    assert "chosen by the silhouette : 0.200 with 2, 0.400 with 3." in text
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -207,13 +207,13 @@ def test_words_lead_to_their_explanation(page):
     explained = re.findall(r'<dt id="word-([^"]+)">', page)
     assert {"head-noun", "doubtful", "silhouette", "several-names", "left-out"} <= linked
     assert (linked, len(explained)) == (set(explained), len(linked))
-    marked = words.Words().mark("shares: <b>lake</b>; margin .004 of marginal")
+    marked = build_report.Words().mark("shares: <b>lake</b>; margin .004 of marginal")
     assert "&lt;b&gt;lake&lt;/b&gt;" in marked
     assert marked.count("href=") == 2
 
 
 def test_what_stages_say_has_an_explanation():
-    known = set(yaml.safe_load(words.FILE.read_text(encoding="utf-8")))
+    known = set(yaml.safe_load(build_report.WORDS.read_text(encoding="utf-8")))
     methods = set(get_args(get_type_hints(Proposal)["method"])) | {"decision"}
     assert methods | {"missing", "no-item", "no-instance-of", "error"} <= known
     stages = "scrape clean embed evidence cluster toplevel review levels assign export"
@@ -242,29 +242,7 @@ def test_doubtful_names_come_with_the_other_group(page):
 def test_bytes_are_the_same_every_time(tmp_path, tiny_stages, report):
     one, two = report, write_report(tmp_path, tiny_stages)
     assert one.record["outputs"] == two.record["outputs"]
-    assert {"report.html", "README.md", "pictures/map.png", "pictures/group_sizes.png", "pictures/k_curve.png"} == set(
-        one.record["outputs"]
-    )
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_a_given_k_has_no_curve(tmp_path, tiny_stages):
-    def no_curve(stages):
-        file = stages["cluster"].path("k_curve.parquet")
-        pl.read_parquet(file).head(0).write_parquet(file)
-
-    report = write_report(tmp_path, tiny_stages, no_curve)
-    assert "pictures/k_curve.png" not in report.record["outputs"]
-    assert "so no curve was made" in report.path("report.html").read_text()
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_predefined_groups_come_of_no_clustering(tmp_path, tiny_stages):
-    def given(stages):
-        stages["cluster"].record["details"].clear()
-
-    text = text_of(write_report(tmp_path, tiny_stages, given).path("report.html").read_text(encoding="utf-8"))
-    assert "no curve" not in text
+    assert {"report.html", "README.md", "pictures/map.png", "pictures/group_sizes.png"} == set(one.record["outputs"])
 
 
 @pytest.mark.usefixtures("no_pictures")
