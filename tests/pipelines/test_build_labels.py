@@ -56,11 +56,6 @@ def test_classes_get_the_builds_levels_by_id_or_name(tmp_path):
     assert found.sources[-1].name == "labels.csv"
 
 
-def test_the_datasets_own_coarser_levels_make_room(tmp_path):
-    found = read(tmp_path, "oak", levels=("kind", "coarse"))
-    assert found.items.columns == ["key", "split", "file", "kind", "group", "top"]
-
-
 def test_what_the_build_does_not_know_is_counted_and_named_and_stays(tmp_path):
     found = read(tmp_path, "oak", "zebra", "zebra", "okapi", "crane", "c2")
     assert found.items["group"].to_list() == ["tree", None, None, None, None, "machine"]
@@ -86,11 +81,6 @@ def test_labels_that_do_not_fit_are_refused(tmp_path, options, error, said):
     with pytest.raises(error) as refused:
         read(tmp_path, "oak", **options)
     assert said in str(refused.value)
-
-
-def test_a_folder_without_labels_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"holds no labels\.csv; expected the folder of a build"):
-        read_release("manifest", images(tmp_path, "oak"), SourceConfig(labels=tmp_path, levels=("kind",)))
 
 
 def test_a_release_takes_the_levels_of_a_build_of_its_own_classes(tmp_path, no_pictures):

@@ -189,16 +189,6 @@ def test_nearest_rows_are_those_of_a_full_sort(count, wanted, seed):
     assert np.array_equal(cosines, np.take_along_axis(cosine, indices, axis=1))
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 5, 40])
-def test_every_name_has_a_place_on_the_map(count):
-    rows, _ = blobs(max(1, count // 4), 4)
-    rows = np.repeat(rows, 2, axis=0)[:count]
-    points = cluster.name_map(rows)
-    assert points.shape == (count, 2)
-    assert np.isfinite(points).all()
-    assert points.tobytes() == cluster.name_map(rows).tobytes()
-
-
 def test_the_map_keeps_neighbours_and_places_names_beyond_the_most_placed(monkeypatch):
     monkeypatch.setattr(cluster, "MOST_PLACED", 200)
     rows, truth = blobs(6, 50, spread=0.3)
@@ -276,13 +266,6 @@ def test_the_tables(tmp_path, inputs):
     chosen = cluster.run(tmp_path, *inputs(), ClusterConfig(), silent)
     tried = chosen.result.details["silhouettes"]
     assert chosen.result.counts["groups"] == max(tried, key=tried.get)
-
-
-def test_one_group_has_no_next_one(tmp_path, inputs):
-    ran = cluster.run(tmp_path, *inputs(), ClusterConfig(groups=1), silent)
-    names = pl.read_parquet(ran.path("names.parquet"))
-    assert names["next_group"].null_count() == len(NAMES)
-    assert names["confidence"].to_list() == [1.0] * len(NAMES)
 
 
 @pytest.mark.parametrize(

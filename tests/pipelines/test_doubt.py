@@ -63,12 +63,6 @@ def test_odd_names_have_honest_values(names, groups, empty):
         assert ((wrong >= np.float32(doubt.LEAST)) & (wrong <= np.float32(doubt.MOST))).all()
 
 
-def test_a_group_of_one_is_not_certain(tidy):
-    rows, groups, names = tidy
-    alone = doubt.wrong_probabilities(rows, np.where(np.arange(8) == 7, 2, groups), names)[7]
-    assert 0.02 < alone < 0.5
-
-
 def test_a_name_in_its_own_words_is_less_doubted_in_given_groups(tidy):
     rows, groups, names = tidy
     said = [doubt.Given(labels, np.full(8, 0.5)) for labels in (["lake", "bridge"], ["water", "way"], ["lake", ""])]
@@ -98,11 +92,6 @@ def test_the_interval_holds_the_mean_and_what_is_possible(wrong, random):
     groups = np.array([random.randint(0, 3) for _ in wrong])
     found = doubt.still_wrong(wrong, SPREADS, weights=weights, groups=groups)
     assert 0 <= found.low <= found.mean <= found.high <= weights.sum()
-
-
-def test_nothing_is_wrong_where_nothing_is_placed():
-    found = doubt.still_wrong(np.array([]), SPREADS, groups=np.array([], dtype=int))
-    assert (found.mean, found.low, found.high) == (0, 0, 0)
 
 
 def test_the_interval_is_that_of_draws():

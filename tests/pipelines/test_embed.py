@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hgld.errors import ConfigError, MissingResourceError, StorageError, TableError
+from hgld.errors import ConfigError, MissingResourceError, StorageError
 from hgld.pipelines.hierarchy.config import EmbedConfig
 from hgld.pipelines.hierarchy.encoders.registry import make_encoder
 from hgld.pipelines.hierarchy.evidence import embed
@@ -80,11 +80,6 @@ def test_a_second_run_does_nothing_and_other_names_make_other_files(tmp_path: Pa
         assert fewer.path(file).read_bytes() == other.path(file).read_bytes()
 
 
-def test_no_names(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="no name to embed"):
-        embed.run(tmp_path / "stages", cleaned(tmp_path / "clean", []), config(tmp_path), silent)
-
-
 def test_only_new_names_are_embedded(tmp_path: Path) -> None:
     encoder = CountingEncoder()
     cache = EmbeddingCache(tmp_path, encoder.key)
@@ -92,13 +87,6 @@ def test_only_new_names_are_embedded(tmp_path: Path) -> None:
     rows = embed.embed_names(encoder, NAMES, cache, silent)
     assert sorted(encoder.asked) == sorted(NAMES)
     np.testing.assert_array_equal(rows, CountingEncoder().encode(NAMES))
-
-
-def test_another_key_has_its_own_rows(tmp_path: Path) -> None:
-    for key in ("model a", "model b"):
-        encoder = CountingEncoder(key)
-        embed.embed_names(encoder, NAMES, EmbeddingCache(tmp_path, key), silent)
-        assert sorted(encoder.asked) == sorted(NAMES)
 
 
 def _embed_and_die(folder: Path, names: list[str]) -> None:
@@ -133,12 +121,6 @@ def test_a_damaged_cache_is_named_with_the_way_out(tmp_path: Path) -> None:
         EmbeddingCache(tmp_path, "k")
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="--cache"):
-        EmbeddingCache(tmp_path / "file" / "cache", "k")
-
-
 def test_the_default_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_folder() == tmp_path / "hgld" / "embeddings"
@@ -164,8 +146,3 @@ def test_an_unknown_encoder(spec: str, found: str) -> None:
 def test_a_template_has_one_place_for_the_name(template: str) -> None:
     with pytest.raises(ConfigError, match="expected one"):
         make_encoder("clip:ViT-B-32/openai", templates=[template])
-
-
-def test_an_encoder_without_templates_takes_none() -> None:
-    with pytest.raises(ConfigError, match="templates"):
-        make_encoder("lexical", names=NAMES, templates=["a {}"])

@@ -20,11 +20,9 @@ from hgld.pipelines.hierarchy.config import EmbedConfig
 from hgld.pipelines.hierarchy.encoders import clip as clip_module
 from hgld.pipelines.hierarchy.encoders import registry
 from hgld.pipelines.hierarchy.encoders.clip import TEMPLATES, ClipEncoder
-from hgld.pipelines.hierarchy.encoders.prompts import encode_prompts
 from hgld.pipelines.hierarchy.encoders.registry import VARIABLE, cached_clip, local_encoder
 from hgld.pipelines.hierarchy.encoders.sbert import SbertEncoder
 from hgld.pipelines.hierarchy.evidence import embed
-from hgld.pipelines.stage import silent
 
 TINY = {
     "embed_dim": 16,
@@ -99,13 +97,6 @@ def test_clip_runs_no_pickled_code(tiny: Path, tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "exploded").exists()
 
 
-def test_clip_reads_plain_tensors(tiny: Path, tmp_path: Path) -> None:
-    torch.save(
-        {"state_dict": open_clip.create_model("hgld-tiny", pretrained=str(tiny)).state_dict()}, tmp_path / "x.pt"
-    )
-    np.testing.assert_array_equal(clip(tmp_path / "x.pt").encode(["lake"]), clip(tiny).encode(["lake"]))
-
-
 @pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"{}"])
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_clip_says_what_is_wrong_with_a_damaged_checkpoint(
@@ -115,12 +106,6 @@ def test_clip_says_what_is_wrong_with_a_damaged_checkpoint(
     damaged.write_bytes(content)
     with pytest.raises(MissingResourceError, match="damaged"):
         clip(damaged).encode(["lake"])
-
-
-def test_clip_says_when_a_checkpoint_is_another_models(tiny: Path, tmp_path: Path) -> None:
-    save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
-    with pytest.raises(MissingResourceError, match="cannot be read as weights of hgld-tiny"):
-        clip(tmp_path / "other.safetensors").encode(["lake"])
 
 
 def test_clip_weights_in_the_cache_are_read_without_asking_for_newer_ones(
@@ -169,17 +154,6 @@ def test_clip_names_that_nobody_knows(spec: str, error: type[Exception], message
         ClipEncoder(spec)
 
 
-def test_a_device_that_is_not_there(tiny: Path) -> None:
-    for device in ("abacus", "cuda:99"):
-        with pytest.raises(ConfigError, match=device):
-            ClipEncoder(f"hgld-tiny/{tiny}", device=device)
-
-
-def test_the_mean_of_prompts_is_of_directions_not_of_lengths() -> None:
-    rows = encode_prompts(["a"], ["{}", "x {}"], 9, lambda texts: np.array([[10.0, 0.0], [0.0, 0.1]]), silent)
-    np.testing.assert_allclose(rows, [[0.5**0.5, 0.5**0.5]], rtol=1e-6)
-
-
 def sbert_folder(folder: Path, kind: str = "sentence_transformers.models.Transformer") -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": kind}]))
@@ -220,12 +194,6 @@ def test_sbert_averages_prompts_in_batches(tmp_path: Path, monkeypatch: pytest.M
     assert SbertEncoder(str(folder), templates=["{}", "an {}"]).key != key
 
 
-def test_sbert_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentence_transformers", _FakePackage)
-    with pytest.raises(MissingResourceError, match="no weights"):
-        SbertEncoder(str(sbert_folder(tmp_path)), device="cpu").encode(["lake"])
-
-
 def test_sbert_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(MissingResourceError, match="no such folder"):
         SbertEncoder(str(tmp_path / "none"))
@@ -236,17 +204,6 @@ def test_sbert_folders_that_are_none(tmp_path: Path) -> None:
         SbertEncoder(str(tmp_path))
     with pytest.raises(ConfigError, match="outside sentence-transformers"):
         SbertEncoder(str(sbert_folder(tmp_path, "subprocess.Popen")))
-
-
-@pytest.mark.slow
-def test_sbert_reads_a_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = os.environ.get("HGLD_SBERT")
-    if folder is None:
-        pytest.skip("HGLD_SBERT names no folder of a sentence-transformers model")
-    pytest.importorskip("sentence_transformers")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    lake, pond, school = SbertEncoder(folder, device="cpu").encode(["lake", "pond", "primary school"])
-    assert lake @ pond > lake @ school + 0.1
 
 
 # -- the best encoder on this machine ----------------------------------------------------------------------------------

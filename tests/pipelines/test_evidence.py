@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from hgld.errors import TableError
 from hgld.pipelines.hierarchy.config import CleanConfig, ClusterConfig, EmbedConfig, EvidenceConfig
 from hgld.pipelines.hierarchy.encoders import sbert
 from hgld.pipelines.hierarchy.evidence import embed
@@ -50,19 +49,6 @@ def test_noise_and_disagreeing_wording_take_no_part():
     assert evidence.weights[0] == pytest.approx(evidence.weights[2]) == pytest.approx(0.5)
     near = weigh([blocks[0], Block.of("wording", view(LABELS, 0.8, 5), is_form=True)], groups=10)
     assert near.weights == (1 - FORM, FORM)
-
-
-def test_of_three_blocks_the_one_that_agrees_less_counts_less():
-    blocks = [Block.of(str(spread), view(LABELS, spread, seed)) for seed, spread in enumerate((0.9, 0.9, 2.2))]
-    weights = weigh(blocks, groups=10).weights
-    assert 0 < weights[2] < 0.8 * min(weights[:2])
-
-
-def test_weights_follow_the_seed_alone():
-    blocks = [Block.of("text", view(LABELS, 1.5, 1)), Block.of("images", view(LABELS, 1.5, 2))]
-    first, again, other = (weigh(blocks, groups=10, seed=seed) for seed in (0, 0, 1))
-    assert np.array_equal(first.agreement, again.agreement, equal_nan=True)
-    assert not np.array_equal(first.agreement, other.agreement, equal_nan=True)
 
 
 @given(st.integers(1, 5), st.integers(0, 2**32 - 1))
@@ -166,10 +152,3 @@ def test_only_the_sources_asked_for_count(make):
     assert sources(ran) == ["text", "descriptions"]
     assert ran.result.notes[0] == "--evidence classes: nothing of that kind is known about these names."
     assert sources(make(encoder="lexical")) == ["text", "descriptions"], "lexical is wording already"
-
-
-def test_damaged_evidence_is_not_read(make):
-    ran = make("none")
-    (ran.directory / "evidence.json").write_text('{"blocks": [{"name": "../x", "weight": 1, "is_form": false}]}')
-    with pytest.raises(TableError, match=r"evidence\.json"):
-        stage.read_evidence(ran.directory)

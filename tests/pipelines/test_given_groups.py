@@ -93,18 +93,6 @@ def test_names_that_name_a_group_go_there_whatever_the_encoder_says():
     assert placed.next_groups.tolist() == [2, 0, 2, 0]
 
 
-def test_names_far_from_all_groups_are_in_none():
-    groups = GivenGroups(tuple(GivenGroup(f"g{i}", "") for i in range(3)))
-    rows = rows_of([1, 0.2, 0, 0], [0.3, 0, 0, 1], [1e-9, 0, 0, 1])
-
-    def into(least):
-        return place_names(rows, ["n0", "n1", "n2"], groups, np.eye(3, 4, dtype=np.float32), least).groups.tolist()
-
-    assert into(0.0) == [0, 0, 3], "rounding noise is no relation"
-    assert into(0.5) == [0, 3, 3]
-    assert into(-1.0) == [0, 0, 0]
-
-
 @given(st.integers(1, 5), st.integers(1, 12), st.integers(0, 9), st.floats(-1, 1))
 def test_every_name_has_a_group_or_none_and_an_honest_confidence(groups, names, seed, least):
     rng = np.random.default_rng(seed)

@@ -3,7 +3,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hgld import tables
 from hgld.errors import TableError
 from hgld.pipelines.hierarchy.names.landmark_tables import read_landmarks, run_names
 from hgld.pipelines.stage import silent
@@ -32,12 +31,6 @@ def test_reads_gldv2s_own_form_and_ignores_other_columns(table):
     assert read.dropped.is_empty()
 
 
-def test_an_exact_repeat_is_dropped_with_its_line(table):
-    read = read_landmarks({"train": table('landmark_id,category\n1,a\n2,"b\nc"\n1,a\n')})
-    assert [m.landmark_id for m in read.landmarks] == [1, 2]
-    assert read.dropped.rows() == [("train", 5, "1", "a", "repeats an earlier row")]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -64,14 +57,6 @@ def test_a_bad_table_is_refused_with_file_line_and_the_way_out(table, content, m
     with pytest.raises(TableError, match=message) as caught:
         read_landmarks({"train": table(content)})
     assert "train.csv" in str(caught.value)
-
-
-def test_a_table_that_is_not_there_or_too_large(tmp_path, table, monkeypatch):
-    with pytest.raises(TableError, match=r"none\.csv cannot be read"):
-        read_landmarks({"train": tmp_path / "none.csv"})
-    monkeypatch.setattr(tables, "MAX_CSV_BYTES", 10)
-    with pytest.raises(TableError, match="more than 10 bytes"):
-        read_landmarks({"train": table("landmark_id,category\n1,a\n")})
 
 
 def test_the_scraped_form_needs_its_names_and_keeps_them_untouched(table):

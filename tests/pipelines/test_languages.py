@@ -70,11 +70,6 @@ def test_a_list_of_four_scripts_has_whole_names_and_whole_words(build):
     )
 
 
-def test_names_alone_in_their_groups_are_not_cut(build):
-    names = ["Acer platanoides", "Corvus corax", "Norway maples", "Brücken", "red apple", "glass bottles"]
-    assert build(names, cluster=ClusterConfig(groups=6)) == {name: name for name in names}
-
-
 def test_a_bridge_in_german_is_not_natural(build):
     asked = LevelsConfig(top=("natural", "human-made"))
     assert set(build(GERMAN, "top", levels=asked, cluster=ClusterConfig(groups=2)).values()) <= {"", "human-made"}
@@ -88,22 +83,6 @@ def test_what_is_said_of_the_language_decides(build):
     lakes = ["Lakes", "old lakes", "new lakes", "Seen"]
     assert "lakes" in build(lakes, cluster=ClusterConfig(groups=2), names=NamesConfig(language_of_names="de")).values()
     assert "lake" in build(lakes, cluster=ClusterConfig(groups=2), names=NamesConfig(language_of_names="en")).values()
-
-
-@pytest.mark.parametrize(
-    ("text", "script"),
-    [
-        ("Ёлка 7", "cyrillic"),
-        ("חומה", "hebrew"),
-        ("성곽", "cjk"),
-        ("วัด", "thai"),
-        ("ναός", "greek"),
-        ("मंदिर", "devanagari"),
-        ("𝔸", "mathematical"),
-    ],
-)
-def test_scripts_are_told_by_their_letters(text, script):
-    assert script_of(text) == script
 
 
 def test_english_is_told_by_the_list_and_by_the_name():
@@ -143,11 +122,6 @@ def test_a_singular_is_taken_only_where_it_is_a_word():
     assert labels(members("red zorbs", "green zorbs")) == [("zorbs", "shared-word")]
     assert labels(members("red zorbs", "green zorb")) == [("zorb", "head-noun")]
     assert labels(members("red apples", "green apples")) == [("apple", "head-noun")]
-
-
-def test_of_several_shared_words_the_last_is_taken():
-    assert labels(members("Gran Hotel Madrid", "Gran Hotel Roma", english=False)) == [("Hotel", "shared-word")]
-    assert labels(members("oui", english=False)) == [("oui", "medoid")]
 
 
 @given(st.lists(st.text("ab cü城寺мс", min_size=1, max_size=12).filter(str.strip), min_size=1, max_size=8, unique=True))

@@ -114,12 +114,6 @@ def test_a_group_that_people_made_has_what_its_sources_agree_on():
     }
 
 
-def test_a_class_with_two_parents_is_divided():
-    rows = [["water", "natural"], ["water", "human-made"], ["water", None], ["rock", "natural"]]
-    one_parent_each(rows, [5, 3, 1, 1])
-    assert [row[0] for row in rows] == ["water", "water (human-made)", "water (undecided)", "rock"]
-
-
 LABELS = st.sampled_from([None, "a", "b", "a (x)"])
 
 

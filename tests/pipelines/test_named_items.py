@@ -5,17 +5,16 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from hgld.errors import ConfigError, ServiceError
+from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.config import ScrapeConfig
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.classes import Item
-from hgld.pipelines.hierarchy.scrape.named_items import find_classes, label_key, plan_names
+from hgld.pipelines.hierarchy.scrape.named_items import find_classes, label_key
 from hgld.pipelines.hierarchy.scrape.scrape import polite_client
 from hgld.pipelines.hierarchy.scrape.wikidata import Called, items_called
 from hgld.pipelines.stage import silent
-from hgld.pipelines.web import AnswerError
 from tests.pipelines.test_wikidata import Canned
-from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, api_error, raw_answer, status
+from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, api_error, status
 
 URL = "http://127.0.0.1/w/api.php"
 
@@ -151,26 +150,6 @@ def test_errors_are_kept_by_name_and_asked_for_again_on_demand(tmp_path, server)
     assert sorted(server.asked("search")) == ["crane fly", "ship"]
 
 
-def test_a_server_that_is_not_there_is_reported_at_once(tmp_path):
-    with WikimediaServer(world()) as server:
-        seeker = Seeker(tmp_path, server)
-    with pytest.raises(ServiceError, match="cannot be reached"):
-        seeker.find()
-
-
-def test_an_item_that_cannot_be_had_is_no_meaning(tmp_path, server):
-    seeker = Seeker(tmp_path, server, retries=1)
-    seeker.find(["ship"])
-    server.faults += [raw_answer(b'{"search": []}'), raw_answer(b"[]")]
-    assert meant(seeker.find(["bird", "vehicle"]), ["bird", "vehicle"]) == {
-        "bird": (None, "no-item"),
-        "vehicle": (None, "error(json)"),
-    }
-    long = "x" * 251
-    assert meant(seeker.find([long]), [long]) == {long: (None, "no-item")}
-    assert long not in server.asked("search")  # labels are shorter
-
-
 def test_an_item_that_fails_may_be_the_one_that_is_meant(tmp_path, server):
     seeker = Seeker(tmp_path, server, retries=1)
     with pytest.raises(ConfigError, match="budget of 1 requests is spent"):
@@ -181,16 +160,6 @@ def test_an_item_that_fails_may_be_the_one_that_is_meant(tmp_path, server):
     assert meant(seeker.find(["container ship"], retry_errors=True), ["container ship"]) == {
         "container ship": ("Q4", "label")
     }
-
-
-def test_the_plan_counts_names_once_and_asks_nothing(tmp_path, server):
-    seeker = Seeker(tmp_path, server)
-    told = plan_names(seeker.root, seeker.config(), items(*NAMES, "crane"))
-    assert (told.landmarks, told.categories, told.unanswered, told.of_names) == (10, 9, 9, True)
-    assert told.requests["names"] == 9
-    assert server.log == []
-    seeker.find()
-    assert plan_names(seeker.root, seeker.config(), items(*NAMES, "new")).unanswered == 1
 
 
 @pytest.mark.parametrize(
@@ -208,13 +177,6 @@ def test_the_plan_counts_names_once_and_asks_nothing(tmp_path, server):
 def test_only_items_that_are_called_so_are_taken(raw):
     good = {"id": "Q1", "match": {"type": "alias", "language": "en", "text": "X"}}
     assert items_called(Canned({"search": [raw, good, good]}), URL, "x", "en") == Called((), ("Q1",))
-
-
-@pytest.mark.parametrize("answer", [{}, {"search": {}}, {"search": None}])
-def test_an_answer_without_a_list_is_none(answer):
-    with pytest.raises(AnswerError) as failure:
-        items_called(Canned(answer), URL, "x", "en")
-    assert failure.value.kind == "no-search"
 
 
 def test_matches_say_what_a_name_may_mean(tmp_path, server):

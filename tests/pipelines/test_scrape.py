@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hgld.errors import ConfigError, ServiceError, TableError
+from hgld.errors import ConfigError, ServiceError
 from hgld.pipelines.hierarchy.config import ScrapeConfig
 from hgld.pipelines.hierarchy.scrape.scrape import STORE, plan, polite_client, run
 from hgld.pipelines.stage import StageRun, silent
@@ -18,7 +18,6 @@ from tests.pipelines.wikimedia_server import (
     api_error,
     cut_off,
     raw_answer,
-    redirect_to_self,
     statement,
     status,
 )
@@ -201,16 +200,6 @@ def test_a_plan_counts_requests_and_makes_none(scraper):
     assert sum(plan(scraper.root, {"train": scraper.table}, config).requests.values()) == 0
 
 
-def test_a_plan_is_of_the_size_that_gldv2_takes(tmp_path):
-    """A tenth of its 203,094 categories: about 2 x N/50 requests and the classes."""
-    table = write_table(tmp_path / "train.csv", [f"{COMMONS}Category:L{i}" for i in range(20_310)])
-    planned = plan(tmp_path, {"train": table}, ScrapeConfig(contact="me@example.org"))
-    assert planned.requests["items of categories"] == 407
-    assert 814 < sum(planned.requests.values()) < 980
-    html = plan(tmp_path, {"train": table}, ScrapeConfig(route="html", contact="me@example.org"))
-    assert html.requests == {"category pages": 20_310}
-
-
 def test_errors_are_asked_for_again_and_nothing_else(scraper, tmp_path):
     scraper.table = write_table(tmp_path / "one.csv", [COMMONS + "Category:Plain", COMMONS + "Category:Ranks"])
     scraper.server.faults += [api_error("badvalue")] * 2
@@ -255,14 +244,6 @@ def test_by_the_html_route_a_server_that_is_no_wiki_ends_the_run_and_makes_nothi
     assert len(scraper.server.log) == 20
     scraper.server.faults.clear()
     assert {found[0] for found in by_name(scraper.run(route="html")).values()} == {"missing"}
-
-
-def test_by_the_html_route_a_page_that_redirects_to_itself_is_a_loop(scraper, tmp_path):
-    scraper.server.wiki.category("Round", text="This category is located at")
-    scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:Round"])
-    soft = b'<p>This category is located at <b><a href="/wiki/Category:Round">Category:Round</a></b></p>'
-    scraper.server.faults.append(raw_answer(soft))
-    assert by_name(scraper.run(route="html")) == {"Round": ("error(redirect-loop)", None, [])}
 
 
 def test_a_category_that_is_no_commons_address_has_a_status_and_a_note(scraper, tmp_path):
@@ -313,18 +294,6 @@ def test_the_title_that_spoils_its_batch_is_found_and_the_rest_kept(scraper):
     assert by_name(scraper.run(retry_errors=True)) == EXPECTED
 
 
-def test_an_api_error_object_ends_in_an_error_status(scraper, tmp_path):
-    scraper.table = write_table(tmp_path / "one.csv", [COMMONS + "Category:Plain"])
-    scraper.server.faults.append(api_error("badvalue", "Unrecognized value for parameter"))
-    assert by_name(scraper.run()) == {"Plain": ("error(api-badvalue)", None, [])}
-
-
-def test_a_redirect_loop_ends_in_an_error_status(scraper, tmp_path):
-    scraper.table = write_table(tmp_path / "one.csv", [COMMONS + "Category:Plain"])
-    scraper.server.faults += [redirect_to_self] * 6
-    assert by_name(scraper.run()) == {"Plain": ("error(http-redirects)", None, [])}
-
-
 def test_a_server_that_stays_down_stops_the_run_and_blames_no_landmark(scraper):
     scraper.server.faults += [status(503)] * 100
     with pytest.raises(ServiceError, match="in a row"):
@@ -353,13 +322,6 @@ def test_an_answer_that_leaves_members_out_is_asked_for_in_parts(scraper):
     assert by_name(scraper.run()) == EXPECTED
 
 
-def test_a_server_whose_answers_hold_nothing_is_left_soon(scraper):
-    scraper.server.faults += [raw_answer(b'{"entities": {}}')] * 100
-    with pytest.raises(ServiceError, match="leaves out what was asked for"):
-        scraper.run()
-    assert len(scraper.server.log) == 20
-
-
 def test_a_categorys_item_without_a_main_topic_keeps_its_own_class(scraper, tmp_path):
     """Cleaning drops the name with its reason; a main topic that was deleted is none."""
     scraper.server.wiki.item("Q110", "bare", P31=["Q4167836"])
@@ -383,17 +345,3 @@ def test_the_store_of_another_language_is_refused(scraper):
     scraper.run()
     with pytest.raises(ConfigError, match=r"language 'en'.*'de'"):
         scraper.run(language="de")
-
-
-def test_the_real_servers_want_a_contact(tmp_path):
-    table = write_table(tmp_path / "train.csv", [COMMONS + "Category:X"])
-    with pytest.raises(ConfigError, match="--contact"):
-        run(tmp_path / "stages", {"train": table}, ScrapeConfig())
-
-
-def test_a_bad_table_leaves_nothing_behind(scraper, tmp_path):
-    scraper.table = tmp_path / "bad.csv"
-    scraper.table.write_text("id,url\n1,x\n")
-    with pytest.raises(TableError):
-        scraper.run()
-    assert not scraper.root.exists()

@@ -44,16 +44,6 @@ def test_what_was_recorded_is_there_after_opening_again(path):
         assert again.is_open("page", ["Category:B", "Category:F", "Category:G"]) == ["Category:G"]
 
 
-def test_failures_are_forgotten_on_demand(path):
-    with ScrapeStore(path, SOURCE) as store:
-        fill(store)
-        store.forget_failures()
-        assert not store.failures
-    with ScrapeStore(path, SOURCE) as store:
-        assert not store.failures
-        assert set(store.answers["page"]) == {"Category:B"}
-
-
 def test_a_killed_process_loses_nothing_that_was_recorded(path):
     program = (
         "import os, signal, sys; from pathlib import Path;"
@@ -86,15 +76,6 @@ def test_a_full_disk_is_said_and_loses_nothing_before_it(path):
         store.record("entity", {"Q100": CASTLE})
 
 
-def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(StorageError, match="No space left on device"):
-        ScrapeStore(tmp_path / "stages" / "scrape.sqlite", SOURCE)
-
-
 def test_a_second_process_is_refused(path):
     with ScrapeStore(path, SOURCE), pytest.raises(ConfigError, match="in use by another hgld"):
         ScrapeStore(path, SOURCE)
@@ -104,13 +85,6 @@ def test_answers_of_another_source_are_refused(path):
     ScrapeStore(path, SOURCE).__exit__()
     with pytest.raises(ConfigError, match=r"language 'en'.*'de'.*new folder"):
         ScrapeStore(path, {"language": "de"})
-
-
-def test_a_file_that_is_no_store(path):
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"landmark_id,category\n" * 100)
-    with pytest.raises(SchemaError, match="not a store of scraped answers"):
-        ScrapeStore(path, SOURCE)
 
 
 def test_another_schema_version_is_named(path):

@@ -7,7 +7,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.errors import MissingResourceError, TableError
 from hgld.pipelines.hierarchy.config import EmbedConfig, TopLevelConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from hgld.pipelines.hierarchy.levels import toplevel
@@ -118,14 +117,6 @@ def test_neighbours_settle_what_the_texts_leave_open():
     assert (found == labels).mean() > max(0.9, (nearest == labels).mean())
 
 
-def test_a_larger_lead_errs_less():
-    rows, labels, texts = clouds(1.9, seed=2)
-    shares = class_shares(rows, texts, rows)
-    lead = -np.diff(-np.sort(-shares, axis=1)[:, :2], axis=1)[:, 0]
-    error = [(shares.argmax(axis=1) != labels)[lead >= margin].mean() for margin in (0.0, 0.2, 0.5)]
-    assert error[0] > error[1] >= error[2]
-
-
 @given(st.integers(2, 30), st.integers(2, 5), st.integers(0, 2**32 - 1))
 def test_shares_sum_to_one_and_are_equal_where_nothing_is_said(count, classes, seed):
     random = np.random.default_rng(seed)
@@ -220,16 +211,3 @@ def test_the_same_bytes_again_and_done_once(tmp_path, inputs):
     assert first.path("groups.parquet").read_bytes() == again.path("groups.parquet").read_bytes()
     assert not run(tmp_path, inputs).was_run
     assert run(tmp_path, inputs, margin=0.5).was_run
-
-
-def test_weights_that_are_needed_and_missing_are_told(tmp_path, inputs):
-    with pytest.raises(MissingResourceError, match="lexical"):
-        run(tmp_path, inputs, encoder=f"sbert:{tmp_path / 'nowhere'}")
-    assert not (tmp_path / "toplevel").exists()
-
-
-def test_tables_of_another_build_are_refused(tmp_path, inputs):
-    other = pl.read_parquet(inputs["clustered"].path("names.parquet")).with_columns(name=pl.col("name").reverse())
-    other.write_parquet(inputs["clustered"].path("names.parquet"))
-    with pytest.raises(TableError, match="Remove the cluster stage's folder"):
-        run(tmp_path, inputs)

@@ -1,9 +1,7 @@
 """Names in a taxonomy: which class each means, and what the class graph gets."""
 
 import polars as pl
-import pytest
 
-from hgld.errors import HierarchyError
 from hgld.pipelines.hierarchy.config import TreeConfig
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.classes import Item
@@ -61,12 +59,6 @@ def test_names_mean_classes_by_id_name_or_further_name_and_never_by_chance():
     assert table.filter(pl.col("class_id").is_null())["name"].to_list() == ["crane", "zebra"]
 
 
-def test_the_most_usual_meaning_is_taken_where_the_format_knows_it():
-    known = found(items("crane", "bird"), tree(by_usage=True))
-    assert known.of == {"crane": "n3", "bird": "n2"}  # as their order says
-    assert known.how == {"crane": "by its most usual meaning", "bird": "by name"}
-
-
 def test_a_name_whose_items_have_different_classes_has_none():
     known = found(items("crane", "crane", "ship", ids=["n2", "n3"]))
     assert known.of == {"ship": "ship"}
@@ -80,11 +72,6 @@ def test_the_graph_has_the_classes_found_and_all_above_them(tmp_path):
     assert graph.ancestors("n1") == {"ship": 1, "vehicle": 2, "cargo": 3, "machine": 3, "thing": 4}
     assert graph.label("n1") == "container ship"
     assert "animal" not in graph
-
-
-def test_a_tree_that_has_none_of_the_names_is_refused():
-    with pytest.raises(HierarchyError, match=r"tree.csv: none of the 2 names is a class of it, for instance 'x', 'y'"):
-        found(items("x", "y"))
 
 
 def test_items_without_a_group_have_a_status_where_the_tree_is_the_levels():

@@ -16,7 +16,6 @@ from hgld.pipelines.hierarchy.scrape.wikidata import (
     entities_by_titles,
     parse_entity,
 )
-from hgld.pipelines.web import AnswerError
 from tests.pipelines.wikimedia_server import statement
 
 URL = "http://127.0.0.1/w/api.php"
@@ -56,24 +55,6 @@ def test_a_recorded_item_with_several_values(recorded):
     assert entity.instance_of == ("Q779415", "Q515")
 
 
-def test_recorded_labels_50_at_a_time(recorded):
-    answer = recorded("wptools_labels_1.json")
-    ids = [key for key in answer["entities"] if key.startswith("Q")]
-    found = entities_by_ids(Canned(answer), URL, ids, "en")
-    assert list(found) == ids
-    assert found["Q24925"] == Entity("Q24925", "science fiction", "en")
-
-
-def test_a_recorded_deleted_item(recorded):
-    found = entities_by_ids(Canned(recorded("wptools_wikidata_deleted.json")), URL, ["Q10908976"], "en")
-    assert found == {"Q10908976": Entity(None)}
-
-
-def test_a_recorded_merged_item_carries_its_new_id(recorded):
-    raw = next(iter(recorded("entitydata_Q16231742.json")["entities"].values()))
-    assert parse_entity(raw, "en").item == "Q3571994"
-
-
 def test_recorded_items_of_all_ages(recorded):
     assert parse_entity(recorded("wptools_wikidata.json")["entities"]["Q42"], "en").instance_of == ("Q5",)
     assert parse_entity(recorded("entity_Q60_pywikibot.json"), "en").instance_of[0].startswith("Q")
@@ -101,23 +82,11 @@ def test_answers_map_back_to_titles():
     assert asked["languages"].startswith("de|mul|en|")
 
 
-def test_a_title_asked_alone_owns_the_answer():
-    assert entities_by_titles(Canned({"entities": {"Q1": linked("Q1", "category:a")}}), URL, ["Category:A"], "en")
-    stale = {"entities": {"Q1": {"id": "Q1", "missing": ""}}}
-    assert entities_by_titles(Canned(stale), URL, ["Category:A"], "en") == {"Category:A": None}
-
-
 def test_a_merged_item_answers_to_the_id_that_was_asked():
     """Wikibase keys the answer by the id that was asked for, and gives the new one inside."""
     raw = {"id": "Q2", "redirects": {"from": "Q1", "to": "Q2"}, "labels": {"en": {"language": "en", "value": "x"}}}
     assert entities_by_ids(Canned({"entities": {"Q1": raw}}), URL, ["Q1"], "en")["Q1"].item == "Q2"
     assert entities_by_ids(Canned({"entities": {"Q2": raw}}), URL, ["Q1"], "en")["Q1"].item == "Q2"
-
-
-@pytest.mark.parametrize("answer", [{}, {"entities": []}, {"batchcomplete": True}, {"entities": "Q1"}])
-def test_an_answer_without_entities_is_no_answer(answer):
-    with pytest.raises(AnswerError, match="no entities"):
-        entities_by_ids(Canned(answer), URL, ["Q1"], "en")
 
 
 def test_ranks_and_kinds_of_values():

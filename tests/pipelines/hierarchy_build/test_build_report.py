@@ -84,26 +84,6 @@ def test_names_of_any_script_have_their_own_direction():
     assert names == ["<bdi>"] * 7
 
 
-def test_the_share_of_a_group_is_of_the_largest():
-    landmarks = pl.DataFrame({"hierarchical_label": ["lake"] * 4 + ["bay"] * 2 + ["cape"]})
-    names = pl.DataFrame({"name": ["a"], "landmarks": [7], "label": ["lake"], "doubtful": [False]})
-    rows = {"label": ["bay", "cape", "lake"], "top": [None] * 3, "evidence": [""] * 3, "decided_by": [None] * 3}
-    tables = {
-        "landmarks": landmarks,
-        "names": names,
-        "proposals": pl.DataFrame({"label": []}),
-        "groups": pl.DataFrame(rows),
-        "levels": pl.DataFrame({"label": ["bay", "cape", "lake"], "kind": ["x", None, "y"], "top": [None] * 3}),
-    }
-    found = build_report._groups(tables)
-    assert [(group.label, group.landmarks, group.share) for group in found] == [
-        ("lake", 4, 1),
-        ("bay", 2, 0.5),
-        ("cape", 1, 0.25),
-    ]
-    assert [group.between for group in found] == [["y"], ["x"], ["undecided"]]
-
-
 def test_places_on_the_map_are_half_of_the_extent_and_half_of_the_ranks():
     """A name far from all others does not press those into a corner."""
     points = np.array([[0.0, 5.0], [1.0, 5.0], [1.0, 5.0], [10.0, 5.0]])
@@ -190,18 +170,6 @@ def test_a_build_of_other_things_is_told_in_its_own_words(tmp_path, tiny_stages)
         assert foreign not in text
 
 
-@pytest.mark.usefixtures("no_pictures")
-def test_two_levels_have_no_top(tmp_path, tiny_stages):
-    def without_levels_above(stages):
-        file = stages["levels"].path("groups.parquet")
-        pl.read_parquet(file).select("label").write_parquet(file)
-
-    built = write_report(tmp_path, tiny_stages, without_levels_above, "classes", ["item", "group"])
-    text = text_of(built.path("report.html").read_text(encoding="utf-8"))
-    assert "Undecided" not in text.partition("Words")[0]
-    assert "architectural structure" not in text
-
-
 def test_words_lead_to_their_explanation(page):
     linked = set(re.findall(r'href="#word-([^"]+)"', page))
     explained = re.findall(r'<dt id="word-([^"]+)">', page)
@@ -221,38 +189,16 @@ def test_what_stages_say_has_an_explanation():
     assert {"applied", "unmatched", "conflicts", "withheld", "overruled", "kappa"} <= known
 
 
-def test_every_name_is_a_titled_dot_of_the_map(page):
-    titles = re.findall(r"<circle [^>]*><title>(.*?)</title>", page)
-    assert len(titles) == 5
-    assert "lake – lake" in titles
-
-
 def test_the_page_says_how_many_names_are_still_wrong(page):
     text = " ".join(" ".join(Page(page).texts).split())
     said = "About 2 of 5 names are still wrong (80% interval: 1 to 4), and with them about 3 of the landmarks (2 to 5)."
     assert said in text
 
 
-def test_doubtful_names_come_with_the_other_group(page):
-    text = " ".join(" ".join(Page(page).texts).split())
-    assert re.search(r"mountain 1 mountain lake 0\.60", text)
-    assert text.index("=cmd() 1") < text.index("mountain 1 mountain lake")  # the likeliest wrong first
-
-
 def test_bytes_are_the_same_every_time(tmp_path, tiny_stages, report):
     one, two = report, write_report(tmp_path, tiny_stages)
     assert one.record["outputs"] == two.record["outputs"]
     assert {"report.html", "README.md", "pictures/map.png", "pictures/group_sizes.png"} == set(one.record["outputs"])
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_names_at_one_place_are_drawn(tmp_path, tiny_stages):
-    def one_place(stages):
-        file = stages["cluster"].path("map.parquet")
-        pl.read_parquet(file).with_columns(x=pl.lit(1.0), y=pl.lit(2.0)).write_parquet(file)
-
-    text = write_report(tmp_path, tiny_stages, one_place).path("report.html").read_text()
-    assert text.count('cx="500.0" cy="320.0"') == 5
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -12,7 +12,6 @@ from hgld.pipelines.hierarchy.build import build_table
 from hgld.pipelines.hierarchy.config import (
     ClusterConfig,
     LevelsConfig,
-    NamesConfig,
     ReviewConfig,
 )
 from tests.pipelines.hierarchy_build.class_lists import THINGS, labels
@@ -41,21 +40,6 @@ def test_two_items_of_one_name_are_two_classes_and_counts_weigh(build):
     assert dict(names.select("name", "landmarks").iter_rows()) == {"crane": 7, "oak": 1}
     dropped = pl.read_parquet(made.directory / "dropped.parquet")
     assert dropped.select("row", "stage", "reason").rows() == [(5, "scrape", "empty row")]
-
-
-FOUR = ("item", "group", "area", "top")
-
-
-@pytest.mark.parametrize(
-    ("names", "levels"),
-    [(["oak"], ()), (["oak"], FOUR), (["oak", "elm"], FOUR), (["oak", "elm", "ash"], ()), (["oak", "Oak"], FOUR)],
-)
-def test_few_names_have_all_levels(build, names, levels):
-    made = build(names, levels=LevelsConfig(levels))
-    rows = labels(made)
-    assert [row["name"] for row in rows] == names
-    assert all(all(row.values()) for row in rows)
-    Hierarchy.from_parquet(made.directory / "hierarchy.parquet")
 
 
 def test_levels_have_their_names_and_numbers(build):
@@ -97,22 +81,6 @@ def test_general_names_are_not_cut_and_nothing_is_irrelevant(build):
     assert [row["name"] for row in labels(build(["name", *names]))] == names
     cleaned = pl.read_parquet(build(["name", *names]).stages["clean"].path("names.parquet"))
     assert set(cleaned["name"]) == {"a b", *names[1:]}
-
-
-def test_names_of_folders_are_read_with_spaces_and_exported_as_they_are(build):
-    names = ["red-apple", "green-apple", "big_oak", "old_oak", "blue-whale", "killer-whale"]
-    made = build(names, cluster=ClusterConfig(groups=3))
-    assert {row["name"]: row["group"] for row in labels(made)} == {
-        **dict.fromkeys(names[:2], "apple"),
-        **dict.fromkeys(names[2:4], "oak"),
-        **dict.fromkeys(names[4:], "whale"),
-    }
-    assert "red apple" in pl.read_parquet(made.stages["clean"].path("names.parquet"))["name"]
-
-
-def test_the_domain_of_landmarks_brings_natural_and_human_made(build):
-    made = build(["lake", "mountain", "stone bridge", "church"], names=NamesConfig("landmarks"))
-    assert {row["name"]: row["top"] for row in labels(made)}["lake"] == "natural"
 
 
 @pytest.mark.parametrize(
@@ -181,16 +149,6 @@ def test_people_move_names_into_and_out_of_given_groups(build, tmp_path):
     rows = {row["name"]: (row["group"], row["top"]) for row in labels(build([*THINGS, "carburettor"], **config))}
     assert rows["carburettor"] == ("fern", "plant")
     assert rows["red oak"] == ("", "")
-
-
-@pytest.mark.slow  # an end-to-end build; its parts have fast tests
-def test_groups_of_one_level_may_have_a_top_of_given_classes(build, tmp_path):
-    (tmp_path / "groups.txt").write_text("apple\noak\nwhale\n")
-    config = LevelsConfig(into=tmp_path / "groups.txt", top=("oak apple", "killer whale"))
-    rows = {row["name"]: row["top"] for row in labels(build([*THINGS, "carburettor"], levels=config))}
-    assert rows["blue whale"] == "killer whale"
-    assert rows["red apple"] == "oak apple"
-    assert rows["carburettor"] == ""
 
 
 @pytest.mark.parametrize(

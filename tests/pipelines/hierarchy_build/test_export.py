@@ -51,16 +51,6 @@ def test_another_top_level_is_not_told_as_natural_or_human_made(tmp_path, tiny_s
     assert ["index/1", "lake", "lake", "natural"] in rows
 
 
-def test_bytes_are_those_of_pythons_minimal_quoting(tmp_path, tiny_stages):
-    _, exported = build(tmp_path, tiny_stages(tmp_path))
-    for name in ("train_label_to_hierarchical.csv", "raw_names.csv"):
-        file = exported.path(name)
-        again = tmp_path / "again.csv"
-        with open(again, "w", encoding="utf-8", newline="") as opened:
-            csv.writer(opened, quoting=csv.QUOTE_MINIMAL, lineterminator="\n").writerows(rows_of(file))
-        assert file.read_bytes() == again.read_bytes()
-
-
 def test_names_and_categories_are_kept_as_given(tmp_path, tiny_stages):
     stages = tiny_stages(tmp_path)
     _, exported = build(tmp_path, stages)
@@ -125,38 +115,12 @@ def test_every_scraped_landmark_is_labelled_or_dropped_once(tmp_path, tiny_stage
     }
 
 
-def test_a_dropped_names_reason_names_the_annotator(tmp_path, tiny_stages):
-    assigned, _ = build(tmp_path, tiny_stages(tmp_path, without="bridge"))
-    detail = pl.read_parquet(assigned.path("dropped.parquet"))["detail"].to_list()
-    assert detail == ["bridge - ann: not a kind of place"]
-    assert assigned.result.dropped == {"name-dropped": 1}
-
-
-def test_stages_that_do_not_belong_together_are_refused(tmp_path, tiny_stages):
-    stages = tiny_stages(tmp_path)
-    names = stages["review"].path("names.parquet")
-    pl.read_parquet(names).filter(pl.col("name") != "lake").write_parquet(names)
-    with pytest.raises(TableError, match=r"1 names .* \['lake'\].*run the same command again"):
-        build(tmp_path, stages)
-    assert not (tmp_path / "assign").exists()
-
-
 def test_a_landmark_without_label_or_reason_is_refused(tmp_path, tiny_stages):
     stages = tiny_stages(tmp_path)
     dropped = stages["clean"].path("dropped.parquet")
     pl.read_parquet(dropped).head(0).write_parquet(dropped)
     with pytest.raises(TableError, match="neither a label nor a reason, the first is index/2"):
         build(tmp_path, stages)
-
-
-def test_landmarks_have_the_group_and_top_of_their_name(tmp_path, tiny_stages):
-    assigned, _ = build(tmp_path, tiny_stages(tmp_path))
-    table = pl.read_parquet(assigned.path("landmarks.parquet"))
-    assert dict(table.schema) == assign.LANDMARKS
-    assert table.select("split", "landmark_id").rows() == sorted(table.select("split", "landmark_id").rows())
-    tops = dict(table.select("name", "natural_or_human_made").iter_rows())
-    assert tops["lake"] == "natural"
-    assert None in tops.values()  # undecided
 
 
 def test_single_landmarks_stand_where_decisions_put_them(tmp_path, tiny_stages):

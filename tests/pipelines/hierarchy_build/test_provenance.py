@@ -1,17 +1,14 @@
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
 
-from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, ReviewConfig, ScrapeConfig
+from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig, ReviewConfig, ScrapeConfig
 from hgld.pipelines.hierarchy.provenance import (
     SourceFile,
     complete_provenance,
     provenance,
     read_provenance,
-    versions,
-    without_folder,
 )
 
 ENCODER = {"name": "lexical", "key": "k", "dim": 5, "templates": []}
@@ -60,24 +57,8 @@ def test_only_times_differ_between_two_builds_and_no_place_is_told(tmp_path, tin
     assert "example.org" not in json.dumps(two)
 
 
-def test_an_option_that_matters_is_stated(tmp_path, tiny_stages, table):
-    _, facts = facts_of(tmp_path / "a", tiny_stages, table, cluster=ClusterConfig(groups=78, seed=3))
-    assert facts["config"]["cluster"]["groups"] == 78
-    assert facts["seeds"] == {"cluster": 3}
-
-
-def test_versions_name_the_encoders_packages_only_where_they_are_at_work():
-    assert "torch" not in versions("lexical")
-    assert {"torch", "open_clip_torch"} <= set(versions("clip:ViT-B-32/openai"))
-    assert {"python", "hgld", "numpy", "polars", "scikit-learn"} <= set(versions("lexical"))
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", "null"])
 def test_a_torn_provenance_is_none(tmp_path, text):
     (tmp_path / "provenance.json").write_text(text)
     assert read_provenance(tmp_path) is None
     assert read_provenance(tmp_path / "nowhere") is None
-
-
-def test_folders_of_models_are_left_out():
-    assert without_folder(f"sbert:{Path('/a/b/minilm')}") == "sbert:minilm"

@@ -13,7 +13,7 @@ import pytest
 
 from hgld.cli import hierarchy_commands, main
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
-from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, hang, status
+from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, hang
 
 KINDS = {
     "Q23413": ("castle", "Q811979"),
@@ -129,16 +129,6 @@ def test_from_categories_to_labels(arguments, server, tmp_path, capsys):
     assert {entry["role"] for entry in provenance["inputs"]} == {"landmarks/train", "landmarks/index"}
 
 
-def test_a_second_run_asks_nothing(arguments, server, capsys):
-    assert build(*arguments) == 0
-    asked = len(server.log)
-    assert asked <= 12  # 27 titles and 28 items and classes, 50 a request
-    capsys.readouterr()
-    assert build(*arguments, "--json") == 0
-    assert len(server.log) == asked
-    assert not any(stage["ran"] for stage in json.loads(capsys.readouterr().out)["stages"].values())
-
-
 def test_an_encoder_that_cannot_encode_is_found_before_the_first_request(
     arguments, server, tmp_path, capsys, monkeypatch
 ):
@@ -189,15 +179,6 @@ def test_labels_of_the_other_route_are_replaced_only_if_somebody_says_so(
     assert build(*html) == 0, "the same route again"
     assert build(*arguments, "--replace") == 0
     assert labels(tmp_path / "out", "train") == by_api
-
-
-def test_a_server_that_refuses_leaves_no_labels_and_the_next_run_goes_on(arguments, server, tmp_path, capsys):
-    server.faults += [status(403)]
-    assert build(*arguments) == 2
-    assert "answered HTTP 403" in capsys.readouterr().err
-    assert not list((tmp_path / "out").glob("*.csv"))
-    assert build(*arguments) == 0
-    assert len(labels(tmp_path / "out", "train")) == LANDMARKS + len(NAMED)
 
 
 @pytest.mark.slow

@@ -1,16 +1,14 @@
 """Builds from names with a taxonomy of these: as evidence, and as the levels themselves."""
 
 import json
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError
-from hgld.pipelines.hierarchy.build import build_hierarchy, build_table
+from hgld.pipelines.hierarchy.build import build_table
 from hgld.pipelines.hierarchy.config import (
-    BuildConfig,
     ClusterConfig,
     EvidenceConfig,
     LevelsConfig,
@@ -20,7 +18,6 @@ from hgld.pipelines.hierarchy.config import (
     TreeConfig,
 )
 from hgld.pipelines.hierarchy.groups.given import has_given_levels
-from hgld.pipelines.stage import silent
 from tests.pipelines.hierarchy_build.class_lists import THINGS, labels
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
 
@@ -145,13 +142,6 @@ def test_names_are_looked_up_in_wikidata_and_grouped_by_what_it_says(build, tmp_
     facts = json.loads((made.directory / "provenance.json").read_text())["config"]
     assert facts["names"]["wikidata"]
     assert "wikidata_url" in facts["scrape"]
-
-
-@pytest.mark.parametrize("config", [{"taxonomy": TreeConfig(Path("x"))}, {"source": "sample"}])
-def test_wikidata_is_for_names_without_a_tree(tmp_path, config):
-    given = {"source": "classes", "tables": (("classes", tmp_path),)} if "source" not in config else {}
-    with pytest.raises(ConfigError, match="--wikidata looks up the names of --classes"):
-        build_hierarchy(tmp_path / "out", BuildConfig(**given, **config, names=NamesConfig(wikidata=True)), silent)
 
 
 @pytest.mark.parametrize(
