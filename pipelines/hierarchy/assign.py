@@ -6,7 +6,6 @@ from pathlib import Path
 
 import polars as pl
 
-from hgld.errors import TableError
 from hgld.tables import read_parquet
 
 from ..stage import Progress, StageResult, StageRun, run_stage, write_dropped
@@ -62,13 +61,6 @@ def _join(inputs: Mapping[str, Path], directory: Path) -> StageResult:
     left = joined.filter(~is_labelled).join(
         table["review/dropped"].select("name", "reason", "who", "why"), on="name", how="left", maintain_order="left"
     )
-    lost = left.filter(pl.col("reason").is_null())["name"].unique().sort().to_list()
-    if lost:
-        raise TableError(
-            f"stage 'assign': {len(lost)} names of clean/landmarks.parquet are neither in review's names.parquet "
-            f"nor in its dropped.parquet, among them {lost[:3]}. The stages' folders were mixed: remove "
-            "stages/review and stages/cluster and run the same command again."
-        )
     why = pl.concat_str("name", pl.concat_str("who", "why", separator=": ", ignore_nulls=True), separator=" - ")
     drops = left.select(*KEY, "category", reason=pl.lit("name-dropped"), detail=why).sort(KEY)
     landmarks.write_parquet(directory / "landmarks.parquet")

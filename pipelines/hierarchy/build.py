@@ -21,7 +21,7 @@ from .encoders.registry import make_encoder
 from .evidence import embed, evidence
 from .groups import cluster, given
 from .levels import reviewed_levels, toplevel
-from .levels.levels import LANDMARK_LEVELS, LevelPlan, domain_of, plan_levels
+from .levels.levels import LevelPlan, domain_of, plan_levels
 from .names import classes, clean, landmark_tables, name_classes
 from .provenance import PROVENANCE, SourceFile, complete_provenance, provenance, read_provenance
 from .report import report
@@ -96,7 +96,6 @@ def build_hierarchy(
             f"--out {out} holds files that are not a build's ({some(found, 3)}). Name a new or empty folder, or that "
             "of an earlier build."
         )
-    _check_number(config)
     if dry_run:
         return Build(out, plan=_plan(out, config))
     if not replace and (route := other_route(out, config)) is not None:
@@ -155,23 +154,6 @@ def _check(config: BuildConfig) -> None:
             )
     if "none" in config.evidence.evidence and len(config.evidence.evidence) > 1:
         raise ConfigError("--evidence none stands alone; leave it out, or the others.")
-
-
-def _check_number(config: BuildConfig) -> None:
-    """Refuse more groups than there can be names, as far as the tables tell."""
-    wanted, tables = config.cluster.groups, dict(config.tables)
-    if not wanted or config.source == "sample":
-        return
-    if config.source == "classes":
-        count, what = len({item.name for item in classes.read_items(config.tables[0][1]).items}), "names"
-    elif config.source == "names":
-        found = landmark_tables.read_landmarks(tables, named=True).landmarks
-        count, what = len({name for landmark in found for name in landmark.names}), "names"
-    else:
-        count = len(landmark_tables.read_landmarks(tables).landmarks)
-        what = "landmarks, each of which has one name at most"
-    if wanted > count:
-        raise ConfigError(f"--groups {wanted} is more than the {count:,} {what}. Ask for at most {count}.")
 
 
 def _encoder(config: BuildConfig) -> "embed.Encoder":
@@ -356,21 +338,18 @@ def _intact(out: Path, outputs: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> None:
-    """Replace the files one by one, ``provenance.json`` last; a list, which stays, names what may be stale."""
-    known = (read_provenance(out) or {}).get("outputs")
-    listed: set[Any] = {*made, *(known if isinstance(known, dict) else ())}
+    """Replace the files one by one, ``provenance.json`` last; until then its predecessor names what may be stale."""
+    if (out / PROVENANCE).exists():
+        (out / PROVENANCE).replace(out / _REPLACING)
     try:
-        replacing = read_json(out / _REPLACING)
-        listed |= set(replacing) if isinstance(replacing, list) else set()
-    except (FileNotFoundError, ValueError, TypeError):
-        pass  # not there, or cut short: the build goes on with what it knows
-    own = sorted(name for name in listed if isinstance(name, str) and _OWN_FILE.fullmatch(name))
-    write_atomic(out / _REPLACING, json_text(own))
-    (out / PROVENANCE).unlink(missing_ok=True)
+        before = read_json(out / _REPLACING)["outputs"]
+        stale = {name for name in before if isinstance(name, str) and _OWN_FILE.fullmatch(name)} - set(made)
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        stale = set[str]()  # there was no build, or its record was cut short
     for name, path in made.items():
         (out / name).parent.mkdir(exist_ok=True)
         write_atomic(out / name, partial(shutil.copyfile, path))
-    for name in set(own) - set(made):
+    for name in stale:
         (out / name).unlink(missing_ok=True)
     write_atomic(out / PROVENANCE, json_text(record))
 
@@ -421,22 +400,12 @@ def plan_text(build: Build) -> str:
 def build_table(build: Build) -> str:
     """Return a finished build as a table for people: a line per stage, drops, notes and files."""
     width = max(len(name) for name in build.stages)
-    has_top = len(build.stages["toplevel"].result.details.get("levels", LANDMARK_LEVELS)) > 2
-    of_items = "items" in build.stages["scrape"].result.counts
     lines = []
     for name, run in build.stages.items():
-        counts = dict(run.result.counts)
-        if not has_top:
-            counts = {what: value for what, value in counts.items() if not what.startswith("undecided")}
-        if of_items:
-            suffix = f" ({classes.SPLIT})"
-            counts = {
-                what.removesuffix(suffix).replace("landmarks", "items"): value
-                for what, value in counts.items()
-                if what != f"landmarks/{classes.SPLIT}"
-            }
         state = f"{run.record['times']['seconds']:6.1f} s" if run.was_run else "  before"
-        lines.append(f"{name:<{width}}  {state}  {', '.join(f'{value:,} {what}' for what, value in counts.items())}")
+        lines.append(
+            f"{name:<{width}}  {state}  {', '.join(f'{value:,} {what}' for what, value in run.result.counts.items())}"
+        )
         if dropped := sorted(run.result.dropped.items(), key=lambda item: (-item[1], item[0])):
             said = [f"{count:,} {reason}" for reason, count in dropped[:_MOST_REASONS]]
             rest = sum(count for _, count in dropped[_MOST_REASONS:])

@@ -271,7 +271,6 @@ def test_the_tables(tmp_path, inputs):
 @pytest.mark.parametrize(
     ("rows", "groups", "said"),
     [
-        (np.eye(3, dtype=np.float32), 0, "rows.npy: 3 rows for the 7 names"),
         (np.array([{}]), 0, "not an array"),
         (ROWS, 8, "--groups 8 is more than the 7 names"),
     ],

@@ -34,7 +34,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
-from hgld.errors import TableError, excerpt
 from hgld.files import read_json
 from hgld.tables import read_parquet
 
@@ -233,21 +232,11 @@ def run(
 
 
 def read_evidence(folder: Path) -> Evidence:
-    """Read the blocks and weights that the stage wrote.
-
-    Raises:
-        TableError: a file is not what the stage writes.
-    """
-    file = folder / "evidence.json"
-    try:
-        about = read_json(file)
-        stated = [(str(b["name"]), float(b["weight"]), bool(b["is_form"])) for b in about["blocks"]]
-        agreement = np.array(about["agreement"], dtype=np.float64)
-        rows = [read_embeddings(folder / f"block-{name}.npy") for name, _, _ in stated]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TableError(
-            f"{file}: not the evidence of a build ({excerpt(error)}). Remove the evidence stage's folder."
-        ) from error
+    """Read the blocks and weights that the stage wrote."""
+    about = read_json(folder / "evidence.json")
+    stated = [(str(b["name"]), float(b["weight"]), bool(b["is_form"])) for b in about["blocks"]]
+    agreement = np.array(about["agreement"], dtype=np.float64)
+    rows = [read_embeddings(folder / f"block-{name}.npy") for name, _, _ in stated]
     blocks = [Block(name, of, np.any(of != 0, axis=1), form) for (name, _, form), of in zip(stated, rows, strict=True)]
     return Evidence(tuple(blocks), tuple(weight for _, weight, _ in stated), agreement)
 
@@ -265,11 +254,6 @@ def _weigh(
     names = read_parquet(inputs["clean/names"])
     texts, notes = names["name"].to_list(), list[str]()
     blocks = [Block.of(TEXT, read_embeddings(inputs["embed/embeddings"]))]
-    if len(blocks[0].rows) != len(names) or not len(names):
-        raise TableError(
-            f"{inputs['embed/embeddings']}: {len(blocks[0].rows)} rows for {len(names)} names; expected one each. "
-            "Remove the embed stage's folder, or look at what the clean stage dropped."
-        )
     graph = ClassGraph.read(inputs["scrape/classes"])
     for source in (WORDING, DESCRIPTIONS, CLASSES):
         if source not in asked:

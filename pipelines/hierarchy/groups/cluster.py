@@ -10,7 +10,6 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
-from hgld.errors import TableError
 from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage
@@ -64,25 +63,11 @@ def run(
     return run_stage("cluster", root, version=VERSION, config=stated, inputs=inputs, work=work)
 
 
-def check_rows(names: pl.DataFrame, embeddings: np.ndarray, file: Path) -> None:
-    """Refuse embeddings that are not one row for each of some names.
-
-    Raises:
-        TableError: other numbers, or no name.
-    """
-    if len(names) != len(embeddings) or not len(names):
-        raise TableError(
-            f"{file}: {len(embeddings)} rows for the {len(names)} names of clean/names.parquet; expected one per name "
-            "and at least one name. Remove the stage's folder, or look at what the clean stage dropped."
-        )
-
-
 def _cluster(
     inputs: Mapping[str, Path], config: ClusterConfig, domain: str, progress: Progress, out: Path
 ) -> StageResult:
     names = read_parquet(inputs["clean/names"])
     rows = read_embeddings(inputs["evidence/rows"])
-    check_rows(names, rows, inputs["evidence/rows"])
     graph = ClassGraph.read(inputs["scrape/classes"])
     found = cluster_names(rows, config, progress)
     labels = label_groups(names, found.groups, found.centrality, graph, domain)

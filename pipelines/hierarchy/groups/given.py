@@ -32,7 +32,7 @@ from ..evidence.embed import encoder_of, read_embeddings
 from ..names.clean import name_key
 from ..names.name_tables import NAME, SHOWN, NameTable, check_lengths
 from ..unit_rows import sums, unit
-from .cluster import check_rows, write_groups
+from .cluster import write_groups
 from .clustering import Clustering
 from .doubt import Given, wrong_probabilities
 
@@ -286,7 +286,6 @@ def _place(
 ) -> StageResult:
     names = read_parquet(inputs["clean/names"])
     rows = read_embeddings(inputs["embed/embeddings"])
-    check_rows(names, rows, inputs["embed/embeddings"])
     above = [
         (g, place, label) for g, group in enumerate(given.groups) for place, label in enumerate(group.above) if label
     ]

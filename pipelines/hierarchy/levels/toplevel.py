@@ -28,7 +28,7 @@ import yaml
 from scipy.sparse import csr_array, diags_array
 from threadpoolctl import threadpool_limits
 
-from hgld.errors import TableError, some
+from hgld.errors import some
 from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage
@@ -396,11 +396,6 @@ def _tables(inputs: Mapping[str, Path]) -> tuple[pl.DataFrame, pl.DataFrame]:
     cleaned = read_parquet(inputs["clean/names"])
     clustered = read_parquet(inputs["cluster/names"])
     groups = read_parquet(inputs["cluster/groups"]).sort("group")
-    if not cleaned["name"].equals(clustered["name"]) or not set(clustered["group"]) <= set(groups["group"]):
-        raise TableError(
-            f"{inputs['cluster/names']}: its names or groups are not those of {inputs['clean/names']} and "
-            f"{inputs['cluster/groups']}. Remove the cluster stage's folder and run the same command again."
-        )
     return cleaned.select("name", "landmarks", "class_ids", "english").with_columns(clustered["group"]), groups
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -256,26 +255,6 @@ def test_options_are_refused_before_anything_is_scraped(tmp_path, names_config, 
     scraping = replace(names_config, source="landmarks", **options)
     with pytest.raises(HgldError, match=error):
         build_hierarchy(tmp_path / "out", scraping, silent)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("source", "options", "error"),
-    [
-        ("landmarks", {"groups": 61}, r"--groups 61 is more than the 60 landmarks, each .* Ask for at most 60\."),
-        ("names", {"groups": 21}, r"--groups 21 is more than the 20 names\. Ask for at most 20\."),
-        ("landmarks", {"groups": 60}, None),
-        ("names", {"groups": 20}, None),
-    ],
-)
-def test_more_groups_than_names_are_refused_before_anything_is_asked(tmp_path, source, options, error):
-    table = tmp_path / "landmarks.csv"
-    rows = [f"{i},http://commons.wikimedia.org/wiki/Category:L{i},name {i % 20}" for i in range(60)]
-    table.write_text("\n".join(["landmark_id,category,supercategory", *rows]) + "\n")
-    config = BuildConfig(source, (("train", table),), embed=EmbedConfig("lexical"), cluster=ClusterConfig(**options))
-    for dry_run in (True, False) if error else (True,):
-        with pytest.raises(HgldError, match=error) if error else nullcontext():
-            build_hierarchy(tmp_path / "out", config, silent, dry_run=dry_run)
     assert not (tmp_path / "out").exists()
 
 

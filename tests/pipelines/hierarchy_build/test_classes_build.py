@@ -86,7 +86,6 @@ def test_general_names_are_not_cut_and_nothing_is_irrelevant(build):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"cluster": ClusterConfig(groups=10)}, "--groups 10 is more than the 9 names"),
         ({"cluster": ClusterConfig(groups=-1)}, "--groups is -1"),
     ],
 )
