@@ -65,13 +65,10 @@ def _join(inputs: Mapping[str, Path], directory: Path) -> StageResult:
     drops = left.select(*KEY, "category", reason=pl.lit("name-dropped"), detail=why).sort(KEY)
     landmarks.write_parquet(directory / "landmarks.parquet")
     reasons = write_dropped(directory, drops)
-    by_split = landmarks.group_by("split").len().sort("split")
     counts = {
         "landmarks": len(landmarks),
-        **{f"landmarks/{split}": count for split, count in by_split.iter_rows()},
         "names": landmarks["name"].n_unique(),
         "groups": landmarks["hierarchical_label"].n_unique(),
-        "undecided top": landmarks["natural_or_human_made"].null_count(),
     }
     counts |= {"put elsewhere by decision": len(put)} if len(put) else {}
     notes = [

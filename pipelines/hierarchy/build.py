@@ -356,8 +356,6 @@ def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> 
 
 # -- summaries for people and machines -----------------------------------------------------------------------------
 
-_MOST_REASONS = 4
-
 
 def build_summary(build: Build) -> dict[str, Any]:
     """Return the summary of a finished build for machines: every stage's counts, drops and notes, and the files."""
@@ -403,17 +401,15 @@ def build_table(build: Build) -> str:
     lines = []
     for name, run in build.stages.items():
         state = f"{run.record['times']['seconds']:6.1f} s" if run.was_run else "  before"
-        lines.append(
-            f"{name:<{width}}  {state}  {', '.join(f'{value:,} {what}' for what, value in run.result.counts.items())}"
-        )
+        counts = ", ".join(f"{value:,} {what}" for what, value in run.result.counts.items())
+        lines.append(f"{name:<{width}}  {state}  {counts}")
         if dropped := sorted(run.result.dropped.items(), key=lambda item: (-item[1], item[0])):
-            said = [f"{count:,} {reason}" for reason, count in dropped[:_MOST_REASONS]]
-            rest = sum(count for _, count in dropped[_MOST_REASONS:])
-            said += [f"{rest:,} for other reasons"] if rest else []
-            lines.append(f"{'':<{width}}            left out: {', '.join(said)}")
+            said = ", ".join(f"{count:,} {reason}" for reason, count in dropped)
+            lines.append(f"{'':<{width}}            left out: {said}")
         lines += [f"{'':<{width}}            note: {note}" for note in run.result.notes]
-    labels = [name for name in build.files if name.endswith((export.LABELS, export.LABEL_SUFFIX))]
-    lines += ["", *(f"labels  {build.files[name]}" for name in labels)]
+    if "items" in build.stages["scrape"].result.counts:
+        lines = [line.replace(f" ({classes.SPLIT})", "").replace("landmarks", "items") for line in lines]
+    shown = [("labels", name) for name in build.files if name.endswith((export.LABELS, export.LABEL_SUFFIX))]
     return "\n".join(
-        [*lines, *[f"report  {build.files['report.html']}" for name in build.files if name == "report.html"]]
+        [*lines, "", *(f"{what}  {build.files[name]}" for what, name in [*shown, ("report", report.REPORT)])]
     )

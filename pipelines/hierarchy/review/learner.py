@@ -32,7 +32,6 @@ from hgld.tables import read_parquet
 
 from ..evidence.embed import read_embeddings
 from ..evidence.evidence import Block, Evidence, read_evidence
-from ..groups.cluster import check_rows
 from ..groups.doubt import Expected, Spreads, still_wrong
 from .grouping import GroupId, Grouping, Subject
 
@@ -209,7 +208,6 @@ class Learner:
         file = stages / "cluster" / GROUP_ROWS
         evidence = read_evidence(stages / "evidence")
         rows, given = _joined(evidence, read_embeddings(file) if file.is_file() else None)
-        check_rows(names, rows, stages / "evidence")
         seeds = None if given is None else dict(zip(groups.sort("group")["group"].to_list(), given, strict=True))
         return cls(
             names["name"].to_list(),
