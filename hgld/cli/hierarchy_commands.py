@@ -124,7 +124,7 @@ def _run_build(asked: BuildOptions, config: BuildConfig, *, as_json: bool) -> No
     if not (replaces or dry_run or as_json) and is_terminal(sys.stdin) and (route := building.other_route(out, config)):
         replaces = click.confirm(f"{out} holds labels made by --route {route}. Replace them?", err=True)
     with progress_bars() as progress:
-        asks_servers = config.source == "landmarks" or config.names.wikidata
+        asks_servers = config.source == "landmarks"
         if asks_servers and not (dry_run or as_json) and is_terminal(sys.stderr):
             planned = building.build_hierarchy(out, config, progress, dry_run=True)
             echo(building.plan_text(planned), err=True)

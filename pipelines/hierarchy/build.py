@@ -136,13 +136,6 @@ def _check(config: BuildConfig) -> None:
         raise ConfigError("--classes takes one file. Join the lists first; the same name twice is one name.")
     if config.source != "classes" and config.taxonomy.tree is not None:
         raise ConfigError("--tree is a taxonomy of the names of --classes; landmarks have Wikidata's. Leave it out.")
-    if config.names.wikidata and (config.source != "classes" or config.taxonomy.tree is not None):
-        raise ConfigError(
-            "--wikidata looks up the names of --classes, in place of a --tree. Landmarks have their own route to "
-            "Wikidata (--landmarks). Leave it out."
-        )
-    if config.names.wikidata and config.scrape.route != "api":
-        raise ConfigError(f"--wikidata asks Wikidata's API; --route {config.scrape.route} has no search. Leave it out.")
     splits = [split for split, _ in config.tables]
     if len(set(splits)) != len(splits):
         raise ConfigError(f"the splits of the tables are {splits}; each split has one table. Join the tables first.")
@@ -266,21 +259,10 @@ def _names(root: Path, config: BuildConfig, levels: _Levels, progress: Progress)
         from .scrape import scrape  # no other build needs its packages
 
         return scrape.run(root, tables, config.scrape, progress, before_asking=try_encoder)
-    find = levels.find
-    if config.names.wikidata:
-        from .scrape.named_items import find_classes
-
-        said = {"language": config.names.language_of_names, "before_asking": try_encoder}
-        find = partial(find_classes, root, config.scrape, progress, **said)
-    return classes.run(root, config.tables[0][1], progress, find=find)
+    return classes.run(root, config.tables[0][1], progress, find=levels.find)
 
 
 def _plan(out: Path, config: BuildConfig) -> "Plan | None":
-    if config.names.wikidata:
-        from .scrape.named_items import plan_names
-
-        items = classes.read_items(config.tables[0][1]).items
-        return plan_names(out / STAGES, config.scrape, items, config.names.language_of_names)
     if config.source != "landmarks":
         return None
     from .scrape.scrape import plan
@@ -386,9 +368,8 @@ def plan_text(build: Build) -> str:
     duration = f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
     duration = f"{seconds:.0f} seconds" if seconds < 90 else duration
     total = sum(plan.requests.values())
-    what = "items with {:,} different names" if plan.of_names else "landmarks in {:,} Commons categories"
     lines = [
-        f"{plan.landmarks:,} {what.format(plan.categories)}, {plan.unanswered:,} to ask for.",
+        f"{plan.landmarks:,} landmarks in {plan.categories:,} Commons categories, {plan.unanswered:,} to ask for.",
         *(f"  {count:>9,} requests: {what}" for what, count in plan.requests.items()),
         f"  {total:>9,} requests at most, about {duration}.",
     ]

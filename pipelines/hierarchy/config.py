@@ -67,11 +67,6 @@ class NamesConfig:
         "Language of the names, as en or de, where their table does not say it. English names alone are singularised "
         "and divided into noun and modifiers; default: those with common English words (general).",
     )
-    wikidata: bool = setting(
-        False,
-        "Look the names of --classes up in Wikidata: items by label or alias, and the classes above them, as evidence; "
-        "with the options of the scrape.",
-    )
 
 
 @dataclass(frozen=True)

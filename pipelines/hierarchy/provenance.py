@@ -135,9 +135,7 @@ def without_folder(encoder: str) -> str:
 def _config(config: BuildConfig) -> dict[str, dict[str, Any]]:
     """Return every stage's options; those of the scrape only where one was asked for."""
     stages = {
-        f.name: getattr(config, f.name)
-        for f in fields(config)
-        if f.name != "scrape" or config.source == "landmarks" or config.names.wikidata
+        f.name: getattr(config, f.name) for f in fields(config) if f.name != "scrape" or config.source == "landmarks"
     }
     stated = {name: plain(key_fields(options)) for name, options in stages.items() if is_dataclass(options)}
     stated["embed"]["encoder"] = without_folder(config.embed.encoder)

@@ -9,7 +9,7 @@ from hgld.errors import ConfigError, SchemaError, StorageError
 from hgld.pipelines.hierarchy.scrape.commons import CategoryPage
 from hgld.pipelines.hierarchy.scrape.infobox import Infobox
 from hgld.pipelines.hierarchy.scrape.store import ScrapeStore
-from hgld.pipelines.hierarchy.scrape.wikidata import Called, Entity
+from hgld.pipelines.hierarchy.scrape.wikidata import Entity
 
 SOURCE = {"language": "en"}
 CASTLE = Entity("Q1", "castle", "en", (), ("Q9",), ())
@@ -25,7 +25,6 @@ def fill(store: ScrapeStore) -> None:
     store.record("sitelink", {"Category:A": "Q5", "Category:B": None})
     store.record("page", {"Category:B": CategoryPage("exists", "Category:C", "Q6", "Category:D")})
     store.record("infobox", {"Category:E": Infobox(("<b>", "ü"), "Q1", None, present=True)})
-    store.record("label", {"en:a": Called(("Q1",), ("Q2", "Q3")), "en:b": Called()})
     store.record_failures({("page", "Category:F"): ("http-503", "sorry")})
 
 
@@ -41,7 +40,6 @@ def test_what_was_recorded_is_there_after_opening_again(path):
         assert everything(again) == before
         assert again.entities["Q5"].instance_of == ("Q1", "Q2")
         assert again.failures == {("page", "Category:F"): "http-503"}
-        assert again.is_open("page", ["Category:B", "Category:F", "Category:G"]) == ["Category:G"]
 
 
 def test_a_killed_process_loses_nothing_that_was_recorded(path):

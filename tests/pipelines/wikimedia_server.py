@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,7 +26,6 @@ class Wiki:
         pages: Commons pages by title: ``text``, and ``item`` (page property) or ``redirect`` (hard redirect) if any.
         sitelinks: item of each linked Commons title.
         entities: Wikidata entities by id, as :func:`item` makes them; ``{"redirect": id}`` for a merged one.
-        aliases: English ones by item.
         rows: what the infobox's row is called, by language; "Instance of" where it is not said.
     """
 
@@ -34,7 +33,6 @@ class Wiki:
     sitelinks: dict[str, str] = field(default_factory=dict)
     entities: dict[str, dict[str, Any]] = field(default_factory=dict)
     rows: dict[str, str] = field(default_factory=dict)
-    aliases: dict[str, list[str]] = field(default_factory=dict)
 
     def category(self, name: str, item: str | None = None, text: str = "", linked: bool = True) -> str:
         """Add a category page; ``linked``: its item has the sitelink, else only the page states the item."""
@@ -44,12 +42,9 @@ class Wiki:
             self.sitelinks[title] = item
         return title
 
-    def item(
-        self, item: str, label: str | dict[str, str] | None = None, aliases: Sequence[str] = (), **claims: Any
-    ) -> str:
-        """Add an item; aliases are English, claims P31=..., P279=..., P301=... with ids or statements."""
+    def item(self, item: str, label: str | dict[str, str] | None = None, **claims: Any) -> str:
+        """Add an item; claims are P31=..., P279=..., P301=... with ids or statements."""
         labels = {"en": label} if isinstance(label, str) else (label or {})
-        self.aliases[item] = list(aliases)
         self.entities[item] = {
             "type": "item",
             "id": item,
@@ -103,36 +98,6 @@ def answer_entities(wiki: Wiki, params: dict[str, str]) -> dict[str, Any]:
     return {"entities": entities, "success": 1}
 
 
-def answer_search(wiki: Wiki, params: dict[str, str]) -> dict[str, Any]:
-    """The answer to ``action=wbsearchentities``: items with a label or alias that begins so, English a fallback."""
-    wanted, found = params["search"].casefold(), []
-    for item, entity in wiki.entities.items():
-        labels = entity.get("labels", {})
-        terms = [("label", code, labels[code]["value"]) for code in (params["language"], "en") if code in labels]
-        terms += [("alias", "en", alias) for alias in wiki.aliases.get(item, ())]
-        hit = next((term for term in terms if term[2].casefold().startswith(wanted)), None)
-        if hit:
-            kind, code, text = hit
-            found.append(
-                {
-                    "id": item,
-                    "title": item,
-                    "pageid": int(item[1:]),
-                    "concepturi": f"http://www.wikidata.org/entity/{item}",
-                    "repository": "wikidata",
-                    "url": f"//www.wikidata.org/wiki/{item}",
-                    "display": {"label": {"value": text, "language": code}},
-                    "label": next((label["value"] for label in labels.values()), ""),
-                    "description": "",
-                    "match": {"type": kind, "language": code, "text": text},
-                    **({"aliases": [text]} if kind == "alias" else {}),
-                }
-            )
-    limit = int(params["limit"])
-    more = {"search-continue": limit} if len(found) > limit else {}
-    return {"searchinfo": {"search": params["search"]}, "search": found[:limit], **more, "success": 1}
-
-
 def answer_query(wiki: Wiki, params: dict[str, str]) -> dict[str, Any]:
     """The answer to ``action=query`` with ``formatversion=2``."""
     redirects, pages = [], []
@@ -174,7 +139,7 @@ def answer_page(wiki: Wiki, title: str, language: str = "en") -> str | None:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request as the server saw it: ``kind`` is ``titles``, ``ids``, ``query``, ``search`` or ``html``."""
+    """One request as the server saw it: ``kind`` is ``titles``, ``ids``, ``query`` or ``html``."""
 
     kind: str
     keys: tuple[str, ...]
@@ -249,8 +214,7 @@ class Handler(BaseHTTPRequestHandler):
             kind, keys = "html", (unquote(path).removeprefix("/wiki/").replace("_", " "),)
         else:
             kind = "query" if params["action"] == "query" else "titles" if "titles" in params else "ids"
-            kind = "search" if params["action"] == "wbsearchentities" else kind
-            keys = tuple(params.get("titles", params.get("ids", params.get("search", ""))).split("|"))
+            keys = tuple(params.get("titles", params.get("ids", "")).split("|"))
         self.site.log.append(Asked(kind, keys, self.command, params, dict(self.headers), time.monotonic()))
         if self.site.delay:
             time.sleep(self.site.delay)
@@ -261,7 +225,7 @@ class Handler(BaseHTTPRequestHandler):
             html = answer_page(self.site.wiki, keys[0], params.get("uselang", "en"))
             self.send(200 if html else 404, (html or NO_SUCH_PAGE).encode(), "text/html; charset=utf-8")
         else:
-            answer = {"query": answer_query, "search": answer_search}.get(kind, answer_entities)
+            answer = answer_query if kind == "query" else answer_entities
             self.send_json(answer(self.site.wiki, params))
 
     def send_json(self, data: Any) -> None:

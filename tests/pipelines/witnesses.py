@@ -278,15 +278,6 @@ def put_into_groups(config: LevelsConfig, world: World) -> Any:
     return classes_built(world, levels=config, cluster=ClusterConfig())
 
 
-@witness(NamesConfig, wikidata=True)
-def looked_up(config: NamesConfig, world: World) -> Any:
-    """What is asked of Wikidata for a list of names."""
-    with WikimediaServer(wiki()) as server:
-        scraping = ScrapeConfig(commons_url=server.url, wikidata_url=server.url, rate=10_000)
-        classes_built(world, names=config, scrape=scraping)
-        return sorted(server.asked("search"))
-
-
 @witness(LevelsConfig, levels=("thing", "kind"), coarser=(2,), top=("fruit apple", "sea whale"))
 def levelled(config: LevelsConfig, world: World) -> Any:
     """The labels of a list of names."""

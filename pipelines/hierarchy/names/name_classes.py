@@ -1,6 +1,6 @@
-"""Classes of names from elsewhere, a taxonomy or Wikidata: which class each item has, and the graph above these.
+"""Classes of names in a taxonomy (``--tree``): which class each item has, and the graph above these.
 
-In a taxonomy (``--tree``) an item's class is the one whose id is the item's own; else the one of its name, letters'
+An item's class is the one whose id is the item's own; else the one of its name, letters'
 case and underscores aside. If no class is called so, further names count (synonyms, vernacular names). A name that
 several classes have means the most usual one if the format says which that is (WordNet's senses); else it has no class,
 and is listed.
@@ -24,7 +24,7 @@ from .classes import Item
 from .clean import name_key
 from .landmark_tables import CLASSES
 
-MATCH_COLUMNS = pl.Schema(dict.fromkeys(("id", "name", "class_id", "how", "detail"), pl.String))
+MATCH_COLUMNS = pl.Schema(dict.fromkeys(("id", "name", "class_id", "how"), pl.String))
 SEVERAL = "several-meanings"
 NOT_THERE = "not-in-tree"
 _MOST_LISTED = 10
@@ -41,7 +41,6 @@ class NameClasses:
         statuses: the status of the items that cannot be placed without a class, by the item's id.
         key: what determines all this, for the stage's key.
         notes: for people.
-        details: what else is to be said of an item, by its id: the classes that it may mean.
     """
 
     of: Mapping[str, str]
@@ -50,14 +49,10 @@ class NameClasses:
     statuses: Mapping[str, str] = field(default_factory=dict)
     key: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    details: Mapping[str, str] = field(default_factory=dict)
 
     def matches(self, items: Sequence[Item]) -> pl.DataFrame:
-        """Return ``matches.parquet``: id, name, class_id (null: none), how and detail, in the order of the items."""
-        rows = [
-            (item.id, item.name, self.of.get(item.id), self.how.get(item.id), self.details.get(item.id, ""))
-            for item in items
-        ]
+        """Return ``matches.parquet``: id, name, class_id (null: none) and how, in the order of the items."""
+        rows = [(item.id, item.name, self.of.get(item.id), self.how.get(item.id)) for item in items]
         return pl.DataFrame(rows, schema=MATCH_COLUMNS, orient="row")
 
 
@@ -68,43 +63,6 @@ def match_key(name: str) -> str:
     ('container ship', 'container ship')
     """
     return " ".join(name_key(name).replace("_", " ").split())
-
-
-def one_class_per_name(
-    items: Sequence[Item], of: Mapping[str, str], how: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return classes and how without those of names whose items have different ones: a name is placed as a whole."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for item in items:
-        if item.id in of:
-            found[item.name].add(of[item.id])
-    torn = {item.id for item in items if len(found[item.name]) > 1}
-    kept = {item: class_id for item, class_id in of.items() if item not in torn}
-    return kept, {**how, **dict.fromkeys(sorted(torn), SEVERAL)}
-
-
-def notes_on_matches(
-    what: str, items: Sequence[Item], of: Mapping[str, str], how: Mapping[str, str], reasons: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Return notes: how many items have classes and how they were found, and the first names of those without one.
-
-    Args:
-        what: has the classes.
-        items: in order.
-        of: the class of each item that has one.
-        how: as of :attr:`NameClasses.how`.
-        reasons: in words, by how ``how`` has them.
-    """
-    tally = sorted(Counter(how.values()).items(), key=lambda pair: (-pair[1], pair[0]))
-    ways = ", ".join(f"{number:,} {way}" for way, number in tally)
-    notes = [f"{what} for {len(of):,} of {len(items):,} names: {ways}."]
-    for reason, said in reasons.items():
-        names = [item.name[:60] for item in items if how[item.id] == reason]
-        notes += [f"{said}: {some(names, _MOST_LISTED)}."] if names else []
-    return tuple(notes)
-
-
-# -- a taxonomy ------------------------------------------------------------------------------------------------------
 
 
 def read_tree(config: TreeConfig) -> Taxonomy:
@@ -171,7 +129,14 @@ def classes_in_tree(
             f"{', '.join(map(repr, taxonomy.names[:3]))}. Is it the tree of these names, read in the right format "
             f"({taxonomy.format})?"
         )
-    of, how = one_class_per_name(items, of, how)
+    found: dict[str, set[str]] = defaultdict(set)
+    for item in items:
+        if item.id in of:
+            found[item.name].add(of[item.id])
+    for item in items:  # a name is placed as a whole: items of one name that have different classes have none
+        if len(found[item.name]) > 1:
+            of.pop(item.id, None)
+            how[item.id] = SEVERAL
     statuses = {}
     if group_of is not None:
         statuses = {item.id: how[item.id] for item in items if item.id not in of}
@@ -184,13 +149,13 @@ def classes_in_tree(
     rows = sorted(
         (taxonomy.ids[p], taxonomy.names[p], None, [taxonomy.ids[above] for above in taxonomy.parents[p]]) for p in kept
     )
-    reasons = {NOT_THERE: "not in the tree", SEVERAL: "of several classes in the tree"}
-    what = f"the tree ({taxonomy.format} with {len(taxonomy):,} classes) has classes"
-    return NameClasses(
-        of,
-        how,
-        pl.DataFrame(rows, schema=CLASSES, orient="row"),
-        statuses,
-        {"tree": taxonomy.fingerprint(), "levels": group_of is not None, **rules},
-        notes_on_matches(what, items, of, how, reasons),
-    )
+    tally = sorted(Counter(how.values()).items(), key=lambda pair: (-pair[1], pair[0]))
+    ways = ", ".join(f"{number:,} {way}" for way, number in tally)
+    tree = f"the tree ({taxonomy.format} with {len(taxonomy):,} classes)"
+    notes = [f"{tree} has classes for {len(of):,} of {len(items):,} names: {ways}."]
+    for reason, said in ((NOT_THERE, "not in the tree"), (SEVERAL, "of several classes in the tree")):
+        names = [item.name[:60] for item in items if how[item.id] == reason]
+        notes += [f"{said}: {some(names, _MOST_LISTED)}."] if names else []
+    graph = pl.DataFrame(rows, schema=CLASSES, orient="row")
+    key = {"tree": taxonomy.fingerprint(), "levels": group_of is not None, **rules}
+    return NameClasses(of, how, graph, statuses, key, tuple(notes))

@@ -129,7 +129,6 @@ def _review(
         "names": len(kept),
         "groups": len(reviewed),
         "doubtful": int(kept["doubtful"].sum()),
-        "undecided groups": reviewed["top"].null_count(),
         "decisions": len(entries),
         "applied": len(settlement.applied),
         "unmatched": len({miss.entry for miss in settlement.unmatched}),

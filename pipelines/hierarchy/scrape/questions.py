@@ -14,9 +14,9 @@ from .infobox import Infobox, instance_of
 from .status import Resolution, Unanswered, resolve, unanswered_classes
 from .store import Question, ScrapeStore
 from .titles import page_url
-from .wikidata import BATCH, entities_by_ids, entities_by_titles, items_called
+from .wikidata import BATCH, entities_by_ids, entities_by_titles
 
-BATCHES: dict[Question, int] = {"sitelink": BATCH, "page": BATCH, "entity": BATCH, "infobox": 1, "label": 1}
+BATCHES: dict[Question, int] = {"sitelink": BATCH, "page": BATCH, "entity": BATCH, "infobox": 1}
 MAX_CLASSES = 1_000_000
 _MAX_FAILED_IN_A_ROW = 20
 _LEFT_OUT = "the server's answer leaves out what was asked for"
@@ -25,7 +25,6 @@ _TASKS: dict[Question, str] = {
     "page": "scrape: categories without a linked item",
     "entity": "scrape: items and classes",
     "infobox": "scrape: category pages",
-    "label": "wikidata: names",
 }
 
 
@@ -64,7 +63,10 @@ def answer_all(
             resolved |= fresh
             for question, keys in wanted.items():
                 asking.ask_batches(question, keys, progress)
-        asking.ask_ancestors(class_ids(resolved.values()), len(titles), progress)
+        while lacking := unanswered_classes(class_ids(resolved.values()), store)[1]:
+            if len(store.entities) + len(lacking) > MAX_CLASSES + len(titles):
+                raise ServiceError(f"{config.wikidata_url} has over {MAX_CLASSES:,} classes; this cannot be Wikidata.")
+            asking.ask_batches("entity", lacking, progress)
     except BudgetSpentError:
         left = len(titles) - len(open_questions(titles, store, config.route)[1])
         raise ConfigError(
@@ -109,20 +111,6 @@ class Asking:
     def _client(self) -> Client:
         return self._connect()
 
-    def ask_ancestors(self, classes: Sequence[str], items: int, progress: Progress) -> None:
-        """Ask for classes and all above them.
-
-        Args:
-            classes: to begin with.
-            items: number of further items that the store may have.
-            progress: told what is asked.
-        """
-        while lacking := unanswered_classes(classes, self._store)[1]:
-            if len(self._store.entities) + len(lacking) > MAX_CLASSES + items:
-                url = self._config.wikidata_url
-                raise ServiceError(f"{url} has over {MAX_CLASSES:,} classes; this cannot be Wikidata.")
-            self.ask_batches("entity", lacking, progress)
-
     def ask_batches(self, question: Question, keys: Sequence[str], progress: Progress) -> None:
         """Ask for keys batch by batch, each answer kept at once."""
         size = BATCHES[question]
@@ -163,10 +151,6 @@ class Asking:
         elif question == "entity":
             found = entities_by_ids(client, config.wikidata_url, keys, config.language)
             answers = {e.item: e for e in found.values() if e.item} | found  # merged items by their new id too
-        elif question == "label":
-            for key in keys:
-                language, _, name = key.partition(":")
-                answers[key] = items_called(client, config.wikidata_url, name, language)
         else:
             for title in keys:
                 html = client.page(page_url(config.commons_url, title, config.language))

@@ -24,7 +24,6 @@ from .questions import BATCHES, answer_all, class_ids, open_questions
 from .status import Resolution, unanswered_classes
 from .store import Question, ScrapeStore
 from .titles import category_title
-from .wikidata import Entity
 
 STORE = "scrape.sqlite"
 
@@ -35,12 +34,11 @@ class Plan:
 
     Attributes:
         landmarks: landmarks in the tables.
-        categories: distinct Commons categories among them; of names of anything, the distinct names.
+        categories: distinct Commons categories among them.
         unanswered: number of those whose status the store does not know yet.
         requests: number of requests by what they ask; the first is exact, the others follow from its answers and are
             estimates on the high side.
         seconds: time that they take at the configured rate.
-        of_names: whether names are asked for, in place of landmarks' categories.
     """
 
     landmarks: int
@@ -48,7 +46,6 @@ class Plan:
     unanswered: int
     requests: Mapping[str, int]
     seconds: float
-    of_names: bool = False
 
 
 def run(
@@ -85,10 +82,15 @@ def run(
     with ScrapeStore(root / STORE, source_of(config)) as store:
         if config.retry_errors:
             store.forget_failures()
-        connect = connecting(config, progress, client, before_asking)
+
+        def connect() -> Client:
+            connected = client or polite_client(config, progress)
+            before_asking()
+            return connected
+
         resolved = answer_all(titles, store, connect, config, progress)
         scraped = _scraped(read.landmarks, known, resolved)
-        classes = class_table(scraped["classes"].explode().drop_nulls().unique().to_list(), store)
+        classes = _class_table(scraped["classes"].explode().drop_nulls().unique().to_list(), store)
         notes = _notes(scraped, classes)
 
     def work(directory: Path) -> StageResult:
@@ -123,19 +125,6 @@ def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
         keys = {"items of categories": new, "categories without an item, main topics": new + begun, "classes": expected}
         requests = {what: math.ceil(count / BATCHES["entity"]) for what, count in keys.items()}
     return Plan(len(landmarks), len(titles), unanswered, requests, sum(requests.values()) / config.rate)
-
-
-def connecting(
-    config: ScrapeConfig, progress: Progress, client: Client | None, before_asking: Callable[[], object]
-) -> Callable[[], Client]:
-    """Return what gives the client once there is something to ask; ``client``, or a polite one under ``config``."""
-
-    def connect() -> Client:
-        connected = client or polite_client(config, progress)
-        before_asking()
-        return connected
-
-    return connect
 
 
 def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteClient:
@@ -196,25 +185,14 @@ def _scraped(
     return scraped_table(landmarks, columns)
 
 
-def class_table(
-    met: Sequence[str], store: ScrapeStore, above: Callable[[Entity], tuple[str, ...]] | None = None
-) -> pl.DataFrame:
-    """Return classes and all their ancestors, merged ones under their new ids.
-
-    Args:
-        met: their ids.
-        store: the answers.
-        above: the parents of the classes in ``met``; those of others, and of all if None, are their superclasses.
-    """
-    parents = {item: above(store.entities[item]) for item in met} if above else {}
-    begins = [*met, *(parent for own in parents.values() for parent in own)]
+def _class_table(met: Sequence[str], store: ScrapeStore) -> pl.DataFrame:
+    """Return the classes of these ids and all their ancestors, merged ones under their new ids."""
     rows = {}
-    for asked in unanswered_classes(begins, store)[0]:
+    for asked in unanswered_classes(met, store)[0]:
         entity = store.entities[asked]
         if entity.item is not None:
-            own = parents.get(entity.item, entity.subclass_of)
-            ids = (known.item if (known := store.entities.get(parent)) else parent for parent in own)
-            rows[entity.item] = (entity.item, entity.label, entity.language, tuple(dict.fromkeys(filter(None, ids))))
+            parents = (known.item if (known := store.entities.get(above)) else above for above in entity.subclass_of)
+            rows[entity.item] = (entity.item, entity.label, entity.language, list(dict.fromkeys(filter(None, parents))))
     return pl.DataFrame([rows[class_id] for class_id in sorted(rows)], schema=CLASSES, orient="row")
 
 

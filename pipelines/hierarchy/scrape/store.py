@@ -7,7 +7,7 @@ depends on many answers.
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
@@ -17,13 +17,13 @@ from hgld.errors import ConfigError, SchemaError, StorageError, excerpt, quoted
 
 from .commons import CategoryPage
 from .infobox import Infobox
-from .wikidata import Called, Entity
+from .wikidata import Entity
 
 SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x68676C64  # "hgld"
 
-Question = Literal["sitelink", "page", "entity", "infobox", "label"]
-_TYPES: dict[Question, Any] = {"page": CategoryPage, "entity": Entity, "infobox": Infobox, "label": Called}
+Question = Literal["sitelink", "page", "entity", "infobox"]
+_TYPES: dict[Question, Any] = {"page": CategoryPage, "entity": Entity, "infobox": Infobox}
 
 _SCHEMA = """
 CREATE TABLE source (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -103,10 +103,6 @@ class ScrapeStore:
         with self._transaction():
             self._db.execute("DELETE FROM failure")
         self.failures.clear()
-
-    def is_open(self, question: Question, keys: Iterable[str]) -> list[str]:
-        """Return the keys that have neither an answer nor a failure."""
-        return [key for key in keys if key not in self.answers[question] and (question, key) not in self.failures]
 
     def _open(self, source: Mapping[str, str]) -> None:
         # One process at a time: two would ask everything twice, at twice the polite rate.

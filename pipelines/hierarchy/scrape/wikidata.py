@@ -1,7 +1,6 @@
 """Questions to Wikidata: the facts of items from ``wbgetentities``, 50 titles or ids at a time."""
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,47 +70,6 @@ def entities_by_ids(client: Client, url: str, ids: Sequence[str], language: str)
         asked = _object(raw.get("redirects")).get("from", key)
         found[str(asked)] = parse_entity(raw, language)
     return {item: found[item] for item in ids if item in found}
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """The ids of items that are called by a text: those whose label it is, and those that have it as an alias."""
-
-    label: tuple[str, ...] = ()
-    alias: tuple[str, ...] = ()
-
-
-def items_called(client: Client, url: str, text: str, language: str) -> Called:
-    """Ask for the items whose label or alias is a text, in one request; letters' case and blanks make no difference.
-
-    The server searches by the beginning of labels and aliases, in the language and those it falls back to, and gives
-    its 50 best; the others are not looked at.
-    """
-    params = {
-        "action": "wbsearchentities",
-        "search": text,
-        "language": language,
-        "uselang": language,
-        "type": "item",
-        "limit": str(BATCH),
-    }
-    found = client.api(url, params).get("search")
-    if not isinstance(found, list):
-        raise AnswerError("no-search", f"{url} answered no list of items; expected Wikibase's wbsearchentities")
-    kinds: dict[str, str] = {}
-    for raw in map(_object, found):
-        item, match = raw.get("id"), _object(raw.get("match"))
-        called, kind = match.get("text"), match.get("type")
-        if not isinstance(item, str) or not isinstance(called, str) or not isinstance(kind, str):
-            continue
-        if is_item_id(item) and kind in ("label", "alias") and _spelt(called) == _spelt(text):
-            kinds.setdefault(item, kind)
-    ids = {kind: tuple(item for item in kinds if kinds[item] == kind) for kind in ("label", "alias")}
-    return Called(**ids)
-
-
-def _spelt(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFC", text.casefold()).split())
 
 
 def parse_entity(raw: Mapping[str, Any], language: str) -> Entity:

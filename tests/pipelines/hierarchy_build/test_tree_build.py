@@ -12,14 +12,11 @@ from hgld.pipelines.hierarchy.config import (
     ClusterConfig,
     EvidenceConfig,
     LevelsConfig,
-    NamesConfig,
     ReviewConfig,
-    ScrapeConfig,
     TreeConfig,
 )
 from hgld.pipelines.hierarchy.groups.given import has_given_levels
 from tests.pipelines.hierarchy_build.class_lists import THINGS, labels
-from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
 
 LINKS = """child,parent
 red apple,fruit
@@ -110,38 +107,6 @@ def test_a_tree_as_evidence_groups_what_it_holds_together_and_names_groups_and_t
 
 
 # -- names looked up in Wikidata --------------------------------------------------------------------------------------
-
-
-def test_names_are_looked_up_in_wikidata_and_grouped_by_what_it_says(build, tmp_path):
-    words = ["ibis", "carp", "pine", "rook", "pike", "elm", "tern", "tench", "yew"]
-    wiki = Wiki()
-    for number, kind in enumerate(("animal", "plant"), 1):
-        wiki.item(f"Q{number}", kind)
-    for number, (kind, above) in enumerate((("bird", "Q1"), ("fish", "Q1"), ("tree", "Q2")), 10):
-        wiki.item(f"Q{number}", kind, P279=[above])
-    for number, word in enumerate(words):
-        wiki.item(f"Q{100 + number}", word, P279=[f"Q{10 + number % 3}"])
-    with WikimediaServer(wiki) as server:
-        config = {
-            "scrape": ScrapeConfig(commons_url=server.url, wikidata_url=server.url, rate=10_000),
-            "names": NamesConfig(wikidata=True),
-            "cluster": ClusterConfig(groups=3),
-            "evidence": EvidenceConfig(("classes",)),
-            "levels": LevelsConfig(top=("animal", "plant")),
-        }
-        made = build([*words, "zyx"], **config)
-        asked = len(server.log)
-        again = build([*words, "zyx"], **config)
-        assert len(server.log) == asked
-    assert not any(stage.was_run for stage in again.stages.values())
-    groups = {row["name"]: (row["group"], row["top"]) for row in labels(made)}
-    tops = {"bird": "animal", "fish": "animal", "tree": "plant"}
-    kinds = ["bird", "fish", "tree"] * 3
-    assert {word: groups[word] for word in words} == {w: (k, tops[k]) for w, k in zip(words, kinds, strict=True)}
-    assert any("names without an item: zyx" in note for note in made.stages["scrape"].result.notes)
-    facts = json.loads((made.directory / "provenance.json").read_text())["config"]
-    assert facts["names"]["wikidata"]
-    assert "wikidata_url" in facts["scrape"]
 
 
 @pytest.mark.parametrize(
