@@ -140,16 +140,18 @@ def _run_build(asked: BuildOptions, config: BuildConfig, *, as_json: bool) -> No
 
 def _say_next(place: Path, *, err: bool = False) -> None:
     """Print what follows a build: the review, and after it the shards; nothing of another table than a build's."""
-    from hgld.pipelines.hierarchy.provenance import build_facts
+    from hgld.pipelines.hierarchy.provenance import read_provenance
 
     out = place if place.is_dir() else place.parent
-    facts = build_facts(out)
-    if facts is None:
+    try:
+        record = read_provenance(out) or {}
+        source, roles = record["config"]["build"]["source"], {one["role"] for one in record["inputs"]}
+    except (KeyError, TypeError):
         return
-    if not facts.is_reviewed:
+    if "decisions" not in roles:
         say_next("hgld", "review", out, err=err)
     else:
-        release = ("manifest", "--source", "TABLE") if facts.source == "classes" else ("gldv2", "--source", "RELEASE")
+        release = ("manifest", "--source", "TABLE") if source == "classes" else ("gldv2", "--source", "RELEASE")
         say_next("hgld", "build-shards", *release, "--labels", out, "--out", "SHARDS", "--dry-run", err=err)
 
 

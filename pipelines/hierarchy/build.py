@@ -23,7 +23,7 @@ from .groups import cluster, given
 from .levels import reviewed_levels, toplevel
 from .levels.levels import LevelPlan, domain_of, plan_levels
 from .names import classes, clean, landmark_tables, name_classes
-from .provenance import PROVENANCE, SourceFile, complete_provenance, provenance, read_provenance
+from .provenance import PROVENANCE, complete_provenance, provenance, read_provenance
 from .report import report
 from .review import review
 from .review.decisions import read_decisions
@@ -270,17 +270,17 @@ def _plan(out: Path, config: BuildConfig) -> "Plan | None":
     return plan(out / STAGES, dict(config.tables), config.scrape)
 
 
-def _sources(config: BuildConfig) -> list[SourceFile]:
+def _sources(config: BuildConfig) -> list[tuple[str, Path]]:
     """Return the files from outside that a build reads, by role."""
     if config.source == "sample":
-        found = [SourceFile("sample", path) for path in sample.files()]
+        found = [("sample", path) for path in sample.files()]
     elif config.source == "classes":
-        found = [SourceFile("classes", config.tables[0][1])]
-        found += [SourceFile("tree", path) for path in name_classes.tree_files(config.taxonomy)]
+        found = [("classes", config.tables[0][1])]
+        found += [("tree", path) for path in name_classes.tree_files(config.taxonomy)]
     else:
-        found = [SourceFile(f"{config.source}/{split}", path) for split, path in config.tables]
-    found += [SourceFile("groups", config.levels.into)] if config.levels.into else []
-    return found + [SourceFile("decisions", path) for path in config.review.decisions]
+        found = [(f"{config.source}/{split}", path) for split, path in config.tables]
+    found += [("groups", config.levels.into)] if config.levels.into else []
+    return found + [("decisions", path) for path in config.review.decisions]
 
 
 @contextmanager

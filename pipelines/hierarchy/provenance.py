@@ -3,7 +3,7 @@
 import importlib.metadata
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,8 @@ PROVENANCE = "provenance.json"
 _ALWAYS = ("numpy", "polars", "scikit-learn")
 
 
-@dataclass(frozen=True)
-class SourceFile:
-    """A file from outside that a build read: its role (``landmarks/train``, ``decisions``) and where it lies."""
-
-    role: str
-    path: Path
-
-
 def provenance(
-    stages: Sequence[StageRun], sources: Sequence[SourceFile], config: BuildConfig, encoder: Mapping[str, Any]
+    stages: Sequence[StageRun], sources: Sequence[tuple[str, Path]], config: BuildConfig, encoder: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the inputs, options and software of a build, without its outputs (see :func:`complete_provenance`).
 
@@ -37,7 +29,7 @@ def provenance(
 
     Args:
         stages: the stages that were run now or done before, in order.
-        sources: files from outside.
+        sources: files from outside with their roles (``landmarks/train``, ``decisions``).
         config: the build's options.
         encoder: the embed stage's ``encoder.json``.
     """
@@ -45,8 +37,8 @@ def provenance(
     return {
         "schema_version": SCHEMA_VERSION,
         "inputs": [
-            {"role": source.role, "file": source.path.name, **_fingerprint(source.path)}
-            for source in sorted(sources, key=lambda s: (s.role, s.path.name))
+            {"role": role, "file": path.name, **_fingerprint(path)}
+            for role, path in sorted(sources, key=lambda source: (source[0], source[1].name))
         ],
         "config": stated,
         "seeds": {name: options["seed"] for name, options in stated.items() if "seed" in options},
@@ -83,32 +75,6 @@ def read_provenance(folder: Path) -> dict[str, Any] | None:
     except ValueError:
         return None  # cut short or edited: the build writes it anew
     return data if isinstance(data, dict) else None
-
-
-@dataclass(frozen=True)
-class BuildFacts:
-    """Facts of a finished build that say what follows it.
-
-    Attributes:
-        source: where its names came from: ``landmarks``, ``names``, ``classes`` or ``sample``.
-        is_reviewed: whether decisions went into it.
-    """
-
-    source: str
-    is_reviewed: bool
-
-
-def build_facts(folder: Path) -> BuildFacts | None:
-    """Return the facts of the build in a folder; None where there is none, or its ``provenance.json`` is damaged."""
-    record = read_provenance(folder)
-    if record is None:
-        return None
-    try:
-        return BuildFacts(
-            str(record["config"]["build"]["source"]), any(one["role"] == "decisions" for one in record["inputs"])
-        )
-    except (KeyError, TypeError):
-        return None
 
 
 def versions(encoder: str) -> dict[str, str]:

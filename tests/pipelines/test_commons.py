@@ -1,7 +1,4 @@
-import json
-import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,18 +81,6 @@ def test_every_state_of_a_page():
     }
     assert client.asked[0]["redirects"] == "1"
     assert client.asked[0]["prop"] == "pageprops|revisions"
-
-
-def test_a_recorded_answer_of_format_version_1():
-    if "HGLD_DATA" not in os.environ:
-        pytest.skip("HGLD_DATA is not set: no recorded answers")
-    folder = Path(os.environ["HGLD_DATA"]) / "wikimedia_fixtures"
-    district = json.loads((folder / "api_pageprops_Narayanganj_District.json").read_text())
-    found = category_pages(Canned(district), URL, ["Narayanganj_District"])
-    assert found == {"Narayanganj_District": CategoryPage("exists", "Narayanganj District", "Q2208354")}
-    redirect = json.loads((folder / "wptools_redirect.json").read_text())
-    del redirect["continue"]
-    assert category_pages(Canned(redirect), URL, ["Adams, Douglas"])["Adams, Douglas"].title == "Douglas Adams"
 
 
 def test_an_answer_in_several_parts_is_put_together():

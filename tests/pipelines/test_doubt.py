@@ -105,15 +105,3 @@ def test_the_interval_is_that_of_draws():
     found = doubt.still_wrong(wrong, SPREADS, groups=groups)
     assert found.mean == pytest.approx(np.mean(draws), abs=4)
     assert [found.low, found.high] == pytest.approx(np.quantile(draws, [0.1, 0.9]), abs=9)
-
-
-def test_levels_and_groups_widen_the_interval():
-    wrong, groups = np.full(200, 0.3), np.repeat(np.arange(10), 20)
-
-    def width(spreads: doubt.Spreads = SPREADS, **options) -> float:
-        found = doubt.still_wrong(wrong, spreads, **options)
-        return found.high - found.low
-
-    independent = 2 * 1.2816 * np.sqrt(200 * 0.3 * 0.7)
-    assert width(SPREADS._replace(between_sets=1e-6)) == pytest.approx(independent, rel=0.02)
-    assert independent < width() < width(groups=groups)

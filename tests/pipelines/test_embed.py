@@ -13,7 +13,7 @@ from hgld.errors import ConfigError, MissingResourceError, StorageError
 from hgld.pipelines.hierarchy.config import EmbedConfig
 from hgld.pipelines.hierarchy.encoders.registry import make_encoder
 from hgld.pipelines.hierarchy.evidence import embed
-from hgld.pipelines.hierarchy.evidence.embed import EmbeddingCache, default_folder
+from hgld.pipelines.hierarchy.evidence.embed import EmbeddingCache
 from hgld.pipelines.stage import Progress, StageResult, StageRun, silent
 
 NAMES = ["arch bridge", "art museum", "church building", "glacial lake", "lighthouse"]
@@ -119,11 +119,6 @@ def test_a_damaged_cache_is_named_with_the_way_out(tmp_path: Path) -> None:
     cache.path.write_bytes(b"not a database, whatever its name says" * 40)
     with pytest.raises(StorageError, match=r"Delete the file"):
         EmbeddingCache(tmp_path, "k")
-
-
-def test_the_default_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "hgld" / "embeddings"
 
 
 def test_missing_weights_leave_no_stage_behind(tmp_path: Path) -> None:

@@ -52,14 +52,6 @@ def test_else_the_nearest_name_is_the_label():
     assert "cosine 0.90" in found.evidence
 
 
-def test_of_names_equally_near_the_common_one_is_the_label():
-    group = [member("quay", 3, centrality=0.89), member("well", 1, centrality=0.9), member("silo", 4, centrality=0.2)]
-    (found,) = propose_labels([group], NO_GRAPH, RULES)
-    assert (found.label, found.method) == ("silo", "head-noun"), "half of the landmarks"
-    (found,) = propose_labels([[*group, member("jetty", 4, centrality=0.1)]], NO_GRAPH, RULES)
-    assert (found.label, found.method) == ("quay", "medoid")
-
-
 def test_the_larger_of_two_groups_gets_the_label_that_both_want():
     small, large = [member("arch bridge", 2)], [member("road bridge", 5), member("toll bridge", 1)]
     found = propose_labels([small, large], NO_GRAPH, RULES)

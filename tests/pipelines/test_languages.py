@@ -3,8 +3,6 @@
 import csv
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hgld.pipelines.hierarchy.build import build_hierarchy
 from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, LevelsConfig, NamesConfig
@@ -122,10 +120,3 @@ def test_a_singular_is_taken_only_where_it_is_a_word():
     assert labels(members("red zorbs", "green zorbs")) == [("zorbs", "shared-word")]
     assert labels(members("red zorbs", "green zorb")) == [("zorb", "head-noun")]
     assert labels(members("red apples", "green apples")) == [("apple", "head-noun")]
-
-
-@given(st.lists(st.text("ab cü城寺мс", min_size=1, max_size=12).filter(str.strip), min_size=1, max_size=8, unique=True))
-def test_labels_of_names_that_are_not_english_stand_in_the_names(names):
-    ((label, method),) = labels(members(*names, english=False))
-    assert any(label in name for name in names)
-    assert method in ("shared-word", "medoid")

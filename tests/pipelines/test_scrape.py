@@ -322,25 +322,6 @@ def test_an_answer_that_leaves_members_out_is_asked_for_in_parts(scraper):
     assert by_name(scraper.run()) == EXPECTED
 
 
-def test_a_categorys_item_without_a_main_topic_keeps_its_own_class(scraper, tmp_path):
-    """Cleaning drops the name with its reason; a main topic that was deleted is none."""
-    scraper.server.wiki.item("Q110", "bare", P31=["Q4167836"])
-    scraper.server.wiki.item("Q111", "stale", P31=["Q4167836"], P301=["Q404"])
-    scraper.server.wiki.item("Q112", "circle", P31=["Q4167836"], P301=["Q112"])
-    names = ["Bare", "Stale", "Circle"]
-    for name, item in zip(names, ("Q110", "Q111", "Q112"), strict=True):
-        scraper.server.wiki.category(name, item)
-    scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:{name}" for name in names])
-    assert by_name(scraper.run()) == dict.fromkeys(names, ("found", None, ["Wikimedia category"]))
-
-
-def test_a_long_chain_of_renames_is_bounded(scraper, tmp_path):
-    for i in range(20):
-        scraper.server.wiki.category(f"Step {i}", text=f"{{{{Category redirect|Step {i + 1}}}}}")
-    scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:Step_0"])
-    assert by_name(scraper.run()) == {"Step_0": ("error(redirect-chain)", "Category:Step 8", [])}
-
-
 def test_the_store_of_another_language_is_refused(scraper):
     scraper.run()
     with pytest.raises(ConfigError, match=r"language 'en'.*'de'"):

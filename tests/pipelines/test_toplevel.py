@@ -203,11 +203,3 @@ def test_every_group_is_decided_or_listed(tmp_path, inputs):
     assert ran.result.details["undecided"] == ["zzyzx"]
     assert ran.result.counts == {"natural": 2, "human-made": 1, "undecided": 1, "by_p279": 2, "by_encoder": 1}
     assert "could be decided for: zzyzx." in ran.result.notes[0]
-
-
-def test_the_same_bytes_again_and_done_once(tmp_path, inputs):
-    first = run(tmp_path, inputs)
-    again = run(tmp_path / "again", inputs)
-    assert first.path("groups.parquet").read_bytes() == again.path("groups.parquet").read_bytes()
-    assert not run(tmp_path, inputs).was_run
-    assert run(tmp_path, inputs, margin=0.5).was_run

@@ -1,7 +1,6 @@
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Literal, get_args, get_type_hints
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import yaml
 from matplotlib.patches import Rectangle
 
-from hgld.html_page import own_text
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.groups.group_names import Proposal
 from hgld.pipelines.hierarchy.provenance import provenance
@@ -76,12 +74,6 @@ def test_bars_are_of_the_largest_groups_and_the_others_are_counted(groups):
     ]
     more = "; 3 smaller groups with 33 more are not drawn" if groups > pictures._LARGEST_BARS else ""
     assert axes.get_xlabel() == f"landmarks{more}"
-
-
-def test_names_of_any_script_have_their_own_direction():
-    template = own_text(Path(build_report.__file__).with_name(build_report.TEMPLATE))
-    names = re.findall(r"(.{5})\{\{ (?:group|member|row)\.(?:label|name|top|next_label)\b", template)
-    assert names == ["<bdi>"] * 7
 
 
 def test_places_on_the_map_are_half_of_the_extent_and_half_of_the_ranks():

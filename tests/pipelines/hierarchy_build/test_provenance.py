@@ -5,7 +5,6 @@ import pytest
 
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig, ReviewConfig, ScrapeConfig
 from hgld.pipelines.hierarchy.provenance import (
-    SourceFile,
     complete_provenance,
     provenance,
     read_provenance,
@@ -17,7 +16,7 @@ ENCODER = {"name": "lexical", "key": "k", "dim": 5, "templates": []}
 def facts_of(root, tiny_stages, table, **options):
     config = BuildConfig("landmarks", (("train", table),), embed=EmbedConfig("lexical"), **options)
     stages = list(tiny_stages(root).values())
-    return stages, provenance(stages, [SourceFile("landmarks/train", table)], config, ENCODER)
+    return stages, provenance(stages, [("landmarks/train", table)], config, ENCODER)
 
 
 @pytest.fixture
