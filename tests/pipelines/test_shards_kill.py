@@ -102,7 +102,7 @@ EARLY, MIDDLE, LATE = ("examining", 3), ("packing", 1), ("writing tables", 0)
     ("options", "moments"),
     [
         ({"workers": 2}, [EARLY, ("examining", 8), MIDDLE, ("packing", 7), LATE]),
-        ({"workers": 2, "spool": "always", "resize": 24}, [EARLY, MIDDLE, LATE]),
+        ({"workers": 2, "keep_examined": True, "resize": 24}, [EARLY, MIDDLE, LATE]),
     ],
     ids=["tars", "spool"],
 )

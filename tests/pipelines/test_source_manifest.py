@@ -75,6 +75,26 @@ def test_the_column_of_the_files(tmp_path, column):
     assert read(source, levels=LEVELS).items["file"][1] == "img/a2.jpg"
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_tables_as_people_write_them(tmp_path, separator):
+    """Any separator, a byte order mark, headers in any case; nan and an empty cell are unknown labels."""
+    lines = [
+        ("File", "Product", "SPLIT"),
+        ("a.jpg", "apple", "train"),
+        ("b.jpg", "nan", "train"),
+        ("c.jpg", "", "test"),
+    ]
+    text = "\r\n".join(separator.join(cells) for cells in lines)
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8-sig")
+    catalog = read(tmp_path / "t.csv", levels=("product",))
+    assert catalog.items.select("file", "product", "split").rows() == [
+        ("a.jpg", "apple", "train"),
+        ("b.jpg", None, "train"),
+        ("c.jpg", None, "test"),
+    ]
+    assert read(tmp_path / "t.csv", levels=("fruit=PRODUCT",)).levels == ("fruit",)
+
+
 def test_a_class_disjoint_split(table):
     catalog = read(table, levels=LEVELS, test_classes=0.5, seed=3)
     sides = {split: set(part["fine"].drop_nulls()) for (split,), part in catalog.items.group_by("split")}
