@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 import urllib3.exceptions
@@ -304,8 +305,12 @@ class HttpClient:
     ) -> None:
         self.limits, self._redirects_to = limits, allow_redirects_to
         self._headers = {"User-Agent": f"hgld/{__version__}", "Accept-Encoding": "identity", **(headers or {})}
-        self._pool = urllib3.PoolManager(num_pools=4, maxsize=_TOGETHER, ca_certs=ca_file)
+        options: dict[str, Any] = {"num_pools": 4, "maxsize": _TOGETHER, "ca_certs": ca_file}
+        self._pool = urllib3.PoolManager(**options)
         self._pool.pool_classes_by_scheme = _guarded_pools(allow_private)
+        self._proxies = {scheme: urllib3.ProxyManager(url, **options) for scheme, url in _proxies().items()}
+        for proxy in self._proxies.values():  # whoever named it meant its address
+            proxy.pool_classes_by_scheme = _guarded_pools(None)
         self._watches: set[_Watch] = set()
 
     @contextmanager
@@ -364,8 +369,9 @@ class HttpClient:
         self._watches.add(watch)
         response = None
         try:
-            seconds = watch.seconds()
-            response = self._pool.urlopen(
+            seconds, parts = watch.seconds(), urlsplit(place)
+            proxy = None if proxy_bypass(parts.hostname or "") else self._proxies.get(parts.scheme)
+            response = (proxy or self._pool).urlopen(
                 method,
                 place,
                 body=body,
@@ -392,6 +398,11 @@ class HttpClient:
             if watch.socket is not None:
                 with suppress(OSError):
                     watch.socket.shutdown(socket.SHUT_RDWR)
+
+
+def _proxies() -> dict[str, str]:
+    """Return the proxies of http and https that the environment names (``https_proxy``)."""
+    return {scheme: url for scheme, url in getproxies().items() if scheme in ("http", "https")}
 
 
 T = TypeVar("T")

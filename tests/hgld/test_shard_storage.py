@@ -400,3 +400,15 @@ def test_options_reach_the_server(server):
         assert server.headers["X-Token"] == "t"
         assert server.headers["Accept-Encoding"] == "identity"
         server.headers = {}
+
+
+def test_a_proxy_of_the_environment_is_asked(server, folder, monkeypatch):
+    monkeypatch.setenv("http_proxy", server.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    storage = ShardStorage("http://data.example.org/sets/")
+    with pytest.raises(InputError, match="no such file"):
+        storage.read_at("train-000000.tar", 0, 9)
+    assert server.requests[-1].startswith("GET http://data.example.org/sets/train-000000.tar ")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert ShardStorage(server.url).read_at("train-000000.tar", 0, 9) == bytes_of(folder, "train-000000.tar", 0, 9)
+    assert server.requests[-1].startswith("GET /train-000000.tar ")
