@@ -339,7 +339,7 @@ class Downloader:
                 attempts=self._retries,
                 first_wait=self._backoff,
                 longest_wait=60.0,
-                sleep=self._stop.wait,
+                sleep=self._pause,
                 before_wait=before_wait,
             )
         except RemoteFault as fault:
@@ -364,6 +364,9 @@ class Downloader:
                 yield len(data)
         if total is not None and part.size != total:
             raise RemoteFault(f"the transfer ended at {part.size:,} of {total:,} bytes", passing=True)
+
+    def _pause(self, seconds: float) -> None:
+        self._stop.wait(seconds)
 
     def _refuse_if_stopped(self, file: RemoteFile) -> None:
         if self._stop.is_set():

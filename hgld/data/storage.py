@@ -138,7 +138,7 @@ class LocalFiles:
 
     def open_stream(self, name: str, offset: int) -> "io.BufferedReader[Any]":
         """Open the file from ``offset`` to its end, to be closed by the caller."""
-        file = open(self.path(name), "rb", buffering=_STREAM_BUFFER)  # noqa: SIM115  # the caller closes it
+        file = io.BufferedReader(io.FileIO(self.path(name)), _STREAM_BUFFER)
         advise(file.fileno(), offset, 0, sequential=True)
         file.seek(offset)
         return file
@@ -361,8 +361,13 @@ class RemoteFiles:
         """Read ranges (name, offset, size), each shorter where its file ends."""
         from fsspec.utils import merge_offset_ranges
 
-        columns = ([name for name, _, _ in requests], [at for _, at, _ in requests], [at + n for _, at, n in requests])
-        spans = list(zip(*merge_offset_ranges(*columns, max_gap=_GAP, max_block=_MOST_SPAN), strict=True))
+        columns: Any = (
+            [name for name, _, _ in requests],
+            [at for _, at, _ in requests],
+            [at + n for _, at, n in requests],
+        )
+        merged: Any = merge_offset_ranges(*columns, max_gap=_GAP, max_block=_MOST_SPAN)
+        spans = list(zip(*merged, strict=True))
         data = {span: self.accept(span, answer) for span, answer in zip(spans, self.ask(spans), strict=True)}
         begins = [(name, start) for name, start, _ in spans]
         result = []

@@ -361,8 +361,8 @@ class _IndexedSource:
                 for batch in block:
                     batch.images = images
         except InputError:
-            names, shard, *_ = self.dataset.places
-            if not all(self.dataset.storage.exists(names[i]) for i in np.unique(shard[items])):
+            names, shard, _, _ = self.dataset.places
+            if not all(self.dataset.storage.exists(names[int(i)]) for i in np.unique(shard[items])):
                 raise
             if len(block) > 1:
                 for batch in block:
@@ -435,7 +435,11 @@ class BareShards:
         from webdataset.pipeline import DataPipeline
         from webdataset.tariterators import group_by_keys
 
-        grouped = partial(group_by_keys, keys=lambda name: name.rsplit(".", 1), lcase=False)
+        def keys(name: str) -> tuple[str, str]:
+            key, _, kind = name.rpartition(".")
+            return key, kind
+
+        grouped = partial(group_by_keys, keys=keys, lcase=False)
         yield from DataPipeline(self._files, grouped, self._items, self._same_class).repeat()
         raise self._no_runs()
 
