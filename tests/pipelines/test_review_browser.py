@@ -397,7 +397,7 @@ def test_by_mouse_search_items_and_clicks_around_an_answer(tmp_path):
         page.until(f"{TITLE} === 'castle' && document.querySelectorAll('#names .row').length === 3")
         assert page.run("document.getElementById('search').value") == ""
         page.until("document.querySelector('#details h2').textContent === 'castle'")
-        page.until("document.querySelectorAll('#details .landmarks figure').length === 3")  # what is known of it is here
+        page.until("document.querySelectorAll('#details .landmarks figure').length === 3")  # all is here
         page.press("d")  # the focus is in the list of groups
         page.until(DIALOG)
         page.press("Enter")

@@ -586,7 +586,7 @@ const act = {
     else say(`No single ${model.item} is shown.`);
   },
   queue: () => { show({ kind: "queue" }); names.element.focus(); },
-  team: () => { if (model.others.length) { show({ kind: "team" }); $("team").focus(); } else say("Nobody to compare with: start hgld review with --others FILE."); },
+  team: () => { if (model.others.length) { show({ kind: "team" }); $("team").focus(); } else say("Nobody to compare with: start hgld review with --compare-with FILE."); },
 };
 
 // Names were answered: they are gone from the queue, and the next ones are shown.
