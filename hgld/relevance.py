@@ -182,7 +182,7 @@ def level_weights(counts: Tensor, weights: Sequence[float] | None = None) -> Ten
 
     Args:
         counts: (Q, L + 1) integers, items of grade 0..L.
-        weights: one a level, coarsest first; equal if None.
+        weights: one per level, coarsest first; equal if None.
 
     Returns:
         (Q, L) float64, coarsest level first; a row of zeros where no level that has positives has weight.
@@ -249,7 +249,7 @@ class GainFunction:
         """Return the gain of every grade to every query, up to a factor of the query's own.
 
         Args:
-            counts: (Q, L + 1) int64 items a grade.
+            counts: (Q, L + 1) int64 items per grade.
 
         Returns:
             (Q, L + 1) float64, see ``relative`` of :func:`grade_gains`.

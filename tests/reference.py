@@ -1,4 +1,4 @@
-"""Slow float64 twins, one query at a time, straight from the definitions; nothing here is shared with hgld.
+"""Slow float64 reference implementations, one query at a time, straight from the definitions; nothing here is shared with hgld.
 
 These are the metrics; the losses, which need gradients, lie beside in reference_losses.py.
 

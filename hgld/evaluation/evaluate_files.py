@@ -56,7 +56,7 @@ def evaluate_files(
 
     Args:
         embeddings: npy, parquet or safetensors, see :func:`hgld.evaluation.embedding_files.read_embeddings`.
-        labels: parquet or CSV with a column a level, one row an embedding, in the same order.
+        labels: parquet or CSV with a column per level, one row per embedding, in the same order.
         levels: names of the columns, finest first.
         gallery_embeddings: the same of the gallery; None for leave-one-out.
         gallery_labels: the gallery's labels.

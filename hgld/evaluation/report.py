@@ -50,7 +50,7 @@ def markdown(text: str) -> str:
 # -- the report of an evaluation --------------------------------------------------------------------------------------
 
 SCHEMA_VERSION = 1
-_OF_SET = "of_set"  # the setting that names the metrics without values a query
+_OF_SET = "of_set"  # the setting that names the metrics without values per query
 _PER_QUERY_SUFFIX = ".per_query.parquet"
 _MOST_JSON_BYTES = 64 << 20
 _RESAMPLED = 20_000_000  # queries drawn for the intervals of a notebook
@@ -63,8 +63,8 @@ class RetrievalReport:
     Attributes:
         values: mean of every metric over the queries for which it is defined; NaN if there are none. Metrics of the
             set (NMI) stand here alone.
-        per_query: one row a query in their order: ``query`` (its index) and one Float64 column a metric, NaN where it
-            is undefined.
+        per_query: one row per query in their order: ``query`` (its index) and one Float64 column per metric, NaN where
+            it is undefined.
         undefined: for every metric the number of queries left out of its mean, having no positive.
         settings: all that the values depend on: protocol, levels, sizes, relevance, precision of the scores.
     """
@@ -84,10 +84,10 @@ class RetrievalReport:
         num_queries: int = 0,
         of_set: Mapping[str, float] | None = None,
     ) -> "RetrievalReport":
-        """Make a report of values a query.
+        """Make a report of values per query.
 
         Args:
-            columns: (Q,) float64 values a metric, NaN where undefined.
+            columns: (Q,) float64 values per metric, NaN where undefined.
             settings: all that the values depend on.
             first_query: index of the first query.
             num_queries: Q, needed where there is no column.
@@ -108,11 +108,11 @@ class RetrievalReport:
 
     @property
     def query_metrics(self) -> list[str]:
-        """Names of the metrics with values a query; those of the set have none."""
+        """Names of the metrics with values per query; those of the set have none."""
         return [name for name in self.values if name in self.per_query.columns]
 
     def to_frame(self) -> pl.DataFrame:
-        """Return one row a metric: metric, value, queries (that it is defined for), undefined."""
+        """Return one row per metric: metric, value, queries (that it is defined for), undefined."""
         undefined = list(self.undefined.values())
         return pl.DataFrame(
             {
@@ -188,7 +188,7 @@ class RetrievalReport:
         }
 
     def save_json(self, path: str | Path) -> None:
-        """Write values, undefined counts and settings to ``path``, the values a query to a parquet file beside it.
+        """Write values, undefined counts and settings to ``path``, the values per query to a parquet file beside it.
 
         The second file has the name of the first with ``.per_query.parquet`` for its suffix.
         """
@@ -335,7 +335,7 @@ def compare(
 
     Raises:
         ConfigError: an unknown baseline or metric, or no metric in common.
-        InputError: reports of different tasks, or without values a query.
+        InputError: reports of different tasks, or without values per query.
     """
     names = list(reports)
     first = baseline if baseline is not None else next(iter(names), "")
@@ -380,7 +380,7 @@ def _check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None
     for name, report in reports.items():
         if report.per_query.is_empty():
             raise InputError(
-                f"report {quoted(name)} has no values a query. Load it from the .json that save_json wrote, with the "
+                f"report {quoted(name)} has no values per query. Load it from the .json that save_json wrote, with the "
                 ".per_query.parquet beside it."
             )
         if not report.per_query["query"].equals(reports[first].per_query["query"]):

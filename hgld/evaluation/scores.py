@@ -49,7 +49,7 @@ def checked_self_index(self_index: Tensor | np.ndarray, num_queries: int) -> np.
 # -- scores -----------------------------------------------------------------------------------------------------------
 
 _BLOCK_SCORES = 16_000_000  # scores of a block on the CPU, 64 MB
-_FEWEST_ROWS = 128  # queries a block all the same: with fewer a product waits for the gallery
+_FEWEST_ROWS = 128  # queries per block all the same: with fewer a product waits for the gallery
 _ENOUGH_ROWS = 256  # with more it is hardly faster,
 _ENOUGH_SCORES = 1 << 28  # nor is it worth more memory than 1 GB
 _CPU_TILE = 2048  # gallery items a product on the CPU: their embeddings stay in its cache
@@ -313,7 +313,7 @@ def score_blocks(
     Args:
         query: (Q, D) float32.
         gallery: (G, D) float32 on the same device.
-        rows: queries a block.
+        rows: queries per block.
         part: consecutive queries whose scores are wanted; None: all.
 
     Yields:

@@ -88,7 +88,7 @@ def depth_needed(metrics: Sequence[Metric], levels: Sequence[str], counts: np.nd
     Args:
         metrics: to compute.
         levels: names of the levels, finest first.
-        counts: (q, L + 1) items a grade.
+        counts: (q, L + 1) items per grade.
     """
     needed = 1
     for metric in metrics:
@@ -116,7 +116,7 @@ def metric_values(
         metrics: as :func:`hgld.evaluation.metric.resolve` returns them.
         levels: names of the levels, finest first.
         found: statistics of the ranking.
-        counts: (q, L + 1) items a grade in the whole ranking.
+        counts: (q, L + 1) items per grade in the whole ranking.
         gain: the function that ``gains`` came from.
         gains: (q, L + 1) gain of every grade.
 
@@ -140,7 +140,7 @@ class RankedQueries:
 
     Attributes:
         found: statistics of the ranking.
-        counts: (q, L + 1) items a grade in the whole ranking.
+        counts: (q, L + 1) items per grade in the whole ranking.
         gain: the gain function that ``gains`` came from.
         gains: (q, L + 1) gain of every grade.
         grade: least grade of a positive: that of the level of a binary metric, 1 for graded ones.

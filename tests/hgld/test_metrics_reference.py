@@ -1,4 +1,4 @@
-"""Every metric against its slow twin, by both backends, on the same scores."""
+"""Every metric against its slow reference implementation, by both backends, on the same scores."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def rankings(draw, max_items: int = 12):
     case=rankings(), kind=st.sampled_from(["population", "total", "exponential", "weighted_ap"]), count=st.booleans()
 )
 @settings(max_examples=40)
-def test_metrics_equal_their_twins(backend, case, kind, count):
+def test_metrics_equal_their_references(backend, case, kind, count):
     scores, grades, num_levels = case
     check(scores, grades, num_levels, backend, kind=kind, count_query=count)
 

@@ -1,4 +1,4 @@
-"""Whitening, query expansion, pooling over scales and exhaustive search against slow twins and laws."""
+"""Whitening, query expansion, pooling over scales against slow references and laws."""
 
 import json
 
@@ -151,7 +151,7 @@ def slow_expansion(query, gallery, k, alpha, own=None):
 
 
 @pytest.mark.parametrize(("k", "alpha"), [(1, 0.0), (3, 2.0), (10, 2.0), (20, 0.5)])
-def test_expansion_equals_its_twin(k, alpha):
+def test_expansion_equals_its_reference(k, alpha):
     query, gallery = unit(random_rows(1, 5, 4)), unit(random_rows(2, 20, 4))
     found = expand_queries(query * 3, gallery, k=k, alpha=alpha, chunk_size=2)
     np.testing.assert_allclose(found, slow_expansion(query, gallery, k, alpha), atol=1e-5)
@@ -183,7 +183,7 @@ def test_expansion_refuses_what_it_cannot_do(gallery, options, error, said):
 
 
 @pytest.mark.parametrize("p", [1.0, 3.0])
-def test_pooled_scales_equal_their_twin(p):
+def test_pooled_scales_equal_their_reference(p):
     scales = [random_rows(seed, 6, 5) for seed in range(3)]
     normal = [unit(part) for part in scales]
     expected = np.zeros((6, 5))
