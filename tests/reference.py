@@ -1,6 +1,6 @@
-"""Slow float64 reference implementations, one query at a time, straight from the definitions; nothing here is shared with hgld.
+"""Slow float64 reference implementations of the metrics, query by query; nothing here is shared with hgld.
 
-These are the metrics; the losses, which need gradients, lie beside in reference_losses.py.
+The losses, which need gradients, are in reference_losses.py.
 
 Every metric takes one query's ``scores`` and ``grades`` (two sequences of the same length: its ranked gallery, without
 the query and without items left out) and returns a float, NaN where the metric is undefined.
