@@ -42,7 +42,6 @@ class Command:
 _SHARDS = "build-shards folders --source {base}/images --out out --shard-items 4 --test-classes .5"
 _EMBED = "embed --checkpoint {base}/run --data {base}/data --out e.npy"
 _EVALUATE = "evaluate --embeddings {base}/e.npy --labels {base}/e.labels.parquet --levels fine,coarse --out r.json"
-_SEARCH = "search {base}/images/top0/fine00/0.jpg --checkpoint {base}/run --data {base}/data --split test"
 COMMANDS = {
     "build-hierarchy": Command(
         "build-hierarchy --classes {base}/list.csv --encoder lexical --cache cache --out out", stops=2
@@ -60,9 +59,6 @@ COMMANDS = {
     "export": Command("export --checkpoint {base}/run --out x.onnx", stops=2),
     "calibrate": Command(
         "calibrate --checkpoint run --data {base}/many --split test --test-split test", works_on=("run",)
-    ),
-    "search": Command(
-        f"{_SEARCH} --embeddings e.npy --index ivf --html s.html", works_on=("e.npy", "e.labels.parquet")
     ),
     "card": Command("card shards", works_on=("shards",)),
 }

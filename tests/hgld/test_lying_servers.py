@@ -87,21 +87,27 @@ def peak() -> int:
 
 
 def lied_to(server: LyingServer, read: Callable[[str], None], lie: str, about: str = ".tar") -> str:
-    """The message of the error that ends a reading from a liar."""
+    """The message of the error that ends a reading from a liar; empty where the lie did no harm."""
     read_before = peak()
     server.lie, server.about = LIES[lie], about
     began = time.monotonic()
-    with pytest.raises(HgldError) as caught:
+    message = ""
+    try:
         read(server.url)
+    except HgldError as error:
+        message = str(error)
     assert time.monotonic() - began < DEADLINE
     assert peak() - read_before < MOST_MEMORY
-    message = str(caught.value)
+    if not message and lie in _HARMLESS:
+        return ""
     assert server.url in message
     assert len(message) < 1500
     assert " at 0x" not in message
     assert "s3cret" not in message
     return message
 
+
+_HARMLESS = ("endless_trailer",)  # the bytes are right and all there: what follows them need not be read
 
 # Lies that waste no time, and no bytes that only an index knows.
 _QUICK = [
