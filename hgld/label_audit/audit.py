@@ -183,8 +183,8 @@ def audit(
                 same = None if min(table[item, 0], table[other, 0]) < 0 else bool(table[item, 0] == table[other, 0])
                 places = (place for i in (item, other) for place in (i, items.key(i), items.split(i)))
                 copies.append((*places, probability, alike, same))
-    wrong = [row for row in range(len(judged)) if np.nanmax(noise.wrong[row], initial=0.0) >= options.probability]
-    found = filter(None, (_wrong_image(items, noise, row, options.probability) for row in wrong))
+    wrong = np.flatnonzero(np.nanmax(noise.wrong, axis=1, initial=0.0) >= options.probability)
+    found = filter(None, (_wrong_image(items, noise, row, options.probability) for row in wrong.tolist()))
     listed = filter(None, (_class_row(items, fault) for fault in faults if fault.probability >= options.probability))
     every = pl.DataFrame({"item": judged, "key": [items.key(int(item)) for item in judged]})
     return Audit(

@@ -148,9 +148,9 @@ def test_a_damaged_calibration_stops_only_what_takes_it(hgld, world, tmp_path):
     for asked in (("--min-confidence", "0.5"), ("--calibration", str(run / "calibration.json"))):
         code, _, err = hgld(*search, *asked)
         assert code == 2
-        assert f"{run}/calibration.json: not JSON" in err
+        assert f"{run}/calibration.json: not valid JSON" in err
     code, _, err = hgld("report", str(run), "--out", str(tmp_path / "r.html"))
-    said = f"answers are not shown: {run}/calibration.json: not JSON"
+    said = f"answers are not shown: {run}/calibration.json: not valid JSON"
     assert code == 0
     assert err.startswith(said)
     assert said in (tmp_path / "r.html").read_text(encoding="utf-8")
