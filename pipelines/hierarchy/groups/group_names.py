@@ -20,7 +20,7 @@ gets it; the other takes its next proposal.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
@@ -55,7 +55,6 @@ class Proposal:
     label: str
     method: Literal["head-noun", "shared-word", "p279", "medoid"]
     evidence: str
-    share: float = field(default=0.0, compare=False)  # of the group's landmarks of which it is said; 0 for a medoid
 
 
 def propose_labels(
@@ -113,17 +112,6 @@ def label_groups(
     return propose_labels(members, graph, NameRules.read(domain=domain), domain)
 
 
-def supported_labels(
-    members: Sequence[Member], graph: ClassGraph, rules: NameRules, domain: str = "landmarks"
-) -> list[Proposal]:
-    """Return the labels that are said of at least half of one group's landmarks, the best first.
-
-    Other groups are not looked at: a label may be another's, and a class may have landmarks in others too.
-    """
-    [words] = _words([members], domain)
-    return [*words, *_class_proposals(members, graph, rules, _landmarks_below([members], graph))]
-
-
 def _words(groups: Sequence[Sequence[Member]], domain: str) -> list[list[Proposal]]:
     """Return the words that could be each group's label."""
     if domain == "landmarks":
@@ -157,7 +145,7 @@ def _head_nouns(members: Sequence[Member]) -> list[Proposal]:
     for member in members:
         heads[head_noun(member.name)].append(member)
     return [
-        Proposal(head, "head-noun", f"head noun of {_share(heads[head], members)}", _part(heads[head], members))
+        Proposal(head, "head-noun", f"head noun of {_share(heads[head], members)}")
         for head in sorted(heads, key=lambda h: (-_landmarks(heads[h]), h))
         if _landmarks(heads[head]) >= LEAST_SHARE * _landmarks(members)
     ]
@@ -213,7 +201,6 @@ def _shared_words(members: Sequence[Member], known: Set[str]) -> list[Proposal]:
             min(texts[key], key=lambda text: (-texts[key][text], text)),
             "head-noun" if methods[key] == "head-noun" else "shared-word",
             f"{'head noun' if methods[key] == 'head-noun' else 'shared'} of {_share(carriers[key], members)}",
-            _part(carriers[key], members),
         )
         for key in sorted(shared, key=order.__getitem__)
     ]
@@ -254,7 +241,7 @@ def _class_proposals(
     for f1, _, class_id, label in sorted(scored):
         share = _share(covered[class_id], members)
         evidence = f"{share} are {label} ({class_id}) or below it; F1 {-f1:.2f}"
-        yield Proposal(label, "p279", evidence, _part(covered[class_id], members))
+        yield Proposal(label, "p279", evidence)
 
 
 def _landmarks_below(groups: Sequence[Sequence[Member]], graph: ClassGraph) -> dict[str, int]:
@@ -273,10 +260,6 @@ def _with_ancestors(member: Member, graph: ClassGraph) -> set[str]:
 
 def _landmarks(members: Sequence[Member]) -> int:
     return sum(max(member.landmarks, 1) for member in members)
-
-
-def _part(found: Sequence[Member], members: Sequence[Member]) -> float:
-    return _landmarks(found) / _landmarks(members)
 
 
 def _share(found: Sequence[Member], members: Sequence[Member]) -> str:
