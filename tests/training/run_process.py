@@ -1,7 +1,6 @@
 """One process of a run, as torchrun starts it or a fork does it.
 
-A fourth argument is the step at which a signal asks it to stop; OVERFLOW names the step at which a gradient of the main
-process alone is infinite.
+A fourth argument is the step at which a signal asks it to stop.
 """
 
 import os
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from hgld.training import loop
 from hgld.training.config import read_config
 from hgld.training.loop import train
 from hgld.training.progress import LineReporter
@@ -32,27 +30,11 @@ class Stopping(LineReporter):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def overflow_at(step):
-    """Make a gradient of a step infinite."""
-    forward, calls = loop.Backward.__call__, []
-
-    def overflowing(self, batch):
-        values = forward(self, batch)
-        calls.append(batch)
-        if len(calls) == step:
-            next(self.model.parameters()).grad.fill_(float("inf"))
-        return values
-
-    loop.Backward.__call__ = overflowing
-
-
 def run(config: Path, data: str, out: Path, stop: int | None = None) -> None:
     """Train as the file says."""
     # Of a compiled run the graphs are tested here, not inductor's kernels, which take minutes to make.
     torch.nn.Module.compile = partialmethod(torch.nn.Module.compile, backend="aot_eager")  # type: ignore[assignment]
     torch.set_num_threads(1)
-    if "OVERFLOW" in os.environ and os.environ["RANK"] == "0":
-        overflow_at(int(os.environ["OVERFLOW"]))
     progress = LineReporter(say, say) if stop is None else Stopping(stop)
     train(read_config(config), data, out, progress=progress)
 
