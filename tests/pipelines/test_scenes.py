@@ -6,9 +6,8 @@ import pytest
 
 import hgld
 from hgld.errors import ConfigError
-from hgld.pipelines.demo import buildings, landscapes
-from hgld.pipelines.demo.drawings import choose_landmarks, write_drawings
-from hgld.pipelines.demo.scenes import PAINTERS, Place, draw, painter_of
+from hgld.pipelines.demo import painters
+from hgld.pipelines.demo.drawings import PAINTERS, Place, choose_landmarks, draw, painter_of, write_drawings
 
 KINDS = [words.split()[0] for words, _ in PAINTERS]
 
@@ -27,25 +26,25 @@ def test_a_picture_is_a_function_of_its_arguments(kind):
 
 
 def test_the_finest_kind_that_is_known_decides():
-    assert painter_of(("Lutheran church", "body of water")) is buildings.church
-    assert painter_of(("something odd", "body of water")) is landscapes.lake
-    assert painter_of(("something odd",)) is buildings.classical
-    assert painter_of(("lighthouse",)) is buildings.tower
+    assert painter_of(("Lutheran church", "body of water")) is painters.church
+    assert painter_of(("something odd", "body of water")) is painters.lake
+    assert painter_of(("something odd",)) is painters.classical
+    assert painter_of(("lighthouse",)) is painters.tower
 
 
 @pytest.mark.parametrize(
     ("kind", "painter"),
     [
-        ("canyon", landscapes.mountain),
-        ("ice cap", landscapes.mountain),
-        ("columnar basalt", landscapes.mountain),  # "column" is a part of its name, and no word of it
-        ("hot spring", landscapes.lake),
-        ("railway bridge (1884)", buildings.bridge),
-        ("sculpture", buildings.sculpture),
-        ("equestrian statue", buildings.statue),
-        ("triumphal arch", buildings.arch),
-        ("sculpture garden", landscapes.garden),
-        ("college of the University of Cambridge", buildings.block),  # no bridge either
+        ("canyon", painters.mountain),
+        ("ice cap", painters.mountain),
+        ("columnar basalt", painters.mountain),  # "column" is a part of its name, and no word of it
+        ("hot spring", painters.lake),
+        ("railway bridge (1884)", painters.bridge),
+        ("sculpture", painters.statue),
+        ("equestrian statue", painters.statue),
+        ("triumphal arch", painters.arch),
+        ("sculpture garden", painters.park),
+        ("college of the University of Cambridge", painters.block),  # no bridge either
     ],
 )
 def test_a_kind_is_known_by_whole_words(kind, painter):

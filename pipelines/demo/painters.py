@@ -1,10 +1,94 @@
-"""Painters of buildings; a landmark's generator alone decides its shape."""
+"""The canvas of a drawing, and painters of buildings and landscapes; a landmark's generator alone decides its shape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import cv2
 import numpy as np
 
-from .canvas import Canvas, Color
+Color = tuple[float, float, float]
+Point = tuple[float, float]
+
+_FINER = 2  # drawn at twice the size, then averaged: smooth edges for little time
+_FRACTION_BITS = 4
+
+
+@dataclass(frozen=True)
+class View:
+    """The circumstances of one drawing: camera, light and sky.
+
+    Attributes:
+        center: of the picture, in the scene's units.
+        width: of the picture, in the scene's units.
+        lean: sideways shift of uprights a unit of height, as in a hasty snapshot.
+        light: factor of every colour (red, green, blue).
+        sky: colour of the sky at the horizon and above.
+    """
+
+    center: Point
+    width: float
+    lean: float
+    light: Color
+    sky: tuple[Color, Color]
+
+
+class Canvas:
+    """A square picture of ``size`` pixels.
+
+    A scene stands on y = 0 and its subject spans about -1..1; y grows upwards. Colours are red, green and blue in 0..1.
+    """
+
+    def __init__(self, size: int, view: View) -> None:
+        self.size = size
+        self.view = view
+        side = size * _FINER
+        self._scale = side / view.width
+        shares = np.linspace(0, 1, side, dtype=np.float32)[:, None, None]
+        low, high = (np.array(color, dtype=np.float32) * 255 for color in view.sky)
+        self._pixels = np.ascontiguousarray(np.broadcast_to(high + (low - high) * shares, (side, side, 3)))
+
+    def polygon(self, points: Sequence[Point], color: Color) -> None:
+        """Fill a polygon."""
+        cv2.fillPoly(self._pixels, [self._places(points)], self._lit(color), cv2.LINE_8, _FRACTION_BITS)
+
+    def box(self, left: float, bottom: float, right: float, top: float, color: Color) -> None:
+        """Fill an upright rectangle."""
+        self.polygon([(left, bottom), (right, bottom), (right, top), (left, top)], color)
+
+    def disc(self, center: Point, across: float, up: float, color: Color, start: float = 0, end: float = 360) -> None:
+        """Fill an ellipse of these half axes, or a sector of it from ``start`` to ``end`` degrees, anticlockwise."""
+        angles = np.radians(np.linspace(start, end, 25))
+        self.polygon([(center[0] + across * np.cos(a), center[1] + up * np.sin(a)) for a in angles], color)
+
+    def line(self, points: Sequence[Point], width: float, color: Color) -> None:
+        """Draw a line through points."""
+        thickness = max(1, round(width * self._scale))
+        places = [self._places(points)]
+        cv2.polylines(self._pixels, places, False, self._lit(color), thickness, cv2.LINE_8, _FRACTION_BITS)
+
+    def finish(self, noise: np.ndarray) -> np.ndarray:
+        """Return the picture, (size, size, 3) uint8 in red, green and blue.
+
+        Args:
+            noise: (size, size, 3) of a sensor, in grey levels.
+        """
+        small = cv2.resize(self._pixels, (self.size, self.size), interpolation=cv2.INTER_AREA)
+        return np.clip(small + noise, 0, 255).astype(np.uint8)
+
+    def _places(self, points: Sequence[Point]) -> np.ndarray:
+        given = np.array(points, dtype=np.float64)
+        across = given[:, 0] + self.view.lean * given[:, 1] - self.view.center[0]
+        up = given[:, 1] - self.view.center[1]
+        half = self.size * _FINER / 2
+        places = np.stack([half + across * self._scale, half - up * self._scale], axis=1)
+        return np.round(places * (1 << _FRACTION_BITS)).astype(np.int32)
+
+    def _lit(self, color: Color) -> tuple[float, float, float]:
+        red, green, blue = (min(255.0, c * light * 255) for c, light in zip(color, self.view.light, strict=True))
+        return red, green, blue
+
+
+# -- painters ----------------------------------------------------------------------------------------------------------
 
 Painter = Callable[[Canvas, np.random.Generator], None]
 
@@ -19,6 +103,9 @@ _WALLS = (
 _ROOFS = ((0.55, 0.22, 0.16), (0.25, 0.27, 0.32), (0.35, 0.50, 0.42), (0.30, 0.22, 0.18), (0.45, 0.45, 0.48))
 _STONES = ((0.75, 0.73, 0.70), (0.50, 0.48, 0.46), (0.85, 0.80, 0.70), (0.45, 0.32, 0.28))
 _GLASS = ((0.16, 0.20, 0.26), (0.30, 0.42, 0.52), (0.12, 0.12, 0.12))
+_GREENS = ((0.22, 0.38, 0.16), (0.32, 0.45, 0.20), (0.18, 0.30, 0.20), (0.42, 0.45, 0.22))
+_WATERS = ((0.20, 0.38, 0.52), (0.25, 0.48, 0.50), (0.35, 0.45, 0.45), (0.15, 0.28, 0.40))
+_ROCKS = ((0.48, 0.44, 0.42), (0.55, 0.46, 0.38), (0.40, 0.42, 0.46), (0.60, 0.36, 0.28))
 
 
 def pick(colors: tuple[Color, ...], rng: np.random.Generator, spread: float = 0.07) -> Color:
@@ -114,27 +201,6 @@ def domed(canvas: Canvas, rng: np.random.Generator) -> None:
         canvas.disc((x, tall), 0.06, 0.1, dome, 0, 180)
 
 
-def pagoda(canvas: Canvas, rng: np.random.Generator) -> None:
-    """Floors under swung roofs, each smaller than the one below."""
-    wall, roof = pick(((0.60, 0.18, 0.14), (0.80, 0.70, 0.55), (0.40, 0.28, 0.20)), rng), pick(_ROOFS, rng)
-    floors, half, high = int(rng.integers(2, 6)), rng.uniform(0.4, 0.7), rng.uniform(0.16, 0.24)
-    shrink = rng.uniform(0.72, 0.88)
-    for floor in range(floors):
-        y = floor * (high + 0.1)
-        canvas.box(-half * 0.75, y, half * 0.75, y + high, wall)
-        windows(canvas, rng, (-half * 0.7, y + 0.02, half * 0.7, y + high - 0.02), 5)
-        canvas.polygon(
-            [
-                (-half * 1.15, y + high),
-                (half * 1.15, y + high),
-                (half * 0.6, y + high + 0.12),
-                (-half * 0.6, y + high + 0.12),
-            ],
-            roof,
-        )
-        half *= shrink
-
-
 def classical(canvas: Canvas, rng: np.random.Generator) -> None:
     """A long front with a portico."""
     wall = pick(((0.88, 0.85, 0.78), (0.80, 0.76, 0.70), (0.90, 0.80, 0.60), (0.75, 0.60, 0.52)), rng)
@@ -166,22 +232,6 @@ def block(canvas: Canvas, rng: np.random.Generator) -> None:
         windows(canvas, rng, (x - half * 0.9, 0.1, x + half * 0.55, height * 0.95), 10)
 
 
-def station(canvas: Canvas, rng: np.random.Generator) -> None:
-    """A long hall under vaults, with or without a clock tower."""
-    wall, roof = pick(_WALLS, rng), pick(((0.45, 0.50, 0.55), *_ROOFS), rng)
-    half, height = rng.uniform(0.8, 1.1), rng.uniform(0.2, 0.35)
-    canvas.box(-half, 0, half, height, wall)
-    windows(canvas, rng, (-half, 0.03, half, height - 0.02), 12)
-    for i in range(vaults := int(rng.integers(1, 4))):
-        x = -half + (i + 0.5) * 2 * half / vaults
-        canvas.disc((x, height), half / vaults * 0.95, rng.uniform(0.2, 0.4), roof, 0, 180)
-        canvas.disc((x, height), half / vaults * 0.7, 0.15, pick(_GLASS, rng), 0, 180)
-    if rng.random() < 0.6:
-        x, tall = rng.uniform(-half, half), rng.uniform(0.6, 1.0)
-        canvas.box(x - 0.07, 0, x + 0.07, tall, shade(wall, 0.9))
-        canvas.disc((x, tall * 0.88), 0.05, 0.05, (0.95, 0.95, 0.9))
-
-
 def tower(canvas: Canvas, rng: np.random.Generator) -> None:
     """A tower or lighthouse, plain or banded."""
     wall, top = pick(_WALLS, rng), pick(_ROOFS, rng)
@@ -195,19 +245,6 @@ def tower(canvas: Canvas, rng: np.random.Generator) -> None:
     canvas.box(-crown * 1.5, tall, crown * 1.5, tall + 0.05, shade(wall, 0.7))
     canvas.box(-crown * 0.8, tall + 0.05, crown * 0.8, tall + 0.18, (0.95, 0.90, 0.55) if rng.random() < 0.5 else wall)
     canvas.disc((0, tall + 0.18), crown, crown, top, 0, 180)
-
-
-def chimneys(canvas: Canvas, rng: np.random.Generator) -> None:
-    """A hall under chimneys."""
-    wall = pick(((0.55, 0.30, 0.22), (0.60, 0.60, 0.60), (0.45, 0.35, 0.30)), rng)
-    canvas.box(-0.9, 0, 0.7, rng.uniform(0.3, 0.5), wall)
-    windows(canvas, rng, (-0.85, 0.05, 0.65, 0.3), 9)
-    for x in np.linspace(-0.6, 0.5, int(rng.integers(1, 5))):
-        width, tall = rng.uniform(0.05, 0.1), rng.uniform(0.9, 1.4)
-        canvas.polygon(
-            [(x - width, 0.3), (x + width, 0.3), (x + width * 0.7, tall), (x - width * 0.7, tall)], shade(wall, 0.85)
-        )
-        canvas.box(x - width * 0.7, tall - 0.12, x + width * 0.7, tall - 0.05, (0.85, 0.85, 0.85))
 
 
 def bridge(canvas: Canvas, rng: np.random.Generator) -> None:
@@ -233,17 +270,6 @@ def bridge(canvas: Canvas, rng: np.random.Generator) -> None:
     canvas.box(-3, deck, 3, deck + 0.05, shade(stone, 0.85))
 
 
-def column(canvas: Canvas, rng: np.random.Generator) -> None:
-    """A column with a statue on top, or an obelisk, on steps."""
-    stone = pick(_STONES, rng)
-    tall, width, foot = rng.uniform(0.5, 1.2), rng.uniform(0.05, 0.14), _steps(canvas, rng, stone)
-    canvas.polygon([(-width, foot), (width, foot), (width * 0.6, foot + tall), (-width * 0.6, foot + tall)], stone)
-    if rng.random() < 0.6:
-        _figure(canvas, rng, foot + tall, 0.3)
-    else:
-        canvas.polygon([(-width, foot + tall), (width, foot + tall), (0, foot + tall + 0.2)], stone)
-
-
 def statue(canvas: Canvas, rng: np.random.Generator) -> None:
     """A large figure on a plinth."""
     stone = pick(_STONES, rng)
@@ -251,17 +277,6 @@ def statue(canvas: Canvas, rng: np.random.Generator) -> None:
     canvas.box(-half, foot, half, foot + high, stone)
     canvas.box(-half * 1.15, foot + high, half * 1.15, foot + high + 0.05, shade(stone, 0.85))
     _figure(canvas, rng, foot + high + 0.05, rng.uniform(0.6, 0.85))
-
-
-def sculpture(canvas: Canvas, rng: np.random.Generator) -> None:
-    """A rounded form that rests on two feet and mirrors the sky."""
-    metal = pick(((0.72, 0.76, 0.80), (0.80, 0.70, 0.45), (0.62, 0.40, 0.30), (0.85, 0.30, 0.25)), rng)
-    half, tall, lean = rng.uniform(0.5, 0.8), rng.uniform(0.35, 0.6), rng.uniform(-0.25, 0.25)
-    canvas.box(-half * 1.3, 0, half * 1.3, 0.06, (0.66, 0.65, 0.63))
-    canvas.disc((0, 0.06), half, tall * 1.3, metal, 0, 180)
-    canvas.disc((lean, 0.12 + tall * 0.75), half * 0.6, tall * 0.35, shade(metal, 1.2))
-    canvas.disc((lean, 0.1 + tall), half * 0.35, tall * 0.12, (0.95, 0.96, 0.98))
-    canvas.disc((0, 0.06), half * rng.uniform(0.3, 0.6), tall * rng.uniform(0.3, 0.5), shade(metal, 0.4), 0, 180)
 
 
 def arch(canvas: Canvas, rng: np.random.Generator) -> None:
@@ -303,14 +318,81 @@ def _figure(canvas: Canvas, rng: np.random.Generator, foot: float, tall: float) 
     canvas.line([(0, foot + tall * 0.6), (hand[0] * tall, foot + hand[1] * tall)], tall * 0.13, bronze)
 
 
-def street(canvas: Canvas, rng: np.random.Generator) -> None:
-    """Two rows of houses towards a vanishing point."""
-    canvas.polygon([(-1.6, -0.3), (1.6, -0.3), (0.1, 0.35), (-0.1, 0.35)], (0.40, 0.40, 0.42))
-    for side in (-1, 1):
-        for i in range(houses := int(rng.integers(3, 6))):
-            near, far = 1 - i / houses, 1 - (i + 1) / houses
-            x, y = side * (0.15 + 1.3 * near), side * (0.15 + 1.3 * far)
-            tall = rng.uniform(0.9, 1.4)
-            wall = pick((*_WALLS, (0.75, 0.45, 0.50), (0.50, 0.60, 0.65)), rng)
-            low, back = 0.35 - 0.5 * near, 0.35 - 0.5 * far
-            canvas.polygon([(x, low), (y, back), (y, back + tall * (0.3 + far)), (x, low + tall * (0.3 + near))], wall)
+def ridge(canvas: Canvas, rng: np.random.Generator, bottom: float, height: float, color: Color, rough: float) -> None:
+    """Draw a skyline across the whole picture."""
+    xs = np.linspace(-3, 3, 25)
+    waves = sum(rng.normal() / n * np.sin(n * xs + rng.uniform(0, 6.3)) for n in range(1, 6))
+    ys = bottom + height * (0.6 + 0.35 * waves + rough * rng.normal(size=len(xs)))
+    canvas.polygon([(-3, bottom - 2), *zip(xs.tolist(), ys.tolist(), strict=True), (3, bottom - 2)], color)
+
+
+def tree(canvas: Canvas, rng: np.random.Generator, x: float, y: float, size: float, conifer: bool) -> None:
+    """Draw a tree that stands at (x, y)."""
+    color = pick(_GREENS, rng, 0.03)
+    canvas.box(x - size * 0.06, y, x + size * 0.06, y + size * 0.4, (0.30, 0.22, 0.15))
+    if conifer:
+        canvas.polygon([(x - size * 0.3, y + size * 0.2), (x + size * 0.3, y + size * 0.2), (x, y + size * 1.1)], color)
+    else:
+        canvas.disc((x, y + size * 0.65), size * 0.35, size * 0.4, color)
+
+
+def mountain(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Peaks behind a green ridge."""
+    rock = pick(_ROCKS, rng)
+    for _ in range(int(rng.integers(1, 4))):
+        x, half, tall = rng.uniform(-0.6, 0.6), rng.uniform(0.6, 1.3), rng.uniform(0.7, 1.35)
+        lean = rng.uniform(-0.3, 0.3)
+        color = shade(rock, rng.uniform(0.75, 1.1))
+        canvas.polygon([(x - half, 0), (x + lean, tall), (x + half, 0)], color)
+        canvas.polygon([(x + lean, tall), (x + half, 0), (x + lean * 0.5, 0)], shade(color, 0.8))
+        if tall > 0.95:
+            s = rng.uniform(0.15, 0.4)
+            left, right = (x + lean + s * (side * half - lean) for side in (-1, 1))
+            canvas.polygon([(left, tall * (1 - s)), (x + lean, tall), (right, tall * (1 - s))], (0.93, 0.94, 0.97))
+    ridge(canvas, rng, 0, rng.uniform(0.1, 0.3), pick(_GREENS, rng), 0.1)
+
+
+def lake(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Water before hills."""
+    shore = rng.uniform(0.35, 0.6)
+    ridge(canvas, rng, shore, rng.uniform(0.2, 0.6), pick((*_GREENS, *_ROCKS), rng), 0.05)
+    water = pick(_WATERS, rng)
+    canvas.box(-4, -1, 4, shore, water)
+    for _ in range(int(rng.integers(4, 14))):
+        x, y, half = rng.uniform(-1.3, 1.3), rng.uniform(-0.2, shore), rng.uniform(0.05, 0.4)
+        canvas.line([(x - half, y), (x + half, y)], 0.015, shade(water, 1.25))
+    for _ in range(int(rng.integers(0, 6))):
+        tree(canvas, rng, rng.uniform(-1.2, 1.2), shore, rng.uniform(0.1, 0.3), rng.random() < 0.6)
+    if rng.random() < 0.3:
+        canvas.disc((rng.uniform(-0.6, 0.6), shore * 0.5), rng.uniform(0.1, 0.3), 0.06, pick(_GREENS, rng))
+
+
+def beach(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Sand before the sea."""
+    horizon = rng.uniform(0.5, 0.8)
+    canvas.box(-4, -1, 4, horizon, pick(((0.15, 0.45, 0.62), (0.20, 0.55, 0.60), (0.25, 0.40, 0.50)), rng))
+    sand = pick(((0.90, 0.82, 0.62), (0.78, 0.68, 0.50), (0.50, 0.46, 0.42)), rng)
+    left, right = rng.uniform(0, 0.45, 2)
+    canvas.polygon([(-3, -1), (-3, left), (0, rng.uniform(0.1, 0.4)), (3, right), (3, -1)], sand)
+    if rng.random() < 0.5:
+        x = rng.choice([-1.0, 1.0])
+        canvas.polygon(
+            [(x * 3, horizon), (x * 3, 1.1), (x * 0.5, rng.uniform(0.6, 1.0)), (x * 0.35, horizon)], pick(_ROCKS, rng)
+        )
+    for _ in range(int(rng.integers(0, 5))):
+        x, y = rng.uniform(-1, 1), rng.uniform(-0.1, 0.15)
+        canvas.disc(
+            (x, y + 0.18), 0.14, 0.08, pick(((0.85, 0.20, 0.20), (0.95, 0.85, 0.20), (0.20, 0.40, 0.80)), rng), 0, 180
+        )
+        canvas.line([(x, y), (x, y + 0.2)], 0.02, (0.9, 0.9, 0.9))
+
+
+def park(canvas: Canvas, rng: np.random.Generator) -> None:
+    """A path among trees."""
+    canvas.box(-4, -1, 4, 0.35, pick(_GREENS, rng))
+    canvas.polygon([(-0.5, -0.6), (0.5, -0.6), (rng.uniform(-0.4, 0.4), 0.35)], (0.72, 0.66, 0.54))
+    conifer = rng.random() < 0.3
+    for x in sorted(rng.uniform(-1.2, 1.2, int(rng.integers(3, 9)))):
+        tree(canvas, rng, x, rng.uniform(0.1, 0.35), rng.uniform(0.4, 1.0), conifer)
+    if rng.random() < 0.4:
+        canvas.disc((rng.uniform(-0.5, 0.5), 0.05), rng.uniform(0.2, 0.5), 0.1, pick(_WATERS, rng))
