@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 INK = "#3b424c"
-_BAR = "#4c7d9d"
 _MARK = "#b5562b"
 _STYLE: Any = {  # Any: how matplotlib types these keys differs between its releases
     "svg.hashsalt": "hgld",
