@@ -157,7 +157,6 @@ def test_values_of_the_species_hold_for_both_inaturalists():
     full = {value.table for value in values_of("inat-full") if value.dataset == "inat-base"}
     assert "Table IV" in full
     assert all(v.level == "species" for v in values_of("inat-full") if v.dataset == "inat-base")
-    assert {value.dataset for value in values_of("gldv2")} == {"h-gldv2"}
     own = [OwnResults("mine", "inat-full", {"R@1/species": 0.7, "H-AP": 0.4})]
     [row] = [row for block in lay_out(*find_table("SupRank Table II"), own).blocks for row in block.rows if row.own]
     assert [cell.text for cell in row.cells] == ["", "", "70.0", ""]
