@@ -392,10 +392,13 @@ def _take(question: Question, content: str, found: _Found) -> bool:
         found.dropped["answer of another form"] += 1
         return False
     for member in answer[kind.listed]:
-        is_right = isinstance(member, dict) and set(member) == {kind.of, kind.says}
-        number, value = (member[kind.of], member[kind.says]) if is_right else (None, None)
-        fits = type(number) is int and 1 <= number <= len(question.members) and type(value) is kind.type
-        if not fits or number in said or (kind is _PLACES and not 0 <= value <= len(question.groups)):
+        number: Any = None
+        value: Any = None
+        if isinstance(member, dict) and set(member) == {kind.of, kind.says}:
+            number, value = member[kind.of], member[kind.says]
+        known = range(1, len(question.members) + 1)
+        fits = type(number) is int and number in known and number not in said and type(value) is kind.type
+        if not fits or (kind is _PLACES and value not in range(len(question.groups) + 1)):
             found.dropped["member of another form"] += 1
             continue
         said.add(number)
