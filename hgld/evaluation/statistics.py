@@ -319,11 +319,11 @@ def order_statistics(
     by_others = any(kind not in METRICS for kind in kinds)  # metrics of other packages may read any sum
     asked = (by_others or "mAP@R" in kinds, by_others or "ASI" in kinds)
     wanted = Wanted(exponential_gains(num_levels), discounts(size), depths, *asked)
-    tables = scores.numpy(), grades.numpy(), counts, relevance
 
     def rank(start: int, stop: int) -> None:
         rows = OrderStatistics(*(table[start:stop] for table in sums))
-        rank_rows(*(table[start:stop] for table in tables), wanted, rows)
+        part = slice(start, stop)
+        rank_rows(scores.numpy()[part], grades.numpy()[part], counts[part], relevance[part], wanted, rows)
 
     edges = np.linspace(0, num_queries, min(torch.get_num_threads(), num_queries) + 1).astype(int).tolist()
     with ThreadPoolExecutor(len(edges)) as pool:
@@ -348,7 +348,8 @@ def order_statistics_torch(
     device = scores.device
     num_queries, size = scores.shape
     whole = OrderStatistics.zeros(num_queries, counts.shape[1] - 1, len(depths))
-    found = OrderStatistics(*(torch.zeros(table.shape, dtype=torch.float64, device=device) for table in whole))
+    zeros: list[Any] = [torch.zeros(table.shape, dtype=torch.float64, device=device) for table in whole]
+    found: Any = OrderStatistics(*zeros)  # of tensors
     listed, ends = _ordered(scores, grades, None if depth is None or depth + 1 >= size else depth + 1)
     totals = torch.from_numpy(counts).to(device)
     _fill_formula(found, listed, ends, torch.from_numpy(relevance).to(device), depths)

@@ -1,4 +1,5 @@
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -347,7 +348,7 @@ def test_truncated_and_quantized_embeddings_are_measured_as_if_they_were_the_emb
     report = evaluate_known_levels(*sides, levels=LEVELS, options=options, where="here")
 
     def measured(change, **how):
-        changed = [None if side is None else (change(side[0]), side[1]) for side in sides]
+        changed: list[Any] = [None if side is None else (change(side[0]), side[1]) for side in sides]
         plain = EvaluationOptions(metrics=("AP", "H-AP"), **how)
         return pytest.approx(evaluate_labelled(*changed, levels=LEVELS, options=plain).values)
 

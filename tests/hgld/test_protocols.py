@@ -37,9 +37,8 @@ def benchmark(judged=(), lists=(), levels=("group",), **splits):
         table = np.full((len(vectors), len(levels)), -1)
         table[:, 0] = labels
         embedded[name] = EmbeddedSplit(vectors, keys, table)
-    text = dict.fromkeys(("query", "item", "verdict", "list", "key"), pl.String)
     tables = [
-        pl.DataFrame(list(rows), {name: text[name] for name in columns}, orient="row") if rows else None
+        pl.DataFrame(list(rows), dict.fromkeys(columns, pl.String), orient="row") if rows else None
         for rows, columns in ((judged, ("query", "item", "verdict")), (lists, ("list", "key")))
     ]
     return Benchmark("toy", levels, embedded, *tables)
