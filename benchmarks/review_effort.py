@@ -738,8 +738,8 @@ def fit(options: argparse.Namespace, work: Path, out: Path) -> None:
             folder: Path = folder, reference: Reference = reference, without: Coefficients = without
         ) -> Annotator:
             learner = Learner.of(folder / "stages", fitted=without)
-            known = {"are_given": not options.found, "order": options.order}
-            return Annotator(folder, reference, mistakes=0.0, seed=0, learner=learner, **known)
+            are_given, order = not options.found, options.order
+            return Annotator(folder, reference, mistakes=0.0, seed=0, are_given=are_given, order=order, learner=learner)
 
         effort = begin().work()
         inside = [low <= wrong <= high for _, wrong, (_, low, high) in effort.left]

@@ -13,7 +13,7 @@ from hgld.pipelines.hierarchy.groups.doubt import Spreads
 from hgld.pipelines.hierarchy.review.decisions import Accept, Decision, Drop, Entry, Merge, Move, New, Refuse
 from hgld.pipelines.hierarchy.review.grouping import Grouping
 from hgld.pipelines.hierarchy.review.learner import FLOOR, LEAD, MEAN, NARROWNESS, SEED, Coefficients, Learner
-from hgld.pipelines.hierarchy.review.queue import MOST_LINKED, SCREEN, NameTree, Queue
+from hgld.pipelines.hierarchy.review.queue import MOST_LINKED, SCREEN, NameTree, Order, Queue
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 # stated here, so that the tests hold whatever was fitted last
@@ -209,7 +209,7 @@ def test_many_names_of_the_same_vector_make_a_tree():
 # -- the queue -----------------------------------------------------------------------------------------------------
 
 
-def screens(names, rows, place, decisions=(), skipped=(), by="items", items=1):
+def screens(names, rows, place, decisions=(), skipped=(), by: Order = "items", items: np.ndarray | int = 1):
     learner = Learner(names, rows, np.ones(len(names)) * items, place, fitted=FITTED)
     return Queue(learner.rows, FITTED, by=by).screens(learner.fit(decided(place, decisions)), skipped)
 
