@@ -71,9 +71,8 @@ def dataset_contents(folder: Path) -> Contents:
     Raises:
         InputError: it holds no dataset, or a file that the manifest names is missing or of another size.
     """
-    from hgld.data.dataset import read_manifest
     from hgld.data.format import CROISSANT, MANIFEST
-    from hgld.data.storage import ShardStorage
+    from hgld.data.storage import ShardStorage, read_manifest
 
     manifest = read_manifest(ShardStorage(str(folder)))
     sizes = {name: facts["bytes"] for name, facts in manifest.files.items()}

@@ -250,16 +250,10 @@ def _imported_modules(path: Path) -> set[str]:
     return ((names & MODULES) | lazy) - {own}
 
 
-CIRCLES: tuple[set[str], ...] = (  # known ones; none may be added
-    {"hgld.pipelines.shards.cards", "hgld.pipelines.shards.croissant"},
-    {"hgld.data.dataset", "hgld.hub"},
-)
-
-
 def test_no_modules_import_each_other_in_a_circle():
     graph = networkx.DiGraph((_module_of(path), other) for path in SOURCES for other in _imported_modules(path))
     circles = [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
-    assert not [sorted(circle) for circle in circles if not any(circle <= known for known in CIRCLES)]
+    assert not [sorted(circle) for circle in circles]
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------

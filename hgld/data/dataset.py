@@ -23,12 +23,11 @@ from hgld.data.format import (
     LISTS,
     MANIFEST,
     MAX_IMAGE_BYTES,
-    MAX_MANIFEST_BYTES,
     Manifest,
 )
 from hgld.data.images import MOST_BATCH_BYTES, EncodedImage, fits_batch
 from hgld.data.index import read_index, read_table
-from hgld.data.storage import READING, ShardStorage
+from hgld.data.storage import READING, ShardStorage, read_manifest
 from hgld.errors import InputError, quoted
 from hgld.hierarchy import Hierarchy
 from hgld.hub import dataset_folder, is_address
@@ -39,21 +38,6 @@ if TYPE_CHECKING:
 
 _DRAWN = 12  # pictures in a notebook
 _DIGEST = 32  # bytes of a SHA-256
-
-
-def read_manifest(storage: ShardStorage) -> Manifest:
-    """Read ``dataset.json``.
-
-    Raises:
-        InputError: there is none, or it is damaged.
-        SchemaError: it was written under another schema version.
-    """
-    if not storage.exists(MANIFEST):
-        raise InputError(
-            f"{storage.where}: no dataset is here, for there is no {MANIFEST}. `hgld build-shards` makes a dataset; "
-            "`hgld index` writes the missing files of shards that have lost them."
-        )
-    return Manifest.from_json(storage.read_file(MANIFEST, MAX_MANIFEST_BYTES), f"{storage.where}/{MANIFEST}")
 
 
 def read_rows(

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from braceexpand import braceexpand
 
 from hgld.addresses import without_secrets
-from hgld.data.format import MANIFEST, FileFacts
+from hgld.data.format import MANIFEST, MAX_MANIFEST_BYTES, FileFacts, Manifest
 from hgld.errors import ConfigError, InputError, ServiceError, StorageError, quoted
 
 if TYPE_CHECKING:
@@ -568,3 +568,18 @@ def _folder_and_name(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     folder, _, name = parts.path.rpartition("/")
     return urlunsplit((parts.scheme, parts.netloc, folder, parts.query, "")), unquote(name)
+
+
+def read_manifest(storage: ShardStorage) -> Manifest:
+    """Read ``dataset.json``.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+        SchemaError: it was written under another schema version.
+    """
+    if not storage.exists(MANIFEST):
+        raise InputError(
+            f"{storage.where}: no dataset is here, for there is no {MANIFEST}. `hgld build-shards` makes a dataset; "
+            "`hgld index` writes the missing files of shards that have lost them."
+        )
+    return Manifest.from_json(storage.read_file(MANIFEST, MAX_MANIFEST_BYTES), f"{storage.where}/{MANIFEST}")
