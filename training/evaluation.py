@@ -590,5 +590,5 @@ def _refuse_unread(processing: Mapping[str, Any]) -> None:
     if unread := [name for name, value in processing.items() if value is not None]:
         raise ConfigError(
             f"{', '.join(unread)}: a ranking reads them, and top-k alone ranks nothing; leave them out, or name a "
-            "metric of a ranking too. Whitening does not change a classifier's answers: export --whitening folds it in."
+            "metric of a ranking too. Whitening does not change a classifier's answers."
         )
