@@ -75,7 +75,7 @@ def features(data: Path, work: Path, name: str, weights: Path) -> Tensor:
     if not file.exists():
         import timm
 
-        net = timm.create_model("tf_efficientnet_lite0")
+        net: Any = timm.create_model("tf_efficientnet_lite0")
         net.load_state_dict(by_position(torch.load(weights, weights_only=True), net.state_dict()))
         net.reset_classifier(0)
         paths = [data / SETS[name] / path for path in rows_of(data, name, 0)["path"]]

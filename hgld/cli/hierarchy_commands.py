@@ -256,7 +256,7 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
 def _propose(asked: ReviewOptions, *, as_json: bool) -> Path:
     from hgld.pipelines.hierarchy.review.propose import proposals_text, propose
 
-    limits = {"requests": asked.propose_requests, "tokens": asked.propose_tokens}
+    limits: dict[str, Any] = {"requests": asked.propose_requests, "tokens": asked.propose_tokens}
     with progress_bars() as progress:
         say = partial(echo, err=True)
         found = propose(asked.build, asked.propose, asked.propose_model, say=say, progress=progress, **limits)

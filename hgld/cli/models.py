@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -163,7 +163,8 @@ def open_embedder(source: "Path | Network", view: ViewOptions, data: str) -> "Ab
 
     if view.which != "best" and not isinstance(source, Path):
         raise click.UsageError("--checkpoint-choice chooses a checkpoint of a run; --model has none.")
-    return trained_embedder(source, data=data, **vars(view) | {"device": view.device or ""})
+    options: dict[str, Any] = vars(view) | {"device": view.device or ""}
+    return trained_embedder(source, data=data, **options)
 
 
 def say_reduced(facts: Mapping[str, object]) -> None:

@@ -150,7 +150,7 @@ class _Argument(click.Argument):
         self.help = help
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        return self.make_metavar(ctx), self.help
+        return self.make_metavar(ctx), self.help or ""
 
 
 class Verb(click.Command):
@@ -232,10 +232,10 @@ def verb(
     titles = sections or {}
 
     def decorate(function: Callable[..., Any]) -> Verb:
-        taken = {
+        taken: dict[str, type] = {
             name: parameter.annotation
             for name, parameter in inspect.signature(function).parameters.items()
-            if is_dataclass(parameter.annotation)
+            if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation)
         }
         params: dict[str, click.Parameter] = {}
         for config in (*taken.values(), *more):

@@ -88,13 +88,14 @@ def test_val_of_a_release_with_its_own_splits(tmp_path):
 
 
 def test_classes_that_cannot_be_drawn():
-    both = [("train", "a"), ("train", "b")]
-    for rows, fraction, said in (
+    both: list[tuple[str, str | None]] = [("train", "a"), ("train", "b")]
+    cases: list[tuple[list[tuple[str, str | None]], float, str]] = [
         ([*both, ("val", "c")], 0.5, "has a split val of its own"),
         ([("test", "a"), ("test", "b")], 0.5, "takes classes of the split train, and the splits are test"),
         ([*both, ("test", "a"), ("test", "b")], 0.5, "there are 0 finest classes"),
         (both, 1.0, "--val-classes is 1; expected"),
-    ):
+    ]
+    for rows, fraction, said in cases:
         with pytest.raises(ConfigError, match=said):
             with_val_classes(catalog(rows, disjoint=False), fraction, 0)
 

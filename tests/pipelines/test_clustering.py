@@ -59,7 +59,7 @@ def test_separate_groups_and_their_number_are_found(method, wanted):
     rows, truth = blobs(5, 12)
     found = cluster_names(rows, ClusterConfig(groups=wanted, method=method))
     assert found.groups.tolist() == truth.tolist()
-    assert max(found.tried, key=found.tried.get, default=5) == 5
+    assert max(found.tried, key=lambda count: found.tried[count], default=5) == 5
     assert bool(found.tried) == (wanted == 0)
 
 
@@ -205,6 +205,12 @@ KINDS = np.array([0, 1, 2, 0, 2, 1, 0])
 ROWS = unit(np.eye(8)[KINDS] + 0.05 * np.eye(7, 8)).astype(np.float32)
 
 
+def ran_on(folder, stages, config):
+    """The cluster stage in a folder, on the runs of clean, evidence and scrape."""
+    cleaned, evidence, scraped = stages
+    return cluster.run(folder, cleaned, evidence, scraped, config, silent)
+
+
 @pytest.fixture
 def inputs(tmp_path):
     """Runs of clean, evidence and scrape, with the tables that the cluster stage reads; ``rows`` may be others."""
@@ -238,7 +244,7 @@ def inputs(tmp_path):
 
 def test_the_tables(tmp_path, inputs):
     config = ClusterConfig(groups=3)
-    ran = cluster.run(tmp_path, *inputs(), config, silent)
+    ran = ran_on(tmp_path, inputs(), config)
     names = pl.read_parquet(ran.path("names.parquet"))
     assert dict(names.schema) == {
         "name": pl.String,
@@ -259,13 +265,13 @@ def test_the_tables(tmp_path, inputs):
     assert ran.result.details["silhouettes"] == {}, "the number was given"
     assert pl.read_parquet(ran.path("map.parquet")).columns == ["name", "x", "y"]
     assert ran.result.counts == {"names": 7, "groups": 3}
-    assert not cluster.run(tmp_path, *inputs(), config, silent).was_run
-    again = cluster.run(tmp_path / "again", *inputs(), config, silent)
+    assert not ran_on(tmp_path, inputs(), config).was_run
+    again = ran_on(tmp_path / "again", inputs(), config)
     for file in ("names.parquet", "groups.parquet", "map.parquet"):
         assert ran.path(file).read_bytes() == again.path(file).read_bytes()
-    chosen = cluster.run(tmp_path, *inputs(), ClusterConfig(), silent)
+    chosen = ran_on(tmp_path, inputs(), ClusterConfig())
     tried = chosen.result.details["silhouettes"]
-    assert chosen.result.counts["groups"] == max(tried, key=tried.get)
+    assert chosen.result.counts["groups"] == max(tried, key=lambda count: tried[count])
 
 
 @pytest.mark.parametrize(
@@ -277,5 +283,5 @@ def test_the_tables(tmp_path, inputs):
 )
 def test_inputs_that_do_not_fit_are_refused(tmp_path, inputs, rows, groups, said):
     with pytest.raises((TableError, ConfigError), match=said):
-        cluster.run(tmp_path, *inputs(rows), ClusterConfig(groups=groups), silent)
+        ran_on(tmp_path, inputs(rows), ClusterConfig(groups=groups))
     assert not (tmp_path / "cluster").exists()

@@ -101,7 +101,7 @@ def test_two_requests_never_start_closer_than_the_rate_allows(pauses, rate):
     clock, starts = Clock(), []
     client = PoliteClient(("http://127.0.0.1:9/",), rate=rate, clock=clock, sleep=clock.sleep)
     ask = client._wait_turn
-    client._wait_turn = lambda: (ask(), starts.append(clock.now))
+    client._wait_turn = lambda: (ask(), starts.append(clock.now))  # pyright: ignore[reportAttributeAccessIssue]
     for pause in pauses:
         clock.now += pause
         with pytest.raises(AnswerError):

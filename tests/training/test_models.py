@@ -413,6 +413,7 @@ def test_a_clip_model_of_a_folder_or_repository_keeps_its_whole_name(tmp_path):
     options = {"load_weights": True, "token": True, "image_size": None, "gradient_checkpointing": False}
     made = build_backbone(f"open_clip:{name}", BackboneOptions("default", **options))
     images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(made.module.eval()(images), own.eval().visual(images))
+    visual: Any = own.eval().visual
+    torch.testing.assert_close(made.module.eval()(images), visual(images))
     with pytest.raises(ConfigError, match="has its own weights: default or none"):
         build_backbone(f"open_clip:{name}", BackboneOptions("openai", **options))

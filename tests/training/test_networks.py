@@ -309,7 +309,7 @@ def test_what_hgld_exports_comes_back_as_it_was(tmp_path):
 
     write_dataset(tmp_path / "data", items_of_classes([4, 4], ["test"]))
     write_run(tmp_path / "run")
-    export_model(tmp_path / "run", tmp_path / "model.onnx", "onnx")
+    export_model(tmp_path / "run", tmp_path / "model.onnx")
     found = embedded(Network(f"onnx:{tmp_path / 'model.onnx'}"), tmp_path / "data")
     with trained_embedder(tmp_path / "run", device="cpu") as embedder:
         expected = embedder.embed_dataset(open_dataset(tmp_path / "data", "test"))

@@ -193,5 +193,5 @@ def test_the_average_of_the_weights_against_its_recurrence():
         average.update_parameters(net)
         decay = min(0.5, (1 + t) / (10 + t)) if t else 0.0  # the first weights are taken as they are
         expected = decay * expected + (1 - decay) * value
-    assert math.isclose(float(average.module.weight.detach()), expected, rel_tol=1e-6)
+    assert math.isclose(float(average.module.get_parameter("weight").detach()), expected, rel_tol=1e-6)
     assert net.weight.item() == 1.0

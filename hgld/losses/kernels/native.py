@@ -302,7 +302,8 @@ def native_rank_metric(
             rows = ranked[start : start + most_rows]
             consecutive = rows[-1] - rows[0] + 1 == len(rows)
             some = slice(rows[0], rows[-1] + 1) if consecutive else rows  # a slice copies nothing
-            block = _RowBlock(*(part[some] for part in table), num_positives[some], surrogate)
+            scores_of, grades_of, gains_of, norms_of = (part[some] for part in table)
+            block = _RowBlock(scores_of, grades_of, gains_of, norms_of, num_positives[some], surrogate)
             values[some], slopes[some] = block.metric(objective, each_part)
     values[~finite], slopes[~finite] = np.nan, np.nan
     return torch.from_numpy(values).to(scores.dtype), torch.from_numpy(slopes)
@@ -338,9 +339,9 @@ class _RowBlock:
         query = torch.from_numpy(np.repeat(np.arange(len(self.norms)), self.num_positives))
         terms = objective.terms(Positives(hrank, rank, gain, norm, query))
         by_self = terms.by_hrank * hrank_slope + terms.by_rank * rank_slope
-        chain = [part.float().numpy() for part in (by_self, terms.by_hrank, terms.by_rank)]
+        chain = tuple(part.float().numpy() for part in (by_self, terms.by_hrank, terms.by_rank))
         slopes = np.zeros_like(self.scores)
-        each_part(lambda start, stop: self._backward(start, stop, *chain, slopes), len(self.scores))
+        each_part(lambda start, stop: self._backward(start, stop, chain, slopes), len(self.scores))
         return np.add.reduceat(terms.values.numpy(), self.offsets[:-1]), slopes
 
     def _forward(self, start: int, stop: int) -> None:
@@ -350,16 +351,8 @@ class _RowBlock:
         forward = smooth_forward if self.smooth else sup_forward
         forward(ordered, starts, self.gains[part], self.step, self.offsets[start : stop + 1], self.found)
 
-    def _backward(
-        self,
-        start: int,
-        stop: int,
-        by_self: np.ndarray,
-        by_hrank: np.ndarray,
-        by_rank: np.ndarray,
-        slopes: np.ndarray,
-    ) -> None:
-        part = slice(start, stop)
+    def _backward(self, start: int, stop: int, chain: tuple[np.ndarray, ...], slopes: np.ndarray) -> None:
+        (by_self, by_hrank, by_rank), part = chain, slice(start, stop)
         rows = (self.ordered[part], self.columns[part], self.starts[part])
         offsets = self.offsets[start : stop + 1]
         if self.smooth:
