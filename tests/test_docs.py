@@ -51,6 +51,7 @@ NOT_RUN = {  # how a command begins: why it is only checked
     "hgld build-hierarchy --classes names.txt --out build --encoder sbert": "needs a sentence encoder",
     "hgld build-hierarchy --classes names.csv --into groups.csv --out sorted --encoder sbert": "needs one too",
     "hgld build-shards manifest --source images.csv --levels species": "tests/pipelines/test_build_labels.py runs it",
+    "hgld train happier-sop --data sop --out seeds": "five runs of a ResNet; tests/training/test_sweep.py has seeds",
     "hgld train happier-sop --data sop --out sweep": "twelve runs of a ResNet; tests/training/test_sweep.py sweeps",
     "hgld evaluate --checkpoint run --data holidays": "needs the release; tests/hgld has such protocols",
     "hgld evaluate --model": "needs weights; tests/training/test_cli_networks.py evaluates networks",

@@ -88,4 +88,4 @@ def test_the_documented_loop_has_one_loss_on_any_number_of_processes(tmp_path):
         for command in ([sys.executable], start)
     ]
     assert said[0].startswith("loss ")
-    assert sorted(said[1].splitlines()) == said[0].splitlines() * 2
+    assert said[1].replace("\n", "") == said[0].replace("\n", "") * 2  # two processes may print into one line
