@@ -382,7 +382,7 @@ def _items(place: Path, hierarchy: "Hierarchy") -> "dict[str, np.ndarray] | None
 
 
 def _told(found: "EvenLevels", images: bool) -> list[str]:
-    """Return what was read, and what the rules did, in sentences."""
+    """Return sentences about the taxonomy that was read and the effect of the rules."""
     counted = "images" if images else f"the classes of the level {found.hierarchy.levels[0]!r}"
     read = f"{found.taxonomy.format}: {len(found.taxonomy):,} classes"
     lines = [f"{read}; levels by {found.cut}; numbers count {counted}."]

@@ -29,7 +29,7 @@ class Protocol:
     """A protocol: the evaluation of a benchmark, and what it needs of a dataset.
 
     Attributes:
-        summary: a line for people: who queries what, what is left out, what is averaged.
+        summary: one line for people: queries, gallery, excluded items and the averages.
         evaluate: function from the embedded splits (:class:`hgld.evaluation.protocols.benchmark.Benchmark`) and the
             options of ranking (:class:`hgld.evaluation.options.EvaluationOptions`) to a report; a text names one as
             ``module:function``.
