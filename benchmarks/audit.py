@@ -16,9 +16,7 @@ that is stopped goes on.
 """
 
 import argparse
-import contextlib
 import io
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,7 +30,9 @@ import numpy as np
 import polars as pl
 import torch
 from cleanlab.rank import get_label_quality_scores  # pyright: ignore[reportMissingImports]
+from measured import Lines
 from PIL import Image
+from quality import LEVELS
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
@@ -45,11 +45,6 @@ from hgld.losses import NormSoftmax
 from hgld.training.config import ModelConfig
 from hgld.training.models.backbones import build_model
 
-LEVELS = {
-    "grocery": ("fine", "coarse", "top"),
-    "gldv2_washington": ("fine", "supercategory", "hierarchical_label", "natural_or_human_made"),
-    "omniglot": ("fine", "alphabet", "script_type"),
-}
 KINDS = ("random", "parent")
 PLANTED_CLASSES, PLANTED_PARENTS, PLANTED_COPIES = 20, 10, 50
 CHANGES = ("re-encoded", "half", "crop")
@@ -94,13 +89,8 @@ def unit(rows: np.ndarray) -> np.ndarray:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def trained(
-    images: np.ndarray, classes: np.ndarray, seed: int, steps: int, embedded: np.ndarray | None = None
-) -> np.ndarray:
-    """Embeddings of the small net after some steps of a normalised softmax on the labels as they are planted.
-
-    They are of the images that it is trained on, or of others.
-    """
+def trained(images: np.ndarray, classes: np.ndarray, seed: int, steps: int) -> np.ndarray:
+    """Embeddings of the small net after some steps of a normalised softmax on the labels as they are planted."""
     torch.manual_seed(seed)
     model = build_model(ModelConfig(backbone="small", pretrained="none", dim=_AXES), image_size=_SIDE)
     criterion = NormSoftmax(int(classes.max()) + 1, _AXES)
@@ -122,8 +112,6 @@ def trained(
         optimizer.step()
         schedule.step()
     model.eval()
-    if embedded is not None:
-        values = torch.from_numpy(embedded).permute(0, 3, 1, 2).float() / 127.5 - 1
     with torch.inference_mode():
         return unit(torch.cat([model(part) for part in values.split(256)]).numpy())
 
@@ -169,9 +157,8 @@ def measure_labels(options: argparse.Namespace, job: Job) -> Iterator[dict[str, 
     start = time.process_time()
     present, labels = np.unique(labels, return_inverse=True)
     shares = cross_validated(vectors, labels, len(present))
-    for method in ("self_confidence", "normalized_margin"):
-        scores = -get_label_quality_scores(labels, shares, method=method)
-        yield row(f"cleanlab, {method}", changed, scores, time.process_time() - start)
+    scores = -get_label_quality_scores(labels, shares, method="self_confidence")
+    yield row("cleanlab", changed, scores, time.process_time() - start)
 
 
 def row(side: str, changed: np.ndarray, scores: np.ndarray, seconds: float) -> dict[str, Any]:
@@ -325,22 +312,11 @@ def plan(options: argparse.Namespace) -> Iterator[Job]:
                             yield {"part": "labels", **known, "rate": rate, "level": level, "kind": kind}
 
 
-def finished(path: Path) -> list[dict[str, Any]]:
-    """The finished measurements; a last line that was cut off is measured again."""
-    read = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        with contextlib.suppress(json.JSONDecodeError):
-            read.append(json.loads(line))
-    return read
-
-
-def run(options: argparse.Namespace, file: Path) -> None:
-    done = [line["job"] for line in finished(file)]
+def run(options: argparse.Namespace, lines: Lines) -> None:
     for job in plan(options):
-        if job not in done:
+        if lines.get({"job": job}) is None:
             results = list(MEASURES[job["part"]](options, job))
-            with file.open("a") as out:
-                out.write(json.dumps({"job": job, "results": results}) + "\n")
+            lines.add({"job": job, "results": results})
             print(job, {name: value for name, value in results[0].items() if name != "side"}, flush=True)
 
 
@@ -393,14 +369,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400, help="of the trained encoder")
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
     options = parser.parse_args()
-    options.work.mkdir(parents=True, exist_ok=True)
-    file = options.work / "audit.jsonl"
+    lines = Lines(options.work / "audit.jsonl", ("job",))
     if not options.table:
-        run(options, file)
+        run(options, lines)
     with pl.Config(
         tbl_formatting="ASCII_MARKDOWN", tbl_rows=-1, tbl_cols=-1, tbl_hide_column_data_types=True, tbl_width_chars=400
     ):
-        for table in tables(finished(file)):
+        for table in tables(list(lines.rows.values())):
             print(table, end="\n\n")
 
 

@@ -1,19 +1,16 @@
-"""The data path: writing, reading, decoding, opening and planning, beside tarfile, webdataset and plain PyTorch code.
+"""The data path: reading, decoding, opening and planning, beside webdataset and plain PyTorch code.
 
-Run with: python benchmarks/data.py --work DIR [--images 20000]
-          [--only write read batches stream share memory open plan]
+Run with: python benchmarks/data.py --work DIR [--images 20000] [--only read batches stream open plan]
 
 Everything runs on one core, and seconds are the processor's, so that other load on the machine disturbs little; files
 are in the page cache. All sides of a group take turns within every round; figures are medians over the rounds. The
-images are made on the first run and kept in DIR, which needs some 2 GB. webdataset is a dependency of hgld,
-pytorch-metric-learning (for the plan) a benchmark extra: where it is installed for another interpreter, name that with
---metric-learning-python.
+images are made on the first run and kept in DIR, which needs some 2 GB. pytorch-metric-learning (for the plan) is a
+benchmark extra.
 """
 
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -21,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from typing import Any
 import made_shards
 import numpy as np
 import torch
+from measured import head, in_its_own_process, row, status_bytes
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
@@ -35,9 +34,8 @@ from webdataset.compat import WebDataset
 
 from hgld import open_dataset, stream
 from hgld.data.batch import Batch, normalize
-from hgld.data.decode import decode_batch
 from hgld.data.loader import Loader
-from hgld.data.views import TrainView, places
+from hgld.data.views import TrainView
 from hgld.samplers import PKSampler
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -92,31 +90,7 @@ def drain(values: Iterable[object]) -> None:
         pass
 
 
-# -- writing and reading --------------------------------------------------------------------------------------------
-
-
-def write(made: Made, rounds: int) -> list[Row]:
-    """Items (jpg + json) a second, from memory to a memory file system where there is one."""
-    memory = Path("/dev/shm")  # so that the disk is not measured
-    folder = (memory if memory.is_dir() and not made.work.is_relative_to(memory) else made.work) / "hgld-bench-written"
-    writers: dict[str, Callable[[], None]] = {
-        "tarfile": lambda: made_shards.write_tarfile(folder, made.images),
-        "webdataset ShardWriter": lambda: made_shards.write_webdataset(folder, made.images),
-        "hgld, with index": lambda: made_shards.write_hgld(folder, made.images, made.sizes, hashed=False),
-        "hgld, with index and SHA-256 of images and shards": lambda: made_shards.write_hgld(
-            folder, made.images, made.sizes
-        ),
-    }
-
-    def measured(run: Callable[[], None]) -> float:
-        try:
-            return rate(len(made.images), run)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    return take_turns(
-        "write", "items/s", {name: lambda run=run: measured(run) for name, run in writers.items()}, rounds
-    )
+# -- reading --------------------------------------------------------------------------------------------------------
 
 
 def read(made: Made, rounds: int) -> list[Row]:
@@ -131,11 +105,9 @@ def read(made: Made, rounds: int) -> list[Row]:
     ranges = [(opened[places_of[i][0]], places_of[i][2], places_of[i][1]) for i in order]
     sides: Sides = {
         "webdataset stream": lambda: rate(count, lambda: drain(WebDataset(urls, shardshuffle=False))),
-        "tarfile": lambda: rate(count, lambda: drain(made_shards.read_tarfile(made.shards))),
         "os.pread alone, random": lambda: rate(count, lambda: drain(os.pread(*one) for one in ranges)),
         "hgld read, random": lambda: rate(count, lambda: drain(dataset.read(int(i)) for i in order)),
         "hgld read_many of 256, random": lambda: rate(count, lambda: drain(dataset.read_many(part) for part in parts)),
-        "hgld encoded of 256, random": lambda: rate(count, lambda: drain(dataset.encoded(part) for part in parts)),
     }
     rows = take_turns("read", "images/s", sides, rounds)
     for descriptor in opened.values():
@@ -253,50 +225,7 @@ def served(folder: Path) -> Iterator[str]:
             process.stdin.close()
 
 
-def share(made: Made, rounds: int) -> list[Row]:
-    """Cost of reading on top of decoding the same bytes from memory, in percent: the same batches by turns."""
-    dataset, sampler, view = open_dataset(made.shards, "train"), pk_batches(made), TrainView(SIZE)
-    out = torch.empty(BATCH, SIZE, SIZE, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-    added = []
-    for step in range(max(10, 10 * rounds)):
-        items = sampler.batch(step // len(sampler), step % len(sampler))
-        parameters = view.parameters(*dataset.sizes[items].T, seed=0, epoch=0, positions=places(step, BATCH))
-        began = time.process_time()
-        encoded = dataset.encoded(items)
-        read_at = time.process_time()
-        decode_batch(encoded, parameters, out)
-        added.append(100 * (read_at - began) / (time.process_time() - read_at))
-    return [Row("share", "reading, of decoding from memory", statistics.median(added), "%")]
-
-
-def memory(made: Made, rounds: int) -> list[Row]:
-    """Resident memory while epochs go by, held against its value after ten batches."""
-    loader = Loader(open_dataset(made.shards, "train"), pk_batches(made), TrainView(SIZE))
-    resident = []
-    for _ in range(max(1, rounds // 2)):
-        resident += [status_bytes("VmRSS") / 2**20 for _ in loader]
-    settled = resident[min(10, len(resident) - 1)]
-    return [
-        Row("memory", "after 10 batches", settled, "MiB"),
-        Row("memory", f"growth until batch {len(resident)}", resident[-1] - settled, "MiB"),
-        Row("memory", "largest growth in between", max(resident[10:] or resident) - settled, "MiB"),
-    ]
-
-
-def status_bytes(field: str) -> int:
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
-
-
 # -- opening and planning -------------------------------------------------------------------------------------------
-
-
-def in_its_own_process(*arguments: str, interpreter: str = sys.executable) -> dict[str, float]:
-    command = [interpreter, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{result.stderr}")
-    return json.loads(result.stdout)
 
 
 def open_index(work: Path) -> dict[str, float]:
@@ -312,7 +241,7 @@ def open_large(made: Made, rounds: int) -> list[Row]:
     """Opening a dataset of 1.5 M items in a fresh process, hgld's imports done; growth of the peak."""
     if not (made.work / "large" / "dataset.json").exists():
         made_shards.write_large_index(made.work / "large", OPENED_ITEMS)
-    found = [in_its_own_process(__file__, "--work", str(made.work), "--task", "open") for _ in range(rounds)]
+    found = [in_its_own_process(__file__, "--work", made.work, "--task", "open") for _ in range(rounds)]
     return [
         Row("open", f"{OPENED_ITEMS:,} items", statistics.median(f[u] for f in found), u) for u in ("seconds", "MiB")
     ]
@@ -342,44 +271,35 @@ def plan_by_hgld() -> dict[str, float]:
     }
 
 
-PLAN_BY_METRIC_LEARNING = """
-import json, sys, time
-import numpy as np
-from pytorch_metric_learning.samplers import MPerClassSampler
-labels = np.load(sys.argv[1])
-sampler = MPerClassSampler(labels, 4, int(sys.argv[2]), length_before_new_iter=len(labels))
-began = time.process_time()
-seen = np.array(list(sampler))
-seconds = time.process_time() - began
-print(json.dumps({"seconds": seconds, "coverage, %": 100 * len(np.unique(seen)) / len(labels)}))
-"""
+def plan_by_metric_learning() -> dict[str, float]:
+    from pytorch_metric_learning.samplers import MPerClassSampler  # pyright: ignore[reportMissingImports]
+
+    labels = long_tailed()
+    sampler = MPerClassSampler(labels, 4, BATCH, length_before_new_iter=len(labels))
+    began = time.process_time()
+    seen = np.array(list(sampler))
+    seconds = time.process_time() - began
+    return {"seconds": seconds, "coverage, %": 100 * len(np.unique(seen)) / len(labels)}
 
 
-def plan(made: Made, rounds: int, interpreter: str) -> list[Row]:
+def plan(made: Made, rounds: int) -> list[Row]:
     """The plan of an epoch of P x K batches at H-GLDv2's size."""
-    ours = [in_its_own_process(__file__, "--work", str(made.work), "--task", "plan") for _ in range(rounds)]
+    ours = [in_its_own_process(__file__, "--work", made.work, "--task", "plan") for _ in range(rounds)]
     rows = [Row("plan", "hgld PKSampler", statistics.median(f[unit] for f in ours), unit) for unit in ours[0]]
-    probe = [interpreter, "-c", "import pytorch_metric_learning"]
-    if subprocess.run(probe, capture_output=True, check=False).returncode:
+    if find_spec("pytorch_metric_learning") is None:
         return rows
-    np.save(made.work / "planned.npy", long_tailed())
-    program = ("-c", PLAN_BY_METRIC_LEARNING, str(made.work / "planned.npy"), str(BATCH))
-    theirs = in_its_own_process(*program, interpreter=interpreter)
-    return rows + [
-        Row("plan", "pytorch-metric-learning MPerClassSampler", value, unit) for unit, value in theirs.items()
-    ]
+    theirs = in_its_own_process(__file__, "--work", made.work, "--task", "their plan")
+    return rows + [Row("plan", "pytorch-metric-learning MPerClassSampler", theirs[unit], unit) for unit in theirs]
 
 
 # -- running --------------------------------------------------------------------------------------------------------
 
 GROUPS: dict[str, Callable[[Made, int], list[Row]]] = {
-    "write": write,
     "read": read,
     "batches": batches,
     "stream": streams,
-    "share": share,
-    "memory": memory,
     "open": open_large,
+    "plan": plan,
 }
 
 
@@ -400,34 +320,29 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--height", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=[*GROUPS, "plan"], default=[*GROUPS, "plan"])
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--json", type=Path, help="file to write the figures to")
-    parser.add_argument("--metric-learning-python", default=sys.executable, help="interpreter with that library")
-    parser.add_argument("--task", choices=["open", "plan"], help=argparse.SUPPRESS)
+    parser.add_argument("--task", choices=["open", "plan", "their plan"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     if options.task:
-        print(json.dumps(open_index(options.work) if options.task == "open" else plan_by_hgld()))
+        tasks = {"open": lambda: open_index(options.work), "plan": plan_by_hgld, "their plan": plan_by_metric_learning}
+        print(json.dumps(tasks[options.task]()))
         return
     made = make(options.work, options.images, (options.width, options.height))
     average = sum(map(len, made.images)) / len(made.images)
     print(f"{len(made.images):,} JPEGs of {options.width} x {options.height}, {average / 1000:.1f} kB on average\n")
-    print("| what | side | figure | unit |\n|---|---|---:|---|")
+    print(head("what", "side", "figure", "unit"))
     rows = []
     for name in options.only:
-        found = (
-            plan(made, options.rounds, options.metric_learning_python)
-            if name == "plan"
-            else GROUPS[name](made, options.rounds)
-        )
-        for row in found:
-            print(
-                f"| {row.group} | {row.side} | {row.value:,.{0 if row.value >= 100 else 2}f} | {row.unit} |", flush=True
-            )
+        found = GROUPS[name](made, options.rounds)
+        for one in found:
+            figure = f"{one.value:,.{0 if one.value >= 100 else 2}f}"
+            print(row([one.group, one.side, figure, one.unit]), flush=True)
         rows += found
     if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        options.json.write_text(json.dumps([asdict(one) for one in rows], indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -93,9 +93,8 @@ class Bench:
 
 def here(bench: Bench) -> Iterator[Case]:
     def versions() -> Values:
-        from importlib.metadata import version
-
-        found = {"python": platform.python_version(), "torch": torch.__version__, "hgld": version_of("hgld")}
+        found = {"python": platform.python_version(), "torch": torch.__version__}
+        found |= {name: version_of(name) for name in ("hgld", "triton")}
         if bench.device.type == "cuda":
             facts = torch.cuda.get_device_properties(bench.device)
             found |= {
@@ -104,10 +103,6 @@ def here(bench: Bench) -> Iterator[Case]:
                 "memory_gb": round(facts.total_memory / 1e9),
             }
             found |= {"capability": f"{facts.major}.{facts.minor}", "cuda": torch.version.cuda}
-        try:
-            found["triton"] = version("triton")
-        except ModuleNotFoundError:
-            found["triton"] = "none"
         return found | {"cores": os.cpu_count() or 0}
 
     yield "versions", versions
@@ -126,7 +121,7 @@ def version_of(package: str) -> str:
 
 
 def kernels(bench: Bench) -> Iterator[Case]:
-    """Registers, shared memory and spills of every kernel; grids at the size of GLDv2's training set."""
+    """Registers, shared memory and spills of every kernel."""
     from hgld.losses.kernels import triton_pairs
 
     for capability in (90,) if bench.asked_for_toys else (80, 90, 100):
@@ -135,7 +130,6 @@ def kernels(bench: Bench) -> Iterator[Case]:
                 kernel = getattr(triton_pairs, name)
                 told = f"sm_{capability} {name.strip('_')} {'sigmoid' if smooth else 'sup'}"
                 yield told, lambda kernel=kernel, smooth=smooth, c=capability: compiled_kernel(kernel, c, smooth=smooth)
-    yield "grid at 4,132,914 items", lambda: grid_facts(4_132_914)
 
 
 def compiled_kernel(kernel: Any, capability: int, *, smooth: bool) -> Values:
@@ -178,17 +172,6 @@ def compiled_kernel(kernel: Any, capability: int, *, smooth: bool) -> Values:
         "spilled_bytes": int(spills.group(1)) if spills else -1,
         "cubin_bytes": len(made.asm["cubin"]),
     }
-
-
-def grid_facts(items: int) -> Values:
-    """Programs of the largest launch and the largest offset in it, against the limits of CUDA and of int32."""
-    from hgld.losses.kernels.triton_pairs import _BLOCK_ITEMS, _BLOCK_POSITIVES, grid, queries_at_once
-
-    rows = queries_at_once(items)
-    programs = max(grid(rows, items, block)[0] for block in (_BLOCK_POSITIVES, _BLOCK_ITEMS))
-    assert programs < 2**31
-    assert items + _BLOCK_ITEMS < 2**31  # places within a row are 32-bit, rows 64-bit
-    return {"rows_at_once": rows, "programs": programs, "share_of_limit": round(programs / 2**31, 6)}
 
 
 # -- Right: every loss and metric against the CPU ---------------------------------------------------------------------

@@ -23,19 +23,17 @@ from typing import Any
 
 import numpy as np
 import yaml
+from measured import head
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
-from sklearn.preprocessing import StandardScaler
 
 from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.registry import make_encoder
 from hgld.pipelines.hierarchy.groups import doubt
 from hgld.pipelines.hierarchy.groups.clustering import cluster_names
 from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups, embed_groups, place_names
-from hgld.pipelines.hierarchy.sample import EXPECTED_GROUPS
 
 SETS = (  # shown as, folder, column of names, column of groups
     ("washington", "gldv2_washington_landmarks", "label", "mid"),
@@ -237,13 +235,10 @@ class Figures:
     calibration: float
     expected: doubt.Expected
     inside: float
-    ceiling: float
-    by_chance: float
 
 
 def figures(p: Placements, model: doubt.Model) -> Figures:
     wrong = model.probabilities(p.marks)
-    drawn = np.random.default_rng(0).random((20, len(wrong)))
     expected = doubt.still_wrong(wrong, model.spreads, groups=p.groups)
     return Figures(
         errors=float(p.wrong.mean()),
@@ -253,18 +248,7 @@ def figures(p: Placements, model: doubt.Model) -> Figures:
         calibration=calibration_error(p.wrong, wrong),
         expected=expected,
         inside=float(expected.low <= p.wrong.sum() <= expected.high),
-        ceiling=_fitted_within(p),
-        by_chance=float(np.mean([calibration_error(d < wrong, wrong) for d in drawn])),
     )
-
-
-def _fitted_within(p: Placements) -> float:
-    """Return the AUROC of the same model fitted on the other four fifths of this very placement."""
-    features = StandardScaler().fit_transform(np.stack(list(p.marks.values()), axis=1))
-    folds = StratifiedKFold(5, shuffle=True, random_state=0)
-    learner = LogisticRegression(C=0.1)
-    found = np.asarray(cross_val_predict(learner, features, p.wrong, cv=folds, method="predict_proba"))
-    return auroc(p.wrong, found[:, 1])
 
 
 def table(found: Sequence[Placements], kind: str) -> Iterator[str]:
@@ -274,17 +258,14 @@ def table(found: Sequence[Placements], kind: str) -> Iterator[str]:
     judged = [(p, figures(p, models[p.source])) for p in chosen]
     yield f"Groups {kind}, each taxonomy judged by the model of the others:"
     yield ""
-    yield (
-        "| set | encoder | wrong | AUROC of margin | AUROC | fitted within | recall in a fifth | calibration error "
-        "| by chance | wrong: expected (80%) | found |"
-    )
-    yield f"|---|---|{'---:|' * 9}"
+    heads = ("encoder", "wrong", "AUROC of margin", "AUROC", "recall in a fifth", "calibration error")
+    yield head("set", *heads, "wrong: expected (80%)", "found")
     own = [(p, f) for p, f in judged if p.number == 1]
     for p, f in own:
         e = f.expected
         yield (
-            f"| {p.shown} | {p.encoder} | {f.errors:.2f} | {f.old:.2f} | {f.auroc:.2f} | {f.ceiling:.2f} | "
-            f"{f.recall:.2f} | {f.calibration:.2f} | {f.by_chance:.2f} | "
+            f"| {p.shown} | {p.encoder} | {f.errors:.2f} | {f.old:.2f} | {f.auroc:.2f} | "
+            f"{f.recall:.2f} | {f.calibration:.2f} | "
             f"{e.mean:.0f} ({e.low:.0f}-{e.high:.0f}) | {p.wrong.sum()} |"
         )
     for encoder in dict.fromkeys(p.encoder for p, _ in own):
@@ -297,33 +278,9 @@ def _mean(title: str, found: Sequence[Figures]) -> str:
     def mean(name: str) -> str:
         return f"{np.nanmean([getattr(f, name) for f in found]):.2f}"
 
-    shown = ("errors", "old", "auroc", "ceiling", "recall", "calibration", "by_chance")
+    shown = ("errors", "old", "auroc", "recall", "calibration")
     cells = " | ".join(mean(name) for name in shown)
     return f"| mean | {title} | {cells} | in the interval: {mean('inside')} | |"
-
-
-def sample_table() -> Iterator[str]:
-    """Yield the lines of a table of the sample that hgld ships, which the model was not fitted on."""
-    with EXPECTED_GROUPS.open(encoding="utf-8") as file:
-        expected = {row["name"]: row["group"] for row in csv.DictReader(file)}
-    names, titles = sorted(expected), sorted(set(expected.values()))
-    truth = np.array([titles.index(expected[name]) for name in names])
-    rows = make_encoder("lexical", names=names).encode(names)
-    yield "The sample that hgld ships, `lexical`, by the model as shipped:"
-    yield ""
-    yield "| groups | wrong | doubtful | recall | confidence < .1 | AUROC | of margin | in a fifth | expected (80%) |"
-    yield f"|{'---:|' * 9}"
-    for config in (ClusterConfig(), ClusterConfig(groups=len(titles))):
-        placed = cluster_names(rows, config)
-        wrong, _ = against_majorities(placed.groups, truth)
-        p = doubt.wrong_probabilities(rows, placed.groups, names)
-        found, before = (wrong[marked].sum() / wrong.sum() for marked in (p > doubt.DOUBTFUL, placed.confidence < 0.1))
-        e = doubt.still_wrong(p, doubt.Model.read("found").spreads, groups=placed.groups)
-        yield (
-            f"| {placed.groups.max() + 1} | {wrong.sum()} | {(p > doubt.DOUBTFUL).sum()} | {found:.2f} | {before:.2f} "
-            f"| {auroc(wrong, p):.2f} | {auroc(wrong, -placed.confidence):.2f} | {recall(wrong, p):.2f} | "
-            f"{e.mean:.0f} ({e.low:.0f}-{e.high:.0f}) |"
-        )
 
 
 def write_model(found: Sequence[Placements], file: Path) -> None:
@@ -368,8 +325,6 @@ def main() -> None:
         for line in table(found, kind):
             print(line, flush=True)
         print()
-    for line in sample_table():
-        print(line, flush=True)
 
 
 if __name__ == "__main__":

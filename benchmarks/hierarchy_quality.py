@@ -4,38 +4,38 @@
 
 DIR holds ``gldv2_washington_landmarks``, ``taxonomies`` and ``grocery``, each with a ``labels.csv``. Names are the
 distinct ones that have one group. Figures at the true number of groups are means over seeds with their standard
-deviation; a variant is chosen on one half of the sets and reported on the other. The tables are Markdown.
+deviation. The tables are Markdown.
 """
 
 import argparse
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from measured import head
 from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.metrics import adjusted_rand_score, f1_score, normalized_mutual_info_score
 
 from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.registry import Encoder, make_encoder
-from hgld.pipelines.hierarchy.evidence.evidence import FORM, LEAST_OF_FORM, Block, Evidence, weigh
+from hgld.pipelines.hierarchy.evidence.evidence import Block, weigh
 from hgld.pipelines.hierarchy.groups.clustering import cluster_names
 from hgld.pipelines.hierarchy.levels.toplevel import HUMAN_MADE, MARGIN, NATURAL, Anchors, class_shares, text_rows
 
-SETS = (  # name, folder, column of names, column of groups, the half of choosing, which levels of a set share
-    ("washington", "gldv2_washington_landmarks", "label", "mid", 0),
-    ("geonames", "taxonomies/geonames", "label", "mid", 1),
-    ("places365", "taxonomies/places365", "label", "mid", 0),
-    ("cub200", "taxonomies/cub200", "label", "mid", 1),
-    ("schemaorg mid", "taxonomies/schemaorg_places", "label", "mid", 1),
-    ("schemaorg top", "taxonomies/schemaorg_places", "label", "top", 1),
-    ("overture mid", "taxonomies/overture_places", "label", "mid", 0),
-    ("overture top", "taxonomies/overture_places", "label", "top", 0),
-    ("grocery", "grocery", "fine", "coarse", 0),
+SETS = (  # name, folder, column of names, column of groups
+    ("washington", "gldv2_washington_landmarks", "label", "mid"),
+    ("geonames", "taxonomies/geonames", "label", "mid"),
+    ("places365", "taxonomies/places365", "label", "mid"),
+    ("cub200", "taxonomies/cub200", "label", "mid"),
+    ("schemaorg mid", "taxonomies/schemaorg_places", "label", "mid"),
+    ("schemaorg top", "taxonomies/schemaorg_places", "label", "top"),
+    ("overture mid", "taxonomies/overture_places", "label", "mid"),
+    ("overture top", "taxonomies/overture_places", "label", "top"),
+    ("grocery", "grocery", "fine", "coarse"),
 )
 
 
@@ -44,7 +44,6 @@ class NameSet:
     """Names of a set with their groups, and descriptions where there are any."""
 
     name: str
-    half: int
     names: list[str]
     groups: list[str]
     descriptions: list[str] | None
@@ -54,13 +53,13 @@ class NameSet:
         return len(set(self.groups))
 
 
-def read_set(data: Path, name: str, folder: str, label: str, column: str, half: int) -> NameSet:
+def read_set(data: Path, name: str, folder: str, label: str, column: str) -> NameSet:
     table = pl.read_csv(data / folder / "labels.csv", infer_schema=False)
     table = table.filter(pl.col(column).fill_null("") != "", ~pl.col(column).fill_null("").str.contains(r"\|"))
     table = table.with_columns(pl.col(label).str.replace_all("-", " ") if label == "fine" else pl.col(label))
     table = table.unique(label, keep="first").sort(label)
     said = table["description"].fill_null("").to_list() if "description" in table.columns else None
-    return NameSet(name, half, table[label].to_list(), table[column].to_list(), said)
+    return NameSet(name, table[label].to_list(), table[column].to_list(), said)
 
 
 # -- variants ------------------------------------------------------------------------------------------------------
@@ -94,11 +93,6 @@ class Spaces:
     def evidence(self, descriptions: bool = True) -> np.ndarray:
         return weigh(self.blocks(descriptions), groups=self.set.number).joint()
 
-    def fixed(self, share: float) -> np.ndarray:
-        blocks = tuple(self.blocks(False))
-        weights = (1.0,) if len(blocks) == 1 else (1 - share, share)
-        return Evidence(blocks, weights, np.full((len(blocks),) * 2, np.nan)).joint()
-
 
 def kmeans(rows: np.ndarray, names: list[str], groups: int, seed: int) -> np.ndarray:
     n_init: Any = 10  # the type inferred from scikit-learn's default does not allow numbers
@@ -117,10 +111,6 @@ VARIANTS: dict[str, tuple[Rows, Grouping]] = {
     "encoder, k-means": (lambda s: s.text, kmeans),
     "encoder, Ward": (lambda s: s.text, ward),
     "encoder, hgld": (lambda s: s.text, ours),
-    **{
-        f"wording at {share}, hgld": (lambda s, share=share: s.fixed(share), ours)
-        for share in (0.1, 0.3, 0.4, 0.5, 0.7, 1.0)
-    },
     "evidence without descriptions, hgld": (lambda s: s.evidence(False), ours),
     "evidence, hgld": (lambda s: s.evidence(), ours),
 }
@@ -138,52 +128,11 @@ def quality(spaces: list[Spaces], seeds: int) -> Iterator[str]:
     heads = [f"{space.set.name} ({len(space.set.names)}, {space.set.number})" for space in spaces]
     yield f"| rows and clustering | {' | '.join(heads)} | mean |"
     yield f"|---|{'---|' * (len(spaces) + 1)}"
-    variants = [name for name in VARIANTS if spaces[0].wording is not None or not name.startswith("wording")]
-    for variant in variants:
+    for variant in VARIANTS:
         found = np.array([scores(space, variant, seeds) for space in spaces])  # sets, seeds, 2
         cells = [_cell(each.mean(axis=0), each.std(axis=0)) for each in found]
         spread = found.mean(axis=0).std(axis=0)
         yield f"| {variant} | {' | '.join(cells)} | {_cell(found.mean(axis=(0, 1)), spread)} |"
-
-
-FLOORS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 2.0)  # 0: wording always takes part, 2: never
-SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-
-
-def folds(spaces: list[Spaces], seeds: int) -> Iterator[str]:
-    """Choose the constants of the evidence on one half of the sets, report them on the other; without descriptions."""
-    found, agreement = {}, {}
-    for space in spaces:
-        agreement[space.set.name] = weigh(space.blocks(False), groups=space.set.number).agreement[0, 1]
-        for share in (0.0, *SHARES):
-            rows = space.fixed(share) if share else space.text
-            VARIANTS["any"] = (lambda _, rows=rows: rows, ours)
-            found[space.set.name, share] = scores(space, "any", seeds).mean(axis=0)
-    del VARIANTS["any"]
-
-    def mean(half: int, floor: float, share: float) -> np.ndarray:
-        sets = [space.set.name for space in spaces if space.set.half == half]
-        return np.mean([found[name, share if agreement[name] >= floor else 0.0] for name in sets], axis=0)
-
-    heads = (
-        "chosen: floor, share",
-        "there",
-        "on the other half",
-        "hgld's constants",
-        "encoder alone",
-        "best fixed share",
-    )
-    yield f"| | {' | '.join(heads)} |"
-    yield "|---|---|---|---|---|---|---|"
-    for half in (0, 1):
-        floor, share = max(product(FLOORS, SHARES), key=lambda pair: float(mean(half, *pair).mean()))
-        fixed = max(SHARES, key=lambda one: float(mean(half, 0.0, one).mean()))
-        cells = [
-            f"{floor}, {share}",
-            *map(_cell, (mean(half, floor, share), mean(1 - half, floor, share))),
-            *map(_cell, (mean(1 - half, LEAST_OF_FORM, FORM), mean(1 - half, 2.0, FORM), mean(1 - half, 0.0, fixed))),
-        ]
-        yield f"| half {half} | {' | '.join(cells)} |"
 
 
 def _cell(values: np.ndarray, spread: np.ndarray | None = None) -> str:
@@ -195,20 +144,12 @@ def _cell(values: np.ndarray, spread: np.ndarray | None = None) -> str:
 # -- the number of groups -------------------------------------------------------------------------------------------
 
 
-def numbers(spaces: list[Spaces], seeds: int) -> Iterator[str]:
-    yield "| set | true | by the silhouette | ARI / NMI |"
-    yield "|---|---:|---:|---|"
+def numbers(spaces: list[Spaces]) -> Iterator[str]:
+    yield head("set", "true", "by the silhouette")
     for space in spaces:
         rows = weigh(space.blocks(True), groups=round(len(space.set.names) ** 0.5)).joint()
         found = cluster_names(rows, ClusterConfig()).groups
-        yield f"| {space.set.name} | {space.set.number} | {found.max() + 1} | {_agreement(space, [found])} |"
-
-
-def _agreement(space: Spaces, found: list[np.ndarray]) -> str:
-    truth = space.set.groups
-    return _cell(
-        np.mean([(adjusted_rand_score(truth, g), normalized_mutual_info_score(truth, g)) for g in found], axis=0)
-    )
+        yield f"| {space.set.name} | {space.set.number} | {found.max() + 1} |"
 
 
 # -- classes of the top level ---------------------------------------------------------------------------------------
@@ -273,7 +214,7 @@ def _macro(truth: np.ndarray, told: np.ndarray) -> float:
     return float(f1_score(truth, told, average="macro", labels=labels, zero_division=of_none))
 
 
-PARTS = ("quality", "folds", "numbers", "tops")
+PARTS = ("quality", "numbers", "tops")
 
 
 def main() -> None:
@@ -292,8 +233,7 @@ def main() -> None:
         spaces = [Spaces(one, spec) for one in sets] if set(parts) - {"tops"} else []
         tables = {
             "quality": quality(spaces, options.seeds),
-            "folds": folds(spaces, options.seeds) if spaces and spaces[0].wording is not None else iter(()),
-            "numbers": numbers(spaces, options.seeds),
+            "numbers": numbers(spaces),
             "tops": tops(Path(options.data), spec),
         }
         for part in parts:

@@ -97,16 +97,14 @@ def main() -> None:
         write_table(tables["train"], options.landmarks * 2 // 3, names, rng)
         write_table(tables["index"], options.landmarks - options.landmarks * 2 // 3, names, rng)
         config = EmbedConfig(encoder=options.encoder, cache=folder / "cache")
-        scraped = landmark_tables.run_names(folder / "first", tables, silent)
-        embed.run(
-            folder / "first", clean.run(folder / "first", scraped, BuildConfig("names").clean, silent), config, silent
-        )
+        whole, first = BuildConfig("names", tuple(tables.items()), embed=config), folder / "first"
+        stages = {"scrape": landmark_tables.run_names(first, tables, silent)}
+        stages["clean"] = clean.run(first, stages, whole, silent)
+        embed.run(first, stages, whole, silent)
         started = time.perf_counter()
-        build = build_hierarchy(
-            options.out or folder / "build", BuildConfig("names", tuple(tables.items()), embed=config), silent
-        )
-        whole = time.perf_counter() - started
-    report(build.stages, whole)
+        build = build_hierarchy(options.out or folder / "build", whole, silent)
+        seconds = time.perf_counter() - started
+    report(build.stages, seconds)
 
 
 def report(stages, whole: float) -> None:

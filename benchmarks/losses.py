@@ -4,7 +4,7 @@ Run with: python benchmarks/losses.py [--items 128 256 512 1024 2048 4096] [--th
 The authors' classes: python benchmarks/losses.py --authors DIR, a clone of github.com/elias-ramzi/SupRank; its imports
     need omegaconf and tensorboard beside pytorch-metric-learning
 A memory bank: python benchmarks/losses.py --bank 60000 --items 256 --dim 128
-On a GPU: python benchmarks/losses.py --device cuda --items 512 4096 --only "hgld SupHAP" "ResNet-50 step"
+On a GPU: python benchmarks/losses.py --device cuda --items 512 4096 --only "hgld SupHAP"
 
 pytorch-metric-learning is a benchmark extra. Every measurement runs in a process of its own that keeps freed memory
 (first-touch page faults would be measured otherwise), after a small run that loads, compiles and warms up. Seconds are
@@ -17,14 +17,13 @@ in their row how their definition differs.
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import torch
+from measured import head, in_its_own_process, row, status_bytes
 from torch import Tensor
 
 TAU, RHO, DELTA, OFFSET = 0.01, 100.0, 0.05, 0.5 + 1 / (1 + 2.718281828459045**-5)
@@ -36,13 +35,11 @@ EQUATIONS: tuple[str, ...] = ("SupHAP, B x B x B", "SupHAP, query by query", "Sm
 CUBIC = ("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG")  # in the authors' code
 AUTHORS = (*CUBIC, "SoftBinAP", "BlackboxAP")
 METRIC_LEARNING = ("SmoothAPLoss", "FastAPLoss", "PNPLoss")
-GPU_STEP = "ResNet-50 step"
 SIDES = (
     *(f"hgld {name}" for name in HGLD),
     *(f"equations {name}" for name in EQUATIONS),
     *(f"authors {name}" for name in AUTHORS),
     *(f"pml {name}" for name in METRIC_LEARNING),
-    GPU_STEP,
 )
 # Sides that state the same loss, and the differences of those that state another one.
 SAME = {"equations SupHAP, B x B x B": "hgld SupHAP", "equations SupHAP, query by query": "hgld SupHAP"}
@@ -61,7 +58,6 @@ GROWTH = {
     **{f"authors {name}": (3, 3) for name in CUBIC},
     "pml SmoothAPLoss": (3, 3),
     "pml PNPLoss": (3, 3),
-    GPU_STEP: (1, 0),
 }
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -202,43 +198,18 @@ def forward_backward(loss: Loss, embeddings: Tensor, labels: Tensor) -> float:
     return value.item()
 
 
-def resnet_seconds(items: int) -> float:
-    """A training step of ResNet-50 at 224 pixels in bfloat16, from a step of at most 256 images."""
-    from torchvision.models import resnet50
-
-    model, size = resnet50().cuda().to(memory_format=torch.channels_last), min(items, 256)
-    images = torch.randn(size, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
-    start = 0.0
-    for repeat in range(4):
-        if repeat == 1:  # the first step chooses its kernels
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            value = model(images).square().mean()
-        value.backward()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / 3 * items / size
-
-
-def peak_bytes() -> int:
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-
-
 def measure(side: str, items: int, options: argparse.Namespace) -> dict[str, float]:
     torch.set_num_threads(options.threads)
-    if side == GPU_STEP:
-        return {"seconds": resnet_seconds(items), "bytes": torch.cuda.max_memory_allocated(), "value": 0.0, "gemm": 0.0}
     embeddings, labels = (part.to(options.device) for part in make(max(items, options.bank), options.dim))
     reference = (embeddings, labels) if options.bank else None
     loss = loss_of(side, reference, options.authors)
     forward_backward(loss, embeddings[:8], labels[:8])
-    before = peak_bytes()
+    before = status_bytes("VmHWM")
     batch = embeddings[:items], labels[:items]
     value = forward_backward(loss, *batch)
     on_gpu = options.device != "cpu"
     seconds = median_seconds(lambda: forward_backward(loss, *batch), on_gpu=on_gpu)
-    peak = torch.cuda.max_memory_allocated() if on_gpu else peak_bytes() - before
+    peak = torch.cuda.max_memory_allocated() if on_gpu else status_bytes("VmHWM") - before
     unit = torch.nn.functional.normalize(batch[0])
     gallery = torch.nn.functional.normalize(embeddings) if options.bank else None
     weights = torch.rand(len(unit), len(unit if gallery is None else gallery), device=unit.device)
@@ -263,12 +234,10 @@ def median_seconds(run: Callable[[], float], *, on_gpu: bool) -> float:
 
 
 def in_a_process(side: str, items: int, options: argparse.Namespace) -> dict[str, float]:
-    command = [sys.executable, __file__, "--measure", side, str(items), "--dim", str(options.dim)]
-    command += ["--threads", str(options.threads), "--device", options.device, "--bank", str(options.bank)]
-    command += [] if options.authors is None else ["--authors", options.authors]
+    words = ["--measure", side, items, "--dim", options.dim, "--threads", options.threads, "--bank", options.bank]
+    words += ["--device", options.device, *([] if options.authors is None else ["--authors", options.authors])]
     keep = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "OMP_NUM_THREADS": str(options.threads)}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **keep})
-    return json.loads(done.stdout.splitlines()[-1])
+    return in_its_own_process(__file__, *words, **keep)
 
 
 def print_row(side: str, values: dict[tuple[str, int], float], options: argparse.Namespace) -> None:
@@ -287,7 +256,7 @@ def print_row(side: str, values: dict[tuple[str, int], float], options: argparse
         if same is not None and abs(same - last["value"]) > 1e-4:
             raise SystemExit(f"{side} gives {last['value']} and {SAME[side]} {same} on {items} items")
     differs = f" (value {values[side, options.items[0]]:.3f}: {DIFFERS[side]})" if side in DIFFERS else ""
-    print(f"| {side}{differs} | " + " | ".join(cells) + " |", flush=True)
+    print(row([side + differs, *cells]), flush=True)
 
 
 def main() -> None:
@@ -306,10 +275,9 @@ def main() -> None:
     if options.measure:
         print(json.dumps(measure(options.measure[0], int(options.measure[1]), options)))
         return
-    print("| loss | " + " | ".join(f"B = {items}" for items in options.items) + " |")
-    print("|---|" + "---:|" * len(options.items))
+    print(head("loss", *(f"B = {items}" for items in options.items)))
     values: dict[tuple[str, int], float] = {}
-    for side in options.only or (SIDES[: len(HGLD)] if options.bank else SIDES[:-1]):
+    for side in options.only or (SIDES[: len(HGLD)] if options.bank else SIDES):
         if not side.startswith("authors ") or options.authors is not None:
             print_row(side, values, options)
 

@@ -1,22 +1,15 @@
 """Input of benchmarks/data.py: JPEGs made on the spot, as files and as a dataset directory, and a large index."""
 
 import hashlib
-import io
-import json
-import tarfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import cv2
 import numpy as np
 import polars as pl
-from webdataset.writer import ShardWriter
 
 from hgld import Hierarchy
 from hgld.data.format import HIERARCHY, INDEX, MANIFEST, FileFacts, Manifest, ShardFacts, item_json, shard_name
 from hgld.data.index import split_facts, write_index
-from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.pipelines.shards.pack import TarWriter
 
 LEVELS = ("fine", "middle", "coarse")
@@ -51,40 +44,19 @@ def names_of(labels: tuple[int, ...]) -> list[str]:
     return [f"class {label}" for label in labels]
 
 
-class UnhashedTar:
-    """A :class:`hgld.pipelines.shards.pack.TarWriter` without the checksum."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.bytes = file, 0
-
-    def add(self, key: str, suffix: str, image: bytes, json: bytes) -> int:
-        header = member_header(f"{key}.{suffix}", len(image))
-        json_header = member_header(f"{key}.json", len(json))
-        data = b"".join((header, image, padding(len(image)), json_header, json, padding(len(json))))
-        self.file.write(data)
-        self.bytes += len(data)
-        return self.bytes - len(data) + len(header)
-
-    def finish(self) -> str:
-        self.file.write(END_OF_ARCHIVE)
-        return "0" * 64
-
-
-def write_hgld(
-    folder: Path, images: list[bytes], sizes: tuple[int, int], hashed: bool = True, per_shard: int = PER_SHARD
-) -> None:
-    """Write a dataset directory as hgld build-shards packs it; unless ``hashed``, without checksums."""
+def write_hgld(folder: Path, images: list[bytes], sizes: tuple[int, int], per_shard: int = PER_SHARD) -> None:
+    """Write a dataset directory as hgld build-shards packs it."""
     folder.mkdir(parents=True, exist_ok=True)
     shards, offsets, digests = [], [], []
     for begin in range(0, len(images), per_shard):
         name, part = shard_name("train", begin // per_shard), images[begin : begin + per_shard]
         with open(folder / name, "wb", buffering=1 << 20) as file:
-            tar = TarWriter(file) if hashed else UnhashedTar(file)
+            tar = TarWriter(file)
             for i, image in enumerate(part, begin):
                 labels = labels_of(i)
                 facts = item_json(labels, names_of(labels), "train", f"{i:06d}.jpg", LEVELS)
                 offsets.append(tar.add(f"{i:06d}", "jpg", image, facts))
-                digests.append(hashlib.sha256(image).hexdigest() if hashed else "0" * 64)
+                digests.append(hashlib.sha256(image).hexdigest())
             sha256 = tar.finish()
         shards.append(ShardFacts(name, "train", len(part), (folder / name).stat().st_size, sha256))
     items = np.arange(len(images))
@@ -141,40 +113,3 @@ def write_large_index(folder: Path, items: int) -> None:
     counts = index.group_by("shard", maintain_order=True).len()
     shards = tuple(ShardFacts(name, "train", n, 24_000 * n + 1024, "0" * 64) for name, n in counts.iter_rows())
     finish(folder, index, shards)
-
-
-def write_tarfile(folder: Path, images: list[bytes]) -> None:
-    """Write the same members by plain tarfile, without an index."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for begin in range(0, len(images), PER_SHARD):
-        with tarfile.open(folder / shard_name("train", begin // PER_SHARD), "w") as tar:
-            for i, image in enumerate(images[begin : begin + PER_SHARD], begin):
-                for name, data in ((f"{i:06d}.jpg", image), (f"{i:06d}.json", json.dumps(_facts(i)).encode())):
-                    member = tarfile.TarInfo(name)
-                    member.size = len(data)
-                    tar.addfile(member, io.BytesIO(data))
-
-
-def write_webdataset(folder: Path, images: list[bytes]) -> None:
-    """Write the same members by webdataset's ShardWriter, without an index."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with ShardWriter(str(folder / "train-%06d.tar"), maxcount=PER_SHARD, verbose=0) as writer:
-        for i, image in enumerate(images):
-            writer.write({"__key__": f"{i:06d}", "jpg": image, "json": _facts(i)})
-
-
-def _facts(item: int) -> dict[str, object]:
-    labels = labels_of(item)
-    facts = {"labels": labels, "names": names_of(labels), "split": "train", "source": f"{item:06d}.jpg"}
-    return {**facts, "levels": LEVELS}
-
-
-def read_tarfile(folder: Path) -> Iterator[bytes]:
-    for shard in sorted(folder.glob("*.tar")):
-        with tarfile.open(shard) as tar:
-            for member in tar:
-                file = tar.extractfile(member)
-                assert file is not None
-                data = file.read()
-                if member.name.endswith(".jpg"):
-                    yield data

@@ -1,8 +1,6 @@
-"""Seconds and peak memory of evaluation: hgld, the authors' code, pytorch-metric-learning and torchmetrics.
+"""Seconds and peak memory of evaluation: hgld, pytorch-metric-learning and torchmetrics.
 
 Run with: python benchmarks/metrics.py [--items 2000 10000 20000] [--dim 128] [--threads 1] [--only hgld pml]
-The authors' evaluator: --authors DIR, a clone of github.com/elias-ramzi/SupRank; its imports need omegaconf and
-    tensorboard beside pytorch-metric-learning
 
 pytorch-metric-learning and torchmetrics are benchmark extras: pip install pytorch-metric-learning torchmetrics. Every
 measurement runs in a process of its own, after a small run that loads and compiles what is needed; memory is the growth
@@ -12,11 +10,10 @@ alone. The numbers that two sides both give must agree to 1e-6.
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 
 import torch
+from measured import head, in_its_own_process, row, status_bytes
 
 LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 HGLD_METRICS = (
@@ -35,15 +32,14 @@ HGLD_METRICS = (
     "ASI",
     "wAP",
 )
-SIDES = ("gemm", "hgld", "hgld-at-r", "authors", "pml", "pml-at-r", "torchmetrics")
-AUTHORS_BATCH = 256  # queries at a time, their default
+SIDES = ("gemm", "hgld", "hgld-at-r", "pml", "pml-at-r", "torchmetrics")
 MOST_PML_ITEMS = 10_000  # with every neighbour it needs more than 12 GB beyond
 
 
 def make(items: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return unit vectors around 12 coarse, 144 middle and items / 5 fine classes; one pair in twelve is positive.
 
-    Items come in pairs of a class, so that every query has a positive: the authors' means include undefined values.
+    Items come in pairs of a class, so that every query has a positive.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -79,28 +75,6 @@ def by_gemm(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     return {}
 
 
-def by_authors(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-    from suprank.engine.accuracy_calculator import AccuracyCalculator  # pyright: ignore[reportMissingImports]
-
-    sizes = torch.stack([torch.bincount(column)[column] for column in labels.T], dim=1).double()  # the query included
-    exactly = torch.cat([sizes[:, :1], sizes.diff(dim=1)], dim=1).flip(1)  # items of grade 1..L
-    gains = torch.arange(1, len(LEVELS) + 1) / len(LEVELS) / exactly.clamp(min=1)
-    relevances = torch.cat([torch.zeros(len(labels), 1), gains.float()], dim=1)
-    calculator = AccuracyCalculator(
-        compute_for_hierarchy_levels=list(range(len(LEVELS))),
-        recall_rate=[1, 10],
-        metric_batch_size=AUTHORS_BATCH,
-        convert_to_cuda=False,
-    )
-    values = calculator.batch_metrics(embeddings, labels, True, relevances)
-    names = {f"_level{column}": f"/{level}" for column, level in enumerate(LEVELS)} | {"_multi": ""}
-    found = {}
-    for key, value in values.items():
-        kind, _, suffix = key.rpartition("_")
-        found[f"{kind}{names[f'_{suffix}']}"] = float(value)
-    return found
-
-
 def by_pml(embeddings: torch.Tensor, labels: torch.Tensor, k: int | None = None) -> dict[str, float]:
     from pytorch_metric_learning.distances import CosineSimilarity  # pyright: ignore[reportMissingImports]
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator  # pyright: ignore[reportMissingImports]
@@ -128,24 +102,19 @@ def by_torchmetrics(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str,
     found: dict[str, list[float]] = {}
     scores = (embeddings @ embeddings.T).double() + 2.0  # its average precision disregards scores below 0
     others = ~torch.eye(len(embeddings), dtype=torch.bool)
-    for row in range(len(embeddings)):
-        score = scores[row][others[row]]
+    for number in range(len(embeddings)):
+        score = scores[number][others[number]]
         for column, level in enumerate(LEVELS):
-            target = (labels[:, column] == labels[row, column])[others[row]]
+            target = (labels[:, column] == labels[number, column])[others[number]]
             if target.any():
-                found.setdefault(f"AP/{level}", []).append(float(retrieval.retrieval_average_precision(score, target)))
-                found.setdefault(f"R@10/{level}", []).append(
-                    float(retrieval.retrieval_hit_rate(score, target, top_k=10))
-                )
-                found.setdefault(f"P@1/{level}", []).append(
-                    float(retrieval.retrieval_precision(score, target, top_k=1))
-                )
+                ours = {
+                    "AP": retrieval.retrieval_average_precision(score, target),
+                    "R@10": retrieval.retrieval_hit_rate(score, target, top_k=10),
+                    "P@1": retrieval.retrieval_precision(score, target, top_k=1),
+                }
+                for name, value in ours.items():
+                    found.setdefault(f"{name}/{level}", []).append(float(value))
     return {name: sum(values) / len(values) for name, values in found.items()}
-
-
-def peak_bytes() -> int:
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
 
 
 def measure(side: str, items: int, dim: int, threads: int) -> dict[str, object]:
@@ -153,7 +122,6 @@ def measure(side: str, items: int, dim: int, threads: int) -> dict[str, object]:
     run = {
         "gemm": by_gemm,
         "hgld": by_hgld,
-        "authors": by_authors,
         "hgld-at-r": by_hgld_at_r,
         "pml": by_pml,
         "pml-at-r": by_pml_at_r,
@@ -161,7 +129,7 @@ def measure(side: str, items: int, dim: int, threads: int) -> dict[str, object]:
     }[side]
     embeddings, labels = make(items, dim)
     run(embeddings[:300], labels[:300])
-    before, start, cpu = peak_bytes(), time.perf_counter(), time.process_time()
+    before, start, cpu = status_bytes("VmHWM"), time.perf_counter(), time.process_time()
     values = run(embeddings, labels)
     seconds = time.perf_counter() - start
     return {
@@ -169,7 +137,7 @@ def measure(side: str, items: int, dim: int, threads: int) -> dict[str, object]:
         "items": items,
         "seconds": seconds,
         "cpu": time.process_time() - cpu,
-        "bytes": peak_bytes() - before,
+        "bytes": status_bytes("VmHWM") - before,
         "values": values,
     }
 
@@ -179,37 +147,27 @@ def main() -> None:
     parser.add_argument("--items", type=int, nargs="+", default=[2000, 10_000, 20_000])
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--authors", metavar="DIR", help="a clone of the authors' SupRank, measured beside")
     parser.add_argument("--only", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--measure", nargs=2, metavar=("SIDE", "ITEMS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.authors is not None:
-        sys.path.insert(0, options.authors)
     if options.measure:
         print(json.dumps(measure(options.measure[0], int(options.measure[1]), options.dim, options.threads)))
         return
-    print("| items | side | metrics | seconds | CPU seconds | memory, MB | largest difference |")
-    print("|---:|---|---:|---:|---:|---:|---:|")
+    print(head("items", "side", "metrics", "seconds", "CPU seconds", "memory, MB", "largest difference"))
     for items in options.items:
         reference: dict[str, float] = {}
         for side in options.only:
-            if side == "authors" and options.authors is None:
-                continue
             if (side in ("pml", "torchmetrics") and items > MOST_PML_ITEMS) or (
                 side == "torchmetrics" and items > 2000
             ):
                 continue
-            command = [sys.executable, __file__, "--measure", side, str(items)]
-            command += ["--dim", str(options.dim), "--threads", str(options.threads)]
-            command += [] if options.authors is None else ["--authors", options.authors]
-            found = json.loads(
-                subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-            )
+            words = [__file__, "--measure", side, items, "--dim", options.dim, "--threads", options.threads]
+            found = in_its_own_process(*words)
             values = found["values"]
             reference = reference or values
             apart = max((abs(values[name] - reference[name]) for name in values if name in reference), default=0.0)
             cells = [items, side, len(values), f"{found['seconds']:.2f}", f"{found['cpu']:.2f}", found["bytes"] >> 20]
-            print(f"| {' | '.join(map(str, cells))} | {apart:.1e} |", flush=True)
+            print(row([*cells, f"{apart:.1e}"]), flush=True)
             if apart > 1e-6:
                 raise SystemExit(f"{side} and {options.only[0]} differ by {apart:.1e} on {items} items")
 

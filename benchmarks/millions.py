@@ -19,7 +19,6 @@ without the pages of the file, which the system may drop at any time.
 
 import argparse
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from measured import head, in_its_own_process, row, status_bytes
 
 SIDES = ("gemm", "heads", "lists", "torch", "faiss")
 HEADS, LISTS = ("R@1", "R@10", "mAP@100"), ("AP", "R@1", "H-AP", "NDCG", "ASI")
@@ -97,11 +97,6 @@ def indexed(gallery: np.ndarray) -> Any:
     return index
 
 
-def anonymous_bytes() -> int:
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
-
-
 def measure(side: str, path: Path, queries: int, threads: int) -> dict[str, float]:
     torch.set_num_threads(threads)
     share = SHARE if side in ("torch", "faiss") else 1
@@ -116,11 +111,11 @@ def measure(side: str, path: Path, queries: int, threads: int) -> dict[str, floa
     prepare = {"torch": in_memory, "faiss": indexed}.get(side, np.asanyarray)
     run(query[:4], prepare(gallery[:5000]))  # loads and compiles
     held = prepare(gallery)
-    peak, done = [anonymous_bytes()], threading.Event()
+    peak, done = [status_bytes("RssAnon")], threading.Event()
 
     def watch() -> None:
         while not done.wait(0.05):
-            peak.append(max(peak.pop(), anonymous_bytes()))
+            peak.append(max(peak.pop(), status_bytes("RssAnon")))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -148,17 +143,14 @@ def main() -> None:
         return
     if not path.exists():
         make(path, options.items, options.dim)
-    print("| side | seconds | CPU seconds | times gemm's CPU | memory, MB |")
-    print("|---|---:|---:|---:|---:|")
+    print(head("side", "seconds", "CPU seconds", "times gemm's CPU", "memory, MB"))
     first = 0.0
     for side in options.only:
-        command = [sys.executable, __file__, "--measure", side, "--folder", str(options.folder)]
-        for name in ("items", "dim", "queries", "threads"):
-            command += [f"--{name}", str(getattr(options, name))]
-        found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        words = ["--measure", side, "--folder", options.folder, "--items", options.items, "--dim", options.dim]
+        found = in_its_own_process(__file__, *words, "--queries", options.queries, "--threads", options.threads)
         first = first or found["cpu"]
         cells = [side, f"{found['seconds']:.1f}", f"{found['cpu']:.1f}", f"{found['cpu'] / first:.2f}"]
-        print(f"| {' | '.join([*cells, str(int(found['bytes']) >> 20)])} |", flush=True)
+        print(row([*cells, int(found["bytes"]) >> 20]), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
 """Mutation testing: forty small faults, drawn by a fixed seed, and the test of the fast suite that catches each.
 
-Run with: python benchmarks/mutations.py --work DIR [--count 40] [--seed 0] [--jobs 2] [--nearest] [--only FILE:LINE]
+Run with: python benchmarks/mutations.py --work DIR [--count 40] [--seed 0] [--nearest] [--only FILE:LINE]
 
 The draw is uniform over all lines of the losses, metrics, protocols, samplers, stages and the training loop that hold
 arithmetic, a comparison or a condition; one operator of the line is replaced (``<`` by ``<=``, ``+`` by ``-``, ``and``
-by ``or``, a condition by its negation). Every mutation is tried in a copy of the tree: first the test files that are
-nearest to the module by name and by imports, then, where it survives them, the rest of the fast suite, until a test
-fails. A session that outlasts ``--limit`` seconds counts as a catch: a loop that does not end is seen. Tests that fail
-without a mutation are found out first and left out. Results are kept in DIR, so that the same call goes on where it was
-stopped; a mutation that has changed is tried anew. ``--nearest`` asks the nearest test files alone, which is
-quicker and a lower bound.
+by ``or``, a condition by its negation). Every mutation is tried in a copy of the tree: first the ten test files nearest
+to the module by name and by imports, then, unless ``--nearest`` is given, the rest of the fast suite, until a test
+fails that passes without the mutation. A session that outlasts ``--limit`` seconds counts as a catch: a loop that does
+not end is seen. Results are kept in DIR, so that the same call resumes.
 """
 
 import argparse
@@ -23,14 +21,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +34,6 @@ MUTATED = (
     "hgld/evaluation/**/*.py",
     "hgld/relevance.py",
     "hgld/samplers/**/*.py",
-    "hgld/data/samplers/**/*.py",
     "pipelines/stage.py",
     "pipelines/hierarchy/**/*.py",
     "pipelines/shards/**/*.py",
@@ -50,32 +44,17 @@ MUTATED = (
 )
 NEAR = 10  # test files
 FAILED = r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$"
+_BOTH_WAYS = (
+    *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)),
+    *((ast.And, ast.Or), (ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.BitAnd, ast.BitOr), (ast.LShift, ast.RShift)),
+)
 SWAPS: dict[type[ast.AST], Any] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
+    **{one: other for pair in _BOTH_WAYS for one, other in (pair, pair[::-1])},
     ast.FloorDiv: ast.Mult,
     ast.Mod: ast.FloorDiv,
     ast.Pow: ast.Mult,
     ast.MatMult: ast.Add,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
     ast.BitXor: ast.BitAnd,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
 }
 
 
@@ -100,14 +79,6 @@ class Mutation:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.before} -> {self.after}"
-
-
-@dataclass(frozen=True)
-class Result:
-    """Outcome of a mutation: the test that caught it, or None."""
-
-    caught_by: str | None
-    seconds: float
 
 
 @cache
@@ -235,11 +206,6 @@ def import_graph() -> dict[str, set[str]]:
     return {name: imported(path) for name, path in files.items()}
 
 
-@cache
-def text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
 def distances(test: str) -> dict[str, int]:
     """Return the length of the shortest chain of imports from a test file to every module that it reaches."""
     graph, found, edge, steps = import_graph(), {}, {test}, 0
@@ -250,27 +216,28 @@ def distances(test: str) -> dict[str, int]:
     return found
 
 
-def nearest_tests(mutation: Mutation) -> tuple[list[str], list[str]]:
-    """Return the nearest test files of the mutated module, nearest first, and all other places of tests.
+@cache
+def reached() -> dict[str, dict[str, int]]:
+    return {name: distances(name) for name in import_graph() if name.endswith(".py")}
+
+
+def ranked_tests(mutation: Mutation) -> list[str]:
+    """Return all test files, nearest to the mutated module first.
 
     A test file is near if it bears the module's name or reaches it by few imports; of equally near ones, those that
     reach few modules come first.
     """
     name = module_name(mutation.file)
     words = {name.rpartition(".")[2], name.rpartition(".")[2].rstrip("s")}
-    ranked = []
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        test = path.relative_to(ROOT).as_posix()
-        found = distances(test)
-        steps: float = found.get(name, math.inf)
-        if any(word in path.stem for word in words):
-            steps = 0
-        elif steps == math.inf and any(re.search(rf"\b{word}\b", text_of(path)) for word in words):
+
+    def rank(test: str) -> tuple[float, int, str]:
+        found = reached()[test]
+        steps = 0 if any(word in Path(test).stem for word in words) else found.get(name, math.inf)
+        if steps == math.inf and any(re.search(rf"\b{word}\b", (ROOT / test).read_text("utf-8")) for word in words):
             steps = 3  # a module that is loaded by its name
-        ranked.append((steps, len(found), test))
-    ranked.sort()
-    near = [test for steps, _, test in ranked[:NEAR] if steps < math.inf]
-    return near, [*(test for *_, test in ranked if test not in near), "docs", "README.md", "hgld"]
+        return steps, len(found), test
+
+    return sorted(reached(), key=rank)
 
 
 def compiles_kernels(file: str) -> bool:
@@ -283,137 +250,101 @@ class Copy:
 
     def __init__(self, folder: Path, limit: float) -> None:
         self.folder, self.limit = folder, limit
-        left = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".venv", ".hypothesis", "site", "build")
+        excluded = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".venv", ".hypothesis", "site", "build")
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(ROOT, folder, symlinks=True, ignore=left)
-        self.kernels = folder.parent / f"{folder.name}.numba"
+        shutil.copytree(ROOT, folder, symlinks=True, ignore=excluded)
+        self.broken: set[str] = set()  # tests that fail without a mutation
+        self.stamp = 1_000_000_000
 
-    def failing(self, workers: int) -> list[str]:
-        """Return the tests that fail without a mutation."""
-        _, text = self._pytest(["-n", str(workers)], self.kernels)
-        return [test for test in re.findall(FAILED, text, re.MULTILINE) if "::" in test]
-
-    def test(self, mutation: Mutation, moment: int, left_out: list[str], nearest: bool) -> Result:
-        """Run the fast suite on a mutation; ``moment`` sets the changed file's time apart from all others."""
-        path, original = self.folder / mutation.file, ROOT / mutation.file
-        source = original.read_bytes()
-        began = time.monotonic()
-        kernels = self.kernels
-        if compiles_kernels(mutation.file):
-            kernels = self.folder.parent / f"{self.folder.name}.numba-mutated"
-            shutil.rmtree(kernels, ignore_errors=True)
-        path.write_bytes(source[: mutation.start] + mutation.after.encode() + source[mutation.end :])
-        os.utime(path, (moment, moment))  # no two versions share a time, by which byte code is taken for current
-        deselected = [word for test in left_out for word in ("--deselect", test)]
-        near, others = nearest_tests(mutation)
+    def test(self, mutation: Mutation, nearest: bool) -> str | None:
+        """Return the test that catches a mutation, or None."""
+        tests = ranked_tests(mutation)
+        rounds = [tests[:NEAR]] if nearest else [tests[:NEAR], [*tests[NEAR:], "docs", "README.md", "hgld"]]
+        source = (ROOT / mutation.file).read_bytes()
+        changed = source[: mutation.start] + mutation.after.encode() + source[mutation.end :]
         try:
-            for tests in [near] if nearest else [near, others]:
-                caught = self._first_failure([*deselected, *tests], kernels) if tests else None
-                if caught:
-                    break
-            else:
-                caught = None
-        finally:
-            shutil.copy2(original, path)
-        return Result(caught, round(time.monotonic() - began, 1))
-
-    def _first_failure(self, words: list[str], kernels: Path) -> str | None:
-        """Return the first test that fails, or None where all pass."""
-        code, text = self._pytest(["-x", "-n", "0", *words], kernels)
-        if code is None:
-            return f"no end within {self.limit:.0f} s"
-        failed = re.findall(FAILED, text, re.MULTILINE)
-        if code in {0, 5}:  # 5: no test was chosen
+            for words in rounds:
+                while caught := self._first_failure(mutation.file, changed, words):
+                    if "::" not in caught or not self._first_failure(mutation.file, source, [caught]):
+                        return caught
+                    self.broken.add(caught)
             return None
-        if code in {3, 4}:
-            raise RuntimeError(f"pytest did not run ({code}):\n{text[-3000:]}")
-        return failed[0] if failed else f"pytest ended with {code}"
+        finally:
+            shutil.copy2(ROOT / mutation.file, self.folder / mutation.file)
 
-    def _pytest(self, words: list[str], kernels: Path) -> tuple[int | None, str]:
-        """Return pytest's exit code, None where it did not end, and what it wrote."""
+    def _first_failure(self, file: str, source: bytes, words: list[str]) -> str | None:
+        """Return the first test that fails with a file as it is given, or None where all pass."""
+        self.stamp += 10  # no two versions share a time, by which byte code is taken for current
+        (self.folder / file).write_bytes(source)
+        os.utime(self.folder / file, (self.stamp, self.stamp))
+        kernels = self.folder / "compiled"
+        if compiles_kernels(file):  # numba's kernels of the changed module, and of those that call it
+            shutil.rmtree(kernels, ignore_errors=True)
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-        command += ["-o", "timeout=0", *words]  # a slow test on a busy machine is no catch; what hangs meets the limit
-        environment = os.environ | {
-            "PYTHONPATH": str(self.folder),
-            "NUMBA_CACHE_DIR": str(kernels),
-            "OMP_NUM_THREADS": "1",
-        }
-        with (self.folder.parent / f"{self.folder.name}.log").open("w+", encoding="utf-8") as log:
+        command += ["-o", "timeout=0", "-x", "-n", "0"]  # a slow test on a busy machine is no catch; what hangs is
+        command += [word for test in sorted(self.broken) for word in ("--deselect", test)] + words
+        own = {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(kernels), "OMP_NUM_THREADS": "1"}
+        with (self.folder / "pytest.log").open("w+", encoding="utf-8") as log:
             process = subprocess.Popen(
-                command, cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=self.folder,
+                env=os.environ | own,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
             try:
                 code = process.wait(self.limit)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                code = None
+                return f"no end within {self.limit:.0f} s"
             log.seek(0)
-            return code, log.read()
+            text = log.read()
+        if code in {0, 5}:  # 5: no test was chosen
+            return None
+        if code in {3, 4}:
+            raise RuntimeError(f"pytest did not run ({code}):\n{text[-3000:]}")
+        failed = re.findall(FAILED, text, re.MULTILINE)
+        return failed[0] if failed else f"pytest ended with {code}"
 
 
-def arguments() -> argparse.Namespace:
+def table(drawn: list[Mutation], results: dict[str, str | None]) -> str:
+    """Return the results as a table in Markdown."""
+    lines = ["| line | mutation | caught by |", "| --- | --- | --- |"]
+    for mutation in drawn:
+        caught = results.get(mutation.key, "not tried") or "**survived**"
+        cells = (f"{mutation.file}:{mutation.line}", f"`{mutation.before}` -> `{mutation.after}`", caught)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    done = [results[mutation.key] for mutation in drawn if mutation.key in results]
+    return "\n".join([*lines, "", f"{sum(caught is not None for caught in done)} of {len(done)} caught"])
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="folder of the copies and results")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the copy and the results")
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=1200, help="seconds of one test session")
     parser.add_argument("--nearest", action="store_true", help="ask only the nearest test files")
     parser.add_argument("--only", default="", help="only mutations of this FILE:LINE")
     parser.add_argument("--again", action="store_true", help="try those anew that survived before")
     parser.add_argument("--list", action="store_true", help="print the mutations and stop")
-    return parser.parse_args()
-
-
-def table(drawn: list[Mutation], results: dict[str, Result]) -> str:
-    """Return the results as a table in Markdown."""
-    lines = ["| line | mutation | caught by |", "| --- | --- | --- |"]
-    for mutation in drawn:
-        result = results.get(mutation.key)
-        caught = "not tried" if result is None else result.caught_by or "**survived**"
-        cells = (f"{mutation.file}:{mutation.line}", f"`{mutation.before}` -> `{mutation.after}`", caught)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    done = [results[m.key] for m in drawn if m.key in results]
-    caught = sum(result.caught_by is not None for result in done)
-    return "\n".join([*lines, "", f"{caught} of {len(done)} caught"])
-
-
-def main() -> None:
-    options = arguments()
+    options = parser.parse_args()
     drawn = [m for m in draw(options.count, options.seed) if str(m).startswith(options.only)]
     if options.list:
         print(*drawn, sep="\n")
         return
     options.work.mkdir(parents=True, exist_ok=True)
     kept = options.work / "results.json"
-    stored = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
-    results = {key: Result(**value) for key, value in stored.items()}
-    left = [m for m in drawn if m.key not in results or (options.again and results[m.key].caught_by is None)]
-    copies: SimpleQueue[Copy] = SimpleQueue()
-    for job in range(min(options.jobs, len(left))):
-        copies.put(Copy(options.work.resolve() / f"copy{job}", options.limit))
-    unmutated = options.work / "unmutated.json"
-    if left and not unmutated.is_file():
-        first = copies.get()
-        unmutated.write_text(json.dumps(first.failing(options.jobs)), encoding="utf-8")
-        copies.put(first)
-    left_out = json.loads(unmutated.read_text(encoding="utf-8")) if left else []
-    print(f"{len(left_out)} tests fail without a mutation", *left_out, sep="\n", file=sys.stderr)
-
-    def attempt(item: tuple[int, Mutation]) -> None:
-        number, mutation = item
-        copy = copies.get()
-        try:
-            results[mutation.key] = copy.test(mutation, 1_000_000_000 + 10 * number, left_out, options.nearest)
-        finally:
-            copies.put(copy)
-        kept.write_text(json.dumps({key: asdict(value) for key, value in results.items()}, indent=1), encoding="utf-8")
-        result = results[mutation.key]
-        print(f"{result.seconds:6.1f} s  {mutation}\n          {result.caught_by or 'SURVIVED'}", flush=True)
-
-    with ThreadPoolExecutor(options.jobs) as threads:
-        list(threads.map(attempt, enumerate(left)))
+    results: dict[str, str | None] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    copy = Copy(options.work.resolve() / "copy", options.limit)
+    for mutation in drawn:
+        if mutation.key in results and not (options.again and results[mutation.key] is None):
+            continue
+        results[mutation.key] = copy.test(mutation, options.nearest)
+        kept.write_text(json.dumps(results, indent=1), encoding="utf-8")
+        print(f"{mutation}\n          {results[mutation.key] or 'SURVIVED'}", flush=True)
     print(table(drawn, results))
 
 

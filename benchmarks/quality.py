@@ -17,9 +17,8 @@ table.
 One set after the other: first its searches, then pair by pair all losses, so that what is there can be compared. Each
 finished run is a line of benchmarks/results/quality.jsonl (--results) with the digest of its split and of its config,
 as far as that is not hgld's default. Stopped anywhere, the same call goes on, in the middle of a run too; --table only
-prints what is there, --searches stops before the runs that see test. Newer kinds of losses come in by --losses.
-WORK/curves-SET.svg shows H-AP on val over the steps. A run takes some 2 minutes of a core (--steps 1000) and its start
-as long, the whole some 6 core-hours.
+prints what is there. A run takes some 2 minutes of a core (--steps 1000) and its start as long, the whole some 6
+core-hours.
 """
 
 import argparse
@@ -38,8 +37,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from measured import Lines
 
-from hgld.files import write_atomic
 from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.catalog_changes import draw_classes
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
@@ -66,12 +65,6 @@ SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # f
     "HAPPIER": ({"loss": "HAPPIER"}, _PROXIES),
     "HAPPIER_F": ({"loss": "HAPPIER", "alpha": 3.0}, _PROXIES),
 }
-EIGHT = tuple(SEARCHED)  # of the tables
-SEARCHED |= {  # others, for --losses: kinds that beyond.py tries with heads
-    "HAPPIER, memory": ({"loss": "HAPPIER", "memory": 2048, "memory_from_epoch": 0}, _PROXIES),
-    "HAPPIER, virtual items": ({"loss": "HAPPIER", "simix": True}, _PROXIES),
-    "NormSoftmax, levels": ({"loss": "NormSoftmax", "sum_levels": True}, _PROXIES),
-}
 FINE_ONLY = ("SmoothAP", "NormSoftmax", "Triplet", "ROADMAP")
 CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}  # between the published ones of 3 levels, which end at the same two
 PIXELS, UNTRAINED, START = "raw pixels, 32 px", "untrained net", "start: views, no labels"
@@ -79,7 +72,6 @@ OURS, JUDGE = "HAPPIER", "H-AP"
 VAL_CLASSES, TEST_CLASSES = 0.2, 0.5
 EVALUATIONS = 5  # of a run, on val: its curve
 _RESAMPLES = 2000
-_MOST_SECONDS = 7 * 60
 _KEY = ("stage", "dataset", "loss", "pair", "config")
 _DEFAULTS = flat(TrainConfig())
 
@@ -112,9 +104,9 @@ class Job:
         return self.work / "runs" / "-".join(map(str, self.key.values())).replace(" ", "_").replace(",", "")
 
 
-def _is_there(job: Job, done: Mapping[tuple[Any, ...], Any]) -> bool:
+def _is_there(job: Job, lines: Lines) -> bool:
     """Tell whether a run is finished; a start also needs its weights."""
-    return tuple(job.key.values()) in done and (job.loss != START or (job.out / "summary.json").exists())
+    return lines.get(job.key) is not None and (job.loss != START or (job.out / "summary.json").exists())
 
 
 def _digest(data: bytes) -> str:
@@ -201,10 +193,10 @@ def finals(options: argparse.Namespace, name: str) -> list[Job]:
 
 def choices(options: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]:
     """Return the settings that were best on val of a set, by loss, where the whole search is finished."""
-    rows, chosen = finished(options.results), {}
+    lines, chosen = Lines(options.results, _KEY), {}
     jobs = searches(options, name)
     for loss in options.losses:
-        found = [rows.get(tuple(job.key.values())) for job in jobs if job.loss == loss]
+        found = [lines.get(job.key) for job in jobs if job.loss == loss]
         if all(row is not None for row in found):
             worth = [row["val"] for row in found if row is not None]
             chosen[loss] = settings_of(loss, options.settings)[int(np.argmax(worth))]
@@ -265,25 +257,10 @@ def _on_test(embedder: Any, job: Job) -> dict[str, Any]:
     return {"test": values, "classes": {name: means[name].to_list() for name in compared}}
 
 
-def finished(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return the finished runs by their keys; a line that a kill cut short is none."""
-    rows = {}
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        rows[tuple(row[name] for name in _KEY)] = row
-    return rows
-
-
 def run(jobs: Sequence[Job], results: Path, processes: int) -> None:
-    results.parent.mkdir(parents=True, exist_ok=True)
-    done = finished(results)
-    missing = [job for job in jobs if not _is_there(job, done)]
+    lines = Lines(results, _KEY)
+    missing = [job for job in jobs if not _is_there(job, lines)]
     print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there, {len(missing)} to make", flush=True)
-    if done:
-        write_atomic(results, "".join(json.dumps(row) + "\n" for row in done.values()))  # without a line cut short
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, max_tasks_per_child=1) as pool:
         running = {pool.submit(measure, job): job for job in missing}
@@ -294,12 +271,9 @@ def run(jobs: Sequence[Job], results: Path, processes: int) -> None:
                 failed.append(f"{running[future].out.name}: {error}")
                 print(f"failed: {failed[-1]}", flush=True)
                 continue
-            row = future.result()
-            with results.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            print(" ".join(str(row[name]) for name in _KEY), f"{row['processor_seconds']} s", flush=True)
+            found = future.result()
+            lines.add(found)
+            print(" ".join(str(found[name]) for name in _KEY), f"{found['processor_seconds']} s", flush=True)
     if failed:
         raise SystemExit(f"{len(failed)} runs failed, the same call makes them anew:\n" + "\n".join(failed))
 
@@ -311,9 +285,9 @@ Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # loss -> a row a pair
 
 def collect(jobs: Sequence[Job], results: Path) -> Rows:
     """Return the finished runs of a set by loss, with the number of test queries of every class."""
-    rows, found, sizes = finished(results), {}, {}
+    lines, found, sizes = Lines(results, _KEY), {}, {}
     for job in jobs:
-        row = rows.get(tuple(job.key.values()))
+        row = lines.get(job.key)
         if row is not None:
             if job.pair not in sizes:
                 of_test = pl.read_csv(_table(job.data)).filter(split="test").rename({LEVELS[job.dataset][0]: "label"})
@@ -364,10 +338,9 @@ def tables(found: Rows, name: str, chosen: Mapping[str, Mapping[str, Any]]) -> I
         cells = [spread([100 * row["test"][metric] for row in rows]) for metric in metrics]
         gains = [100 * (row["curve"][-1][1] - row["curve"][-2][1]) for row in rows if len(row.get("curve", ())) > 1]
         slowest = max(row["processor_seconds"] for row in rows)
-        over = " (over 7 minutes)" if slowest > _MOST_SECONDS else ""
         shown = f"{loss} (fine only)" if loss in FINE_ONLY else loss
         gain = f"{statistics.mean(gains):+.1f}" if gains else ""
-        yield f"| {shown} | {len(rows)} | {' | '.join(cells)} | {gain} | {slowest:.0f}{over} |"
+        yield f"| {shown} | {len(rows)} | {' | '.join(cells)} | {gain} | {slowest:.0f} |"
     compared = _compared(levels)
     against = [(OURS, loss) for loss in found if loss != OURS]
     against += [(loss, PIXELS) for loss in found if loss not in (OURS, PIXELS)]
@@ -381,47 +354,17 @@ def tables(found: Rows, name: str, chosen: Mapping[str, Mapping[str, Any]]) -> I
         yield f"\nchosen on val for {loss}: {', '.join(f'{key} {value:g}' for key, value in picked.items())}"
 
 
-def search_table(options: argparse.Namespace, name: str) -> Iterator[str]:
-    """Return a table of the searches of a set: one run a setting, so that differences of a point may be chance."""
-    rows, jobs = finished(options.results), searches(options, name)
-    yield f"\n{name}: {JUDGE} on val after {options.steps // 4} steps, per cent\n"
-    yield "| loss | best | mean of the settings | CPU s |\n|---|---|---|---|"
-    for loss, fields in choices(options, name).items():
-        of_loss = [rows[tuple(job.key.values())] for job in jobs if job.loss == loss]
-        worth, seconds = ([row[key] for row in of_loss] for key in ("val", "processor_seconds"))
-        picked = ", ".join(f"{key} {value:g}" for key, value in fields.items() if key not in SEARCHED[loss][0])
-        means = f"{100 * statistics.mean(worth):.1f} | {statistics.mean(seconds):.0f}"
-        yield f"| {loss} | {100 * max(worth):.1f} ({picked}) | {means} |"
-
-
-def draw_curves(found: Rows, losses: Sequence[str], name: str, path: Path) -> None:
-    """Draw H-AP on val over the steps of every run of a set: flat ends are converged runs."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for number, loss in enumerate(loss for loss in losses if loss in found):
-        for row in found[loss]:
-            steps, values = zip(*row["curve"], strict=True)
-            axes.plot(steps, [100 * v for v in values], f"C{number}", label=loss if not row["pair"] else None)
-    axes.set(xlabel="step", ylabel=f"{JUDGE} on val classes, per cent", title=name)
-    if axes.lines:
-        axes.legend(fontsize=7)
-        figure.savefig(path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--results", type=Path, default=RESULTS, help="a line a finished run")
     parser.add_argument("--sets", nargs="+", choices=LEVELS, default=list(LEVELS))
-    parser.add_argument("--losses", nargs="+", choices=SEARCHED, default=EIGHT)
+    parser.add_argument("--losses", nargs="+", choices=SEARCHED, default=list(SEARCHED))
     parser.add_argument("--pairs", type=int, default=5, help="pairs of class split and seed")
     parser.add_argument("--steps", type=int, default=1000, help="of a run; a quarter of them in the search")
     parser.add_argument("--settings", type=int, default=8, help="that are searched for every loss and set, 8 at most")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, a core each")
-    parser.add_argument("--searches", action="store_true", help="search alone, on val; print the best of every loss")
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
     options = parser.parse_args()
     print(
@@ -432,15 +375,10 @@ def main() -> None:
         if not options.table:
             for jobs in ([start(options, name, 0)], searches(options, name)):
                 run(jobs, options.results, options.jobs)
-        if options.searches:
-            print("\n".join(search_table(options, name)))
-            continue
-        if not options.table:
             run([start(options, name, pair) for pair in range(options.pairs)], options.results, options.jobs)
             run(finals(options, name), options.results, options.jobs)  # of what the searches have chosen
         found = collect(finals(options, name), options.results)
         if found:
-            draw_curves(found, options.losses, name, options.work / f"curves-{name}.svg")
             print("\n".join(tables(found, name, choices(options, name))))
 
 

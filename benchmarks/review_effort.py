@@ -1,7 +1,7 @@
 """Actions until a hierarchy is right: a simulated annotator works through the review page's interface.
 
 Run with: python benchmarks/review_effort.py --data DIR --encoder sbert:FOLDER [--sets washington,...] [--seeds 5]
-          [--mistakes .05] [--order names] [--found] [--fit FILE] [--work DIR]
+          [--mistakes .05] [--order names] [--found] [--work DIR]
 
 DIR holds sets of names with a reference grouping (``HGLD_DATA``). Every set is built with ``hgld build-hierarchy
 --classes`` and, unless ``--found``, with the reference's group names given (``--into``); its review server then answers
@@ -15,11 +15,9 @@ A name is right if it stands in the group of its reference; without given names 
 taken for the reference group of which it holds most, each for one at most (the matching with most names right). Printed
 are the actions, as shares of the names, until 80, 90 and 95% of the names, and of the items, are right, beside
 
-a. names read in the order of the file, an action a name;
-b. names read in the order of the build's confidence, the least confident first (the page of the last release);
-c. margin sampling with nearest-neighbour propagation over the encoder alone, a name an action, 2% of the names at a
-   time (with given names only);
-w. with ``--found``: an all-knowing cut of Ward's tree over the encoder, an action a group and one an exception.
+a. names read in the order of the build's confidence, the least confident first;
+b. margin sampling with nearest-neighbour propagation over the encoder alone, a name an action, 2% of the names at a
+   time (with given names only).
 
 Printed too, without ``--mistakes``, for every set: how well the page's probabilities tell which of the names nobody
 decided about stand wrong, before any decision, after 50 random names were judged (or half of them), and after 50
@@ -28,15 +26,13 @@ many are. For this, and for the interval during a review, a name in a machine-ma
 is not the most frequent one there.
 
 Every seed but the first draws nine tenths of the names, shuffles them and, with ``--mistakes``, draws which names the
-annotator decides wrongly. ``--fit`` fits the coefficients of ``pipelines/hierarchy/review/learner.yaml`` on the
-reviews of all sets, and prints effort and estimates on each set with those that were fitted without it.
+annotator decides wrongly.
 """
 
 import argparse
 import contextlib
 import csv
 import io
-import json
 import math
 import os
 import statistics
@@ -52,20 +48,13 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-import yaml
 from hierarchy_doubt import auroc, calibration_error  # beside this script
-from scipy.cluster.hierarchy import linkage
-from scipy.optimize import linear_sum_assignment, minimize
-from scipy.special import expit
-from scipy.stats import norm
-from scipy.stats import t as student
-from sklearn.linear_model import LogisticRegression
+from scipy.optimize import linear_sum_assignment
 from starlette.testclient import TestClient
 
 import hgld.cli
-from hgld.pipelines.hierarchy.review.grouping import Grouping
 from hgld.pipelines.hierarchy.review.journal import Journal
-from hgld.pipelines.hierarchy.review.learner import COEFFICIENTS, Coefficients, Estimates, Learner, log_odds
+from hgld.pipelines.hierarchy.review.learner import Learner
 from hgld.pipelines.hierarchy.review.queue import Queue
 from hgld.pipelines.hierarchy.review.server import TOKEN_HEADER, application
 from hgld.pipelines.hierarchy.review.state import Review
@@ -187,7 +176,6 @@ class Annotator:
         seed: of the mistakes.
         are_given: whether the groups bear the reference's names.
         order: of the queue.
-        learner: the learner; the build's own if None.
     """
 
     def __init__(
@@ -199,18 +187,17 @@ class Annotator:
         seed: int,
         are_given: bool,
         order: Literal["items", "names"] = "items",
-        learner: Learner | None = None,
     ) -> None:
         tables = BuildTables(folder)
         file = Path(tempfile.mkdtemp(dir=folder)) / "decisions.yaml"  # each annotator has a file
-        learner = learner or Learner.of(folder / "stages")
-        queue = Queue(learner.rows, learner.fitted, by=order)
+        learner = Learner.of(folder / "stages")
+        queue = Queue(learner.rows, by=order)
         review = Review(tables, Journal(file, "simulated", "annotator"), (), Thumbnails(None), learner, queue)
         self._client = TestClient(
             application(review, TOKEN), base_url="http://127.0.0.1:8000", headers={TOKEN_HEADER: TOKEN}
         )
-        self._revision, self._actions = self._get("/api/state")["revision"], 0
-        rows = self._pieces("/api/names")
+        now = self._state()
+        rows, self._revision, self._actions = now["names"], now["revision"], 0
         self.place: dict[str, str | None] = {row[0]: row[5] for row in rows}
         # the build cleans names: each is known by its items' spelling
         self.truth = self._references(tables, reference)
@@ -226,7 +213,7 @@ class Annotator:
             for name, target in sorted(self.target.items())
         }
         self._are_given = are_given
-        self._made = {row[0] for row in self._pieces("/api/groups")} | (set(groups) if are_given else set())
+        self._made = {*now["groups"]} | (set(groups) if are_given else set())
         sizes = {row[0]: row[1] for row in rows}
         self.weight = sizes
         self.effort = Effort(len(self.target), sum(sizes[name] for name in self.target))
@@ -250,18 +237,11 @@ class Annotator:
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def _get(self, path: str, **query: Any) -> dict[str, Any]:
-        answer = self._client.get(path, params=query)
+    def _state(self) -> dict[str, Any]:
+        answer = self._client.get("/api/state")
         answer.raise_for_status()
+        self._queue = answer.json()["queue"]
         return answer.json()
-
-    def _pieces(self, path: str) -> list[list[Any]]:
-        rows: list[list[Any]] = []
-        while True:
-            piece = self._get(path, start=len(rows))
-            rows += piece["rows"]
-            if len(rows) >= piece["total"]:
-                return rows
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         began = time.perf_counter()
@@ -275,16 +255,9 @@ class Annotator:
         """Take one action; learn what it changed."""
         told = self._post("/api/decide", {"revision": self._revision, "decisions": list(decisions)})
         self._revision, self._actions = told["revision"], self._actions + 1
-        self._take(told["names"])
-        start = len(told["names"])
-        while told["more"]:
-            told = self._get("/api/changes", revision=self._revision, start=start)
-            self._take(told["names"])
-            start += len(told["names"])
-        self._note(told.get("progress"))
-
-    def _take(self, changed: dict[str, list[Any] | None]) -> None:
-        self.place |= {name: None if state is None else state[0] for name, state in changed.items()}
+        self.place |= {name: state[0] for name, state in told["names"].items()}
+        self._queue = told["queue"]
+        self._note(told["progress"])
 
     def _note(self, progress: dict[str, Any] | None = None) -> None:
         right = {name for name, target in self.target.items() if self.place[name] == target}
@@ -324,10 +297,11 @@ class Annotator:
 
     def judged(self) -> tuple[float, float, float]:
         """Return AUROC and calibration error of the page's probabilities, and whether its interval holds."""
-        rows = [row for row in self._pieces("/api/names") if row[7] is None and row[0] in self.target]
+        now = self._state()
+        rows = [row for row in now["names"] if row[7] is None and row[0] in self.target]
         stand_wrong = self.wrong()
         wrong, p = np.array([row[0] in stand_wrong for row in rows]), np.array([row[6] for row in rows])
-        _, low, high = self._get("/api/state")["progress"]["still_wrong"]["names"]
+        _, low, high = (now["progress"]["still_wrong"] or {"names": (0, 0, 0)})["names"]
         return auroc(wrong, p), calibration_error(wrong, p), float(low <= wrong.sum() <= high)
 
     # -- work -----------------------------------------------------------------------------------------------------
@@ -340,12 +314,12 @@ class Annotator:
         """
         put_off: set[tuple[int, str]] = set()
         while min(self.effort.history[-1][1:]) < bar and self._actions < most:
-            queue = self._get("/api/queue", count=1)["screens"]
-            if not queue or (self._actions, queue[0]["id"]) in put_off:
+            screen = next(iter(self._queue), None)
+            if screen is None or (self._actions, str(screen["names"])) in put_off:
                 break
-            put_off.add((self._actions, queue[0]["id"]))
+            put_off.add((self._actions, str(screen["names"])))
             self.effort.screens += 1
-            self._sort(queue[0])
+            self._sort(screen)
         return self.effort
 
     def _to(self, names: Sequence[str], group: str) -> None:
@@ -364,7 +338,7 @@ class Annotator:
             wrong = [name for name in left if self.place[name] != self.says[name]]
             if not wrong:
                 if len(left) < LEAST_REST:
-                    self._post("/api/skip", {"screen": screen["id"]})
+                    self._queue = self._post("/api/skip", {"names": names})["queue"]
                 else:
                     groups: dict[str, list[str]] = {}
                     for name in left:
@@ -476,18 +450,6 @@ def propagation(rows: np.ndarray, seeds: np.ndarray, truth: np.ndarray, says: np
         answered += rest[np.argsort(best[:, -1] - best[:, -2])[: max(1, n // 50)]].tolist()
 
 
-def ward_cut(rows: np.ndarray, truth: np.ndarray) -> float:
-    """Return the actions, as a share of the names, of the best cut of Ward's tree: a group 1 and an exception 1."""
-    n = len(rows)
-    counts: list[Counter[int]] = [Counter({int(group): 1}) for group in truth]
-    costs = [1] * n
-    for a, b in linkage(rows, "ward")[:, :2].astype(int):
-        counts.append(counts[a] + counts[b])
-        whole = 1 + counts[-1].total() - max(counts[-1].values())
-        costs.append(min(whole, costs[a] + costs[b]))
-    return costs[-1] / n
-
-
 # -- the table -----------------------------------------------------------------------------------------------------
 
 
@@ -530,223 +492,21 @@ def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str
         annotator = Annotator(folder, shuffled, mistakes=mistakes, seed=seed, are_given=are_given, order=order)
         cleaned = pl.read_parquet(folder / "stages" / "cluster" / "names.parquet")
         target = annotator.target
-        in_file = [n for n in shuffled.names if n in target] + sorted(set(target) - set(shuffled.names))
         doubtful = [n for n in cleaned.sort("confidence", "name")["name"].to_list() if n in target]
-        found.setdefault("a. order of the file", []).append(one_by_one(annotator, in_file))
-        found.setdefault("b. least confident first", []).append(one_by_one(annotator, doubtful))
-        names = sorted(target)
-        groups = sorted({*target.values(), *annotator.says.values()})
-        rows = encoded(options.encoder, [*names, *groups])
-        truth, says = (np.array([groups.index(t[n]) for n in names]) for t in (target, annotator.says))
-        items = np.array([annotator.weight[n] for n in names])
+        found.setdefault("a. least confident first", []).append(one_by_one(annotator, doubtful))
         if are_given:
+            names, groups = sorted(target), sorted({*target.values(), *annotator.says.values()})
+            rows = encoded(options.encoder, [*names, *groups])
+            truth, says = (np.array([groups.index(t[n]) for n in names]) for t in (target, annotator.says))
+            items = np.array([annotator.weight[n] for n in names])
             effort = propagation(rows[: len(names)], rows[len(names) :], truth, says, items)
-            found.setdefault("c. margin and propagation", []).append(effort)
-        else:
-            reference_of = np.unique([annotator.truth[n] for n in names], return_inverse=True)[1]
-            effort = Effort(
-                len(names),
-                int(items.sum()),
-                [(0, 0, 0), (round(ward_cut(rows[: len(names)], reference_of) * len(names)), 1, 1)],
-            )
-            found.setdefault("w. all-knowing cut", []).append(effort)
+            found.setdefault("b. margin and propagation", []).append(effort)
         found.setdefault("hgld review", []).append(annotator.work())
         if not mistakes:
             begin = partial(Annotator, folder, shuffled, mistakes=0.0, seed=seed, are_given=are_given, order=order)
             estimates.setdefault(name, []).append(judgements(begin, seed))
     for title, efforts in found.items():
         yield Arm(title, tuple(efforts))
-
-
-# -- the coefficients ----------------------------------------------------------------------------------------------
-
-
-class Recorder(Learner):
-    """A learner that notes, at moments of a review, what its models see and what is true.
-
-    Attributes:
-        annotator: who reviews, set before the review begins.
-        errors: at each moment (log odds, log odds of the build's doubt, nearness, was wrong, group) of the undecided
-            names.
-        nodes: at each moment the features of nodes, and the share of their names outside the largest group.
-        last: the last estimates.
-    """
-
-    last: Estimates
-    queue: Queue
-    annotator: Annotator | None
-    errors: list[np.ndarray]
-    nodes: list[np.ndarray]
-
-    def fit(self, grouping: Grouping) -> Estimates:
-        self.last = super().fit(grouping)
-        if getattr(self, "annotator", None):
-            self.note(self.last)
-        return self.last
-
-    def note(self, now: Estimates) -> None:
-        """Note a moment."""
-        assert self.annotator is not None
-        told = self.annotator.target
-        truth = np.array([told.get(name, "") for name in now.names])
-        known = now.undecided & (truth != "")
-        stands = {n: now.labels[k] if k >= 0 else None for n, k in zip(now.names, now.standing.tolist(), strict=True)}
-        stand_wrong = self.annotator.wrong(stands)
-        wrong = np.array([name in stand_wrong for name in now.names])
-        odds = log_odds(now.votes, now.standing)
-        self.errors.append(np.stack([odds, now.doubts, now.near, wrong, now.standing], axis=1)[known])
-        sizes = self.queue.tree.sums(known.astype(float))
-        nodes = np.flatnonzero(sizes > 1)
-        nodes = nodes[:: max(1, len(nodes) // 100)]
-        if len(nodes):
-            members = [truth[found[known[found]]] for found in map(self.queue.tree.members, nodes.tolist())]
-            outside = [1 - max(Counter(m.tolist()).values()) / len(m) for m in members]
-            outside = [o * len(m) / (len(m) - 1) for o, m in zip(outside, members, strict=True)]
-            self.nodes.append(np.column_stack([self.queue.features(nodes, now, known), outside]))
-
-
-@dataclass(frozen=True)
-class Records:
-    """Observations of a review of one set; every moment counts alike."""
-
-    errors: np.ndarray
-    error_weights: np.ndarray
-    nodes: np.ndarray
-    node_weights: np.ndarray
-    moments: tuple[np.ndarray, ...]
-
-
-def record(name: str, options: argparse.Namespace, work: Path) -> Records:
-    """Review one set and note what the models see."""
-    reference = read_reference(options.data, name).drawn(0)
-    folder = built(name, reference, 0, options, work)
-    learner = Recorder.of(folder / "stages")
-    learner.errors, learner.nodes, learner.annotator = [], [], None
-    learner.queue = Queue(learner.rows, learner.fitted, by=options.order)
-    annotator = Annotator(
-        folder,
-        reference,
-        mistakes=0.0,
-        seed=0,
-        are_given=not options.found,
-        order=options.order,
-        learner=learner,
-    )
-    learner.annotator = annotator
-    learner.note(learner.last)
-    annotator.work()
-    step = max(1, len(learner.errors) // 40)
-    errors, nodes = learner.errors[::step], learner.nodes[::step]
-    weights = [np.full(len(part), 1 / max(len(part), 1) / len(parts)) for parts in (errors, nodes) for part in parts]
-    return Records(
-        np.vstack(errors),
-        np.concatenate(weights[: len(errors)]),
-        np.vstack(nodes),
-        np.concatenate(weights[len(errors) :]),
-        tuple(errors),
-    )
-
-
-def fitted_on(records: Mapping[str, Records]) -> dict[str, dict[str, float]]:
-    """Fit both models on some sets; the spreads are those of models that were fitted on all but one, on that one."""
-    sets = list(records.values())
-    slopes, constant = error_model(sets)
-    levels, within = [], []
-    for name, held in records.items():
-        others = [r for other, r in records.items() if family(other) != family(name)]
-        level, between = strays(held, *error_model(others))
-        levels.append(level)
-        within.append(between)
-    nodes = np.vstack([r.nodes for r in sets])
-    shares, weights = nodes[:, 5], 1000 * np.concatenate([r.node_weights for r in sets])
-    both = np.concatenate([weights * shares, weights * (1 - shares)])
-    is_outside = np.repeat([1, 0], len(nodes))
-    exceptions = LogisticRegression(C=10, max_iter=5000).fit(
-        np.tile(nodes[:, :5], (2, 1)), is_outside, sample_weight=both
-    )
-    names = ("cohesion", "log_size", "agreement", "leading_share", "votes_against")
-    numbers = {**dict(zip(("log_odds", "doubt", "nearness"), slopes.tolist(), strict=True)), "constant": constant}
-    # of so few sets the spread itself is uncertain: Student's t in place of the normal distribution
-    wider = float(student.ppf(0.9, len(sets) - 1) / norm.ppf(0.9))
-    numbers |= {"between_sets": wider * float(np.sqrt(np.mean(np.square(levels))))}
-    numbers |= {"between_groups": float(np.sqrt(max(np.mean(within), 0.01)))}
-    return {
-        "error": {name: round(value, 3) for name, value in numbers.items()},
-        "exceptions": {
-            **{name: round(float(value), 3) for name, value in zip(names, exceptions.coef_[0], strict=True)},
-            "constant": round(float(exceptions.intercept_[0]), 3),
-        },
-    }
-
-
-def error_model(sets: Sequence[Records]) -> tuple[np.ndarray, float]:
-    """Return slopes within sets and the mean constant: sets differ in how many are wrong more than in what tells which.
-
-    A mark that would count against what it means (the build's doubt, negatively) is left out.
-    """
-    own = np.vstack([np.eye(len(sets))[[i]].repeat(len(r.errors), axis=0) for i, r in enumerate(sets)])
-    marks, wrong = np.vstack([r.errors[:, :3] for r in sets]), np.concatenate([r.errors[:, 3] for r in sets])
-    weights = 1000 * np.concatenate([r.error_weights for r in sets])
-    kept = np.array([True, True, True])
-    while True:
-        model = LogisticRegression(C=10, max_iter=5000)
-        model.fit(np.column_stack([marks * kept, 3 * own]), wrong, sample_weight=weights)
-        slopes = model.coef_[0, :3] * kept
-        if slopes[1] >= 0:
-            return slopes, float(np.ravel(model.intercept_)[0] + 3 * model.coef_[0, 3:].mean())
-        kept[1] = False
-
-
-def strays(records: Records, slopes: np.ndarray, constant: float) -> tuple[float, float]:
-    """Return how far a set's level lies from a model's, and the variance of the level between its groups."""
-    odds, wrong = records.errors[:, :3] @ slopes + constant, records.errors[:, 3]
-    weights = 1000 * records.error_weights
-
-    def loss(level: np.ndarray) -> float:
-        return float(weights @ np.logaddexp(0, np.where(wrong > 0, -1, 1) * (odds + level[0])))
-
-    level = float(minimize(loss, [0.0], bounds=[(-4, 4)]).x[0])
-    between = []
-    for moment in records.moments:
-        p = expit(moment[:, :3] @ slopes + constant + level)
-        groups = np.unique(moment[:, 4], return_inverse=True)[1]
-        rest, room = np.bincount(groups, moment[:, 3] - p), np.bincount(groups, p * (1 - p))
-        between.append((rest**2 - room).sum() / (room**2).sum())
-    return level, float(np.mean(between))
-
-
-def family(name: str) -> str:
-    """Return what the levels of one set share: its names."""
-    return name.partition(" ")[0]
-
-
-def fit(options: argparse.Namespace, work: Path, out: Path) -> None:
-    """Fit the coefficients on all sets, write them, and print the efforts with those fitted without each set."""
-    records = {name: record(name, options, work) for name in options.sets.split(",")}
-    kind, kept = "found" if options.found else "given", yaml.safe_load(COEFFICIENTS.read_text(encoding="utf-8"))
-    whole = {**kept, kind: fitted_on(records)}
-    head = "# Fitted by benchmarks/review_effort.py --fit, for groups given by name and (--found) for groups found.\n"
-    out.write_text(head + yaml.safe_dump(whole, sort_keys=False), encoding="utf-8")
-    print(f"{out}: {json.dumps(whole[kind])}")
-    for name in records:
-        others = {other: r for other, r in records.items() if family(other) != family(name)}
-        without = Coefficients.of(fitted_on(others))
-        reference = read_reference(options.data, name).drawn(0)
-        folder = built(name, reference, 0, options, work)
-
-        def begin(
-            folder: Path = folder, reference: Reference = reference, without: Coefficients = without
-        ) -> Annotator:
-            learner = Learner.of(folder / "stages", fitted=without)
-            are_given, order = not options.found, options.order
-            return Annotator(folder, reference, mistakes=0.0, seed=0, are_given=are_given, order=order, learner=learner)
-
-        effort = begin().work()
-        inside = [low <= wrong <= high for _, wrong, (_, low, high) in effort.left]
-        print(
-            f"{name}, fitted without it: 95% of names after {effort.until(0.95)}, interval holds {np.mean(inside):.0%}"
-        )
-        print(f"{name}, fitted without it: {estimates_text([judgements(begin, 0)])}", flush=True)
 
 
 def estimates_text(found: Sequence[np.ndarray]) -> str:
@@ -767,7 +527,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--order", choices=("items", "names"), default="items", help="of the queue, as of hgld review")
     parser.add_argument("--found", action="store_true", help="groups are found, not given by name")
     parser.add_argument("--work", type=Path, help="folder of the builds; default: a temporary one")
-    parser.add_argument("--fit", type=Path, metavar="FILE", help="fit the coefficients and write them to FILE")
     options = parser.parse_args()
     if options.data is None:
         parser.error("name the folder of the sets: --data DIR, or HGLD_DATA")
@@ -779,9 +538,6 @@ def main() -> None:
     options = arguments()
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
-        if options.fit:
-            fit(options, work, options.fit)
-            return
         print("| set | way | 80% of names | 90% | 95% | 80% of items | 90% | 95% |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- |")
         ratios, inside, seconds, efforts = [], [], [], list[Effort]()
@@ -794,7 +550,7 @@ def main() -> None:
             efforts += ours.efforts
             seconds += [s for effort in ours.efforts for s in effort.seconds]
             inside += [low <= wrong <= high for effort in ours.efforts for _, wrong, (_, low, high) in effort.left]
-            if (other := table.get("c. margin and propagation")) is not None:
+            if (other := table.get("b. margin and propagation")) is not None:
                 pairs = [
                     (a.until(BARS[-1]), b.until(BARS[-1])) for a, b in zip(ours.efforts, other.efforts, strict=True)
                 ]
@@ -802,7 +558,7 @@ def main() -> None:
                 if shares := [a / b for a, b in pairs if a is not None and b]:
                     ratios.append((name, statistics.fmean(shares)))
         for name, ratio in ratios:
-            print(f"{name}: 95% of names after {ratio:.2f} of the actions of (c)")
+            print(f"{name}: 95% of names after {ratio:.2f} of the actions of (b)")
         if ratios:
             print(f"mean {statistics.fmean(r for _, r in ratios):.3f}, most {max(r for _, r in ratios):.2f}")
         held = f"{statistics.fmean(inside):.0%} of {len(inside)} moments"

@@ -34,7 +34,7 @@ extensions = [
 exclude_patterns = ["_build"]
 nitpicky = True
 # References are checked where they lead into hgld; those to Python, torch, polars and the like would need a network.
-nitpick_ignore_regex = [("py:.*", r"(?!hgld)\w+\..*|Image|Side")]
+nitpick_ignore_regex = [("py:.*", r"(?!hgld)\w+\..*|Image|Side|Graph|DiGraph|Axes")]
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from hgld.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hgld import data as data
     from hgld import distributed as distributed
     from hgld import losses as losses
     from hgld import metrics as metrics
     from hgld import samplers as samplers
+    from hgld.data.dataset import load_dataset as load_dataset
     from hgld.data.dataset import open_dataset as open_dataset
     from hgld.data.streaming import stream as stream
     from hgld.evaluation.evaluate import evaluate as evaluate
@@ -24,16 +23,19 @@ if TYPE_CHECKING:
     from hgld.label_audit.audit import audit as audit
     from hgld.prediction.calibration import calibrate as calibrate
     from hgld.prediction.predict import predict as predict
+    from hgld.prediction.search import search as search
     from hgld.relevance import graded_relevance as graded_relevance
     from hgld.relevance import shared_levels as shared_levels
+    from hgld.training.inference.model import Model
+    from hgld.training.runs import train as train
 
 
-def load_model(path_or_url: "str | Path", which: 'Literal["best", "last"]' = "best") -> "tuple[Any, Any]":
-    """Load a trained model and its config: a run's folder, or ``hf:USER/NAME``.
+def load_model(source: Any, which: 'Literal["best", "last"]' = "best", **options: Any) -> "Model":
+    """Load any model that embeds images: a run, a network of a library, an ONNX file, a torch module with a transform.
 
-    See ``load_model`` of :mod:`hgld.training.inference.embedder`, which is imported here.
+    See ``load_model`` of :mod:`hgld.training.inference.model`, which is imported here.
     """
-    return import_module("hgld.training.inference.embedder").load_model(path_or_url, which)
+    return import_module("hgld.training.inference.model").load_model(source, which, **options)
 
 
 _EXPORTS = {
@@ -43,10 +45,13 @@ _EXPORTS = {
     "evaluate": "hgld.evaluation.evaluate",
     "Hierarchy": "hgld.hierarchy",
     "graded_relevance": "hgld.relevance",
+    "load_dataset": "hgld.data.dataset",
     "open_dataset": "hgld.data.dataset",
     "predict": "hgld.prediction.predict",
+    "search": "hgld.prediction.search",
     "shared_levels": "hgld.relevance",
     "stream": "hgld.data.streaming",
+    "train": "hgld.training.runs",
 }
 
 _NAMESPACES = ("data", "distributed", "losses", "metrics", "samplers")
@@ -61,14 +66,17 @@ __all__ = [
     "distributed",
     "evaluate",
     "graded_relevance",
+    "load_dataset",
     "load_model",
     "losses",
     "metrics",
     "open_dataset",
     "predict",
     "samplers",
+    "search",
     "shared_levels",
     "stream",
+    "train",
 ]
 
 

@@ -79,27 +79,37 @@ def parse_json(
 
 
 def read_json(
-    path: Path, *, max_bytes: int = _MOST_JSON_BYTES, max_values: int = _MOST_JSON_VALUES, fix: str = ""
+    path: Path,
+    *,
+    kind: type | None = None,
+    max_bytes: int = _MOST_JSON_BYTES,
+    max_values: int = _MOST_JSON_VALUES,
+    fix: str = "",
 ) -> Any:
     """Read a JSON file within the bounds of :func:`parse_json`.
 
     Args:
         path: the file.
+        kind: ``dict`` or ``list``: what the file must hold; None: anything.
         max_bytes: most bytes that it may have.
         max_values: most values, keys and brackets that it may hold.
         fix: last sentence of messages: what to do about a file that cannot be used.
 
     Raises:
-        InputError: it cannot be read, or is refused by :func:`parse_json`.
+        InputError: it cannot be read, holds something else than ``kind``, or is refused by :func:`parse_json`.
     """
     try:
         with open_regular(path) as file:
             data = file.read(max_bytes + 1)
-        return parse_json(data, str(path), max_bytes=max_bytes, max_values=max_values)
+        found = parse_json(data, str(path), max_bytes=max_bytes, max_values=max_values)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}). {fix}".rstrip()) from error
     except InputError as error:
         raise InputError(f"{error} {fix}".rstrip()) from error
+    if kind is not None and not isinstance(found, kind):
+        expected = "object" if kind is dict else kind.__name__
+        raise InputError(f"{path}: holds {type(found).__name__}; expected a JSON {expected}. {fix}".rstrip())
+    return found
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

@@ -2,17 +2,22 @@
 
 import html
 import itertools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from hgld.errors import HierarchyError, SchemaError, quoted, some
-from hgld.tables import parquet_metadata, read_parquet
+from hgld.errors import HierarchyError, quoted, some
+from hgld.tables import level_metadata, read_levels, read_parquet
+from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from networkx import DiGraph, Graph
 
 FILE = "hierarchy.parquet"
 SCHEMA_VERSION = 1
@@ -110,19 +115,19 @@ class Hierarchy:
     def from_columns(cls, columns: Mapping[str, Sequence[str | None]] | pl.DataFrame | Any) -> "Hierarchy":
         """Build from a table with one column per level (finest first) and one row per item or class.
 
-        Class ids follow the sorted names of a level, so that they do not depend on the order of the rows. ``None``
-        and the empty string are unknown.
+        Class ids follow the sorted names of a level, so that they do not depend on the order of the rows. ``None``,
+        NaN and the empty string are unknown.
 
         Args:
-            columns: names by level, or a frame of polars, Arrow or whatever has Arrow's interface.
+            columns: names by level, or a table of polars, pandas, Arrow or whatever has Arrow's interface.
 
         Raises:
-            HierarchyError: columns of different lengths, or a class with two parents (named with both).
+            HierarchyError: columns of different lengths, cells that are no text, or a class with two parents (named
+                with both).
         """
-        if not isinstance(columns, Mapping):
-            columns = pl.DataFrame(columns).to_dict(as_series=False)
-        levels = tuple(columns)
-        cells = [[v or None for v in columns[level]] for level in levels]
+        table = _table_columns(columns)
+        levels = tuple(table)
+        cells = [[_class_name(cell, level) for cell in column] for level, column in table.items()]
         if len({len(c) for c in cells}) > 1:
             sizes = ", ".join(f"{k}: {len(c)}" for k, c in zip(levels, cells, strict=True))
             raise HierarchyError(f"columns have different lengths ({sizes}); expected one row per item.")
@@ -164,6 +169,76 @@ class Hierarchy:
         ]
         return cls(tuple(levels), tuple(named), tuple(parents))
 
+    @classmethod
+    def from_edges(
+        cls, edges: Iterable[tuple[Any, Any]] | Mapping[Any, Any], levels: Sequence[str] | None = None
+    ) -> "Hierarchy":
+        """Build from links of a child to its parent.
+
+        The classes that nothing lies below are the finest level. A lone class above all others tells nothing apart and
+        is left out. Where some branches are shorter than others, their finest classes stand for themselves at the
+        levels that are missing.
+
+        Args:
+            edges: (child, parent) pairs of names, or a mapping of child to parent; None is the parent of a class at
+                the top.
+            levels: names of the levels, finest first; ``level0``, ``level1``, ... if None.
+
+        Raises:
+            HierarchyError: a class under two parents, a circle, no classes, or another number of levels.
+
+        >>> tree = Hierarchy.from_edges([("dog", "pet"), ("cat", "pet"), ("oak", "plant")], levels=("kind", "top"))
+        >>> tree.names
+        (('cat', 'dog', 'oak'), ('pet', 'plant'))
+        """
+        made = TaxonomyBuilder("edges", "edges", "edge")
+        for number, (child, parent) in enumerate(edges.items() if isinstance(edges, Mapping) else edges, 1):
+            if parent is not None:
+                made.link(str(child), str(parent), number)
+            elif str(child) not in made:
+                made.add(str(child), row=number)
+        rows = _ways_down(made.finish())
+        depth = max(map(len, rows))
+        named = tuple(f"level{c}" for c in range(depth)) if levels is None else tuple(levels)
+        if len(named) != depth:
+            raise HierarchyError(
+                f"{len(named)} names of levels for edges that make {depth} levels (a lone class above all others is "
+                f"left out); give {depth} names."
+            )
+        padded = [row + row[-1:] * (depth - len(row)) for row in rows]  # the finest class stands for itself
+        return cls.from_columns({level: [row[depth - 1 - c] for row in padded] for c, level in enumerate(named)})
+
+    @classmethod
+    def from_networkx(cls, graph: "Graph[Any]", levels: Sequence[str] | None = None) -> "Hierarchy":
+        """Build from a directed graph of networkx: one of :meth:`to_networkx` as it was, any other tree by its edges.
+
+        Edges lead from parent to child, as in networkx's own trees; or from child to parent, where a class has several
+        that lead to it. See :meth:`from_edges` for the levels.
+
+        Args:
+            graph: a tree or several.
+            levels: names of the levels, finest first; default: those of :meth:`to_networkx`, or ``level0``, ...
+
+        Raises:
+            HierarchyError: an undirected graph, or what :meth:`from_edges` refuses.
+        """
+        if not graph.is_directed():
+            raise HierarchyError("the graph is undirected; expected a DiGraph, whose edges lead from parent to child.")
+        if stated := graph.graph.get("hgld_levels"):
+            below = {child: parent for parent, child in graph.edges}
+            nodes = sorted(graph.nodes(data="label"), key=lambda node: node[1])
+            names = [[name for (of_level, name), _ in nodes if of_level == level] for level in stated]
+            ids = [{name: i for i, name in enumerate(level)} for level in names]
+            parents = [
+                np.array([ids[c + 1][below[level, name][1]] if (level, name) in below else -1 for name in names[c]])
+                for c, level in enumerate(stated[:-1])
+            ]
+            return cls(tuple(levels or stated), tuple(map(tuple, names)), tuple(p.astype(np.int32) for p in parents))
+        ends = [end for _, end in graph.edges]
+        leads_up = len(set(ends)) < len(ends)  # in a tree nothing has two parents
+        pairs = [edge if leads_up else edge[::-1] for edge in graph.edges]
+        return cls.from_edges([*pairs, *((node, None) for node in graph)], levels)
+
     # -- queries --------------------------------------------------------------------------------------------
 
     @property
@@ -171,15 +246,62 @@ class Hierarchy:
         """Number of classes per level, finest first."""
         return tuple(len(names) for names in self.names)
 
-    def level_index(self, level: str) -> int:
-        """Column of a level (0 is the finest).
+    def level_index(self, level: str | int) -> int:
+        """Column of a level (0 is the finest), given by its name or column.
 
         Raises:
             HierarchyError: there is no such level.
         """
-        if level not in self.levels:
-            raise HierarchyError(f"level {quoted(level)} is unknown; the levels are {', '.join(self.levels)}.")
-        return self.levels.index(level)
+        if level in self.levels:
+            return self.levels.index(level)  # pyright: ignore[reportArgumentType]  # a name, as it is among them
+        if isinstance(level, int) and 0 <= level < len(self.levels):
+            return level
+        raise HierarchyError(f"level {quoted(level)} is unknown; the levels are {', '.join(self.levels)}.")
+
+    def index(self, name: str, level: str | int = 0) -> int:
+        """Return the class id (label) of a name at a level, the finest by default.
+
+        Raises:
+            HierarchyError: there is no such class or level.
+
+        >>> Hierarchy.from_columns({"kind": ["dog", "cat"]}).index("dog")
+        1
+        """
+        c = self.level_index(level)
+        if name in self.names[c]:
+            return self.names[c].index(name)
+        elsewhere = [other for other, names in zip(self.levels, self.names, strict=True) if name in names]
+        near = get_close_matches(str(name), self.names[c], n=1)
+        hint = f" It is a class of level {elsewhere[0]}." if elsewhere else ""
+        hint = f" Did you mean {quoted(near[0])}?" if near and not hint else hint
+        raise HierarchyError(f"level {quoted(self.levels[c])} has no class {quoted(name)}.{hint}")
+
+    def lca(self, first: str | int, second: str | int, level: str | int = 0) -> tuple[str, str] | None:
+        """Return the lowest common ancestor of two classes: (level, name) of the finest class that holds both.
+
+        Args:
+            first: name or class id at ``level``.
+            second: name or class id at ``level``.
+            level: name or column; the finest by default.
+
+        Returns:
+            None if they share no level.
+
+        Raises:
+            HierarchyError: there is no such class or level.
+
+        >>> tree = Hierarchy.from_columns({"kind": ["dog", "cat", "oak"], "top": ["animal", "animal", "plant"]})
+        >>> tree.lca("dog", "cat"), tree.lca("dog", "oak")
+        (('top', 'animal'), None)
+        """
+        c = self.level_index(level)
+        ids = [self.index(one, level) if isinstance(one, str) else int(one) for one in (first, second)]
+        one, other = self.expand(ids, self.levels[c])
+        shared = np.flatnonzero((one == other) & (one >= 0))
+        if not shared.size:
+            return None
+        found = c + int(shared[0])
+        return self.levels[found], self.names[found][one[shared[0]]]
 
     def expand(self, labels: Sequence[int] | np.ndarray, level: str | None = None) -> np.ndarray:
         """Return labels at ``level`` and every coarser one.
@@ -309,6 +431,41 @@ class Hierarchy:
 
         return tree_text(self, depth=depth, most=most, lines=lines, width=width)
 
+    def plot(self, ax: "Axes | None" = None, *, labels: np.ndarray | None = None) -> "Axes":
+        """Draw the tree with matplotlib: a row per level, the coarsest on top, a class as wide as what lies below it.
+
+        Args:
+            ax: axes to draw on; None: those of a new figure (``.figure.savefig(path)`` keeps it).
+            labels: (N,) finest labels or (N, L) of items, whose numbers are the widths; None: every finest class counts
+                once.
+
+        Returns:
+            the axes.
+
+        Raises:
+            HierarchyError: a label is not a class.
+        """
+        from hgld.tree_drawing import plot_tree
+
+        return plot_tree(self, ax, self.counts(labels)[self.levels[0]])
+
+    def to_networkx(self) -> "DiGraph[tuple[str, str]]":
+        """Return a directed graph of networkx: a node (level, name) per class, an edge from each parent to its child.
+
+        Nodes have the attributes ``level``, ``name`` and ``label`` (class id). :meth:`from_networkx` reads it.
+        """
+        from networkx import DiGraph  # torch brings it
+
+        graph: DiGraph[tuple[str, str]] = DiGraph(hgld_levels=self.levels)
+        for level, names in zip(reversed(self.levels), reversed(self.names), strict=True):
+            for label, name in enumerate(names):
+                graph.add_node((level, name), level=level, name=name, label=label)
+        for c, parents in enumerate(self.parents):
+            for label in np.flatnonzero(parents >= 0).tolist():
+                above = (self.levels[c + 1], self.names[c + 1][parents[label]])
+                graph.add_edge(above, (self.levels[c], self.names[c][label]))
+        return graph
+
     # -- files ------------------------------------------------------------------------------------------------
 
     @classmethod
@@ -342,8 +499,7 @@ class Hierarchy:
 
     def to_parquet(self, path: str | Path) -> None:
         """Write ``hierarchy.parquet``: the rows of :meth:`to_frame`; levels and schema version in the metadata."""
-        metadata = {"hgld.schema_version": str(SCHEMA_VERSION), "hgld.levels": json.dumps(self.levels)}
-        self.to_frame().write_parquet(path, metadata=metadata)
+        self.to_frame().write_parquet(path, metadata=level_metadata(SCHEMA_VERSION, self.levels))
 
     @classmethod
     def from_parquet(cls, source: str | Path | bytes, where: str | None = None) -> "Hierarchy":
@@ -359,20 +515,9 @@ class Hierarchy:
             HierarchyError: its rows are not a tree.
         """
         file = where or (FILE if isinstance(source, bytes) else str(source))
-        metadata = parquet_metadata(source, where=file)
-        version = metadata.get("hgld.schema_version")
-        if version != str(SCHEMA_VERSION):
-            raise SchemaError(
-                f"{file}: hierarchy schema version is {quoted(version)}; this hgld reads version {SCHEMA_VERSION}. "
-                "Rebuild the file, or install the hgld that wrote it."
-            )
+        fix = "Rebuild the file, or install the hgld that wrote it."
+        levels = read_levels(source, SCHEMA_VERSION, "hierarchy", where=file, fix=fix)
         frame = read_parquet(source, schema=_COLUMNS, where=file)
-        try:
-            levels = json.loads(metadata.get("hgld.levels", ""))
-        except (ValueError, RecursionError):
-            levels = None
-        if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
-            raise SchemaError(f"{file}: metadata 'hgld.levels' is not a JSON list of level names.")
         other = frame.filter(~pl.col("level").is_in(levels).fill_null(False))
         if len(other):
             raise HierarchyError(
@@ -390,6 +535,42 @@ class Hierarchy:
             return cls(tuple(levels), names, parents)
         except HierarchyError as error:
             raise HierarchyError(f"{file}: {error}") from error
+
+
+def _table_columns(columns: Any) -> dict[str, list[Any]]:
+    """Return the cells of a table of any package, by the columns' names."""
+    if isinstance(columns, Mapping):
+        return {str(name): list(column) for name, column in columns.items()}
+    if hasattr(columns, "iloc"):  # pandas, whose own way to Arrow needs pyarrow
+        return {str(name): columns[name].tolist() for name in columns.columns}
+    return pl.DataFrame(columns).to_dict(as_series=False)
+
+
+def _class_name(cell: Any, level: str) -> str | None:
+    if cell is None or type(cell).__name__ == "NAType" or cell == "" or (isinstance(cell, float) and cell != cell):
+        return None
+    if not isinstance(cell, str):
+        raise HierarchyError(
+            f"level {quoted(level)} has the class {quoted(cell)}; expected names (text), or None where unknown. "
+            "Hierarchy.from_labels takes integers."
+        )
+    return cell
+
+
+def _ways_down(taxonomy: Taxonomy) -> list[list[str]]:
+    """Return the names from the top down to every class that nothing lies below; a lone top is left out."""
+    if several := taxonomy.with_several_parents:
+        shown = (
+            f"{quoted(taxonomy.names[p])} under " + " and ".join(quoted(taxonomy.names[q]) for q in taxonomy.parents[p])
+            for p in several
+        )
+        raise HierarchyError(f"classes lie under several parents: {_some(shown)}. Leave one parent each.")
+    ways: dict[int, list[str]] = {}
+    for place in taxonomy.order:  # every class behind its parent
+        above = taxonomy.parents[place]
+        ways[place] = [*(ways[above[0]] if above else ()), taxonomy.names[place]]
+    lone = len(taxonomy) > 1 and sum(not parents for parents in taxonomy.parents) == 1
+    return [ways[place][lone:] for place in taxonomy.leaves.tolist()]
 
 
 def _parents(

@@ -290,6 +290,7 @@ def model_card(name: str, facts: Mapping[str, Any], values: Mapping[str, float],
         "---\n"
         + "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in header.items())
         + f"\n---\n\n# {name}\n\nAn embedding for image retrieval, trained with hgld.\n\n"
-        + f'```python\nimport hgld\n\nmodel, config = hgld.load_model("hf:{name}")\n```\n\n'
+        + f'```python\nimport hgld\n\nmodel = hgld.load_model("hf:{name}")\n'
+        + 'embeddings = model.encode(["photo.jpg"])\n```\n\n'
         + f"| | |\n|---|---|\n{rows}\n{table}"
     )

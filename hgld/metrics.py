@@ -6,7 +6,6 @@ The definitions are those of :class:`Metric`; :func:`hgld.evaluate` computes the
 from hgld.evaluation.diagnostics import ClassDistances as ClassDistances
 from hgld.evaluation.diagnostics import class_distances as class_distances
 from hgld.evaluation.diagnostics import clustering_nmi as clustering_nmi
-from hgld.evaluation.diagnostics import decomposability_gap as decomposability_gap
 from hgld.evaluation.evaluate import ranking_metrics as ranking_metrics
 from hgld.evaluation.metric import Metric as Metric
 from hgld.evaluation.metric import MetricDefinition as MetricDefinition
@@ -23,6 +22,5 @@ __all__ = [
     "Retrieval",
     "class_distances",
     "clustering_nmi",
-    "decomposability_gap",
     "ranking_metrics",
 ]

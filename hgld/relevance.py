@@ -219,7 +219,9 @@ def check_relevance(kind: str, alpha: float, weights: Sequence[float] | None) ->
 
 @dataclass(frozen=True)
 class GainFunction:
-    """The gain of a grade in H-AP, H-R@k, H-P@k and wAP; the formulas are those of :func:`hgld.graded_relevance`.
+    """The gain of a grade in H-AP, H-R@k, H-P@k and wAP, and in the losses of H-AP.
+
+    The formulas are those of :func:`hgld.graded_relevance`.
 
     Attributes:
         kind: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
@@ -245,7 +247,7 @@ class GainFunction:
         """Return the weight of every level's AP to every query, (Q, L); see :func:`level_weights`."""
         return level_weights(torch.from_numpy(counts), self.weights).numpy()
 
-    def gains(self, counts: np.ndarray) -> np.ndarray:
+    def of_counts(self, counts: Tensor) -> Tensor:
         """Return the gain of every grade to every query, up to a factor of the query's own.
 
         Args:
@@ -258,7 +260,11 @@ class GainFunction:
             ConfigError: another number of weights than levels.
         """
         options = {"count_query": self.count_query, "relative": True}
-        return grade_gains(torch.from_numpy(counts), self.kind, self.alpha, self.weights, **options).numpy().copy()
+        return grade_gains(counts, self.kind, self.alpha, self.weights, **options)
+
+    def gains(self, counts: np.ndarray) -> np.ndarray:
+        """Return :meth:`of_counts` of an array, as an array."""
+        return self.of_counts(torch.from_numpy(counts)).numpy().copy()
 
 
 def _at_least(counts: Tensor) -> Tensor:

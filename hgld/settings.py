@@ -68,6 +68,11 @@ def setting(
     )
 
 
+def key_fields(config: Any) -> dict[str, Any]:
+    """Return the fields of a stage's config that can change its output (``key`` of :func:`setting`)."""
+    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.metadata.get("key", True)}
+
+
 @dataclasses.dataclass(frozen=True)
 class Option:
     """An option of a config dataclass: reads and checks the texts and values for one field.

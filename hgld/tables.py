@@ -7,10 +7,11 @@ decoded.
 
 import csv
 import io
+import json
 import os
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
-from hgld.errors import StorageError, TableError, excerpt, quoted
+from hgld.errors import SchemaError, StorageError, TableError, excerpt, quoted
 from hgld.files import open_regular, write_atomic
 
 POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics at some damaged parquet files
@@ -74,7 +75,7 @@ def read_parquet(
                 f"{name}: no column {excerpt(', '.join(missing))}; found {excerpt(', '.join(found))}. {fix}".rstrip()
             )
         budget = max(_LEAST_BUDGET, _MOST_GROWTH * footer.size) if max_bytes is None else max_bytes
-        size = footer.decoded_size({column: found[column] for column in wanted}, budget)
+        size = footer.decoded_size({column: found[column] for column in wanted}, budget, rows)
         if size > budget:
             raise TableError(
                 f"{name}: {footer.rows:,} rows that take {size >> 20:,} MiB or more in memory, in a file of "
@@ -105,14 +106,46 @@ def parquet_metadata(source: Source, *, where: str | None = None, fix: str = "")
         return _Footer(file, name).metadata
 
 
-def count_rows(source: Source, *, where: str | None = None, fix: str = "") -> int:
-    """Return the number of rows that a parquet table's footer states.
+def level_metadata(version: int, levels: Sequence[str]) -> dict[str, str]:
+    """Return the metadata of hgld's own tables: schema version, and levels (finest first)."""
+    return {"hgld.schema_version": str(version), "hgld.levels": json.dumps(list(levels))}
+
+
+def read_levels(source: Source, version: int, what: str, *, where: str, fix: str) -> list[str]:
+    """Return the levels that one of hgld's own tables states, finest first.
+
+    Args:
+        source: the table.
+        version: schema version that this hgld reads.
+        what: noun for the table.
+        where: name of the source in messages.
+        fix: last sentence of the message about another version.
+
+    Raises:
+        SchemaError: another schema version, or metadata without levels.
+        TableError: not a readable parquet file.
+    """
+    metadata = parquet_metadata(source, where=where)
+    if (found := metadata.get("hgld.schema_version")) != str(version):
+        raise SchemaError(
+            f"{where}: {what} schema version is {quoted(found)}; this hgld reads version {version}. {fix}"
+        )
+    levels = None
+    with suppress(ValueError, RecursionError):
+        levels = json.loads(metadata.get("hgld.levels", ""))
+    if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
+        raise SchemaError(f"{where}: metadata 'hgld.levels' is not a JSON list of level names.")
+    return levels
+
+
+def row_groups(source: Source, *, where: str | None = None, fix: str = "") -> list[int]:
+    """Return the number of rows of every row group of a parquet table, as its footer states them.
 
     Raises:
         TableError: not a readable parquet file.
     """
     with _parquet(source, where, fix) as (file, name):
-        return _Footer(file, name).rows
+        return [group[3] for group in _Footer(file, name).groups]
 
 
 def write_table(table: pl.DataFrame, path: Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -185,15 +218,23 @@ class _Footer:
         file.seek(self.size - 8 - length)
         facts = _Thrift(file.read(length)).struct()
         self.groups: list[dict[int, Any]] = facts.get(4, [])
+        if any(group[3] < 0 for group in self.groups):
+            raise ValueError("a row group of negative size")
         self.rows: int = sum(group[3] for group in self.groups)
         self.metadata = {pair[1].decode(): pair.get(2, b"").decode() for pair in facts.get(5, [])}
         leaves = [element for element in facts[2] if not element.get(5)]
         self._leaf_widths = [self._WIDTHS[leaf[1]] if leaf[1] < 7 else leaf[2] for leaf in leaves if 1 in leaf]
 
-    def decoded_size(self, wanted: Mapping[str, Any], budget: int) -> int:
-        """Return the bytes that columns take in memory, by the headers of their pages; stop counting above a budget."""
-        total = 0
+    def decoded_size(self, wanted: Mapping[str, Any], budget: int, rows: tuple[int, int] | None = None) -> int:
+        """Return the bytes that columns take in memory, by the headers of their pages; stop counting above a budget.
+
+        Of ``rows``, the first and the number of them, the row groups that hold them count, whole.
+        """
+        total, stop = 0, 0
         for group in self.groups:
+            start, stop = stop, stop + group[3]
+            if rows is not None and (stop <= rows[0] or start >= rows[0] + rows[1]):
+                continue
             for chunk, width in zip(group[1], self._leaf_widths, strict=True):
                 facts = chunk[3]
                 column = facts[3][0].decode()
@@ -201,8 +242,8 @@ class _Footer:
                     continue
                 cell = width + 8 * (len(facts[3]) > 1)  # lists have an offset
                 values, pages = self._pages(facts, budget)
-                rows = max(values, facts[5], group[3])
-                total += pages + rows * max(cell, 8 * _array_cells(wanted[column]))
+                count = max(values, facts[5], group[3])
+                total += pages + count * max(cell, 8 * _array_cells(wanted[column]))
                 if total > budget:
                     return total
         return total

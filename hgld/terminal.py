@@ -1,8 +1,11 @@
-"""Text and streams of a terminal: where progress bars may move, and text without other people's control characters."""
+"""Text and streams of a terminal: progress bars where they may move, and text without people's control characters."""
 
 import os
 import re
-from typing import TextIO
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TextIO
 
 # C0 but for tab and newline, DEL and C1 command a terminal, bidirectional overrides turn what is read around, and
 # surrogates are bytes of file names that are no text.
@@ -26,3 +29,41 @@ def printable(text: str) -> str:
 def printable_json(text: str) -> str:
     """Escape these characters, which only strings can hold, in a JSON text as JSON does it."""
     return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, for functions of the library that were asked to show what they do."""
+    print(printable(text), file=sys.stderr, flush=True)  # noqa: T201
+
+
+class Progress(Protocol):
+    """A callable told the task, the number of units done and their total (None: not known)."""
+
+    def __call__(self, task: str, done: int, total: int | None) -> None: ...
+
+
+def silent(task: str, done: int, total: int | None) -> None:
+    """Report no progress."""
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """Yield a function of task, units done and their total that shows bars on stderr, where a person looks."""
+    if not is_terminal(sys.stderr):
+        yield silent
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    names = TextColumn("{task.description}", markup=False)
+    columns = [names, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(task: str, done: int, total: int | None) -> None:
+            if task not in tasks:
+                tasks[task] = bars.add_task(printable(" ".join(task.split())), total=total)
+            bars.update(tasks[task], completed=done, total=total)
+
+        yield show

@@ -62,7 +62,7 @@ def write_card(
         facts: the build's provenance (:func:`hgld.pipelines.hierarchy.provenance.provenance`).
         groups: review's ``groups.parquet``.
         landmarks: assign's ``landmarks.parquet``.
-        levels: the levels stage's ``groups.parquet``.
+        levels: assign's ``groups.parquet``.
     """
     source = facts["config"]["build"]["source"]
     own: dict[str, Any] = {
@@ -125,7 +125,7 @@ _FILES_OF_ITEMS = """| file | what |
 | `hierarchy.parquet` | the tree of classes, to be read with `hgld.Hierarchy.from_parquet` |
 | `dropped.parquet` | everything without labels, with the stage that left it out and why |
 | `provenance.json` | inputs, options, seeds, versions, counts by stage and reason, checksums |
-| `report.html`, `pictures/` | the build at a glance |"""
+| `report.html` | the build at a glance |"""
 
 
 def _counts(clean: Mapping[str, Any], landmarks: pl.DataFrame, groups: pl.DataFrame, *, beside_published: bool) -> str:
@@ -145,16 +145,19 @@ def _counts(clean: Mapping[str, Any], landmarks: pl.DataFrame, groups: pl.DataFr
     return markdown_table(columns, cells, numbers=len(columns) - 1)
 
 
+def labelled_groups(groups: pl.DataFrame, landmarks: pl.DataFrame) -> pl.DataFrame:
+    """Return groups with the number of their labelled landmarks (``labelled``), the largest first."""
+    counted = landmarks.group_by(label="hierarchical_label").len("labelled")
+    rows = groups.join(counted, on="label", how="left").with_columns(pl.col("labelled").fill_null(0))
+    return rows.sort(["labelled", "label"], descending=[True, False])
+
+
 def _groups(groups: pl.DataFrame, landmarks: pl.DataFrame, unit: str, top_level: str | None) -> str:
-    labelled = landmarks.group_by("hierarchical_label").len("labelled")
-    ordered = (
-        groups.join(labelled, left_on="label", right_on="hierarchical_label", how="left")
-        .with_columns(pl.col("labelled").fill_null(0))
-        .sort(["labelled", "label"], descending=[True, False])
-    )
     rows = [
         (label, *([] if top_level is None else [top or "undecided"]), f"{names:,}", f"{count:,}")
-        for label, top, names, count in ordered.select("label", "top", "names", "labelled").iter_rows()
+        for label, top, names, count in labelled_groups(groups, landmarks)
+        .select("label", "top", "names", "labelled")
+        .iter_rows()
     ]
     above = [] if top_level is None else [escape_markdown(top_level)]
     return markdown_table(("group", *above, "names", unit), rows, numbers=2)

@@ -110,11 +110,10 @@ class PartialFile:
     def _read_validator(self) -> str:
         """Return the validator of an earlier run's bytes; empty where it cannot be read or is of another address."""
         try:
-            facts = read_json(self._facts)
+            facts = read_json(self._facts, kind=dict)
         except (OSError, ValueError):
             return ""
-        known = isinstance(facts, dict) and facts.get("url") == self._url
-        return str(facts.get("validator", "")) if known else ""
+        return str(facts.get("validator", "")) if facts.get("url") == self._url else ""
 
 
 def _facts_of(final: Path) -> Path:
@@ -540,7 +539,7 @@ class DownloadPlan:
 
 
 def plan_gldv2(asked: Gldv2Request, downloader: Downloader) -> DownloadPlan:
-    """Ask how much :func:`download_gldv2` would fetch; one request a file that is not there, of no body.
+    """Ask how much :func:`download_gldv2` would fetch; one request per file that is not there, of no body.
 
     Raises:
         ConfigError, ServiceError: as :func:`download_gldv2`.

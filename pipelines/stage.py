@@ -9,27 +9,20 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import polars as pl
 
-from hgld.errors import InputError, SchemaError, StorageError, quoted
-from hgld.files import read_json, sync, write_atomic, write_folder
+from hgld.errors import ConfigError, InputError, SchemaError, StorageError, quoted, some
+from hgld.files import file_lock, read_json, sync, write_atomic, write_folder
 from hgld.tables import POLARS_FAULTS, parquet_metadata
-
-
-class Progress(Protocol):
-    """A callable told the task, the number of units done and their total (None: not known)."""
-
-    def __call__(self, task: str, done: int, total: int | None) -> None: ...
-
-
-def silent(task: str, done: int, total: int | None) -> None:
-    """Ignore progress."""
-
+from hgld.terminal import Progress as Progress
+from hgld.terminal import silent as silent
 
 # -- records of finished units -------------------------------------------------------------------------------------
 #
@@ -95,7 +88,7 @@ class StageResult:
 
     Attributes:
         counts: numbers a person wants to see, in the order to show them.
-        dropped: how many members were left out, by reason; the members themselves stand in ``dropped.parquet``.
+        dropped: how many members were left out, by reason; the members themselves are in ``dropped.parquet``.
         notes: warnings for people, one line each.
         details: further JSON-ready facts for the provenance (an encoder, a chosen k).
     """
@@ -132,10 +125,20 @@ class StageRun:
 Work = Callable[[Path], StageResult]
 
 
+def files_of(stages: Mapping[str, StageRun], *files: str) -> dict[str, Path]:
+    """Return the paths of files of finished stages, each named ``stage/file``."""
+    return {file: stages[stage].path(name) for file in files for stage, _, name in [file.partition("/")]}
+
+
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """Return size and SHA-256 of a file, as records state them."""
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 def plain(value: Any) -> Any:
@@ -227,6 +230,42 @@ def _is_of_storage(error: BaseException, root: Path) -> bool:
     return place is not None and (place in (root, *root.parents) or root in place.parents)
 
 
+def refuse_foreign(out: Path, marker: str, what: str) -> None:
+    """Refuse a file, or a folder with files and without the marker of what is made there (``build``, ``demo``).
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file; expected a folder, which is made if it is not there.")
+    if out.is_dir() and not (out / marker).is_file() and (found := sorted(path.name for path in out.iterdir())):
+        raise ConfigError(
+            f"--out {out} holds files that are not a {what}'s ({some(found, 3)}). Name a new or empty folder, or that "
+            f"of an earlier {what}."
+        )
+
+
+@contextmanager
+def own_folder(out: Path, marker: str, what: str) -> Iterator[FileIO]:
+    """Make a folder with a marker, and hold it against a second process until this context or this process ends.
+
+    Raises:
+        ConfigError: as :func:`refuse_foreign`.
+        StorageError: the folder cannot be written, or another process holds it.
+    """
+    refuse_foreign(out, marker, what)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not (out / marker).exists():
+            (out / marker).touch()
+    except OSError as error:
+        raise StorageError(
+            f"cannot write to --out {out}: {error.strerror}. Choose a folder you may write to."
+        ) from error
+    with file_lock(out / marker, f"another {what} is running in {out}. Wait for it, or name another --out.") as opened:
+        yield opened
+
+
 def write_dropped(directory: Path, rows: pl.DataFrame) -> dict[str, int]:
     """Write the rows that a stage left out, with their ``reason``, to ``dropped.parquet``; return counts by reason."""
     if "reason" not in rows.columns:
@@ -267,22 +306,20 @@ def _read_done(directory: Path, key: str) -> dict[str, Any] | None:
     if not marker.is_file():
         return None
     try:
-        record = read_json(marker)
+        record = read_json(marker, kind=dict)
     except ValueError:
         return None  # a marker cut short by a power failure: the stage is simply done again
-    if not isinstance(record, dict):
-        return None
     if record.get("schema_version") != SCHEMA_VERSION:
         raise SchemaError(
             f"{marker}: schema version is {quoted(record.get('schema_version'))}; this hgld reads version "
             f"{SCHEMA_VERSION}. Build into a new folder."
         )
-    whole = record.keys() >= _RECORD and record["key"] == key and _intact(directory, record["outputs"])
+    whole = record.keys() >= _RECORD and record["key"] == key and is_intact(directory, record["outputs"])
     return record if whole else None
 
 
-def _intact(directory: Path, outputs: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Tell whether a finished stage's files are there as it wrote them."""
+def is_intact(directory: Path, outputs: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Tell whether the files of a record are in a folder as they were written."""
     for name, facts in outputs.items():
         file = directory / name
         if not file.is_file() or file.stat().st_size != facts["bytes"] or sha256_of(file) != facts["sha256"]:
@@ -296,4 +333,4 @@ def _result_of(record: Mapping[str, Any]) -> StageResult:
 
 def _fingerprints(directory: Path) -> dict[str, dict[str, Any]]:
     files = sorted(p for p in directory.rglob("*") if p.is_file())
-    return {p.relative_to(directory).as_posix(): {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in files}
+    return {p.relative_to(directory).as_posix(): fingerprint(p) for p in files}

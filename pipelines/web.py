@@ -153,7 +153,7 @@ class PoliteClient:
             url: where to; redirects are not followed.
             content: a JSON-ready object.
             headers: what identifies us to that host.
-            secret: a text that never stands in an error, even if the server repeats it.
+            secret: a text that no error shows, even if the server repeats it.
             before_each: called before every attempt.
 
         Raises:

@@ -3,8 +3,10 @@
 import atexit
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from pathlib import Path
 # between sessions, and the workers of pytest-xdist do not take each other's cores.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
 os.environ.setdefault("MPLBACKEND", "Agg")  # no test opens a window
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="hgld-cache-")  # no test fills the user's cache, or reads it
 if "PYTEST_XDIST_WORKER" in os.environ:
     for pool in ("OMP", "MKL", "OPENBLAS"):
         os.environ.setdefault(f"{pool}_NUM_THREADS", "1")
@@ -31,6 +34,7 @@ sys.dont_write_bytecode = False
 os.fsync = lambda fd: None  # no test cuts the power, and what the disk takes is time of every test that writes
 gc.disable()  # while modules are imported and tests collected: nothing of it is ever garbage
 
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 SLOW_SECONDS = 900  # of a slow test or a check; pyproject.toml has the limit of the fast ones
 
 

@@ -53,12 +53,13 @@ def test_the_loss_and_the_backbone_are_those_of_the_run(followed):
 
 def test_the_metric_is_measured(followed):
     _, said = followed
-    assert "F1@2/variety" in said["hgld evaluate"]
+    assert "| F1@2 |" in said["hgld evaluate"]
 
 
 def test_the_protocol_is_followed(followed):
     _, said = followed
-    assert "AP/there" in said["hgld evaluate"]
+    assert "| AP |" in said["hgld evaluate"]
+    assert "there" in said["hgld evaluate"]
     assert "protocol: both-ways" in said["hgld evaluate"]
 
 

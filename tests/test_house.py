@@ -294,7 +294,7 @@ def test_no_folder_is_above_its_ceiling():
 
 
 def test_what_goes_to_terminals_goes_through_one_door():
-    assert _who_imports("rich.progress", "tqdm") <= {"hgld/cli/output.py", "training/progress.py"}
-    assert _who_imports("rich.console") <= {"hgld/cli/output.py", "training/progress.py"}
+    assert _who_imports("rich.progress", "tqdm") <= {"hgld/terminal.py", "training/progress.py"}
+    assert _who_imports("rich.console") <= {"hgld/cli/output.py", "hgld/terminal.py", "training/progress.py"}
     for path in SOURCES:
         assert not re.search(r"sys\.(stdout|stderr)\.write\(", path.read_text(encoding="utf-8")), path

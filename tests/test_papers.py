@@ -8,7 +8,7 @@ import click
 import pytest
 
 from hgld.cli import cli
-from hgld.cli.train_commands import _changed, _read
+from hgld.cli.train_commands import TrainOptions, _asked_config
 from hgld.evaluation.protocols import protocol_of
 from hgld.metrics import Metric
 from hgld.pipelines.shards.sources import source_name
@@ -82,8 +82,8 @@ def check(verb: str, given: dict) -> None:
     if verb == "train":
         options = [option for section in SECTIONS.values() for option in options_of(section).values()]
         fields = {option.name: given[option.flag.replace("-", "_")] for option in options}
-        config = _changed(_read(given["recipe"]), {name: value for name, value in fields.items() if value is not None})
-        plan_sweep(config, sum(given["sweep"], ()))
+        asked = TrainOptions(recipe=given["recipe"], loss=given["loss"] or (), sweep=sum(given["sweep"], ()))
+        plan_sweep(*_asked_config(asked, {name: value for name, value in fields.items() if value is not None}))
     elif verb == "build-shards":
         source_name(given["release"])
     elif verb == "report":

@@ -89,7 +89,8 @@ HERE_FIRST = os.pathsep.join((".", str(ROOT)))  # the path of a checkout, behind
 
 
 def test_recipes_are_listed_beside_folders_called_as_ours(hostile):
-    assert "happier-sop" in run("-m", "hgld", "train", "--list", cwd=hostile, PYTHONPATH=HERE_FIRST)
+    listed = run("-m", "hgld", "train", "--list", "--papers", cwd=hostile, PYTHONPATH=HERE_FIRST)
+    assert "happier-sop" in listed
 
 
 @pytest.mark.checks
@@ -165,7 +166,7 @@ def test_an_editable_install_is_the_clone(clone, hostile, tmp_path):
     run(*PIP, "--python", python, "install", "--editable", clone, *OFFLINE, cwd=tmp_path)
     place = "import hgld.training, hgld.data_cards; print(hgld.training.__file__)"
     assert Path(run("-c", place, cwd=tmp_path, python=python).strip()).is_relative_to(clone)
-    assert "happier-sop" in run("-m", "hgld", "train", "--list", cwd=hostile, python=python, PYTHONPATH=".")
+    assert "happier-sop" in run("-m", "hgld", "train", "--list", "--papers", cwd=hostile, python=python, PYTHONPATH=".")
     (clone / "training" / "just_written.py").write_text("here = True\n")
     try:
         run("-c", "from hgld.training.just_written import here; assert here", cwd=tmp_path, python=python)
@@ -238,8 +239,9 @@ def test_every_verb_works_beside_folders_called_as_ours(installed, hostile, tmp_
 
 @pytest.mark.checks
 def test_the_command_is_installed(installed, hostile):
-    assert "happier-sop" in run("train", "--list", cwd=hostile, python=installed.with_name("hgld"), PYTHONPATH=".")
-    assert "happier-sop" in run("-m", "hgld", "train", "--list", cwd=hostile, python=installed)
+    words = ("train", "--list", "--papers")
+    assert "happier-sop" in run(*words, cwd=hostile, python=installed.with_name("hgld"), PYTHONPATH=".")
+    assert "happier-sop" in run("-m", "hgld", *words, cwd=hostile, python=installed)
 
 
 # -- types ---------------------------------------------------------------------------------------------------------

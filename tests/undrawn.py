@@ -7,17 +7,12 @@ import pytest
 from markupsafe import Markup
 
 from hgld.pipelines.hierarchy.groups import cluster
-from hgld.pipelines.hierarchy.report import report
 from hgld.report_page import embedding_map
 from hgld.report_page.figures import Figure, Figures
 
 
 def without_pictures(patch: pytest.MonkeyPatch) -> None:
-    """Leave out the figures of a hierarchy's report, and t-SNE."""
-    patch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
-    patch.setattr(report, "inline_svg", lambda figure, title: "")
-    for draw in ("draw_sizes", "draw_map"):
-        patch.setattr(report, draw, lambda *_: None)
+    """Leave out t-SNE of a hierarchy's names."""
     patch.setattr(cluster, "name_map", lambda rows: np.zeros((len(rows), 2), dtype=np.float32))
 
 

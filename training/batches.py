@@ -67,7 +67,7 @@ class TrainingData:
             )
         if config.batch.batch_size % processes.count:
             raise ConfigError(
-                f"batch_size {config.batch.batch_size} cannot be shared by {processes.count} processes equally; take "
+                f"--batch-size {config.batch.batch_size} cannot be shared by {processes.count} processes equally; take "
                 "a multiple of their number."
             )
         self._reader, self.dataset = self._open()
@@ -268,7 +268,7 @@ def evaluation_view(
 
     Args:
         images: of the run; a ``resize`` below ``size`` is raised to it, so that the square lies within the image.
-        size: side of the square, or the longest side, pixels; None: the run's.
+        size: side of the square, or the longest side, pixels; None: the run's ``test_size`` or ``size``.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
         resize_mode: see :class:`hgld.data.views.TestView`; None: the run's ``test_resize_mode``.
         max_pixels: of an image at its own size; None: as usual.
@@ -276,8 +276,9 @@ def evaluation_view(
     Raises:
         ConfigError: a resize below the size, or too many pixels.
     """
-    view = TestView(images.size, max(images.resize, images.size), images.test_resize_mode)
-    return view.changed(size, resize, resize_mode, max_pixels)
+    resize_to = max(images.resize, images.size)
+    view = TestView(images.size, resize_to, images.test_resize_mode, interpolation=images.interpolation)
+    return view.changed(images.test_size or None).changed(size, resize, resize_mode, max_pixels)
 
 
 def square_view(images: ImagesConfig) -> TestView:

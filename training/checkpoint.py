@@ -1,6 +1,7 @@
 """Checkpoints: folders of safetensors and JSON that are whole or not there at all.
 
-``RUN/checkpoints/step-{n:08d}/`` holds ``model``, ``criterion``, ``optimizer`` and, where there is one, ``ema`` as
+``RUN/checkpoints/step-{n:08d}/`` holds ``model``, ``criterion``, ``optimizer`` and, where evaluations use an average of
+weights (over the run, or between its start and its end), ``ema`` as
 ``.safetensors`` and ``state.json``, which has a checksum of itself and of each file. It is written aside, synced and
 renamed. ``RUN/checkpoints/best.json`` names the best one. Nothing is ever unpickled.
 """
@@ -9,7 +10,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,8 +137,13 @@ def forget_best(run: Path) -> None:
         raise StorageError(f"cannot remove {path} ({error.strerror}). Make its folder writable.") from error
 
 
-def prune_checkpoints(run: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints and the best one, and unfinished ones that kills have left.
+def prune_checkpoints(run: Path, keep: int, spared: Sequence[int] = ()) -> None:
+    """Remove checkpoints, and unfinished ones that kills have left.
+
+    Args:
+        run: the run's folder.
+        keep: number of the newest ones that stay beside the best one.
+        spared: steps whose checkpoints stay too.
 
     Raises:
         StorageError: a folder cannot be removed.
@@ -145,7 +151,8 @@ def prune_checkpoints(run: Path, keep: int) -> None:
     whole, best = _checkpoints(run), _best(run)
     for path in (run / FOLDER).iterdir():
         ours = _NAME.match(path.name) or _ASIDE.match(path.name)
-        if not ours or path == best or path in whole[-keep:]:
+        stays = {*whole[-keep:], best, *(checkpoint_folder(run, step) for step in spared)}
+        if not ours or path in stays:
             continue
         try:
             shutil.rmtree(path)

@@ -2,14 +2,15 @@
 
 This module imports nothing heavy, because ``hgld train --help`` is made from it: every field is a flag, and its
 metadata the flag's help. Names of fields are unique over all subjects, so that a flag needs no prefix. Recipes are
-named configs (``training/recipes``); a run's folder keeps its config as ``config.json``.
+named configs (``training/recipes``); a run's folder keeps its config as ``config.json``, and ``--show`` prints one as
+YAML.
 """
 
 import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,10 +31,7 @@ def read_json_object(path: Path, *, most: int = MOST_BYTES) -> dict[str, Any]:
     Raises:
         InputError: it cannot be read, is too large, or holds something else.
     """
-    data = read_json(path, max_bytes=most)
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: holds {type(data).__name__}; expected a JSON object.")
-    return data
+    return read_json(path, kind=dict, max_bytes=most)
 
 
 # -- The options, by subject --
@@ -78,6 +76,10 @@ class ImagesConfig:
 
     size: int = setting(224, "Side of the square that the model sees.", unit="pixels", above=0, common=True)
     resize: int = setting(256, "Short side before the central crop of evaluation.", unit="pixels", above=0)
+    test_size: int = setting(
+        0, "Side of the square in evaluation, with resize in proportion; 0: size.", unit="pixels", least=0
+    )
+    interpolation: Literal["bilinear", "bicubic"] = setting("bilinear", "How evaluation resizes images.")
     test_resize_mode: Literal["crop", "squash", "longest", "original"] = setting(
         "crop",
         "How evaluation sees an image. crop: the central square; the whole image otherwise, squash: as a square; "
@@ -224,6 +226,14 @@ class RunConfig:
         "What to evaluate on: SPLIT, QUERY/GALLERY for two, protocol for what the dataset's own protocol says "
         "(protocol=NAME: another one); DIR: before it for another dataset.",
     )
+    evaluate_start: bool = setting(False, "Evaluate the start too, which then can be the best checkpoint.")
+    blend: float = setting(
+        0.0,
+        "Share of the way from the start's weights to the last ones at which weights are tried after the last epoch, "
+        "and kept if they are better by --monitor (WiSE-FT); 0: none.",
+        least=0,
+        most=1,
+    )
     evaluate_every: int = setting(1, "Epochs between evaluations; 0: only the last.", least=0)
     metrics: tuple[str, ...] = setting(
         ("R@1", "AP", "H-AP", "NDCG", "ASI"),
@@ -258,10 +268,15 @@ class TrainConfig:
     Attributes:
         recipe: name of the recipe that it was made from.
         init_from: run or checkpoint whose model's weights the run began with, as it was named; empty: none.
+        to_derive: fields whose values are derived from network, data and machine when a run begins
+            (:mod:`hgld.training.plan`); until then theirs are without meaning.
+        plan: what was derived: names of fields, and why each has its value.
     """
 
     recipe: str = ""
     init_from: str = ""
+    to_derive: tuple[str, ...] = ()
+    plan: tuple[tuple[str, str], ...] = ()
     model: ModelConfig = ModelConfig()
     images: ImagesConfig = ImagesConfig()
     batch: BatchConfig = BatchConfig()
@@ -309,7 +324,7 @@ def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
     Raises:
         ConfigError: no field has that name (the nearest is named), or a value is of another type.
     """
-    if "size" in fields and "resize" not in fields:
+    if "size" in fields and "resize" not in fields and "resize" not in config.to_derive:
         resize = _OPTIONS["size"].check(fields["size"]) * config.images.resize / config.images.size
         fields = {**fields, "resize": round(resize)}
     changes: dict[str, dict[str, Any]] = {}
@@ -318,11 +333,13 @@ def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
             raise ConfigError(f"there is no field {quoted(name)}. {_nearest(name, _PLACES)}")
         changes.setdefault(_PLACES[name].lower(), {})[name] = _OPTIONS[name].check(value)
     sections = {section: dataclasses.replace(getattr(config, section), **given) for section, given in changes.items()}
-    return dataclasses.replace(config, **sections)
+    to_derive = tuple(name for name in config.to_derive if name not in fields)
+    plan = tuple((name, why) for name, why in config.plan if name not in fields)
+    return dataclasses.replace(config, **sections, to_derive=to_derive, plan=plan)
 
 
 def flat(config: TrainConfig) -> dict[str, Any]:
-    """Return all fields of a config by their names."""
+    """Return all fields of a config by their names, those that are still to be derived too."""
     return {name: getattr(getattr(config, section.lower()), name) for name, section in _PLACES.items()}
 
 
@@ -337,48 +354,139 @@ def parse_field(name: str, text: str) -> Any:
     return _OPTIONS[name].parse(text)
 
 
-def save_config(config: TrainConfig, path: Path) -> None:
-    """Write all fields of a config, so that it can be run again."""
-    sections = {section.lower(): dataclasses.asdict(getattr(config, section.lower())) for section in SECTIONS}
+def flag_of(name: str) -> str:
+    """Return the flag of a field: ``--batch-size`` of ``batch_size``."""
+    return f"--{_OPTIONS[name].flag}"
+
+
+def stored(config: TrainConfig) -> dict[str, Any]:
+    """Return a config as its files hold it: fields in their sections, without those that are still to be derived."""
+    known = {name: value for name, value in flat(config).items() if name not in config.to_derive}
+    sections = {
+        section.lower(): {name: value for name, value in known.items() if _PLACES[name] == section}
+        for section in SECTIONS
+    }
     texts = {name: getattr(config, name) for name in _TEXT_FIELDS}
-    data = {"schema_version": SCHEMA_VERSION, **texts, **sections}
-    write_atomic(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    return {"schema_version": SCHEMA_VERSION, **texts, **sections, "plan": dict(config.plan)}
 
 
-def read_config(path: Path) -> TrainConfig:
-    """Read a config that :func:`save_config` wrote; fields that are left out have their defaults.
+def save_config(config: TrainConfig, path: Path) -> None:
+    """Write a config as JSON, so that it can be run again."""
+    write_atomic(path, json.dumps(stored(config), indent=2, ensure_ascii=False) + "\n")
+
+
+def config_text(config: TrainConfig) -> str:
+    """Return a config as YAML for people, that :func:`read_config` reads; reasons of derived values are comments."""
+    whole, why = stored(config), dict(config.plan)
+    lines = [f"{key}: {_yaml_value(whole[key])}" for key in ("schema_version", *_TEXT_FIELDS)]
+    for section in map(str.lower, SECTIONS):
+        lines.append(f"{section}:")
+        for name, value in whole[section].items():
+            lines.append(f"  {name}: {_yaml_value(value)}" + (f"  # {why[name]}" if name in why else ""))
+        later = [name for name in config.to_derive if _PLACES[name].lower() == section]
+        lines += [f"  # {name}: derived when the run begins" for name in later]
+    return "\n".join(lines) + "\n"
+
+
+def _yaml_value(value: Any) -> str:
+    import yaml
+
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True, width=1 << 20).removesuffix("\n").removesuffix("\n...")
+
+
+def read_config(path: Path, base: Callable[[str], TrainConfig] | None = None) -> TrainConfig:
+    """Read a config that :func:`save_config` or :func:`config_text` wrote, or a person; JSON, or YAML by its suffix.
+
+    Fields stand in their sections; in YAML they may stand beside them too.
+
+    Args:
+        path: the file.
+        base: returns the config of a recipe by its name, from which fields are that the file leaves out; it is asked
+            for the file's ``recipe``, or an empty name where the file has none. None: their defaults.
 
     Raises:
         InputError: the file cannot be read or is not such a file.
         SchemaError: another schema version.
         ConfigError: unknown sections or fields (the nearest is named), or values of another type.
     """
-    data = read_json_object(path)
-    if data.get("schema_version") != SCHEMA_VERSION:
+    is_yaml = path.suffix in (".yaml", ".yml")
+    data = _read_yaml(path) if is_yaml else read_json_object(path)
+    if data.get("schema_version", SCHEMA_VERSION if is_yaml else None) != SCHEMA_VERSION:
         raise SchemaError(
             f"{path}: schema version is {quoted(data.get('schema_version'))}; this hgld reads version "
             f"{SCHEMA_VERSION}. Train the run anew."
         )
-    texts = {name: data.get(name, "") for name in _TEXT_FIELDS}
+    texts = {name: data[name] for name in _TEXT_FIELDS if name in data}
     for name, text in texts.items():
         if not isinstance(text, str) or "\0" in text:
             raise ConfigError(f"{path}: {name} is {quoted(text)}; expected text.")
+    plan = data.get("plan", {})
+    if not isinstance(plan, dict) or not all(name in _PLACES and isinstance(why, str) for name, why in plan.items()):
+        raise ConfigError(f"{path}: plan is {quoted(plan)}; expected reasons by the names of fields.")
+    fields = _fields_in(data, path, is_yaml=is_yaml)
+    try:
+        is_whole = fields.keys() >= _PLACES.keys()
+        start = TrainConfig() if base is None or is_whole else base(texts.get("recipe", ""))
+        return dataclasses.replace(with_fields(start, fields), **texts, plan=tuple(plan.items()))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _fields_in(data: Mapping[str, Any], path: Path, *, is_yaml: bool) -> dict[str, Any]:
+    """Return the fields in the sections of a file, and in YAML those beside the sections.
+
+    Raises:
+        ConfigError: an unknown section, or a field that is unknown or in another section.
+    """
     sections = [section.lower() for section in SECTIONS]
     fields: dict[str, Any] = {}
     for key, given in data.items():
-        if key in ("schema_version", *_TEXT_FIELDS):
+        if key in ("schema_version", "plan", *_TEXT_FIELDS):
+            continue
+        if is_yaml and key in _PLACES and not isinstance(given, dict):  # loss is a section and a field
+            fields[key] = _from_yaml(key, given)
             continue
         if key not in sections or not isinstance(given, dict):
-            raise ConfigError(f"{path}: there is no section {quoted(key)}. {_nearest(key, sections)}")
+            raise ConfigError(f"{path}: there is no section {quoted(key)}. {_nearest(str(key), sections)}")
         for name, value in given.items():
             if _PLACES.get(name, "").lower() != key:
                 own = [n for n, section in _PLACES.items() if section.lower() == key]
-                raise ConfigError(f"{path}: section {quoted(key)} has no field {quoted(name)}. {_nearest(name, own)}")
-            fields[name] = tuple(value) if isinstance(value, list) else value
+                raise ConfigError(
+                    f"{path}: section {quoted(key)} has no field {quoted(name)}. {_nearest(str(name), own)}"
+                )
+            fields[name] = _from_yaml(name, value) if is_yaml else value
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
+def _from_yaml(name: str, value: Any) -> Any:
+    """Return a value as its field means it where YAML 1.1 reads another one: ``1e-4`` as text, ``off`` as false."""
+    option = _OPTIONS[name]
+    if isinstance(value, str) and option.member in (int, float):
+        return option.parse(value)
+    return "off" if value is False and "off" in option.choices else value
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """Read the mapping of a YAML file of at most ``MOST_BYTES``.
+
+    Raises:
+        InputError: it cannot be read, is too large, or holds something else.
+    """
+    import yaml
+
     try:
-        return dataclasses.replace(with_fields(TrainConfig(), fields), **texts)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path}: {path.stat().st_size} bytes; expected {MOST_BYTES} at most.")
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: not valid YAML ({reason}).") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: holds {type(data).__name__}; expected fields by name.")
+    return data
 
 
 def _nearest(name: str, names: Any) -> str:

@@ -2,14 +2,15 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, HgldError
 from hgld.losses.registry import LOSSES, entry_of, options_of
 from hgld.settings import bound_problems
 
-from .config import SECTIONS, TrainConfig, flat
+from .config import SECTIONS, TrainConfig, flag_of, flat
 
 
 @dataclass(frozen=True)
@@ -48,31 +49,31 @@ def _alpha(config: TrainConfig) -> bool:
     return loss.pnp == "Dq" if loss.loss == "PNP" else loss.relevance in ("population", "total")
 
 
-_GEM = Reader(lambda c: c.model.pooling == "gem", "pooling gem reads it")
-_GROUPS = Reader(lambda c: c.batch.sampler == "hierarchical-pk", "sampler hierarchical-pk reads it")
+_GEM = Reader(lambda c: c.model.pooling == "gem", "--pooling gem reads it")
+_GROUPS = Reader(lambda c: c.batch.sampler == "hierarchical-pk", "--sampler hierarchical-pk reads it")
 _MEMORY = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) reads it")
-_PAIR = Reader(lambda c: second_term(c) in ("", "pair"), "decomposability pair reads it")
-_PROXY = Reader(lambda c: second_term(c) in ("", "proxy"), "decomposability proxy reads it")
-_FALLING = Reader(lambda c: c.optimizer.schedule in ("cosine", "linear"), "schedules cosine and linear read it")
-_STEP = Reader(lambda c: c.optimizer.schedule == "step", "the schedule step reads it")
+_PAIR = Reader(lambda c: second_term(c) in ("", "pair"), "--decomposability pair reads it")
+_PROXY = Reader(lambda c: second_term(c) in ("", "proxy"), "--decomposability proxy reads it")
+_FALLING = Reader(lambda c: c.optimizer.schedule in ("cosine", "linear"), "--schedule cosine or linear reads it")
+_STEP = Reader(lambda c: c.optimizer.schedule == "step", "--schedule step reads it")
 
 READERS: dict[str, Reader] = {
     "gem_p": _GEM,
     "gem_learned": _GEM,
-    "classifier": Reader(lambda c: c.loss.loss == "MultiGrain", "loss MultiGrain reads it"),
+    "classifier": Reader(lambda c: c.loss.loss == "MultiGrain", "--loss MultiGrain reads it"),
     "projection": Reader(lambda c: c.model.dim > 0, "a projection (--dim above 0) reads it"),
     "coverage": Reader(
-        lambda c: c.batch.sampler == "pk" and not c.batch.stream, "sampler pk without --stream reads it"
+        lambda c: c.batch.sampler == "pk" and not c.batch.stream, "--sampler pk without --stream reads it"
     ),
     "merge_classes": Reader(lambda c: not c.batch.stream, "a run without --stream reads it"),
     "images_per_class": Reader(
-        lambda c: c.batch.sampler in ("pk", "hierarchical-pk"), "samplers pk and hierarchical-pk read it"
+        lambda c: c.batch.sampler in ("pk", "hierarchical-pk"), "--sampler pk or hierarchical-pk reads it"
     ),
     "super_level": _GROUPS,
     "super_classes": _GROUPS,
-    "repeats": Reader(lambda c: c.batch.sampler == "repeated-augmentation", "sampler repeated-augmentation reads it"),
-    "alpha": Reader(_alpha, "relevance population or total, or PNP's variant Dq, reads it"),
-    "pnp_b": Reader(lambda c: c.loss.pnp == "Ib", "PNP's variant Ib reads it"),
+    "repeats": Reader(lambda c: c.batch.sampler == "repeated-augmentation", "--sampler repeated-augmentation reads it"),
+    "alpha": Reader(_alpha, "--relevance population or total, or --pnp Dq, reads it"),
+    "pnp_b": Reader(lambda c: c.loss.pnp == "Ib", "--pnp Ib reads it"),
     "pair_positive": _PAIR,
     "pair_negative": _PAIR,
     "proxy_temperature": _PROXY,
@@ -80,12 +81,15 @@ READERS: dict[str, Reader] = {
     "lr_floor": _FALLING,
     "lr_floor_proxies": Reader(
         lambda c: _FALLING.reads(c) and _has_own_parameters(c),
-        "a schedule cosine or linear of a loss with parameters of its own reads it",
+        "--schedule cosine or linear of a loss with parameters of its own reads it",
     ),
     "lr_beta": Reader(lambda c: "beta" in options_of(c.loss.loss), "a loss with a boundary beta reads it"),
     "weight_decay_proxies": Reader(
         lambda c: _has_own_parameters(c) and c.loss.loss != "Margin",
         "a loss with proxies or a classifier reads it",
+    ),
+    "blend": Reader(
+        lambda c: c.run.evaluate_start and not c.optimizer.ema, "a run with --evaluate-start and without --ema reads it"
     ),
     "milestones": _STEP,
     "gamma": _STEP,
@@ -99,10 +103,33 @@ def check_config(config: TrainConfig) -> None:
     """Refuse options that contradict each other or that the chosen loss does not take.
 
     Raises:
-        ConfigError: naming the field, its value, what was expected and the way out.
+        ConfigError: one or more options are wrong; the message gives the flag, value, expectation and fix of each.
     """
-    for problem in itertools.chain.from_iterable(find(config) for find in _PROBLEMS):
-        raise ConfigError(problem)
+    raise_together([ConfigError(problem) for problem in config_problems(config)])
+
+
+def config_problems(config: TrainConfig) -> list[str]:
+    """Return what is wrong with the options by themselves, a sentence or two each, in the words of their flags.
+
+    What concerns an option that is still to be derived is not known yet.
+    """
+    later = tuple(re.compile(rf"{flag_of(name)}(?![a-z-])") for name in config.to_derive)
+    found = itertools.chain.from_iterable(find(config) for find in _PROBLEMS)
+    return [problem for problem in found if not any(flag.search(problem) for flag in later)]
+
+
+def raise_together(refusals: Sequence[HgldError]) -> None:
+    """Raise all refusals as one error that lists them, each once; one alone as it is; nothing where there are none.
+
+    Raises:
+        HgldError: of the first one's type.
+    """
+    each = list({str(refusal): refusal for refusal in refusals}.values())
+    if len(each) == 1:
+        raise each[0]
+    if each:
+        listed = "".join(f"\n  {number}. {refusal}" for number, refusal in enumerate(each, 1))
+        raise type(each[0])(f"{len(each)} things have to change before this run can begin:{listed}")
 
 
 def _loss_problems(config: TrainConfig) -> Iterator[str]:
@@ -113,25 +140,27 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
             continue
         takers = ", ".join(name for name in LOSSES if option.name in options_of(name))
         yield (
-            f"loss {loss.loss} takes no {option.name} (it is {value!r}); leave it at {option.default!r}, or choose one "
-            f"of {takers}."
+            f"--loss {loss.loss} takes no {flag_of(option.name)} (it is {value!r}); leave it at {option.default!r}, or "
+            f"choose one of {takers}."
         )
     if loss.level and loss.sum_levels:
-        yield f"level is {loss.level!r} and sum_levels is on; a sum over all levels has no one level."
+        yield f"--level is {loss.level!r} and --sum-levels is on; a sum over all levels has no one level."
     yield from _prefix_problems(config)
     if loss.loss == "CSL" and config.batch.merge_classes > 1:
-        yield f"loss {loss.loss} learns the tree of the classes, which merge_classes tears; take another loss."
+        yield f"--loss {loss.loss} learns the tree of the classes, which --merge-classes tears; take another loss."
     if loss.simix and loss.class_weights:
-        yield "simix mixes classes' items after they were weighted; take simix or class_weights."
+        yield "--simix mixes classes' items after they were weighted; take --simix or --class-weights."
     if loss.class_weights and config.batch.sampler not in _EVERY_IMAGE_ALIKE:
         yield (
-            f"class_weights makes classes count alike where every image comes as often; sampler {config.batch.sampler} "
-            f"draws by class already, and small classes would outweigh the others. Take {_EVERY_IMAGE_ALIKE[0]}."
+            "--class-weights makes classes count alike where every image comes as often; --sampler "
+            f"{config.batch.sampler} draws by class already, and small classes would outweigh the others. Take "
+            f"--sampler {_EVERY_IMAGE_ALIKE[0]}."
         )
     if loss.loss == "BlackboxAP" and config.optimizer.amp == "fp16":
         yield (
-            "loss BlackboxAP and amp fp16: the scale that keeps fp16's gradients from vanishing (65536 at first) would "
-            f"multiply blackbox_lambda, which is {loss.blackbox_lambda}, and so give another gradient; take bf16."
+            "--loss BlackboxAP and --amp fp16: the scale that keeps fp16's gradients from vanishing (65536 at first) "
+            f"would multiply --blackbox-lambda, which is {loss.blackbox_lambda}, and so give another gradient; take "
+            "--amp bf16."
         )
 
 
@@ -139,11 +168,11 @@ def _prefix_problems(config: TrainConfig) -> Iterator[str]:
     loss, dims = config.loss, config.loss.matryoshka
     if dims and (sorted(set(dims)) != list(dims) or dims[0] < 1 or config.model.dim not in (0, dims[-1])):
         yield (
-            f"matryoshka is {dims} and dim {config.model.dim}; expected sizes of prefixes, ascending, of which the "
-            "last is dim."
+            f"--matryoshka is {dims} and --dim {config.model.dim}; expected sizes of prefixes, ascending, of which the "
+            "last is --dim."
         )
     if dims and loss.sum_levels:
-        yield "sum_levels is on and matryoshka given; leave one out."
+        yield "--sum-levels is on and --matryoshka given; leave one out."
 
 
 def _batch_problems(config: TrainConfig) -> Iterator[str]:
@@ -151,33 +180,33 @@ def _batch_problems(config: TrainConfig) -> Iterator[str]:
     grouped = batch.sampler in ("pk", "hierarchical-pk")
     if grouped and batch.batch_size % batch.images_per_class:
         yield (
-            f"batch_size {batch.batch_size} is not a multiple of images_per_class {batch.images_per_class}; "
+            f"--batch-size {batch.batch_size} is not a multiple of --images-per-class {batch.images_per_class}; "
             "P x K batches have as many images of every class."
         )
     if grouped and batch.images_per_class == 1 and _needs_pairs(config):
         yield (
-            f"images_per_class is 1, so that no image has a positive in its batch; loss {config.loss.loss} learns "
+            f"--images-per-class is 1, so that no image has a positive in its batch; --loss {config.loss.loss} learns "
             "from nothing else. Take 2 or more."
         )
     if batch.stream and batch.sampler != "pk":
-        yield f"stream reads P x K batches from shards in their order; it cannot serve sampler {batch.sampler!r}."
+        yield f"--stream reads P x K batches from shards in their order; it cannot serve --sampler {batch.sampler}."
 
 
 def _view_problems(config: TrainConfig) -> Iterator[str]:
     batch, loss = config.batch, config.loss
     if batch.sampler == "repeated-augmentation" and batch.batch_size % batch.repeats:
-        yield f"batch_size {batch.batch_size} is not a multiple of repeats {batch.repeats}."
+        yield f"--batch-size {batch.batch_size} is not a multiple of --repeats {batch.repeats}."
     if loss.loss != "MultiGrain" or loss.lambda_ == 1:
         return
     if batch.sampler != "repeated-augmentation":
         yield (
-            f"sampler {batch.sampler} gives no views of one image, which MultiGrain's retrieval term learns from; take "
-            "sampler repeated-augmentation, or lambda 1 for the classification term alone."
+            f"--sampler {batch.sampler} gives no views of one image, which MultiGrain's retrieval term learns from; "
+            "take --sampler repeated-augmentation, or --lambda 1 for the classification term alone."
         )
     elif batch.repeats == 1:
         yield (
-            "repeats is 1, so that no image has another view in its batch; MultiGrain's retrieval term learns from "
-            "nothing else. Take 2 or more, or lambda 1 for the classification term alone."
+            "--repeats is 1, so that no image has another view in its batch; MultiGrain's retrieval term learns from "
+            "nothing else. Take 2 or more, or --lambda 1 for the classification term alone."
         )
 
 
@@ -185,8 +214,8 @@ def _metric_problems(config: TrainConfig) -> Iterator[str]:
     asked = [name for name in config.run.metrics if name.startswith("top-")]
     if asked and not has_classifier(config):
         yield (
-            f"metrics name {', '.join(asked)}, and loss {config.loss.loss} has no classifier that could tell classes; "
-            "take MultiGrain or a loss with proxies, or leave them out."
+            f"--metrics name {', '.join(asked)}, and --loss {config.loss.loss} has no classifier that could tell "
+            "classes; take --loss MultiGrain or one with proxies, or leave them out."
         )
 
 
@@ -200,40 +229,47 @@ def _needs_pairs(config: TrainConfig) -> bool:
 def _number_problems(config: TrainConfig) -> Iterator[str]:
     for section in SECTIONS:
         for name, problem in bound_problems(getattr(config, section.lower())):
-            yield f"{name} {problem}"
+            yield f"{flag_of(name)} {problem}"
 
 
 def _optimizer_problems(config: TrainConfig) -> Iterator[str]:
     optimizer = config.optimizer
     if optimizer.schedule == "step" and not optimizer.milestones:
-        yield "schedule step needs milestones, the epochs at which the rates fall."
+        yield "--schedule step needs --milestones, the epochs at which the rates fall."
     if optimizer.nesterov and optimizer.optimizer != "sgd":
-        yield f"nesterov is sgd's momentum; the optimizer is {optimizer.optimizer}."
+        yield f"--nesterov is sgd's momentum; the --optimizer is {optimizer.optimizer}."
     if optimizer.lr_floor > max(optimizer.lr, optimizer.lr_head):
-        yield f"lr_floor is {optimizer.lr_floor}, above lr and lr_head, so that no rate would fall; lower it."
+        yield f"--lr-floor is {optimizer.lr_floor}, above --lr and --lr-head, so that no rate would fall; lower it."
     if -1 < optimizer.lr_beta < 0:
-        yield f"lr_beta is {optimizer.lr_beta}; expected 0 or more, or -1 for lr_proxies."
+        yield f"--lr-beta is {optimizer.lr_beta}; expected 0 or more, or -1 for --lr-proxies."
     if optimizer.lr_floor_proxies > optimizer.lr_proxies:
-        yield f"lr_floor_proxies is {optimizer.lr_floor_proxies}, above lr_proxies, {optimizer.lr_proxies}; lower it."
+        yield (
+            f"--lr-floor-proxies is {optimizer.lr_floor_proxies}, above --lr-proxies, {optimizer.lr_proxies}; lower it."
+        )
 
 
 def _length_problems(config: TrainConfig) -> Iterator[str]:
     epochs, optimizer = config.run.epochs, config.optimizer
+    if optimizer.frozen_epochs and not config.model.dim and not (_GEM.reads(config) and config.model.gem_learned):
+        yield (
+            f"--frozen-epochs is {optimizer.frozen_epochs}, but without a projection (--dim 0) nothing else of the "
+            "model can learn meanwhile; take --frozen-epochs 0 or a --dim."
+        )
     if not epochs:  # nothing is trained
         return
     if optimizer.frozen_epochs > epochs:
         yield (
-            f"frozen_epochs is {optimizer.frozen_epochs} and epochs {epochs}: the backbone would never move; lower it, "
-            f"to {epochs} where the head alone is to learn."
+            f"--frozen-epochs is {optimizer.frozen_epochs} and --epochs {epochs}: the backbone would never move; lower "
+            f"it, to {epochs} where the head alone is to learn."
         )
     if late := [epoch for epoch in optimizer.milestones if epoch >= epochs]:
         yield (
-            f"milestones are {optimizer.milestones} and epochs {epochs}: no rate would fall at "
-            f"{', '.join(map(str, late))}; lower or leave out what is not reached, or take another schedule."
+            f"--milestones are {optimizer.milestones} and --epochs {epochs}: no rate would fall at "
+            f"{', '.join(map(str, late))}; lower or leave out what is not reached, or take another --schedule."
         )
     if config.loss.memory and config.loss.memory_from_epoch >= epochs:
         yield (
-            f"memory_from_epoch is {config.loss.memory_from_epoch} and epochs {epochs}: the memory would never be "
+            f"--memory-from-epoch is {config.loss.memory_from_epoch} and --epochs {epochs}: the memory would never be "
             "used; lower it."
         )
 
@@ -241,7 +277,7 @@ def _length_problems(config: TrainConfig) -> Iterator[str]:
 def _logger_problems(config: TrainConfig) -> Iterator[str]:
     names = [name.partition(":")[0] for name in config.run.loggers]
     if len(set(names)) < len(names):
-        yield f"loggers are {', '.join(config.run.loggers)}: one stands there twice; leave it out."
+        yield f"--loggers are {', '.join(config.run.loggers)}: one stands there twice; leave it out."
 
 
 def _unread(config: TrainConfig) -> Iterator[str]:
@@ -250,7 +286,7 @@ def _unread(config: TrainConfig) -> Iterator[str]:
     for name, reader in READERS.items():
         if values[name] != defaults[name] and not reader.reads(config):
             yield (
-                f"{name} is {values[name]!r}, but only {reader.name}; choose that, or leave {name} at "
+                f"{flag_of(name)} is {values[name]!r}, but only {reader.name}; choose that, or leave it at "
                 f"{defaults[name]!r}."
             )
 

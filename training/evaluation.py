@@ -30,6 +30,7 @@ from hgld.evaluation.protocols.benchmark import (
 )
 from hgld.evaluation.protocols.by_labels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
+from hgld.evaluation.trained_on import TRAINED_ON
 from hgld.tables import POLARS_FAULTS
 
 from .config import TrainConfig, is_validation
@@ -37,6 +38,7 @@ from .inference.classification import Classifier, targets_of, trained_classes
 from .inference.embedder import Embedded, Embedder
 from .inference.embedding import labels_file, write_embeddings
 from .models.embedding_model import EmbeddingModel
+from .seen import Seen
 
 EMBEDDINGS = "embeddings"
 REPORTS = "reports"
@@ -363,6 +365,13 @@ def evaluate_splits(
         reports[entry] = report
     if not processes.is_main:
         return {}
+    seen = None if run is None else Seen.load(run)
+    for entry, task in tasks.items():
+        if seen is not None and task.place != place:  # another dataset may hold the images of this one
+            sides = protocol_of(reports[entry].settings["protocol"]).queries if task.by_protocol else (task.query,)
+            facts = seen.facts([splits.found[task.place, side][0].dataset for side in sides])
+            stated = {TRAINED_ON: facts} if facts else {}
+            reports[entry] = replace(reports[entry], settings=reports[entry].settings | stated)
     if run is not None:
         wanted = {(tasks[entry].place, split) for entry, names in kept.items() for split in names}
         names = _embedding_names({side: found[0] for side, found in splits.found.items() if side in wanted}, place)

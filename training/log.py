@@ -7,7 +7,7 @@ first removes the rows of steps that it will do again.
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from hgld.errors import InputError, StorageError, excerpt
 from hgld.files import write_atomic
 
 from .loggers import TENSORBOARD, LoggedRun, Logger, make_logger
+from .progress import metric_text, metrics_text
 
 LOG, EVALUATIONS, FAULTS = "log.csv", "evaluations.csv", "faults.csv"
 
@@ -180,6 +181,7 @@ class RunSummary:
         wait_share: share of the steps' time in which the model waited for images.
         faults: images that were replaced because they could not be read, in this call, over all processes.
         run: the run's folder.
+        start: the metrics by split before the first step; empty if the start was not evaluated.
     """
 
     finished: bool
@@ -192,6 +194,7 @@ class RunSummary:
     wait_share: float
     faults: int
     run: str
+    start: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as a JSON-ready dictionary."""
@@ -205,11 +208,20 @@ class RunSummary:
         if self.faults:
             lines.append(f"{self.faults} images could not be read and were replaced (faults.csv names them)")
         for split, metrics in self.values.items():
-            lines.append(f"{split}: {', '.join(f'{name} {value:.4f}' for name, value in metrics.items())}")
+            lines.append(f"{split}: {metrics_text(metrics, self.best.get('metric', ''))}")
         if self.best:
-            on = f" on {self.best['on']}" if "on" in self.best else ""
-            lines.append(f"best: {self.best['metric']} {self.best['value']:.4f}{on} after epoch {self.best['epoch']}")
+            lines.append(self._best_text())
         return "\n".join(lines)
+
+    def _best_text(self) -> str:
+        metric, value, on = (self.best[name] for name in ("metric", "value", "on"))
+        began = self.start.get(on, {}).get(metric)
+        told = f"best: {metric} {metric_text(metric, value)} on {on}"
+        if began is None:
+            return f"{told} after epoch {self.best['epoch']}"
+        if not self.best["epoch"]:
+            return f"{told}: that of the start" + (", which no epoch could beat" if self.finished else ", so far")
+        return f"{told} after epoch {self.best['epoch']}; the start has {metric_text(metric, began)}"
 
 
 @dataclass

@@ -4,6 +4,7 @@ Everything random in a step is a function of (seed, epoch, step), and everything
 checkpoint. So a run that was stopped anywhere ends in the same weights as one that was not (bit for bit on a CPU).
 """
 
+import copy
 import json
 import math
 import os
@@ -26,15 +27,22 @@ from hgld.evaluation.protocols import lower_is_better
 from hgld.evaluation.report import RetrievalReport
 from hgld.files import NO_LOCKS, file_lock, write_atomic
 
-from .checkpoint import LAST, described_selection, newest_checkpoint
-from .config import TrainConfig, flat
-from .config_checks import check_config
+from .checkpoint import (
+    LAST,
+    STATE,
+    checkpoint_folder,
+    described_selection,
+    newest_checkpoint,
+    read_checkpoint,
+)
+from .config import CONFIG, TrainConfig, flat
 from .evaluation import evaluate_splits, keep_reports
 from .inference.embedding import autocast
 from .log import RunLog, RunSummary, Timing, write_faults
 from .models.embedding_model import prepare_images
 from .optimizers import groups_of, set_rates
-from .progress import ProgressReporter
+from .plan import plan_table
+from .progress import ProgressReporter, metric_text
 from .state import TrainState, check_folder, prepare_run, save_run, set_frozen
 from .step import Backward, StepInput, StepValues
 
@@ -90,7 +98,6 @@ def train(
         MissingResourceError: pretrained weights that cannot be had.
         HgldError: another process of the run died.
     """
-    check_config(config)
     check_folder(config, out)
 
     def hint() -> str:
@@ -176,6 +183,8 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter) ->
             config=flat(state.config),
         )
     monitor = TrainingMonitor(stop, reporter, log)
+    if state.config.plan and not state.step:
+        reporter.heading(f"{plan_table(state.config)}\nall of the plan: {state.folder / CONFIG}")
     reporter.begin(state.step, state.total, _description(state))
     if log is not None and log.note:
         reporter.note(log.note)
@@ -198,6 +207,7 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter) ->
         epoch=state.epoch,
         best=state.best,
         values=state.values,
+        start=state.start,
         seconds=round(time.monotonic() - began, 3),
         images_per_second=round(monitor.total.images_per_second, 2),
         wait_share=round(monitor.total.wait_share, 4),
@@ -220,11 +230,12 @@ def _description(state: TrainState) -> str:
     parts = {"model": state.model, "loss": state.criterion}
     sizes = {name: sum(p.numel() for p in module.parameters()) for name, module in parts.items()}
     learning = " and ".join(f"{size:,} in the {name}" for name, size in sizes.items() if size)
-    classes = int(data.labels[:, 0].unique().numel())
+    finest = data.labels[:, 0]
+    classes = finest[finest >= 0].unique().numel()
     return (
         f"{config.recipe or config.loss.loss} on {device}{count}: {len(data.dataset):,} images of {classes:,} classes "
-        f"({data.facts['name']}); parameters: {learning or 'none'}; step {state.step:,} of {state.total:,}, "
-        f"{data.steps_per_epoch:,} an epoch, {config.batch.batch_size} images each"
+        f"({data.facts['name']}); parameters: {learning or 'none'}; {state.total:,} steps of "
+        f"{config.batch.batch_size} images, {data.steps_per_epoch:,} an epoch"
     )
 
 
@@ -238,8 +249,7 @@ def _write(path: Path, text: str) -> None:
 def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:
     """Do the rest of the run; return whether it came to its end."""
     while True:
-        start_alone = not state.config.run.epochs and not state.values
-        if start_alone or (state.step % state.data.steps_per_epoch == 0 and state.judged < state.epoch):
+        if state.step % state.data.steps_per_epoch == 0 and state.judged < state.epoch:
             save_run(state)  # a test set that cannot be read must not cost the epoch
             _evaluate(state, monitor)
             save_run(state)
@@ -397,6 +407,8 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
         return
     monitor.reporter.evaluating(epoch)
     model: Any = state.model if state.average is None else state.average.module
+    if state.config.run.blend and state.best_of and state.epoch == state.config.run.epochs > 0:
+        model = _better_with_start(state, monitor)
     places = state.data.place, state.processes
     reports = evaluate_splits(model, state.config, *places, classifier=state.classifier, run=state.folder)
     values: dict[str, dict[str, float]] = {}
@@ -412,8 +424,42 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
             assert monitor.log is not None
             monitor.log.evaluation(state.step, state.epoch, split, report.values)
     state.values = distributed.from_main(values, state.processes)
-    monitor.reporter.evaluated(epoch, state.values)
+    if not state.step:
+        state.start = state.values
+    monitor.reporter.evaluated(epoch, state.values, state.best_of[1] if state.best_of else "")
     _choose_best(state, monitor)
+
+
+def _better_with_start(state: TrainState, monitor: TrainingMonitor) -> Any:
+    """Return the model, or one between the start and it if that is better by what the best checkpoint is chosen by."""
+    entry, metric = state.best_of
+    first = checkpoint_folder(state.folder, 0)
+    if not distributed.from_main((first / STATE).is_file(), state.processes):
+        monitor.reporter.note(f"{first} is gone, so that no weights between the start and the end are tried.")
+        return state.model
+    start, share = read_checkpoint(first).tensors["model"], state.config.run.blend
+    blended = copy.deepcopy(state.model)
+    with torch.no_grad():
+        for name, tensor in blended.state_dict().items():
+            if tensor.is_floating_point():
+                tensor.copy_(start[name].to(tensor.device).lerp(tensor, share))
+    alone = replace(state.config, run=replace(state.config.run, evaluate_on=(entry,)))
+    values = []
+    for model in (state.model, blended):
+        reports = evaluate_splits(model, alone, state.data.place, state.processes, classifier=state.classifier)
+        values.append(float(reports[entry].values.get(metric, math.nan)) if reports else math.nan)
+    end, between = distributed.from_main([v if math.isfinite(v) else None for v in values], state.processes)
+    if end is None or between is None:
+        return state.model
+    better = between < end if lower_is_better(metric) else between > end
+    kept = f"{share:g} of the way from start to end" if better else "the end"
+    monitor.reporter.note(
+        f"{entry}, {metric}: {metric_text(metric, end)} at the end, {metric_text(metric, between)} {share:g} of the "
+        f"way from start to end; {kept} is kept"
+    )
+    if better:
+        state.blended = blended.state_dict()
+    return blended if better else state.model
 
 
 def _with_choice(state: TrainState, report: RetrievalReport) -> RetrievalReport:

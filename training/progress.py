@@ -15,7 +15,7 @@ class ProgressReporter:
     """Receiver of a run's progress, called by its main process; this one shows nothing."""
 
     def heading(self, text: str) -> None:
-        """Announce the next of several runs."""
+        """Announce the next of several runs, or what the run will do."""
 
     def begin(self, step: int, total: int, description: str = "") -> None:
         """Begin a run, or go on with it, after ``step`` of ``total`` steps; the description says in a line on what."""
@@ -27,10 +27,10 @@ class ProgressReporter:
         """Report that a step is done."""
 
     def evaluating(self, epoch: int) -> None:
-        """Report that the evaluation after an epoch (from 0) begins."""
+        """Report that the evaluation after an epoch (from 0; -1: of the start) begins."""
 
-    def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        """Report the evaluation's values by split and metric."""
+    def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]], monitor: str = "") -> None:
+        """Report the evaluation's values by split and metric; ``monitor`` is what the best checkpoint is chosen by."""
 
     def note(self, text: str) -> None:
         """Report a note, which may have several lines."""
@@ -90,9 +90,9 @@ class LineReporter(ProgressReporter):
         left = (self._total - step) * (now - began) / (step - first)
         self._result(f"step {step} of {self._total}{self._newest}; {in_words(left)} left")
 
-    def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]]) -> None:
+    def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]], monitor: str = "") -> None:
         for split, metrics in values.items():
-            self._result(f"epoch {epoch + 1}, {split}: {_metrics(metrics)}")
+            self._result(f"{_after(epoch)}, {split}: {metrics_text(metrics, monitor)}")
 
     def note(self, text: str) -> None:
         self._note(text)
@@ -139,11 +139,11 @@ class BarReporter(ProgressReporter):
         self._bars.update(self._task, completed=step)
 
     def evaluating(self, epoch: int) -> None:
-        self._bars.update(self._task, description=f"epoch {epoch + 1}: evaluation")
+        self._bars.update(self._task, description=f"{_after(epoch)}: evaluation")
 
-    def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]]) -> None:
+    def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]], monitor: str = "") -> None:
         for split, metrics in values.items():
-            self.note(f"epoch {epoch + 1}, {split}: {_metrics(metrics)}")
+            self.note(f"{_after(epoch)}, {split}: {metrics_text(metrics, monitor)}")
 
     def note(self, text: str) -> None:
         self._bars.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
@@ -182,5 +182,24 @@ def format_row(row: Mapping[str, float]) -> str:
     return f"{loss}, {speed}, {row['memory_mb']:.0f} MB"
 
 
-def _metrics(metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+def _after(epoch: int) -> str:
+    return f"epoch {epoch + 1}" if epoch >= 0 else "start"
+
+
+def metrics_text(metrics: Mapping[str, float], monitor: str = "") -> str:
+    """Return an evaluation in short: R@1 of the finest level, H-AP, ASI and the monitor; all if it has none of these.
+
+    Args:
+        metrics: values by name, the finest level first.
+        monitor: metric by which the best checkpoint is chosen; empty if none is.
+    """
+    finest = next((name for name in metrics if name.partition("/")[0] == "R@1"), "")
+    chosen = [name for name in metrics if name in (finest, "H-AP", "ASI", monitor)] or list(metrics)
+    return ", ".join(f"{name} {metric_text(name, metrics[name])}" for name in chosen)
+
+
+def metric_text(name: str, value: float) -> str:
+    """Return a metric's value as reports show it: in per cent where it is a share."""
+    from hgld.evaluation.protocols import is_per_cent
+
+    return f"{100 * value:.2f}" if is_per_cent(name) else f"{value:.4g}"

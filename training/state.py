@@ -1,9 +1,9 @@
 """The state of a training run: made anew, restored from a checkpoint, and kept as one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,9 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.swa_utils import AveragedModel
 
 from hgld import distributed
+from hgld.data.dataset import open_dataset
 from hgld.distributed import Processes
-from hgld.errors import ConfigError, InputError, StorageError, quoted
+from hgld.errors import ConfigError, HgldError, InputError, StorageError, quoted
 
 from .batches import TrainingData
 from .checkpoint import (
@@ -27,15 +28,19 @@ from .checkpoint import (
     rewrite_state,
     write_checkpoint,
 )
-from .config import CONFIG, TrainConfig, flat, read_config, save_config
-from .config_checks import has_classifier
-from .criterion import Criterion, build_criterion
+from .config import CONFIG, TrainConfig, flag_of, flat, read_config, save_config
+from .config_checks import config_problems, has_classifier, raise_together
+from .criterion import Criterion, build_criterion, level_number
 from .evaluation import check_evaluation
 from .inference.classification import Classifier, classifier_of, trained_classes, write_classes
 from .models.backbones import build_model
 from .models.embedding_model import EmbeddingModel, prepare_images
 from .models.heads import check_synsets, library_head
 from .optimizers import build_optimizers, optimizer_state, restore_optimizers, weight_average
+from .plan import as_begun, check_network, choose_test_size, plan_run, try_machine
+from .seen import write_seen
+
+_T = TypeVar("_T")
 
 # Options that change the weights by no more than rounding: a run may go on with others.
 _MAY_CHANGE = {
@@ -65,6 +70,8 @@ class TrainState:
         judged: epochs whose evaluation is done (or was not asked for).
         best: metric, value, epoch and step of the best evaluation; empty before the first.
         values: the last evaluation's metrics by split.
+        start: the metrics by split of the evaluation before the first step; empty if there was none.
+        blended: weights between those of the start and these, which are evaluated in their place; None: there are none.
     """
 
     config: TrainConfig
@@ -82,6 +89,8 @@ class TrainState:
     judged: int = 0
     best: dict[str, Any] = field(default_factory=dict)
     values: dict[str, dict[str, float]] = field(default_factory=dict)
+    start: dict[str, dict[str, float]] = field(default_factory=dict)
+    blended: dict[str, Tensor] | None = None
 
     @property
     def epoch(self) -> int:
@@ -95,12 +104,11 @@ class TrainState:
 
     @property
     def evaluation_due(self) -> bool:
-        """True if an evaluation is due after the epoch that has just ended."""
-        asked = self.config.run
-        last = self.epoch == asked.epochs
-        return bool(asked.evaluate_on) and (
-            last or (asked.evaluate_every > 0 and self.epoch % asked.evaluate_every == 0)
-        )
+        """True if an evaluation is due after the epochs done; before the first, if the start is evaluated."""
+        asked, epoch = self.config.run, self.epoch
+        in_turn = asked.evaluate_every > 0 and epoch % asked.evaluate_every == 0
+        due = epoch == asked.epochs or (in_turn if epoch else asked.evaluate_start)
+        return bool(asked.evaluate_on) and due
 
     @property
     def classifier(self) -> Classifier | None:
@@ -124,10 +132,11 @@ def check_folder(config: TrainConfig, out: Path) -> None:
     """
     if not (out / CONFIG).is_file():
         return
-    before, now = flat(read_config(out / CONFIG)), flat(config)
+    begun = read_config(out / CONFIG)
+    before, now = flat(begun), flat(as_begun(config, begun))
     other = [name for name in now if before[name] != now[name] and name not in _MAY_CHANGE]
     if other:
-        told = "; ".join(f"{name} is {quoted(now[name])}, was {quoted(before[name])}" for name in other)
+        told = "; ".join(f"{flag_of(name)} is {quoted(now[name])}, was {quoted(before[name])}" for name in other)
         raise ConfigError(
             f"{out} holds a run of other options ({told}). Take another --out (with --init-from {out} to start from "
             "its weights), or the run's own options to go on with it."
@@ -143,16 +152,17 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
         MissingResourceError: pretrained weights that cannot be had.
         StorageError: the folder cannot be written.
     """
-    source = TrainingData(config, data, processes)
-    _check_warmup(config, source)
-    config, best_of = check_evaluation(config, data)
     newest = distributed.from_main(str(newest_checkpoint(out) or ""), processes)
+    config = checked_plan(config, data, out, processes)
+    source, config, best_of = _checked(config, data, processes, fresh=not newest)
+    config = try_machine(config, processes)
     before = read_checkpoint(Path(newest)) if newest else None
     if before is not None:
         _check_facts(source, before, out)
         _check_selection(config, best_of, before, out)
     config = replace(config, init_from=_init_from(config, out, init_from, fresh=before is None))
     model, criterion = _build_modules(config, source, processes, fresh=before is None)
+    config = choose_test_size(config, model, data, processes, best_of)
     if before is not None:
         _load(model, before.tensors.get("model", {}), Path(newest) / "model.safetensors")
         _load(criterion, before.tensors.get("criterion", {}), Path(newest) / "criterion.safetensors")
@@ -167,6 +177,45 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     if processes.is_main:
         _write_folder(state)
     return state
+
+
+def checked_plan(config: TrainConfig, data: str, out: Path, processes: Processes) -> TrainConfig:
+    """Return the config with its plan; what else is wrong with the options is said in the same message."""
+    try:
+        return plan_run(config, data, out, processes)
+    except HgldError as refusal:
+        raise_together([refusal, *map(ConfigError, config_problems(config))])
+        raise
+
+
+def _checked(
+    config: TrainConfig, place: str, processes: Processes, *, fresh: bool
+) -> tuple[TrainingData, TrainConfig, tuple[str, ...]]:
+    """Return the training set, the config with all that is evaluated, and what the best checkpoint is chosen by.
+
+    Raises:
+        HgldError: everything that is wrong with options, dataset and network, in one message; no weights are read yet.
+    """
+    refusals: list[HgldError] = [ConfigError(problem) for problem in config_problems(config)]
+
+    def attempt(make: Callable[[], _T]) -> _T | None:
+        try:
+            return make()
+        except HgldError as refusal:
+            refusals.append(refusal)
+            return None
+
+    source = attempt(lambda: TrainingData(config, place, processes))
+    if source is not None:
+        attempt(lambda: _check_warmup(config, source))
+    if config.loss.level:
+        attempt(lambda: level_number(open_dataset(place, config.run.train_split).hierarchy, config.loss.level))
+    judged = attempt(lambda: check_evaluation(config, place))
+    attempt(lambda: check_network(config, config.batch.batch_size // processes.count, fresh=fresh))
+    raise_together(refusals)
+    assert source is not None  # else it is among the refusals, as is the other
+    assert judged is not None
+    return source, *judged
 
 
 def _check_selection(config: TrainConfig, best_of: Sequence[str], before: Checkpoint, out: Path) -> None:
@@ -275,26 +324,19 @@ def _assemble(
     processes: Processes,
     step: int,
 ) -> TrainState:
-    if config.optimizer.frozen_epochs and not model.parameter_groups()["head"]:
-        raise ConfigError(
-            f"frozen_epochs is {config.optimizer.frozen_epochs}, but without a projection (dim 0) nothing else of the "
-            "model can learn meanwhile; take frozen_epochs 0 or a dim."
-        )
-    share = config.batch.batch_size // processes.count
-    if 0 < config.batch.micro_batch_size < share and model.has_live_batch_norm:
-        raise ConfigError(
-            f"micro_batch_size is {config.batch.micro_batch_size} and {config.model.backbone} has batch norm, which in "
-            "training would normalise every micro-batch by itself: the gradients would not be those of the "
-            f"{share} images of a process. Set --freeze-batch-norm, or --micro-batch-size 0 (with "
-            "--gradient-checkpointing where memory is short)."
-        )
     model.freeze_backbone(step // source.steps_per_epoch < config.optimizer.frozen_epochs)
     wrapped = distributed.wrap_model(model, processes, sync_batch_norm=config.run.sync_batch_norm)
     groups = {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
     optimizers = build_optimizers(config.optimizer, groups)
     average = weight_average(model, config.optimizer.ema) if config.optimizer.ema else None
     scaler = GradScaler(processes.device.type, enabled=config.optimizer.amp == "fp16")
-    return TrainState(config, out, processes, source, model, wrapped, criterion, optimizers, scaler, average, step)
+    # Epochs whose evaluation is done: not even that of the start, where it is to be evaluated.
+    judged = -1 if config.run.evaluate_start or not config.run.epochs else 0
+    return TrainState(
+        *(config, out, processes, source, model, wrapped, criterion, optimizers, scaler, average),
+        step=step,
+        judged=judged,
+    )
 
 
 def set_frozen(state: TrainState) -> None:
@@ -333,7 +375,8 @@ def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
     restore_optimizers(state.optimizers, before.tensors.get("optimizer", {}))
     try:
         state.scaler.load_state_dict(before.state["scaler"])
-        state.judged, state.best, state.values = (before.state[name] for name in ("judged", "best", "values"))
+        names = ("judged", "best", "values", "start")
+        state.judged, state.best, state.values, state.start = (before.state[name] for name in names)
         if state.average is not None:
             state.average.n_averaged.fill_(before.state["average_updates"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -357,6 +400,7 @@ def _write_folder(state: TrainState) -> None:
     try:
         state.folder.mkdir(parents=True, exist_ok=True)
         save_config(state.config, path)
+        write_seen(state.folder, state.data.dataset)
         if has_classifier(state.config):
             write_classes(state.folder, *trained_classes(state.config.loss, state.data.hierarchy, state.data.labels))
     except OSError as error:
@@ -379,9 +423,9 @@ def save_run(state: TrainState) -> None:
             distributed.share_statistics(module, state.processes)
     newest = newest_checkpoint(state.folder) if state.processes.is_main else None
     kept = distributed.from_main(newest is not None and checkpoint_step(newest) == state.step, state.processes)
-    memory = {} if kept else state.criterion.whole_memory()
+    memory = {} if kept and state.blended is None else state.criterion.whole_memory()
     if state.processes.is_main:
-        if kept and newest is not None:
+        if kept and newest is not None and state.blended is None:
             rewrite_state(newest, _record(state))  # the weights of a step do not change
         else:
             tensors = {
@@ -391,14 +435,18 @@ def save_run(state: TrainState) -> None:
             }
             if state.average is not None:
                 tensors["ema"] = state.average.module.state_dict()
+            if state.blended is not None:
+                tensors["ema"] = state.blended
             newest = write_checkpoint(state.folder, Checkpoint(state.step, tensors, _record(state)))
         if state.best.get("step") == state.step:
             mark_best(state.folder, newest, state.best["metric"], state.best["value"], state.best_of[0])
-        prune_checkpoints(state.folder, state.config.run.keep)
+        needs_start = state.config.run.blend and state.judged < state.config.run.epochs
+        prune_checkpoints(state.folder, state.config.run.keep, spared=[0] if needs_start else [])
     distributed.wait_for_all(state.processes)
 
 
 def _record(state: TrainState) -> dict[str, Any]:
     record = {"data": state.data.facts, "judged": state.judged, "best": state.best, "values": state.values}
+    record |= {"start": state.start}
     record |= {"best_of": list(state.best_of), "scaler": state.scaler.state_dict()}
     return record if state.average is None else record | {"average_updates": int(state.average.n_averaged)}

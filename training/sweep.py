@@ -1,8 +1,12 @@
-"""Sweeps: one run for every combination of some fields' values and every seed, and one table of their results."""
+"""Sweeps: one run for every combination of some fields' values and every seed, and one table of their results.
+
+``OUT/FIELD=VALUE,...,seed=N/`` is the folder of a run, named by what is swept, and ``OUT/sweep.csv`` the table;
+``hgld report OUT/*/`` groups the runs, whose ``config.json`` differ in their seed alone.
+"""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -10,12 +14,15 @@ from urllib.parse import quote
 
 import polars as pl
 
+from hgld.distributed import Processes, from_main
 from hgld.errors import ConfigError, DivergenceError, StorageError, quoted
 from hgld.files import write_atomic
 
-from .config import TrainConfig, flat, parse_field, with_fields
+from .config import CONFIG, TrainConfig, flat, parse_field, with_fields
 from .config_checks import check_config
 from .log import RunSummary
+from .plan import TRIED, try_machine
+from .state import checked_plan
 
 TABLE = "sweep.csv"
 _MOST_RUNS = 1000
@@ -70,6 +77,41 @@ def plan_sweep(config: TrainConfig, sweeps: Sequence[str], seeds: int = 1) -> tu
     return tuple(runs)
 
 
+def share_trials(runs: Sequence[SweepRun], place: str, out: Path, processes: Processes) -> tuple[SweepRun, ...]:
+    """Return the runs, of which those that train one network on the same batches have one precision and micro-batch.
+
+    A trial times the machine, so that a trial per run could tell the seeds of one sweep different precisions. Runs that
+    have begun keep theirs, and the others take it from them. Every process must call this.
+
+    Args:
+        runs: of :func:`plan_sweep`.
+        place: dataset directory or its address.
+        out: the sweep's folder.
+        processes: of the runs.
+
+    Raises:
+        HgldError: of :func:`hgld.training.state.prepare_run`: what is wrong with options, dataset and network.
+    """
+    alike: dict[Any, list[SweepRun]] = {}
+    for run in runs:
+        config = run.config
+        alike.setdefault((config.model, config.images, config.batch, config.optimizer.amp), []).append(run)
+    shared = {}
+    for members in alike.values():
+        begun = from_main([run.name for run in members if (out / run.name / CONFIG).is_file()], processes)
+        first = next((run for run in members if run.name in begun), members[0])
+        tried = {*TRIED} & {*first.config.to_derive}
+        others = [run for run in members if tried and run.name not in begun]
+        if not others:
+            continue
+        config = try_machine(checked_plan(first.config, place, out / first.name, processes), processes)
+        values, plan = flat(config), tuple(line for line in config.plan if line[0] in tried)
+        for run in others:
+            same = with_fields(run.config, {name: values[name] for name in tried})
+            shared[run.name] = replace(run, config=replace(same, plan=(*same.plan, *plan)))
+    return tuple(shared.get(run.name, run) for run in runs)
+
+
 def run_sweep(
     runs: Sequence[SweepRun], out: Path, train_one: Callable[[TrainConfig, Path], RunSummary]
 ) -> dict[str, RunSummary | None]:
@@ -86,11 +128,12 @@ def run_sweep(
     found: dict[str, RunSummary | None] = {}
     for run in runs:
         try:
-            found[run.name] = train_one(run.config, out / run.name)
+            summary = train_one(run.config, out / run.name)
         except DivergenceError:
             found[run.name] = None
             continue
-        if not found[run.name].finished:
+        found[run.name] = summary
+        if not summary.finished:
             break
     return found
 

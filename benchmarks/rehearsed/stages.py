@@ -66,8 +66,8 @@ def stages(world: World, at: Addresses, steps: int, runs: Sequence[str] = tuple(
 
 def _labels(world: World, at: Addresses, landmarks: int, images: int) -> list[Stage]:
     def download(which: str, last: int) -> tuple[str, ...]:
-        told = ("--tars", f"0-{last}", "--metadata", "--out", "gldv2", "--base-url", at.release, "--workers", "2")
-        return (*HGLD, "download", "gldv2", "--split", which, *told)
+        words = f"download gldv2 --split {which} --tars 0-{last} --metadata --out gldv2 --workers 2"
+        return (*HGLD, *words.split(), "--base-url", at.release)
 
     lists = [f"--landmarks={s}=gldv2/metadata/{s}_label_to_category.csv" for s in ("train", "index")]
     servers = ["--commons-url", at.wikis, "--wikidata-url", at.wikis, "--rate", "1000"]
@@ -95,19 +95,18 @@ def _labels(world: World, at: Addresses, landmarks: int, images: int) -> list[St
             landmarks,
             "landmarks",
         ),
-        Stage(
-            "review page", [(sys.executable, "-m", "rehearsed.opening", "page", "labels")], len(world.names), "names"
-        ),
     ]
 
 
 def _shards(images: int, labelled: int) -> list[Stage]:
-    build = (*HGLD, "build-shards", "gldv2", "--source", "gldv2", "--labels", "labels", "--out", "shards")
+    build = (
+        *HGLD,
+        *["build-shards", "gldv2", "--source", "gldv2", "--labels", "labels", "--out", "shards", "--workers", "2"],
+    )
     return [
-        Stage("build-shards", [(*build, "--workers", "2")], images, "images", ("shards/*",)),
+        Stage("build-shards", [build], images, "images", ("shards/*",)),
         Stage("verify", [(*HGLD, "verify", "shards")], labelled, "images"),
         Stage("index", [(*HGLD, "index", "rebuilt")], labelled, "images", ("rebuilt/*.parquet",), _link_tars),
-        Stage("open, plan", [(sys.executable, "-m", "rehearsed.opening", "dataset", "shards")], labelled, "images"),
     ]
 
 
@@ -122,28 +121,15 @@ def _link_tars(folder: Path) -> None:
 
 def _training(at: Addresses, all_steps: int, runs: Sequence[str]) -> list[Stage]:
     def train(name: str, steps: int, *told: str, data: str = "shards", launch: Sequence[str] = TWO_PROCESSES) -> Stage:
-        course = ("--steps-per-epoch", str(max(1, steps // EPOCHS)), "--epochs", str(EPOCHS if steps else 0))
-        course = (*course, "--checkpoint-every", "20", "--warmup-steps", str(min(30, 3 * steps // 4)))
-        images = (
-            "--size",
-            "32",
-            "--resize",
-            "32",
-            "--crop-min",
-            "0.8",
-            "--flip",
-            "0",
-            "--jitter",
-            "0",
-            "--erasing",
-            "0",
-        )
-        images = (*images, "--evaluate-every", "0", "--evaluate-on", "")  # a cast or a mirror makes another landmark
+        course = f"--steps-per-epoch {max(1, steps // EPOCHS)} --epochs {EPOCHS if steps else 0} --checkpoint-every 20"
+        course = [*course.split(), "--warmup-steps", str(min(30, 3 * steps // 4))]
+        images = "--size 32 --resize 32 --crop-min 0.8 --flip 0 --jitter 0 --erasing 0"  # a mirror is another place
+        images = (*images.split(), "--evaluate-every", "0", "--evaluate-on", "")
         made = (f"runs/{name}/checkpoints/*/*.safetensors", f"runs/{name}/config.json")
         command = (*launch, "train", RECIPE, "--data", data, "--out", f"runs/{name}", "--seed", "0")
         return Stage(f"train {name}", [(*command, *course, *images, *told)], steps * 64, "images", made)
 
-    sampler = ("--sampler", "hierarchical-pk", "--super-level", "hierarchical_label", "--super-classes", "4")
+    sampler = ["--sampler", "hierarchical-pk", "--super-level", "hierarchical_label", "--super-classes", "4"]
     return [
         *(train(run, all_steps, *sampler, *RUNS[run]) for run in runs),
         train("streamed", all_steps // 3, "--stream", data=f"{at.chain}/shards"),
@@ -166,7 +152,7 @@ def _use(gallery: int, runs: Sequence[str]) -> list[Stage]:
         (folder / "embeddings").mkdir(exist_ok=True)
 
     reports = [f"embeddings/{run}.json" for run in runs]
-    search = ("search", "query.jpg", "--checkpoint", "runs/happier", "--data", "shards", "--split", "gallery")
+    search = ["search", "query.jpg", "--checkpoint", "runs/happier", "--data", "shards", "--split", "gallery"]
     parts = ("--parts", str(PARTS))
     return [
         *(

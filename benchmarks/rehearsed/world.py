@@ -30,7 +30,7 @@ ITEM, CATEGORY_ITEM, MERGED_ITEM, CLASS_ITEM = 20_000_000, 40_000_000, 60_000_00
 ROADS = {"linked": 0.80, "stated": 0.06, "main topic": 0.05, "merged": 0.02, "moved": 0.03, "template": 0.04}
 NOTHING = {"no item": 0.80, "no instance of": 0.12, "missing": 0.08}  # the same of those without
 SEVERAL = 0.02  # share of the named landmarks with two classes
-SYLLABLES = (
+SYLLABLES = [
     "bel",
     "cor",
     "dun",
@@ -47,7 +47,7 @@ SYLLABLES = (
     "tor",
     "Åul",
     "žu",
-)
+]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hgld.pipelines.check.verify import Verification
     from hgld.pipelines.download import DownloadPlan, FetchResult
     from hgld.pipelines.shards.cards import DataCard
+    from hgld.pipelines.shards.profile import Profile
 
 _MOST_SHOWN = 50
 _WIDTH_OF_FILES = 200  # where no terminal says how wide it is
@@ -50,34 +51,84 @@ class BuildOptions:
         offered=_source_names,
     )
     source: Path = setting(..., "Folder of the release; for manifest, the table (CSV or parquet).", path="existing")
-    out: str = setting(..., "New or empty folder, or a URL (s3://bucket/name), of the dataset.")
+    out: str = setting(
+        "",
+        "New or empty folder, or a URL (s3://bucket/name), of the dataset.  [default for your own images: "
+        "SOURCE-shards beside them]",
+    )
+    yes: bool = setting(False, "Build what is proposed for your own images, without a question.")
     dry_run: bool = setting(False, "Say what would be read and written, then stop.")
 
 
 @verb(sections={SourceConfig: "Reading the release", ShardConfig: "Writing the shards"})
-def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig, *, as_json: bool) -> None:
+def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig, *, as_json: bool) -> int:
     """Build the shards of the dataset NAME: its official release in, WebDataset shards and their index out.
 
     hgld datasets lists the names; folders (top/mid/fine/image.jpg) and manifest (a table with one column per level)
-    take your own images. After a stop the same command resumes; run again, it does nothing.
+    take your own images; they first print what they found and the command that builds it. After a stop the same
+    command resumes; run again, it does nothing.
     """
     from hgld.pipelines.shards import build
+    from hgld.pipelines.shards.cards import load_card
+    from hgld.pipelines.shards.sources import OWN_DATA, has_card, source_name
     from hgld.pipelines.stage import plain
 
+    name, out, told, catalog = source_name(asked.release), asked.out, {}, None
+    if name in OWN_DATA:
+        out = out or str(_from_here(asked.source.resolve().with_name(f"{asked.source.resolve().stem}-shards")))
+        found, told, goes_on = _profile(name, out, asked, options, config, as_json)
+        if not goes_on:
+            return 2 if asked.out else 0
+        options, catalog = found.options, found.catalog
+    elif not out:
+        raise click.UsageError(f"missing --out: the folder or URL of the dataset of {name}.")
     if asked.dry_run:
-        read = build.read_release(asked.release, asked.source, options)
-        plan = build.plan_build(read, asked.out, options, config)
+        plan = build.plan_build(catalog or build.read_release(name, asked.source, options), out, options, config)
         if as_json:
-            print_json(plain(plan))
+            print_json(told | plain(plan))
         else:
             echo(build.plan_text(plan))
-        return
+        return 0
     with progress_bars() as progress:
-        result = build.build_shards(asked.release, asked.source, asked.out, options, config, progress)
+        if catalog is None:
+            progress("reading the lists", 0, None)
+            catalog = build.read_release(name, asked.source, options)
+        card = load_card(name) if has_card(name) else None
+        result = build.build_catalog(catalog, card, out, options, config, progress)
     if as_json:
-        print_json(build.result_summary(result))
+        print_json(told | build.result_summary(result))
     else:
-        echo(build.result_text(result))
+        echo(build.result_text(result, catalog if told else None))
+    return 0
+
+
+def _profile(
+    name: str, out: str, asked: BuildOptions, options: SourceConfig, config: ShardConfig, as_json: bool
+) -> "tuple[Profile, dict[str, Any], bool]":
+    """Say what is found in the user's own images; return it, also for machines, and whether it is to be built."""
+    from hgld.pipelines.shards import profile
+
+    is_enough = bool(asked.out and (options.levels or name == "folders"))
+    found = profile.profile(name, asked.source, options, config, is_final=is_enough)
+    command = profile.command(found, asked.source, out, config)
+    told = {"profile": profile.facts(found) | {"command": command}}
+    goes_on = is_enough or asked.yes or asked.dry_run
+    if as_json:
+        if found.problem or not goes_on:
+            print_json(told)
+    else:
+        echo(profile.text(found))
+    if found.problem:
+        raise ConfigError(found.problem)
+    if not goes_on and not as_json:
+        echo(f"\nbuild: {command}")
+        goes_on = sys.stdin.isatty() and is_terminal(sys.stdout) and click.confirm("Build it?", default=True)
+    return found, told, goes_on
+
+
+def _from_here(path: Path) -> Path:
+    """Return a path relative to the working directory if it is below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 # -- index, verify ----------------------------------------------------------------------------------------------------

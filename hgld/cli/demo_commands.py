@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hgld.cli.options import verb
 from hgld.cli.output import echo, print_json, progress_bars
 from hgld.errors import ConfigError, StorageError
-from hgld.files import file_lock, read_json, write_atomic
+from hgld.files import read_json, write_atomic
 from hgld.settings import setting
 from hgld.version import __version__
 
@@ -88,7 +88,6 @@ def run_demo(out: Path, seed: int, progress: "Progress", size: DemoSize | None =
         KeyboardInterrupt: a signal asked to stop.
     """
     size = size or DemoSize()
-    _refuse_foreign(out)
     with _locked(out, {"hgld": __version__, "seed": seed, **asdict(size)}):
         finished = _finished(out)
         return finished if finished is not None else _run(out, seed, size, progress)
@@ -180,23 +179,12 @@ def _shown(name: str, progress: "Progress") -> "ProgressReporter":
     return Steps()
 
 
-def _refuse_foreign(out: Path) -> None:
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out} is a file; expected a folder, which is made if it is not there.")
-    if out.is_dir() and not (out / MARKER).is_file() and any(out.iterdir()):
-        raise ConfigError(f"--out {out} holds files that are not a demo's. Name a new or empty folder.")
-
-
 @contextmanager
 def _locked(out: Path, settings: Mapping[str, Any]) -> Iterator[None]:
     """Hold ``out`` against a second demo, and against one of other settings."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if not (out / MARKER).exists():
-            (out / MARKER).touch()
-    except OSError as error:
-        raise StorageError(f"cannot write to --out {out}: {error.strerror}. Choose another folder.") from error
-    with file_lock(out / MARKER, f"another demo is running in {out}. Wait for it, or name another --out.") as marker:
+    from hgld.pipelines.stage import own_folder
+
+    with own_folder(out, MARKER, "demo") as marker:
         marker.seek(0)
         stated, now = marker.read().decode(errors="replace"), json.dumps(settings)
         if not stated:

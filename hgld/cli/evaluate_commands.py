@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.models import ModelOptions, ViewOptions, open_embedder, refuse_view, say_reduced, say_selection
+from hgld.cli.models import (
+    ModelOptions,
+    SeenOptions,
+    ViewOptions,
+    open_embedder,
+    refuse_view,
+    say_reduced,
+    say_seen,
+    say_selection,
+)
 from hgld.cli.options import ReadingOptions, verb
-from hgld.cli.output import echo, print_json, progress_bars, say_next
+from hgld.cli.output import echo, print_json, progress_bars, say_next, write_result
 from hgld.errors import HgldError, StorageError
 from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
 from hgld.evaluation.protocols import protocol_names
@@ -18,7 +27,9 @@ from hgld.files import write_atomic
 from hgld.settings import setting
 
 if TYPE_CHECKING:
+    from hgld.data.dataset import ShardDataset
     from hgld.evaluation.report import Comparison, RetrievalReport
+    from hgld.report_page.scores import ScoreTable
     from hgld.training.inference.embedder import Spent
     from hgld.training.models.networks import Network
 
@@ -30,7 +41,7 @@ _PIXELS = "raw pixels, 32 px"
 class EvaluateOptions:
     """Data to evaluate on and files to write."""
 
-    embeddings: Path | None = setting(None, "Embeddings: .npy, .safetensors or .parquet.")
+    embeddings: Path | None = setting(None, "Embeddings: .npy or .safetensors.")
     labels: Path | None = setting(None, "Labels, one row per embedding: .parquet or .csv.")
     levels: tuple[str, ...] = setting((), "Columns of the labels, finest first; levels of --data: default all.")
     gallery_embeddings: Path | None = setting(
@@ -51,9 +62,13 @@ class EvaluateOptions:
     whitening: Path | None = setting(None, "Whitening to apply first (embed --fit-whitening).", common=False)
     out: Path | None = setting(
         None,
-        "File to keep the report in: .json (with its per-query table), .md or .tex; the leaderboard of several "
-        "models: .html, .md or .json.",
+        "File to keep the report in: .json (with its per-query table) or .md; the leaderboard of several models: "
+        ".html, .md or .json.",
         path="new",
+    )
+    latex: Path | None = setting(None, "LaTeX file for a whole table.", path="new", common=False)
+    figures: Path | None = setting(
+        None, "Folder for figures of the values: PDF and PNG, 3.3 inches wide.", path="folder", common=False
     )
     against: tuple[Path, ...] = setting(
         (),
@@ -85,6 +100,7 @@ def evaluate(
     options: EvaluationOptions,
     view: ViewOptions,
     reading: ReadingOptions,
+    seen: SeenOptions,
     *,
     as_json: bool,
 ) -> int:
@@ -99,6 +115,7 @@ def evaluate(
     reports.
     """
     sources = model.sources()
+    asked = _with_split(asked) if sources else asked
     _refuse_contradictions(asked, options, view, is_model=bool(sources))
     if len(sources) > 1:
         _refuse(
@@ -106,25 +123,56 @@ def evaluate(
             | {"truncate-dim": options.truncate_dim, "quantize": options.quantize},
             "goes with one model; several make a leaderboard",
         )
-        return _lead(sources, asked, view, options, as_json)
+        return _lead(sources, asked, view, options, seen, as_json)
     save, earlier = _saver(asked.out), _load_reports(asked.against)
     with progress_bars() as progress:
-        report = _measure(sources[0] if sources else None, asked, view, replace(options, progress=progress))
+        report = _measure(sources[0] if sources else None, asked, view, replace(options, progress=progress), seen)
     if report is None:
         return 0
     try:
         comparison = _compare(earlier, report)
     except HgldError:
-        save(report, None)  # it cannot be compared, but it can be kept
+        save(report)  # it cannot be compared, but it can be kept
         raise
     try:
-        save(report, comparison)
+        save(report)
+        if asked.latex or asked.figures:
+            _write_paper(asked, _score_table({**earlier, _THIS: report}))
     finally:  # what cannot be kept is shown all the same
         _show(report, comparison, as_json)
     out = asked.out
     if out is not None and out.suffix == ".json" and not as_json and asked.data:
         say_next("hgld", "report", out, "--data", asked.data, "--out", out.with_suffix(".html"), err=True)
     return 0
+
+
+def _with_split(asked: EvaluateOptions) -> EvaluateOptions:
+    """Return the options with the split that a dataset without a protocol is evaluated on, if none is named."""
+    if asked.data is None or not asked.by_protocol or asked.protocol is not None:
+        return asked
+    from hgld.training.inference.model import default_split
+
+    return replace(asked, split=default_split(asked.data))
+
+
+def _score_table(reports: "Mapping[str, RetrievalReport]") -> "ScoreTable":
+    from hgld.report_page.runs import Evaluation
+    from hgld.report_page.scores import score_table
+
+    return score_table({name: Evaluation(report, None, None) for name, report in reports.items()}, [])
+
+
+def _write_paper(asked: EvaluateOptions, table: "ScoreTable") -> None:
+    """Write the LaTeX table and the figures that were asked for."""
+    from hgld.report_page.figures import Figures
+    from hgld.report_page.latex import latex_tables
+    from hgld.report_page.score_figures import draw_scores
+
+    task = asked.split or asked.query_split or "results"
+    if asked.latex is not None:
+        write_result(asked.latex, latex_tables({task: table}), "--latex")
+    if asked.figures is not None:
+        draw_scores(Figures(asked.figures), table, task)
 
 
 def _refuse_contradictions(
@@ -174,6 +222,7 @@ def _measure(
     asked: EvaluateOptions,
     view: ViewOptions,
     options: EvaluationOptions,
+    seen: SeenOptions,
     spent: "Spent | None" = None,
 ) -> "RetrievalReport | None":
     """Return the report of a model, or of files if there is none; None on other processes than the main one."""
@@ -197,6 +246,7 @@ def _measure(
     from hgld.training.evaluation import RetrievalTask, SplitEmbedder, evaluate_by_protocol, evaluate_trained
 
     assert asked.data is not None
+    trained_on = seen.check(source, _queries(asked.data, asked)) if isinstance(source, Path) else {}
     with open_embedder(source, view, asked.data) as opened:
         embedder = replace(opened, spent=spent)
         if asked.by_protocol:
@@ -213,8 +263,22 @@ def _measure(
     if "unreadable" in report.settings:
         count, named = report.settings["unreadable"].values()
         echo(f"images that could not be read and are left out: {count}; the first: {named[0]}", err=True)
+    report = replace(report, settings=report.settings | trained_on)
     say_reduced(report.settings)
+    say_seen(report.settings)
     return report
+
+
+def _queries(data: str, asked: EvaluateOptions) -> "list[ShardDataset]":
+    """Return the splits whose items query."""
+    from hgld.data.dataset import open_dataset
+    from hgld.evaluation.protocols import protocol_of
+    from hgld.evaluation.protocols.benchmark import open_benchmark
+
+    if not asked.by_protocol:
+        return [open_dataset(data, asked.split or asked.query_split)]
+    name, _ = open_benchmark(data, asked.protocol or "")
+    return [open_dataset(data, split) for split in protocol_of(name).queries]
 
 
 def _show(report: "RetrievalReport", comparison: "Comparison | None", as_json: bool) -> None:
@@ -222,7 +286,7 @@ def _show(report: "RetrievalReport", comparison: "Comparison | None", as_json: b
         print_json(report.to_dict() | ({} if comparison is None else {"comparison": comparison.to_dict()}))
         return
     compared = "" if comparison is None else f"\n{comparison.to_markdown()}"
-    echo(_smaller_table(report) + report.to_markdown() + compared)
+    echo(_smaller_table(report) + report.summary() + compared)
     say_selection(str(report.settings.get("checkpoint", "")), str(report.settings.get("selection", "")))
 
 
@@ -267,16 +331,11 @@ def _compare(earlier: "dict[str, RetrievalReport]", report: "RetrievalReport") -
     return compare({**earlier, _THIS: report})
 
 
-def _saver(out: Path | None) -> "Callable[[RetrievalReport, Comparison | None], None]":
+def _saver(out: Path | None) -> "Callable[[RetrievalReport], None]":
     """Return the function that keeps a report; a wrong suffix is refused at once."""
-
-    def latex(report: "RetrievalReport", comparison: "Comparison | None", path: Path) -> str:
-        return report.to_latex_row(path.stem) + "\n" if comparison is None else comparison.to_latex()
-
     writers: dict[str, Callable[..., object]] = {
-        ".json": lambda path, report, _: report.save_json(path),
-        ".md": lambda path, report, _: write_atomic(path, report.to_markdown()),
-        ".tex": lambda path, report, comparison: write_atomic(path, latex(report, comparison, path)),
+        ".json": lambda path, report: report.save_json(path),
+        ".md": lambda path, report: write_atomic(path, report.to_markdown()),
     }
     return _writer(out, writers, "--out {out}: expected a file that ends in {suffixes}.")
 
@@ -307,6 +366,7 @@ def _lead(
     asked: EvaluateOptions,
     view: ViewOptions,
     options: EvaluationOptions,
+    seen: SeenOptions,
     as_json: bool,
 ) -> int:
     """Evaluate models one after another, and show and keep their leaderboard; one that fails does not cost the others.
@@ -331,12 +391,11 @@ def _lead(
     for name, source in _named(sources).items():
         spent = Spent()
         # The options of a view are for the models that are named, not for the raw pixels beside them.
-        seen = ViewOptions(batch_size=view.batch_size, workers=view.workers, device=view.device)
+        own = ViewOptions(batch_size=view.batch_size, workers=view.workers, device=view.device)
         try:
             with progress_bars() as progress:
-                report = _measure(
-                    source, asked, seen if name == _PIXELS else view, replace(options, progress=progress), spent
-                )
+                shown = own if name == _PIXELS else view
+                report = _measure(source, asked, shown, replace(options, progress=progress), seen, spent)
         except HgldError as error:
             failed[name] = " ".join(str(error).split())
             code = EXIT_BAD_INPUT if source in sources else code
@@ -350,6 +409,8 @@ def _lead(
     board = leaderboard(entries, failed)
     try:
         save(board)
+        if entries:
+            _write_paper(asked, board.scores)
     finally:  # what cannot be kept is shown all the same
         if as_json:
             print_json(board.to_dict())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from hgld.cli.options import verb
-from hgld.cli.output import echo, print_json, progress_bars, say_next
+from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next
 from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.config import SPLIT_NAME, BuildConfig, ClusterConfig, LevelsConfig, stage_configs
 from hgld.settings import setting
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 80  # of a drawing that goes to no terminal
 _LINES = 200
+_WIDEST = 400  # columns of a table, which is never folded
 
 
 # -- build-hierarchy --------------------------------------------------------------------------------------------------
@@ -86,9 +87,6 @@ class BuildOptions:
         metavar="K[,K2,...]",
         parse=_group_numbers,
     )
-    replace: bool = setting(
-        False, "Replace the labels of a build by the other --route; a terminal is asked.", common=False
-    )
     dry_run: bool = setting(False, "Say what would be asked and how long it would take, then stop.")
 
 
@@ -107,8 +105,6 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
             "give exactly one of --sample, --landmarks SPLIT=CSV, --names [SPLIT=]CSV or --classes FILE."
         )
     tables = asked.landmarks or asked.names or ((("classes", asked.classes),) if asked.classes else ())
-    if len({split for split, _ in tables}) != len(tables):
-        raise click.UsageError("two tables have the same split; write for instance train=A.csv and index=B.csv.")
     groups, *coarser = asked.groups or (0,)
     configs[ClusterConfig] = replace(configs[ClusterConfig], groups=groups)
     configs[LevelsConfig] = replace(configs[LevelsConfig], coarser=tuple(coarser))
@@ -120,16 +116,14 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
 def _run_build(asked: BuildOptions, config: BuildConfig, *, as_json: bool) -> None:
     from hgld.pipelines.hierarchy import build as building
 
-    out, dry_run, replaces = asked.out, asked.dry_run, asked.replace
-    if not (replaces or dry_run or as_json) and is_terminal(sys.stdin) and (route := building.other_route(out, config)):
-        replaces = click.confirm(f"{out} holds labels made by --route {route}. Replace them?", err=True)
+    out, dry_run = asked.out, asked.dry_run
     with progress_bars() as progress:
         asks_servers = config.source == "landmarks"
         if asks_servers and not (dry_run or as_json) and is_terminal(sys.stderr):
             planned = building.build_hierarchy(out, config, progress, dry_run=True)
             echo(building.plan_text(planned), err=True)
         announce = partial(echo, err=True)
-        build = building.build_hierarchy(out, config, progress, dry_run=dry_run, replace=replaces, announce=announce)
+        build = building.build_hierarchy(out, config, progress, dry_run=dry_run, announce=announce)
     if as_json:
         print_json(building.plan_summary(build) if dry_run else building.build_summary(build))
     else:
@@ -180,7 +174,7 @@ def compare(asked: CompareOptions, *, as_json: bool) -> None:
     if as_json:
         print_json(comparison.to_dict())
     else:
-        echo(summary(comparison), nl=False)
+        print_rich(*(part for one in summary(comparison) for part in (one, "")), width=_WIDEST)
         _say_next(asked.a, err=True)
 
 
@@ -246,7 +240,7 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
     )
     tables = BuildTables(build)
     learner = None if has_given_levels(build) else Learner.of(build / "stages")
-    queue = None if learner is None else Queue(learner.rows, learner.fitted, by=asked.order)
+    queue = None if learner is None else Queue(learner.rows, by=asked.order)
     shown = Review(tables, journal, others, Thumbnails(asked.images, tables.images()), learner, queue)
     if shown.note:
         echo(shown.note, err=True)

@@ -1,6 +1,6 @@
 """Options that name a model and its view of images, and the opening of such models."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from hgld.cli.output import echo
+from hgld.evaluation.trained_on import trained_on_text
 from hgld.settings import options_of, setting
 
 if TYPE_CHECKING:
+    from hgld.data.dataset import ShardDataset
     from hgld.training.inference.embedder import Embedder
     from hgld.training.models.networks import Network
 
@@ -31,7 +33,8 @@ class ModelOptions:
     model: tuple[str, ...] = setting(
         (),
         "Network with its own preparation of images: timm:NAME, torchvision:NAME, open_clip:MODEL/PRETRAINED, "
-        "onnx:FILE or pixels (raw ones, 32 px). Repeatable in evaluate.",
+        "open_clip:hf-hub:USER/NAME, onnx:FILE, pixels (raw ones, 32 px), or a saved model's folder. Repeatable in "
+        "evaluate.",
         metavar="NETWORK",
         repeated=True,
         commas=False,
@@ -64,10 +67,10 @@ class ModelOptions:
             )
         if not self.model:
             return list(self.checkpoint)
-        from hgld.training.models.networks import Network
+        from hgld.training.models.networks import source_of
 
         pairs = zip(self.model, self.weights or ["default"] * len(self.model), strict=True)
-        return [*self.checkpoint, *(Network(name, own, self.pooling or "") for name, own in pairs)]
+        return [*self.checkpoint, *(source_of(name, own, self.pooling or "") for name, own in pairs)]
 
     def source(self) -> "Path | Network":
         """Return the one model that is named.
@@ -80,6 +83,40 @@ class ModelOptions:
             found = "both are" if sources else "neither is"
             raise click.UsageError(f"--checkpoint RUN or --model NETWORK says what embeds; {found} given.")
         return sources[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenOptions:
+    """Images that a run was trained on."""
+
+    seen: bool = setting(False, "Accept images that the run was trained on; every output says so.", common=False)
+
+    def check(
+        self, source: "Path | Network | None", queries: "Sequence[ShardDataset]", *, own_allowed: bool = True
+    ) -> dict[str, Any]:
+        """Refuse queries that a run was trained on, unless the flag accepts them; return what reports say of them.
+
+        Args:
+            source: the model; networks as they come are not checked.
+            queries: splits that are judged.
+            own_allowed: accept them in the run's own dataset.
+
+        Raises:
+            ConfigError: the run was trained on them.
+        """
+        if not isinstance(source, Path):
+            return {}
+        from hgld.training.checkpoint import find_checkpoint
+        from hgld.training.seen import check_seen
+
+        run = find_checkpoint(source).parent.parent
+        return check_seen(run, queries, allowed=self.seen, own_allowed=own_allowed)
+
+
+def say_seen(settings: Mapping[str, Any]) -> None:
+    """Say what a run had seen of the queries of a report, if anything."""
+    if text := trained_on_text(settings):
+        echo(text, err=True)
 
 
 def _gem_exponent(text: str) -> "float | Literal['auto']":
@@ -161,10 +198,24 @@ def open_embedder(source: "Path | Network", view: ViewOptions, data: str) -> "Ab
     """
     from hgld.training.inference.embedder import trained_embedder
 
+    if data and (note := _folder_note(data)):
+        echo(note, err=True)
     if view.which != "best" and not isinstance(source, Path):
         raise click.UsageError("--checkpoint-choice chooses a checkpoint of a run; --model has none.")
     options: dict[str, Any] = vars(view) | {"device": view.device or ""}
     return trained_embedder(source, data=data, **options)
+
+
+def _folder_note(data: str) -> str:
+    """Return how a plain folder of images was understood; empty for a dataset."""
+    from hgld.data.dataset import open_dataset
+    from hgld.data.image_folder import LooseImages
+    from hgld.distributed import is_main_process
+
+    if not Path(data).is_dir() or (Path(data) / "dataset.json").exists() or not is_main_process():
+        return ""
+    storage = open_dataset(data).storage
+    return storage.note if isinstance(storage, LooseImages) else ""
 
 
 def say_reduced(facts: Mapping[str, object]) -> None:

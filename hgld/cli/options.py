@@ -306,12 +306,13 @@ def _parameter(option: Option, section: str, *, negates: bool, common: bool) -> 
         multiple=facts["repeated"] or once,
         required=required,
         default=None,
-        help=facts["help"] + _default_text(option),
+        help=facts["help"] + _default_text(option, is_fixed=not negates),
     )
 
 
-def _default_text(option: Option) -> str:
-    value, unit = option.default, option.facts["unit"]
+def _default_text(option: Option, *, is_fixed: bool) -> str:
+    """Return the choices, default and unit of an option; no default where a mapping of what was given is taken."""
+    value, unit = option.default if is_fixed else None, option.facts["unit"]
     named = " " + ", ".join(option.choices) + "." if len("|".join(option.choices)) > _MOST_WIDE - 2 else ""
     if value in (MISSING, "", (), None) or (value is False and not unit):
         return f"{named}  [{unit}]" if unit else named

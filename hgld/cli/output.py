@@ -5,16 +5,17 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hgld.terminal import is_terminal, printable, printable_json
+from hgld.terminal import progress_bars as progress_bars
 
 if TYPE_CHECKING:
-    from hgld.pipelines.stage import Progress
+    pass
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
@@ -29,29 +30,29 @@ def say_next(*words: object, err: bool = False) -> None:
     echo(f"next: {shlex.join(without_secrets(str(word)) for word in words)}", err=err)
 
 
-@contextmanager
-def progress_bars() -> "Iterator[Progress]":
-    """Show progress bars on stderr where a person looks, nothing elsewhere."""
-    if not is_terminal(sys.stderr):
-        from hgld.pipelines.stage import silent
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table for a terminal: columns aligned left, two spaces apart."""
+    lines = [[" ".join(printable(cell).split()) for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines
+    )
 
-        yield silent
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
 
-    names = TextColumn("{task.description}", markup=False)
-    columns = [names, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, Any] = {}
+def write_result(path: Path, text: str, flag: str) -> None:
+    """Write a text file that a flag names, with its folder.
 
-        def show(task: str, done: int, total: int | None) -> None:
-            if task not in tasks:
-                tasks[task] = bars.add_task(printable(" ".join(task.split())), total=total)
-            bars.update(tasks[task], completed=done, total=total)
+    Raises:
+        StorageError: it cannot be written; the flag to change is named.
+    """
+    from hgld.errors import StorageError
+    from hgld.files import write_atomic
 
-        yield show
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}. Choose another {flag}.") from error
 
 
 def print_json(data: Any) -> None:

@@ -1,19 +1,21 @@
 """The subcommands that show results: report, published; and a paper's table as text."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from hgld.cli.models import SeenOptions
 from hgld.cli.options import ReadingOptions, verb
-from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next
+from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next, text_table, write_result
+from hgld.evaluation.metric import offered_names
 from hgld.settings import setting
 
 if TYPE_CHECKING:
     from hgld.published import PaperTable, PublishedValue
     from hgld.published.paper_table import PaperBlock
+    from hgld.report_page.scores import ScoreTable
 
 _MARKS = ("", "¹", "²")
 _NARROWEST = 110
@@ -24,7 +26,7 @@ _NARROWEST = 110
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """Results to show, and the page."""
+    """Results to show, and the files to write."""
 
     runs: tuple[Path, ...] = setting(
         ...,
@@ -34,6 +36,14 @@ class ReportOptions:
         path="existing",
     )
     out: Path | None = setting(None, "Page to write: one HTML file.", path="new")
+    latex: Path | None = setting(None, "LaTeX file to write: a whole table per split.", path="new")
+    figures: Path | None = setting(None, "Folder for the figures: PDF and PNG, 3.3 inches wide.", path="folder")
+    metrics: tuple[str, ...] = setting(
+        (),
+        "Columns of the printed and the LaTeX tables.  [default: all, if few]",
+        metavar="A,B,C",
+        offered=offered_names,
+    )
     paper: tuple[str, ...] = setting(
         (),
         'Print this table of a paper with the runs in it, for instance "SupRank Table V".',
@@ -42,46 +52,95 @@ class ReportOptions:
         commas=False,
     )
     data: str | None = setting(None, "Dataset: images of the galleries, names of the classes.", metavar="DIR|URL")
-    plots: Path | None = setting(None, "Folder to keep every figure in too, as PNG and SVG.", path="folder")
     baseline: str | None = setting(None, "Name of the run to compare the others with.  [default: the first]")
     title: str = setting("Retrieval report", "Title of the page.")
 
 
 @verb()
-def report(asked: ReportOptions, reading: ReadingOptions, *, as_json: bool) -> None:
-    """Show results as one HTML page that needs no network, or in a paper's table.
+def report(asked: ReportOptions, reading: ReadingOptions, seen: SeenOptions, *, as_json: bool) -> None:
+    """Show results: as a table, as one HTML page that needs no network, for a paper, or in a paper's own table.
 
-    Curves, maps and galleries need the embeddings: in RUN/embeddings, or beside X.json.
+    Runs that differ in their seed alone are one row: mean ± deviation. A folder of several runs stands for all of them.
+    Curves, maps and galleries of the page need the embeddings: in RUN/embeddings, or beside X.json.
     """
-    from hgld.report_page.page import paper_tables, write_report_page
-    from hgld.report_page.runs import read_runs
+    from hgld.report_page.latex import latex_tables
+    from hgld.report_page.page import write_report_page
 
-    if asked.out is None and not asked.paper:
-        raise click.UsageError("name the page to write (--out), or a paper's table to print (--paper).")
-    if asked.out is None:
-        tables = paper_tables(read_runs(asked.runs), asked.paper, _published_of)
-        if as_json:
-            print_json({"papers": [asdict(table) for table in tables]})
-        else:
-            print_tables(tables)
-        return
-    given = {name: getattr(asked, name) for name in ("data", "plots", "baseline", "title")}
-    with progress_bars() as progress:
-        facts = write_report_page(
-            asked.runs, asked.out, papers=asked.paper, published_of=_published_of, progress=progress, **given
-        )
-    for note in facts.notes:
+    facts = None
+    if asked.out is not None:
+        given: dict[str, Any] = {name: getattr(asked, name) for name in ("data", "figures", "baseline", "title")}
+        with progress_bars() as progress:
+            facts = write_report_page(
+                asked.runs,
+                asked.out,
+                papers=asked.paper,
+                published_of=_published_of,
+                seen=seen.seen,
+                progress=progress,
+                **given,
+            )
+        scores, papers, drawn = facts.scores, facts.papers, facts.figures
+    else:
+        scores, papers, drawn = _results(asked, seen)
+    if asked.latex is not None:
+        write_result(asked.latex, latex_tables(scores, asked.metrics), "--latex")
+    for note in () if facts is None else facts.notes:
         echo(note, err=True)
     if as_json:
-        print_json(asdict(facts))
+        rows = {split: table.rows for split, table in scores.items()}
+        made = {"figures": drawn} if facts is None else asdict(replace(facts, scores={}))
+        warnings = [text for table in scores.values() for text in table.warnings]
+        print_json(made | {"warnings": warnings, "scores": rows, "papers": [asdict(table) for table in papers]})
         return
-    print_tables(facts.papers)
-    echo(f"{facts.out}: {facts.bytes / 1e6:.1f} MB, runs: {len(facts.runs)}, pictures: {facts.pictures}")
-    for reason in facts.unreadable[:3]:
-        echo(f"not shown: {reason}", err=True)
+    if papers:
+        print_tables(papers)
+    else:
+        _print_scores(scores, asked.metrics)
+    if facts is not None:
+        echo(f"{facts.out}: {facts.bytes / 1e6:.1f} MB, runs: {len(facts.runs)}, pictures: {facts.pictures}")
+        for reason in facts.unreadable[:3]:
+            echo(f"not shown: {reason}", err=True)
+    if drawn:
+        echo(f"{asked.figures}: {len(drawn)} figures")
+    if asked.latex is not None:
+        echo(str(asked.latex))
     if asked.data is not None:
         trained = next((run for run in asked.runs if run.is_dir()), "RUN")
         say_next("hgld", "search", "PHOTO.jpg", "--checkpoint", trained, "--data", asked.data)
+
+
+def _results(
+    asked: ReportOptions, seen: SeenOptions
+) -> "tuple[Mapping[str, ScoreTable], Sequence[PaperTable], Sequence[str]]":
+    """Return scores by split, papers' tables and the figures that were kept, without a page."""
+    from hgld.report_page.figures import Figures
+    from hgld.report_page.page import paper_tables, refuse_trained_on, score_tables
+    from hgld.report_page.runs import read_runs
+    from hgld.report_page.score_figures import draw_scores
+
+    runs = read_runs(asked.runs)
+    if not seen.seen:
+        refuse_trained_on(runs)
+    scores, papers = score_tables(runs, asked.baseline), paper_tables(runs, asked.paper, _published_of)
+    figures = Figures(asked.figures)
+    for split, table in scores.items() if asked.figures is not None else ():
+        draw_scores(figures, table, split)
+    return scores, papers, figures.files
+
+
+def _print_scores(scores: "Mapping[str, ScoreTable]", metrics: Sequence[str]) -> None:
+    """Print a table per split, in per cent, and the notes on it."""
+    from hgld.report_page.latex import choose_columns
+
+    marks = {"better": " ▲", "worse": " ▼", "": ""}
+    for split, table in scores.items():
+        chosen = choose_columns(table, metrics)
+        header = [split, *(score.metric for score in chosen.runs[0][1])]
+        rows = [
+            [name, *(f"{score.shown} {score.spread}".strip() + marks[score.change] for score in row)]
+            for name, row in chosen.runs
+        ]
+        echo("\n".join([*chosen.warnings, text_table(header, rows), *chosen.notes, ""]))
 
 
 def _published_of(recipe: str) -> "Sequence[PublishedValue]":
@@ -171,8 +230,6 @@ def _print_contents() -> None:
 
 def print_tables(tables: "Sequence[PaperTable]") -> None:
     """Print papers' tables; ¹ and ² stand at the best and the second best value of a column."""
-    import shutil
-
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     for table in tables:
         print_rich(f"{table.title}: {table.source}", width=width)

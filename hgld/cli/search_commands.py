@@ -6,20 +6,33 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from hgld.cli.models import ModelOptions, ViewOptions, open_embedder, refuse_view, say_reduced, say_selection
+from hgld.cli.models import (
+    ModelOptions,
+    SeenOptions,
+    ViewOptions,
+    open_embedder,
+    refuse_view,
+    say_reduced,
+    say_seen,
+    say_selection,
+)
 from hgld.cli.options import ReadingOptions, verb
-from hgld.cli.output import echo, print_json, progress_bars, say_next
+from hgld.cli.output import echo, print_json, progress_bars, say_next, text_table
+from hgld.evaluation.trained_on import trained_on_text
 from hgld.label_audit.options import AuditOptions
 from hgld.settings import setting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hgld.data.dataset import ShardDataset
     from hgld.label_audit.audit import Audit, Audited
     from hgld.pipelines.stage import Progress
     from hgld.prediction import Calibration
+    from hgld.prediction.predict import Answer
     from hgld.training.inference.answers import Asking
     from hgld.training.inference.embedder import Embedder
-    from hgld.training.inference.search import NamedAnswer, QueryMatches
+    from hgld.training.inference.search import QueryMatches
     from hgld.training.models.networks import Network
 
 _MOST_SHOWN = 10  # findings of an audit of one kind
@@ -84,7 +97,7 @@ def search(
     The prediction is the finest class whose probability is at least --min-confidence, with the path above it; it needs
     a calibration (hgld calibrate), made once per run.
 
-    For many searches compute the embeddings once (hgld embed) and give them as --embeddings, or keep an --index.
+    The first search embeds the dataset; your cache keeps the embeddings for the next ones.
     """
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.protocols.benchmark import open_searched
@@ -98,7 +111,9 @@ def search(
     source = model.source()
     whole = asked.split is not None or embeddings is not None
     dataset = open_dataset(data, asked.split) if whole else open_searched(data)
-    within = _classes_within(asked, dataset)
+    within = _classes_within(asked)
+    if asked.level is not None and asked.level not in dataset.levels:
+        raise click.UsageError(f"--level {asked.level}: the dataset's levels are {', '.join(dataset.levels)}.")
     with progress_bars() as progress, open_embedder(source, view, data) as embedder:
         asking = _asking(asked, within, source, view, dataset, embedder)
         gallery = None if embeddings is None else kept_embeddings(embeddings, dataset, embedder)
@@ -118,27 +133,22 @@ def search(
     else:
         echo("\n".join(_matches_text(one, dataset.levels) for one in answer.found), nl=False)
         say_selection(embedder.checkpoint, embedder.selection)
-    if isinstance(source, Path) and not as_json:
-        is_answered = any(one.answer is not None for one in answer.found)
-        is_kept = embeddings is not None or index is not None
-        _say_next(source, data, dataset, is_answered=is_answered, is_kept=is_kept)
+    has_val = bool(dataset.manifest.splits.get("val", {"items": 0})["items"])
+    if has_val and isinstance(source, Path) and not as_json and not any(one.answer for one in answer.found):
+        say_next("hgld", "calibrate", "--checkpoint", source, "--data", data, err=True)
 
 
-def _classes_within(asked: SearchOptions, dataset: "ShardDataset") -> dict[str, tuple[int, ...]]:
-    """Return the class ids that ``--within`` names by level; names are checked before any work."""
-    from hgld.training.inference.answers import named_classes
-
+def _classes_within(asked: SearchOptions) -> dict[str, str]:
+    """Return the class names that ``--within`` gives by level."""
     within = dict(asked.within)
     if len(within) < len(asked.within):
         raise click.UsageError("--within names one level twice; an image is of one class per level. Name each once.")
-    if asked.level is not None and asked.level not in dataset.levels:
-        raise click.UsageError(f"--level {asked.level}: the dataset's levels are {', '.join(dataset.levels)}.")
-    return named_classes(dataset, within)
+    return within
 
 
 def _asking(
     asked: SearchOptions,
-    within: dict[str, tuple[int, ...]],
+    within: dict[str, str],
     source: "Path | Network",
     view: ViewOptions,
     dataset: "ShardDataset",
@@ -162,38 +172,29 @@ def _asking(
     return Asking(calibration, confidence, asked.level, within)
 
 
-def _answer_text(answer: "NamedAnswer | None") -> str:
-    """Return a prediction as a line for people; empty if there is none to give."""
+def _answer_text(answer: "Answer | None") -> str:
+    """Return a prediction as lines for people, the best guess where no class is sure; empty if there is none."""
     if answer is None:
         return ""
-    if answer.level is None:
-        return "no prediction: no class is sure enough\n\n"
-    from hgld.evaluation.report import markdown
+    if answer.level is not None:
+        return f"{' › '.join(reversed(_names(answer.path)))} ({answer.level}, confidence {answer.confidence:.2f})\n\n"
+    if not answer.guess:
+        return "no prediction: its neighbours have no classes\n\n"
+    guess = " › ".join(reversed(_names(answer.guess)))
+    sure = ", ".join(f"{level} {answer.confidences[level]:.2f}" for level in reversed(tuple(answer.guess)))
+    return f"not sure; best guess: {guess} (confidence: {sure})\n\n"
 
-    path = " › ".join(reversed(answer.path.values()))
-    return f"**{markdown(path)}** ({markdown(answer.level)}, confidence {answer.confidence:.2f})\n\n"
+
+def _names(path: "Mapping[str, int | str]") -> list[str]:
+    return [str(name) for name in path.values()]
 
 
 def _matches_text(found: "QueryMatches", levels: tuple[str, ...]) -> str:
-    from hgld.evaluation.report import markdown, markdown_table
-
     rows = [
-        [str(match.rank), f"{match.score:.4f}", match.key, *(match.classes[level] or "unknown" for level in levels)]
+        [str(match.rank), f"{match.score:.4f}", *(match.classes[level] or "unknown" for level in levels), match.source]
         for match in found.matches
     ]
-    return f"{markdown(found.image)}\n\n{_answer_text(found.answer)}" + markdown_table(
-        ["rank", "score", "key", *levels], rows
-    )
-
-
-def _say_next(source: Path, data: str, dataset: "ShardDataset", *, is_answered: bool, is_kept: bool) -> None:
-    """Print what makes the next search say more, or start sooner: a calibration, then embeddings that are kept."""
-    asked = ("--checkpoint", source, "--data", data)
-    if not is_answered and dataset.manifest.splits.get("val", {"items": 0})["items"]:
-        say_next("hgld", "calibrate", *asked, err=True)
-    elif not is_kept:
-        split = () if dataset.split is None else ("--split", dataset.split)
-        say_next("hgld", "embed", *asked, *split, "--out", "GALLERY.npy", err=True)
+    return f"{found.image}\n\n{_answer_text(found.answer)}{text_table(['rank', 'score', *levels, 'image'], rows)}"
 
 
 # -- calibrate --------------------------------------------------------------------------------------------------------
@@ -220,7 +221,13 @@ class CalibrateOptions:
 
 @verb()
 def calibrate(
-    asked: CalibrateOptions, model: ModelOptions, view: ViewOptions, reading: ReadingOptions, *, as_json: bool
+    asked: CalibrateOptions,
+    model: ModelOptions,
+    view: ViewOptions,
+    reading: ReadingOptions,
+    seen: SeenOptions,
+    *,
+    as_json: bool,
 ) -> None:
     """Learn how sure a model's predictions are, so that hgld search predicts classes.
 
@@ -228,6 +235,8 @@ def calibrate(
     would. Their neighbours' votes become a probability per level, kept in calibration.json of the run. Expected
     calibration errors are printed, those of the split itself by cross-validation over its classes.
     """
+    from hgld.data.dataset import open_dataset
+    from hgld.evaluation.protocols.benchmark import filled_splits
     from hgld.prediction.calibration import CALIBRATION, NEIGHBORS, UNKNOWN
     from hgld.training.checkpoint import find_checkpoint
     from hgld.training.inference.answers import calibrate_answers
@@ -238,6 +247,9 @@ def calibrate(
         if not isinstance(source, Path):
             raise click.UsageError("a network has no folder of its own: name the file to write, --out FILE.json.")
         out = find_checkpoint(source, view.which).parent.parent / CALIBRATION
+    filled = filled_splits(open_dataset(asked.data))
+    queries = [open_dataset(asked.data, one) for one in {asked.split, asked.test_split or "test"} if one in filled]
+    trained_on = seen.check(source, queries, own_allowed=False)
     chosen = {name: getattr(asked, name) for name in ("split", "gallery_split", "test_split")}
     chosen["neighbors"] = asked.k or NEIGHBORS
     chosen["unknown"] = UNKNOWN if asked.unknown is None else asked.unknown
@@ -245,10 +257,12 @@ def calibrate(
         made = calibrate_answers(embedder, asked.data, **chosen, progress=progress)
         if made is None:
             return
+    made = replace(made, facts={**made.facts, **trained_on})
     made.save(out)
     if as_json:
         print_json({"calibration": str(out), **made.to_dict()})
     else:
+        say_seen(trained_on)
         echo(_risk_table(made) + f"\n{out}")
         say_selection(embedder.checkpoint, embedder.selection)
         if isinstance(source, Path):
@@ -273,7 +287,7 @@ def _risk_table(made: "Calibration") -> str:
 class AuditedOptions:
     """Labels to audit, and files to write."""
 
-    embeddings: Path | None = setting(None, "Embeddings: .npy, .safetensors or .parquet.")
+    embeddings: Path | None = setting(None, "Embeddings: .npy or .safetensors.")
     labels: Path | None = setting(
         None, "Labels, one row per embedding: .parquet or .csv.  [default: X.labels.parquet beside X.npy]"
     )
@@ -289,6 +303,7 @@ def audit(
     model: ModelOptions,
     view: ViewOptions,
     reading: ReadingOptions,
+    seen: SeenOptions,
     *,
     as_json: bool,
 ) -> None:
@@ -298,14 +313,16 @@ def audit(
     hgld build-hierarchy --decisions; labels.parquet with the probability of every label; and audit.json. Nothing else
     is changed.
     """
+    from hgld.data.dataset import open_dataset
     from hgld.label_audit.page import write_audit
     from hgld.pipelines.check.audit_decisions import HEADER, decision_texts
 
-    sources, data = model.sources(), asked.data
+    sources, data, trained_on = model.sources(), asked.data, {}
     with progress_bars() as progress:
         if sources:
             if asked.embeddings is not None or asked.labels is not None or asked.levels or data is None:
                 raise click.UsageError("a model goes with --data, without --embeddings, --labels and --levels.")
+            trained_on = seen.check(model.source(), [open_dataset(data)])
             audited = _embedded(model.source(), data, view, progress)
             if audited is None:
                 return
@@ -316,11 +333,13 @@ def audit(
         named = {"dataset": audited.dataset.manifest.name} if audited.dataset is not None else {}
         named |= {"embeddings": asked.embeddings.name} if asked.embeddings is not None else {}
         named |= {"model": sources[0].name} if sources else {}
+        named |= {"seen": text} if (text := trained_on_text(trained_on)) else {}
         texts = decision_texts(found.classes, found.levels)
         files = write_audit(asked.out, found, texts, HEADER, audited.dataset, named)
     if as_json:
-        print_json(found.to_dict() | {"files": files})
+        print_json(found.to_dict() | {"files": files} | trained_on)
     else:
+        say_seen(trained_on)
         echo(_audit_text(found, files))
 
 
@@ -342,10 +361,11 @@ def _embedded(source: "Path | Network", data: str, view: ViewOptions, progress: 
     """Return the readable items of a dataset; None on all processes of torchrun but the main one."""
     from hgld.data.dataset import open_dataset
     from hgld.label_audit.audit import Audited
+    from hgld.training.inference.kept import embed_once
 
     dataset = open_dataset(data)
     with open_embedder(source, view, data) as embedder:
-        embedded = embedder.embed_readable(dataset, progress)
+        embedded = embed_once(embedder, dataset, progress)
         if not embedder.processes.is_main:
             return None
     say_reduced(embedder.view_facts([dataset]))

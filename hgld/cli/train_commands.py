@@ -12,7 +12,8 @@ import click
 
 from hgld.cli.options import ReadingOptions, verb
 from hgld.cli.output import echo, print_json, say_next
-from hgld.settings import options_of, setting
+from hgld.losses.registry import loss_names
+from hgld.settings import setting
 from hgld.training.config import SECTIONS
 
 if TYPE_CHECKING:
@@ -31,16 +32,27 @@ class TrainOptions:
     """A recipe, the data to train on and the folder of the run."""
 
     recipe: str | None = setting(
-        None, "Recipe by its name (--list), or the config.json of a run.", argument=True, offered=_recipes
+        None,
+        "Recipe by its name (--list). Default: finetune, for your own images.",
+        argument=True,
+        metavar="[RECIPE]",
+        offered=_recipes,
     )
-    list: bool = setting(False, "Name the recipes and stop.")
+    config: Path | None = setting(
+        None, "YAML of --show, or the config.json of a run, in place of a recipe.", metavar="FILE", path="file"
+    )
+    list: bool = setting(False, "Name the recipes for your own images and stop.")
+    papers: bool = setting(False, "With --list: the recipes of papers too.", common=False)
     show: bool = setting(
-        False, "Print the recipe with all its fields, with --data also how many images an epoch shows, and stop."
+        False, "Print all options as YAML for --config and stop; with --data also those that it decides."
     )
     data: str | None = setting(None, "Dataset directory; its address with --stream.", metavar="DIR|URL")
     out: Path | None = setting(None, "Folder of the run; a stopped one resumes.", metavar="RUN", path="folder")
     init_from: Path | None = setting(
         None, "Run or checkpoint whose model a new run starts from.", metavar="RUN", path="existing", common=False
+    )
+    loss: tuple[str, ...] = setting(
+        (), "Loss, as in hgld.losses; several: a run each.", metavar="NAME,...", offered=loss_names
     )
     sweep: tuple[str, ...] = setting(
         (),
@@ -58,48 +70,56 @@ class TrainOptions:
 
 @verb(*SECTIONS.values(), overrides=True)
 def train(asked: TrainOptions, reading: ReadingOptions, given: Mapping[str, Any], *, as_json: bool) -> int:
-    """Train a model by a RECIPE, or by the config.json of an earlier run.
+    """Fine-tune a pretrained network on your own images, or train by a RECIPE.
 
     \b
+    hgld train --data DIR --out RUN --backbone timm:NAME [--pretrained FILE]
     hgld train happier-sop --data DIR --out RUN --seed 0
-    torchrun --nproc-per-node 8 -m hgld train happier-sop --data DIR --out RUN --seed 0
+    torchrun --nproc-per-node 8 -m hgld train --data DIR --out RUN
 
-    After a stop the same command resumes.
+    finetune derives what you do not give and prints why; --show prints the values of a recipe. After a stop the same
+    command resumes.
     """
     if asked.list:
-        _print_recipes(as_json)
+        _print_recipes(as_json, papers=asked.papers)
         return 0
-    if asked.recipe is None:
-        raise click.UsageError("name a RECIPE (--list names them), or the config.json of a run.")
-    config = _changed(_read(asked.recipe), given)
+    config, sweeps = _asked_config(asked, given)
     if asked.show:
-        _print_config(asked.recipe, config, asked.data, as_json)
+        _print_config(config, asked.data, as_json)
         return 0
     data, out = asked.data, asked.out
     if data is None or out is None:
-        raise click.UsageError("--data and --out say what to train on and where to; --show prints the recipe alone.")
+        raise click.UsageError(
+            "--data and --out say what to train on and where to; --show prints the options alone, --list the recipes."
+        )
     if "monitor" in given:
         _refuse_test_choice(config, data)
-    if asked.sweep or asked.seeds > 1:
-        return _sweep(config, asked.sweep, asked.seeds, data, out, as_json, init_from=asked.init_from)
+    if sweeps or asked.seeds > 1:
+        return _sweep(config, sweeps, asked.seeds, data, out, as_json, init_from=asked.init_from)
     return _train(config, data, out, as_json, init_from=asked.init_from)
 
 
-def _read(recipe: str) -> "TrainConfig":
-    """Return the config of a recipe, by its name, or of a file."""
-    from hgld.training.config import read_config
-    from hgld.training.recipes import load_recipe
-
-    return read_config(Path(recipe)) if recipe.endswith(".json") else load_recipe(recipe)
-
-
-def _changed(config: "TrainConfig", given: Mapping[str, Any]) -> "TrainConfig":
+def _asked_config(asked: TrainOptions, given: Mapping[str, Any]) -> "tuple[TrainConfig, tuple[str, ...]]":
+    """Return the config of a recipe or a file with what flags changed, and what is swept."""
     from hgld.training.config import with_fields
     from hgld.training.config_checks import check_config
+    from hgld.training.finetune import FINETUNE
+    from hgld.training.runs import load_config
 
-    config = with_fields(config, given)
-    check_config(config)
-    return config
+    if asked.recipe and asked.config:
+        raise click.UsageError(f"RECIPE {asked.recipe} and --config {asked.config} were given; expected one of them.")
+    if asked.recipe and asked.recipe.endswith((".json", ".yaml", ".yml")):
+        raise click.UsageError(f"{asked.recipe} is a file; it is given as --config {asked.recipe}.")
+    losses = asked.loss if len(asked.loss) > 1 else ()
+    fields = {name: value for name, value in given.items() if name != "loss"}
+    if asked.loss and not losses:
+        fields["loss"] = asked.loss[0]
+    config = with_fields(load_config(asked.config or asked.recipe or FINETUNE), fields)
+    if asked.show:
+        if losses:
+            raise click.UsageError(f"--show prints the options of one run, and --loss names {len(losses)} losses.")
+        check_config(config)
+    return config, (*asked.sweep, *([f"loss={','.join(losses)}"] if losses else []))
 
 
 def _refuse_test_choice(config: "TrainConfig", data: str) -> None:
@@ -115,19 +135,22 @@ def _refuse_test_choice(config: "TrainConfig", data: str) -> None:
         )
 
 
-def _print_recipes(as_json: bool) -> None:
+def _print_recipes(as_json: bool, *, papers: bool) -> None:
     from hgld.training.recipes import RECIPES
 
     rows = []
-    for recipe in RECIPES.values():
+    chosen = [recipe for recipe in RECIPES.values() if papers or not recipe.of_paper]
+    for recipe in chosen:
         config = recipe()
+        network = dict.fromkeys(("loss", "backbone", "pretrained"), "derived")
+        network |= {
+            name: getattr(config.model, name, config.loss.loss) for name in network if name not in config.to_derive
+        }
         rows.append(
             {
                 "name": recipe.name,
                 "dataset": recipe.dataset,
-                "loss": config.loss.loss,
-                "backbone": config.model.backbone,
-                "pretrained": config.model.pretrained,
+                **network,
                 "summary": recipe.line,
                 "hardware": recipe.setting.hardware,
                 "hours": recipe.setting.hours,
@@ -139,46 +162,41 @@ def _print_recipes(as_json: bool) -> None:
         return
     shown = ("name", "dataset", "loss", "backbone", "pretrained")
     widths = [max(len(row[column]) for row in rows) for column in shown]
-    for row in rows:
+    for row, recipe in zip(rows, chosen, strict=True):
         cells = "  ".join(row[column].ljust(width) for column, width in zip(shown, widths, strict=True))
-        echo(f"{cells}  {row['summary']} Published: {row['published']}.")
+        echo(f"{cells}  {row['summary']}" + (f" Published: {row['published']}." if recipe.of_paper else ""))
+    if len(chosen) < len(RECIPES):
+        echo(f"--papers lists {len(RECIPES) - len(chosen)} more, one for each row that papers report.")
 
 
-def _print_config(recipe: str, config: "TrainConfig", data: str | None, as_json: bool) -> None:
-    from hgld.training.config import flat
+def _print_config(config: "TrainConfig", data: str | None, as_json: bool) -> None:
+    from hgld.training.config import config_text, flat
     from hgld.training.recipes import RECIPES
 
-    told = RECIPES[recipe].text if recipe in RECIPES else f"The config of {recipe}."
+    told = RECIPES[config.recipe].text if config.recipe in RECIPES else "A config of its own."
     epoch = None
     if data is not None:
         from hgld.training.batches import epoch_coverage
+        from hgld.training.plan import plan_alone
 
+        config = plan_alone(config, data)
         epoch = epoch_coverage(config, data)
     if as_json:
-        print_json(
-            {"recipe": config.recipe, "text": told, "fields": flat(config), **({"epoch": epoch} if epoch else {})}
-        )
+        known = {name: value for name, value in flat(config).items() if name not in config.to_derive}
+        facts = {"to_derive": list(config.to_derive), "plan": dict(config.plan), **({"epoch": epoch} if epoch else {})}
+        print_json({"recipe": config.recipe, "text": told, "fields": known, **facts})
         return
-    echo(told)
-    for section in SECTIONS:
-        echo(f"\n{section}:")
-        for name, option in options_of(SECTIONS[section]).items():
-            echo(f"  {_as_flag(option.flag, getattr(getattr(config, section.lower()), name))}")
+    for line in told.splitlines():
+        echo(f"# {line}".rstrip())
     if epoch:
-        echo(f"\nAn epoch of {epoch['steps']:,} steps shows {epoch['seen']:,} of {epoch['images']:,} images.")
+        echo(f"# An epoch of {epoch['steps']:,} steps shows {epoch['seen']:,} of {epoch['images']:,} images.")
         if left_out := epoch.get("left_out_combinations"):
             classes = config.batch.batch_size // config.batch.images_per_class
             echo(
-                f"{left_out:,} combinations of {config.batch.super_classes} super-classes have fewer than the "
+                f"# {left_out:,} combinations of {config.batch.super_classes} super-classes have fewer than the "
                 f"{classes} classes of a batch and are left out."
             )
-
-
-def _as_flag(flag: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return f"--{flag} {shown or chr(34) * 2}"
+    echo(config_text(config), nl=False)
 
 
 def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_from: Path | None) -> int:
@@ -251,7 +269,7 @@ def _sweep(
     from hgld.evaluation.report import markdown_table
     from hgld.training.log import RunSummary
     from hgld.training.loop import train
-    from hgld.training.sweep import plan_sweep, run_sweep, tabulate_sweep
+    from hgld.training.sweep import plan_sweep, run_sweep, share_trials, tabulate_sweep
 
     def train_one(one: "TrainConfig", folder: Path) -> RunSummary:
         with _shown(quiet=True) as progress:  # the table is the result
@@ -260,7 +278,9 @@ def _sweep(
             return train(one, data, folder, init_from=init_from, progress=progress)
 
     runs = plan_sweep(config, sweeps, seeds)
-    with process_group(config.run.device, lambda: "Start the same command again."):  # one group for all runs
+    hint = "Start the same command again."
+    with process_group(config.run.device, lambda: hint) as processes:  # one group for all runs
+        runs = share_trials(runs, data, out, processes)
         found = run_sweep(runs, out, train_one)
     if is_main_process():
         rows = tabulate_sweep(runs, found, out)

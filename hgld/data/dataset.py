@@ -7,7 +7,7 @@ from copy import copy
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 import polars as pl
@@ -25,8 +25,9 @@ from hgld.data.format import (
     MAX_IMAGE_BYTES,
     Manifest,
 )
+from hgld.data.image_folder import LooseImages, list_folder, list_images
 from hgld.data.images import MOST_BATCH_BYTES, EncodedImage, fits_batch
-from hgld.data.index import read_index, read_table
+from hgld.data.index import SOURCE, read_index, read_table
 from hgld.data.storage import READING, ShardStorage, read_manifest
 from hgld.errors import InputError, quoted
 from hgld.hierarchy import Hierarchy
@@ -55,6 +56,8 @@ def read_rows(
         InputError: levels, counts or places are not those of the manifest, or the index is damaged.
         SchemaError: it was written under another schema version.
     """
+    if isinstance(storage, LooseImages):
+        return storage.frame if split is None else storage.frame.filter(pl.col("split") == split)
     table = storage.table(INDEX, manifest.files.get(INDEX))
     frame, levels = read_index(table, f"{storage.where}/{INDEX}", leave_out=leave_out)
     if levels != manifest.levels:
@@ -137,7 +140,7 @@ def _other_levels(storage: ShardStorage, name: str, levels: Sequence[str], manif
 #
 # Every image is one read away; labels need no shard to be opened.
 
-_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "class_run")  # not read; half of an index's memory
+_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "class_run", SOURCE)  # not read; half of an index's memory
 
 
 def open_dataset(
@@ -149,11 +152,12 @@ def open_dataset(
     transform: "Callable[[Image], Any] | None" = None,
     verify_reads: bool | None = None,
 ) -> "ShardDataset":
-    """Open a dataset directory (docs/shards.md) on a disk or at a URL.
+    """Open a dataset directory (docs/shards.md) on a disk or at a URL, or a plain folder of images.
 
     Args:
         root: the directory; a URL of it (http, s3, ...), which is then read by range requests; or ``hf://USER/NAME``,
-            whose tables and shards of the split are fetched from the Hugging Face Hub into hgld's cache first.
+            whose tables and shards of the split are fetched from the Hugging Face Hub into hgld's cache first. A folder
+            without ``dataset.json`` is read as :func:`hgld.data.image_folder.list_folder` says.
         split: the split to open; all items if None.
         levels: the levels to keep, finest first; all if None.
         storage_options: of http(s) headers, hosts and limits (docs/shards.md); of other schemes what fsspec takes:
@@ -173,12 +177,16 @@ def open_dataset(
     if is_address(root):
         root = dataset_folder(str(root), split)
     storage = ShardStorage(root, storage_options)
-    manifest = read_manifest(storage)
+    if storage.is_local and Path(storage.where).is_dir() and not storage.exists(MANIFEST):
+        storage = list_folder(Path(storage.where))
+    manifest = storage.manifest if isinstance(storage, LooseImages) else read_manifest(storage)
     if split is not None and split not in manifest.splits:
         near = get_close_matches(split, manifest.splits, n=1, cutoff=0.4)
         meant = f" Did you mean {quoted(near[0])}?" if near else ""
+        if isinstance(storage, LooseImages):
+            meant = " A plain folder has no splits: `hgld build-shards folders` makes a dataset with splits."
         raise InputError(f"{storage.where}: no split {quoted(split)}; it has {', '.join(manifest.splits)}.{meant}")
-    hierarchy = read_hierarchy(storage, manifest)
+    hierarchy = storage.hierarchy if isinstance(storage, LooseImages) else read_hierarchy(storage, manifest)
     if verify_reads is None:
         verify_reads = READING.get().verify_reads
     verified = not storage.is_local if verify_reads is None else verify_reads
@@ -190,11 +198,30 @@ def open_dataset(
     return ShardDataset(storage, manifest, chosen, split, index, torch.from_numpy(labels), transform)
 
 
+load_dataset = open_dataset  # the name that Hugging Face's datasets gives this function
+
+
+def dataset_of_images(images: Sequence[Path] | Sequence[bytes]) -> "ShardDataset":
+    """Return image files, or encoded images in memory, as a dataset without classes, in their order.
+
+    Raises:
+        InputError: there is none, or a file cannot be read or is too large.
+    """
+    listed = list_images(images)
+    labels = torch.full((len(images), 1), -1)
+    return ShardDataset(listed, listed.manifest, listed.hierarchy, None, listed.frame, labels, None)
+
+
 class ShardDataset(Dataset[dict[str, Any]]):
     """The items of a dataset directory, or of one of its splits; :func:`open_dataset` makes it.
 
     Items are numbered from 0 in the order of the index, which is that of the shards. Can be pickled, and used after a
     fork: every process opens its own files.
+
+    ``dataset[3]`` is an item, ``dataset[:5]`` or ``dataset[[4, 2]]`` a dataset of these items, and ``dataset["key"]`` a
+    column of all of them: ``image`` (read one by one, when asked for), ``labels``, ``key``, ``index``, the class names
+    of a level by the level's name, or a column of the index such as ``split``. :meth:`to_torch` gives
+    ``(image, label)`` pairs.
 
     Attributes:
         storage: where the shards are.
@@ -239,6 +266,16 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """Names of the L levels, finest first."""
         return self.hierarchy.levels
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of the finest level; a label is a position in it."""
+        return self.hierarchy.names[0]
+
+    @property
+    def targets(self) -> Tensor:
+        """(N,) int64 labels of the finest level; -1 is unknown."""
+        return self.labels[:, 0]
+
     def __repr__(self) -> str:
         name = f"{self.manifest.name}, {self.split or 'all splits'}"
         return f"ShardDataset({name}: {len(self)} items, {quoted(self.hierarchy)})"
@@ -271,13 +308,13 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """
         i = self._positions(positions)
         chosen = copy(self)
-        vars(chosen).pop("lists", None)  # of positions; the index's rows are left out by __getstate__
-        chosen.keys, chosen.labels, chosen.sizes = self.keys.gather(i), self.labels[torch.from_numpy(i)], self.sizes[i]
+        for name in ("lists", "sources"):  # of positions; the index's rows are left out by __getstate__
+            vars(chosen).pop(name, None)
+        chosen.keys, chosen.labels = self.keys.gather(i), self.labels[torch.from_numpy(i)]
         chosen._rows = i if self._rows is None else self._rows[i]
-        chosen._shard, chosen._offset, chosen._size = self._shard[i], self._offset[i], self._size[i]
-        chosen._orientation = self._orientation[i]
-        chosen._sha256 = None if self._sha256 is None else self._sha256[i]
-        chosen._boxes = None if self._boxes is None else self._boxes[i]
+        for name in ("sizes", "_shard", "_offset", "_size", "_orientation", "_sha256", "_boxes"):
+            rows = getattr(self, name)
+            setattr(chosen, name, None if rows is None else rows[i])
         return chosen
 
     def relabelled(self, labels: Tensor) -> "ShardDataset":
@@ -366,6 +403,8 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     def _where(self, position: int) -> str:
         shard = self._shard_names[self._shard[position]]
+        if isinstance(self.storage, LooseImages):
+            return str(Path(self.storage.where, shard))
         if not self.storage.is_local:
             shard = f"{self.storage.where}/{shard}"
         return f"{shard}: item {position}, key {quoted(self.keys[position])}, offset {self._offset[position]}"
@@ -398,18 +437,75 @@ class ShardDataset(Dataset[dict[str, Any]]):
             _decode(item, (width, height)) for item, (width, height) in zip(self.encoded(indices), sizes, strict=True)
         ]
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return ``image`` (transformed), ``labels`` (L,), ``index`` and ``key`` of an item."""
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: str) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> "ShardDataset": ...
+    def __getitem__(self, index: Any) -> Any:
+        """Return an item, the items of a slice or of several positions as a dataset, or a column by its name.
+
+        An item has ``image`` (transformed), ``labels`` (L,), ``index`` and ``key``.
+
+        Raises:
+            IndexError: a position beyond the dataset.
+            InputError: there is no such column, or an image cannot be read.
+        """
+        if isinstance(index, str):
+            return self._column(index)
+        if isinstance(index, slice):
+            return self.select(range(*index.indices(len(self))))
+        if np.ndim(index):
+            chosen = np.asarray(index)
+            if chosen.dtype == np.bool_ and chosen.shape != (len(self),):
+                raise IndexError(f"a mask of shape {chosen.shape}; expected ({len(self)},)")
+            return self.select(np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen)
         position = self._position(index)
         image = self.image(position)
         return self._item(position, image if self.transform is None else self.transform(image))
+
+    def _column(self, name: str) -> Any:
+        if name in self.levels:
+            level = self.hierarchy.level_index(name)
+            names = (*self.hierarchy.names[level], None)  # a label of -1 reads the last
+            return [names[label] for label in self.labels[:, level].tolist()]
+        made = {"image": lambda: ImageColumn(self), "labels": lambda: self.labels, "key": self.keys.to_list}
+        if name in made:
+            return made[name]()
+        if name == "index":
+            return list(range(len(self)))
+        if name not in self.frame.columns:
+            known = list(dict.fromkeys((*made, "index", *self.levels, *self.frame.columns)))
+            near = get_close_matches(name, known, n=1)
+            meant = f" Did you mean {quoted(near[0])}?" if near else ""
+            raise InputError(f"{self.storage.where}: no column {quoted(name)}; it has {', '.join(known)}.{meant}")
+        return self.frame[name].to_list()
+
+    def to_torch(
+        self, transform: "Callable[[Image], Any] | None" = None, level: str | int | None = None
+    ) -> "ImageLabelPairs":
+        """Return the items as ``(image, label)`` pairs, as torchvision's datasets give them.
+
+        Args:
+            transform: makes a pair's image of an RGB image; None: the dataset's own.
+            level: name or column of the level that the labels are of; None: the finest.
+
+        Raises:
+            HierarchyError: there is no such level.
+        """
+        return ImageLabelPairs(self, transform, level)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return the items of a batch, as torch's DataLoader asks for them; their bytes are read together.
 
         Pictures of a batch need one size: without a ``transform`` they are the (3, 224, 224) uint8 tensors that a
         :class:`hgld.data.TestView` makes (the short side at 256 pixels, the central square).
+
+        Raises:
+            ConfigError: the loader was given one of hgld's samplers as ``sampler``: it is a ``batch_sampler``.
         """
+        indices = [operator.index(i) for i in indices]  # a batch in place of an item says where it belongs
         if self.transform is not None:
             images = map(self.transform, self._decoded(indices))
             return [self._item(i, image) for i, image in zip(indices, images, strict=True)]
@@ -431,6 +527,11 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """Rows of the items in ``index.parquet``, all columns; read when first used."""
         rows = read_rows(self.storage, self.manifest, self.split)
         return rows if self._rows is None else rows[self._rows]
+
+    @cached_property
+    def sources(self) -> pl.Series:
+        """(N,) paths from which the images came; their keys where the index states none."""
+        return self.frame[SOURCE] if SOURCE in self.frame.columns else self.keys
 
     @cached_property
     def lists(self) -> dict[str, np.ndarray]:
@@ -462,6 +563,67 @@ class ShardDataset(Dataset[dict[str, Any]]):
         if name not in self.manifest.files:
             return None
         return read_table(name, self.storage.table(name, self.manifest.files[name]), f"{self.storage.where}/{name}")
+
+
+class ImageColumn(Sequence[Any]):
+    """The images of a dataset, each read, decoded and transformed when it is asked for; :class:`ShardDataset` makes it.
+
+    Args:
+        dataset: whose images.
+    """
+
+    def __init__(self, dataset: ShardDataset) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> "ImageColumn": ...
+    def __getitem__(self, index: int | slice) -> Any:
+        found = self._dataset[index]
+        return ImageColumn(found) if isinstance(found, ShardDataset) else found["image"]
+
+
+class ImageLabelPairs(Dataset[tuple[Any, int]]):
+    """``(image, label)`` pairs of a dataset, made by :meth:`ShardDataset.to_torch`.
+
+    Args:
+        dataset: whose items.
+        transform: makes a pair's image of an RGB image; None: the dataset's own.
+        level: name or column of the level that the labels are of; None: the finest.
+
+    Attributes:
+        dataset: the dataset, with the transform.
+        classes: names of the level's classes; a label is a position in it.
+        class_to_idx: the label of every class.
+        targets: (N,) int64 labels; -1 is unknown.
+
+    Raises:
+        HierarchyError: there is no such level.
+    """
+
+    def __init__(
+        self, dataset: ShardDataset, transform: "Callable[[Image], Any] | None" = None, level: str | int | None = None
+    ) -> None:
+        self.dataset = copy(dataset)
+        self.dataset.transform = transform or dataset.transform
+        column = dataset.hierarchy.level_index(level or 0)
+        self.classes, self.targets = dataset.hierarchy.names[column], dataset.labels[:, column]
+        self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        item = self.dataset[index]
+        return item["image"], int(self.targets[item["index"]])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, int]]:
+        """Return the pairs of a batch, whose bytes are read together; see ``__getitems__`` of the dataset."""
+        return [(item["image"], int(self.targets[item["index"]])) for item in self.dataset.__getitems__(indices)]
 
 
 def _decode(item: EncodedImage, size: tuple[int, int]) -> "Image":

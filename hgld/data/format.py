@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict, TypeGuard
 
@@ -37,7 +37,7 @@ IMAGE_SUFFIXES = tuple(suffix for suffixes in IMAGE_FORMATS.values() for suffix 
 BOX = ("box_left", "box_top", "box_right", "box_bottom")  # not plain "top", which is a common name of a level
 COLUMNS_BESIDE_LEVELS = (
     *("key", "shard", "offset", "size"),
-    *("split", "suffix", "width", "height", "orientation", "sha256", "duplicate_of", "class_run"),
+    *("split", "suffix", "width", "height", "orientation", "sha256", "duplicate_of", "class_run", "source"),
     *BOX,
 )
 
@@ -249,7 +249,6 @@ def _box(found: object, where: str) -> tuple[int, int, int, int] | None:
 # ``dataset.json``: the content of a dataset directory, file by file, and where it came from.
 
 MAX_MANIFEST_BYTES = 1 << 28
-_SHA256 = r"[0-9a-f]{64}"
 
 
 class SplitFacts(TypedDict):
@@ -346,7 +345,7 @@ class _ManifestReader:
         if len({shard.name for shard in shards}) != len(shards):
             raise InputError(f"{self.where}: a shard is listed twice; expected each once.")
         return Manifest(
-            name=self.name(facts),
+            name=self.text(facts, "name", is_safe_name, "1 to 200 printable letters without slashes"),
             levels=names,
             group_size=self.count(facts, "group_size"),
             splits={split: self.split(split, splits[split], names) for split in splits},
@@ -354,7 +353,12 @@ class _ManifestReader:
             files={name: self.file(name, found) for name, found in self.part(facts, "files", dict).items()},
             rejected=self.counts(self.part(facts, "rejected", dict)),
             provenance=self.part(facts, "provenance", dict),
-            protocol=self.protocol(facts),
+            protocol=self.text(
+                {"protocol": "", **facts},
+                "protocol",
+                re.compile(f"({PROTOCOL_PATTERN})?").fullmatch,
+                "the name of a protocol (letters, digits and _ . -), or an empty text",
+            ),
         )
 
     def part(self, facts: Any, name: str, kind: type) -> Any:
@@ -363,21 +367,10 @@ class _ManifestReader:
             raise InputError(f"{self.where}: {quoted(name)} is {short(found)}; expected {kind.__name__}.")
         return found
 
-    def name(self, facts: dict[str, Any]) -> str:
-        found = self.part(facts, "name", str)
-        if not is_safe_name(found):
-            raise InputError(
-                f"{self.where}: 'name' is {short(found)}; expected 1 to 200 printable letters without slashes."
-            )
-        return found
-
-    def protocol(self, facts: dict[str, Any]) -> str:
-        found = facts.get("protocol", "")
-        if found != "" and not (isinstance(found, str) and re.fullmatch(PROTOCOL_PATTERN, found)):
-            raise InputError(
-                f"{self.where}: 'protocol' is {short(found)}; expected the name of a protocol "
-                "(letters, digits and _ . -), or an empty text."
-            )
+    def text(self, facts: Any, name: str, is_valid: Callable[[str], object], expected: str) -> str:
+        found = self.part(facts, name, str)
+        if not is_valid(found):
+            raise InputError(f"{self.where}: {quoted(name)} is {short(found)}; expected {expected}.")
         return found
 
     def count(self, facts: Any, name: str) -> int:
@@ -390,26 +383,18 @@ class _ManifestReader:
         return {name: self.count(facts, name) for name in facts}
 
     def sha256(self, facts: Any) -> str:
-        found = self.part(facts, "sha256", str)
-        if not re.fullmatch(_SHA256, found):
-            raise InputError(f"{self.where}: 'sha256' is {short(found)}; expected 64 hex digits.")
-        return found
+        return self.text(facts, "sha256", re.compile(r"[0-9a-f]{64}").fullmatch, "64 hex digits")
 
     def split(self, name: str, facts: Any, levels: tuple[str, ...]) -> SplitFacts:
         classes = self.part(facts, "classes", dict)
         if not is_safe_split(name) or set(classes) != set(levels):
             raise InputError(f"{self.where}: split {short(name)} with counts of classes at {short(list(classes))}.")
-        return SplitFacts(
-            items=self.count(facts, "items"),
-            shards=self.count(facts, "shards"),
-            classes=self.counts(classes),
-            unlabelled=self.count(facts, "unlabelled"),
-        )
+        items, shards, unlabelled = (self.count(facts, count) for count in ("items", "shards", "unlabelled"))
+        return SplitFacts(items=items, shards=shards, classes=self.counts(classes), unlabelled=unlabelled)
 
     def shard(self, facts: Any) -> ShardFacts:
-        name, split = self.part(facts, "name", str), self.part(facts, "split", str)
-        if not is_shard_name(name) or not is_safe_split(split):
-            raise InputError(f"{self.where}: shard {short(name)} of split {short(split)}; expected a plain name.tar.")
+        name = self.text(facts, "name", is_shard_name, "a plain name.tar")
+        split = self.text(facts, "split", is_safe_split, "at most 64 letters, digits and _")
         return ShardFacts(name, split, self.count(facts, "items"), self.count(facts, "bytes"), self.sha256(facts))
 
     def file(self, name: str, facts: Any) -> FileFacts:

@@ -17,7 +17,7 @@ from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
@@ -94,10 +94,12 @@ class HttpLimits:
                 )
 
 
+@dataclass(eq=False)
 class RemoteFault(Exception):  # noqa: N818  # its reader makes an error of it, with the file's name
     """A failure of one request.
 
     Attributes:
+        said: what happened, for people.
         passing: the same request may well succeed later.
         missing: there is no such file.
         hint: what the user can do, where it is not the usual.
@@ -107,21 +109,18 @@ class RemoteFault(Exception):  # noqa: N818  # its reader makes an error of it, 
         progress: the next attempt begins further on.
     """
 
-    def __init__(
-        self,
-        said: str,
-        *,
-        passing: bool = False,
-        missing: bool = False,
-        hint: str = "",
-        wait: float = 0.0,
-        kind: str = "connection",
-        received: bytes = b"",
-        progress: bool = False,
-    ) -> None:
-        super().__init__(said)
-        self.passing, self.missing, self.hint, self.wait = passing, missing, hint, wait
-        self.kind, self.received, self.progress = kind, received, progress
+    said: str
+    _: KW_ONLY
+    passing: bool = False
+    missing: bool = False
+    hint: str = ""
+    wait: float = 0.0
+    kind: str = "connection"
+    received: bytes = b""
+    progress: bool = False
+
+    def __str__(self) -> str:
+        return self.said
 
 
 class Deadline:

@@ -1,7 +1,6 @@
 """``index.parquet`` and the tables beside it (docs/shards.md), written, read and checked."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -21,8 +20,8 @@ from hgld.data.format import (
     check_levels,
     short,
 )
-from hgld.errors import InputError, SchemaError, excerpt, quoted
-from hgld.tables import parquet_metadata, parquet_schema, read_parquet
+from hgld.errors import InputError, excerpt, quoted
+from hgld.tables import level_metadata, parquet_schema, read_levels, read_parquet
 
 TABLES = {  # the tables beside the index, all of text
     REJECTED: pl.Schema(dict.fromkeys(("key", "split", "file", "reason", "detail"), pl.String)),
@@ -41,19 +40,21 @@ _AFTER_LEVELS = {
     "duplicate_of": pl.String,
     "class_run": pl.Int32,
 }
+SOURCE = "source"  # column of the paths from which the images came, as the items' JSON states them
 _MAY_BE_NULL = {"duplicate_of", *BOX}
 _LEAST = {"offset": 0, "size": 0, "width": 1, "height": 1, "class_run": 0}
 
 
-def index_schema(levels: Sequence[str], boxes: bool = False) -> pl.Schema:
+def index_schema(levels: Sequence[str], boxes: bool = False, sources: bool = False) -> pl.Schema:
     """Return the columns of ``index.parquet`` and their types, in order.
 
     Args:
         levels: finest first.
         boxes: whether items have a box to crop to.
+        sources: whether the paths are known from which the images came.
     """
     names = check_levels(levels, INDEX)
-    crops = dict.fromkeys(BOX if boxes else (), pl.Int32)
+    crops = dict.fromkeys(BOX if boxes else (), pl.Int32) | dict.fromkeys([SOURCE] if sources else [], pl.String)
     return pl.Schema({**_BEFORE_LEVELS, **dict.fromkeys(names, pl.Int32), **_AFTER_LEVELS, **crops})
 
 
@@ -63,7 +64,7 @@ def write_index(frame: pl.DataFrame, path: Path, levels: Sequence[str]) -> None:
     Raises:
         InputError: a column is missing, or its values do not fit the type.
     """
-    schema = index_schema(levels, boxes=BOX[0] in frame.columns)
+    schema = index_schema(levels, boxes=BOX[0] in frame.columns, sources=SOURCE in frame.columns)
     missing = [name for name in schema if name not in frame.columns]
     if missing:
         raise InputError(f"{path}: an index without the columns {', '.join(missing)}.")
@@ -71,8 +72,7 @@ def write_index(frame: pl.DataFrame, path: Path, levels: Sequence[str]) -> None:
         table = frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
     except pl.exceptions.InvalidOperationError as error:
         raise InputError(f"{path}: values that do not fit the index's types ({excerpt(error)}).") from error
-    metadata = {"hgld.schema_version": str(INDEX_VERSION), "hgld.levels": json.dumps(list(levels))}
-    table.write_parquet(path, metadata=metadata)
+    table.write_parquet(path, metadata=level_metadata(INDEX_VERSION, levels))
 
 
 def read_index(
@@ -94,29 +94,14 @@ def read_index(
             names, keys that repeat, negative offsets), each named with its first row.
     """
     name = where or (INDEX if isinstance(source, bytes) else str(source))
-    metadata = parquet_metadata(source, where=name)
-    version = metadata.get("hgld.schema_version")
-    if version != str(INDEX_VERSION):
-        raise SchemaError(
-            f"{name}: index schema version is {short(version)}; this hgld reads version {INDEX_VERSION}. Make it anew: "
-            "hgld index DIR --force"
-        )
-    levels = _levels_of(metadata, name)
-    has_boxes = BOX[0] in parquet_schema(source, where=name)
-    schema = {column: dtype for column, dtype in index_schema(levels, has_boxes).items() if column not in leave_out}
+    fix = "Make it anew: hgld index DIR --force"
+    levels = check_levels(read_levels(source, INDEX_VERSION, "index", where=name, fix=fix), name)
+    there = parquet_schema(source, where=name)
+    whole = index_schema(levels, boxes=BOX[0] in there, sources=SOURCE in there)
+    schema = {column: dtype for column, dtype in whole.items() if column not in leave_out}
     frame = read_parquet(source, schema=schema, where=name)
     _check_rows(frame, levels, name)
     return frame, levels
-
-
-def _levels_of(metadata: Mapping[str, str], where: str) -> tuple[str, ...]:
-    try:
-        levels = json.loads(metadata.get("hgld.levels", ""))
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"{where}: metadata 'hgld.levels' is not JSON ({excerpt(error)}).") from error
-    if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
-        raise SchemaError(f"{where}: metadata 'hgld.levels' is not a list of level names.")
-    return check_levels(levels, where)
 
 
 def read_table(name: str, source: Path | bytes, where: str | None = None) -> pl.DataFrame:

@@ -48,6 +48,7 @@ from hgld.samplers.batch_sampler import Short, shuffled, word_source
 from hgld.samplers.shard_order import ShardOrderSampler, check_options, draw
 
 AHEAD = 2  # batches, or blocks of them, that are read beyond the one that is decoded
+_MOST_STREAMS = 8  # by default
 _BLOCK_BYTES = 64 << 20  # of the batches that are read together
 _MOST_KEPT = 1000  # faults by name
 _MOST_BAD = 10_000  # damaged members without one sound group between them: this is no dataset
@@ -109,7 +110,8 @@ def stream(
         process_index: which part of every batch to give.
         process_count: number of parts; divides ``num_streams``.
         num_streams: sequences of shards read side by side, over all processes; divides P. Another number makes other
-            batches. Default: the largest that is at most 8 and fits p and process_count.
+            batches. Default: the largest that is at most 8 (and at most the number of bare shards) and fits p and
+            process_count.
         window: batches' worth of groups of which a sequence gives one at random: the more, the better they are mixed.
         short: what becomes of groups of fewer than k items: ``repeat`` gives their items more than once in a batch,
             ``drop`` leaves them out, ``refuse`` raises.
@@ -127,9 +129,13 @@ def stream(
         InputError: no dataset is there, or it has no such split or level.
         ServiceError: the server kept failing.
     """
+    is_directory = isinstance(root_or_urls, str | Path) and not is_shard(fspath(root_or_urls))
+    urls = [fspath(root_or_urls)] if isinstance(root_or_urls, str | Path) else root_or_urls
+    tars = [] if is_directory else open_tars(expand_braces(urls), storage_options)
     if num_streams is None:
+        most = _MOST_STREAMS if is_directory else min(_MOST_STREAMS, len(tars))
         fitting = [n for n in range(1, p + 1) if p % n == 0 and n % max(process_count, 1) == 0]
-        num_streams = max((n for n in fitting if n <= 8), default=min(fitting, default=1))
+        num_streams = max((n for n in fitting if n <= most), default=min(fitting, default=1))
     check_options(p, k, num_streams, window, short, seed, process_index, process_count)
     if workers < 0 or prefetch < 1 or (batches_per_epoch is not None and batches_per_epoch < 1):
         raise ConfigError(
@@ -139,7 +145,7 @@ def stream(
     options = {"workers": workers, "prefetch": 1, "pin_memory": pin_memory, "on_fault": "replace"}
     decoding = BatchDecoder(view or TrainView(), seed=seed, **options)  # type: ignore[arg-type]
     grouping = _Grouping(p, k, num_streams, window, short, seed, process_index, process_count)
-    if isinstance(root_or_urls, str | Path) and not is_shard(fspath(root_or_urls)):
+    if isinstance(root_or_urls, str | Path) and is_directory:
         dataset = open_dataset(
             root_or_urls, split, levels=levels, storage_options=storage_options, verify_reads=verify_reads
         )
@@ -152,8 +158,6 @@ def stream(
             "bare shards do not say how many batches they hold: give batches_per_epoch, or a dataset directory "
             "(`hgld index` makes one of shards)."
         )
-    urls = [fspath(root_or_urls)] if isinstance(root_or_urls, str | Path) else root_or_urls
-    tars = open_tars(expand_braces(urls), storage_options)
     if len(tars) < num_streams:
         raise ConfigError(
             f"{len(tars)} shards for num_streams={num_streams}, each of which reads its own; take fewer streams, more "
@@ -327,7 +331,7 @@ class _IndexedSource:
                 f"k is {how.k}, but in {name} only {least} items of a class stand together, which a batch would hold "
                 f"twice. Take k={least}, or build the shards with --group-size {how.k}."
             )
-        leave_out = ("suffix", "duplicate_of", "width", "height", "orientation", "sha256")
+        leave_out = ("suffix", "duplicate_of", "width", "height", "orientation", "sha256", "source")
         rows = read_rows(dataset.storage, dataset.manifest, dataset.split, leave_out=leave_out)
         place = (dataset.places[1], rows["class_run"].to_numpy(), dataset.labels[:, 0].numpy())
         self.sampler = ShardOrderSampler(*place, **how._asdict(), batches_per_epoch=batches)

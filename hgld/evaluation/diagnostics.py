@@ -1,15 +1,11 @@
-"""Diagnostics of an embedding beside retrieval: distances, clusters, batches against the whole."""
+"""Diagnostics of an embedding beside retrieval: distances of classes and clusters."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import evaluate
-from hgld.evaluation.metric import Metric
 from hgld.evaluation.scores import prepare_embeddings
 
 
@@ -96,50 +92,6 @@ def clustering_nmi(
     clusters = KMeans(n_clusters=k, init="k-means++", n_init="auto", random_state=seed)
     found = clusters.fit_predict(unit.astype(np.float32))
     return float(normalized_mutual_info_score(classes, found))
-
-
-def decomposability_gap(
-    embeddings: Tensor | np.ndarray,
-    labels: Tensor | np.ndarray,
-    batches: Iterable[np.ndarray],
-    *,
-    metrics: Iterable[str | Metric] = ("AP",),
-    **options: Any,
-) -> dict[str, float]:
-    """Compute the decomposability gap: the mean of a metric over batches less its value on everything.
-
-    Source: Ramzi et al., "Robust and Decomposable Average Precision for Image Retrieval", NeurIPS 2021, Eq. 6.
-
-    Args:
-        embeddings: (N, D) floating.
-        labels: (N, L) or (N,) integers.
-        batches: for every batch the indices of its items; each is evaluated leave-one-out.
-        metrics: names of metrics.
-        options: of :func:`hgld.evaluate`.
-
-    Returns:
-        the gap of every metric; batches in which a metric is undefined are left out of its mean.
-
-    Raises:
-        InputError: there are no batches, or one has fewer than two items.
-    """
-    names = list(metrics)
-    whole = evaluate(embeddings, labels, metrics=names, **options)
-    values: dict[str, list[float]] = {name: [] for name in whole.values}
-    for number, batch in enumerate(batches):
-        if len(batch) < 2:
-            raise InputError(f"batch {number} has {len(batch)} items; expected at least two, a query and its gallery.")
-        found = evaluate(embeddings[batch], labels[batch], metrics=names, **options)
-        for name, value in found.values.items():
-            values[name].append(value)
-    if not any(values.values()):
-        raise InputError("there are no batches; expected at least one.")
-    return {name: _mean(part) - whole.values[name] for name, part in values.items()}
-
-
-def _mean(values: list[float]) -> float:
-    defined = [value for value in values if not np.isnan(value)]
-    return float(np.mean(defined)) if defined else float("nan")
 
 
 def _labelled(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray) -> tuple[np.ndarray, np.ndarray]:

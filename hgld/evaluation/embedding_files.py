@@ -1,7 +1,6 @@
-"""Embeddings from npy, parquet and safetensors files, and their labels from parquet and CSV."""
+"""Embeddings from npy and safetensors files, and their labels from parquet and CSV."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence, Sized
 from pathlib import Path
 
 import numpy as np
@@ -11,50 +10,35 @@ from torch import Tensor
 
 from hgld.errors import InputError, TableError, excerpt, quoted
 from hgld.labels import known_classes
-from hgld.tables import NUMPY_FAULTS, POLARS_FAULTS, parquet_schema, read_csv, read_parquet
+from hgld.tables import NUMPY_FAULTS, read_csv, read_parquet
 
 KEY, SPLIT = "key", "split"
 _MOST_VALUES = 1 << 36  # 256 GiB of float32
 
 
-@dataclass(frozen=True, eq=False)
-class Embeddings:
-    """Embeddings of one file.
-
-    Attributes:
-        values: (N, D) of a floating dtype; an npy file stays on the disk until it is read (memory-mapped).
-        keys: (N,) keys of the items, where the file has them.
-    """
-
-    values: Tensor | np.ndarray
-    keys: pl.Series | None = None
-
-
-def read_embeddings(path: str | Path) -> Embeddings:
-    """Read embeddings from a file whose suffix names its kind.
+def read_embeddings(path: str | Path) -> Tensor | np.ndarray:
+    """Read the (N, D) embeddings of a file whose suffix names its format.
 
     - ``.npy``: an (N, D) array, memory-mapped; pickled objects are never loaded
-    - ``.parquet``: one column of lists or arrays of numbers, all of one length; a column ``key`` is kept
     - ``.safetensors``: one (N, D) tensor, or the one named ``embeddings``; float16 and bfloat16 included
 
     Raises:
-        InputError: another kind of file, one that cannot be read, or without a table of floating numbers in it.
+        InputError: another format, a file that cannot be read, or without a table of floating numbers in it.
     """
     file = Path(path)
-    readers = {".npy": _read_npy, ".parquet": _read_parquet, ".safetensors": _read_safetensors}
+    readers = {".npy": _read_npy, ".safetensors": _read_safetensors}
     reader = readers.get(file.suffix.lower())
     if reader is None:
         hint = " numpy.save writes them." if file.suffix in (".pt", ".pth", ".pkl") else ""
         raise InputError(f"{file}: suffix {quoted(file.suffix)}; expected embeddings as {', '.join(readers)}.{hint}")
     try:
-        found = reader(file)
+        values = reader(file)
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror or error}).") from error
-    except (*NUMPY_FAULTS, SafetensorError, *POLARS_FAULTS) as error:
+    except (*NUMPY_FAULTS, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{file}: not a readable {file.suffix} file ({excerpt(error)}).") from error
-    values = found.values
     if values.ndim != 2 or 0 in values.shape or values.shape[0] * values.shape[1] > _MOST_VALUES:
         raise InputError(f"{file}: a table of shape {tuple(values.shape)}; expected (N, D), one row an item.")
     floating = values.is_floating_point() if isinstance(values, Tensor) else np.issubdtype(values.dtype, np.floating)
@@ -62,14 +46,14 @@ def read_embeddings(path: str | Path) -> Embeddings:
         raise InputError(
             f"{file}: dtype {values.dtype}; expected float16, float32 or float64 (bfloat16 in safetensors)."
         )
-    return found
+    return values
 
 
-def _read_npy(file: Path) -> Embeddings:
-    return Embeddings(np.lib.format.open_memmap(file, mode="r"))
+def _read_npy(file: Path) -> np.ndarray:
+    return np.lib.format.open_memmap(file, mode="r")
 
 
-def _read_safetensors(file: Path) -> Embeddings:
+def _read_safetensors(file: Path) -> Tensor:
     with safe_open(str(file), framework="pt") as stored:
         names = list(stored.keys())
         tables = [name for name in names if len(stored.get_slice(name).get_shape()) == 2]
@@ -79,36 +63,7 @@ def _read_safetensors(file: Path) -> Embeddings:
                 f"{file}: tensors {', '.join(names) or 'none'}; expected a table named 'embeddings', or one table "
                 "alone."
             )
-        return Embeddings(stored.get_tensor(chosen[0]))
-
-
-def _read_parquet(file: Path) -> Embeddings:
-    schema = parquet_schema(file)
-    vectors = [name for name, dtype in schema.items() if isinstance(dtype, pl.List | pl.Array)]
-    if len(vectors) != 1:
-        raise InputError(
-            f"{file}: columns {', '.join(schema)}; expected one column of lists of numbers, and {KEY!r} beside it."
-        )
-    table = read_parquet(file, columns=[*vectors, *([KEY] if KEY in schema else [])])
-    return Embeddings(_stacked(file, table[vectors[0]]), table[KEY] if KEY in table.columns else None)
-
-
-def _stacked(file: Path, column: pl.Series) -> np.ndarray:
-    """Stack a column of lists of one length: (N, D)."""
-    lists = column.arr.to_list() if isinstance(column.dtype, pl.Array) else column
-    lengths = lists.list.len().fill_null(0)
-    first = int(lengths[0]) if len(lengths) else 0
-    if first == 0 or (lengths != first).any():
-        row = int((lengths != first).arg_max() or 0) if first else 0
-        raise InputError(
-            f"{file}: row {row} of {quoted(column.name)} is missing, empty or of another length than row 0."
-        )
-    values = lists.explode()
-    if values.null_count() or not values.dtype.is_float():
-        raise InputError(
-            f"{file}: {quoted(column.name)} holds {values.dtype} with {values.null_count()} nulls; expected floats."
-        )
-    return values.to_numpy().reshape(len(lengths), first)
+        return stored.get_tensor(chosen[0])
 
 
 def _read_table(file: Path) -> pl.DataFrame:
@@ -167,29 +122,19 @@ def read_keys(path: Path) -> pl.Series:
     return table[KEY]
 
 
-def check_same_items(embeddings: Embeddings, labels: pl.DataFrame, files: tuple[str | Path, str | Path]) -> None:
-    """Refuse labels that are not those of the embeddings, as far as the files tell.
+def check_row_count(embeddings: Tensor | np.ndarray, labels: Sized, files: tuple[str | Path, str | Path]) -> None:
+    """Refuse a table of labels or keys with another number of rows than the embeddings.
 
     Args:
-        embeddings: of N items.
-        labels: from :func:`read_labels`.
-        files: where the two come from, for messages.
+        embeddings: (N, D).
+        labels: rows of the table.
+        files: paths of the embeddings and of the table, for messages.
 
     Raises:
-        TableError: another number of rows, or other keys.
+        TableError: another number of rows.
     """
-    if len(labels) != embeddings.values.shape[0]:
+    if len(labels) != len(embeddings):
         raise TableError(
-            f"{files[1]} has {len(labels)} rows, {files[0]} {embeddings.values.shape[0]}; expected one row an "
-            "embedding, in the same order."
-        )
-    if embeddings.keys is None or KEY not in labels.columns:
-        return
-    ours, theirs = embeddings.keys.cast(pl.String), labels[KEY].cast(pl.String)
-    differ = ours.ne_missing(theirs).arg_true()
-    if len(differ):
-        row = int(differ[0])
-        raise TableError(
-            f"row {row}: {files[0]} has key {quoted(ours[row])}, {files[1]} {quoted(theirs[row])} "
-            f"({len(differ)} rows differ); expected the same items in the same order."
+            f"{files[1]} has {len(labels)} rows, {files[0]} {len(embeddings)}; expected one row per embedding, in the "
+            "same order."
         )

@@ -30,7 +30,6 @@ from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import (
     Rows,
     block_rows,
-    check_not_shortened,
     checked_self_index,
     choose_device,
     exact_products,
@@ -154,7 +153,7 @@ _HASHED_ROWS = 1024
 
 
 def evaluate(
-    query_embeddings: Tensor | np.ndarray,
+    query_embeddings: Tensor | np.ndarray | Any,
     query_labels: Labels,
     gallery_embeddings: Tensor | np.ndarray | None = None,
     gallery_labels: Labels | None = None,
@@ -173,8 +172,11 @@ def evaluate(
     float32 with TF32 off whatever the dtype of the embeddings. The definitions of the metrics and their rules for ties
     are those of :class:`hgld.metrics.Metric`.
 
+    ``hgld.evaluate(model, data)`` evaluates a model of :func:`hgld.load_model` on a dataset or a folder of class
+    folders: by the dataset's protocol if it names one, else every image against the others.
+
     Args:
-        query_embeddings: (Q, D) of any floating dtype.
+        query_embeddings: (Q, D) of any floating dtype; or the model.
         query_labels: (Q, L) integers, finest level first, negative where unknown; (Q,) for one level. Or class names,
             None where unknown; or a table or dataset, of which ``levels`` names the columns: all that
             :func:`hgld.labels.class_numbers` reads.
@@ -214,6 +216,9 @@ def evaluate(
         raise InputError("gallery embeddings and gallery labels come together: one of them is missing.")
     gallery = None if gallery_embeddings is None or gallery_labels is None else (gallery_embeddings, gallery_labels)
     options = replace(options or defaults, **changed)
+    if hasattr(query_embeddings, "evaluate"):
+        model: Any = query_embeddings
+        return model.evaluate(query_labels, levels=levels, options=options)
     return evaluate_labelled((query_embeddings, query_labels), gallery, levels=levels, options=options)
 
 
@@ -463,7 +468,6 @@ def embeddings_fingerprint(*embeddings: Tensor | np.ndarray) -> str:
     for table in embeddings:
         digest.update(repr(tuple(table.shape)).encode())
         for start in range(0, len(table), _HASHED_ROWS):
-            check_not_shortened(table)
             rows = table[start : start + _HASHED_ROWS]
             if isinstance(rows, Tensor):
                 rows = rows.detach().cpu()

@@ -11,10 +11,10 @@ import polars as pl
 from torch import Tensor
 
 from hgld.data.dataset import ShardDataset, open_dataset
-from hgld.errors import ConfigError, InputError, TableError, quoted
+from hgld.errors import ConfigError, InputError, quoted
 from hgld.evaluation.embedding_files import (
     KEY,
-    check_same_items,
+    check_row_count,
     read_embeddings,
     read_keys,
     read_labels,
@@ -55,7 +55,7 @@ def evaluate_files(
     """Evaluate embeddings in files, as :func:`hgld.evaluate` does in memory.
 
     Args:
-        embeddings: npy, parquet or safetensors, see :func:`hgld.evaluation.embedding_files.read_embeddings`.
+        embeddings: npy or safetensors, see :func:`hgld.evaluation.embedding_files.read_embeddings`.
         labels: parquet or CSV with a column per level, one row per embedding, in the same order.
         levels: names of the columns, finest first.
         gallery_embeddings: the same of the gallery; None for leave-one-out.
@@ -126,12 +126,8 @@ def evaluate_sides(
     """
     if not options.normalize and whitening is not None:
         raise ConfigError("whitening makes unit vectors; leave it out, or let embeddings be normalised.")
-    named = {"distractors": distractors, "whitening": whitening}
-    stated: dict[str, Any] = {"files": {role: Path(path).name for role, path in named.items() if path is not None}}
-    further = None if distractors is None else read_embeddings(distractors).values
-    if whitening is not None:
-        loaded = Whitening.load(whitening)
-        stated["whitening"] = loaded.describe()
+    further, loaded, stated = _read_processing(distractors, whitening)
+    if loaded is not None:
         query = loaded.apply(query[0]), query[1]
         gallery = None if gallery is None else (loaded.apply(gallery[0]), gallery[1])
         further = None if further is None else loaded.apply(further)
@@ -154,7 +150,7 @@ def evaluate_dataset_files(
     """Evaluate embeddings of a dataset's items, in files, by the dataset's own protocol.
 
     Args:
-        embeddings: files whose items have keys: in a parquet file itself, or in ``X.labels.parquet`` beside ``X.npy``.
+        embeddings: files ``X.npy`` with the keys of their items in ``X.labels.parquet`` beside each.
         place: dataset directory or its address, with the labels, judgements and lists.
         protocol: name of another protocol than its own.
         labels: table with the keys of the only file of embeddings, where it does not lie beside.
@@ -249,17 +245,15 @@ def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple
     vectors, keys = [], []
     for file in map(Path, files):
         read = read_embeddings(file)
-        own, table = read.keys, Path(labels) if labels is not None else file.with_suffix(".labels.parquet")
-        if own is None or labels is not None:
-            if not table.is_file():
-                raise InputError(
-                    f"{file}: its items have no keys: there is no {table}. hgld embed writes it beside; a table with a "
-                    "column key can be given as --labels."
-                )
-            own = read_keys(table)
-        if len(own) != len(read.values):
-            raise TableError(f"{table} has {len(own)} rows, {file} {len(read.values)}; expected one row an embedding.")
-        vectors.append(read.values if isinstance(read.values, np.ndarray) else read.values.float().numpy())
+        table = Path(labels) if labels is not None else file.with_suffix(".labels.parquet")
+        if not table.is_file():
+            raise InputError(
+                f"{file}: its items have no keys: there is no {table}. hgld embed writes it beside; a table with a "
+                "column key can be given as --labels."
+            )
+        own = read_keys(table)
+        check_row_count(read, own, (file, table))
+        vectors.append(read if isinstance(read, np.ndarray) else read.float().numpy())
         keys.append(own.cast(pl.String))
     if len({table.shape[1] for table in vectors}) > 1:
         raise InputError(f"{', '.join(map(str, files))}: embeddings of different dimensions; expected one model's.")
@@ -279,24 +273,30 @@ def process_benchmark(
     Returns:
         the benchmark; what a report's settings say of it.
     """
+    further, whiten, stated = _read_processing(distractors, whitening)
+    if further is not None:
+        benchmark = benchmark.with_distractors(further)
+    return benchmark if whiten is None else benchmark.whitened(whiten), stated
+
+
+def _read_processing(
+    distractors: str | Path | None, whitening: str | Path | None
+) -> tuple[Tensor | np.ndarray | None, Whitening | None, dict[str, Any]]:
+    """Read the files of a post-processing, and return what a report's settings say of it."""
     named = {"distractors": distractors, "whitening": whitening}
     stated: dict[str, Any] = {"files": {role: Path(path).name for role, path in named.items() if path is not None}}
-    if distractors is not None:
-        benchmark = benchmark.with_distractors(read_embeddings(distractors).values)
-    if whitening is not None:
-        loaded = Whitening.load(whitening)
-        benchmark = benchmark.whitened(loaded)
-        stated["whitening"] = loaded.describe()
-    return benchmark, stated
+    further = None if distractors is None else read_embeddings(distractors)
+    loaded = None if whitening is None else Whitening.load(whitening)
+    return further, loaded, stated | ({} if loaded is None else {"whitening": loaded.describe()})
 
 
 def _read_sides(pairs: Sequence[tuple[str | Path, str | Path]], levels: Sequence[str]) -> tuple[_Side, _Side | None]:
     """Read embeddings and labels of the queries and, if there are two pairs, of the gallery."""
     sides, tables = [], []
     for embeddings, labels in pairs:
-        side, table = read_embeddings(embeddings), read_labels(labels, levels)
-        check_same_items(side, table, (embeddings, labels))
-        sides.append(side.values)
+        sides.append(read_embeddings(embeddings))
+        table = read_labels(labels, levels)
+        check_row_count(sides[-1], table, (embeddings, labels))
         tables.append(table)
     query, *gallery = zip(sides, label_codes(tables, levels), strict=True)
     return query, gallery[0] if gallery else None

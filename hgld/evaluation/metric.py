@@ -185,8 +185,12 @@ _NUMBER = re.compile(r"(?:(?<=@)|(?<=^top-)|(?<=^rank-))[1-9][0-9]{0,8}\Z", re.I
 _OTHER_NAMES = {name.lower(): name for name in METRICS} | {  # spellings by habit, in small letters
     "recall@k": "R@k",
     "rank-k": "R@k",
+    "cmc@k": "R@k",
+    "hits@k": "R@k",
     "precision@k": "P@k",
     "map": "AP",
+    "mean-average-precision": "AP",
+    "mean-average-precision@r": "mAP@R",
     "ap@r": "mAP@R",
     "ap@k": "mAP@k",
     "hap": "H-AP",
@@ -240,6 +244,8 @@ class Metric:
             ConfigError: there is no such metric.
         """
         head, slash, level = name.partition("/")
+        if "_at_" in head and head not in PLUGINS.names():
+            head = head.replace("_at_", "@")
         match = _NUMBER.search(head)
         kind, number = (f"{head[: match.start()]}k", int(match.group())) if match else (head, None)
         if kind not in METRICS and kind not in PLUGINS.names():

@@ -1,4 +1,4 @@
-"""Reports: the result of an evaluation, comparisons of several, and their text as Markdown and LaTeX."""
+"""Reports: the result of an evaluation, comparisons of several, and their text as Markdown."""
 
 import html
 import json
@@ -14,25 +14,17 @@ import polars as pl
 
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.protocols import is_per_cent
+from hgld.evaluation.trained_on import trained_on_text
 from hgld.files import read_json, write_atomic
 from hgld.tables import read_parquet, write_table
 from hgld.terminal import printable
 
 # -- text, escaped for each format ------------------------------------------------------------------------------------
 
-_LATEX = {c: f"\\{c}" for c in "&%$#_{}"}
-_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\n": " ", "\r": " "}
-_LATEX_TABLE = str.maketrans(_LATEX)
-
 
 def number(value: float, digits: int, undefined: str = "undefined") -> str:
     """Format a number with ``digits`` behind the point, or a word for NaN."""
     return undefined if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def latex(text: str) -> str:
-    """Escape text for LaTeX, so that special characters are printed as they are."""
-    return printable(text).translate(_LATEX_TABLE)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -53,7 +45,7 @@ SCHEMA_VERSION = 1
 _OF_SET = "of_set"  # the setting that names the metrics without values per query
 _PER_QUERY_SUFFIX = ".per_query.parquet"
 _MOST_JSON_BYTES = 64 << 20
-_RESAMPLED = 20_000_000  # queries drawn for the intervals of a notebook
+_TASK = ("dataset", "protocol", "split", "gallery_split", "queries", "gallery", "levels_without_labels")
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,27 +124,33 @@ class RetrievalReport:
         settings = "".join(f"- {markdown(key)}: {markdown(_text(value))}\n" for key, value in self.settings.items())
         printed = markdown_table(*self.as_printed()) + "\n" if self._printed else ""
         rows = [[name, number(value, 4), str(self.undefined[name])] for name, value in self.values.items()]
-        return printed + markdown_table(["metric", "value", "undefined queries"], rows) + "\n" + settings
+        seen = f"{markdown(text)}\n\n" if (text := trained_on_text(self.settings)) else ""
+        return seen + printed + markdown_table(["metric", "value", "undefined queries"], rows) + "\n" + settings
+
+    def summary(self) -> str:
+        """Return a table of the values, a column per level, and a line on the task; :meth:`to_markdown` has all."""
+        parts = list(dict.fromkeys(name.partition("/")[2] for name in self.values))
+        values: dict[str, dict[str, float]] = {}
+        for name, value in self.values.items():
+            kind, _, part = name.partition("/")
+            values.setdefault(kind, {})[part] = value
+        header = ["metric", *(part or "all levels" for part in parts)]
+        rows = [[kind, *(number(of[part], 4) if part in of else "" for part in parts)] for kind, of in values.items()]
+        printed = markdown_table(*self.as_printed()) + "\n" if self._printed else ""
+        missing = {name: count for name, count in self.undefined.items() if count}
+        facts = [f"{key}: {self.settings[key]}" for key in _TASK if self.settings.get(key) is not None]
+        facts += [f"queries without a value: {', '.join(f'{n} {c}' for n, c in missing.items())}"] if missing else []
+        return f"{printed}{markdown_table(header, rows)}\n{markdown('; '.join(facts))}\n"
 
     def _repr_html_(self) -> str:
-        """Draw a notebook's view: values with 95 % intervals, those that tables print first, and the settings."""
-        from hgld.html_page import one_line, table
+        """Draw a notebook's view: the values, those that tables print first, and the settings."""
+        from hgld.html_page import table
 
-        header, queries, how = ["metric", "value", "undefined queries"], len(self.per_query), ""
         rows = [[name, number(value, 4), str(self.undefined[name])] for name, value in self.values.items()]
-        if queries and self.query_metrics:
-            samples = int(np.clip(_RESAMPLED // queries, 200, 2000))  # a second for 100,000 queries
-            frame = compare({"": self}, metrics=self.query_metrics, samples=samples).frame
-            known = {metric: _interval(low, high) for metric, low, high in frame["metric", "low", "high"].iter_rows()}
-            header.insert(2, "95 % interval")
-            for row in rows:
-                row.insert(2, known.get(row[0], ""))
-            how = f"Percentile bootstrap over {queries:,} queries taken as independent, {samples:,} resamples."
         settings = table(["setting", "value"], ([key, _text(value)] for key, value in self.settings.items()))
         return (
             (table(*self.as_printed()) if self._printed else "")
-            + table(header, rows)
-            + (f"<p>{one_line(how)}</p>" if how else "")
+            + table(["metric", "value", "undefined queries"], rows)
             + f"<details><summary>Settings ({len(self.settings)})</summary>{settings}</details>"
         )
 
@@ -167,16 +165,12 @@ class RetrievalReport:
 
         A row is a level or set where all values are of one of several, as easy, medium and hard are; else there is one.
         """
-        cells = {tuple(name.partition("/")[::2]): _as_papers(name, self.values[name]) for name in self._printed}
+        cells = {tuple(name.partition("/")[::2]): as_papers(name, self.values[name]) for name in self._printed}
         heads, parts = (list(dict.fromkeys(pair[side] for pair in cells)) for side in (0, 1))
         of = str(self.settings.get("dataset", ""))
         if len(cells) == len(heads) * len(parts) and len(parts) > 1:
             return [of, *heads], [[part, *(cells[head, part] for head in heads)] for part in parts]
         return ["", *self._printed], [[of, *cells.values()]]
-
-    def to_latex_row(self, name: str) -> str:
-        """Return one row of a LaTeX table of all values as papers print them: ``name & 93.1 & 41.0 \\\\``."""
-        return " & ".join([latex(name), *(_as_papers(metric, value) for metric, value in self.values.items())]) + r" \\"
 
     def to_dict(self) -> dict[str, Any]:
         """Return values (None where undefined), undefined counts, settings and schema version, ready for JSON."""
@@ -239,7 +233,7 @@ def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
     return frame
 
 
-def _as_papers(metric: str, value: float) -> str:
+def as_papers(metric: str, value: float) -> str:
     """Format a share in per cent with one digit behind the point, other values with two."""
     return number(100 * value, 1, "--") if is_per_cent(metric) else number(value, 2, "--")
 
@@ -271,11 +265,13 @@ class Comparison:
             p_value (two-sided, of no difference); the last four are null for the baseline itself.
         baseline: the report that the others are compared with.
         samples: resamples behind every interval and p-value.
+        units: what is resampled: ``queries``, or the ``classes`` of the queries.
     """
 
     frame: pl.DataFrame = field(repr=False)
     baseline: str
     samples: int
+    units: str = "queries"
 
     def to_markdown(self) -> str:
         """Return a table with one row per report and metric."""
@@ -289,20 +285,10 @@ class Comparison:
                 rows.append([*cells, f"{row['difference']:+.4f}", apart, f"{row['p_value']:.4f}"])
         header = ["report", "metric", "value", "95% interval", "difference", "its interval", "p"]
         note = (
-            "Intervals: percentile bootstrap over queries; p: paired sign-flip permutation test of the mean "
+            f"Intervals: percentile bootstrap over {self.units}; p: paired sign-flip permutation test of the mean "
             f"difference, two-sided, not corrected for several comparisons; {self.samples} resamples each."
         )
         return markdown_table(header, rows) + f"\n{note}\n"
-
-    def to_latex(self) -> str:
-        """Return one LaTeX row per report; a dagger marks differences with p < 0.05."""
-        lines = []
-        for (name,), part in self.frame.group_by(["report"], maintain_order=True):
-            cells = [latex(str(name))]
-            for metric, value, p_value in part["metric", "value", "p_value"].iter_rows():
-                cells.append(_as_papers(metric, value) + r"$^\dagger$" * (p_value is not None and p_value < _ALPHA))
-            lines.append(" & ".join(cells) + " \\\\\n")
-        return "".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows of the frame (None for NaN) and the settings behind them, ready for JSON."""
@@ -316,19 +302,23 @@ def compare(
     metrics: Sequence[str] | None = None,
     baseline: str | None = None,
     samples: int = 2000,
+    classes: np.ndarray | None = None,
 ) -> Comparison:
     """Compare reports on the same queries.
 
     Confidence intervals are those of the percentile bootstrap over queries (Efron 1979), differences are tested with
     the paired randomisation test that Smucker, Allan and Carterette (CIKM 2007) recommend for retrieval: under the
     hypothesis that two systems do not differ, every query's difference may as well have the other sign. Both take
-    queries as independent; where many queries share few classes, intervals come out too narrow.
+    queries as independent; where many queries share few classes, intervals come out too narrow. With ``classes`` the
+    queries of a class are resampled, and change their signs, together.
 
     Args:
         reports: by name, each with its ``per_query`` table.
         metrics: which to compare; None takes those that all reports have.
         baseline: name of the report that the others are compared with; the first if None.
         samples: resamples, with seed 0; the smallest p-value is 1 / (samples + 1).
+        classes: (Q,) integer class of every query, below 0 for a query of an unknown class; None: queries are resampled
+            one by one.
 
     Returns:
         the comparison.
@@ -344,12 +334,14 @@ def compare(
             f"baseline {quoted(first)} is not among the reports ({', '.join(names) or 'there are none'})."
         )
     chosen = _common_metrics(reports, metrics)
-    _check_same_task(reports, first)
+    check_same_task(reports, first)
     tables = {name: reports[name].per_query.select(chosen).to_numpy().astype(np.float64) for name in names}
     apart = {name: table - tables[first] for name, table in tables.items()}
     whole = np.concatenate([*tables.values(), *apart.values()], axis=1)
-    low, high = _intervals(whole, samples).reshape(2, 2, len(names), len(chosen))  # of values, of differences
-    p_values = _sign_flip(np.concatenate(list(apart.values()), axis=1), samples).reshape(len(names), len(chosen))
+    unit = _units(classes, len(whole))
+    low, high = _intervals(whole, unit, samples).reshape(2, 2, len(names), len(chosen))  # of values, of differences
+    p_values = _sign_flip(np.concatenate(list(apart.values()), axis=1), unit, samples)
+    p_values = p_values.reshape(len(names), len(chosen))
     rows = []
     for n, name in enumerate(names):
         for m, metric in enumerate(chosen):
@@ -362,7 +354,25 @@ def compare(
             rows.append(row)
     numbers = ("value", "low", "high", "difference", "difference_low", "difference_high", "p_value")
     schema = {"report": pl.String(), "metric": pl.String(), **dict.fromkeys(numbers, pl.Float64())}
-    return Comparison(pl.DataFrame(rows, schema=schema), first, samples)
+    units = "queries" if classes is None else "classes"
+    return Comparison(pl.DataFrame(rows, schema=schema), first, samples, units)
+
+
+def _units(classes: np.ndarray | None, num_queries: int) -> np.ndarray:
+    """Return (Q,) the unit of each query, from 0: its class, or the query itself if its class is unknown."""
+    if classes is None:
+        return np.arange(num_queries)
+    if classes.shape != (num_queries,):
+        raise InputError(f"classes have shape {classes.shape} for {num_queries} queries; expected ({num_queries},).")
+    alone = np.where(classes < 0, classes.max(initial=0) + 1 + np.arange(num_queries), classes)
+    return np.unique(alone, return_inverse=True)[1]
+
+
+def _unit_sums(table: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """Return (U, C) the sums of a (Q, C) table over the queries of each unit."""
+    sums = np.zeros((int(unit.max(initial=-1)) + 1, table.shape[1]))
+    np.add.at(sums, unit, table)
+    return sums
 
 
 def _common_metrics(reports: Mapping[str, RetrievalReport], metrics: Sequence[str] | None) -> list[str]:
@@ -376,7 +386,16 @@ def _common_metrics(reports: Mapping[str, RetrievalReport], metrics: Sequence[st
     return chosen
 
 
-def _check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None:
+def check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None:
+    """Refuse reports that cannot be compared query by query.
+
+    Args:
+        reports: by name.
+        first: name of the report that the others are held against.
+
+    Raises:
+        InputError: a report has no values per query, or is of other queries or another task.
+    """
     for name, report in reports.items():
         if report.per_query.is_empty():
             raise InputError(
@@ -397,36 +416,37 @@ def _check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None
                 )
 
 
-def _intervals(table: np.ndarray, samples: int) -> np.ndarray:
-    """Return (2, C): the ends of the intervals of the means of a (Q, C) table over resampled queries."""
-    means, defined, num_queries = [], ~np.isnan(table), len(table)
-    filled = np.where(defined, table, 0.0)
+def _intervals(table: np.ndarray, unit: np.ndarray, samples: int) -> np.ndarray:
+    """Return (2, C): the ends of the intervals of the means of a (Q, C) table over resampled units of queries."""
+    means, is_defined = [], ~np.isnan(table)
+    totals, sizes = (_unit_sums(part, unit) for part in (np.where(is_defined, table, 0.0), is_defined.astype(float)))
+    num_units = len(totals)
     rng = np.random.default_rng(0)
-    for size in _batches(samples, num_queries):
-        draws = rng.integers(0, num_queries, size=(size, num_queries))
-        offsets = np.arange(size)[:, None] * num_queries
-        weights = np.bincount((draws + offsets).ravel(), minlength=size * num_queries).reshape(size, num_queries)
-        sums, sizes = weights @ filled, weights @ defined.astype(np.float64)
-        means.append(np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0))
+    for size in _batches(samples, num_units):
+        draws = rng.integers(0, num_units, size=(size, num_units))
+        offsets = np.arange(size)[:, None] * num_units
+        weights = np.bincount((draws + offsets).ravel(), minlength=size * num_units).reshape(size, num_units)
+        sums, counts = weights @ totals, weights @ sizes
+        means.append(np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a metric that is defined nowhere has no interval
         return np.nanquantile(np.concatenate(means), [_ALPHA / 2, 1 - _ALPHA / 2], axis=0)
 
 
-def _sign_flip(differences: np.ndarray, samples: int) -> np.ndarray:
-    """Return (C,) two-sided p-values of a (Q, C) table of differences."""
-    filled = np.nan_to_num(differences, nan=0.0)
-    observed, reached = np.abs(filled.sum(axis=0)), np.zeros(filled.shape[1])
+def _sign_flip(differences: np.ndarray, unit: np.ndarray, samples: int) -> np.ndarray:
+    """Return (C,) two-sided p-values of a (Q, C) table of differences, whose signs change by units."""
+    sums = _unit_sums(np.nan_to_num(differences, nan=0.0), unit)
+    observed, reached = np.abs(sums.sum(axis=0)), np.zeros(sums.shape[1])
     rng = np.random.default_rng(0)
-    for size in _batches(samples, len(filled)):
-        signs = rng.integers(0, 2, size=(size, len(filled))) * 2.0 - 1.0
+    for size in _batches(samples, len(sums)):
+        signs = rng.integers(0, 2, size=(size, len(sums))) * 2.0 - 1.0
         # 1e-12: sums of the same numbers in another order are the same difference
-        reached += (np.abs(signs @ filled) >= observed * (1 - 1e-12) - 1e-15).sum(axis=0)
+        reached += (np.abs(signs @ sums) >= observed * (1 - 1e-12) - 1e-15).sum(axis=0)
     return np.where(np.isnan(differences).all(axis=0), np.nan, (reached + 1) / (samples + 1))
 
 
-def _batches(samples: int, num_queries: int) -> Iterator[int]:
-    step = max(1, _WEIGHTS_AT_ONCE // num_queries)
+def _batches(samples: int, num_units: int) -> Iterator[int]:
+    step = max(1, _WEIGHTS_AT_ONCE // num_units)
     for start in range(0, samples, step):
         yield min(step, samples - start)
 

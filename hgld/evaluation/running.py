@@ -92,6 +92,31 @@ class Retrieval:
         self._labels[side].append(table.with_columns(pl.Series("item", numbers, dtype=pl.Int64)))
         self._named, self._report = self._named or named, None
 
+    def __call__(
+        self, embeddings: Tensor | np.ndarray, labels: Labels, items: Any = None, *, gallery: bool = False
+    ) -> dict[str, float]:
+        """Add a batch as :meth:`update` does, and return its own metrics, see :meth:`of_batch`."""
+        self.update(embeddings, labels, items, gallery=gallery)
+        return self.of_batch(embeddings, labels, gallery=gallery)
+
+    def of_batch(
+        self, embeddings: Tensor | np.ndarray, labels: Labels, items: Any = None, *, gallery: bool = False
+    ) -> dict[str, float]:
+        """Return the metrics of one batch, whose items are searched among themselves; nothing is added.
+
+        Args:
+            embeddings: (B, D) of any floating dtype.
+            labels: (B, L) or (B,).
+            items: without effect; :meth:`update` takes them.
+            gallery: whether they are no queries.
+
+        Returns:
+            every metric by its name; none of a gallery or of fewer than two items.
+        """
+        if gallery or len(embeddings) < 2:
+            return {}
+        return dict(evaluate(embeddings, labels, levels=self.levels, metrics=self.metrics, **self.options).values)
+
     def compute(self) -> dict[str, float]:
         """Return every metric's mean over the queries where it is defined, NaN where it is nowhere."""
         return dict(self.report().values)

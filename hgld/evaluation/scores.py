@@ -1,10 +1,8 @@
 """Scores of queries against a gallery, block by block, with bounded memory, on the device asked for."""
 
-import mmap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -68,25 +66,6 @@ _SHARE_PREPARED = 0.2
 _CACHED_NUMBERS = 1 << 24  # of 16 bits, more than these are read again as fast as a copy of 32 bits
 
 
-def check_not_shortened(table: Tensor | np.ndarray) -> None:
-    """Refuse a memory-mapped array whose file was shortened: reading what is gone would end the process (SIGBUS).
-
-    Of other tables nothing is asked. A file that another one replaced by its name is still whole here.
-
-    Raises:
-        InputError: its file is shorter than when it was opened.
-    """
-    owner: Any = table
-    name = "a memory-mapped file"
-    while isinstance(owner, np.ndarray):
-        name, owner = getattr(owner, "filename", None) or name, owner.base
-    if isinstance(owner, mmap.mmap) and (size := owner.size()) < len(owner):
-        raise InputError(
-            f"{name}: {size} bytes, {len(owner)} when it was opened: it was written to meanwhile. Run it again when "
-            "the file is finished; writers that rename a new file to its place do no harm."
-        )
-
-
 class Rows:
     """Embeddings as the evaluator ranks them, in float32 and with unit rows, made anew whenever a part is asked for.
 
@@ -103,8 +82,7 @@ class Rows:
         device: of the parts.
 
     Raises:
-        InputError: not a table of floating numbers, empty, NaN or Inf in it, or a zero vector where norms are needed;
-            also later, as :func:`check_not_shortened`.
+        InputError: not a table of floating numbers, empty, NaN or Inf in it, or a zero vector where norms are needed.
     """
 
     def __init__(
@@ -115,8 +93,7 @@ class Rows:
         normalize: bool = True,
         device: torch.device | str = "cpu",
     ) -> None:
-        check_not_shortened(embeddings)
-        self._given, self.source = embeddings, _as_table(embeddings, side)
+        self.source = _as_table(embeddings, side)
         self.shape = tuple(self.source.shape)
         self.device = torch.device(device)
         on_cpu = self.device.type == self.source.device.type == "cpu"
@@ -125,7 +102,6 @@ class Rows:
         narrow = torch.empty_like(wide, dtype=torch.float32)
         norms = torch.empty(len(self), dtype=torch.float64, device=device)
         for start in range(0, len(self), self._at_once):
-            check_not_shortened(embeddings)
             part = self.source[start : start + self._at_once]
             stop = start + len(part)
             if part.element_size() == 2:  # by way of float32 twice as fast
@@ -151,7 +127,6 @@ class Rows:
         source, inverse = self.source[part], self._inverse[part, None]
         single = inverse.float()
         for start in range(0, len(source), self._at_once):
-            check_not_shortened(self._given)
             rows = slice(start, start + self._at_once)
             if self._in_double:
                 out[rows] = source[rows].to(self.device).double() * inverse[rows]

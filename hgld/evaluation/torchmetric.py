@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric  # pyright: ignore[reportMissingImports]
 
+from hgld.errors import ConfigError
+
 if TYPE_CHECKING:
     from hgld.evaluation.running import Retrieval
 
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
 class TorchRetrieval(Metric):
     """A :class:`hgld.metrics.Retrieval` for ``torchmetrics.MetricCollection`` and ``LightningModule.log``.
 
-    A call is an update and returns nothing: a batch has no value of its own, as its gallery are the other batches.
+    A call is an update and returns the values of the batch alone, whose items are searched among themselves;
+    :meth:`compute` searches all batches.
 
     Args:
         retrieval: what is updated and computed; it gathers the processes' batches itself.
@@ -31,12 +34,20 @@ class TorchRetrieval(Metric):
         self.retrieval.update(*args, **kwargs)
 
     def compute(self) -> Tensor | dict[str, Tensor]:
-        values = {name: torch.tensor(value) for name, value in self.retrieval.compute().items()}
-        return values if self.value is None else values[self.value]
+        return self._tensors(self.retrieval.compute())
+
+    def _tensors(self, found: dict[str, float]) -> Tensor | dict[str, Tensor]:
+        if self.value is None:
+            return {name: torch.tensor(value) for name, value in found.items()}
+        if found and self.value not in found:
+            raise ConfigError(f"metric {self.value!r} is not computed; these are: {', '.join(found)}.")
+        return torch.tensor(found.get(self.value, torch.nan))  # NaN of a batch that has none
 
     def reset(self) -> None:
         super().reset()
         self.retrieval.reset()
 
-    def forward(self, *args: Any, **kwargs: Any) -> None:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor]:
         self.update(*args, **kwargs)
+        self._forward_cache = self._tensors(self.retrieval.of_batch(*args, **kwargs))
+        return self._forward_cache

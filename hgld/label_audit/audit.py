@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from torch import Tensor
 
-from hgld.errors import InputError, TableError, quoted
-from hgld.evaluation.embedding_files import KEY, SPLIT, check_same_items, read_embeddings, read_keys, read_labels
+from hgld.errors import InputError, quoted
+from hgld.evaluation.embedding_files import KEY, SPLIT, check_row_count, read_embeddings, read_keys, read_labels
 from hgld.evaluation.evaluate import check_tree, label_table, level_names
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.label_audit.class_faults import ClassFault, find_class_faults
@@ -129,7 +129,7 @@ def audit(
         levels: names of the L levels, or of a table's columns; None: as :func:`hgld.evaluate` names them.
         keys: keys of the items; their indices as text if None.
         splits: splits of the items; None: copies are not looked for.
-        images: compares the images themselves; None: copies are judged by the embeddings alone.
+        images: compares the images; None: copies are not looked for.
         options: least probability and progress; None: the defaults.
 
     Raises:
@@ -176,6 +176,8 @@ def audit(
     copies = []
     if splits is None or len(set(splits)) < 2:
         notes.append("copies across splits are not looked for: there is one split.")
+    elif images is None:
+        notes.append("copies across splits are not looked for: images are compared, and no dataset is named (--data).")
     else:
         options.progress("look for copies", 0, None)
         for item, other, alike, probability in find_copies(unit, table[:, 0], splits, images):
@@ -357,14 +359,12 @@ class Audited:
         if dataset is None:
             table = read_labels(file, levels)
             wanted = tuple(levels or [name for name in table.columns if name not in (KEY, SPLIT)])
-            check_same_items(read, table, (embeddings, file))
+            check_row_count(read, table, (embeddings, file))
             splits = table[SPLIT].to_list() if SPLIT in table.columns else None
-            keys = table[KEY] if KEY in table.columns else read.keys
-            texts = None if keys is None else keys.cast(pl.String).to_list()
-            return cls(read.values, table.select(wanted), wanted, texts, splits)
-        keys = (read.keys if read.keys is not None and labels is None else read_keys(file)).cast(pl.String)
-        if len(keys) != read.values.shape[0]:
-            raise TableError(f"{file} has {len(keys)} rows, {embeddings} {read.values.shape[0]}; expected as many.")
+            keys = table[KEY].cast(pl.String).to_list() if KEY in table.columns else None
+            return cls(read, table.select(wanted), wanted, keys, splits)
+        keys = read_keys(file).cast(pl.String)
+        check_row_count(read, keys, (embeddings, file))
         if len(twice := keys.filter(keys.is_duplicated())):
             raise InputError(f"{file}: key {quoted(twice[0])} has several embeddings; expected one per item.")
         places = pl.DataFrame({KEY: dataset.keys.cast(pl.String), "at": np.arange(len(dataset))})
@@ -375,7 +375,7 @@ class Audited:
                 f"{file}: {len(unknown):,} of its keys are no items of {quoted(dataset)}, the first "
                 f"{quoted(unknown[0])}. Name the dataset that was embedded, or leave --data out."
             )
-        return cls.of_dataset(read.values, dataset.select(at.to_list()))
+        return cls.of_dataset(read, dataset.select(at.to_list()))
 
     def audit(self, options: AuditOptions) -> Audit:
         """Audit the items; copies across splits are looked for in the images if there are any."""

@@ -158,7 +158,7 @@ def _nearest(
 
 
 def find_copies(
-    unit: np.ndarray, labels: np.ndarray, splits: Sequence[str], images: ImageCopies | None
+    unit: np.ndarray, labels: np.ndarray, splits: Sequence[str], images: ImageCopies
 ) -> list[tuple[int, int, float, float]]:
     """Find items of other splits that are copies of training items (of the largest split if none is ``train``).
 
@@ -169,7 +169,7 @@ def find_copies(
         unit: (N, D) unit embeddings.
         labels: (N,) finest classes, -1 where unknown.
         splits: (N,) splits.
-        images: compares the images; None: cosines take their place.
+        images: compares the images.
 
     Returns:
         item, the training item that is most like it, how much, and the probability that they are copies.
@@ -183,18 +183,14 @@ def find_copies(
 
     def most_alike(asked: np.ndarray, *, other_class: bool) -> tuple[np.ndarray, np.ndarray]:
         best, score = np.full(len(asked), -1), np.full(len(asked), -1.0)
-        tables = [_nearest(unit[asked], unit[references], asked, references, _CANDIDATES)]
-        tables += [] if images is None else [images.nearest(asked, references, _CANDIDATES)]
-        for found in tables:
+        nearest = _nearest(unit[asked], unit[references], asked, references, _CANDIDATES)
+        for found in (nearest, images.nearest(asked, references, _CANDIDATES)):
             wanted = found != asked[:, None]
             if other_class:
                 wanted &= labels[found] != labels[asked][:, None]
             rows, columns = np.nonzero(wanted)
             pairs = np.stack([asked[rows], found[rows, columns]], axis=1)
-            if images is None:
-                alike = np.einsum("pd,pd->p", unit[pairs[:, 0]], unit[pairs[:, 1]])
-            else:
-                alike = images.alike(pairs)
+            alike = images.alike(pairs)
             for row, other, value in zip(rows.tolist(), pairs[:, 1].tolist(), alike.tolist(), strict=True):
                 if value > score[row]:
                     best[row], score[row] = other, value
@@ -203,7 +199,7 @@ def find_copies(
     others, alike = most_alike(queries, other_class=False)
     _, decoys = most_alike(sample, other_class=True)
     chances = decoy_posterior(alike, decoys)
-    made = np.empty(0) if images is None else images.of_copies(np.sort(generator.permutation(references)[:_MADE]))
+    made = images.of_copies(np.sort(generator.permutation(references)[:_MADE]))
     if len(made):
         chances = np.where(alike < np.quantile(made, _COPY_QUANTILE), 0.0, chances)
     found = zip(queries.tolist(), others.tolist(), alike.tolist(), chances.tolist(), strict=True)

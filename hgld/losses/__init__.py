@@ -7,7 +7,7 @@ beneath. Names are handed on lazily (PEP 562).
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hgld.losses.registry import LOSSES
+from hgld.losses.registry import LOSSES, missing_name
 
 if TYPE_CHECKING:
     from hgld.losses.binned import FastAP as FastAP
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from hgld.losses.compositions import MultiGrain as MultiGrain
     from hgld.losses.compositions import RODRecall as RODRecall
     from hgld.losses.compositions import SumOverLevels as SumOverLevels
+    from hgld.losses.library_names import FastAPLoss as FastAPLoss
+    from hgld.losses.library_names import NormalizedSoftmaxLoss as NormalizedSoftmaxLoss
+    from hgld.losses.library_names import PNPLoss as PNPLoss
+    from hgld.losses.library_names import ProxyNCALoss as ProxyNCALoss
+    from hgld.losses.library_names import SmoothAPLoss as SmoothAPLoss
     from hgld.losses.memory import CrossBatchMemory as CrossBatchMemory
     from hgld.losses.pairs import CalibrationLoss as CalibrationLoss
     from hgld.losses.pairs import Contrastive as Contrastive
@@ -54,10 +59,15 @@ _EXPORTS = {name: f"hgld.losses.{entry.module}" for name, entry in LOSSES.items(
     "ClassWeighted": "hgld.losses.wrappers",
     "Composition": "hgld.losses.compositions",
     "CrossBatchMemory": "hgld.losses.memory",
+    "FastAPLoss": "hgld.losses.library_names",
     "MatryoshkaLoss": "hgld.losses.wrappers",
     "MetricLearningLoss": "hgld.losses.wrappers",
+    "NormalizedSoftmaxLoss": "hgld.losses.library_names",
+    "PNPLoss": "hgld.losses.library_names",
+    "ProxyNCALoss": "hgld.losses.library_names",
     "RankLoss": "hgld.losses.rank_loss",
     "SiMix": "hgld.losses.wrappers",
+    "SmoothAPLoss": "hgld.losses.library_names",
     "SumOverLevels": "hgld.losses.compositions",
     "TermSum": "hgld.losses.rank_loss",
     "blackbox_ap_loss": "hgld.losses.blackbox_ap",
@@ -77,7 +87,7 @@ if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name fo
     def __getattr__(name: str) -> Any:
         if name in _EXPORTS:
             return getattr(import_module(_EXPORTS[name]), name)
-        raise AttributeError(f"module 'hgld.losses' has no attribute {name!r}")
+        raise AttributeError(missing_name(name))
 
 
 def __dir__() -> list[str]:

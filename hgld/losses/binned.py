@@ -1,6 +1,7 @@
 """Average precision over soft bins of scores: soft histograms, the quantised mAP of Revaud et al., and FastAP."""
 
-from typing import Any, Literal, Unpack, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -104,6 +105,8 @@ class SoftBinAP(RankLoss):
     Raises:
         ConfigError: fewer than two bins, ``low`` not below 1, or an unknown kind of ties.
     """
+
+    other_names: ClassVar[Mapping[str, str]] = {"num_bins": "bins"}
 
     def __init__(
         self,
@@ -214,6 +217,8 @@ class FastAP(RankLoss):
     Raises:
         ConfigError: no bin.
     """
+
+    other_names: ClassVar[Mapping[str, str]] = {"num_bins": "bins"}
 
     def __init__(self, bins: int = 20, *, level: int = 0, **options: Unpack[RankOptions]) -> None:
         super().__init__(graded=False, level=level, **options)

@@ -1,14 +1,52 @@
 """Calls of losses: with labels of any kind, and in pytorch-metric-learning's order of arguments."""
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import InputError
+from hgld.errors import ConfigError, InputError
 from hgld.labels import class_numbers
+
+# -- arguments by the names of other libraries -------------------------------------------------------------------------
+
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+
+
+class KnownArguments:
+    """Base of losses that answer an argument of another library by hgld's own name for it.
+
+    Attributes:
+        other_names: arguments of pytorch-metric-learning, each with what to give here.
+    """
+
+    other_names: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = _answering(cls.__init__)
+
+
+def _answering(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def answer(self: KnownArguments, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except TypeError as error:
+            found = _UNEXPECTED.search(str(error))
+            if found is None or found[1] not in self.other_names:
+                raise
+            said = f"{type(self).__name__} has no argument {found[1]!r}; give {self.other_names[found[1]]}."
+            raise ConfigError(said) from error
+
+    return answer
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
 
 
 def reads_labels(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
-from hgld.losses.calls import reads_labels
+from hgld.losses.calls import KnownArguments, reads_labels
 from hgld.losses.compositions import Composition
 from hgld.losses.rank_loss import TermSum, label_columns, on_device, query_sums, sums_over_queries
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _COUNTS = ("written", "steps")
 
 
-class CrossBatchMemory(nn.Module):
+class CrossBatchMemory(KnownArguments, nn.Module):
     """A loss of the batch plus the same loss against a memory (Wang et al., "Cross-Batch Memory", CVPR 2020).
 
     The memory is a ring buffer: the newest ``size`` items of the training batches, without their gradients. A batch
@@ -53,6 +53,7 @@ class CrossBatchMemory(nn.Module):
     labels: Tensor
 
     keeps_classes = True
+    other_names: ClassVar[Mapping[str, str]] = {"embedding_size": "dim", "memory_size": "size"}
 
     def __init__(
         self, loss: nn.Module, size: int, dim: int, *, num_levels: int = 1, warmup: int = 0, weight: float = 1.0

@@ -2,7 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
 from hgld.hierarchy import Hierarchy
-from hgld.losses.calls import reads_labels
+from hgld.losses.calls import KnownArguments, reads_labels
 from hgld.losses.rank_loss import (
     Reduction,
     TermSum,
@@ -26,7 +27,7 @@ from hgld.losses.rank_loss import (
 from hgld.relevance import shared_levels
 
 
-class ProxyLoss(nn.Module, ABC):
+class ProxyLoss(KnownArguments, nn.Module, ABC):
     """A loss of single items, by their cosines to the proxies of the classes; a subclass writes :meth:`item_losses`.
 
     Items of unknown label add nothing. A gallery of references plays no part: the proxies are the gallery.
@@ -45,6 +46,10 @@ class ProxyLoss(nn.Module, ABC):
     """
 
     keeps_classes = True
+    other_names: ClassVar[Mapping[str, str]] = {
+        "embedding_size": "dim",
+        "softmax_scale": "temperature=1 / softmax_scale",
+    }
 
     def __init__(self, num_classes: int, dim: int, *, level: int = 0, reduction: Reduction = "mean") -> None:
         super().__init__()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
-from hgld.losses.calls import reads_labels
+from hgld.losses.calls import KnownArguments, reads_labels
 from hgld.losses.kernels.operator import operator
 from hgld.relevance import shared_levels
 
@@ -200,7 +200,7 @@ def sums_over_queries(loss: nn.Module) -> bool:
     return bool(getattr(loss, "sums_over_queries", False))
 
 
-class RankLoss(nn.Module, ABC):
+class RankLoss(KnownArguments, nn.Module, ABC):
     """A loss that is a mean over queries of a function of one query's scores and grades.
 
     A subclass writes :meth:`query_losses`; this class turns embeddings and labels into what it takes.

@@ -142,3 +142,19 @@ def options_of(name: str) -> frozenset[str]:
     if entry.kind != "views":
         taken.add("matryoshka")
     return frozenset(taken)
+
+
+_OF_OTHER_MEANING = {  # names of pytorch-metric-learning whose nearest loss of hgld is another function
+    "ContrastiveLoss": "Contrastive squares the distances and averages per query",
+    "MarginLoss": "Margin draws negatives by their distance",
+    "TripletMarginLoss": "Triplet compares squared distances to one semi-hard negative per pair",
+}
+
+
+def missing_name(name: str) -> str:
+    """Return the message for a name that ``hgld.losses`` lacks; for a loss of another library it says what to use."""
+    message = f"module 'hgld.losses' has no attribute {name!r}"
+    if not name.endswith("Loss"):
+        return message
+    differs = f"{_OF_OTHER_MEANING[name]}. " if name in _OF_OTHER_MEANING else ""
+    return f"{message}: {differs}hgld.losses.wrap(pytorch_metric_learning.losses.{name}(...)) takes the library's own."

@@ -18,9 +18,8 @@ Arguments that mean the same in all of them:
 All raise ConfigError for numbers out of range and unknown options.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -29,40 +28,11 @@ from hgld.losses.kernels.objectives import DiscountedGain, NegativesPenalty, Pen
 from hgld.losses.kernels.operator import Method, check_method, rank_metric
 from hgld.losses.rank_loss import RankLoss, RankOptions, read_scores
 from hgld.losses.surrogates import Sigmoid, SupStep, Surrogate
-from hgld.relevance import RelevanceKind, check_relevance, grade_gains
+from hgld.relevance import GainFunction, RelevanceKind
 
 # -- gains ------------------------------------------------------------------------------------------------------------
 #
 # Gains of the grades to a query, and its best possible sums, from the number of items of each grade.
-
-
-@dataclass(frozen=True)
-class GradedGain:
-    """Gain of a grade; the formulas are those of :func:`hgld.relevance.grade_gains`.
-
-    Attributes:
-        kind: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
-        alpha: exponent of ``population`` and ``total``.
-        weights: of ``weighted_ap``, one a level, coarsest level first; equal if None.
-
-    Raises:
-        ConfigError: an unknown kind, an alpha below 0, or weights that are negative or all zero.
-    """
-
-    kind: RelevanceKind = "population"
-    alpha: float = 1.0
-    weights: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        check_relevance(self.kind, self.alpha, self.weights)
-
-    def of_counts(self, counts: Tensor) -> Tensor:
-        """Return (Q, L + 1) float64 gain of every grade, up to a factor of the query's own, on which no loss depends.
-
-        Args:
-            counts: (Q, L + 1) items a grade.
-        """
-        return grade_gains(counts, self.kind, self.alpha, self.weights, relative=True)
 
 
 def grade_counts(grades: Tensor, num_levels: int) -> Tensor:
@@ -94,7 +64,7 @@ def graded_ap_loss(
     grades: Tensor,
     num_levels: int,
     surrogate: Surrogate,
-    gain: GradedGain | None = None,
+    gain: GainFunction | None = None,
     *,
     left_out: Tensor | None = None,
     method: Method = "auto",
@@ -126,7 +96,7 @@ def graded_ap_loss(
     """
     scores, grades = read_ranked(scores, grades, left_out)
     counts = grade_counts(grades, num_levels)
-    gains = (gain or GradedGain()).of_counts(counts)
+    gains = (gain or GainFunction()).of_counts(counts)
     totals = (gains * counts).sum(dim=1)
     return _one_minus(scores, grades, gains, totals, PrecisionMean(), surrogate, method)
 
@@ -165,7 +135,7 @@ def ndcg_loss(
     """
     scores, grades = read_ranked(scores, grades, left_out)
     counts = grade_counts(grades, num_levels)
-    gains = GradedGain("exponential").of_counts(counts)
+    gains = GainFunction("exponential").of_counts(counts)
     ideal = ideal_dcg(counts, gains, scores.shape[1])
     return _one_minus(scores, grades, gains, ideal, DiscountedGain(), surrogate, method)
 
@@ -221,6 +191,8 @@ class SurrogateLoss(RankLoss):
         options: see :class:`hgld.losses.RankLoss`.
     """
 
+    other_names: ClassVar[Mapping[str, str]] = {"temperature": "tau", "anneal": "tau"}
+
     def __init__(
         self,
         surrogate: Surrogate,
@@ -242,7 +214,7 @@ class SurrogateLoss(RankLoss):
 class _APLoss(SurrogateLoss):
     """1 - AP, or 1 - H-AP if it is graded."""
 
-    gain = GradedGain()
+    gain = GainFunction()
 
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
@@ -261,7 +233,7 @@ class _HAPLoss(_APLoss):
         options: GradedOptions,
     ) -> None:
         super().__init__(surrogate, graded=True, **options)
-        self.gain = GradedGain(relevance, alpha, None if weights is None else tuple(weights))
+        self.gain = GainFunction(relevance, alpha, None if weights is None else tuple(weights))
 
 
 class SmoothAP(_APLoss):

@@ -1,4 +1,4 @@
-"""Answers: the class of a query, as deep as its neighbours make it sure, by calibrated confidence."""
+"""Predictions: the class of a query at the finest level that its gallery neighbours support, with a confidence."""
 
 from hgld.prediction.calibration import CALIBRATION, Calibration, LevelRisk, calibrate
 from hgld.prediction.predict import Answer, Answers, predict

@@ -227,9 +227,7 @@ class Calibration:
             InputError: it cannot be read, or holds what a calibration cannot have.
             SchemaError: it is of another schema version.
         """
-        found = read_json(path, max_bytes=_MOST_BYTES)
-        if not isinstance(found, dict):
-            raise InputError(f"{path}: holds {type(found).__name__}; expected the object that hgld calibrate writes.")
+        found = read_json(path, kind=dict, max_bytes=_MOST_BYTES, fix="Calibrate again: hgld calibrate.")
         if found.get("schema_version") != SCHEMA_VERSION:
             raise SchemaError(
                 f"{path}: schema version {quoted(found.get('schema_version'))}; this hgld reads "

@@ -1,7 +1,8 @@
-"""Answers to queries: for each the deepest class that its neighbours make sure, and the path above it."""
+"""Predictions for queries: the finest class that the gallery neighbours support, and the path above it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,22 @@ from hgld.prediction.calibration import NEIGHBORS, TEMPERATURE, Calibration
 from hgld.prediction.votes import complete_labels, count_votes
 
 MIN_CONFIDENCE = 0.8
+_MOST_CLASSES = 20  # named in an error
 Within = Mapping[str, int | str | Collection[int] | Collection[str]]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one query.
+    """The prediction for one query.
 
     Attributes:
-        level: name of its level; None: no class is sure enough.
-        path: class by level, from the answer's level up, finest first: its name where the gallery's labels are names,
+        level: level of the predicted class; None: no class is sure enough.
+        path: class by level, from the predicted level up, finest first: its name where the gallery's labels are names,
             else its id; coarser levels where the class is unknown are left out.
-        confidence: probability that the answer is right; 0 without one.
+        confidence: probability that the prediction is right; 0 without one.
         confidences: of the classes that the neighbours vote for, by level, finest first; those below ``level`` too.
-        neighbors: gallery indices of the neighbours that are of the answer's class, best first.
+        guess: these classes by level, finest first: the best guess where ``level`` is None.
+        neighbors: gallery indices of the neighbours that are of the predicted class, best first.
         scores: their cosine similarities.
     """
 
@@ -39,17 +42,18 @@ class Answer:
     path: Mapping[str, int | str]
     confidence: float
     confidences: Mapping[str, float]
+    guess: Mapping[str, int | str]
     neighbors: tuple[int, ...] = ()
     scores: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Answers(Sequence[Answer]):
-    """The answers to Q queries: a sequence of :class:`Answer`, and the arrays that they are made of.
+    """The predictions for Q queries: a sequence of :class:`Answer`, and the arrays that they are made of.
 
     Attributes:
         levels: names of the L levels, finest first.
-        column: (Q,) int64 column of the level answered at, 0 the finest; -1: no answer.
+        column: (Q,) int64 column of the predicted level, 0 the finest; -1: no prediction.
         paths: (Q, L) int64 class voted for at every level, -1 where it is unknown; the answer is its part from
             ``column`` on.
         confidences: (Q, L) probability that each of them is right; it does not fall from fine to coarse.
@@ -83,14 +87,17 @@ class Answers(Sequence[Answer]):
     def _answer(self, row: int) -> Answer:
         column = int(self.column[row])
         confidences = dict(zip(self.levels, self.confidences[row].tolist(), strict=True))
+        paths = enumerate(self.paths[row].tolist())
+        guess = {self.levels[c]: self._class(c, label) for c, label in paths if label >= 0}
         if column < 0:
-            return Answer(None, {}, 0.0, confidences)
-        paths, support = self.paths[row], self.supports[row] <= column
+            return Answer(None, {}, 0.0, confidences, guess)
+        support = self.supports[row] <= column
         return Answer(
             self.levels[column],
-            {self.levels[c]: self._class(c, int(paths[c])) for c in range(column, len(self.levels)) if paths[c] >= 0},
+            {level: guess[level] for level in self.levels[column:] if level in guess},
             float(self.confidences[row, column]),
             confidences,
+            guess,
             tuple(self.neighbors[row, support].tolist()),
             tuple(self.scores[row, support].tolist()),
         )
@@ -114,11 +121,11 @@ def predict(
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> Answers:
-    """Answer what each query is, as deep as its neighbours in a gallery make it sure.
+    """Predict the class of each query, at the finest level that its neighbours in a gallery support.
 
     The neighbours vote (:func:`hgld.prediction.votes.count_votes`), and the calibration turns their votes into the
-    probability that the class is right, level by level. The answer is the finest class whose probability is at least
-    ``min_confidence``, with the path above it.
+    probability that the class is right, level by level. The prediction is the finest class whose probability is at
+    least ``min_confidence``, with the path above it.
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
@@ -128,8 +135,8 @@ def predict(
         levels: names of the L levels, finest first, or of a table's columns; None: as :func:`hgld.evaluate` names them.
         calibration: made by :func:`hgld.prediction.calibrate` on the same model and levels, or its file. None:
             confidences are shares of the votes, and say nothing of classes that the gallery lacks.
-        min_confidence: least confidence of an answer; 0: the finest class that is known, above 1: none.
-        level: finest level to answer at; None: the finest.
+        min_confidence: least confidence of a prediction; 0: the finest class that is known, above 1: none.
+        level: finest level to predict; None: the finest.
         within: classes, one or several, by level, ids or names as the labels have them: the gallery's items of these
             classes alone are searched, and the answer's confidence at these levels and above is 1, because the caller
             knows.
@@ -138,7 +145,7 @@ def predict(
         progress: called with a task, the number of queries done and their total.
 
     Returns:
-        the answers; neighbours' indices are those of the whole gallery.
+        the predictions; neighbours' indices are those of the whole gallery.
 
     Raises:
         InputError: embeddings or labels of the wrong shape or dtype, a calibration of other levels, or no item of the
@@ -200,7 +207,7 @@ def answers_of(
     sure: int | None = None,
     classes: Sequence[tuple[str, ...] | None] = (),
 ) -> Answers:
-    """Return the answers of neighbours that are found already.
+    """Return the predictions from neighbours that are found already.
 
     Args:
         neighbors: (Q, K) gallery indices, best first; further ones than the calibration takes do not vote.
@@ -257,7 +264,7 @@ def known_within(
     kept, columns = np.ones(len(gallery_labels), bool), []
     for name, wanted in within.items():
         if name not in levels:
-            raise ConfigError(f"within names the level {name!r}; expected one of {', '.join(levels)}.")
+            raise ConfigError(f"within {name}={wanted}: the levels are {', '.join(levels)}.")
         asked = [wanted] if isinstance(wanted, int | np.integer | str) else list(wanted)
         columns.append(list(levels).index(name))
         names = classes[columns[-1]] if classes else None
@@ -265,6 +272,9 @@ def known_within(
             kind = "ids" if names is None else "names"
             raise InputError(f"within has {name}={wanted!r}; the gallery's classes of {name} have {kind}.")
         places: dict[str, int] = {} if names is None else {label: place for place, label in enumerate(names)}
+        if names is not None and (unknown := next((str(one) for one in asked if one not in places), None)):
+            near = get_close_matches(unknown, names, n=3, cutoff=0.5) or sorted(names)[:_MOST_CLASSES]
+            raise InputError(f"within {name}={unknown}: {name} has no class of that name; it has {', '.join(near)}.")
         ids = [int(one) if names is None else places.get(str(one), -1) for one in asked]
         kept &= np.isin(gallery_labels[:, columns[-1]], [label for label in ids if label >= 0])
         if len(asked) > 1:

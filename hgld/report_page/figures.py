@@ -1,4 +1,4 @@
-"""Figures: drawn once by matplotlib, shown on the page in the colours of its theme, kept as PNG and SVG files."""
+"""Figures by matplotlib: shown on the page in the colours of its theme, kept as PDF and PNG files that fit a column."""
 
 import io
 import re
@@ -39,6 +39,7 @@ _STYLE = {
     "svg.fonttype": "none",
     "text.color": INK,
     "text.parse_math": False,  # a class may be called $\frac
+    "text.usetex": False,  # whatever the reader's matplotlibrc says
     "xtick.color": INK,
     "ytick.color": INK,
 }
@@ -82,8 +83,12 @@ class Line:
     style: str = "-"
 
 
+_COLUMN_INCHES = 3.3  # width of a column of a paper with two
+_COLUMN_STYLE = {"font.size": 7.5, "legend.fontsize": 6.5, "lines.linewidth": 1.3, "pdf.fonttype": 42}
+
+
 class Figures:
-    """Drawer of figures; with a folder, each is kept as ``NAME.svg`` and ``NAME.png`` there as well.
+    """Drawer of figures; with a folder, each is kept there as ``NAME.pdf`` and ``NAME.png`` as well.
 
     Args:
         folder: where to keep the files; None keeps none.
@@ -125,9 +130,8 @@ class Figures:
             canvas.print_svg(out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                (self._folder / f"{stem}.svg").write_text(out.getvalue(), encoding="utf-8")
-                drawing.savefig(self._folder / f"{stem}.png", dpi=200, facecolor="white", metadata={"Software": None})
-                self.files += [f"{stem}.svg", f"{stem}.png"]
+                _save_column(self._folder / stem, draw, size)
+                self.files += [f"{stem}.pdf", f"{stem}.png"]
         self.terms[term] = None
         return Figure(stem, title, term, note, _inline(out.getvalue(), stem, title))
 
@@ -155,6 +159,20 @@ class Figures:
             draw_legend(axes, entries, title=legend, title_fontsize=8, loc="best")
 
         return self.draw(name, title, draw, term=term, note=note)
+
+
+def _save_column(path: Path, draw: "Callable[[Axes], None]", size: tuple[float, float]) -> None:
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.figure import Figure as Drawing
+
+    style: Any = _COLUMN_STYLE
+    with rc_context(style):
+        drawing = Drawing(figsize=(_COLUMN_INCHES, size[1] * _COLUMN_INCHES / size[0]), layout="constrained")
+        canvas = FigureCanvasPdf(drawing)
+        draw(drawing.add_subplot())
+        canvas.print_pdf(f"{path}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+        drawing.savefig(f"{path}.png", dpi=200, facecolor="white", metadata={"Software": None})
 
 
 def _inline(svg: str, stem: str, title: str) -> Markup:

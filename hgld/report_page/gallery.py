@@ -28,7 +28,8 @@ class Tile:
         key: key of the item, whose image the page shows if it has room; None if the files have no keys.
         frame: ``query``, ``right`` (same finest class), ``near`` (same coarser class) or ``wrong``.
         caption: its finest class.
-        says: key, classes and the level shared with the query, for a tooltip and for those who do not see the frame.
+        says: classes and the level shared with the query, for a tooltip and for those who do not see the frame; the
+            page adds the image's path.
     """
 
     key: str | None
@@ -79,6 +80,12 @@ class Thumbnails:
             return ""
         self.bytes += len(made)  # an image in two places is on the page twice
         return made
+
+    def source(self, key: str | None) -> str:
+        """Return the path that an item's image came from; its key if none is known."""
+        if self._dataset is None or key is None or key not in self._index:
+            return key or ""
+        return self._dataset.sources[self._index[key]]
 
     def _encoded(self, key: str) -> str:
         assert self._dataset is not None
@@ -168,4 +175,4 @@ def _tile(side: Items, item: int, frame: str, role: str, levels: Sequence[str], 
     key = None if side.keys is None else side.keys[item]
     names = [name_of(level, int(label)) for level, label in enumerate(side.labels[item])]
     classes = "; ".join(f"{level}: {name}" for level, name in zip(levels, names, strict=True))
-    return Tile(key, frame, names[0], f"{role}. {classes}. {key or f'item {item}'}")
+    return Tile(key, frame, names[0], f"{role}. {classes}." + ("" if key else f" item {item}"))

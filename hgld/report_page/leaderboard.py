@@ -10,7 +10,18 @@ from typing import Any
 from hgld.evaluation.protocols import lower_is_better
 from hgld.evaluation.report import RetrievalReport, markdown, markdown_table
 from hgld.report_page.page import breakable, glossary, render, settings_text
-from hgld.report_page.scores import INTERVALS, TEST, Score, level_of, order_metrics, score_runs, unit_note
+from hgld.report_page.scores import (
+    OVER_QUERIES,
+    TEST,
+    Score,
+    ScoreTable,
+    intervals_note,
+    level_of,
+    order_metrics,
+    score_runs,
+    seen_warnings,
+    unit_note,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +80,13 @@ class Leaderboard:
         tables: one per level, the finest first, that of all levels at the end.
         notes: meaning of the marks, and models that could not be paired with the best.
         failed: models that could not be evaluated, with the reason.
+        scores: all values, the best model of the first column on top.
     """
 
     tables: tuple[LevelTable, ...]
     notes: tuple[str, ...]
     failed: Mapping[str, str]
+    scores: ScoreTable
 
     def to_markdown(self) -> str:
         """Return a table per level, in per cent, and the notes."""
@@ -150,7 +163,8 @@ def leaderboard(entries: Sequence[Entry], failed: Mapping[str, str] | None = Non
     metrics = order_metrics(reports.values())
     scores, notes = score_runs(reports, metrics)
     if metrics:
-        notes = [f"Bold, or *: the best, and those that do not differ from it with {TEST}.", INTERVALS, *notes]
+        marked = f"Bold, or *: the best, and those that do not differ from it with {TEST}."
+        notes = [marked, intervals_note(OVER_QUERIES), *notes]
     tables = []
     for level, group in groupby(metrics, level_of):
         chosen = list(group)
@@ -162,4 +176,12 @@ def leaderboard(entries: Sequence[Entry], failed: Mapping[str, str] | None = Non
 
         rows = [(e, tuple(scores[e.name, metric] for metric in chosen)) for e in sorted(entries, key=place)]
         tables.append(LevelTable(level, tuple(metric.partition("/")[0] for metric in chosen), tuple(rows)))
-    return Leaderboard(tuple(tables), (*notes, *unit_note(metrics)), dict(failed or {}))
+    order = [entry.name for entry, _ in tables[0].rows] if tables else []
+    together = ScoreTable(
+        tuple((table.level, len(table.metrics)) for table in tables),
+        tuple(metric for table in tables for metric in table.metrics),
+        tuple((name, tuple(scores[name, metric] for metric in metrics)) for name in order),
+        dataset=next((str(r.settings["dataset"]) for r in reports.values() if r.settings.get("dataset")), ""),
+        warnings=seen_warnings(reports),
+    )
+    return Leaderboard(tuple(tables), (*together.warnings, *notes, *unit_note(metrics)), dict(failed or {}), together)

@@ -13,6 +13,7 @@ from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.options import Progress
 from hgld.evaluation.protocols import is_per_cent, meaning_of, value_parts
 from hgld.evaluation.report import RetrievalReport
+from hgld.evaluation.trained_on import TRAINED_ON, was_trained_on
 from hgld.files import write_atomic
 from hgld.html_page import own_text, page_templates, script_hash
 from hgld.published import OwnResults, PaperTable, PublishedValue, find_table, lay_out
@@ -38,7 +39,8 @@ from hgld.report_page.gallery import (
 )
 from hgld.report_page.rankings import MOST_QUERIES, FirstRanks, first_ranks, gain_of
 from hgld.report_page.runs import Evaluation, Run, read_runs
-from hgld.report_page.scores import PublishedRow, ScoreTable, published_rows, score_table
+from hgld.report_page.score_figures import draw_scores
+from hgld.report_page.scores import ScoreTable, published_rows, score_table
 from hgld.version import __version__
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ _WORDS = (
 )
 
 PLOTS: Mapping[str, str] = {
+    "scores": "A dot per run at every metric; the bar says how much seeds or queries move it.",
+    "differences": "Differences to the first run; a bar that crosses 0 is a difference that chance may make.",
     "precision and recall": (
         "Precision where the ranking reaches each recall, mean over the queries. The area under the curve is AP: the "
         "further to the upper right, the better."
@@ -108,6 +112,7 @@ class SplitSection:
     levels: tuple[str, ...]
     epochs: tuple[str, ...]
     scores: ScoreTable
+    score_figures: tuple[Figure, ...]
     curves: tuple[Figure, ...]
     severities: Mapping[str, Severity]
     severity_figures: tuple[Figure, ...]
@@ -120,7 +125,7 @@ class SplitSection:
 def split_section(
     split: str,
     evaluations: Mapping[str, Evaluation],
-    published: Sequence[PublishedRow],
+    scores: ScoreTable,
     baseline: str | None,
     dataset: "ShardDataset | None",
     figures: Figures,
@@ -132,7 +137,7 @@ def split_section(
     Args:
         split: its name.
         evaluations: by run; at least one.
-        published: rows of the dataset.
+        scores: values of the runs.
         baseline: the run that the others are compared with.
         dataset: for images and class names; None without.
         figures: drawer.
@@ -143,12 +148,15 @@ def split_section(
     levels = tuple(some.levels)
     ranked, missing, maps = dict[str, Evaluation](), [], []
     curves, first, names = dict[str, MeanCurves](), dict[str, FirstRanks](), dict[str, NameOf]()
+    drawn_scores = draw_scores(figures, scores, split) if len(scores.runs) > 1 else []
     for name, evaluation in evaluations.items():
+        if evaluation.seeds:
+            missing.append(f"{name}: curves, maps and galleries are of seed {next(iter(evaluation.seeds))}.")
         if evaluation.ranked is None or tuple(evaluation.levels) != levels:
             reason = evaluation.why_not if evaluation.ranked is None else f"its levels are not those of {leading}"
             missing.append(f"{name}: no curves, maps and galleries, for {reason}.")
             continue
-        ranked[name] = evaluation
+        ranked[name] = evaluation.first_seed
         curves[name] = MeanCurves(gain_of(evaluation), len(levels))
         first[name] = first_ranks(
             evaluation.ranked,
@@ -171,7 +179,8 @@ def split_section(
         split,
         levels,
         tuple(f"{n}: epoch {e.epoch}" for n, e in evaluations.items() if e.epoch is not None),
-        score_table(evaluations, published, baseline),
+        scores,
+        tuple(drawn_scores),
         tuple(draw_precision_recall(figures, curves, levels, note, split)) if curves else (),
         found,
         tuple(draw_severity(figures, found, levels, split)),
@@ -272,6 +281,52 @@ def paper_tables(runs: Sequence[Run], papers: Sequence[str], published_of: Publi
     return [lay_out(*find_table(spelling), own) for spelling in papers]
 
 
+# -- results without a page --------------------------------------------------------------------------------------------
+
+
+def score_tables(runs: Sequence[Run], baseline: str | None = None) -> dict[str, ScoreTable]:
+    """Return the values of runs by split.
+
+    Args:
+        runs: from :func:`hgld.report_page.runs.read_runs`.
+        baseline: name of the run that the others are compared with; the first if None.
+
+    Raises:
+        ConfigError: an unknown baseline.
+    """
+    check_baseline(runs, baseline)
+    splits = sorted({split for run in runs for split in run.evaluations})
+    found = {split: {run.name: run.evaluations[split] for run in runs if split in run.evaluations} for split in splits}
+    return {split: score_table(evaluations, [], baseline) for split, evaluations in found.items()}
+
+
+def refuse_trained_on(runs: Sequence[Run]) -> None:
+    """Refuse evaluations of images that a run was trained on under another dataset's name.
+
+    Raises:
+        ConfigError: names the run and the evaluation.
+    """
+    for run in runs:
+        for split, evaluation in run.evaluations.items():
+            facts = evaluation.report.settings.get(TRAINED_ON)
+            if facts and was_trained_on(facts) and not facts["own_dataset"]:
+                raise ConfigError(
+                    f"{run.name}, {split}: it was trained on {facts['images']:,} of {facts['of_images']:,} of these "
+                    f"images (as {facts['as']}). Leave it out, or show it all the same with --seen."
+                )
+
+
+def check_baseline(runs: Sequence[Run], baseline: str | None) -> None:
+    """Refuse a baseline that is none of the runs.
+
+    Raises:
+        ConfigError: names the runs.
+    """
+    names = [run.name for run in runs]
+    if baseline is not None and baseline not in names:
+        raise ConfigError(f"baseline {baseline!r} is not among the runs ({', '.join(names)}).")
+
+
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 10_000_000
@@ -291,9 +346,10 @@ class PageFacts:
         pictures: thumbnails made.
         pictures_left_out: places without their image, for want of room.
         unreadable: images that could not be read, with the reason.
-        plots: files in the folder of plots.
+        figures: files in the folder of figures.
         notes: mismatches of ``data`` with the runs, as the page states them too.
         papers: tables of papers with the runs in them.
+        scores: values of the runs by split.
     """
 
     out: str
@@ -303,9 +359,10 @@ class PageFacts:
     pictures: int
     pictures_left_out: int
     unreadable: tuple[str, ...]
-    plots: tuple[str, ...]
+    figures: tuple[str, ...]
     notes: tuple[str, ...]
     papers: tuple[PaperTable, ...]
+    scores: dict[str, ScoreTable]
 
 
 def write_report_page(
@@ -313,11 +370,12 @@ def write_report_page(
     out: str | Path,
     *,
     data: str | Path | None = None,
-    plots: str | Path | None = None,
+    figures: str | Path | None = None,
     papers: Sequence[str] = (),
     published_of: PublishedOf = lambda recipe: (),
     baseline: str | None = None,
     title: str = "Retrieval report",
+    seen: bool = False,
     progress: Progress | None = None,
 ) -> PageFacts:
     """Write the report page of some runs.
@@ -326,11 +384,12 @@ def write_report_page(
         places: run folders, or kept evaluations (:func:`hgld.report_page.runs.read_runs`).
         out: the HTML file; written aside and renamed.
         data: the dataset directory or URL, for images and class names.
-        plots: a folder to keep the figures in as PNG and SVG.
+        figures: folder to keep the figures in as PDF; None keeps none.
         papers: tables of papers to put the runs into: :func:`paper_tables`.
         published_of: finds the published values of a run's recipe.
         baseline: name of the run that the others are compared with; the first if None.
         title: heading of the page.
+        seen: accept evaluations of images that a run was trained on.
         progress: called with a task, the number of queries or splits done and their total.
 
     Raises:
@@ -347,24 +406,26 @@ def write_report_page(
         raise StorageError(f"cannot write {out}: the folder {out.parent} is not writable. Choose another --out.")
     runs = read_runs(places)
     names = tuple(run.name for run in runs)
-    if baseline is not None and baseline not in names:
-        raise ConfigError(f"baseline {baseline!r} is not among the runs ({', '.join(names)}).")
+    check_baseline(runs, baseline)
+    if not seen:
+        refuse_trained_on(runs)
     dataset = None
     if data is not None:
         from hgld.data.dataset import open_dataset
 
         dataset = open_dataset(data)
     tables = paper_tables(runs, papers, published_of)
-    figures = Figures(None if plots is None else Path(plots))
+    drawer = Figures(None if figures is None else Path(figures))
     splits = sorted({split for run in runs for split in run.evaluations})
+    scores: dict[str, ScoreTable] = {}
     sections, notes = [], [f"answers are not shown: {run.uncalibrated}" for run in runs if run.uncalibrated]
     try:
         for i, split in enumerate(splits):
             here = {run.name: run.evaluations[split] for run in runs if split in run.evaluations}
             recipes = [value for run in runs if run.name in here for value in published_of(run.recipe)]
             own, stated, said = _own_dataset(split, here, dataset)
-            rows = published_rows(stated, recipes)
-            sections.append(split_section(split, here, rows, baseline, own, figures, progress, said))
+            scores[split] = score_table(here, published_rows(stated, recipes), baseline)
+            sections.append(split_section(split, here, scores[split], baseline, own, drawer, progress, said))
             notes += said
             if progress is not None:
                 progress("draw", i + 1, len(splits))
@@ -375,8 +436,8 @@ def write_report_page(
             "runs": runs,
             "sections": sections,
             "tables": tables,
-            "training": draw_training(figures, runs, headline),
-            "answers": draw_answer_risks(figures, runs),
+            "training": draw_training(drawer, runs, headline),
+            "answers": draw_answer_risks(drawer, runs),
             "settings": {
                 run.name: {split: settings_text(evaluation.report) for split, evaluation in run.evaluations.items()}
                 for run in runs
@@ -384,7 +445,7 @@ def write_report_page(
             "series": SERIES,
             "grades": GRADES,
         }
-        parts["terms"] = glossary(metrics, figures.terms)
+        parts["terms"] = glossary(metrics, drawer.terms)
         bare = render("page.html", thumbnails=Thumbnails(None), **parts)
         thumbnails = Thumbnails(dataset, min(MOST_BYTES - len(_encode(bare)) - _FOOTER_BYTES, MOST_PICTURE_BYTES))
         made = _encode(render("page.html", thumbnails=thumbnails, **parts))
@@ -407,9 +468,10 @@ def write_report_page(
         len(thumbnails),
         thumbnails.left_out,
         tuple(thumbnails.unreadable),
-        tuple(figures.files),
+        tuple(drawer.files),
         tuple(notes),
         tuple(tables),
+        scores,
     )
 
 

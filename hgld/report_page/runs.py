@@ -1,9 +1,11 @@
 """Sources of a report page: run folders of training, and kept evaluations with their embeddings beside them."""
 
 import csv
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,10 @@ import polars as pl
 
 from hgld.data.format import json_object
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
-from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
+from hgld.evaluation.embedding_files import KEY, check_row_count, read_embeddings, read_labels
 from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
 from hgld.evaluation.protocols import value_parts
-from hgld.evaluation.report import RetrievalReport
+from hgld.evaluation.report import RetrievalReport, check_same_task
 from hgld.labels import label_codes
 from hgld.prediction import CALIBRATION, Calibration
 
@@ -69,12 +71,25 @@ class Evaluation:
         epoch: epoch of training; None for an evaluation that belongs to no run.
         ranked: the embeddings, where they are kept.
         why_not: reason why ``ranked`` is None, in words for the page.
+        seeds: reports by seed of the runs that ``report`` is the mean of; empty for a single run. The embeddings are
+            those of the first seed.
     """
 
     report: RetrievalReport
     epoch: int | None
     ranked: Ranked | None
     why_not: str = ""
+    seeds: Mapping[int, RetrievalReport] = field(default_factory=dict)
+
+    @property
+    def first_seed(self) -> "Evaluation":
+        """The evaluation of the first seed: the one whose embeddings are here."""
+        return replace(self, report=next(iter(self.seeds.values())), seeds={}) if self.seeds else self
+
+    @property
+    def classes(self) -> np.ndarray | None:
+        """Finest class (Q,) of every query; None without the embeddings' labels."""
+        return None if self.ranked is None else self.ranked.query.labels[:, 0]
 
     @property
     def levels(self) -> list[str]:
@@ -97,7 +112,7 @@ class Run:
             page has several; ``evaluation`` if the report does not say it.
         log: rows of ``log.csv`` as numbers by column; empty without a log.
         history: the same of ``evaluations.csv`` for every split.
-        recipe: name of the recipe that it was trained by; empty if nothing says it.
+        config: options that it was trained with, by section; empty if nothing says them.
         calibration: calibration of its answers, if ``hgld calibrate`` has made one.
         uncalibrated: reason why a calibration that is there cannot be read.
     """
@@ -106,32 +121,157 @@ class Run:
     evaluations: dict[str, Evaluation]
     log: dict[str, list[float]] = field(default_factory=dict)
     history: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    recipe: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
     uncalibrated: str = ""
 
+    @property
+    def recipe(self) -> str:
+        """Name of the recipe that it was trained by; empty if nothing says it."""
+        found = self.config.get("recipe", "")
+        return found if isinstance(found, str) else ""
+
+    @property
+    def seed(self) -> int | None:
+        """Seed that it was trained with; None if nothing says it."""
+        section = self.config.get("run")
+        found = section.get("seed") if isinstance(section, dict) else None
+        return found if type(found) is int else None
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the runs that this one is the mean of; empty for a single run."""
+        return sorted({seed for evaluation in self.evaluations.values() for seed in evaluation.seeds})
+
 
 def read_runs(places: Sequence[str | Path]) -> list[Run]:
-    """Read run folders and kept evaluations.
+    """Read run folders and kept evaluations; runs that differ in their seed alone become one, with the mean values.
 
     Args:
-        places: run folders of ``hgld train``, or JSON files that ``hgld evaluate --out X.json`` kept.
+        places: run folders of ``hgld train``, folders of several such runs (``hgld train --seeds 5``), or JSON files
+            that ``hgld evaluate --out X.json`` kept.
 
     Returns:
-        one run per path, named by its folder or file; where names repeat, with a number behind.
+        one run per path or group of seeds, named by its folder or file; where names repeat, with a number behind.
 
     Raises:
         InputError: a path that is neither, or whose files do not belong together.
         SchemaError: a report that cannot be read or shown.
     """
-    runs, names = [], set()
-    for place in map(Path, places):
+    runs, names, parents = [], set(), {}
+    for place in (run for named in places for run in _runs_within(Path(named))):
         stem = (place.resolve().name if place.is_dir() else place.stem) or "run"
-        name = next(n for n in [stem, *(f"{stem} ({i})" for i in range(2, len(names) + 3))] if n not in names)
-        names.add(name)
+        names.add(name := _unused(stem, names))
+        parents[name] = place.resolve().parent
         runs.append(_read_folder(name, place) if place.is_dir() else _read_kept(name, place))
     several = len({e.dataset for run in runs for e in run.evaluations.values() if e.dataset}) > 1
-    return [replace(run, evaluations=_by_task(run.evaluations, several=several)) for run in runs]
+    runs = [replace(run, evaluations=_by_task(run.evaluations, several=several)) for run in runs]
+    return _merge_seeds(runs, parents)
+
+
+def _unused(name: str, names: Collection[str]) -> str:
+    """Return a name, with a number behind it if it is among ``names``."""
+    return next(n for n in [name, *(f"{name} ({i})" for i in range(2, len(names) + 3))] if n not in names)
+
+
+def _runs_within(place: Path) -> list[Path]:
+    """Return the runs of a folder of several, in the order of their names; a run or file itself."""
+    if not place.is_dir() or _is_run(place):
+        return [place]
+    return sorted(filter(_is_run, place.iterdir()), key=_natural_order) or [place]
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "log.csv").is_file() or any((folder / "reports").glob("*.json"))
+
+
+def _natural_order(path: Path) -> list[tuple[int, str]]:
+    """Order names with numbers in them by the numbers: ``seed=10`` behind ``seed=9``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+# -- seeds -------------------------------------------------------------------------------------------------------------
+
+# Options of a config that depend on the machine, or change no result; and the seed itself.
+_OF_MACHINE = {"seed", "workers", "device", "amp", "micro_batch_size", "compile", "gradient_checkpointing", "keep"}
+_OF_MACHINE |= {"deterministic", "log_every", "checkpoint_every", "loggers"}
+_REASONS = "plan"  # section of the texts that say why an option was chosen
+_SEED = re.compile(r"(^|[,._-])seed=?\d+|[._-]?\d+$")
+
+
+def _merge_seeds(runs: Sequence[Run], parents: Mapping[str, Path]) -> list[Run]:
+    """Merge runs whose configs differ in the seed alone.
+
+    Args:
+        runs: all runs of a report.
+        parents: folder that each run is in, by the run's name.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_group_key(run, parents[run.name]), []).append(run)
+    merged, names = [], set[str]()
+    for members in groups.values():
+        by_seed = {run.seed: run for run in members if run.seed is not None}
+        if len(members) == 1 or len(by_seed) < len(members):  # one seed twice is no group of seeds
+            found = members
+        else:
+            stems = {_SEED.sub("", run.name).strip(",._-") or parents[run.name].name for run in members}
+            found = [_mean_run(next(iter(stems)) if len(stems) == 1 else members[0].name, by_seed)]
+        for run in found:
+            names.add(name := _unused(run.name, names))
+            merged.append(replace(run, name=name))
+    return merged
+
+
+def _group_key(run: Run, parent: Path) -> str:
+    """Return a text that runs of one group share: their name without the seed, or all options that change results."""
+    if run.seed is None:
+        return run.name  # stays alone
+    if "seed=" in run.name:  # hgld train --seeds named it
+        return f"{parent}/{_SEED.sub('', run.name)}"
+    sections = {
+        name: {key: value for key, value in section.items() if key not in _OF_MACHINE}
+        for name, section in run.config.items()
+        if isinstance(section, dict) and name != _REASONS
+    }
+    return json.dumps(sections | {"recipe": run.recipe}, sort_keys=True)
+
+
+def _mean_run(name: str, runs: Mapping[int, Run]) -> Run:
+    """Return the mean of runs by seed: its values are means, all else is that of the first seed."""
+    ordered = dict(sorted(runs.items()))
+    first = next(iter(ordered.values()))
+    evaluations = {}
+    for split in dict.fromkeys(split for run in ordered.values() for split in run.evaluations):
+        found = {seed: run.evaluations[split] for seed, run in ordered.items() if split in run.evaluations}
+        reports = {seed: evaluation.report for seed, evaluation in found.items()}
+        some = next(iter(found.values()))
+        evaluations[split] = replace(some, report=mean_report(reports), seeds=reports) if len(found) > 1 else some
+    return replace(first, name=name, evaluations=evaluations)
+
+
+def mean_report(reports: Mapping[int, RetrievalReport]) -> RetrievalReport:
+    """Return the mean of reports on the same queries, query by query.
+
+    Args:
+        reports: by seed, at least one.
+
+    Raises:
+        InputError: they are of different queries or tasks, or without values per query.
+    """
+    named = {f"seed {seed}": report for seed, report in reports.items()}
+    first = next(iter(reports.values()))
+    check_same_task(named, next(iter(named)))
+    metrics = [name for name in first.values if all(name in report.values for report in reports.values())]
+    columns = [name for name in metrics if all(name in report.per_query.columns for report in reports.values())]
+    tables = [report.per_query.select(columns).to_numpy() for report in reports.values()]
+    rows = pl.DataFrame(np.mean(tables, axis=0), schema=dict.fromkeys(columns, pl.Float64))
+    return RetrievalReport(
+        {name: statistics.fmean(report.values[name] for report in reports.values()) for name in metrics},
+        first.per_query.select("query").hstack(rows),
+        {name: first.undefined[name] for name in metrics},
+        first.settings | {"metrics": metrics, "seeds": list(reports)},
+    )
 
 
 def _by_task(kept: Mapping[str, Evaluation], *, several: bool) -> dict[str, Evaluation]:
@@ -159,7 +299,7 @@ def _read_folder(name: str, folder: Path) -> Run:
     if not latest and not log:
         raise InputError(
             f"{folder}: neither reports/SPLIT-epoch-N.json nor log.csv is in this folder. Name a run folder of "
-            "`hgld train`, or a report kept by `hgld evaluate --out X.json`."
+            "`hgld train`, a folder of several of them, or a report kept by `hgld evaluate --out X.json`."
         )
     evaluations = {}
     for split, (epoch, path) in sorted(latest.items()):
@@ -170,19 +310,18 @@ def _read_folder(name: str, folder: Path) -> Run:
         calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).is_file() else None
     except InputError as error:  # the page is about the evaluations, which are sound
         why_not = str(error)
-    config, recipe = folder / "config.json", ""
-    if config.is_file():  # a copied run may lack it
-        if config.stat().st_size > _MOST_CONFIG_BYTES:
-            raise InputError(f"{config}: {config.stat().st_size} bytes; expected at most {_MOST_CONFIG_BYTES}.")
-        recipe = json_object(config.read_bytes(), str(config)).get("recipe", "")
-    recipe = recipe if isinstance(recipe, str) else ""
-    return Run(name, evaluations, log, history, recipe, calibration, why_not)
+    file, config = folder / "config.json", {}
+    if file.is_file():  # a copied run may lack it
+        if file.stat().st_size > _MOST_CONFIG_BYTES:
+            raise InputError(f"{file}: {file.stat().st_size} bytes; expected at most {_MOST_CONFIG_BYTES}.")
+        config = json_object(file.read_bytes(), str(file))
+    return Run(name, evaluations, log, history, config, calibration, why_not)
 
 
 def _read_kept(name: str, path: Path) -> Run:
     report = read_report(path)
     kept = Evaluation(report, None, *_read_embeddings(report, path, path.parent))
-    return Run(name, {"evaluation": kept}, recipe=str(report.settings.get("recipe", "")))
+    return Run(name, {"evaluation": kept}, config={"recipe": report.settings.get("recipe", "")})
 
 
 # -- reports -----------------------------------------------------------------------------------------------------------
@@ -288,10 +427,10 @@ def _read_ranked(pairs: Sequence[tuple[Path, Path]], levels: list[str]) -> Ranke
     coded = label_codes(tables, levels)
     sides = []
     for (file, labels), table, codes in zip(pairs, tables, coded, strict=True):
-        side = read_embeddings(file)
-        check_same_items(side, table, (file, labels))
-        keys = table[KEY] if KEY in table.columns else side.keys
-        values = side.values if isinstance(side.values, np.ndarray) else side.values.float().numpy()
+        read = read_embeddings(file)
+        check_row_count(read, table, (file, labels))
+        keys = table[KEY] if KEY in table.columns else None
+        values = read if isinstance(read, np.ndarray) else read.float().numpy()
         sides.append(Items(values, codes, None if keys is None else keys.cast(pl.String).to_list()))
     names = []
     for i, level in enumerate(levels):

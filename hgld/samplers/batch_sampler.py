@@ -8,7 +8,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch.utils.data
@@ -190,6 +190,17 @@ def check_enough(classes: int, p: int) -> None:
 _MOST = 1 << 32
 
 
+_PLACE = {"process_index": 0, "process_count": 1, "sampler": None}
+
+
+class Place(TypedDict, total=False):
+    """Place among processes: this one's number and how many there are, or a DistributedSampler that knows both."""
+
+    process_index: int
+    process_count: int
+    sampler: torch.utils.data.Sampler[Any] | None
+
+
 def _kept_arguments(init: Callable[..., None]) -> Callable[..., None]:
     """Let a constructor keep what it was called with, so that a sampler can be made again for another process."""
 
@@ -202,7 +213,7 @@ def _kept_arguments(init: Callable[..., None]) -> Callable[..., None]:
     return keep
 
 
-def _place(sampler: object, process_index: int, process_count: int) -> tuple[int, int]:
+def _place(process_index: int, process_count: int, sampler: object) -> tuple[int, int]:
     """Return the process's place, which a distributed sampler tells where it is given one.
 
     Raises:
@@ -242,10 +253,9 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         batches: batches of an epoch.
         parts: pieces of a batch that stay together (classes, say); process_count must divide their number.
         seed: of all random choices.
-        process_index: which process this is.
-        process_count: of how many.
         drop_last: whether batches that are not whole are left out.
-        sampler: a DistributedSampler, which tells the process's place; None: the two numbers do.
+        place: ``process_index`` and ``process_count`` (which process this is, of how many), or a DistributedSampler as
+            ``sampler``, which tells the two.
 
     Raises:
         ConfigError: the parts cannot be dealt out to the processes, or a number is out of its range.
@@ -265,12 +275,10 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         batches: int,
         parts: int,
         seed: int,
-        process_index: int,
-        process_count: int,
         drop_last: bool = False,
-        sampler: object = None,
+        **place: Unpack[Place],
     ) -> None:
-        process_index, process_count = _place(sampler, process_index, process_count)
+        process_index, process_count = _place(**{**_PLACE, **place})
         check_place(seed, process_index, process_count)
         if parts % process_count:
             fitting = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)
@@ -376,8 +384,8 @@ class _Items(list[int]):
 
 def _with_defaults(sampler: BatchSampler) -> dict[str, Any]:
     parameters = inspect.signature(type(sampler).__init__).parameters.values()
-    given = sampler._arguments[1]
-    return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in given}
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty} | _PLACE
+    return {name: default for name, default in defaults.items() if name not in sampler._arguments[1]}
 
 
 # Lightning looks these up to make a batch sampler again. It writes them itself where the sampler is made in a
@@ -444,9 +452,8 @@ class EpochSampler(BatchSampler):
         shuffle: whether every epoch has a random order of its own.
         seed: of the orders.
         drop_last: leave out the items that do not fill a last batch.
-        process_index: which process this is.
-        process_count: of how many; must divide batch_size.
-        sampler: a DistributedSampler, which tells the two (Lightning gives one).
+        place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
+            ``sampler``, which tells the two. Their number has to divide batch_size.
 
     Raises:
         ConfigError: no batch can be made, or process_count does not divide batch_size.
@@ -460,9 +467,7 @@ class EpochSampler(BatchSampler):
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
-        process_index: int = 0,
-        process_count: int = 1,
-        sampler: torch.utils.data.Sampler | None = None,
+        **place: Unpack[Place],
     ) -> None:
         at_least(1, batch_size=batch_size)
         self.num_items, self.shuffle = num_items, shuffle
@@ -471,10 +476,8 @@ class EpochSampler(BatchSampler):
             batches=number_of_batches(num_items, batch_size, drop_last, "items"),
             parts=batch_size,
             seed=seed,
-            process_index=process_index,
-            process_count=process_count,
             drop_last=drop_last,
-            sampler=sampler,
+            **place,
         )
 
     def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
@@ -497,9 +500,9 @@ class RepeatedAugmentation(BatchSampler):
         repeats: times that an image stands in its batch.
         seed: of all random choices.
         drop_last: leave out the images that do not fill a last batch (others every epoch).
-        process_index: which process this is.
-        process_count: of how many; must divide batch_size / repeats, so that views of an image stay together.
-        sampler: a DistributedSampler, which tells the two (Lightning gives one).
+        place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
+            ``sampler``, which tells the two. Their number has to divide batch_size / repeats: views of an image stay
+            together.
 
     Raises:
         ConfigError: batch_size is not a multiple of repeats, or there are fewer images than a batch has.
@@ -515,9 +518,7 @@ class RepeatedAugmentation(BatchSampler):
         *,
         seed: int = 0,
         drop_last: bool = False,
-        process_index: int = 0,
-        process_count: int = 1,
-        sampler: torch.utils.data.Sampler | None = None,
+        **place: Unpack[Place],
     ) -> None:
         at_least(1, batch_size=batch_size, repeats=repeats)
         if batch_size % repeats:
@@ -533,10 +534,8 @@ class RepeatedAugmentation(BatchSampler):
             batches=number_of_batches(num_items, self._images, drop_last, "images"),
             parts=self._images,
             seed=seed,
-            process_index=process_index,
-            process_count=process_count,
             drop_last=drop_last,
-            sampler=sampler,
+            **place,
         )
 
     def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
@@ -557,9 +556,8 @@ class ClassBalanced(BatchSampler):
         power: 0: all classes alike; 1: all items alike; 0.5: square root sampling.
         batches_per_epoch: length of an epoch; as many as fit the labelled items if None.
         seed: of all random choices.
-        process_index: which process this is.
-        process_count: of how many; must divide batch_size.
-        sampler: a DistributedSampler, which tells the two (Lightning gives one).
+        place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
+            ``sampler``, which tells the two. Their number has to divide batch_size.
 
     Attributes:
         left_out: items without a label, which are in no batch.
@@ -579,9 +577,7 @@ class ClassBalanced(BatchSampler):
         power: float = 0.0,
         batches_per_epoch: int | None = None,
         seed: int = 0,
-        process_index: int = 0,
-        process_count: int = 1,
-        sampler: torch.utils.data.Sampler | None = None,
+        **place: Unpack[Place],
     ) -> None:
         at_least(1, batch_size=batch_size)
         if not 0 <= power <= 1:
@@ -598,9 +594,7 @@ class ClassBalanced(BatchSampler):
             batches=batches,
             parts=batch_size,
             seed=seed,
-            process_index=process_index,
-            process_count=process_count,
-            sampler=sampler,
+            **place,
         )
 
     def _whole_batch(self, epoch: int, step: int) -> np.ndarray:

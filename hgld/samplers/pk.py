@@ -5,16 +5,16 @@ They are planned to cover every item, drawn class by class, or drawn out of few 
 
 import itertools
 import math
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
-from torch.utils.data import Sampler
 
 from hgld.errors import ConfigError, HierarchyError
 from hgld.samplers.batch_sampler import (
     BatchSampler,
     ClassItems,
     Labels,
+    Place,
     Short,
     at_least,
     check_enough,
@@ -182,9 +182,8 @@ class PKSampler(BatchSampler):
         drop_last: with exact coverage, leave out the chunks that do not fill a last batch (others every epoch) instead
             of filling it with items that were seen already.
         batches_per_epoch: with ``coverage="classes"``, the length of an epoch; as many as fit the items if None.
-        process_index: which process this is.
-        process_count: of how many; must divide p, so that classes stay whole.
-        sampler: a DistributedSampler, which tells the two (Lightning gives one).
+        place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
+            ``sampler``, which tells the two. Their number has to divide p, so that classes stay whole.
 
     Attributes:
         left_out: items without a label, which are in no batch.
@@ -215,9 +214,7 @@ class PKSampler(BatchSampler):
         short: Short = "repeat",
         drop_last: bool = False,
         batches_per_epoch: int | None = None,
-        process_index: int = 0,
-        process_count: int = 1,
-        sampler: Sampler | None = None,
+        **place: Unpack[Place],
     ) -> None:
         at_least(1, p=p, k=k)
         if coverage not in _COVERAGE:
@@ -239,10 +236,8 @@ class PKSampler(BatchSampler):
             batches=batches,
             parts=p,
             seed=seed,
-            process_index=process_index,
-            process_count=process_count,
             drop_last=drop_last,
-            sampler=sampler,
+            **place,
         )
 
     def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
@@ -281,9 +276,8 @@ class HierarchicalPKSampler(BatchSampler):
         batches_per_epoch: an epoch ends after so many batches; after all combinations if None.
         seed: of all random choices.
         short: what becomes of classes with fewer than k items, as for :class:`hgld.samplers.PKSampler`.
-        process_index: which process this is.
-        process_count: of how many; must divide p.
-        sampler: a DistributedSampler, which tells the two (Lightning gives one).
+        place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
+            ``sampler``, which tells the two. Their number has to divide p.
 
     Attributes:
         left_out: items without a label at one of the two levels, which are in no batch.
@@ -311,9 +305,7 @@ class HierarchicalPKSampler(BatchSampler):
         batches_per_epoch: int | None = None,
         seed: int = 0,
         short: Short = "repeat",
-        process_index: int = 0,
-        process_count: int = 1,
-        sampler: Sampler | None = None,
+        **place: Unpack[Place],
     ) -> None:
         at_least(1, p=p, k=k, super_classes=super_classes, batches_per_combination=batches_per_combination)
         if p % super_classes:
@@ -334,9 +326,7 @@ class HierarchicalPKSampler(BatchSampler):
             batches=batches,
             parts=p,
             seed=seed,
-            process_index=process_index,
-            process_count=process_count,
-            sampler=sampler,
+            **place,
         )
 
     def _whole_batch(self, epoch: int, step: int) -> np.ndarray:

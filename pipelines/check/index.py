@@ -53,7 +53,7 @@ class ItemConsensus:
         Args:
             scans: in the order that the index is to have.
             root: for messages.
-            levels: names for items that do not state them; else ``level_0``, ``level_1``, ...
+            levels: names for items that do not state them; else ``level0``, ``level1``, ...
 
         Raises:
             ConfigError: ``levels`` contradict the items.
@@ -102,12 +102,14 @@ class ItemConsensus:
 
     def index(self) -> pl.DataFrame:
         """Return the rows of ``index.parquet``."""
-        boxed = bool(self.items["boxed"].any())
+        boxed, has_sources = bool(self.items["boxed"].any()), bool((self.items["source"] != "").any())
         table = self.items.with_columns(
             *(_label(c).alias(level) for c, level in enumerate(self.levels)),
             *(pl.col("box").list.get(i).alias(side) for i, side in enumerate(BOX if boxed else ())),
         )
-        return with_runs(table, self.levels[0]).select(index_schema(self.levels, boxes=boxed).names())
+        return with_runs(table, self.levels[0]).select(
+            index_schema(self.levels, boxes=boxed, sources=has_sources).names()
+        )
 
     def _settle_levels(self, given: Sequence[str] | None) -> tuple[str, ...]:
         everywhere, stated = pl.lit(0), self.items.filter(pl.col("levels").list.len() > 0)
@@ -120,7 +122,7 @@ class ItemConsensus:
                 "Write the tars with fewer."
             )
         if not len(stated):
-            names = check_levels(given or [f"level_{c}" for c in range(depth)], "--levels")
+            names = check_levels(given or [f"level{c}" for c in range(depth)], "--levels")
             if len(names) != depth:
                 raise ConfigError(f"--levels: {len(names)} names; the items of {self._root} have {depth} labels.")
             return names
@@ -212,7 +214,7 @@ def rebuild_index(
 
     Args:
         root: folder with the tars.
-        levels: names of the levels, finest first, for tars that do not state them; else ``level_0``, ``level_1``, ...
+        levels: names of the levels, finest first, for tars that do not state them; else ``level0``, ``level1``, ...
         force: replace a readable index that has a manifest.
         workers: shards read at a time; 0: one a core.
         progress: told of every shard.

@@ -50,6 +50,7 @@ ITEMS = pl.Schema(
         "levels": pl.List(pl.String),
         "box": pl.List(pl.Int32),
         "boxed": pl.Boolean,
+        "source": pl.String,
     }
 )
 FAULTS = pl.Schema(
@@ -65,7 +66,7 @@ class ShardScan:
         name: the shard's file name.
         bytes: its size.
         sha256: of the whole file.
-        items: one row a key in order of the tar (:data:`ITEMS`). Facts that could not be read are null; ``sound`` is
+        items: one row per key in order of the tar (:data:`ITEMS`). Facts that could not be read are null; ``sound`` is
             true if image and JSON are both present and without fault.
         faults: one row a fault (:data:`FAULTS`).
         ignored: number of members that are neither image nor JSON.
@@ -178,7 +179,9 @@ class _Samples:
             self.current["labels"] = None
             try:
                 facts = parse_item_json(data[: MAX_ITEM_JSON_BYTES + 1], member.name)
-                self.current |= {n: getattr(facts, n) for n in ("labels", "names", "split", "levels", "box", "boxed")}
+                self.current |= {
+                    n: getattr(facts, n) for n in ("labels", "names", "split", "source", "levels", "box", "boxed")
+                }
             except InputError as error:
                 self._spoil(member, "bad-json", str(error))
         else:

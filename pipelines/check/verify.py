@@ -14,13 +14,13 @@ import polars as pl
 from hgld.data import format as files
 from hgld.data import index as index_file
 from hgld.data.format import BOX, FileFacts, Manifest, SplitFacts
-from hgld.data.index import split_facts, with_runs
+from hgld.data.index import SOURCE, split_facts, with_runs
 from hgld.errors import InputError
 from hgld.evaluation.protocols import protocol_names
 from hgld.hierarchy import Hierarchy
 
-from ..shards.finish import read_manifest
-from ..shards.reading import opened_hashed, opened_regular
+from ..shards.finish import fingerprint, read_manifest
+from ..shards.reading import opened_regular
 from ..stage import Progress
 from .near_duplicates import nearest
 from .scan import ITEMS, ShardScan, scan_shards
@@ -146,7 +146,7 @@ class _Verifier:
     def add_rows(
         self, rows: pl.DataFrame, kind: str | pl.Expr, found: pl.Expr, expected: pl.Expr | str, member: str = "key"
     ) -> None:
-        """Add one finding a row of a table that has the columns split, shard (each if it applies) and ``member``."""
+        """Add one finding per row of a table that has the columns split, shard (each if it applies) and ``member``."""
         place = {name: pl.col(name) if name in rows.columns else pl.lit(None) for name in ("split", "shard")}
         if len(rows):
             self.found.append(
@@ -170,7 +170,7 @@ class _Verifier:
                 kind = "a symbolic link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
                 self.add("stray-file", f"{kind} that {files.MANIFEST} does not name", "none", shard=path.name)
         for name, stated in manifest.files.items():
-            if (found := self.opened(name, _fingerprint)) is not None:
+            if (found := self.opened(name, fingerprint)) is not None:
                 self.compare(name, found, stated)
         if manifest.protocol and manifest.protocol not in protocol_names():
             self.add("protocol", manifest.protocol, f"none, or one of {', '.join(protocol_names())}")
@@ -252,7 +252,7 @@ class _Verifier:
         extra = stored.filter(pl.col("sha256").is_not_null()).join(index, on=place, how="anti", maintain_order="left")
         self.add_rows(extra, "unindexed-member", at, "every image of the tar in the index")
         held = joined.filter(there)
-        for name, kind in _COMPARED.items():
+        for name, kind in (_COMPARED | ({SOURCE: SOURCE} if SOURCE in index.columns else {})).items():
             differs = held.filter(pl.col(f"{name}{_STORED}") != pl.col(name))
             found, expected = (pl.format(f"{name} {{}}", column) for column in (f"{name}{_STORED}", name))
             self.add_rows(differs, kind, found, expected)
@@ -389,12 +389,6 @@ class _Verifier:
         self.add_rows(near, NEAR, found, f"no image that looks like one of {TRAIN}")
         if plain := len(known) - len(hashed):
             self.notes.append(f"{plain} images are too plain to be compared by their looks.")
-
-
-def _fingerprint(path: Path) -> FileFacts:
-    with open(path, "rb") as file, opened_hashed(file, "sha256") as (_, hashed):
-        pass
-    return FileFacts(bytes=hashed.bytes, sha256=hashed.digest.hexdigest())
 
 
 def without_set_aside(stored: pl.DataFrame, index: pl.DataFrame, rejected: pl.DataFrame) -> pl.DataFrame:

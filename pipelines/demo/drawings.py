@@ -170,7 +170,7 @@ def write_drawings(
         progress: told of every landmark.
 
     Returns:
-        the table: path, and one column a level.
+        the table: path, and one column per level.
     """
     rows: list[tuple[str, ...]] = []
     (folder / "images").mkdir(parents=True, exist_ok=True)

@@ -3,25 +3,25 @@
 import dataclasses
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hgld.errors import ConfigError, StorageError, some
-from hgld.files import file_lock, read_json, write_atomic
+from hgld.errors import ConfigError, StorageError
+from hgld.files import read_json, write_atomic
 from hgld.settings import options_of
+from hgld.taxonomy.formats import read_taxonomy
 
-from ..stage import Progress, StageRun, json_text, plain, sha256_of
+from ..stage import Progress, StageRun, is_intact, json_text, own_folder, plain, refuse_foreign
 from . import assign, export, sample
 from .config import SPLIT_NAME, BuildConfig
 from .encoders.registry import make_encoder
 from .evidence import embed, evidence
 from .groups import cluster, given
-from .levels import reviewed_levels, toplevel
-from .levels.levels import LevelPlan, domain_of, plan_levels
+from .levels import toplevel
+from .levels.levels import LevelPlan, plan_levels
 from .names import classes, clean, landmark_tables, name_classes
 from .provenance import PROVENANCE, complete_provenance, provenance, read_provenance
 from .report import report
@@ -60,7 +60,6 @@ def build_hierarchy(
     progress: Progress,
     *,
     dry_run: bool = False,
-    replace: bool = False,
     announce: Callable[[str], object] = lambda text: None,
 ) -> Build:
     """Build the hierarchy of ``config``'s landmarks into the folder ``out``.
@@ -74,12 +73,10 @@ def build_hierarchy(
         config: the source and every stage's options.
         progress: told what is being done.
         dry_run: only count the scrape's requests; nothing is asked and nothing written.
-        replace: whether the labels of a build by the other route of scraping may be replaced.
         announce: told, before anything is done, which encoder was chosen for a list of names, and why.
 
     Raises:
-        ConfigError: options contradict each other or cannot be served, ``out`` holds something else than a build, or
-            labels that would be replaced although nobody said so.
+        ConfigError: options contradict each other or cannot be served, or ``out`` holds something else than a build.
         StorageError: another build runs in ``out``, or the disk is full or not writable.
         HgldError: whatever a stage refuses.
     """
@@ -89,23 +86,16 @@ def build_hierarchy(
     config = dataclasses.replace(config, embed=embedding)
     _check(config)
     levels = _plan_levels(config)
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out} is a file; expected a folder, which is made if it is not there.")
-    if out.is_dir() and not (out / LOCK).is_file() and (found := sorted(path.name for path in out.iterdir())):
-        raise ConfigError(
-            f"--out {out} holds files that are not a build's ({some(found, 3)}). Name a new or empty folder, or that "
-            "of an earlier build."
-        )
+    refuse_foreign(out, LOCK, "build")
     if dry_run:
-        return Build(out, plan=_plan(out, config))
-    if not replace and (route := other_route(out, config)) is not None:
-        raise ConfigError(
-            f"{out} holds labels made by --route {route}; --route {config.scrape.route} finds other names and would "
-            "replace them. Name another --out to keep both, or give --replace."
-        )
+        if config.source != "landmarks":
+            return Build(out)
+        from .scrape.scrape import plan
+
+        return Build(out, plan=plan(out / STAGES, dict(config.tables), config.scrape))
     _encoder(config)
     read_decisions(config.review.decisions)
-    with _locked(out):
+    with own_folder(out, LOCK, "build"):
         stages = run_stages(out / STAGES, config, levels, progress)
         encoder = read_json(stages["embed"].path("encoder.json"))
         encoder |= {"chosen": chosen} if chosen else {}
@@ -165,83 +155,41 @@ class _Levels:
 
 
 def _plan_levels(config: BuildConfig) -> _Levels:
-    if config.taxonomy.tree is None:
-        groups = None if config.levels.into is None else given.read_groups(config.levels.into)
+    options, into = config.taxonomy, config.levels.into
+    if options.tree is None:
+        groups = None if into is None else given.read_groups(into)
         return _Levels(plan_levels(config, groups), groups)
-    taxonomy = name_classes.read_tree(config.taxonomy)
-    groups, group_of, rules = None, None, {}
-    if config.taxonomy.tree_use == "levels":
-        if config.levels.into:
+    taxonomy = read_taxonomy(options.tree, options.tree_format, columns=options.tree_columns)
+    groups, group_of, rules = None if into is None else given.read_groups(into), None, {}
+    if options.tree_use == "levels":
+        if into:
             raise ConfigError("--into gives groups, and --tree-use levels takes those of the tree. Leave one out.")
         items = classes.read_items(config.tables[0][1]).items
         known = name_classes.classes_in_tree(taxonomy, items).of.values()
-        groups = given.tree_groups(taxonomy, config.taxonomy, list(known), config.levels.levels)
-        group_of, rules = groups.of_class, {"parents": config.taxonomy.parents, "cut": config.taxonomy.cut}
-    elif config.levels.into:
-        groups = given.read_groups(config.levels.into)
+        groups = given.tree_groups(taxonomy, options, list(known), config.levels.levels)
+        group_of, rules = groups.of_class, {"parents": options.parents, "cut": options.cut}
     find = partial(name_classes.classes_in_tree, taxonomy, group_of=group_of, rules=rules)
     return _Levels(plan_levels(config, groups), groups, find)
 
 
 def run_stages(root: Path, config: BuildConfig, levels: _Levels, progress: Progress) -> dict[str, StageRun]:
     """Run all stages up to the export; return their runs by name, in order."""
-    plan, domain, groups = levels.plan, domain_of(config), levels.groups
-    runs: dict[str, StageRun] = {}
-    runs["scrape"] = scraped = _names(root, config, levels, progress)
-    language = config.names.language_of_names
-    runs["clean"] = cleaned = clean.run(root, scraped, config.clean, progress, domain=domain, language=language)
-    runs["embed"] = embedded = embed.run(root, cleaned, config.embed, progress, domain=domain)
-    runs["evidence"] = weighed = evidence.run(
-        root,
-        cleaned,
-        embedded,
-        scraped,
-        config.evidence,
-        config.embed,
-        config.cluster,
-        progress,
-        domain=domain,
-        source=config.source,
-    )
+    plan, groups = levels.plan, levels.groups
+    stages = {"scrape": _names(root, config, levels, progress)}
+    for name, stage in (("clean", clean), ("embed", embed), ("evidence", evidence)):
+        stages[name] = stage.run(root, stages, config, progress)
     if groups is None:
-        clustered = cluster.run(root, cleaned, weighed, scraped, config.cluster, progress, domain=domain)
+        stages["cluster"] = cluster.run(root, stages, config, progress)
     else:
-        clustered = given.run(
-            root, cleaned, embedded, config.levels, config.embed, progress, given=groups, domain=domain
-        )
-    runs["cluster"] = clustered
-    runs["toplevel"] = topped = toplevel.run(
-        root,
-        cleaned,
-        clustered,
-        scraped,
-        embedded,
-        weighed,
-        config.toplevel,
-        config.embed,
-        progress,
-        plan=plan,
-        domain=domain,
-    )
+        stages["cluster"] = given.run(root, stages, config, progress, given=groups)
+    stages["toplevel"] = toplevel.run(root, stages, config, progress, plan=plan)
     # a taxonomy is taken as it is, but for what people decide by name
     is_tree = groups is not None and groups.of_class is not None
-    runs["review"] = reviewed = review.run(root, clustered, topped, config.review, progress, learns=not is_tree)
-    runs["levels"] = levelled = reviewed_levels.run(root, clustered, topped, reviewed, progress, plan=plan)
-    runs["assign"] = assigned = assign.run(root, scraped, cleaned, reviewed, progress)
-    runs["export"] = export.run(root, scraped, cleaned, assigned, levelled, progress, plan=plan)
-    return runs
-
-
-def other_route(out: Path, config: BuildConfig) -> str | None:
-    """Return the route by which the landmarks of a finished build in ``out`` were scraped, if ``config`` has another.
-
-    The two routes find different names, so that a build by one replaces the labels of the other.
-    """
-    options = (read_provenance(out) or {}).get("config")
-    scraped = options.get("scrape") if isinstance(options, dict) else None
-    route = scraped.get("route") if isinstance(scraped, dict) else None
-    asked = config.scrape.route if config.source == "landmarks" else None
-    return route if isinstance(route, str) and asked not in (None, route) else None
+    before = stages["cluster"], stages["toplevel"]
+    stages["review"] = review.run(root, *before, config.review, progress, learns=not is_tree)
+    stages["assign"] = assign.run(root, stages, progress, plan=plan)
+    stages["export"] = export.run(root, stages, progress, plan=plan)
+    return stages
 
 
 def _names(root: Path, config: BuildConfig, levels: _Levels, progress: Progress) -> StageRun:
@@ -262,14 +210,6 @@ def _names(root: Path, config: BuildConfig, levels: _Levels, progress: Progress)
     return classes.run(root, config.tables[0][1], progress, find=levels.find)
 
 
-def _plan(out: Path, config: BuildConfig) -> "Plan | None":
-    if config.source != "landmarks":
-        return None
-    from .scrape.scrape import plan
-
-    return plan(out / STAGES, dict(config.tables), config.scrape)
-
-
 def _sources(config: BuildConfig) -> list[tuple[str, Path]]:
     """Return the files from outside that a build reads, by role."""
     if config.source == "sample":
@@ -283,28 +223,13 @@ def _sources(config: BuildConfig) -> list[tuple[str, Path]]:
     return found + [("decisions", path) for path in config.review.decisions]
 
 
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Lock ``out`` against a second build; the system releases the lock when this process ends, however it ends."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if not (out / LOCK).exists():
-            (out / LOCK).touch()
-    except OSError as error:
-        raise StorageError(
-            f"cannot write to --out {out}: {error.strerror}. Choose a folder you may write to."
-        ) from error
-    with file_lock(out / LOCK, f"another build is running in {out}. Wait for it, or name another --out."):
-        yield
-
-
 def _publish(out: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any]) -> dict[str, Path]:
     """Put the export's and the report's files beside ``stages/``, and remove those of an earlier build."""
     made = {name: stages[s].path(name) for s in ("export", "report") for name in stages[s].record["outputs"]}
     record = complete_provenance(facts, list(stages.values()), made)
     files = {name: out / name for name in (*made, PROVENANCE)}
     try:
-        if read_provenance(out) != record or not _intact(out, record["outputs"]):
+        if read_provenance(out) != record or not is_intact(out, record["outputs"]):
             _replace(out, made, record)
         (out / _REPLACING).unlink(missing_ok=True)
     except OSError as error:
@@ -313,10 +238,6 @@ def _publish(out: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any]
             "again: finished stages are kept."
         ) from error
     return files
-
-
-def _intact(out: Path, outputs: Mapping[str, Mapping[str, Any]]) -> bool:
-    return all((out / name).is_file() and sha256_of(out / name) == facts["sha256"] for name, facts in outputs.items())
 
 
 def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> None:

@@ -6,9 +6,9 @@ its metadata the flag's help. Fields that cannot change a stage's output (rates,
 """
 
 import re
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Literal, get_type_hints
 
 from hgld.settings import setting
 from hgld.taxonomy.format_names import AUTO, FORMAT_LINES
@@ -16,11 +16,6 @@ from hgld.taxonomy.format_names import AUTO, FORMAT_LINES
 SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")  # part of files' names
 COMMONS_URL = "https://commons.wikimedia.org/w/api.php"
 WIKIDATA_URL = "https://www.wikidata.org/w/api.php"
-
-
-def key_fields(config: Any) -> dict[str, Any]:
-    """Return the fields of a config that belong to its stage's done-key."""
-    return {f.name: getattr(config, f.name) for f in fields(config) if f.metadata.get("key", True)}
 
 
 @dataclass(frozen=True)
@@ -231,6 +226,13 @@ class BuildConfig:
     cluster: ClusterConfig = ClusterConfig()
     toplevel: TopLevelConfig = TopLevelConfig()
     review: ReviewConfig = ReviewConfig()
+
+    @property
+    def domain(self) -> str:
+        """The domain of the names: ``landmarks`` or ``general``."""
+        if self.names.domain != "auto":
+            return self.names.domain
+        return "general" if self.source == "classes" else "landmarks"
 
 
 def stage_configs() -> dict[str, type]:

@@ -1,5 +1,6 @@
 """The export stage: label tables, the table of raw scraped names, the hierarchy, and the dropped landmarks or items."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,10 +10,9 @@ from hgld.errors import TableError
 from hgld.hierarchy import Hierarchy
 from hgld.tables import read_parquet
 
-from ..stage import Progress, StageResult, StageRun, run_stage
+from ..stage import Progress, StageResult, StageRun, files_of, run_stage
 from .groups.given import NONE
 from .levels.levels import HUMAN_MADE, LANDMARK_LEVELS, LANDMARKS, NATURAL, LevelPlan
-from .levels.reviewed_levels import GROUPS
 from .names.landmark_tables import KEY, with_item_columns
 
 VERSION = 2  # 2: levels of any name
@@ -24,42 +24,32 @@ DROPPED = "dropped.parquet"
 COLUMNS = ("landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made")
 
 
-def run(
-    root: Path,
-    scraped: StageRun,
-    cleaned: StageRun,
-    assigned: StageRun,
-    levelled: StageRun,
-    progress: Progress,
-    *,
-    plan: LevelPlan = LANDMARKS,
-) -> StageRun:
+def run(root: Path, stages: Mapping[str, StageRun], progress: Progress, *, plan: LevelPlan = LANDMARKS) -> StageRun:
     """Write the build's tables, all or none of them.
 
     Landmarks get ``{split}_label_to_hierarchical.csv`` with GLDv2's columns, quoting and line ends, sorted by landmark
     id; ``supercategory`` is the name as scraped, an undecided top level, or one of
     other classes than natural and human-made, is an empty field. ``raw_names.csv`` has every landmark that was asked
-    for. Items, and landmarks at other levels than GLDv2's, get ``labels.csv``: id, name, and one column a level above
+    for. Items, and landmarks at other levels than GLDv2's, get ``labels.csv``: id, name, and one column per level above
     the items. ``dropped.parquet`` has those without labels, with the stage that left them out and its reason.
 
     Raises:
         TableError: a landmark is neither labelled nor dropped.
     """
-    inputs = {
-        "scrape/landmarks": scraped.path("landmarks.parquet"),
-        "scrape/dropped": scraped.path("dropped.parquet"),
-        "clean/dropped": cleaned.path("dropped.parquet"),
-        "assign/landmarks": assigned.path("landmarks.parquet"),
-        "assign/dropped": assigned.path("dropped.parquet"),
-        "levels/groups": levelled.path(GROUPS),
-    }
+    files = (
+        "scrape/landmarks",
+        "scrape/dropped",
+        "clean/dropped",
+        "assign/landmarks",
+        "assign/dropped",
+        "assign/groups",
+    )
+    inputs = files_of(stages, *(f"{file}.parquet" for file in files))
 
     def work(directory: Path) -> StageResult:
         scrape, unread, clean_dropped, placed, assign_dropped, levels = map(read_parquet, inputs.values())
-        labelled = placed
-        items = "id" in scrape.columns
+        labelled, items = placed, "id" in scrape.columns
         splits = scrape["split"].unique().sort().to_list()
-        progress("write label tables", 0, len(splits))
         if plan.into:
             none = pl.col("hierarchical_label") == NONE
             labelled = labelled.with_columns(hierarchical_label=pl.when(~none).then("hierarchical_label"))
@@ -67,17 +57,21 @@ def run(
             labelled = labelled.with_columns(natural_or_human_made=pl.lit(None, pl.String))
         if not items:
             for split in splits:
-                write_labels(labelled.filter(pl.col("split") == split), directory / f"{split}{LABEL_SUFFIX}")
+                rows = labelled.filter(pl.col("split") == split).select(COLUMNS).sort("landmark_id")
+                _write_csv(rows, directory / f"{split}{LABEL_SUFFIX}")
             write_raw_names(scrape, directory / RAW_NAMES)
         named = with_levels(placed, with_item_columns(scrape), levels, plan)
         if items or plan.names != LANDMARK_LEVELS:
             _write_csv(named.select("id", "name", *plan.names[1:]), directory / LABELS)
-        hierarchy_of(named, plan).to_parquet(directory / HIERARCHY)
-        progress("write label tables", len(splits), len(splits))
-        dropped = _all_dropped(scrape, labelled, clean_dropped, assign_dropped)
+        tree = {plan.names[0]: named["key"], **{level: named[level] for level in plan.names[1:]}}
+        Hierarchy.from_columns({level: labels.to_list() for level, labels in tree.items()}).to_parquet(
+            directory / HIERARCHY
+        )
+        dropped = _all_dropped(scrape, labelled, {"assign": assign_dropped, "clean": clean_dropped})
         if items:
             dropped = _with_unread(dropped, scrape, unread)
         dropped.write_parquet(directory / DROPPED)
+        progress("write label tables", 1, 1)
         counts = {
             "items" if items else "landmarks": len(labelled),
             "without labels": len(dropped),
@@ -90,7 +84,7 @@ def run(
 
 
 def with_levels(labelled: pl.DataFrame, scrape: pl.DataFrame, levels: pl.DataFrame, plan: LevelPlan) -> pl.DataFrame:
-    """Return a row for every labelled item: its finest class as ``key``, id, name as given, a column a level above.
+    """Return a row for every labelled item: its finest class as ``key``, id, name as given, a column per level above.
 
     The finest class of a landmark is ``"{split}/{landmark_id} {title}"``, that of an item its name, followed by its id
     in parentheses where several items have that name.
@@ -114,16 +108,8 @@ def with_levels(labelled: pl.DataFrame, scrape: pl.DataFrame, levels: pl.DataFra
     return rows.select(finest.alias("key"), id_.alias("id"), pl.col("given").alias("name"), *plan.names[1:])
 
 
-def write_labels(rows: pl.DataFrame, file: Path) -> None:
-    """Write one split of assign's landmarks as GLDv2's ``{split}_label_to_hierarchical.csv``.
-
-    UTF-8, ``\\n`` line ends and quotes only where a field needs them (``csv.QUOTE_MINIMAL``); null is an empty field.
-    """
-    _write_csv(rows.select(COLUMNS).sort("landmark_id"), file)
-
-
 def write_raw_names(scrape: pl.DataFrame, file: Path) -> None:
-    """Write the table of raw scraped names, one row a landmark that was asked for.
+    """Write the table of raw scraped names, one row per landmark that was asked for.
 
     ``names`` and ``class_ids`` hold a landmark's values in the same order, joined by ``|``; a bar or backslash inside
     a name has a backslash before it, an unknown class is empty.
@@ -141,28 +127,16 @@ def write_raw_names(scrape: pl.DataFrame, file: Path) -> None:
     _write_csv(rows.sort(KEY), file)
 
 
-def hierarchy_of(named: pl.DataFrame, plan: LevelPlan) -> Hierarchy:
-    """Return the tree of the rows of :func:`with_levels`."""
-    columns = {plan.names[0]: "key", **{level: level for level in plan.names[1:]}}
-    return Hierarchy.from_columns({level: named[column].to_list() for level, column in columns.items()})
-
-
 def _write_csv(rows: pl.DataFrame, file: Path) -> None:
     empty_is_null = pl.col(pl.String).replace("", None)  # polars would write "" for an empty text, csv.writer nothing
     rows.with_columns(empty_is_null).write_csv(file, quote_style="necessary", line_terminator="\n")
 
 
-def _all_dropped(
-    scrape: pl.DataFrame, labelled: pl.DataFrame, clean_dropped: pl.DataFrame, assign_dropped: pl.DataFrame
-) -> pl.DataFrame:
-    """Return a row for every scraped landmark without a label, with the last stage that left it out."""
+def _all_dropped(scrape: pl.DataFrame, labelled: pl.DataFrame, stages: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Return a row for every scraped landmark without a label, with the last stage that excluded it and its reason."""
     columns = ["split", "landmark_id", "category", "stage", "reason", "detail"]
-    drops = pl.concat(
-        [
-            assign_dropped.with_columns(stage=pl.lit("assign")).select(columns),
-            clean_dropped.with_columns(stage=pl.lit("clean")).select(columns),
-        ]
-    ).unique(KEY, keep="first", maintain_order=True)
+    rejected = [rows.with_columns(stage=pl.lit(stage)).select(columns) for stage, rows in stages.items()]
+    drops = pl.concat(rejected).unique(KEY, keep="first", maintain_order=True)
     missing = scrape.select(KEY).join(labelled, on=KEY, how="anti")
     rows = missing.join(drops, on=KEY, how="left").sort(KEY)
     lost = rows.filter(pl.col("reason").is_null())

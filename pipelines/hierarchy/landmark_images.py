@@ -38,7 +38,6 @@ class ImagePlace:
     file: Path
     offset: int
     size: int
-    stamp: int
 
 
 def find_images(place: Path) -> dict[LandmarkKey, tuple[ImagePlace, ...]]:
@@ -134,18 +133,16 @@ def _landmark(match: re.Match[str]) -> LandmarkKey:
 
 
 def _whole_file(member: str, file: Path) -> ImagePlace:
-    status = file.stat()
-    return ImagePlace(member, file, 0, status.st_size, status.st_mtime_ns)
+    return ImagePlace(member, file, 0, file.stat().st_size)
 
 
 def _scan_tar(tar: Path) -> Iterator[tuple[LandmarkKey, ImagePlace]]:
-    stamp = tar.stat().st_mtime_ns
     try:
         with tarfile.open(tar, "r:") as archive:  # "r:": members of a compressed tar have no place of their own
             for info in archive:
                 name = str(PurePosixPath(info.name))
                 if info.isreg() and (match := _MEMBER.fullmatch(name)):
-                    yield _landmark(match), ImagePlace(name, tar, info.offset_data, info.size, stamp)
+                    yield _landmark(match), ImagePlace(name, tar, info.offset_data, info.size)
     except (tarfile.TarError, ValueError, OverflowError, OSError) as error:  # of sizes that no file has
         raise ConfigError(
             f"--images {tar}: not a readable, uncompressed tar ({excerpt(error)}). Unpack it, or make it anew "

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hgld.files import read_json
+from hgld.settings import key_fields
 from hgld.version import __version__
 
-from ..stage import StageRun, plain, sha256_of
-from .config import BuildConfig, key_fields
+from ..stage import StageRun, fingerprint, plain
+from .config import BuildConfig
 from .encoders.registry import ENCODERS
 
 SCHEMA_VERSION = 1
@@ -37,7 +38,7 @@ def provenance(
     return {
         "schema_version": SCHEMA_VERSION,
         "inputs": [
-            {"role": role, "file": path.name, **_fingerprint(path)}
+            {"role": role, "file": path.name, **fingerprint(path)}
             for role, path in sorted(sources, key=lambda source: (source[0], source[1].name))
         ],
         "config": stated,
@@ -60,7 +61,7 @@ def complete_provenance(
     """
     return {
         **facts,
-        "outputs": {name: _fingerprint(path) for name, path in sorted(outputs.items())},
+        "outputs": {name: fingerprint(path) for name, path in sorted(outputs.items())},
         "times": {stage.name: stage.record["times"] for stage in stages},
     }
 
@@ -71,10 +72,9 @@ def read_provenance(folder: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        data = read_json(file)
+        return read_json(file, kind=dict)
     except ValueError:
         return None  # cut short or edited: the build writes it anew
-    return data if isinstance(data, dict) else None
 
 
 def versions(encoder: str) -> dict[str, str]:
@@ -110,7 +110,3 @@ def _config(config: BuildConfig) -> dict[str, dict[str, Any]]:
 
 def _stage(stage: StageRun) -> dict[str, Any]:
     return {name: stage.record[name] for name in ("version", "counts", "dropped", "notes", "details", "outputs")}
-
-
-def _fingerprint(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}

@@ -48,10 +48,7 @@ _MOST_SHOWN = 10
 
 
 def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
-    """Read the catalog of a release; with ``options.labels`` of a build, its levels above the finest.
-
-    Items of ``options.exclude`` are left out, then ``options.val_classes`` of the training classes become ``val``, then
-    the splits that are not in ``options.splits`` are left out.
+    """Read the catalog of a release, changed as :func:`with_options` says.
 
     Raises:
         ConfigError: there is no such source, it does not take one of the options, or it has no classes for ``val``.
@@ -59,15 +56,33 @@ def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
     """
     name, labels = source_name(name), options.labels
     # val is drawn from what all splits have; an adapter knows nothing of it
-    asked = replace(options, exclude=None, val_classes=0.0, splits=() if options.val_classes else options.splits)
+    asked = replace(options, exclude=None, val_classes=None, splits=() if options.val_classes else options.splits)
     if labels is not None and catalog_changes.is_build(labels, name):
-        catalog = catalog_changes.with_levels_of(read_source(name, source, replace(asked, labels=None)), labels)
-    else:
-        catalog = read_source(name, source, asked)
+        asked = replace(asked, labels=None)
+    return with_options(name, read_source(name, source, asked), options)
+
+
+def with_options(name: str, catalog: Catalog, options: SourceConfig) -> Catalog:
+    """Change the catalog of a source as the options say that any source takes.
+
+    With ``options.labels`` of a build, its levels stand above the finest. Items of ``options.exclude`` are left out,
+    then ``options.val_classes`` of the training classes become ``val``, then training items that may show a class of a
+    drawn split are left out, then the splits that are not in ``options.splits``.
+
+    Raises:
+        ConfigError: the release has no classes for ``val``, or not such a split.
+        InputError: a list cannot be read, or the labels are not those of the classes.
+    """
+    labels = options.labels
+    if labels is not None and catalog_changes.is_build(labels, name):
+        catalog = catalog_changes.with_levels_of(catalog, labels)
     if options.exclude is not None:
         catalog = catalog_changes.without_excluded(catalog, options.exclude)
     if options.val_classes:
         catalog = catalog_changes.with_val_classes(catalog, options.val_classes, options.seed)
+    drawn = {"test": options.test_classes, catalog_changes.VAL: options.val_classes}
+    if splits := [split for split, part in drawn.items() if part]:
+        catalog = catalog_changes.without_leaks(catalog, splits)
     catalog = catalog_changes.keep_splits(catalog, options.splits)
     if name in OWN_DATA:
         from .sources.own_images import check_own_protocol
@@ -365,12 +380,23 @@ def result_summary(result: BuildResult) -> dict[str, Any]:
     }
 
 
-def result_text(result: BuildResult) -> str:
-    """Describe a finished dataset on one screen: counts, differences from the published ones, rejects, next command."""
+def result_text(result: BuildResult, told: Catalog | None = None) -> str:
+    """Describe a finished dataset on one screen: counts, differences from the published ones, rejects, next command.
+
+    Args:
+        result: the dataset.
+        told: catalog whose splits and notes people have read already.
+    """
     manifest = result.manifest
     size = amount(sum(shard.bytes for shard in manifest.shards))
     state = "" if result.was_run else " (built before, nothing to do)"
-    lines = [f"{manifest.name}: {_count(len(manifest.shards), 'shard')}, {size}, in {result.out}{state}", ""]
+    lines = [f"{manifest.name}: {_count(len(manifest.shards), 'shard')}, {size}, in {result.out}{state}"]
+    if told is not None:
+        out = sum(manifest.rejected.values())
+        lines += [f"{_count(out, 'file')} kept aside: rejected.parquet"] * bool(out)
+        lines += [f"note: {note}" for note in result.notes if note not in told.notes]
+        return "\n".join([*lines, f"next: hgld train --data {shlex.quote(result.out)} --out RUN"])
+    lines.append("")
     lines += [_split_text(name, facts) for name, facts in manifest.splits.items()]
     if manifest.rejected:
         by_size = sorted(manifest.rejected.items(), key=lambda item: (-item[1], item[0]))

@@ -17,7 +17,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_=/-]")
 _LONGEST_MADE = LONGEST_KEY - 20  # leaves room for a suffix that an adapter may append
 _KEY_KEPT = 160
 _LONGEST_FILE, _LONGEST_CLASS = 4_096, 1_000  # bytes
-_BESIDE_LEVELS = {"file", "row", "reason", "detail", "origin", "source_offset", "label"}
+BESIDE_LEVELS = frozenset({"file", "row", "reason", "detail", "origin", "source_offset"})
 _ITEM_COLUMNS = ("key", "split", "file")
 DROPPED = {"file": pl.String, "split": pl.String, "reason": pl.String, "detail": pl.String}
 """Columns of the files that an adapter leaves out."""
@@ -63,6 +63,8 @@ class Catalog:
         sources: the list files that were read.
         disjoint: if True, no finest class of ``train`` may occur in another split.
         protocol: by which the dataset is evaluated (:mod:`hgld.evaluation.protocols`); empty: none.
+        image_column: column of parquet files below ``root`` that holds the images; ``file`` is then TABLE/ROW/NAME.
+            Empty: the images are files.
 
     Raises:
         TableError: columns are missing or unknown; keys or splits are unsafe or repeat.
@@ -82,6 +84,7 @@ class Catalog:
     sources: tuple[Path, ...] = ()
     disjoint: bool = True
     protocol: str = ""
+    image_column: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", self.root.absolute())  # as those of containers
@@ -192,7 +195,7 @@ def check_level_names(levels: Sequence[str], where: str) -> None:
         InputError: names the levels.
     """
     check_levels(levels, where)
-    if taken := _BESIDE_LEVELS & set(levels):
+    if taken := BESIDE_LEVELS & set(levels):
         raise InputError(
             f"{where}: a level cannot be called {', '.join(sorted(taken))}, as a build calls columns of its own "
             "tables. Give it another name: --levels NAME=COLUMN."

@@ -15,6 +15,9 @@ from ..hierarchy.names.name_classes import match_key
 from .catalog import TRAIN, Catalog, check_level_names
 
 VAL = "val"
+CALIBRATION_CLASSES = 10  # that hgld calibrate needs
+_VAL_AIM = 12  # some more, should all images of a class turn out broken
+_MANY_CLASSES = 40  # enough for splits of so many
 _LONGEST_REASON = 500
 
 
@@ -58,11 +61,52 @@ def draw_classes(
     return frozenset(names[i] for i in order[:count])
 
 
+def default_parts(images: pl.Series, seed: int) -> tuple[float, float]:
+    """Return the parts ``--test-classes`` and ``--val-classes`` by which a set is divided where nobody states them.
+
+    A quarter of the classes is test, and 15% are val, but 12 at least of a set of 40 classes or more, of which 10 have
+    two images: ``hgld calibrate`` needs them. Sets of fewer classes have a quarter each, those below seven no val,
+    those below four no splits.
+
+    Args:
+        images: the finest class (null: unknown) of every image.
+        seed: of the draws.
+    """
+    counts = dict(images.drop_nulls().value_counts().iter_rows())
+    classes = len(counts)
+    if classes < 4:
+        return 0.0, 0.0
+    test = max(2, round(classes / 4))
+    part = _part(test, classes)
+    if classes < 7:
+        return part, 0.0
+    rest = counts.keys() - draw_classes(counts, part, seed)
+    if classes < _MANY_CLASSES:
+        return part, _part(max(2, round(classes / 4)), len(rest))
+    least = max(_VAL_AIM, round(0.15 * classes))
+    for val in range(least, len(rest) // 2 + 1):
+        drawn = draw_classes(rest, _part(val, len(rest)), _seed_of_val(seed))
+        if sum(counts[name] > 1 for name in drawn) >= CALIBRATION_CLASSES:
+            return part, _part(val, len(rest))
+    return part, _part(least, len(rest))
+
+
+def _part(count: int, classes: int) -> float:
+    """Return the shortest fraction of so many classes that is rounded to this count."""
+    parts = (round(count / classes, digits) for digits in range(1, 9))
+    return next((part for part in parts if 0 < part < 1 and round(part * classes) == count), count / classes)
+
+
+def _seed_of_val(seed: int) -> tuple[int, int]:
+    """Return another stream than that of ``--test-classes``, which draws from the same names."""
+    return seed, 1
+
+
 def with_val_classes(catalog: Catalog, fraction: float, seed: int) -> Catalog:
     """Return a catalog in which a part of the training classes is the split ``val``.
 
     ``val`` shares no finest class with ``train`` or with any other split: classes of train that another split has too
-    are not drawn. Items of train without a finest class stay there. All other splits are as they were.
+    are not drawn. All other splits are as they were.
 
     Args:
         catalog: of the release, with all of its splits.
@@ -85,16 +129,53 @@ def with_val_classes(catalog: Catalog, fraction: float, seed: int) -> Catalog:
     classes = catalog.items.filter(in_train)[finest].drop_nulls().unique()
     elsewhere = catalog.items.filter(~in_train)[finest].drop_nulls().unique()
     free = classes.filter(~classes.is_in(elsewhere.implode()))
-    # Another stream than that of --test-classes, which draws from the same names.
-    drawn = draw_classes(free, fraction, (seed, 1), "--val-classes")
+    drawn = draw_classes(free, fraction, _seed_of_val(seed), "--val-classes")
     moved = in_train & pl.col(finest).is_in(sorted(drawn)).fill_null(value=False)
     items = catalog.items.with_columns(split=pl.when(moved).then(pl.lit(VAL)).otherwise("split"))
     note = (
         f"{len(drawn):,} of the {len(classes):,} classes of {TRAIN}, with {(items['split'] == VAL).sum():,} of its "
         f"{(catalog.items['split'] == TRAIN).sum():,} items, are the split {VAL}, drawn by the seed {seed}."
     )
-    notes, disjoint = (*catalog.notes, note), catalog.disjoint or there == [TRAIN]
-    return replace(catalog, items=items, notes=notes, disjoint=disjoint)
+    notes, disjoint = (*catalog.notes, note, *calibration_notes(len(drawn), len(free))), catalog.disjoint
+    return replace(catalog, items=items, notes=notes, disjoint=disjoint or there == [TRAIN])
+
+
+def calibration_notes(drawn: int, free: int) -> list[str]:
+    """Return the note about a val split of ``drawn`` of ``free`` classes that is too small for a calibration."""
+    if drawn >= CALIBRATION_CLASSES:
+        return []
+    is_enough = free >= 2 * CALIBRATION_CLASSES
+    hint = f"; --val-classes {_part(CALIBRATION_CLASSES, free)} gives as many" if is_enough else ""
+    return [f"val has {drawn} classes, and hgld calibrate needs {CALIBRATION_CLASSES}{hint}."]
+
+
+def without_leaks(catalog: Catalog, drawn: Sequence[str]) -> Catalog:
+    """Return a catalog without the training items that may show a class of a drawn split.
+
+    Such an item has no finest label, and none of its coarser labels shows that it is of no class of these splits. It is
+    kept among the dropped ones.
+
+    Args:
+        catalog: of the release.
+        drawn: splits that were drawn by class.
+    """
+    finest, *coarser = catalog.levels
+    held = catalog.items.filter(pl.col("split").is_in(list(drawn)))
+    is_open = (pl.col("split") == TRAIN) & pl.col(finest).is_null()
+    for level in coarser:
+        # a class of these splits whose own label of that level is unknown could be under any
+        parents = held.drop_nulls(finest).group_by(finest).agg(pl.col(level).drop_nulls().n_unique())[level]
+        if (parents > 0).all():
+            above = held[level].drop_nulls().unique().implode()
+            is_open &= pl.col(level).is_null() | pl.col(level).is_in(above)
+    out = catalog.items.filter(is_open)
+    if held.is_empty() or out.is_empty():
+        return catalog
+    reason = f"no {finest}: may show a class of {' or '.join(sorted(drawn))}"
+    dropped = out.select("file", "split", reason=pl.lit(reason), detail=pl.lit(""))
+    before = [] if catalog.dropped is None else [catalog.dropped.select(dropped.columns)]
+    left = catalog.items.filter(~pl.col("key").is_in(out["key"].implode()))
+    return replace(catalog.with_items(left), dropped=pl.concat([*before, dropped]))
 
 
 def without_excluded(catalog: Catalog, file: Path) -> Catalog:

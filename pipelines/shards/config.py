@@ -29,16 +29,25 @@ class SourceConfig:
     )
     levels: tuple[str, ...] = setting(
         (),
-        "Names of the levels A,B,C, finest first; A=COLUMN where the column has another name (manifest, folders).",
+        "Names of the levels A,B,C, finest first; A=COLUMN where the column has another name. Default: the columns "
+        "that form a tree; level0, level1, ... of folders (manifest, folders).",
         repeated=True,
         common=True,
     )
-    test_classes: float = setting(
-        0.0, "Part of the finest classes whose items are the test split (manifest, folders).", common=True
+    test_classes: float | None = setting(
+        None,
+        "Part of the finest classes whose items are the test split; 0: none. Default: by their number, if no split is "
+        "stated and --val-classes is not given (manifest, folders).",
+        common=True,
     )
-    val_classes: float = setting(
-        0.0,
-        "Part of the training classes, after --test-classes, whose items are the split val (any source).",
+    val_classes: float | None = setting(
+        None,
+        "Part of the training classes, after --test-classes, whose items are the split val; 0: none (any source).",
+        common=True,
+    )
+    merge_spellings: bool = setting(
+        False,
+        "Make one class of names that differ in case, accents' form, blanks, - and _ only (manifest, folders).",
         common=True,
     )
     seed: int = setting(0, "Seed of the class splits and of the shards' order.")

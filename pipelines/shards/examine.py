@@ -9,8 +9,9 @@ import os
 import re
 import warnings
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -30,6 +31,7 @@ from .config import MEGABYTE, ShardConfig
 from .image_checks import checked_image
 from .output import amount
 from .reading import compression_of, decompressed, opened_hashed, read_inside
+from .sources.own_tables import images_of
 from .work import run_counted
 
 VERSION = 3  # raise it when the same image gives another row
@@ -73,6 +75,7 @@ class ExamineUnit:
         spooled: True if the bytes are kept.
         config: checks and resizing.
         record: path of the result; the spool lies beside it.
+        image_column: of parquet files in the folder; empty: the images are files.
     """
 
     name: str
@@ -86,6 +89,7 @@ class ExamineUnit:
     spooled: bool
     config: ShardConfig
     record: Path
+    image_column: str = ""
 
     @property
     def spool(self) -> Path:
@@ -121,8 +125,11 @@ def examine(unit: ExamineUnit) -> str | None:
                 found, tar_facts = _examine_tar(unit, unit.container, rows, spool)
                 facts |= tar_facts
             else:
-                found = [_examine_file(unit, row, spool) for row in rows.iter_rows(named=True)]
-                found = [{"row": unit.start + i, **row} for i, row in enumerate(found)]
+                images = _images_in_tables(unit, rows) if unit.image_column else _images_in_files(unit, rows)
+                found = []
+                for number, (row, image) in enumerate(zip(rows.iter_rows(named=True), images, strict=True)):
+                    own = image if isinstance(image, dict) else _facts(image, row, unit.config, spool)
+                    found.append({"row": unit.start + number, **own})
         if spool is not None:
             facts["spool_bytes"] = spool.keep()
     except InputError as error:
@@ -194,16 +201,37 @@ def _examine_tar(
     return [{"row": unit.start + at, **row} for at, row in found.items()], {"bytes": hashed.bytes, "md5": md5}
 
 
-def _examine_file(unit: ExamineUnit, item: Mapping[str, Any], spool: _Spool | None) -> dict[str, Any]:
-    try:
-        data = read_inside(unit.source, item["file"], unit.config.max_file_mb * MEGABYTE)
-    except ImageError as error:
-        return _rejected(error.reason, str(error))
-    return _facts(data, item, unit.config, spool, None)
+def _images_in_files(unit: ExamineUnit, rows: pl.DataFrame) -> Iterator[bytes | dict[str, Any]]:
+    """Yield the bytes of every file, or why it is rejected."""
+    for file in rows["file"]:
+        try:
+            yield read_inside(unit.source, file, unit.config.max_file_mb * MEGABYTE)
+        except ImageError as error:
+            yield _rejected(error.reason, str(error))
+
+
+def _images_in_tables(unit: ExamineUnit, rows: pl.DataFrame) -> Iterator[bytes | dict[str, Any]]:
+    """Yield the bytes of every image that parquet files hold, or why it is rejected; rows are in the files' order."""
+    most = unit.config.max_file_mb * MEGABYTE
+    places = (file.split("/", 2)[:2] for file in rows["file"])
+    for table, part in groupby(places, lambda place: place[0]):
+        wanted = [int(number) - 1 for _, number in part]
+        found = iter(wanted)
+        row = next(found)
+        for start, cells in images_of(unit.source / table, unit.image_column, wanted):
+            while row is not None and row < start + len(cells):
+                data, _ = cells[row - start]
+                if data is None:
+                    yield _rejected("missing", "the cell is empty")
+                elif len(data) > most:
+                    yield _rejected("too-large", f"has {len(data)} bytes, more than the {most} allowed")
+                else:
+                    yield data
+                row = next(found, None)
 
 
 def _facts(
-    data: bytes, item: Mapping[str, Any], config: ShardConfig, spool: _Spool | None, offset: int | None
+    data: bytes, item: Mapping[str, Any], config: ShardConfig, spool: _Spool | None, offset: int | None = None
 ) -> dict[str, Any]:
     """Return one row of :data:`EXAMINED` without its ``row``."""
     sides = [item[side] for side in BOX if item.get(side) is not None]
@@ -299,14 +327,20 @@ def plan_examination(catalog: Catalog, folder: Path, config: ShardConfig) -> Exa
     columns = [column for column in ("file", *BOX) if column in items.columns]
     limits = [config.resize, config.quality, config.max_pixels, config.max_file_mb]
     spools = config.keep_examined or bool(config.resize)
+    tables = items["file"].str.split("/").list.first()  # of tars: their roles
 
     def unit_of(start: int, stop: int, container: Container | None, name: str, record: str) -> tuple[ExamineUnit, int]:
         digest = hashlib.sha256(items[start:stop].select(columns).write_csv().encode()).hexdigest()
         tar = container.path if container else None
         is_there = tar is None or tar.is_file()
         files = items["file"][start:stop] if tar is None else [tar.name]
+        if catalog.image_column:
+            files = sorted(set(tables[start:stop]))
         signature, size = stat_files(tar.parent if tar else catalog.root, files)
-        key = key_of(VERSION, limits, start, digest, [container.role, container.path.name] if container else [])
+        if catalog.image_column:
+            size = size * (stop - start) // int(tables.is_in(files).sum())
+        of = [container.role, container.path.name] if container else [catalog.image_column] * bool(catalog.image_column)
+        key = key_of(VERSION, limits, start, digest, of)
         unit = ExamineUnit(
             name=name,
             key=key,
@@ -316,7 +350,8 @@ def plan_examination(catalog: Catalog, folder: Path, config: ShardConfig) -> Exa
             stop=stop,
             source=tar or catalog.root,
             container=container,
-            spooled=spools or bool(tar and is_there and compression_of(tar)),
+            image_column=catalog.image_column,
+            spooled=spools or bool(catalog.image_column) or bool(tar and is_there and compression_of(tar)),
             config=config,
             record=folder / f"{record}.parquet",
         )
@@ -329,9 +364,8 @@ def plan_examination(catalog: Catalog, folder: Path, config: ShardConfig) -> Exa
             kept = _kept_bytes(stop - start, size, config)
             plan.kept_bytes += kept
             plan.add(unit, size, kept)
-    roles = items["file"].str.split("/").list.first()
     for role in sorted({container.role for container in catalog.containers}):
-        rows = (roles == role).arg_true()
+        rows = (tables == role).arg_true()
         if not len(rows):
             continue
         start, stop = int(rows[0]), int(rows[-1]) + 1

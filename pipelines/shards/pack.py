@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import polars as pl
 
 from hgld.data.format import BOX, item_json
-from hgld.data.index import index_schema
+from hgld.data.index import SOURCE, index_schema
 from hgld.data.storage import advise
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.errors import ImageError, InputError, StorageError, quoted
@@ -22,7 +22,7 @@ from .examine import LOOSE
 from .output import ShardOutput
 from .reading import read_inside
 
-VERSION = 1  # raise it when the same plan gives another tar
+VERSION = 2  # raise it when the same plan gives another tar
 _AHEAD = 64  # images announced to the system before they are read
 _MOST_OPEN = 128
 _AGAIN = "Give back the file that was examined, or run the same command again to examine it anew."
@@ -114,8 +114,9 @@ def pack(unit: PackUnit) -> int:
         ) from error
     finally:
         aside.unlink(missing_ok=True)
-    schema = index_schema(unit.levels, boxes=BOX[0] in plan.columns)
-    index = plan.with_columns(offset=pl.Series(offsets, dtype=pl.Int64)).select(schema.names())
+    schema = index_schema(unit.levels, boxes=BOX[0] in plan.columns, sources=True)
+    index = plan.with_columns(pl.Series("offset", offsets, dtype=pl.Int64), pl.col("file").alias(SOURCE))
+    index = index.select(schema.names())
     UnitRecord(unit.key, index, {"bytes": tar.bytes, "sha256": sha256, "items": len(plan)}).write(unit.record)
     return len(plan)
 

@@ -21,10 +21,10 @@ import polars as pl
 from hgld.data.format import MANIFEST, MAX_MANIFEST_BYTES, Manifest
 from hgld.errors import ConfigError, InputError, quoted, some
 from hgld.files import file_lock, read_json, sync, write_atomic
+from hgld.settings import key_fields
 from hgld.version import __version__
 
 from ..executor import run_units
-from ..hierarchy.config import key_fields
 from ..stage import Progress, json_text, key_of, plain, sha256_of
 from .catalog import Catalog
 from .config import ShardConfig, SourceConfig
@@ -62,8 +62,9 @@ def _config(options: SourceConfig, config: ShardConfig) -> dict[str, Any]:
     stated = {"source": plain(key_fields(options)), "shards": plain(key_fields(config))}
     if not config.resize:
         del stated["shards"]["quality"]  # of no effect
-    if not options.val_classes:
-        del stated["source"]["val_classes"]  # of no effect
+    for name in ("test_classes", "val_classes", "merge_spellings"):
+        if not stated["source"][name]:
+            del stated["source"][name]  # of no effect
     return stated
 
 
@@ -282,7 +283,7 @@ def _drop_shards(work: WorkFolder, output: ShardOutput, *, keep: Collection[str]
 def _read_state(path: Path) -> str | None:
     """Return the key of the build that the work folder belongs to; None if there is none."""
     try:
-        state = read_json(path / _STATE)
+        state = read_json(path / _STATE, kind=dict)
     except InputError:
         return None
-    return state.get("key") if isinstance(state, dict) and state.get("schema_version") == SCHEMA_VERSION else None
+    return state.get("key") if state.get("schema_version") == SCHEMA_VERSION else None

@@ -49,7 +49,7 @@ COMMANDS = {
     "build-shards": Command(f"{_SHARDS} --workers 1"),
     "build-shards, spooled": Command(f"{_SHARDS} --workers 1 --keep-examined --resize 24"),
     "index": Command("index data --force", works_on=("data",), keeps=False),
-    "train": Command("train {base}/config.json --data {base}/data --out out", stops=3),
+    "train": Command("train --config {base}/config.json --data {base}/data --out out", stops=3),
     "embed": Command(f"{_EMBED} --split test", f"{_EMBED} --split train"),
     "evaluate": Command(f"{_EVALUATE} --metrics R@1,AP", f"{_EVALUATE} --metrics AP"),
     "report": Command("report {base}/r.json --out p.html", "report {base}/r.json --out p.html --title Before", stops=1),

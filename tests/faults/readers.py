@@ -49,7 +49,7 @@ from hgld.samplers import EpochSampler
 from hgld.tables import CsvText
 from hgld.taxonomy.formats import read_taxonomy
 from hgld.training.config import read_config
-from hgld.training.inference.embedder import load_model
+from hgld.training.inference.embedder import load_run
 from hgld.training.log import read_rows
 from hgld.training.models.backbones import BackboneOptions
 from hgld.training.models.onnx_network import onnx_network
@@ -85,6 +85,12 @@ def reader(name: str, make: Callable[[Path], object]) -> Callable[[Callable[[Pat
     return register
 
 
+def file_reader(name: str, file: str, make: str | Callable[[Path], object], read: Callable[[Path], object]) -> None:
+    """Register a reader of one file, whose sample is a text or is written by a function."""
+    write = make if callable(make) else lambda path: path.write_text(make)
+    READERS[name] = Reader(lambda folder: write(folder / file), lambda folder: read(folder / file))
+
+
 # -- dataset directories ---------------------------------------------------------------------------------------------
 
 
@@ -92,30 +98,21 @@ def _dataset(folder: Path) -> None:
     write_streamed(folder, grouped_items([4] * 8), per_shard=16)
 
 
-@reader(
-    "open_dataset",
-    _dataset,
-)
+@reader("open_dataset", _dataset)
 def _(folder: Path) -> None:
     dataset = open_dataset(folder)
     for batch in Loader(dataset, EpochSampler(len(dataset), min(16, len(dataset))), VIEW, on_fault="leave"):
         batch.images.sum()
 
 
-@reader(
-    "stream",
-    _dataset,
-)
+@reader("stream", _dataset)
 def _(folder: Path) -> None:
     tars = sorted(str(path) for path in folder.glob("*.tar"))
     for batch in hgld.stream(tars, 4, 2, view=VIEW, num_streams=1, batches_per_epoch=3):
         batch.images.sum()
 
 
-@reader(
-    "verify",
-    _dataset,
-)
+@reader("verify", _dataset)
 def _(folder: Path) -> None:
     verify(folder, decode=True, progress=silent)
 
@@ -125,15 +122,11 @@ def _(folder: Path) -> None:
     rebuild_index(folder, force=True, progress=silent)
 
 
-@reader(
-    "item json",
-    lambda folder: (folder / "item.json").write_text(
-        '{"labels": [3, 1], "names": ["a", "b"], "split": "train", "source": "x", "levels": ["fine", "coarse"], '
-        '"box": [0, 0, 9, 9]}'
-    ),
+_ITEM = (
+    '{"labels": [3, 1], "names": ["a", "b"], "split": "train", "source": "x", "levels": ["fine", "coarse"], '
+    '"box": [0, 0, 9, 9]}'
 )
-def _(folder: Path) -> None:
-    parse_item_json((folder / "item.json").read_bytes(), "item.json")
+file_reader("item json", "item.json", _ITEM, lambda path: parse_item_json(path.read_bytes(), "item.json"))
 
 
 def _pictures(folder: Path) -> None:
@@ -146,58 +139,37 @@ def _pictures(folder: Path) -> None:
         (folder / name).write_bytes(out.getvalue())
 
 
-@reader(
-    "images",
-    _pictures,
-)
-def _(folder: Path) -> None:
-    first: HgldError | None = None
+def _each(folder: Path, read: Callable[[Path], object]) -> None:
+    """Read every file of a folder; raise the first error behind the last."""
+    errors = []
     for path in sorted(folder.iterdir()):
-        data, out = path.read_bytes(), torch.empty(1, 3, 16, 16, dtype=torch.uint8)
         try:
-            check_decodes(data, header := read_header(data))
-            image = EncodedImage(data, header.orientation, None, path.name)
-            parameters = TestView(16, 16).parameters([header.upright[0]], [header.upright[1]])
-            decode_batch([image], parameters, out)
+            read(path)
         except HgldError as error:
-            first = first or error
-    if first is not None:
-        raise first
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _image(path: Path) -> None:
+    data, out = path.read_bytes(), torch.empty(1, 3, 16, 16, dtype=torch.uint8)
+    check_decodes(data, header := read_header(data))
+    image = EncodedImage(data, header.orientation, None, path.name)
+    parameters = TestView(16, 16).parameters([header.upright[0]], [header.upright[1]])
+    decode_batch([image], parameters, out)
+
+
+READERS["images"] = Reader(_pictures, lambda folder: _each(folder, _image))
 
 
 # -- hierarchies and taxonomies --------------------------------------------------------------------------------------
 
 
 for _kind, _text in WHOLE.items():
+    file_reader(f"taxonomy {_kind}", "tree", _text, lambda path, kind=_kind: read_taxonomy(path, kind))
 
-    @reader(
-        f"taxonomy {_kind}",
-        lambda folder, text=_text: (folder / "tree").write_text(text),
-    )
-    def _(folder: Path, kind: str = _kind) -> None:
-        read_taxonomy(folder / "tree", kind)
-
-
-def _make_hierarchy(folder: Path) -> None:
-    levels = {name: [f"{c}{n >> c}" for n in range(4)] for c, name in enumerate(("fine", "mid", "coarse"))}
-    Hierarchy.from_columns(levels).to_parquet(folder / "tree.parquet")
-
-
-def _each(folder: Path, read: Callable[[Path], object]) -> None:
-    """Read every file of a folder; raise the first error behind the last."""
-    first: HgldError | None = None
-    for path in sorted(folder.iterdir()):
-        try:
-            read(path)
-        except HgldError as error:
-            first = first or error
-    if first is not None:
-        raise first
-
-
-@reader("hierarchy", _make_hierarchy)
-def _(folder: Path) -> None:
-    Hierarchy.read(folder / "tree.parquet")
+_LEVELS = {name: [f"{c}{n >> c}" for n in range(4)] for c, name in enumerate(("fine", "mid", "coarse"))}
+file_reader("hierarchy", "tree.parquet", Hierarchy.from_columns(_LEVELS).to_parquet, Hierarchy.read)
 
 
 # -- embeddings, labels, results -------------------------------------------------------------------------------------
@@ -209,8 +181,8 @@ def _table(rows: int = 8) -> np.ndarray:
 
 def _ranked(path: Path) -> None:
     found = read_embeddings(path)
-    labels = np.arange(len(found.values))[:, None] // 2
-    evaluate(found.values, labels, metrics=["R@1", "AP"]) if len(labels) < 1_000 else None
+    labels = np.arange(len(found))[:, None] // 2
+    evaluate(found, labels, metrics=["R@1", "AP"]) if len(labels) < 1_000 else None
 
 
 @reader(
@@ -226,17 +198,6 @@ def _(folder: Path) -> None:
     _ranked(folder / "e.safetensors")
 
 
-def _embeddings_parquet(folder: Path) -> None:
-    keys = [f"k{n}" for n in range(8)]
-    frame = pl.DataFrame({"key": keys, "v": pl.Series(_table().tolist(), dtype=pl.List(pl.Float32))})
-    frame.write_parquet(folder / "e.parquet")
-
-
-@reader("embeddings parquet", _embeddings_parquet)
-def _(folder: Path) -> None:
-    _ranked(folder / "e.parquet")
-
-
 _LABELS = pl.DataFrame(
     {"key": list("abcd"), "split": ["query", "gallery"] * 2, "fine": ["x", "x", "y", "y"], "coarse": ["z"] * 4}
 )
@@ -247,58 +208,35 @@ def _labels(path: Path) -> None:
     read_keys(path)
 
 
-@reader(
-    "labels csv",
-    lambda folder: _LABELS.write_csv(folder / "l.csv"),
-)
-def _(folder: Path) -> None:
-    _labels(folder / "l.csv")
-
-
-@reader("labels parquet", lambda folder: _LABELS.write_parquet(folder / "l.parquet"))
-def _(folder: Path) -> None:
-    _labels(folder / "l.parquet")
-
-
-def _report(folder: Path) -> None:
-    evaluate(_table(), np.arange(8)[:, None] // 2, metrics=["R@1", "AP"]).save_json(folder / "report.json")
-
-
-@reader(
+file_reader("labels csv", "l.csv", _LABELS.write_csv, _labels)
+file_reader("labels parquet", "l.parquet", _LABELS.write_parquet, _labels)
+file_reader(
     "report",
-    _report,
+    "report.json",
+    lambda path: evaluate(_table(), np.arange(8)[:, None] // 2, metrics=["R@1", "AP"]).save_json(path),
+    RetrievalReport.load_json,
 )
-def _(folder: Path) -> None:
-    RetrievalReport.load_json(folder / "report.json")
-
-
-def _whitening(folder: Path) -> None:
-    Whitening.fit(_table(64), fitted_on="sample").save(folder / "w.safetensors")
-
-
-@reader(
+file_reader(
     "whitening",
-    _whitening,
+    "w.safetensors",
+    lambda path: Whitening.fit(_table(64), fitted_on="sample").save(path),
+    lambda path: Whitening.load(path).apply(_table()),
 )
-def _(folder: Path) -> None:
-    Whitening.load(folder / "w.safetensors").apply(_table())
 
 
-def _calibration(folder: Path) -> None:
+def _make_calibration(path: Path) -> None:
     labels = np.repeat(np.arange(16), 4)
-    made = hgld.calibrate(_table(64), np.stack([labels, labels // 4], axis=1), levels=("fine", "coarse"))
-    made.save(folder / "calibration.json")
+    hgld.calibrate(_table(64), np.stack([labels, labels // 4], axis=1), levels=("fine", "coarse")).save(path)
 
 
-@reader(
-    "calibration",
-    _calibration,
-)
-def _(folder: Path) -> None:
-    found = Calibration.load(folder / "calibration.json")
+def _calibration(path: Path) -> None:
+    found = Calibration.load(path)
     labels = np.arange(32)[:, None] // 2 // np.array([1, 4])
     if found.levels == ("fine", "coarse"):
         hgld.predict(_table(4), _table(32), labels, calibration=found, levels=found.levels)
+
+
+file_reader("calibration", "calibration.json", _make_calibration, _calibration)
 
 
 # -- protocols' files ------------------------------------------------------------------------------------------------
@@ -309,54 +247,28 @@ _SOLUTION = "id,images,Usage\n" + "".join(
 )
 
 
-@reader(
-    "gldv2 solution",
-    lambda folder: (folder / "s.csv").write_text(_SOLUTION),
+file_reader("gldv2 solution", "s.csv", _SOLUTION, read_retrieval_solution)
+_PARTITION = (
+    "3\nimage_name item_id evaluation_status\nimg/a.jpg id_1 train\nimg/b.jpg id_2 query\nimg/c.jpg id_2 gallery\n"
 )
-def _(folder: Path) -> None:
-    read_retrieval_solution(folder / "s.csv")
+file_reader("protocol lists", "list_eval_partition.txt", _PARTITION, read_in_shop)
 
 
-def _lists(folder: Path) -> None:
-    (folder / "list_eval_partition.txt").write_text(
-        "3\nimage_name item_id evaluation_status\nimg/a.jpg id_1 train\nimg/b.jpg id_2 query\nimg/c.jpg id_2 gallery\n"
-    )
-
-
-@reader(
-    "protocol lists",
-    _lists,
-)
-def _(folder: Path) -> None:
-    read_in_shop(folder / "list_eval_partition.txt")
-
-
-def _revisited(folder: Path) -> None:
+def _make_revisited(path: Path) -> None:
     entry = {"easy": np.array([0]), "hard": [1], "junk": [], "bbx": [1.0, 2.0, 30.0, 40.0]}
     data = {"imlist": ["a", "b", "c"], "qimlist": ["q"], "gnd": [entry]}
-    (folder / "gnd_roxford5k.pkl").write_bytes(pickle.dumps(data, protocol=2))
+    path.write_bytes(pickle.dumps(data, protocol=2))
 
 
-@reader(
-    "revisited",
-    _revisited,
-)
-def _(folder: Path) -> None:
-    read_revisited(folder / "gnd_roxford5k.pkl")
-
+file_reader("revisited", "gnd_roxford5k.pkl", _make_revisited, read_revisited)
 
 # -- releases --------------------------------------------------------------------------------------------------------
 
-for _source in SOURCES:
-    if _source in OWN_DATA:
-        continue
-
-    @reader(
-        f"release {_source}",
+for _source in [name for name in SOURCES if name not in OWN_DATA]:
+    READERS[f"release {_source}"] = Reader(
         lambda folder, source=_source: maker(source)(folder, 0),
+        lambda folder, source=_source: read_release(source, folder, SourceConfig()),
     )
-    def _(folder: Path, source: str = _source) -> None:
-        read_release(source, folder, SourceConfig())
 
 
 def _manifest(folder: Path) -> None:
@@ -369,19 +281,16 @@ def _manifest(folder: Path) -> None:
     pl.DataFrame(rows).write_parquet(folder / "table.parquet")
 
 
-@reader(
-    "manifest",
-    _manifest,
-)
+@reader("manifest", _manifest)
 def _(folder: Path) -> None:
-    first = None
+    errors = []
     for name in ("table.csv", "table.parquet"):
         try:
             read_release("manifest", folder / name, SourceConfig(levels=("fine", "coarse")))
         except HgldError as error:
-            first = first or error
-    if first:
-        raise first
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _folders(folder: Path) -> None:
@@ -391,10 +300,7 @@ def _folders(folder: Path) -> None:
         (place / f"{n}.jpg").write_bytes(jpeg(np.random.default_rng(n)))
 
 
-@reader(
-    "folders",
-    _folders,
-)
+@reader("folders", _folders)
 def _(folder: Path) -> None:
     read_release("folders", folder, SourceConfig())
 
@@ -402,31 +308,17 @@ def _(folder: Path) -> None:
 # -- tables and pages of build-hierarchy -----------------------------------------------------------------------------
 
 
-@reader(
-    "landmarks csv",
-    lambda folder: (folder / "l.csv").write_text(
-        "landmark_id,category\n"
-        + "".join(f"{n},http://commons.wikimedia.org/wiki/Category:Castle_{n}\n" for n in range(8))
-    ),
+_CASTLES = "".join(f"{n},http://commons.wikimedia.org/wiki/Category:Castle_{n}\n" for n in range(8))
+_NAMES = 'name,class\ncastle,fort\nabbey,church\n"tower, old",fort\n'
+file_reader("landmarks csv", "l.csv", f"landmark_id,category\n{_CASTLES}", lambda path: read_landmarks({"train": path}))
+file_reader("any csv", "l.csv", _LABELS.write_csv, lambda path: list(CsvText.read(path).select(["key", "fine"])))
+file_reader("groups csv", "g.csv", "name,group,top\ncastle,fort,building\nabbey,church,building\n", read_groups)
+file_reader(
+    "name table",
+    "n.csv",
+    _NAMES,
+    lambda path: list(NameTable.read(path, ("name", "class"), {"title": "name"}).rows()),
 )
-def _(folder: Path) -> None:
-    read_landmarks({"train": folder / "l.csv"})
-
-
-@reader(
-    "any csv",
-    lambda folder: _LABELS.write_csv(folder / "l.csv"),
-)
-def _(folder: Path) -> None:
-    list(CsvText.read(folder / "l.csv").select(["key", "fine"]))
-
-
-@reader(
-    "groups csv",
-    lambda folder: (folder / "g.csv").write_text("name,group,top\ncastle,fort,building\nabbey,church,building\n"),
-)
-def _(folder: Path) -> None:
-    read_groups(folder / "g.csv")
 
 
 _DECISIONS = """schema_version: 1
@@ -447,28 +339,11 @@ decisions:
 """
 
 
-@reader(
-    "decisions",
-    lambda folder: (folder / "d.yaml").write_text(_DECISIONS),
-)
-def _(folder: Path) -> None:
-    read_decisions([folder / "d.yaml"])
-
-
-@reader(
-    "label table",
+file_reader("decisions", "d.yaml", _DECISIONS, lambda path: read_decisions([path]))
+READERS["label table"] = Reader(
     lambda folder: (_LABELS.write_csv(folder / "l.csv"), _LABELS.write_parquet(folder / "l.parquet")),
+    lambda folder: _each(folder, LabelTable.read),
 )
-def _(folder: Path) -> None:
-    _each(folder, LabelTable.read)
-
-
-@reader(
-    "name table",
-    lambda folder: (folder / "n.csv").write_text('name,class\ncastle,fort\nabbey,church\n"tower, old",fort\n'),
-)
-def _(folder: Path) -> None:
-    list(NameTable.read(folder / "n.csv", ("name", "class"), {"title": "name"}).rows())
 
 
 def _landmarks(folder: Path) -> None:
@@ -482,10 +357,7 @@ def _landmarks(folder: Path) -> None:
             archive.addfile(info, io.BytesIO(data))
 
 
-@reader(
-    "landmark images",
-    _landmarks,
-)
+@reader("landmark images", _landmarks)
 def _(folder: Path) -> None:
     for places in find_images(folder).values():
         for place in places:
@@ -496,28 +368,22 @@ _ENTITY = """{"id": "Q5", "labels": {"en": {"language": "en", "value": "castle"}
 {"mainsnak": {"snaktype": "value", "datavalue": {"value": {"id": "Q1"}}}, "rank": "normal"}], "P279": []}}"""
 
 
-@reader(
-    "wiki entity",
-    lambda folder: (folder / "q.json").write_text(_ENTITY),
-)
-def _(folder: Path) -> None:
+def _entity(path: Path) -> None:
     try:
-        answer = _json_object("http://127.0.0.1/", (folder / "q.json").read_bytes())
+        answer = _json_object("http://127.0.0.1/", path.read_bytes())
     except AnswerError as error:
         raise HgldError(str(error)) from error
     parse_entity(answer, "en")
 
 
+file_reader("wiki entity", "q.json", _ENTITY, _entity)
 _PAGE = (
     '<html><body><table id="wdinfobox"><tr><th>Instance of</th><td><a href="//www.wikidata.org/wiki/Q1">castle</a>, '
     'ruin</td></tr></table><div class="redirectMsg"><a href="/wiki/Category:X">Category:X</a></div></body></html>'
 )
 
 
-@reader("category page", lambda folder: (folder / "p.html").write_text(_PAGE))
-def _(folder: Path) -> None:
-    instance_of((folder / "p.html").read_bytes())
-
+file_reader("category page", "p.html", _PAGE, lambda path: instance_of(path.read_bytes()))
 
 # -- runs and weights ------------------------------------------------------------------------------------------------
 
@@ -528,26 +394,15 @@ def _run(folder: Path) -> None:
     write_run(folder / "run")
 
 
-@reader(
-    "run",
-    _run,
-)
+@reader("run", _run)
 def _(folder: Path) -> None:
     read_config(folder / "run" / "config.json")
-    load_model(folder / "run", "best")
+    load_run(folder / "run", "best")
 
 
-@reader(
-    "weights pt",
-    lambda folder: torch.save({"a.weight": torch.ones(3, 4), "b": torch.zeros(5)}, folder / "w.pt"),
-)
-def _(folder: Path) -> None:
-    read_weights(folder / "w.pt")
-
-
-@reader("weights safetensors", lambda folder: save_file({"a.weight": torch.ones(3, 4)}, folder / "w.safetensors"))
-def _(folder: Path) -> None:
-    read_weights(folder / "w.safetensors")
+_WEIGHTS = {"a.weight": torch.ones(3, 4), "b": torch.zeros(5)}
+file_reader("weights pt", "w.pt", lambda path: torch.save(_WEIGHTS, path), read_weights)
+file_reader("weights safetensors", "w.safetensors", lambda path: save_file(_WEIGHTS, path), read_weights)
 
 
 def _onnx(folder: Path) -> None:
@@ -564,10 +419,7 @@ def _onnx(folder: Path) -> None:
     (folder / "n.onnx.json").write_text(json.dumps({"transforms": steps}))
 
 
-@reader(
-    "onnx",
-    _onnx,
-)
+@reader("onnx", _onnx)
 def _(folder: Path) -> None:
     onnx_network(
         str(folder / "n.onnx"),
@@ -575,9 +427,5 @@ def _(folder: Path) -> None:
     )
 
 
-@reader(
-    "log csv",
-    lambda folder: pl.DataFrame({"step": [1, 2], "loss": [0.5, 0.25]}).write_csv(folder / "log.csv"),
-)
-def _(folder: Path) -> None:
-    read_rows(folder / "log.csv")
+_LOG = pl.DataFrame({"step": [1, 2], "loss": [0.5, 0.25]})
+file_reader("log csv", "log.csv", _LOG.write_csv, read_rows)

@@ -4,35 +4,28 @@ import base64
 import hashlib
 import json
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
+
+from tests.local_server import LocalServer, SilentHandler
 
 LARGE = 10_000  # bytes from which a file goes to large file storage
 
 
-@dataclass
-class Hub:
+class Hub(LocalServer):
     """Repositories by kind and name, each with its files; and what was asked."""
 
-    repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    stored: dict[str, bytes] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
-    refuse_after: int | None = None  # commits that are still taken
-    refusal: tuple[int, dict[str, str]] | None = None  # status and headers of every answer about repositories
-    vanished: set[str] = field(default_factory=set)  # files that are listed and not there
-    url: str = ""
+    def __init__(self) -> None:
+        self.repositories: dict[str, dict[str, bytes]] = {}
+        self.stored: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        self.refuse_after: int | None = None  # commits that are still taken
+        self.refusal: tuple[int, dict[str, str]] | None = None  # status and headers of answers about repositories
+        self.vanished: set[str] = set()  # files that are listed and not there
+        super().__init__(_Handler)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    hub: Hub
-
-    def log_message(self, format, *args):  # noqa: A002
-        pass
+class _Handler(SilentHandler):
+    site: Hub
 
     def answer(self, content: object = b"", status=200, **headers):
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -46,34 +39,34 @@ class _Handler(BaseHTTPRequestHandler):
 
     def route(self):
         path = unquote(urlsplit(self.path).path)
-        self.hub.asked.append(f"{self.command} {path}")
+        self.site.asked.append(f"{self.command} {path}")
         size = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(size)
-        if self.hub.refusal is not None and path.startswith("/api/"):
-            return self.answer({"error": "refused"}, self.hub.refusal[0], **self.hub.refusal[1])
+        if self.site.refusal is not None and path.startswith("/api/"):
+            return self.answer({"error": "refused"}, self.site.refusal[0], **self.site.refusal[1])
         if path == "/api/repos/create":
             asked = json.loads(body)
             kind, name = asked.get("type") or "model", f"{asked['organization']}/{asked['name']}"
-            self.hub.repositories.setdefault(f"{kind}s/{name}", {})
-            return self.answer({"url": f"{self.hub.url}/{'datasets/' if kind == 'dataset' else ''}{name}"})
+            self.site.repositories.setdefault(f"{kind}s/{name}", {})
+            return self.answer({"url": f"{self.site.url}/{'datasets/' if kind == 'dataset' else ''}{name}"})
         if path == "/api/validate-yaml":
             return self.answer({"errors": [], "warnings": []})
         if match := re.fullmatch(r"/lfs/(\w+)", path):
-            self.hub.stored[match[1]] = body
+            self.site.stored[match[1]] = body
             return self.answer()
         if path.endswith("/info/lfs/objects/batch"):
             return self.batch(json.loads(body))
         if match := re.fullmatch(r"/(datasets/)?([\w.-]+/[\w.-]+)/resolve/(\w+)/(.+)", path):
             return self.file(f"{match[1] or 'models/'}{match[2]}", match[4])
         match = re.fullmatch(r"/api/((?:datasets|models)/[\w.-]+/[\w.-]+)(/.*)?", path)
-        if match is None or match[1] not in self.hub.repositories:
+        if match is None or match[1] not in self.site.repositories:
             return self.answer({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
         return self.api(match[1], match[2] or "", body)
 
     do_GET = do_POST = do_PUT = do_HEAD = route
 
     def api(self, name, rest, body):
-        files = self.hub.repositories[name]
+        files = self.site.repositories[name]
         if rest.startswith("/tree"):
             return self.answer([described(path, content) for path, content in sorted(files.items())])
         if rest.startswith("/preupload"):
@@ -88,9 +81,9 @@ class _Handler(BaseHTTPRequestHandler):
         return self.answer({**facts, "siblings": [{"rfilename": path} for path in sorted(files)]})
 
     def commit(self, files, body):
-        if self.hub.refuse_after is not None:
-            self.hub.refuse_after -= 1
-            if self.hub.refuse_after < 0:
+        if self.site.refuse_after is not None:
+            self.site.refuse_after -= 1
+            if self.site.refuse_after < 0:
                 return self.answer({"error": "out of order"}, 422)
         for line in body.decode().splitlines():
             entry = json.loads(line)
@@ -98,16 +91,16 @@ class _Handler(BaseHTTPRequestHandler):
             if entry["key"] == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
             elif entry["key"] == "lfsFile":
-                files[value["path"]] = self.hub.stored[value["oid"]]
-        url = f"{self.hub.url}/somebody/something/commit/1"
+                files[value["path"]] = self.site.stored[value["oid"]]
+        url = f"{self.site.url}/somebody/something/commit/1"
         return self.answer({"commitUrl": url, "commitOid": revision(files)})
 
     def batch(self, asked):
         objects = [
             {
                 **one,
-                "actions": {"upload": {"href": f"{self.hub.url}/lfs/{one['oid']}"}}
-                if one["oid"] not in self.hub.stored
+                "actions": {"upload": {"href": f"{self.site.url}/lfs/{one['oid']}"}}
+                if one["oid"] not in self.site.stored
                 else None,
             }
             for one in asked["objects"]
@@ -116,8 +109,8 @@ class _Handler(BaseHTTPRequestHandler):
         return self.answer({"transfer": "basic", "objects": objects})
 
     def file(self, name, path):
-        files = self.hub.repositories.get(name, {})
-        if path not in files or path in self.hub.vanished:
+        files = self.site.repositories.get(name, {})
+        if path not in files or path in self.site.vanished:
             return self.answer(b"", 404, X_Error_Code="EntryNotFound")
         content = files[path]
         start = int((re.match(r"bytes=(\d+)-", self.headers.get("Range") or "") or [0, 0])[1])
@@ -138,19 +131,3 @@ def described(path: str, content: bytes) -> dict:
     if len(content) >= LARGE:
         facts["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 100}
     return facts
-
-
-@contextmanager
-def serve_hub() -> Iterator[Hub]:
-    hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
-    server.daemon_threads = True
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield hub
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -3,16 +3,13 @@
 import re
 import select
 import socket
-import ssl
 import struct
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+
+from tests.local_server import LocalServer, SilentHandler
 
 CHUNK = b"10000\r\n" + bytes(0x10000) + b"\r\n"
 
@@ -218,9 +215,12 @@ LIES: dict[str, Lie] = {
 }
 
 
-@dataclass
-class LyingServer:
+class LyingServer(LocalServer):
     """What the server is and does.
+
+    Args:
+        folder: whose files it serves.
+        certificate: with its key, to serve over TLS.
 
     Attributes:
         url: of the folder.
@@ -229,65 +229,29 @@ class LyingServer:
         count: requests answered with the lie.
     """
 
-    url: str = ""
-    lie: Lie | None = None
-    about: str = ".tar"
-    count: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, folder: Path, certificate: Path | None = None) -> None:
+        self.folder, self.about, self.count = folder, ".tar", 0
+        self.lie: Lie | None = None
+        self.lock = threading.Lock()
+        super().__init__(_Handler, certificate=certificate)
 
 
-class _QuietServer(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients hang up on liars; other errors are for people to see."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        try:
-            super().shutdown_request(request)
-        except OSError:  # reset
-            request.close()
+serve_lies = LyingServer
 
 
-@contextmanager
-def serve_lies(folder: Path, certificate: Path | None = None) -> Iterator[LyingServer]:
-    """Serve a folder; with a certificate and its key, over TLS."""
-    state = LyingServer()
+class _Handler(SilentHandler):
+    site: LyingServer
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            path = folder / self.path.lstrip("/").partition("?")[0]
-            if not path.is_file():
-                self.send_error(404)
-                return
-            lie = state.lie if state.lie is not None and state.about in path.name else Asked.honest
-            with state.lock:
-                state.count += lie is state.lie
-                count = state.count
-            if lie is not Asked.honest:
-                self.close_connection = True
-            lie(Asked(self, path.read_bytes(), count))
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # http.server's name
-            pass
-
-    server = _QuietServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{server.server_port}"
-    if certificate is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        state.url = state.url.replace("http", "https")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield state
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    def do_GET(self) -> None:
+        site = self.site
+        path = site.folder / self.path.lstrip("/").partition("?")[0]
+        if not path.is_file():
+            self.send_error(404)
+            return
+        lie = site.lie if site.lie is not None and site.about in path.name else Asked.honest
+        with site.lock:
+            site.count += lie is site.lie
+            count = site.count
+        if lie is not Asked.honest:
+            self.close_connection = True
+        lie(Asked(self, path.read_bytes(), count))

@@ -159,7 +159,7 @@ def test_answers_are_a_sequence():
         (TREE, {"self_index": np.array([9, 0, 0])}, InputError, "self_index"),
         (TREE, {"calibration": Calibration(("a", "b"), (LevelScaling((0, 0, 0), 0),) * 2)}, InputError, "levels a, b"),
         (TREE, {"within": {"level0": 9}}, InputError, "within level0=9"),
-        (TREE, {"within": {"kind": 9}}, ConfigError, "level 'kind'; expected one of level0, level1"),
+        (TREE, {"within": {"kind": 9}}, ConfigError, "within kind=9: the levels are level0, level1"),
         (TREE, {"within": {"level0": "rose"}}, InputError, "classes of level0 have ids"),
         (KINDS, {"within": {"item": [1]}}, InputError, "classes of item have names"),
         (KINDS, {"within": {"item": "fir"}}, InputError, "within item=fir"),

@@ -16,13 +16,14 @@ from PIL import Image, ImageOps
 from torch.utils.data import DataLoader
 from torchvision.transforms.v2.functional import pil_to_tensor
 
+import hgld
 from hgld import Hierarchy, open_dataset
 from hgld.data.dataset import ShardDataset
 from hgld.data.format import HIERARCHY, INDEX, MANIFEST
 from hgld.data.images import EncodedImage
 from hgld.data.index import read_index, write_index
 from hgld.data.storage import ShardStorage
-from hgld.errors import HgldError, HierarchyError, InputError, SchemaError
+from hgld.errors import ConfigError, HgldError, HierarchyError, InputError, SchemaError
 from hgld.samplers import EpochSampler, PKSampler
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.range_server import serve
@@ -82,6 +83,7 @@ def test_a_split_is_its_rows_of_the_index(url):
 def test_without_a_split_all_items_are_there(root):
     dataset = open_dataset(root)
     assert (len(dataset), dataset.split) == (len(ITEMS), None)
+    assert hgld.load_dataset is open_dataset
     assert [dataset.read(i) for i in range(len(dataset))] == [i.data for s in ("test", "train") for i in items_of(s)]
 
 
@@ -159,6 +161,69 @@ def test_some_items_are_a_dataset_too(root):
     assert len(whole) == len(whole.frame) == 15
     with pytest.raises(IndexError, match="items 3 to 15"):
         whole.select([3, 15])
+
+
+def test_slices_lists_and_masks_are_datasets(root):
+    dataset = open_dataset(root, "train")
+    whole = dataset.keys.to_list()
+    is_even = np.arange(15) % 2 == 0
+    for chosen, expected in (
+        (dataset[:5], whole[:5]),
+        (dataset[::-7], whole[::-7]),
+        (dataset[[4, 2]], [whole[4], whole[2]]),
+        (dataset[torch.tensor([4, 2])], [whole[4], whole[2]]),
+        (dataset[is_even], whole[::2]),
+        (dataset[20:], []),
+    ):
+        assert isinstance(chosen, ShardDataset)
+        assert chosen.keys.to_list() == expected
+    assert dataset[np.int64(3)]["key"] == whole[3]
+    with pytest.raises(IndexError, match=r"a mask of shape \(3,\); expected \(15,\)"):
+        dataset[np.array([True, False, True])]
+
+
+def test_columns_are_those_of_the_items(root):
+    dataset = open_dataset(root, "train", transform=lambda image: image.size)
+    fine, coarse = dataset.hierarchy.names
+    assert (dataset.classes, dataset.targets.tolist()) == (fine, [item.labels[0] for item in items_of("train")])
+    assert len(dataset["image"]) == 15
+    assert list(dataset["image"][:2]) == [dataset["image"][1], dataset[0]["image"]] == [(40, 32)] * 2
+    assert (dataset["key"], dataset["index"]) == (dataset.keys.to_list(), list(range(15)))
+    assert dataset["labels"] is dataset.labels
+    assert dataset["coarse"] == [coarse[label] for label in dataset.labels[:, 1]]
+    assert dataset["width"] == [40] * 15
+    unknown = dataset.relabelled(torch.full_like(dataset.labels, -1))
+    assert unknown[:2]["fine"] == [None, None]
+    with pytest.raises(InputError, match=r"no column 'lables'; it has image, labels, .* Did you mean 'labels'\?"):
+        dataset["lables"]
+
+
+def test_pairs_are_those_of_torchvision(root):
+    dataset = open_dataset(root, "train")
+    pairs = dataset.to_torch()
+    image, label = pairs[4]
+    assert (image.size, label) == ((40, 32), dataset.targets[4])
+    assert pairs.class_to_idx == {name: i for i, name in enumerate(pairs.classes)}
+    assert pairs.classes == dataset.classes
+    coarse = dataset.to_torch(transform=pil_to_tensor, level="coarse")
+    assert torch.equal(coarse.targets, dataset.labels[:, 1])
+    assert dataset.transform is None
+    images, labels = next(iter(DataLoader(coarse, batch_size=4)))
+    assert images.shape == (4, 3, 32, 40)
+    assert torch.equal(labels, dataset.labels[:4, 1])
+    squares, _ = next(iter(DataLoader(pairs, batch_size=2)))
+    assert squares.shape == (2, 3, 224, 224)
+    assert len(pairs) == len(coarse) == 15
+    with pytest.raises(HierarchyError, match="level 'colour' is unknown; the levels are fine, coarse"):
+        dataset.to_torch(level="colour")
+
+
+def test_a_batch_sampler_given_as_sampler_is_told_where_it_belongs(root):
+    dataset = open_dataset(root, "train")
+    for given in (dataset, dataset.to_torch(), list(range(15))):
+        loader = DataLoader(given, sampler=PKSampler(dataset, p=2, k=2))  # pyright: ignore[reportArgumentType]
+        with pytest.raises(ConfigError, match=r"DataLoader\(dataset, batch_sampler=sampler\)"):
+            next(iter(loader))
 
 
 def test_levels_can_be_chosen(root):
@@ -324,7 +389,7 @@ def refused(root, message: str, kind: type[HgldError] = InputError, **options) -
 
 
 def test_a_folder_that_is_no_dataset(tmp_path):
-    refused(tmp_path, "no dataset is here, for there is no dataset.json. `hgld build-shards` makes")
+    refused(tmp_path, r"no dataset is here, for there is no dataset\.json, and no image .* `hgld build-shards` makes")
     refused(tmp_path / "nowhere", "no dataset is here")
 
 

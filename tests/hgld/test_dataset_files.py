@@ -220,8 +220,8 @@ def _with_metadata(path, **metadata):
     [
         ({}, "schema version is None"),
         ({"schema_version": "2", "levels": "[]"}, "schema version is '2'"),
-        ({"schema_version": "3"}, "not JSON"),
-        ({"schema_version": "3", "levels": "[1]"}, "not a list of level names"),
+        ({"schema_version": "3"}, "not a JSON list"),
+        ({"schema_version": "3", "levels": "[1]"}, "not a JSON list of level names"),
     ],
 )
 def test_indexes_of_another_schema_are_refused(tmp_path, metadata, stated):
@@ -308,7 +308,7 @@ def test_manifests_of_another_schema_are_refused():
         ({"splits": {"train": {"classes": {"species": 1}}}}, "counts of classes"),
         ({"splits": {"train": 3}}, "'classes'"),
         ({"shards": [3]}, "'name'"),
-        ({"shards": [{"name": "../x-000000.tar", "split": "x"}]}, "shard '../x-000000.tar'"),
+        ({"shards": [{"name": "../x-000000.tar", "split": "x"}]}, "'../x-000000.tar'; expected a plain name"),
         ({"shards": [{"name": "y.tgz", "split": "y"}]}, "plain name"),
         ({"shards": [{"name": "x-000000.tar", "split": "x", "items": 1, "bytes": 1, "sha256": "Z"}]}, "'sha256'"),
         ({"files": {"../x": {"bytes": 1, "sha256": SHA}}}, "plain file name"),

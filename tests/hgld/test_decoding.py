@@ -14,8 +14,7 @@ from torchvision.transforms.v2 import functional
 
 from hgld.data.autoaugment import apply_policy
 from hgld.data.batch import normalize
-from hgld.data.decode import decode_batch, decode_with_pillow
-from hgld.data.format import MOST_PIXELS
+from hgld.data.decode import decode_batch
 from hgld.data.images import EncodedImage, turn_of, turned
 from hgld.data.views import TestView, TrainView, View, change_colors, color_matrices, places, rotate
 from hgld.errors import ConfigError, InputError
@@ -108,6 +107,7 @@ def test_a_box_of_a_large_jpeg_is_reduced_where_it_lies(box):
 
 @pytest.mark.parametrize("view", [*VIEWS, TrainView(64, rotation=20, autoaugment=True)], ids=str)
 def test_both_paths_give_the_same_bytes_where_nothing_is_reduced(view):
+    """Images on their side differ by the rounding between two directions."""
     sizes = [(90, 70), (70, 90), (64, 64), (30, 41), (127, 120)]
     images = [
         encoded(stored(picture(w, h, noise=40, seed=w + q), quality=q, subsampling=s), orientation)
@@ -118,12 +118,9 @@ def test_both_paths_give_the_same_bytes_where_nothing_is_reduced(view):
     if view.size == 48:  # a crop of 127 x 120 may be twice the square
         images = images[:4]
     assert not differences(images, view).any()
-
-
-@pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_images_on_their_side_differ_by_the_rounding_between_two_directions(view):
-    images = [encoded(stored(picture(90, 70, noise=30, seed=k)), k) for k in (5, 6, 7, 8)]
-    assert differences(images, view).max() <= 2 if view.size == 48 else differences(images, view).max() <= 1
+    if view in VIEWS:
+        images = [encoded(stored(picture(90, 70, noise=30, seed=k)), k) for k in (5, 6, 7, 8)]
+        assert differences(images, view).max() <= (2 if view.size == 48 else 1)
 
 
 @pytest.mark.parametrize("resize_mode", ["longest", "original"])
@@ -316,13 +313,11 @@ def test_lighting_moves_along_the_principal_components():
 def test_buffers_of_either_layout_take_a_batch():
     images = [encoded(stored(picture(40, 40, seed=s))) for s in range(3)]
     parameters = TrainView(32).parameters([40] * 3, [40] * 3, seed=0, epoch=0, positions=places(0, 3))
-    outs = [
-        torch.empty(3, 3, 32, 32, dtype=torch.uint8, memory_format=f)
-        for f in (torch.channels_last, torch.contiguous_format)
-    ]
+    outs = [torch.empty(shape, dtype=torch.uint8) for shape in ((3, 3, 32, 32), (3, 32, 32, 3))]
+    outs[1] = outs[1].permute(0, 3, 1, 2)
     for out in outs:
         decode_batch(images, parameters, out)
-    assert torch.equal(outs[0], outs[1])
+    assert torch.equal(*outs)
 
 
 def test_what_does_not_belong_together_is_refused():
@@ -341,6 +336,8 @@ BROKEN = {
     "half a jpeg": lambda: stored(picture(90, 90, noise=20))[:2000],
     "half a png": lambda: stored(picture(90, 90, noise=20), "PNG")[:5000],
     "half a webp": lambda: stored(picture(90, 90, noise=20), "WEBP")[:800],
+    "a jpeg but its end": lambda: SEEDS[0][: int(len(SEEDS[0]) * 0.995)],
+    "most of a progressive jpeg": lambda: SEEDS[1][: int(len(SEEDS[1]) * 0.9)],
     "a jpeg's header": lambda: stored(picture(90, 90))[:200],
     "a tiff": lambda: stored(picture(90, 90), "TIFF"),
     "a bmp": lambda: stored(picture(90, 90), "BMP"),
@@ -373,16 +370,6 @@ def test_images_of_another_size_than_the_index_says(kind):
         decode_batch([outside], TestView(32, 32).parameters([61], [90]), out)
 
 
-def test_bombs_are_refused_by_their_header():
-    data = bytearray(stored(picture(64, 64)))
-    frame = data.index(b"\xff\xc0")
-    data[frame + 5 : frame + 9] = b"\xff\xff\xff\xff"  # 65,535 x 65,535
-    out = torch.empty(1, 3, 32, 32, dtype=torch.uint8)
-    parameters = TestView(32, 32).parameters([65_535], [65_535])
-    with pytest.raises(InputError, match=f"(more than|pixels than) the {MOST_PIXELS:,} that"):
-        decode_batch([encoded(bytes(data))], parameters, out)
-
-
 SEEDS = [
     stored(picture(70, 60, noise=10), quality=80),
     stored(picture(70, 60, noise=10), quality=80, progressive=True),
@@ -411,24 +398,11 @@ def test_hostile_bytes_are_a_picture_or_a_named_fault(seed, data):
     assert bool(faults) <= (not out.any())
 
 
-@pytest.mark.parametrize("cut", [0.3, 0.9, 0.995])
-def test_cut_short_is_a_fault_wherever_it_is_cut(cut):
-    for seed in SEEDS[:2]:
-        image = encoded(seed[: int(len(seed) * cut)])
-        parameters = TrainView(24).parameters([70], [60], seed=0, epoch=0, positions=[0])
-        with pytest.raises(InputError):
-            decode_batch([image], parameters, torch.empty(1, 3, 24, 24, dtype=torch.uint8))
-
-
 def test_harmless_warnings_of_libjpeg_are_no_fault():
     seed = stored(picture(70, 60, noise=10))
     image = encoded(seed[:-2] + b"\0\0\0\0" + seed[-2:])  # extraneous bytes before the end marker
     assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([image], TrainView(24), "reference"))
     assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([encoded(seed)], TrainView(24), "fast"))
-
-
-def test_pillow_decodes_whole_pictures_as_stored():
-    assert np.array_equal(decode_with_pillow(encoded(stored(picture(30, 20), "PNG"), 6)), np.asarray(picture(30, 20)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -1,7 +1,6 @@
 """Embeddings and labels from files, and their evaluation: every format the same numbers, every fault named."""
 
 import json
-import os
 
 import numpy as np
 import polars as pl
@@ -11,11 +10,10 @@ from safetensors.torch import save_file
 
 from hgld.errors import ConfigError, InputError, TableError
 from hgld.evaluation.embedding_files import read_embeddings, read_labels
-from hgld.evaluation.evaluate import embeddings_fingerprint, evaluate, evaluate_labelled
+from hgld.evaluation.evaluate import evaluate, evaluate_labelled
 from hgld.evaluation.evaluate_files import evaluate_files
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening, expand_queries
-from hgld.evaluation.scores import Rows
 from hgld.labels import label_codes
 
 LEVELS = ("product", "category")
@@ -40,18 +38,12 @@ def write_labels(path, labels=LABELS, **columns):
     return path
 
 
-def write_embeddings(path, table, keys=None):
-    if path.suffix == ".npy":
-        np.save(path, table)
-    elif path.suffix == ".safetensors":
-        save_file({"embeddings": torch.from_numpy(table)}, path)
-    else:
-        frame = pl.DataFrame({"embedding": pl.Series(table.tolist(), dtype=pl.List(pl.Float32))})
-        (frame if keys is None else frame.with_columns(key=pl.Series(keys))).write_parquet(path)
+def write_embeddings(path, table):
+    np.save(path, table) if path.suffix == ".npy" else save_file({"embeddings": torch.from_numpy(table)}, path)
     return path
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".safetensors"])
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
 @pytest.mark.parametrize("labels", [".parquet", ".csv"])
 def test_every_format_gives_the_same_report(tmp_path, embeddings, suffix, labels):
     files = write_embeddings(tmp_path / f"e{suffix}", embeddings), write_labels(tmp_path / f"l{labels}")
@@ -63,45 +55,18 @@ def test_every_format_gives_the_same_report(tmp_path, embeddings, suffix, labels
 
 
 def test_npy_stays_on_the_disk(tmp_path, embeddings):
-    assert isinstance(read_embeddings(write_embeddings(tmp_path / "e.npy", embeddings)).values, np.memmap)
-
-
-def test_a_file_that_is_shortened_while_it_is_read_is_named(tmp_path, embeddings):
-    """To read what is gone would end the process by SIGBUS."""
-    file = write_embeddings(tmp_path / "e.npy", np.tile(embeddings, (2_000, 1)))
-    mapped = read_embeddings(file).values
-    rows = Rows(mapped, "gallery")
-    os.truncate(file, 4_096)
-    for read in (rows.whole, lambda: Rows(mapped, "gallery"), lambda: embeddings_fingerprint(mapped)):
-        with pytest.raises(InputError, match=r"e\.npy: 4096 bytes, \d+ when it was opened"):
-            read()
-
-
-def test_a_file_that_another_one_replaces_is_read_to_its_end(tmp_path, embeddings):
-    mapped = read_embeddings(write_embeddings(tmp_path / "e.npy", embeddings)).values
-    write_embeddings(tmp_path / "new.npy", embeddings[:1]).rename(tmp_path / "e.npy")
-    assert len(Rows(mapped, "gallery").whole()) == len(embeddings)
+    assert isinstance(read_embeddings(write_embeddings(tmp_path / "e.npy", embeddings)), np.memmap)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_safetensors_of_any_precision(tmp_path, embeddings, dtype):
     table = torch.from_numpy(embeddings).to(dtype)
     save_file({"anything": table, "norms": table.float().norm(dim=1)}, tmp_path / "e.safetensors")
-    found = read_embeddings(tmp_path / "e.safetensors").values
+    found = read_embeddings(tmp_path / "e.safetensors")
     assert isinstance(found, torch.Tensor)
     assert torch.equal(found, table)
     report = evaluate_files(tmp_path / "e.safetensors", write_labels(tmp_path / "l.csv"), levels=LEVELS)
     assert report.settings["embedding_dtype"] == str(dtype).removeprefix("torch.")
-
-
-def test_parquet_arrays_and_keys(tmp_path, embeddings):
-    keys = [f"k{n}" for n in range(8)]
-    frame = pl.DataFrame({"key": keys, "v": pl.Series(embeddings, dtype=pl.Array(pl.Float32, 5))})
-    frame.write_parquet(tmp_path / "e.parquet")
-    found = read_embeddings(tmp_path / "e.parquet")
-    np.testing.assert_array_equal(found.values, embeddings)
-    assert found.keys is not None
-    assert found.keys.to_list() == keys
 
 
 def test_a_gallery_of_its_own(tmp_path, embeddings):
@@ -229,7 +194,7 @@ def damaged(path, table):
     return path
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".safetensors"])
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
 def test_broken_embedding_files_are_refused(tmp_path, embeddings, suffix):
     file = tmp_path / f"e{suffix}"
     with pytest.raises(InputError, match=r"not a readable|cannot be read"):
@@ -260,30 +225,12 @@ def test_files_without_a_table_of_floats_are_refused(tmp_path, suffix, table, sa
 
 def test_other_kinds_of_files_are_refused(tmp_path, embeddings):
     np.savez(tmp_path / "e.npz", embeddings)
-    for name in ("e.npz", "e.pkl", "e"):
-        with pytest.raises(InputError, match=r"expected embeddings as \.npy, \.parquet, \.safetensors"):
+    for name in ("e.npz", "e.pkl", "e.parquet", "e"):
+        with pytest.raises(InputError, match=r"expected embeddings as \.npy, \.safetensors"):
             read_embeddings(tmp_path / name)
     save_file({"a": torch.eye(2), "b": torch.eye(2)}, tmp_path / "e.safetensors")
     with pytest.raises(InputError, match="tensors a, b; expected a table named 'embeddings'"):
         read_embeddings(tmp_path / "e.safetensors")
-
-
-@pytest.mark.parametrize(
-    ("column", "said"),
-    [
-        (pl.Series([[1.0, 2.0], [1.0]]), "row 1 of 'v' is missing, empty or of another length"),
-        (pl.Series([[1.0, 2.0], None]), "row 1 of 'v' is missing, empty or of another length"),
-        (pl.Series([None, [1.0]]), "row 0"),
-        (pl.Series([[1.0, None], [1.0, 2.0]]), "1 nulls"),
-        (pl.Series([[1, 2], [3, 4]]), "holds Int64"),
-        (pl.Series([1.0, 2.0]), "expected one column of lists"),
-        (pl.Series([], dtype=pl.List(pl.Float32)), "row 0"),
-    ],
-)
-def test_parquet_without_vectors_is_refused(tmp_path, column, said):
-    pl.DataFrame({"v": column}).write_parquet(tmp_path / "e.parquet")
-    with pytest.raises(InputError, match=said):
-        read_embeddings(tmp_path / "e.parquet")
 
 
 @pytest.mark.parametrize(
@@ -348,12 +295,3 @@ def test_label_files_that_cannot_be_read_are_refused(tmp_path, monkeypatch):
         read_labels(tmp_path / "l.txt", LEVELS)
     with pytest.raises(TableError, match="levels are none"):
         read_labels(write_labels(tmp_path / "l.csv"), [])
-
-
-def test_keys_tell_when_files_do_not_belong_together(tmp_path, embeddings):
-    labels = write_labels(tmp_path / "l.parquet")
-    keys = [f"k{n}" for n in range(8)]
-    evaluate_files(write_embeddings(tmp_path / "e.parquet", embeddings, keys), labels, levels=LEVELS)
-    keys[2], keys[3] = keys[3], keys[2]
-    with pytest.raises(TableError, match=r"row 2: .* has key 'k3', .* 'k2' \(2 rows differ\)"):
-        evaluate_files(write_embeddings(tmp_path / "e.parquet", embeddings, keys), labels, levels=LEVELS)

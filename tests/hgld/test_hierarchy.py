@@ -1,13 +1,16 @@
 """The hierarchy: what is a tree, what is refused, and that files give back what was written."""
 
+import importlib.util
 import json
 import re
 
+import networkx
 import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 import hgld
 from hgld import Hierarchy
@@ -42,9 +45,88 @@ def test_ids_do_not_depend_on_the_order_of_rows(tree):
     assert tree.names[0] == ("Atlantis", "Chartres", "Como", "Garda", "Reims")
 
 
-def test_frames_of_polars_and_arrow_are_columns_too(tree):
+def test_tables_of_other_packages_are_columns_too(tree):
     frame = pl.DataFrame(COLUMNS)
     assert Hierarchy.from_columns(frame) == Hierarchy.from_columns(ArrowTable(frame)) == tree
+    for package, table, options in (
+        ("pandas", "DataFrame", {}),
+        ("pandas", "DataFrame", {"dtype": "string"}),  # with NA in place of None
+        ("pyarrow", "table", {}),
+    ):
+        if importlib.util.find_spec(package):
+            made = getattr(importlib.import_module(package), table)(COLUMNS, **options)
+            assert Hierarchy.from_columns(made) == tree
+    assert Hierarchy.from_columns({**COLUMNS, "top": [*COLUMNS["top"][:4], float("nan")]}) == tree
+    with pytest.raises(HierarchyError, match=r"level 'a' has the class 1; expected names .*from_labels takes integers"):
+        Hierarchy.from_columns({"a": [1, 2]})
+
+
+EDGES = [("Reims", "church"), ("Como", "lake"), ("church", "human-made"), ("lake", "natural")]
+
+
+def test_edges_make_levels_and_short_branches_stand_for_themselves():
+    tree = Hierarchy.from_edges(EDGES, levels=("landmark", "group", "top"))
+    assert tree == Hierarchy.from_columns({
+        "landmark": ["Reims", "Como"],
+        "group": ["church", "lake"],
+        "top": ["human-made", "natural"],
+    })  # fmt: skip
+    uneven = Hierarchy.from_edges({**dict(EDGES), "cave": "natural", "moon": None})
+    assert (uneven.levels, uneven.names[1]) == (("level0", "level1", "level2"), ("cave", "church", "lake", "moon"))
+    under_one = [*EDGES, ("human-made", "thing"), ("natural", "thing")]
+    assert Hierarchy.from_edges(under_one).names == tree.names
+
+
+@pytest.mark.parametrize(
+    ("edges", "words"),
+    [
+        ([("a", "b"), ("b", "a")], "parents lead in a circle: 'a' -> 'b' -> 'a'"),
+        ([("a", "b"), ("a", "c")], "several parents: 'a' under 'b' and 'c'"),
+        ([], "edges has no classes"),
+        ([("a", "b"), ("c", "d")], "3 names of levels for edges that make 2 levels"),
+    ],
+)
+def test_edges_that_make_no_such_tree_are_refused(edges, words):
+    with pytest.raises(HierarchyError, match=words):
+        Hierarchy.from_edges(edges, levels=("x", "y", "z"))
+
+
+@given(trees())
+def test_a_graph_of_networkx_gives_the_tree_back(tree):
+    assert Hierarchy.from_networkx(tree.to_networkx()) == tree
+
+
+def test_graphs_of_others_lead_down_or_up():
+    down = networkx.DiGraph([("animal", "dog"), ("animal", "cat"), ("plant", "oak")])
+    tree = Hierarchy.from_networkx(down, levels=("kind", "top"))
+    assert tree.names == (("cat", "dog", "oak"), ("animal", "plant"))
+    assert Hierarchy.from_networkx(down.reverse(), levels=("kind", "top")) == tree
+    with pytest.raises(HierarchyError, match="the graph is undirected; expected a DiGraph"):
+        Hierarchy.from_networkx(down.to_undirected())
+
+
+def test_classes_are_found_by_name_and_by_what_they_share(tree):
+    assert (tree.index("Como"), tree.index("lake", "group"), tree.index("lake", level=1)) == (2, 1, 1)
+    assert tree.lca("Chartres", "Reims") == tree.lca(1, 4) == ("group", "church")
+    assert tree.lca("church", "church", level="group") == ("group", "church")
+    assert tree.lca("Chartres", "Como") is tree.lca("Atlantis", "Como") is None
+    for call, words in (
+        (lambda: tree.index("lake"), "'landmark' has no class 'lake'. It is a class of level group"),
+        (lambda: tree.index("Rheims"), r"no class 'Rheims'. Did you mean 'Reims'\?"),
+        (lambda: tree.lca(0, 9), r"has classes 0\.\.4"),
+        (lambda: tree.index("Como", 3), "level 3 is unknown"),
+    ):
+        with pytest.raises(HierarchyError, match=words):
+            call()
+
+
+def test_a_plot_has_a_row_per_level_with_bars_as_wide_as_their_items(tree):
+    axes = Figure().subplots()
+    assert tree.plot(axes, labels=np.array([1, 1, 1, 2])) is axes
+    bars = [[path.get_extents().width for path in row.get_paths()] for row in axes.collections]
+    assert [[width for width in row if width] for row in bars] == [[3, 1]] * 3
+    assert {text.get_text() for text in axes.texts} >= {"Chartres", "Como", "church", "lake", "human-made", "natural"}
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["landmark\n5", "group\n2", "top\n2"]
 
 
 class ArrowTable:

@@ -11,7 +11,7 @@ import hgld
 from hgld.cli import main
 from hgld.errors import ConfigError, InputError, ServiceError
 from hgld.hub import dataset_contents, is_address, listing, push, repository
-from tests.hgld.hub_server import LARGE, serve_hub
+from tests.hgld.hub_server import LARGE, Hub
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
 
@@ -25,7 +25,7 @@ def hub(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "hf_of_the_test")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)  # its native client is another protocol
-    with serve_hub() as server:
+    with Hub() as server:
         client = huggingface_hub.HfApi
         monkeypatch.setattr(huggingface_hub, "HfApi", lambda **options: client(endpoint=server.url, **options))
         yield server
@@ -91,7 +91,7 @@ def test_a_run_is_pushed_without_its_optimizer_and_loaded_again(hub, tmp_path, c
     assert b'hgld.load_model("hf:somebody/something")' in files["README.md"]
     metrics = yaml.safe_load(files["README.md"].decode().split("---")[1])["model-index"][0]["results"][0]["metrics"]
     assert {metric["type"]: metric["value"] for metric in metrics} == {"R@1/fine": 0.5, "H-AP": 0.25}
-    here, there = hgld.load_model(run)[0].state_dict(), hgld.load_model(ADDRESS)[0].state_dict()
+    here, there = hgld.load_model(run).module.state_dict(), hgld.load_model(ADDRESS).module.state_dict()
     assert all(torch.equal(here[name], there[name]) for name in here)
 
 

@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -92,23 +91,19 @@ def test_threads_and_prefetch_change_nothing(dataset):
         assert same(first, again)
 
 
-def test_parts_of_processes_are_the_single_processs_batch(dataset):
-    whole = list(Loader(dataset, pk(dataset), VIEW))
-    parts = [list(Loader(dataset, pk(dataset, process_index=r, process_count=2), VIEW)) for r in range(2)]
-    for one, *two in zip(whole, *parts, strict=True):
-        assert torch.equal(one.images, torch.cat([part.images for part in two]))
-        assert torch.equal(one.indices, torch.cat([part.indices for part in two]))
+@pytest.mark.parametrize(("processes", "last"), [(2, {3}), (9, {0, 1}), (2, {4})])
+def test_parts_of_processes_are_the_single_processs_batch(dataset, processes, last):
+    """Also of a short last batch; those of the P x K sampler are whole."""
 
+    def batches(**share):
+        sampler = pk(dataset, **share) if last == {4} else EpochSampler(len(dataset), 18, **share)
+        return list(Loader(dataset, sampler, VIEW))
 
-@pytest.mark.parametrize("processes", [2, 9])
-def test_parts_of_a_short_last_batch_are_the_single_processs_too(dataset, processes):
-    whole = list(Loader(dataset, EpochSampler(len(dataset), 18), VIEW))
-    shares = [{"process_index": r, "process_count": processes} for r in range(processes)]
-    parts = [list(Loader(dataset, EpochSampler(len(dataset), 18, **share), VIEW)) for share in shares]
-    for one, *others in zip(whole, *parts, strict=True):
+    parts = [batches(process_index=r, process_count=processes) for r in range(processes)]
+    for one, *others in zip(batches(), *parts, strict=True):
         assert torch.equal(one.images, torch.cat([part.images for part in others]))
         assert torch.equal(one.indices, torch.cat([part.indices for part in others]))
-    assert {len(part[-1].indices) for part in parts} == ({3} if processes == 2 else {0, 1})
+    assert {len(part[-1].indices) for part in parts} == last
 
 
 @pytest.mark.slow
@@ -312,15 +307,10 @@ def test_items_of_a_lost_shard(tmp_path):
     assert all("train-000002.tar" in fault.reason and f"item {fault.index}, key" in fault.where for fault in faults)
 
 
-def test_impossible_options_are_refused(dataset):
-    impossible: tuple[dict[str, Any], ...] = (
-        {"workers": -1},
-        {"prefetch": -1},
-        {"on_fault": "skip"},
-    )
-    for options in impossible:
-        with pytest.raises(ConfigError, match=r"workers -1|prefetch -1|'skip'|'pil'"):
-            Loader(dataset, pk(dataset), VIEW, **options)
+@pytest.mark.parametrize(("option", "value"), [("workers", -1), ("prefetch", -1), ("on_fault", "skip")])
+def test_impossible_options_are_refused(dataset, option, value):
+    with pytest.raises(ConfigError, match=f"{option} {value!r}"):
+        Loader(dataset, pk(dataset), VIEW, **{option: value})
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -1,52 +1,32 @@
 """torch.compile takes every loss as one graph; what must break the graph breaks it outside the loss."""
 
+from functools import partial
 from typing import cast
 
 import pytest
 import torch
 from torch import nn
 
-import hgld.losses
 from hgld import Hierarchy
 from hgld.losses import binned, blackbox_ap, pairs
 from hgld.losses.binned import FastAP, SoftBinAP
-from hgld.losses.compositions import HAPPIER, ROADMAP, MultiGrain, SumOverLevels
+from hgld.losses.compositions import MultiGrain, SumOverLevels
 from hgld.losses.memory import CrossBatchMemory
-from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
-from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import inner_products
 from hgld.losses.surrogate_losses import SmoothRecall, SupHAP
 from hgld.losses.wrappers import ClassWeighted, SiMix
+from tests.hgld.loss_modules import RANK, SURROGATE, Make, proxy_losses, sampled_losses
 
 DIM = 6
 LABELS = torch.stack([torch.arange(16) // 4, torch.arange(16) // 8], dim=1)
 TREE = Hierarchy.from_labels(LABELS.numpy(), ("fine", "coarse"))
 
-RANKED = [
-    "SmoothAP",
-    "SupAP",
-    "SmoothRecall",
-    "SupRecall",
-    "SmoothHAP",
-    "SupHAP",
-    "SupNDCG",
-    "PNP",
-    "SoftBinAP",
-    "FastAP",
-]
-LOSSES = {
-    **{name: lambda name=name: getattr(hgld.losses, name)(exclude_self=True) for name in [*RANKED, "BlackboxAP"]},
-    "Margin": lambda: Margin(DIM),
-    "Margin, nonzero": lambda: Margin(DIM, reduction="nonzero"),
-    "Triplet": lambda: Triplet(),
-    "CalibrationLoss, nonzero": lambda: CalibrationLoss(reduction="nonzero"),
-    "Contrastive": lambda: Contrastive(),
-    "Contrastive, cosine": lambda: Contrastive(0.5, variant="cosine"),
-    "NormSoftmax": lambda: NormSoftmax(4, DIM),
-    "ProxyNCApp": lambda: ProxyNCApp(4, DIM),
-    "CSL": lambda: CSL(TREE, DIM),
-    "HAPPIER": lambda: HAPPIER(4, DIM),
-    "ROADMAP": lambda: ROADMAP(),
+RANKED = [*SURROGATE, "PNP, Ds", "SoftBinAP", "FastAP"]
+LOSSES: dict[str, Make] = {
+    **{name: partial(RANK[name], exclude_self=True) for name in [*RANKED, "BlackboxAP"]},
+    **{name: RANK[name] for name in ("Contrastive", "Contrastive, cosine")},
+    **sampled_losses(DIM),
+    **proxy_losses(DIM, TREE),
     "SumOverLevels": lambda: SumOverLevels(FastAP()),
     "ClassWeighted, balanced": lambda: ClassWeighted(SoftBinAP(reduction="none"), "balanced"),
     "ClassWeighted, given": lambda: ClassWeighted(SoftBinAP(reduction="none"), torch.tensor([1.0, 2.0, 0.5, 0.5])),

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-import hgld.losses
+from hgld import losses
 from hgld.errors import ConfigError, InputError
 from hgld.losses import blackbox_ap_loss, graded_ap_loss, pnp_loss, soft_bin_ap_loss
 from hgld.losses.surrogates import SupStep
+from hgld.losses.wrappers import ClassWeighted
 
 BAD: Any = "bad"  # for arguments that a type checker would refuse
 E, Y = torch.randn(3, 2), torch.zeros(3, 2, dtype=torch.int64)
@@ -18,34 +19,34 @@ E, Y = torch.randn(3, 2), torch.zeros(3, 2, dtype=torch.int64)
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: hgld.losses.SupAP(tau=0.0), ConfigError, "tau is 0.0"),
-        (lambda: hgld.losses.SupAP(rho=-1.0), ConfigError, "rho is -1.0"),
-        (lambda: hgld.losses.SupAP(delta=math.inf), ConfigError, "delta is inf"),
-        (lambda: hgld.losses.SupAP(offset=math.nan), ConfigError, "offset is nan"),
-        (lambda: hgld.losses.SupAP(offset=-0.5), ConfigError, "offset is -0.5"),
-        (lambda: hgld.losses.SupHAP(level=1), ConfigError, "reads all levels"),  # type: ignore[call-arg]
-        (lambda: hgld.losses.SupAP(method=BAD), ConfigError, "auto, pair, eager"),
-        (lambda: hgld.losses.SupAP(reduction=BAD), ConfigError, "mean, none"),
-        (lambda: hgld.losses.SupAP(level=-1), ConfigError, "level is -1"),
-        (lambda: hgld.losses.SupHAP(alpha=-1.0), ConfigError, "alpha is -1.0"),
-        (lambda: hgld.losses.SupHAP(relevance=BAD), ConfigError, "population"),
-        (lambda: hgld.losses.SupHAP(relevance="weighted_ap", weights=[1.0])(E, Y), ConfigError, "1 weights for 2"),
-        (lambda: hgld.losses.SupRecall(k=()), ConfigError, "at least one"),
-        (lambda: hgld.losses.SupRecall(temperature=0.0), ConfigError, "temperature is (0.0"),
-        (lambda: hgld.losses.SupRecall(k=(1, 2), temperature=(1.0,)), ConfigError, "temperature is (1.0,) for"),
-        (lambda: hgld.losses.SupAP()(E, Y, E, Y, Y[:, 0] + 3), InputError, "self_index runs to 3"),
-        (lambda: hgld.losses.SupAP(level=2)(E, Y), InputError, "2 levels and the loss reads level 2"),
-        (lambda: hgld.losses.SupAP()(E[0], Y), InputError, "expected (N, D)"),
-        (lambda: hgld.losses.SupAP()(E, Y[:2]), InputError, "one row of labels"),
-        (lambda: hgld.losses.SupAP()(E, Y.float()), InputError, "integer"),
-        (lambda: hgld.losses.SupAP()(E, Y.bool()), InputError, "dtype torch.bool for 3 embeddings; expected one row"),
-        (lambda: hgld.losses.NormSoftmax(2, 2)(E, Y.bool()), InputError, "dtype torch.bool for 3 embeddings"),
-        (lambda: hgld.losses.SupAP()(E, Y, E), InputError, "ref_embeddings came alone"),
-        (lambda: hgld.losses.SupAP()(E, Y, None, Y), InputError, "ref_labels came alone"),
-        (lambda: hgld.losses.SupAP()(E, Y, E[:, :1], Y), InputError, "2 dimensions and ref_embeddings 1"),
-        (lambda: hgld.losses.SupHAP()(E, Y, E, Y[:, :1]), InputError, "same levels"),
-        (lambda: hgld.losses.SupAP()(E, Y, None, None, Y[:, 0]), InputError, "self_index came without"),
-        (lambda: hgld.losses.SupAP()(E, Y, E, Y, Y), InputError, "self_index has shape"),
+        (lambda: losses.SupAP(tau=0.0), ConfigError, "tau is 0.0"),
+        (lambda: losses.SupAP(rho=-1.0), ConfigError, "rho is -1.0"),
+        (lambda: losses.SupAP(delta=math.inf), ConfigError, "delta is inf"),
+        (lambda: losses.SupAP(offset=math.nan), ConfigError, "offset is nan"),
+        (lambda: losses.SupAP(offset=-0.5), ConfigError, "offset is -0.5"),
+        (lambda: losses.SupHAP(level=1), ConfigError, "reads all levels"),  # type: ignore[call-arg]
+        (lambda: losses.SupAP(method=BAD), ConfigError, "auto, pair, eager"),
+        (lambda: losses.SupAP(reduction=BAD), ConfigError, "mean, none"),
+        (lambda: losses.SupAP(level=-1), ConfigError, "level is -1"),
+        (lambda: losses.SupHAP(alpha=-1.0), ConfigError, "alpha is -1.0"),
+        (lambda: losses.SupHAP(relevance=BAD), ConfigError, "population"),
+        (lambda: losses.SupHAP(relevance="weighted_ap", weights=[1.0])(E, Y), ConfigError, "1 weights for 2"),
+        (lambda: losses.SupRecall(k=()), ConfigError, "at least one"),
+        (lambda: losses.SupRecall(temperature=0.0), ConfigError, "temperature is (0.0"),
+        (lambda: losses.SupRecall(k=(1, 2), temperature=(1.0,)), ConfigError, "temperature is (1.0,) for"),
+        (lambda: losses.SupAP()(E, Y, E, Y, Y[:, 0] + 3), InputError, "self_index runs to 3"),
+        (lambda: losses.SupAP(level=2)(E, Y), InputError, "2 levels and the loss reads level 2"),
+        (lambda: losses.SupAP()(E[0], Y), InputError, "expected (N, D)"),
+        (lambda: losses.SupAP()(E, Y[:2]), InputError, "one row of labels"),
+        (lambda: losses.SupAP()(E, Y.float()), InputError, "integer"),
+        (lambda: losses.SupAP()(E, Y.bool()), InputError, "dtype torch.bool for 3 embeddings; expected one row"),
+        (lambda: losses.NormSoftmax(2, 2)(E, Y.bool()), InputError, "dtype torch.bool for 3 embeddings"),
+        (lambda: losses.SupAP()(E, Y, E), InputError, "ref_embeddings came alone"),
+        (lambda: losses.SupAP()(E, Y, None, Y), InputError, "ref_labels came alone"),
+        (lambda: losses.SupAP()(E, Y, E[:, :1], Y), InputError, "2 dimensions and ref_embeddings 1"),
+        (lambda: losses.SupHAP()(E, Y, E, Y[:, :1]), InputError, "same levels"),
+        (lambda: losses.SupAP()(E, Y, None, None, Y[:, 0]), InputError, "self_index came without"),
+        (lambda: losses.SupAP()(E, Y, E, Y, Y), InputError, "self_index has shape"),
         (lambda: graded_ap_loss(E, Y.float(), 1, SupStep()), InputError, "grades have dtype"),
         (lambda: graded_ap_loss(E, Y[:2], 1, SupStep()), InputError, "two (Q, G) tables"),
         (lambda: graded_ap_loss(E, Y + 2, 1, SupStep()), InputError, "grades run to 2"),
@@ -58,6 +59,38 @@ def test_errors_say_what_was_found_and_expected(make, error, words):
     with pytest.raises(error) as caught:
         make()
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: losses.SoftBinAP(1),
+        lambda: losses.SoftBinAP(low=1.0),
+        lambda: losses.SoftBinAP(ties=BAD),
+        lambda: ClassWeighted(losses.SoftBinAP(), "balanced"),
+        lambda: ClassWeighted(losses.SoftBinAP(reduction="none"), torch.tensor([1.0, -1.0])),
+        lambda: ClassWeighted(losses.SoftBinAP(reduction="none"), BAD),
+        lambda: losses.FastAP(0),
+        lambda: losses.BlackboxAP(0.0),
+        lambda: losses.BlackboxAP(margin=-1.0),
+        lambda: losses.PNP(BAD),
+        lambda: losses.PNP(tau=0.0),
+        lambda: losses.PNP(alpha=math.nan),
+        lambda: losses.CalibrationLoss(reduction=BAD),
+        lambda: losses.CalibrationLoss(alpha=math.nan),
+        lambda: losses.Contrastive(0.0),
+        lambda: losses.Contrastive(1.0, variant="cosine"),
+        lambda: losses.Contrastive(-0.1, variant="cosine"),
+        lambda: losses.Contrastive(variant=BAD),
+        lambda: losses.Triplet(-1.0),
+        lambda: losses.Margin(0),
+        lambda: losses.Margin(8, cutoff=1.5),
+        lambda: losses.Margin(8, reduction=BAD),
+    ],
+)
+def test_wrong_options_are_refused(make):
+    with pytest.raises(ConfigError):
+        make()
 
 
 FUNCTIONS = [

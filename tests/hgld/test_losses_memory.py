@@ -93,7 +93,10 @@ def test_the_warm_up_neither_writes_nor_reads():
 
 def test_evaluation_reads_without_writing():
     spy = Spy()
-    memory = CrossBatchMemory(spy, 8, dim=3)
+    memory = CrossBatchMemory(spy, 8, dim=3).eval()
+    memory(torch.randn(2, 3), torch.arange(2))
+    assert [call[2] for call in spy.calls] == [None]  # nothing is there to read
+    memory.train()
     memory(torch.randn(4, 3), torch.arange(4))
     before = {name: value.clone() for name, value in memory.state_dict().items()}
     memory.eval()

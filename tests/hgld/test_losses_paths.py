@@ -12,8 +12,9 @@ import torch
 
 from hgld.losses.kernels import operator
 from hgld.losses.kernels.objectives import DiscountedGain, PrecisionMean, RecallMean
-from hgld.losses.surrogate_losses import GradedGain, grade_counts
+from hgld.losses.surrogate_losses import grade_counts
 from hgld.losses.surrogates import Sigmoid, SupStep
+from hgld.relevance import GainFunction
 from tests.hgld.kernel_bounds import largest_offsets
 
 OBJECTIVES = {
@@ -44,7 +45,7 @@ def ranking(num_queries, size, num_levels=3, share=0.3, spread=0.2, seed=0):
         grades[drawn < share / 4 ** (level - 1)] = level
     scores[:, 3], grades[:, 3] = -torch.inf, 0
     counts = grade_counts(grades, num_levels)
-    gains = GradedGain().of_counts(counts)
+    gains = GainFunction().of_counts(counts)
     return scores, grades, gains, (gains * counts).sum(dim=1)
 
 

@@ -1,16 +1,15 @@
 """A batch shared by processes: each takes its own queries against everybody's items, and together they are one."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from hgld import Hierarchy
-from hgld.losses.binned import FastAP, SoftBinAP
-from hgld.losses.blackbox_ap import BlackboxAP
-from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, Composition, RODRecall
-from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
-from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
-from hgld.losses.surrogate_losses import PNP, SmoothAP, SmoothHAP, SmoothRecall, SupAP, SupHAP, SupNDCG, SupRecall
+from hgld.losses.compositions import Composition
+from hgld.losses.pairs import CalibrationLoss, Margin, Triplet
+from tests.hgld.loss_modules import RANK, Make, proxy_losses
 
 DIM, CLASSES = 6, 8
 FINE = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, -1, 4, 5, 5, 6, 7])
@@ -18,32 +17,10 @@ LABELS = torch.stack([FINE, torch.where(FINE >= 0, FINE // 4, 1)], dim=1)  # one
 TREE = Hierarchy.from_labels(torch.tensor([[i, i // 4] for i in range(CLASSES)]).numpy(), ("fine", "coarse"))
 PARTS = (slice(0, 7), slice(7, 16))  # processes need not have equally many items
 
-LOSSES = {
-    "SmoothAP": lambda **o: SmoothAP(tau=0.1, **o),
-    "SupAP": SupAP,
-    "SupAP, query left out": lambda **o: SupAP(exclude_self=True, **o),
-    "SmoothRecall": lambda **o: SmoothRecall(tau=0.1, **o),
-    "SupRecall": SupRecall,
-    "SmoothHAP": lambda **o: SmoothHAP(tau=0.1, **o),
-    "SupHAP": SupHAP,
-    "SupHAP, query left out": lambda **o: SupHAP(exclude_self=True, **o),
-    "SupNDCG": SupNDCG,
-    "SoftBinAP": SoftBinAP,
-    "FastAP": FastAP,
-    "BlackboxAP": BlackboxAP,
-    "PNP": lambda **o: PNP(tau=0.1, **o),
-    "CalibrationLoss": CalibrationLoss,
-    "Contrastive": Contrastive,
-    "Contrastive, cosine": lambda **o: Contrastive(0.5, variant="cosine", **o),
-    "NormSoftmax": lambda **o: NormSoftmax(CLASSES, DIM, **o),
-    "ProxyNCApp": lambda **o: ProxyNCApp(CLASSES, DIM, **o),
-    "CSL": lambda **o: CSL(TREE, DIM, **o),
-    "ROADMAP": ROADMAP,
-    "ROADMAP, proxy": lambda **o: ROADMAP(CLASSES, DIM, decomposability="proxy", **o),
-    "RODRecall": lambda **o: RODRecall(CLASSES, DIM, **o),
-    "HAPPIER": lambda **o: HAPPIER(CLASSES, DIM, **o),
-    "HAPPIER, pair": lambda **o: HAPPIER(decomposability="pair", exclude_self=True, **o),
-    "RODNDCG": lambda **o: RODNDCG(CLASSES, DIM, **o),
+LOSSES: dict[str, Make] = {
+    **RANK,
+    **proxy_losses(DIM, TREE),
+    **{f"{name}, query left out": partial(RANK[name], exclude_self=True) for name in ("SupAP", "SupHAP")},
 }
 
 

@@ -76,18 +76,6 @@ def test_values_and_gradients_equal_their_twins(name, dtype, labels, seed):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradcheck(name):
-    torch.manual_seed(0)
-    loss = make(name).double()
-    embeddings = torch.randn(4, DIM, dtype=torch.float64, requires_grad=True)
-    labels = torch.tensor([0, 4, -1, 2])
-    assert torch.autograd.gradcheck(
-        lambda e, p: torch.func.functional_call(loss, {"proxies": p}, (e, labels)),
-        (embeddings, loss.proxies.detach().clone().requires_grad_()),
-    )
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_mean_is_over_known_labels_alone(name):
     loss, tables = make(name), make(name, "none")
     tables.load_state_dict(loss.state_dict())

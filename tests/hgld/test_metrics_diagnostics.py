@@ -16,7 +16,7 @@ from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.protocols import is_per_cent, lower_is_better
 from hgld.evaluation.report import compare
-from hgld.metrics import class_distances, clustering_nmi, decomposability_gap
+from hgld.metrics import class_distances, clustering_nmi
 from tests import reference
 
 LEVELS = ("fine", "middle", "coarse")
@@ -51,16 +51,6 @@ def test_nmi_of_separate_and_of_meaningless_classes():
     assert clustering_nmi(embeddings, labels, num_clusters=1) == 0.0
 
 
-def test_the_gap_is_the_mean_over_batches_less_the_whole():
-    embeddings, labels = blobs(spread=0.8)
-    batches = [np.arange(0, 40, 2), np.arange(1, 40, 2)]
-    found = decomposability_gap(embeddings, labels, batches, metrics=["AP", "R@1"])
-    for name, gap in found.items():
-        parts = [evaluate(embeddings[b], labels[b], metrics=[name]).values[name] for b in batches]
-        assert gap == pytest.approx(np.mean(parts) - evaluate(embeddings, labels, metrics=[name]).values[name])
-    assert found["AP/level0"] > 0
-
-
 def test_bad_input_is_one_clear_error():
     embeddings, labels = blobs()
     with pytest.raises(InputError, match="one level"):
@@ -69,10 +59,6 @@ def test_bad_input_is_one_clear_error():
         class_distances(embeddings, -torch.ones(40).long())
     with pytest.raises(ConfigError, match=r"expected 1\.\.40"):
         clustering_nmi(embeddings, labels, num_clusters=41)
-    with pytest.raises(InputError, match="batch 1 has 1 items"):
-        decomposability_gap(embeddings, labels, [np.arange(10), np.arange(1)])
-    with pytest.raises(InputError, match="no batches"):
-        decomposability_gap(embeddings, labels, [])
 
 
 def small(seed=0, size=48):
@@ -121,8 +107,6 @@ def test_units_and_directions_are_known_by_name():
     assert is_per_cent("a benchmark's own")
     assert lower_is_better("severity")
     assert not lower_is_better("NMI/fine")
-    report = RetrievalReport.from_columns({"HD@1": np.array([1.5]), "H-AP": np.array([0.5])}, {})
-    assert report.to_latex_row("x") == r"x & 1.50 & 50.0 \\"
 
 
 def test_severities_equal_their_references():

@@ -68,6 +68,10 @@ LEVELS = ("fine", "coarse")
 WHOLE = hgld.evaluate(EMBEDDINGS, CLASSES, levels=LEVELS).values
 
 
+def evaluated(rows):
+    return hgld.evaluate(EMBEDDINGS[rows], CLASSES[rows], levels=LEVELS).values
+
+
 def test_batches_add_up_to_the_whole():
     metric = Retrieval(LEVELS)
     for start in range(0, 12, 5):
@@ -93,16 +97,44 @@ def torchmetrics(monkeypatch):
 
 
 @pytest.mark.parametrize("value", [None, "AP/coarse"])
-def test_a_metric_of_torchmetrics_has_the_values_of_the_whole_and_none_of_a_batch(torchmetrics, value):
+def test_a_metric_of_torchmetrics_has_the_values_of_a_batch_and_of_the_whole(torchmetrics, value):
     metric = Retrieval(LEVELS).torchmetric(value)
-    assert metric(EMBEDDINGS[:5], CLASSES[:5]) is None
-    metric.update(EMBEDDINGS[5:], CLASSES[5:])
-    found = metric.compute()
-    wanted = {name: torch.tensor(number) for name, number in WHOLE.items()}
-    assert found == (wanted if value is None else wanted[value])
+
+    def tensors(numbers):
+        found = {name: torch.tensor(number) for name, number in numbers.items()}
+        return found if value is None else found[value]
+
+    assert str(metric(EMBEDDINGS[:6], CLASSES[:6])) == str(tensors(evaluated(slice(0, 6))))  # NaN where undefined
+    metric.update(EMBEDDINGS[6:11], CLASSES[6:11])
+    metric.compute()
+    metric(EMBEDDINGS[11:], CLASSES[11:])  # a single item has no metrics, and counts in the whole
+    assert metric.compute() == tensors(WHOLE)
     metric.reset()
     with pytest.raises(InputError, match="no embeddings: call update"):
         metric.retrieval.compute()  # the package's own would warn first
+
+
+def test_a_call_of_the_metric_adds_the_batch_and_returns_its_own_values():
+    metric = Retrieval(LEVELS)
+    assert str(metric(EMBEDDINGS[:6], CLASSES[:6])) == str(evaluated(slice(0, 6)))
+    assert metric(EMBEDDINGS[6:9], CLASSES[6:9], gallery=True) == {}
+    metric.reset()
+    metric(EMBEDDINGS, CLASSES)
+    assert metric.compute() == WHOLE
+
+
+def test_a_collection_of_torchmetrics_takes_several_and_a_misspelt_value_is_named():
+    collection = pytest.importorskip("torchmetrics").MetricCollection(
+        {"found": Retrieval(LEVELS).torchmetric(), "ap": Retrieval(LEVELS).torchmetric("AP/coarse")}, prefix="val_"
+    )
+    for start in range(0, 12, 4):
+        collection(EMBEDDINGS[start : start + 4], CLASSES[start : start + 4])
+    wanted = {f"val_{name}": torch.tensor(number) for name, number in WHOLE.items()}
+    assert collection.clone().compute() == wanted | {"val_ap": torch.tensor(WHOLE["AP/coarse"])}
+    metric = Retrieval(LEVELS).torchmetric("AP/corse")
+    metric.update(EMBEDDINGS, CLASSES)
+    with pytest.raises(ConfigError, match=r"metric 'AP/corse' is not computed; these are: R@1/"):
+        metric.compute()
 
 
 def test_a_gallery_is_searched_and_asks_nothing():

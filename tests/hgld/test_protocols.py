@@ -336,6 +336,7 @@ ATTACKS = {
     "load": Reduced(np.load, ("x.npy",)),
     "state": Reduced(Reduced, (1,), {"reduction": 2}),
     "set": {1, 2},
+    "frozen set": frozenset({1, 2}),
     "objects": np.array([{}], object),
     "records": np.zeros(2, [("a", "i4")]),
     "text array": np.array(["text"]),

@@ -68,23 +68,17 @@ def test_a_table_of_another_report_is_refused(tmp_path):
         RetrievalReport.load_json(tmp_path / "run.json")
 
 
-def test_names_of_levels_cannot_break_out_of_markdown_or_latex():
+def test_names_of_levels_cannot_break_out_of_markdown():
     hostile = "<script>alert(1)</script>|\n# x & 5% of_us \\input{x}"
     found = report({f"AP/{hostile}": np.array([0.5])}, levels=[hostile])
     text = found.to_markdown()
     assert "<script" not in text
     assert all(line.startswith(("| ", "- ")) or not line for line in text.splitlines())
-    row = found.to_latex_row(hostile)
-    assert r"\input" not in row
-    assert r"\& 5\% of\_us \textbackslash{}input\{x\}" in row
-    assert "\n" not in row
 
 
 def test_tables_print_what_they_hold():
     assert report().to_markdown().splitlines()[2] == "| AP/fine | 0.5000 | 1 |"
     assert "- levels: fine" in report().to_markdown()
-    assert report().to_latex_row("HAPPIER") == r"HAPPIER & 50.0 & 62.5 \\"
-    assert report({"AP/fine": np.array([np.nan])}).to_latex_row("x") == r"x & -- \\"
 
 
 def noisy(mean: float, seed: int, size: int = 200) -> RetrievalReport:
@@ -105,7 +99,6 @@ def test_a_real_difference_is_found_and_chance_is_not():
     assert rows["same"]["difference_low"] < 0 < rows["same"]["difference_high"]
     for row in rows.values():
         assert row["low"] < row["value"] < row["high"]
-    assert found.to_latex().splitlines()[2].endswith(r"$^\dagger$ \\")
     assert len(found.to_markdown().splitlines()) == 7
 
 

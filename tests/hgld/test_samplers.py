@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, HierarchyError, InputError
 from hgld.samplers import (
-    BatchSampler,
     ClassBalanced,
     EpochSampler,
     HierarchicalPKSampler,
@@ -21,6 +20,7 @@ from hgld.samplers import (
     RepeatedAugmentation,
 )
 from hgld.samplers.batch_sampler import below, choose, random_words, shuffled
+from hgld.samplers.shard_order import ShardOrderSampler
 
 
 @dataclass
@@ -43,6 +43,8 @@ def hierarchical_labels(sizes: list[list[int]]) -> np.ndarray:
     return np.random.default_rng(1).permutation(np.array(rows))
 
 
+SHARD, GROUP, LABEL = (np.repeat(numbers, 3) for numbers in (np.arange(24) // 8, np.arange(24) % 8, np.arange(24) % 7))
+
 SAMPLERS = {
     "pk": lambda seed=5, **share: PKSampler(labels_of([3, 9, 4, 1, 7, 6, 5, 2]), 4, 2, seed=seed, **share),
     "pk, classes": lambda seed=5, **share: PKSampler(
@@ -53,6 +55,7 @@ SAMPLERS = {
     ),
     "repeated": lambda seed=5, **share: RepeatedAugmentation(21, 12, 3, seed=seed, **share),
     "balanced": lambda seed=5, **share: ClassBalanced(labels_of([3, 9, 4]), 8, seed=seed, **share),
+    "shards": lambda seed=5, **share: ShardOrderSampler(SHARD, GROUP, LABEL, 4, 2, num_streams=4, seed=seed, **share),
     "epoch": lambda seed=5, **share: EpochSampler(30, 8, seed=seed, **share),
 }
 
@@ -77,7 +80,7 @@ def test_parts_of_processes_are_the_batch_of_one(make):
 
 
 def test_a_batch_does_not_depend_on_what_was_asked_before(make):
-    in_order, backwards = make(), make()
+    in_order, backwards = make(), pickle.loads(pickle.dumps(make()))
     places = list(itertools.product(range(3), range(len(in_order))))
     forth = {place: in_order.batch(*place).tolist() for place in places}
     assert {place: backwards.batch(*place).tolist() for place in reversed(places)} == forth
@@ -124,17 +127,10 @@ def test_positions_that_do_not_exist_are_refused(make):
 
 
 def test_processes_that_do_not_fit_are_refused(make):
-    with pytest.raises(ConfigError, match="run 1, 2, 4"):
+    with pytest.raises(ConfigError, match=r"run 1, 2, 4|cannot share 4 streams"):
         make(process_index=0, process_count=3)
     with pytest.raises(ConfigError, match="process_index is 2 of process_count 2"):
         make(process_index=2, process_count=2)
-
-
-def test_a_copy_by_pickle_gives_the_same_batches(make):
-    sampler = make()
-    sampler.batch(1, 0)
-    copy = pickle.loads(pickle.dumps(sampler))
-    assert copy.batch(1, 1).tolist() == sampler.batch(1, 1).tolist()
 
 
 def test_random_numbers_are_those_of_every_platform_and_release():
@@ -424,13 +420,6 @@ def test_bounded_numbers_stay_in_bounds():
         assert below(words, limit).tolist() == [0, limit - 1]
 
 
-def test_samplers_are_made_for_torch():
-    sampler: BatchSampler = EpochSampler(10, 4, shuffle=False)
-    loader = torch.utils.data.DataLoader(torch.arange(10), batch_sampler=sampler)  # pyright: ignore[reportArgumentType]
-    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert len(loader) == 3
-
-
 FOUR, TREE = labels_of([4, 4]), hierarchical_labels([[3, 3], [3, 3]])
 REFUSED: list[tuple[Any, str]] = [
     (lambda: PKSampler(FOUR, 2, 2, batches_per_epoch=3), "batches_per_epoch with coverage='exact'"),
@@ -460,10 +449,3 @@ REFUSED: list[tuple[Any, str]] = [
 def test_what_cannot_be_sampled_is_refused(make_it, said):
     with pytest.raises((ConfigError, HierarchyError), match=said):
         make_it()
-
-
-def test_a_loader_that_takes_a_batch_for_one_item_is_told_batch_sampler():
-    items: Any = torch.arange(10).tolist()
-    loader = torch.utils.data.DataLoader(items, sampler=PKSampler(labels_of([5, 5]), 2, 2))
-    with pytest.raises(ConfigError, match="batch_sampler=sampler"):
-        next(iter(loader))

@@ -120,17 +120,6 @@ def test_what_cannot_be_kept_apart_is_spread_evenly():
     assert sorted(repetitions(np.array([5, 5, 5, 9]), 1, 2, 2)) == [0, 1]
 
 
-def test_epochs_differ_and_seeds_differ_and_the_same_is_the_same():
-    index = long_tailed(3)
-
-    def first(seed, epoch):
-        return epoch_of(ShardOrderSampler(*index, 8, 4, seed=seed), epoch)
-
-    assert (first(0, 0) == first(0, 0)).all()
-    assert not (first(0, 0) == first(0, 1)).all()
-    assert not (first(0, 0) == first(1, 0)).all()
-
-
 def test_the_plan_is_the_same_on_every_machine():
     sampler = ShardOrderSampler(
         *index_of([(i // 10, 4 + i % 3, i % 7) for i in range(30)]), 4, 4, num_streams=2, seed=5

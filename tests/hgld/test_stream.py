@@ -343,6 +343,13 @@ def test_options_that_do_not_fit_are_refused(folder, options, message):
         stream(folder, **options)
 
 
+@pytest.mark.parametrize(("p", "processes", "expected"), [(10, 1, 5), (8, 1, 8), (7, 1, 7), (11, 1, 1), (6, 2, 6)])
+def test_by_default_as_many_streams_are_read_as_fit_the_classes(folder, p, processes, expected):
+    found = hgld.stream(folder, p, 2, process_count=processes)
+    assert found.sampler is not None
+    assert found.sampler.num_streams == expected
+
+
 def test_more_items_a_class_than_stand_together_are_refused(folder):
     with pytest.raises(ConfigError, match=r"Take k=2, or build the shards with --group-size 4"):
         hgld.stream(folder, P, 4, num_streams=4)

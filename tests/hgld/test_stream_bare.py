@@ -297,6 +297,10 @@ def test_urls_of_shards():
     assert expand_braces(["a-{08..11}.{x,y}"]) == [f"a-{n}.{e}" for n in ("08", "09", "10", "11") for e in "xy"]
 
 
+def test_by_default_no_more_streams_are_read_than_there_are_shards():
+    assert len(hgld.stream(["a.tar", "b.tar", "c.tar"], 8, 2, batches_per_epoch=4)) == 4
+
+
 def test_shards_of_one_folder_share_its_storage():
     some = open_tars(["/data/a.tar", "/data/b.tar", "https://host/x/c.tar?key=1", "d.tar"], None)
     assert some[0].storage is some[1].storage

@@ -1,12 +1,11 @@
 """A server on 127.0.0.1 that speaks the chat completions interface: well, or to order badly, late and cut off."""
 
 import json
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.local_server import LocalServer, SilentHandler
 
 Say = Callable[[str, Mapping[str, Any]], Any]  # the list that is asked for and the data -> what the answer's text says
 Fault = Callable[["Handler", Any], None]
@@ -19,16 +18,7 @@ def obedient(listed: str, data: Mapping[str, Any]) -> Any:
     return {listed: [{"name": n["number"], "group": 1} for n in data["names"]]}
 
 
-class _QuietServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gives up is what some tests are about; other errors are theirs to see."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class ChatServer:
+class ChatServer(LocalServer):
     """Answers what ``say`` says; ``faults`` are used up by the next requests; ``log`` has the bodies and headers."""
 
     def __init__(self, say: Say = obedient):
@@ -36,23 +26,12 @@ class ChatServer:
         self.faults: list[Fault] = []
         self.log: list[tuple[dict[str, Any], Mapping[str, str]]] = []
         self.usage: Any = {"total_tokens": 100}
-        handler = type("BoundHandler", (Handler,), {"site": self})
-        self._server = _QuietServer(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-
-    def __enter__(self) -> "ChatServer":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(Handler, "/v1")
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(SilentHandler):
     site: ChatServer
+    protocol_version = "HTTP/1.0"
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -68,9 +47,6 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, format: str, *_: object) -> None:  # noqa: A002  # the name is the base's
-        """Tests look at ``log``."""
 
 
 def completion(text: Any, site: ChatServer, reason: str = "stop") -> bytes:

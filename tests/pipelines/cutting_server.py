@@ -2,13 +2,12 @@
 
 import hashlib
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+
+from tests.local_server import LocalServer, SilentHandler
 
 
 @dataclass(frozen=True)
@@ -23,16 +22,7 @@ class Asked:
 Fault = Callable[["Handler", bytes], None]
 
 
-class _QuietServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gives up is what some tests are about; other errors are theirs to see."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class CuttingServer:
+class CuttingServer(LocalServer):
     """Serves ``files`` (path without the first slash: bytes); ``faults`` of a path are used up by its next requests."""
 
     def __init__(self, files: dict[str, bytes]):
@@ -43,29 +33,16 @@ class CuttingServer:
         self.open: list[str] = []  # paths that are being answered
         self.has_company = threading.Event()  # two files were sent at once
         self.lock = threading.Lock()
-        handler = type("BoundHandler", (Handler,), {"site": self})
-        self._server = _QuietServer(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> "CuttingServer":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(Handler)
 
     def asked(self, path: str) -> list[Asked]:
         return [request for request in self.log if request.path == path]
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(SilentHandler):
     """Answers one request, or does the next fault of its path."""
 
     site: CuttingServer
-    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         path = self.path.lstrip("/")
@@ -93,9 +70,6 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(404 if data is None else 200)
         self.send_header("Content-Length", str(len(data or b"")))
         self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing: tests read the log of requests instead."""
 
     def etag(self, data: bytes) -> str:
         return f'"{hashlib.md5(data).hexdigest()}"'

@@ -124,7 +124,7 @@ def opened(
 ) -> Review:
     """The state of a page that ``who`` opened, whose decisions are in WHO.yaml; one that learns has a queue."""
     tables, learner = BuildTables(build), Learner.of(build / "stages") if learns else None
-    queue = None if learner is None else Queue(learner.rows, learner.fitted)
+    queue = None if learner is None else Queue(learner.rows)
     journal = Journal(file or build / f"{who}.yaml", who, role)
     return Review(tables, journal, others, Thumbnails(images, tables.images()), learner, queue)
 

@@ -77,7 +77,7 @@ def test_what_is_left_out_has_its_line_and_reason(tmp_path):
         ("name\n\n", "no name in its 1 rows"),
         ("id,label\n1,apple\n", "lacks the column 'name'; found 'id', 'label'. Rename the column"),
         ("name,name\na,b\n", "has the column 'name' twice"),
-        ("id,name\n1,a\n1,b\n", "line 2 and 'b' in line 3; expected one name an id"),
+        ("id,name\n1,a\n1,b\n", "line 2 and 'b' in line 3; expected one name per id"),
         ("name,count\na,many\n", "line 2: count is 'many'; expected a whole number from 1"),
         ("name,count\na,0\n", "count is '0'"),
         ("name,language\na,<b>\n", "line 2: language is '<b>'"),

@@ -1,13 +1,11 @@
-import os
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hgld.pipelines.hierarchy.config import CleanConfig
+from hgld.pipelines.hierarchy.config import BuildConfig, CleanConfig
 from hgld.pipelines.hierarchy.names import clean
 from hgld.pipelines.stage import StageResult, StageRun, run_stage, silent
 
@@ -48,7 +46,8 @@ def scraped(root, rows, graph=GRAPH):
 
 
 def cleaned(root, rows, several: Any = "drop") -> StageRun:
-    return clean.run(root, scraped(root, rows), CleanConfig(several), silent)
+    config = BuildConfig("sample", clean=CleanConfig(several))
+    return clean.run(root, {"scrape": scraped(root, rows)}, config, silent)
 
 
 def read(stage, file):
@@ -209,17 +208,3 @@ def test_every_landmark_is_kept_once_or_dropped_once(tmp_path_factory, names, se
     # cleaning what was cleaned changes nothing
     again = cleaned(root / "again", [found(i, name) for i, name in kept.items()], several)
     assert kept_names(again) == kept
-
-
-@pytest.mark.skipif("HGLD_DATA" not in os.environ, reason="HGLD_DATA is not set: no real data here")
-def test_real_names_lose_only_junk(tmp_path):
-    path = Path(os.environ["HGLD_DATA"]) / "gldv2_washington_landmarks" / "landmarks.csv"
-    table = pl.read_csv(path, infer_schema=False).filter(pl.col("supercategory").is_not_null())
-    rows = [found(int(i), name) for i, name in table.select("landmark_id", "supercategory").iter_rows()]
-    stage = cleaned(tmp_path, rows)
-    assert read(stage, "dropped.parquet")["detail"].to_list() == [
-        "Wikimedia category: a page of the wiki, not a thing in the world"
-    ]
-    names = set(read(stage, "names.parquet")["name"])
-    assert {"county hall", "library building", "US Wilderness Area", "Washington state park"} <= names
-    assert not any("(" in name for name in names)

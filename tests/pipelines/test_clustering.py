@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from threadpoolctl import threadpool_limits
 
 from hgld.errors import ConfigError, TableError
-from hgld.pipelines.hierarchy.config import ClusterConfig
+from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from hgld.pipelines.hierarchy.groups import cluster, clustering
 from hgld.pipelines.hierarchy.groups.clustering import cluster_names, coarsen, kmeans, settle, silhouettes, ward_cuts
@@ -208,7 +208,8 @@ ROWS = unit(np.eye(8)[KINDS] + 0.05 * np.eye(7, 8)).astype(np.float32)
 def ran_on(folder, stages, config):
     """The cluster stage in a folder, on the runs of clean, evidence and scrape."""
     cleaned, evidence, scraped = stages
-    return cluster.run(folder, cleaned, evidence, scraped, config, silent)
+    stages = {"clean": cleaned, "evidence": evidence, "scrape": scraped}
+    return cluster.run(folder, stages, BuildConfig("sample", cluster=config), silent)
 
 
 @pytest.fixture

@@ -2,27 +2,28 @@
 
 import csv
 import json
-import math
-import os
-from collections import Counter
-from itertools import combinations
+from io import StringIO
 from pathlib import Path
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from hgld import tables
 from hgld.errors import SchemaError, TableError
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.hierarchy.comparison.compare import (
-    Comparison,
-    ancestor_agreement,
-    compare,
-    dendrogram_purity,
-    summary,
-)
+from hgld.pipelines.hierarchy.comparison.compare import Comparison, ancestor_agreement, compare
+from hgld.pipelines.hierarchy.comparison.compare import summary as summary_parts
+
+
+def summary(comparison: Comparison) -> str:
+    out = StringIO()
+    console = Console(width=400, file=out)
+    for part in summary_parts(comparison):
+        console.print(part)
+    return out.getvalue()
+
 
 GLDV2 = ("landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made")
 ROWS_A = [
@@ -55,44 +56,19 @@ def compared(folder: Path, a, b, header_a=GLDV2, header_b=GLDV2) -> Comparison:
     return compare(write(folder / "a.csv", a, header_a), write(folder / "b.csv", b, header_b))
 
 
-# -- slow twins: from the definitions, over all pairs and all cells -----------------------------------------------
-
-
-def slow_ari(a: list[str], b: list[str]) -> float:
-    pairs = list(combinations(range(len(a)), 2))
-    together_a = sum(a[i] == a[j] for i, j in pairs)
-    together_b = sum(b[i] == b[j] for i, j in pairs)
-    both = sum(a[i] == a[j] and b[i] == b[j] for i, j in pairs)
-    expected = together_a * together_b / len(pairs) if pairs else 0.0
-    largest = (together_a + together_b) / 2
-    return 1.0 if largest == expected else (both - expected) / (largest - expected)
-
-
-def entropy(values: list) -> float:
-    return -sum(n / len(values) * math.log(n / len(values)) for n in Counter(values).values())
-
-
-def slow_v(a: list[str], b: list[str]) -> tuple[float, float, float]:
-    """NMI, homogeneity, completeness with b as the reference."""
-    joint = entropy(list(zip(a, b, strict=True)))
-    homogeneity = 1.0 if entropy(b) == 0 else 1 - (joint - entropy(a)) / entropy(b)
-    completeness = 1.0 if entropy(a) == 0 else 1 - (joint - entropy(b)) / entropy(a)
-    mutual, mean = entropy(a) + entropy(b) - joint, (entropy(a) + entropy(b)) / 2
-    return (1.0 if mean == 0 else mutual / mean), homogeneity, completeness
-
+# -- measures -----------------------------------------------------------------------------------------------------
 
 labels = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("wxyz")), min_size=1, max_size=12)
 
 
-@given(labels)
-def test_measures_equal_their_slow_twins(tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]]):
-    a, b = [x for x, _ in pairs], [y for _, y in pairs]
+def test_measures_of_a_worked_example(tmp_path: Path):
     header = ("landmark_id", "label")
-    found = compared(tmp_path_factory.mktemp("c"), enumerate(a), enumerate(b), header, header).finest.items
-    assert (found.items, found.groups_a, found.groups_b) == (len(a), len(set(a)), len(set(b)))
-    assert found.ari == pytest.approx(slow_ari(a, b), abs=1e-9)
-    assert (found.nmi, found.homogeneity, found.completeness) == pytest.approx(slow_v(a, b), abs=1e-9)
-    assert found.ami <= found.nmi + 1e-9
+    found = compared(tmp_path, enumerate("xxyz"), enumerate("ppqq"), header, header).finest.items
+    assert (found.items, found.groups_a, found.groups_b) == (4, 3, 2)
+    # pairs together: 1 in A, 2 in B, 1 in both, 1/3 by chance; entropies 1.5 ln 2 and ln 2, of both 1.5 ln 2
+    assert found.ari == pytest.approx((1 - 1 / 3) / (1.5 - 1 / 3))
+    assert (found.nmi, found.homogeneity, found.completeness) == pytest.approx((1 / 1.25, 1.0, 1 / 1.5))
+    assert found.ami < found.nmi
 
 
 @given(labels)
@@ -133,42 +109,6 @@ def test_hierarchical_precision_and_recall_equal_their_slow_twins(rows: list[tup
     series = [[pl.Series([row[i] for row in side], dtype=pl.String) for i in range(2)] for side in (a, b)]
     found = ancestor_agreement(*series)
     assert (found.precision, found.recall, found.f1) == pytest.approx(slow_ancestors(a, b))
-
-
-def slow_purity(paths: list[tuple], classes: list) -> float | None:
-    """Dendrogram purity from the definition: every pair of a class, its least common ancestor, the leaves below."""
-    purities = []
-    for i, j in combinations(range(len(paths)), 2):
-        if classes[i] is None or classes[i] != classes[j]:
-            continue
-        nodes = [ancestor for ancestor in ancestors_of(paths[i]) if ancestor in ancestors_of(paths[j])]
-        lowest = max(nodes, key=len)
-        below = [c for path, c in zip(paths, classes, strict=True) if lowest in ancestors_of(path)]
-        purities.append(below.count(classes[i]) / len(below))
-    return sum(purities) / len(purities) if purities else None
-
-
-def ancestors_of(path: tuple) -> list[tuple]:
-    """The nodes above a leaf, the root first: the (level, label) pairs from the coarsest down to each."""
-    labels = [(level, label) for level, label in enumerate(path) if label is not None][::-1]
-    return [tuple(labels[:depth]) for depth in range(len(labels) + 1)]
-
-
-@given(st.lists(st.tuples(*[st.none() | st.sampled_from("pqr")] * 4), min_size=1, max_size=10))
-def test_dendrogram_purity_equals_its_slow_twin(rows: list[tuple]):
-    paths, classes = [row[:3] for row in rows], [row[3] for row in rows]
-    levels = [pl.Series([path[i] for path in paths], dtype=pl.String) for i in range(3)]
-    found = dendrogram_purity(levels, pl.Series(classes, dtype=pl.String))
-    expected = slow_purity(paths, classes)
-    assert found == (None if expected is None else pytest.approx(expected, abs=1e-12))
-
-
-def test_dendrogram_purity_of_a_worked_example():
-    fine, coarse = pl.Series(["a", "a", "b", "b", "c"]), pl.Series(["x", "x", "x", "x", "y"])
-    classes = pl.Series(["1", "1", "1", "2", "2"])
-    # pairs of 1: (0, 1) in a, pure; (0, 2) and (1, 2) in x, 3 of 4; the pair of 2 meets at the root, 2 of 5
-    assert dendrogram_purity([fine, coarse], classes) == pytest.approx((1 + 0.75 + 0.75 + 0.4) / 4)
-    assert dendrogram_purity([fine, coarse], fine) == 1.0
 
 
 # -- what it reports ----------------------------------------------------------------------------------------------
@@ -232,7 +172,7 @@ def test_split_and_id_make_a_landmark_where_both_files_have_splits(tmp_path: Pat
     assert (found.joined_on, found.finest.items.items) == (("split", "landmark_id"), 2)
     one = compared(tmp_path, a[::2], [(1, "p"), (2, "q")], header, header[1:])
     assert (one.joined_on, one.finest.items.items) == (("landmark_id",), 2)
-    with pytest.raises(TableError, match=r"a.csv: landmark 1 occurs in the splits index and train, and .*b.csv has no"):
+    with pytest.raises(TableError, match=r"landmark_id 1 occurs in the splits index and train, and .*b.csv has no"):
         compared(tmp_path, a, [(1, "p")], header, header[1:])
 
 
@@ -251,7 +191,7 @@ def test_the_summary_says_what_it_took_and_what_agrees(tmp_path: Path):
     assert "Items are joined on landmark_id. Levels compared: hierarchical_label; natural_or_human_made (paired" in text
     rows = {" ".join(line.split()) for line in text.splitlines()}
     assert "hierarchical_label items 4 2 2 1.000 1.000 1.000 1.000 1.000" in rows
-    assert "natural_or_human_made 0.800 0.615 0.800" in rows
+    assert "natural_or_human_made 0.800 0.615" in rows
     assert "labels 0.400 0.400 0.400" in rows
     assert text.endswith("None.\n")
     header = ("landmark_id", "label")
@@ -282,7 +222,6 @@ def test_tables_of_any_levels_are_paired_by_name_then_by_order(tmp_path: Path):
     coarse_first = [(row[0], row[4], row[3], row[2]) for row in rows]  # the more labels, the finer
     found = compared(tmp_path, rows, coarse_first, header, ("id", "top", "mid", "fine"))
     assert [(level.a, level.b) for level in found.levels] == [("item", "fine"), ("kind", "mid"), ("domain", "top")]
-    assert [level.dendrogram_purity for level in found.levels] == [None, 1.0, 1.0]  # no group of one has a pair
 
 
 def test_levels_left_over_are_said_or_paired_where_they_are_as_many(tmp_path: Path):
@@ -321,7 +260,7 @@ def test_the_folder_of_a_build_is_all_its_label_files(tmp_path: Path):
     assert found.a.files == ("index_label_to_hierarchical.csv", "train_label_to_hierarchical.csv")
     one = compare(build, build / "train_label_to_hierarchical.csv")  # its name states the split
     assert (one.joined_on, one.b.items, one.b.shared) == (("split", "landmark_id"), 7, 6)
-    with pytest.raises(TableError, match=r"landmark 1 occurs in the splits index and train"):
+    with pytest.raises(TableError, match=r"landmark_id 1 occurs in the splits index and train"):
         compare(build, write(tmp_path / "b.csv", ROWS_B))
 
 
@@ -356,7 +295,6 @@ def test_a_tree_is_read_as_its_finest_classes(tmp_path: Path):
     ("content", "message"),
     [
         (b"", "a.csv is empty; expected at least one row"),
-        (b" \n\n", "a.csv is empty"),
         (b"landmark_id,hierarchical_label\n", "no rows below the header"),
         (
             b"id,hierarchical_label\n1,x\n",
@@ -367,23 +305,17 @@ def test_a_tree_is_read_as_its_finest_classes(tmp_path: Path):
             b"landmark_id,%s\n1,%s\n" % (b",".join(b"c%d" % i for i in range(17)), b",x" * 17),
             "has 17 columns that could",
         ),
-        (b"landmark_id,label,label\n1,x,y\n", "has the column 'label' twice"),
         (b"landmark_id,label\n1,x\nseven,y\n", "line 3: landmark_id is 'seven'; expected a whole number"),
-        (b"landmark_id,label\n1.0,x\n", "line 2: landmark_id is '1.0'"),
         (b"landmark_id,label\n,x\n", "line 2: landmark_id is ''"),
         (b"landmark_id,label\n99999999999999999999,x\n", "expected a whole number"),
-        (b"landmark_id,label\n1,x\n2,x,y\n", "line 3: 3 cells where the header has 2"),
-        (b'landmark_id,label\n1,"x\n', "line 2: not valid CSV"),
-        (b"landmark_id,label\n1,caf\xe9\n", r"line 2: not UTF-8 \(byte 0xe9\).*iconv"),
         (
             b"landmark_id,label\n1,x\n2,z\n1,y\n",
-            "landmark 1 has the label 'x' in line 2 and 'y' in line 4; expected one row an item",
+            "landmark_id 1 has the label 'x' in line 2 and 'y' in line 4; expected one row per item",
         ),
         (
             b"landmark_id,label,supercategory\n1,x,a\n1,x,b\n",
-            "landmark 1 has the supercategory 'a' in line 2 and 'b' in line 3",
+            "landmark_id 1 has the supercategory 'a' in line 2 and 'b' in line 3",
         ),
-        (b"landmark_id,label\n1," + b"x" * 200_000 + b"\n", "line 2: not valid CSV"),
         (b"landmark_id,label\n1,unclassified\n", "1 items in common by landmark_id, none of which both label"),
         (b"landmark_id,label\n8,x\n", "0 items in common.*They begin with 8 in the one and 1, 2, 3 in the other"),
     ],
@@ -395,15 +327,7 @@ def test_bad_csvs_are_named(tmp_path: Path, content: bytes, message: str):
     assert str(tmp_path / "a.csv") in str(caught.value)
 
 
-def test_quoted_cells_may_hold_commas_quotes_and_line_ends(tmp_path: Path):
-    rows = [(1, 'a "b", c\nd'), (2, "x")]
-    found = compared(tmp_path, rows, [(1, "p"), (2, "q")], ("landmark_id", "label"), ("landmark_id", "label"))
-    assert found.finest.items.ari == 1.0
-    with pytest.raises(TableError, match="line 4: landmark_id is 'odd'"):
-        compared(tmp_path, [*rows[:1], ("odd", "x")], rows, ("landmark_id", "label"), ("landmark_id", "label"))
-
-
-def test_files_that_are_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_that_are_no_tables(tmp_path: Path):
     b = write(tmp_path / "b.csv", ROWS_B)
     with pytest.raises(TableError, match=r"none.csv cannot be read \(No such file"):
         compare(tmp_path / "none.csv", b)
@@ -416,25 +340,6 @@ def test_files_that_are_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pl.DataFrame({"landmark_id": [1], "label": [["x"]]}).write_parquet(tmp_path / "a.parquet")
     with pytest.raises(TableError, match=r"a.parquet: not a readable parquet file of numbers and text"):
         compare(tmp_path / "a.parquet", b)
-    monkeypatch.setattr(tables, "MAX_CSV_BYTES", 10)
-    with pytest.raises(TableError, match="more than 10 bytes"):
-        compare(b, b)
 
 
 # -- real data ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif("HGLD_DATA" not in os.environ, reason="HGLD_DATA names no folder of real data")
-def test_real_landmarks_against_a_coarser_grouping(tmp_path: Path):
-    real = Path(os.environ["HGLD_DATA"]) / "gldv2_washington_landmarks" / "landmarks.csv"
-    same = compare(real, real)
-    assert (same.a.items, same.a.labelled, same.finest.items.groups_a) == (844, 828, 37)
-    assert (same.finest.items.ari, same.finest.items.nmi) == (pytest.approx(1.0), pytest.approx(1.0))
-    assert same.finest.names is not None
-    assert same.finest.names.items == 221
-    assert all(m.group == m.match and m.jaccard == 1.0 for m in same.finest.matches_a)
-    with real.open(encoding="utf-8", newline="") as file:
-        coarse = [(row["landmark_id"], row["natural_or_human_made"]) for row in csv.DictReader(file)]
-    against = compare(write(tmp_path / "coarse.csv", coarse, ("landmark_id", "label")), real)
-    assert against.finest.items.completeness > against.finest.items.homogeneity
-    assert against.finest.items.groups_a == 2

@@ -14,7 +14,7 @@ from hgld.cli import main
 from hgld.errors import ConfigError, InputError, ServiceError, StorageError
 from hgld.pipelines import download as downloading
 from hgld.pipelines.download import Downloader, Gldv2Request, PartialFile, RemoteFile, download_gldv2
-from hgld.pipelines.shards.sources.gldv2 import BASE_URL, TARS, checksum_name, metadata_names, parse_checksum, tar_name
+from hgld.pipelines.shards.sources.gldv2 import checksum_name, metadata_names, parse_checksum, tar_name
 from tests.pipelines import cutting_server as faults
 from tests.pipelines.cutting_server import CuttingServer
 
@@ -73,37 +73,41 @@ def test_another_run_goes_on_from_the_part(server, tmp_path):
     assert got.path.read_bytes() == DATA
 
 
-def test_a_part_that_was_whole_already_is_only_renamed(server, tmp_path):
+# what stands beside a part and is not its own
+UNKNOWN = (
+    "",
+    "[1]",
+    "{",
+    '{"url": "http://elsewhere", "validator": "\\"x\\""}',
+)
+
+
+@pytest.mark.parametrize(
+    ("kept", "facts", "received"),
+    [(DATA, None, 0), (DATA + b"more", None, len(DATA)), *((b"x" * 100, facts, len(DATA)) for facts in UNKNOWN)],
+)
+def test_the_part_of_an_earlier_run_is_used_only_if_it_fits(server, tmp_path, kept, facts, received):
     file = one(server, tmp_path)
     file.path.parent.mkdir()
     with PartialFile(file.path, file.url) as part:
         part.restart(f'"{MD5}"')
-        part.write(DATA)
+        part.write(kept)
+    if facts is not None:
+        file.path.with_name("a.tar.part.json").write_text(facts)
     (got,) = downloader().fetch([file])
-    assert (got.outcome, got.received) == ("resumed", 0)
-    assert got.path.read_bytes() == DATA
+    assert (got.received, got.path.read_bytes()) == (received, DATA)
 
 
-@pytest.mark.parametrize("answer", [faults.whole, faults.other_range, faults.other_version])
-def test_a_server_that_does_not_resume_is_asked_for_everything(server, tmp_path, answer):
-    changed = DATA[::-1]  # the file was replaced between the runs
+@pytest.mark.parametrize("answer", [None, faults.whole, faults.other_range, faults.other_version])
+def test_a_file_that_was_replaced_between_the_runs_is_not_glued_to_the_old_part(server, tmp_path, answer):
+    changed = DATA[::-1]
     server.faults["a.tar"] = [faults.cut_after(300_000), faults.status(404)]
     with pytest.raises(ServiceError):
         downloader().fetch([one(server, tmp_path)])
     server.files["a.tar"] = changed
-    server.faults["a.tar"] = [answer]
-    (got,) = downloader().fetch([one(server, tmp_path, hashlib.md5(changed).hexdigest())])
-    assert got.path.read_bytes() == changed
-
-
-def test_a_changed_file_is_not_glued_to_the_old_part(server, tmp_path):
-    server.faults["a.tar"] = [faults.cut_after(300_000), faults.status(404)]
-    with pytest.raises(ServiceError):
-        downloader().fetch([one(server, tmp_path, None)])
-    server.files["a.tar"] = DATA[::-1]
-    (got,) = downloader().fetch([one(server, tmp_path, None)])
-    assert got.path.read_bytes() == DATA[::-1]
-    assert not got.checked
+    server.faults["a.tar"] = [answer] if answer else []
+    (got,) = downloader().fetch([one(server, tmp_path, hashlib.md5(changed).hexdigest() if answer else None)])
+    assert (got.path.read_bytes(), got.checked) == (changed, answer is not None)
 
 
 def test_without_a_validator_everything_is_fetched_anew(server, tmp_path):
@@ -112,27 +116,6 @@ def test_without_a_validator_everything_is_fetched_anew(server, tmp_path):
     (got,) = downloader().fetch([one(server, tmp_path, None)])
     assert got.path.read_bytes() == DATA
     assert [request.range for request in server.log] == ["", ""]
-
-
-def test_a_kept_part_longer_than_the_file_is_begun_anew(server, tmp_path):
-    file = one(server, tmp_path)
-    file.path.parent.mkdir()
-    with PartialFile(file.path, file.url) as part:
-        part.restart(f'"{MD5}"')
-        part.write(DATA + b"more")
-    (got,) = downloader().fetch([file])
-    assert got.path.read_bytes() == DATA
-
-
-@pytest.mark.parametrize("facts", ["", "[1]", "{", '{"url": "http://elsewhere", "validator": "\\"x\\""}'])
-def test_a_part_of_unknown_origin_is_not_used(server, tmp_path, facts):
-    file = one(server, tmp_path)
-    file.path.parent.mkdir()
-    file.path.with_name("a.tar.part").write_bytes(b"x" * 100)
-    file.path.with_name("a.tar.part.json").write_text(facts)
-    (got,) = downloader().fetch([file])
-    assert (got.outcome, got.path.read_bytes()) == ("fetched", DATA)
-    assert server.log[0].range == ""
 
 
 def test_wrong_bytes_once_are_fetched_anew_and_twice_are_refused(server, tmp_path):
@@ -147,20 +130,26 @@ def test_wrong_bytes_once_are_fetched_anew_and_twice_are_refused(server, tmp_pat
     assert got.path.with_name("a.tar.part").stat().st_size == 0
 
 
-@pytest.mark.parametrize("code", [403, 404, 410])
-def test_a_refusal_is_not_asked_again(server, tmp_path, code):
-    server.faults["a.tar"] = [faults.status(code)] * 9
-    with pytest.raises(ServiceError, match=f"answered HTTP {code}"):
-        downloader().fetch([one(server, tmp_path)])
-    assert len(server.log) == 1
+REFUSED = [
+    *((faults.status(code), {}, f"answered HTTP {code}") for code in (403, 404, 410)),
+    *(
+        (faults.status(302, {"Location": place}), {}, r"a\.tar does not lead to a file")
+        for place in ("http://[::1", "http://a..b/", "http://\x80\x81/", f"http://{'a' * 300}/")
+    ),
+    (faults.endless, {"md5": None, "most_bytes": 1_000_000}, "more bytes than the 1,000,000 expected"),
+    (faults.compressed, {"md5": None}, "was sent compressed"),
+    (faults.without_length, {"md5": None}, "without its length and has no checksum"),
+    (faults.whole, {"most_bytes": 1000}, "has 700,000 bytes; expected at most 1,000"),
+]
 
 
-@pytest.mark.parametrize("place", ["http://[::1", "http://a..b/", "http://\x80\x81/", f"http://{'a' * 300}/"])
-def test_a_redirect_to_no_address_is_not_followed(server, tmp_path, place):
-    server.faults["a.tar"] = [faults.status(302, {"Location": place})] * 9
-    with pytest.raises(ServiceError, match=r"a\.tar does not lead to a file"):
-        downloader().fetch([one(server, tmp_path)])
+@pytest.mark.parametrize(("answer", "given", "said"), REFUSED, ids=[said for _, _, said in REFUSED])
+def test_an_answer_that_cannot_be_right_is_refused_and_not_asked_for_again(server, tmp_path, answer, given, said):
+    server.faults["a.tar"] = [answer] * 9
+    with pytest.raises(ServiceError, match=said):
+        downloader().fetch([one(server, tmp_path, **given)])
     assert len(server.log) == 1
+    assert not (tmp_path / "sub" / "a.tar").exists()
 
 
 def test_attempts_without_progress_are_bounded_and_progress_is_not_punished(server, tmp_path):
@@ -210,39 +199,18 @@ def test_retry_after_is_obeyed(server, tmp_path, monkeypatch):
     assert waits[1] < 1
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (faults.endless, "more bytes than the 1,000,000 expected"),
-        (faults.compressed, "was sent compressed"),
-        (faults.without_length, "without its length and has no checksum"),
-    ],
-)
-def test_answers_that_cannot_be_right_are_refused(server, tmp_path, answer, said):
-    server.faults["a.tar"] = [answer]
-    with pytest.raises(ServiceError, match=said):
-        downloader().fetch([one(server, tmp_path, None, most_bytes=1_000_000)])
-    assert not (tmp_path / "sub" / "a.tar").exists()
-
-
-def test_a_file_larger_than_expected_is_refused_before_it_comes(server, tmp_path):
-    with pytest.raises(ServiceError, match="has 700,000 bytes; expected at most 1,000"):
-        downloader().fetch([one(server, tmp_path, most_bytes=1000)])
-
-
 def test_a_trickle_does_not_hide_from_the_clock(server, tmp_path):
     server.faults["a.tar"] = [faults.trickle]
     (got,) = downloader(timeout=0.3).fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
 
 
-def test_a_full_disk_is_said_before_it_is_full(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(downloading.shutil, "disk_usage", lambda path: downloading.shutil._ntuple_diskusage(9, 9, 1000))
-    with pytest.raises(StorageError, match="needs 700,000 more bytes; 1,000 are free"):
-        downloader().fetch([one(server, tmp_path)])
-
-
-def test_a_folder_that_cannot_be_written_is_one_clear_error(server, tmp_path):
+def test_a_disk_without_room_and_a_path_without_a_folder_are_one_clear_error(server, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        usage = downloading.shutil._ntuple_diskusage(9, 9, 1000)
+        patch.setattr(downloading.shutil, "disk_usage", lambda path: usage)
+        with pytest.raises(StorageError, match="needs 700,000 more bytes; 1,000 are free"):
+            downloader().fetch([one(server, tmp_path / "full")])
     (tmp_path / "sub").write_text("a file where the folder should be")
     with pytest.raises(StorageError, match=r"a\.tar cannot be written"):
         downloader().fetch([one(server, tmp_path)])
@@ -338,18 +306,6 @@ def gldv2_site(tars: int = 3) -> dict[str, bytes]:
         for n in range(tars)
     }
     return site | sums | {name: name.encode() for name in metadata_names(["index"])}
-
-
-def test_the_published_names():
-    assert tar_name("train", 499) == "train/images_499.tar"
-    assert checksum_name("index", 0) == "md5sum/index/md5.images_000.txt"
-    assert metadata_names(["test"])[1] == "ground_truth/retrieval_solution_v2.1.csv"
-    assert BASE_URL == "https://s3.amazonaws.com/google-landmark"
-    assert TARS == {"train": 500, "index": 100, "test": 20}
-    with pytest.raises(ConfigError, match=r"no tar 20; its tars are 0-19"):
-        tar_name("test", 20)
-    with pytest.raises(ConfigError, match="no split 'query'"):
-        tar_name("query", 0)
 
 
 @pytest.mark.parametrize("text", ["", "abc  images_000.tar", f"{'0' * 32}  images_001.tar", "<Error/>"])

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, MissingResourceError, StorageError
-from hgld.pipelines.hierarchy.config import EmbedConfig
+from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.encoders.registry import make_encoder
 from hgld.pipelines.hierarchy.evidence import embed
 from hgld.pipelines.hierarchy.evidence.embed import EmbeddingCache
@@ -44,15 +44,15 @@ def cleaned(folder: Path, names: list[str]) -> StageRun:
     return StageRun("clean", folder, StageResult(), was_run=True, record={})
 
 
-def config(tmp_path: Path, encoder: str = "lexical") -> EmbedConfig:
-    return EmbedConfig(encoder=encoder, cache=tmp_path / "cache")
+def config(tmp_path: Path, encoder: str = "lexical") -> BuildConfig:
+    return BuildConfig("sample", embed=EmbedConfig(encoder=encoder, cache=tmp_path / "cache"))
 
 
 def test_the_stage_writes_unit_rows_and_says_who_made_them(tmp_path: Path) -> None:
     told: list[tuple[int, int | None]] = []
     run = embed.run(
         tmp_path / "stages",
-        cleaned(tmp_path / "clean", NAMES),
+        {"clean": cleaned(tmp_path / "clean", NAMES)},
         config(tmp_path),
         lambda task, done, total: told.append((done, total)),
     )
@@ -71,11 +71,11 @@ def test_the_stage_writes_unit_rows_and_says_who_made_them(tmp_path: Path) -> No
 
 
 def test_a_second_run_does_nothing_and_other_names_make_other_files(tmp_path: Path) -> None:
-    first = embed.run(tmp_path / "stages", cleaned(tmp_path / "clean", NAMES), config(tmp_path), silent)
-    again = embed.run(tmp_path / "stages", cleaned(tmp_path / "clean", NAMES), config(tmp_path), silent)
-    fewer = embed.run(tmp_path / "stages", cleaned(tmp_path / "clean", NAMES[1:]), config(tmp_path), silent)
+    first = embed.run(tmp_path / "stages", {"clean": cleaned(tmp_path / "clean", NAMES)}, config(tmp_path), silent)
+    again = embed.run(tmp_path / "stages", {"clean": cleaned(tmp_path / "clean", NAMES)}, config(tmp_path), silent)
+    fewer = embed.run(tmp_path / "stages", {"clean": cleaned(tmp_path / "clean", NAMES[1:])}, config(tmp_path), silent)
     assert (first.was_run, again.was_run, fewer.was_run) == (True, False, True)
-    other = embed.run(tmp_path / "other", cleaned(tmp_path / "clean", NAMES[1:]), config(tmp_path), silent)
+    other = embed.run(tmp_path / "other", {"clean": cleaned(tmp_path / "clean", NAMES[1:])}, config(tmp_path), silent)
     for file in ("embeddings.npy", "encoder.json"):
         assert fewer.path(file).read_bytes() == other.path(file).read_bytes()
 
@@ -124,7 +124,7 @@ def test_a_damaged_cache_is_named_with_the_way_out(tmp_path: Path) -> None:
 def test_missing_weights_leave_no_stage_behind(tmp_path: Path) -> None:
     spec = f"clip:ViT-B-32/{tmp_path}/none.safetensors"
     with pytest.raises(MissingResourceError):
-        embed.run(tmp_path / "stages", cleaned(tmp_path / "clean", NAMES), config(tmp_path, spec), silent)
+        embed.run(tmp_path / "stages", {"clean": cleaned(tmp_path / "clean", NAMES)}, config(tmp_path, spec), silent)
     assert not (tmp_path / "stages" / "embed").exists()
 
 

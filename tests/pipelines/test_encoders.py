@@ -111,12 +111,11 @@ def test_clip_says_what_is_wrong_with_a_damaged_checkpoint(
 def test_clip_weights_in_the_cache_are_read_without_asking_for_newer_ones(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    snapshot = tmp_path / "hub" / "models--some--clip" / "snapshots" / "0a"
-    snapshot.mkdir(parents=True)
-    (snapshot / "open_clip_model.safetensors").write_bytes(tiny.read_bytes())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    kept = snapshot(tmp_path / "hub", "some/clip", "open_clip_model.safetensors")
+    (kept / "open_clip_model.safetensors").write_bytes(tiny.read_bytes())
     stated = {"hf_hub": "some/clip/"}
     monkeypatch.setattr(clip_module, "get_pretrained_cfg", lambda model, tag: stated if tag == "tag" else {})
-    monkeypatch.setattr(registry, "_cache", lambda: tmp_path / "hub")
     encoder = ClipEncoder("hgld-tiny/tag", device="cpu")
     np.testing.assert_array_equal(encoder.encode(["lake"]), clip(tiny).encode(["lake"]))
     assert encoder.name == "clip:hgld-tiny/tag"
@@ -215,20 +214,21 @@ L14 = "laion/CLIP-ViT-L-14-laion2B-s32B-b82K"
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of Hugging Face's, with sentence-transformers installed."""
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(registry, "_cache", lambda: tmp_path / "hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(registry, "find_spec", lambda name: name)
     return tmp_path / "hub"
 
 
-def snapshot(cache: Path, repository: str, name: str = "0a1b", kind: str = "sentence_transformers.models.X") -> Path:
-    """A cached model of sentence-transformers; of ``laion`` and ``timm``, weights of CLIP."""
-    folder = cache / f"models--{repository.replace('/', '--')}" / "snapshots" / name
+def snapshot(cache: Path, repository: str, *files: str) -> Path:
+    """A cached repository with these files, or with weights of CLIP or of a sentence encoder."""
+    folder = cache / f"models--{repository.replace('/', '--')}" / "snapshots" / "0a1b"
     folder.mkdir(parents=True)
-    if repository.startswith(("laion/", "timm/")):
-        (folder / "open_clip_model.safetensors").write_bytes(b"weights")
-    else:
-        (folder / "modules.json").write_text(json.dumps([{"type": kind}]))
-        (folder / "model.safetensors").write_bytes(b"weights")
+    (folder.parents[1] / "refs").mkdir()
+    (folder.parents[1] / "refs" / "main").write_text("0a1b")
+    weights = ("open_clip_model.safetensors",) if repository.startswith("laion/") else ("model.safetensors",)
+    for name in files or weights:
+        (folder / name).write_bytes(b"weights")
+    (folder / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.X"}]))
     return folder
 
 
@@ -239,40 +239,26 @@ def test_the_order_is_the_folder_named_then_sentences_then_clip_then_lexical(cac
     assert local_encoder()[0] == "clip:ViT-B-32/laion2b_s34b_b79k"
     snapshot(cache, L14)
     assert local_encoder()[0] == "clip:ViT-L-14/laion2b_s32b_b82k", "the published encoder comes first"
-    other = snapshot(cache, "someone/another-model")
-    assert local_encoder()[0] == f"sbert:{other}"
     small = snapshot(cache, "sentence-transformers/all-MiniLM-L6-v2")
     assert local_encoder() == (f"sbert:{small}", "all-MiniLM-L6-v2 is in Hugging Face's cache")
     assert SbertEncoder(str(small), device="cpu").name == "sbert:all-MiniLM-L6-v2"
-    monkeypatch.setenv(VARIABLE, str(other))
-    assert local_encoder()[0] == f"sbert:{other}"
-    monkeypatch.setenv(VARIABLE, str(cache / "nowhere"))
-    with pytest.raises(MissingResourceError, match=rf"{VARIABLE} is .*nowhere.*--encoder"):
-        local_encoder()
+    monkeypatch.setenv(VARIABLE, "/models/mine")
+    assert local_encoder() == ("sbert:/models/mine", f"{VARIABLE} names it")
 
 
 def test_incomplete_or_uninstalled_encoders_are_ignored(cache, monkeypatch):
-    (snapshot(cache, "a/no-weights") / "model.safetensors").unlink()
-    snapshot(cache, "a/foreign-code", kind="evil.Module")
-    (snapshot(cache, L14) / "open_clip_model.safetensors").unlink()
+    snapshot(cache, "sentence-transformers/all-mpnet-base-v2", "config.json")
+    snapshot(cache, L14, "config.json")
     assert local_encoder()[0] == "lexical"
     assert cached_clip(L14) is None
-    snapshot(cache, "a/whole")
+    snapshot(cache, "sentence-transformers/all-MiniLM-L6-v2")
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     assert local_encoder()[0] == "lexical"
     assert "sentence-transformers is not installed" in local_encoder()[1]
 
 
-def test_the_snapshot_of_the_main_branch_comes_first(cache):
-    first, main = (snapshot(cache, "a/model", name) for name in ("0000", "ffff"))
-    assert local_encoder()[0] == f"sbert:{first}"
-    (main.parent.parent / "refs").mkdir()
-    (main.parent.parent / "refs" / "main").write_text("ffff\n")
-    assert local_encoder()[0] == f"sbert:{main}"
-
-
 def test_auto_is_for_classes_alone_and_what_is_named_stays(cache):
-    here = snapshot(cache, "a/model")
+    here = snapshot(cache, "sentence-transformers/all-mpnet-base-v2")
     assert embed.choose_encoder(EmbedConfig(), "classes")[0].encoder == f"sbert:{here}"
     for source in ("landmarks", "names"):
         chosen, why = embed.choose_encoder(EmbedConfig(), source)

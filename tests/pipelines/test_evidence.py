@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from hgld.pipelines.hierarchy.config import CleanConfig, ClusterConfig, EmbedConfig, EvidenceConfig
+from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, EvidenceConfig
 from hgld.pipelines.hierarchy.encoders import sbert
 from hgld.pipelines.hierarchy.evidence import embed
 from hgld.pipelines.hierarchy.evidence import evidence as stage
@@ -119,11 +119,12 @@ def make(tmp_path, monkeypatch):
 
     def run(*asked, encoder="sbert:lengths", out="stages", groups=3):
         embedding, root = EmbedConfig(encoder, cache=tmp_path / "cache"), tmp_path / out
-        begun = classes.run(root, tmp_path / "list.csv", silent)
-        cleaned = clean.run(root, begun, CleanConfig(), silent, domain="general")
-        embedded = embed.run(root, cleaned, embedding, silent, domain="general")
-        options = (EvidenceConfig(asked), embedding, ClusterConfig(groups=groups), silent)
-        return stage.run(root, cleaned, embedded, begun, *options, domain="general", source="classes")
+        options = {"embed": embedding, "evidence": EvidenceConfig(asked), "cluster": ClusterConfig(groups=groups)}
+        config = BuildConfig("classes", (("classes", tmp_path / "list.csv"),), **options)
+        stages = {"scrape": classes.run(root, tmp_path / "list.csv", silent)}
+        stages["clean"] = clean.run(root, stages, config, silent)
+        stages["embed"] = embed.run(root, stages, config, silent)
+        return stage.run(root, stages, config, silent)
 
     return run
 

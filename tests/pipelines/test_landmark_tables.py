@@ -22,13 +22,13 @@ def test_reads_gldv2s_own_form_and_ignores_other_columns(table):
     train = table('landmark_id,category\n7,"http://x/Category:A,_B"\n3,http://x/Category:""C""\n')
     index = table("\ufeffcategory,note, landmark_id \r\nc,\u2028,3\r\n\r\nd,y,1\r\n", "index.csv")
     read = read_landmarks({"train": train, "index": index})
-    assert [(m.split, m.landmark_id, m.category) for m in read.landmarks] == [
+    assert [(m.split, m.landmark_id, m.category) for m in read[0]] == [
         ("index", 1, "d"),
         ("index", 3, "c"),
         ("train", 3, 'http://x/Category:""C""'),
         ("train", 7, "http://x/Category:A,_B"),
     ]
-    assert read.dropped.is_empty()
+    assert read[1].is_empty()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_scraped_form_needs_its_names_and_keeps_them_untouched(table):
     with pytest.raises(TableError, match="lacks the column 'supercategory'"):
         read_landmarks({"train": table("landmark_id,category\n1,a\n")}, named=True)
     read = read_landmarks({"train": table("landmark_id,category,supercategory\n1,a, Castle \n2,b,  \n")}, named=True)
-    assert [m.names for m in read.landmarks] == [(" Castle ",), ()]
+    assert [m.names for m in read[0]] == [(" Castle ",), ()]
 
 
 def test_a_table_that_was_scraped_already(tmp_path):

@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from hgld.pipelines.hierarchy.build import build_hierarchy
-from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, LevelsConfig, NamesConfig
+from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, NamesConfig
 from hgld.pipelines.hierarchy.groups.group_names import Member, propose_labels
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.clean import NameRules
@@ -14,7 +14,6 @@ from hgld.pipelines.hierarchy.names.languages import (
     english_names,
     has_english_words,
     is_english,
-    script_of,
 )
 from hgld.pipelines.stage import silent
 
@@ -55,22 +54,6 @@ def test_words_of_any_script_make_groups_and_name_them_uncut(build, language):
     assert list(found) == names
     assert set(found.values()) == words
     assert all(label.lower() in name.lower() for name, label in found.items())
-
-
-def test_a_list_of_four_scripts_has_whole_names_and_whole_words(build):
-    names = [*GERMAN, *RUSSIAN, *JAPANESE, *ARABIC, *LATIN]
-    found = build(names, cluster=ClusterConfig(groups=10))
-    assert list(found) == names
-    whole = {*names, *(word for name in names for word in name.split()), "城", "寺"}
-    assert set(found.values()) <= whole
-    assert not any(
-        script_of(name) != script_of(label) for name, label in found.items() if label in {"Brücke", "мост", "城", "جسر"}
-    )
-
-
-def test_a_bridge_in_german_is_not_natural(build):
-    asked = LevelsConfig(top=("natural", "human-made"))
-    assert set(build(GERMAN, "top", levels=asked, cluster=ClusterConfig(groups=2)).values()) <= {"", "human-made"}
 
 
 def test_what_is_said_of_the_language_decides(build):

@@ -108,7 +108,8 @@ def test_a_shard_and_its_part_of_the_index(tmp_path, boxes):
     facts = read_facts(unit.record, "key")
     assert facts == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "items": 5}
     index = pl.read_parquet(unit.record)
-    assert index.schema == index_schema(LEVELS, boxes=boxes)
+    assert index.schema == index_schema(LEVELS, boxes=boxes, sources=True)
+    assert index["source"].to_list() == ["0.jpg", "1.jpg", "set/2", "set/3", "set/4"]
     found = [data[offset : offset + size] for offset, size in index.select("offset", "size").iter_rows()]
     assert found == IMAGES
     with tarfile.open(path) as tar:

@@ -225,7 +225,7 @@ def test_a_screen_is_worked_through_by_keys(tmp_path):
         page.until(f"!{PROGRESS}.includes(' 2 decision')")
         page.until("document.querySelectorAll('#names .pending').length === 0")
         written = told(build)
-        assert page.run(f"{PROGRESS}.includes('are still wrong (80% interval')")
+        assert page.run(f"{PROGRESS}.includes('of them wrong (80% interval')")
         for count in (2, 1, 0):
             page.press("u")
             after(page, count)

@@ -28,7 +28,7 @@ from hgld import files
 from hgld.cli.hierarchy_commands import review as review_command
 from hgld.errors import ConfigError, InputError, StorageError, TableError
 from hgld.pipelines.hierarchy.review import journal as journal_module
-from hgld.pipelines.hierarchy.review import server, state
+from hgld.pipelines.hierarchy.review import server
 from hgld.pipelines.hierarchy.review.agreement import settle
 from hgld.pipelines.hierarchy.review.decisions import ACTIONS as KINDS
 from hgld.pipelines.hierarchy.review.decisions import format_decision, read_decisions
@@ -60,15 +60,11 @@ def build(tmp_path):
 
 def names_of(review):
     """Every name's label, error probability and annotator."""
-    return {row[0]: row[5:] for row in review.names(0)["rows"]}
+    return {row[0]: row[5:] for row in review.snapshot()["names"]}
 
 
 def groups_of(review):
-    return {label: state for label, *state in review.groups(0)["rows"]}
-
-
-def all_of(review):
-    return names_of(review), groups_of(review), review.snapshot()
+    return review.snapshot()["groups"]
 
 
 def actions_in(file):
@@ -114,8 +110,7 @@ def test_a_top_a_confirmation_and_single_items_are_shown(build):
 
 
 @pytest.mark.parametrize("learns", [False, True])
-def test_undo_goes_back_past_what_is_remembered_and_across_starts(build, monkeypatch, learns):
-    monkeypatch.setattr(state, "_EARLIER", 1)
+def test_undo_goes_back_across_starts(build, learns):
     first = opened(build, learns=learns)
     seen = [names_of(first)]
     for revision, said in enumerate([MOVE, SPLIT, DROP]):
@@ -138,11 +133,11 @@ def test_undo_goes_back_past_what_is_remembered_and_across_starts(build, monkeyp
         ({**MOVE, "to": "nowhere"}, "no group 'nowhere'"),
         ({**MOVE, "names": ["mountain pas"]}, "did you mean 'mountain pass'"),
         ({**MOVE, "why": " "}, "why is empty"),
-        ({**MOVE, "who": "bob"}, "'who' is unexpected, or its value has the wrong type"),
-        ({**MOVE, "names": "mountain pass"}, "'names' is unexpected, or its value has the wrong type"),
+        ({**MOVE, "who": "bob"}, "move has no field 'who'"),
+        ({**MOVE, "to": ["pass"]}, "to is not a text"),
         ({**MOVE, "names": []}, "expected 1 to"),
-        ({**MOVE, "file": "/x"}, "'file' is unexpected, or its value has the wrong type"),
-        ({"action": "move", "why": "w"}, "missing"),
+        ({**MOVE, "file": "/x"}, "move has no field 'file'"),
+        ({"action": "move", "why": "w"}, "move lacks names, to"),
         ({"action": "eval"}, "action is 'eval'"),
         ({"action": "rename", "group": "ship", "to": "pass", "why": "w"}, "merge them"),
         ({"action": "set", "group": "ship", "top": "animal", "why": "w"}, "natural or human-made"),
@@ -151,10 +146,10 @@ def test_undo_goes_back_past_what_is_remembered_and_across_starts(build, monkeyp
 )
 def test_what_fits_nothing_is_refused_and_not_written(build, given, said):
     review = opened(build)
-    before = all_of(review)
+    before = review.snapshot()
     with pytest.raises(InputError, match=said):
         review.decide([[given]], 0)
-    assert all_of(review) == before
+    assert review.snapshot() == before
     assert not (build / "ada.yaml").exists()
 
 
@@ -182,7 +177,7 @@ def test_an_action_of_several_decisions_is_taken_back_as_one(build):
 def test_a_disk_that_refuses_leaves_page_and_file_as_they_were(build, monkeypatch):
     review = opened(build)
     review.decide([[MOVE]], 0)
-    text, before = (build / "ada.yaml").read_bytes(), all_of(review)
+    text, before = (build / "ada.yaml").read_bytes(), review.snapshot()
 
     def full(*_args, **_kwargs):
         raise StorageError("full")
@@ -190,7 +185,7 @@ def test_a_disk_that_refuses_leaves_page_and_file_as_they_were(build, monkeypatc
     monkeypatch.setattr(journal_module, "append_locked", full)
     with pytest.raises(StorageError):
         review.decide([[DROP]], 1)
-    assert all_of(review) == before
+    assert review.snapshot() == before
     assert (build / "ada.yaml").read_bytes() == text
 
 
@@ -461,7 +456,7 @@ def ask(client, path, body=None):
 
 @pytest.mark.parametrize(
     "path",
-    ["state", "team", "name?name=tug", "group?label=ship", "names", "groups", "queue", "thumbnail?split=a&id=1"],
+    ["state", "team", "name?name=tug", "group?label=ship", "thumbnail?split=a&id=1"],
 )
 @pytest.mark.parametrize("headers", [{}, {"X-Hgld-Token": "Secret"}, {"X-Hgld-Token": ""}, {"Cookie": "token=secret"}])
 def test_no_data_without_the_token(client, path, headers):
@@ -500,7 +495,6 @@ def test_only_the_pages_own_files_are_served(client, path):
 
 def test_a_program_works_through_the_queue(client, build):
     _, now = ask(client, "/api/state")
-    assert "names" not in now
     assert {**now["progress"], "still_wrong": None} == {
         "names": 9,
         "names_done": 0,
@@ -508,14 +502,13 @@ def test_a_program_works_through_the_queue(client, build):
         "items_done": 0,
         "still_wrong": None,
     }
-    _, queue = ask(client, "/api/queue?count=100")
-    assert sorted(name for screen in queue["screens"] for name in screen["names"]) == NAMES
-    first = queue["screens"][0]
+    assert sorted(name for screen in now["queue"] for name in screen["names"]) == NAMES
+    first = now["queue"][0]
     said = [{"action": "accept", "names": [n], "group": label_of(n), "why": "seen"} for n in first["names"]]
     status, change = ask(client, "/api/decide", {"revision": 0, "decisions": said})
     assert (status, change["progress"]["names_done"]) == (200, len(first["names"]))
     assert change["names"][first["names"][0]] == [label_of(first["names"][0]), 0.0, "ada"]
-    assert first["id"] not in {screen["id"] for screen in change["queue"]["screens"]}
+    assert not {*first["names"]} & {name for screen in change["queue"] for name in screen["names"]}
     assert {entry.decision.why for entry in read_decisions([build / "ada.yaml"])} == {"seen"}
     status, stale = ask(client, "/api/undo", {"revision": 0})
     assert (status, stale["stale"]) == (409, True)
@@ -529,32 +522,16 @@ def label_of(name):
 
 
 def test_what_was_put_off_is_not_proposed_until_nothing_else_is_left(client):
-    _, queue = ask(client, "/api/queue")
+    _, now = ask(client, "/api/state")
     seen = set()
     while len(seen) < len(NAMES):
-        first = queue["screens"][0]
+        first = now["queue"][0]
         assert not seen & {*first["names"]}
         seen |= {*first["names"]}
-        _, queue = ask(client, "/api/skip", {"screen": first["id"]})
-    assert queue["screens"]
-    assert (queue["revision"], ask(client, "/api/state")[1]["decisions"]) == (0, 0)
-    assert ask(client, "/api/skip", {"screen": "x"})[0] == 422
-
-
-def test_what_is_long_comes_in_pieces(build, monkeypatch):
-    monkeypatch.setattr(state, "PIECE", 2)
-    review = opened(build)
-    rows = [row for start in range(0, 9, 2) for row in review.names(start, 2)["rows"]]
-    assert [row[0] for row in rows] == NAMES
-    change = review.decide([[{"action": "drop", "names": NAMES[:5]}]], 0)
-    found, start = dict(change["names"]), 2
-    while change["more"]:
-        change = review.changes(start, 1)
-        found |= change["names"]
-        start += 2
-    assert found.keys() >= set(NAMES[:5])
-    with pytest.raises(StaleError):
-        review.changes(0, 0)
+        _, now = ask(client, "/api/skip", {"names": first["names"]})
+    assert now["queue"]
+    assert (now["revision"], now["decisions"]) == (0, 0)
+    assert ask(client, "/api/skip", {"names": ["x"]})[0] == 422
 
 
 def test_labels_are_proposed_and_none_that_is_taken(client):
@@ -571,23 +548,16 @@ def test_labels_are_proposed_and_none_that_is_taken(client):
     [
         (b"{", 400),
         (b"\xff", 400),
-        (b"[]", 400),
         (b"{}", 400),
         (b'{"decisions": [], "revision": 0}', 400),
-        (b'{"decisions": {}, "revision": 0}', 400),
         (b'{"decisions": [1], "revision": 0}', 400),
         (b'{"decisions": [{"action": "drop"}], "revision": "0"}', 400),
         (b'{"decisions": [{"action": "drop", "why": "w"}], "revision": 0}', 422),
         (b'"' + b"x" * 2**23 + b'"', 413),
-        (b'["' * 200_000, 400),
         (b'{"a":' * 200_000, 400),
-        (b"1" * 10_000, 400),
-        (b'{"decisions": [{"action": ["drop"]}], "revision": 0}', 422),
         (b'{"decisions": [{"action": "drop", "\\ud800": "w"}], "revision": 0}', 422),
         (b'{"decisions": [{"action": "drop", "group": "\\ud800"}], "revision": 0}', 422),
-        (b'{"decisions": [{"action": "drop", "group": "x"}], "revision": true}', 400),
         (b'{"actions": [], "revision": 0}', 400),
-        (b'{"actions": [[]], "revision": 0}', 400),
         (b'{"actions": [[{"action": "drop"}], 3], "revision": 0}', 400),
     ],
 )
@@ -618,7 +588,6 @@ BODY = st.fixed_dictionaries(
         "revision": st.just(0) | VALUE,
         "decisions": st.lists(DECISION, max_size=2) | VALUE,
         "actions": st.lists(st.lists(DECISION, max_size=2), max_size=2) | VALUE,
-        "screen": VALUE,
         "names": VALUE,
     },
 )

@@ -16,8 +16,6 @@ from tests.pipelines.wikimedia_server import (
     answer_entities,
     answer_query,
     api_error,
-    cut_off,
-    raw_answer,
     statement,
     status,
 )
@@ -246,33 +244,6 @@ def test_by_the_html_route_a_server_that_is_no_wiki_ends_the_run_and_makes_nothi
     assert {found[0] for found in by_name(scraper.run(route="html")).values()} == {"missing"}
 
 
-def test_a_category_that_is_no_commons_address_has_a_status_and_a_note(scraper, tmp_path):
-    scraper.table = write_table(tmp_path / "odd.csv", ["https://example.org/Category:X", COMMONS + "Category:Plain"])
-    done = scraper.run()
-    frame = pl.read_parquet(done.path("landmarks.parquet"))
-    assert frame["status"].to_list() == ["error(not-commons)", "no-item"]
-    assert frame["title"].to_list() == [None, "Category:Plain"]
-    assert any("not the address of a Commons category" in note for note in done.result.notes)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        status(503, Retry_After="1"),
-        status(429, Retry_After="2"),
-        status(500),
-        api_error("maxlag", "Waiting for db1: 6 seconds lagged", Retry_After="5"),
-        api_error("ratelimited"),
-        api_error("internal_api_error_DBQueryError"),
-        raw_answer(b'{"entities": {"Q1": {"id'),
-        cut_off,
-    ],
-)
-def test_a_passing_fault_changes_nothing(scraper, fault):
-    scraper.server.faults += [fault, fault]
-    assert by_name(scraper.run()) == EXPECTED
-
-
 def test_the_title_that_spoils_its_batch_is_found_and_the_rest_kept(scraper):
     """A server that fails whenever one title is in the question."""
     poison = "Category:Ranks"
@@ -320,9 +291,3 @@ def test_an_answer_that_leaves_members_out_is_asked_for_in_parts(scraper):
 
     scraper.server.faults.append(truncated)
     assert by_name(scraper.run()) == EXPECTED
-
-
-def test_the_store_of_another_language_is_refused(scraper):
-    scraper.run()
-    with pytest.raises(ConfigError, match=r"language 'en'.*'de'"):
-        scraper.run(language="de")

@@ -52,9 +52,9 @@ def test_ones_own_images(labels, tmp_path, capsys):
     assert "to read:  " in shown
     code, shown, _ = run(capsys, *given(labels, tmp_path / "out"))
     assert code == 0
-    assert "test: " in shown
-    assert "1 without a finest label" in shown
-    assert f"next: hgld verify {tmp_path}/out --decode" in shown
+    assert "splits, no class in two: train 3 classes, " in shown
+    assert "without species: 0 stay, 1 left out (may show val or test)" in shown
+    assert f"next: hgld train --data {tmp_path}/out --out RUN" in shown
     code, shown, _ = run(capsys, *given(labels, tmp_path / "out"))
     assert "built before, nothing to do" in shown
     code, shown, _ = run(capsys, *given(labels, tmp_path / "out"), "--dry-run")
@@ -100,7 +100,9 @@ def test_what_cannot_stand_in_a_card(labels, tmp_path, capsys, option):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("level", ["group", "len", "first", "stated", "trained", "distance", "member"])
+@pytest.mark.parametrize(
+    "level", ["group", "len", "first", "stated", "trained", "distance", "member", "label", "table"]
+)
 def test_levels_called_as_a_build_calls_its_own_columns(labels, tmp_path, capsys, level):
     own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--workers", 1, "--test-classes", 0.4]
     levels = f"{level}={LEVELS[0]},parent={LEVELS[1]}"
@@ -109,7 +111,7 @@ def test_levels_called_as_a_build_calls_its_own_columns(labels, tmp_path, capsys
     assert verify(tmp_path / "out", near=True, progress=silent).findings.is_empty()
 
 
-@pytest.mark.parametrize("level", ["row", "file", "reason", "detail", "origin", "source_offset", "label"])
+@pytest.mark.parametrize("level", ["row", "file", "reason", "detail", "origin", "source_offset"])
 def test_levels_that_no_build_can_take(labels, tmp_path, capsys, level):
     own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--out", tmp_path / "out"]
     code, _, said = run(capsys, *own, "--levels", f"{level}={LEVELS[0]}")
@@ -123,12 +125,13 @@ def test_for_machines(labels, tmp_path, capsys):
     _, shown, _ = run(capsys, *given(labels, tmp_path / "out"), "--dry-run", "--json")
     plan = json.loads(shown)
     assert (plan["units"], plan["pending"], plan["done"]) == (1, 1, False)
-    assert sum(split["items"] for split in plan["splits"].values()) == 23
+    assert sum(split["items"] for split in plan["splits"].values()) == 22
     _, shown, _ = run(capsys, *given(labels, tmp_path / "out"), "--json")
     result = json.loads(shown)
-    assert result["rejected"] == {"empty": 1}
+    assert result["rejected"] == {"empty": 1, "no species: may show a class of test": 1}
+    assert result["profile"]["files"] == {"missing": 0, "decoded": 23, "broken": {"empty": 1}}
     assert result["levels"] == list(LEVELS)
-    assert sum(split["items"] for split in result["splits"].values()) == 22
+    assert sum(split["items"] for split in result["splits"].values()) == 21
     assert result["differences"] is None
 
 

@@ -13,7 +13,7 @@ from hgld.errors import ConfigError, HierarchyError, InputError, TableError
 from hgld.pipelines.shards.build import read_release
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import SourceConfig
-from hgld.pipelines.shards.sources.own_images import keys_of_paths
+from hgld.pipelines.shards.sources.own_images import keys_of_paths, read_own_images
 
 ROWS = [
     ("img/a 1.jpg", "tabby", "cat", "pet"),
@@ -75,24 +75,93 @@ def test_the_column_of_the_files(tmp_path, column):
     assert read(source, levels=LEVELS).items["file"][1] == "img/a2.jpg"
 
 
-@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+@pytest.mark.parametrize("separator", SEPARATORS)
 def test_tables_as_people_write_them(tmp_path, separator):
-    """Any separator, a byte order mark, headers in any case; nan and an empty cell are unknown labels."""
+    """Any separator and encoding, headers in any case, paths as Windows writes them, several ways to say unknown."""
     lines = [
         ("File", "Product", "SPLIT"),
-        ("a.jpg", "apple", "train"),
-        ("b.jpg", "nan", "train"),
-        ("c.jpg", "", "test"),
+        ("a.jpg", "äpfel", "train"),
+        ("b\\b.jpg", "nan", "train"),
+        (f"{tmp_path}/c.jpg", "", "test"),
+        ("d.jpg", "NA", "test"),
+        ("e.jpg", "Birne", "test"),
     ]
     text = "\r\n".join(separator.join(cells) for cells in lines)
-    (tmp_path / "t.csv").write_text(text, encoding="utf-8-sig")
-    catalog = read(tmp_path / "t.csv", levels=("product",))
-    assert catalog.items.select("file", "product", "split").rows() == [
-        ("a.jpg", "apple", "train"),
-        ("b.jpg", None, "train"),
-        ("c.jpg", None, "test"),
-    ]
+    for encoding, form in (
+        ("utf-8-sig", "UTF-8 with a byte order mark"),
+        ("utf-16", "UTF-16"),
+        ("utf-16-le", "UTF-16"),
+        ("utf-16-be", "UTF-16"),
+        ("latin-1", "Windows-1252"),
+        ("utf-8", "UTF-8"),
+    ):
+        (tmp_path / "t.csv").write_text(text, encoding=encoding)
+        catalog = read(tmp_path / "t.csv", levels=("product",))
+        assert catalog.items.select("file", "product", "split").rows() == [
+            ("a.jpg", "äpfel", "train"),
+            ("b/b.jpg", None, "train"),
+            ("c.jpg", None, "test"),
+            ("d.jpg", None, "test"),
+            ("e.jpg", "Birne", "test"),
+        ]
+        found = read_own_images("manifest", tmp_path / "t.csv", SourceConfig())
+        assert (found.levels, found.missing) == (("Product",), {"": 1, "NA": 1, "nan": 1})
+        assert found.form == f"{SEPARATORS[separator]} between cells, {form}, paths in 'File'"
     assert read(tmp_path / "t.csv", levels=("fruit=PRODUCT",)).levels == ("fruit",)
+
+
+@pytest.mark.parametrize(
+    ("columns", "files", "said"),
+    [
+        (("path", "file"), (), "has the columns path, file, of which each could name"),
+        (("photo", "shot"), ("b1.jpg", "b2.jpg"), "shot"),
+        (("File Name", "size"), (), "File Name"),
+        (("seen", "size"), (), "has no column that names the image files"),
+    ],
+)
+def test_the_column_of_the_files_is_found_by_its_name_its_cells_or_the_files(tmp_path, columns, files, said):
+    cells = [("a1.jpg", "b1.jpg"), ("a2.jpg", "b2.jpg")] if "size" not in columns else [("1", "2"), ("3", "4")]
+    source = write_csv(
+        tmp_path / "t.csv", [(*pair, name) for pair, name in zip(cells, "xy", strict=True)], (*columns, "k")
+    )
+    for file in files:
+        (tmp_path / file).touch()
+    if "column" in said or "of which" in said:
+        with pytest.raises(ConfigError, match=said):
+            read(source, levels=("k",))
+    else:
+        assert f"paths in {said!r}" in read_own_images("manifest", source, SourceConfig(levels=("k",))).form
+
+
+def test_levels_are_the_columns_that_form_the_longest_tree(tmp_path):
+    rows = [
+        (f"{i}.jpg", f"kind {i % 12}", f"{i % 12}", f"group {i % 12 // 3}", f"top {i % 12 // 6}", *more)
+        for i in range(60)
+        for more in [(str(i), f"{i % 12 * 7}", f"{i * 0.25}", f"by {i % 5}", "all", "x" * 100 + str(i % 4), "")]
+    ]
+    more = ("id", "price", "weight", "photographer", "world", "remark", "empty")
+    source = write_csv(tmp_path / "t.csv", rows, ("path", "Species", "number", "Group", "Top", *more))
+    found = read_own_images("manifest", source, SourceConfig())
+    assert found.levels == ("Species", "Group", "Top")
+    assert found.unused == ("number", *more)
+    with pytest.raises(ConfigError, match=r"no column of .* looks like classes.*--levels A,B\. There are id, world"):
+        read(write_csv(tmp_path / "t.csv", [(r[0], r[5], r[9]) for r in rows], ("path", "id", "world")))
+    taken = write_csv(tmp_path / "t.csv", [(r[0], r[1]) for r in rows], ("path", "size"))
+    assert read(taken).levels == ("size_level",)
+
+
+def test_spellings_are_found_and_merged_if_asked(tmp_path):
+    names = ["Granny_Smith", "granny smith", "granny smith", "Gala", "Gala", "gala "]
+    source = write_csv(tmp_path / "t.csv", [(f"{i}.jpg", name) for i, name in enumerate(names)], ("path", "apple"))
+    found = read_own_images("manifest", source, SourceConfig(levels=("apple",)))
+    spellings = [("apple", {"Gala": 2, "gala": 1}), ("apple", {"granny smith": 2, "Granny_Smith": 1})]
+    assert sorted(found.spellings, key=str) == spellings
+    assert found.items["apple"].n_unique() == 4
+    merged = read(source, levels=("apple",), merge_spellings=True)
+    assert merged.items["apple"].to_list() == ["granny smith"] * 3 + ["Gala"] * 3
 
 
 def test_a_class_disjoint_split(table):
@@ -100,7 +169,8 @@ def test_a_class_disjoint_split(table):
     sides = {split: set(part["fine"].drop_nulls()) for (split,), part in catalog.items.group_by("split")}
     assert (len(sides["train"]), len(sides["test"])) == (2, 2)
     assert not sides["train"] & sides["test"]
-    assert catalog.items.filter(pl.col("fine").is_null())["split"].to_list() == ["train"]
+    (unlabelled,) = catalog.items.filter(pl.col("fine").is_null()).rows(named=True)
+    assert (unlabelled["split"], unlabelled["coarse"]) == ("train", "cow")  # no class of test is a cow
     assert catalog.items.equals(read(table, levels=LEVELS, test_classes=0.5, seed=3).items)
     draws = {tuple(read(table, levels=LEVELS, test_classes=0.5, seed=s).items["split"]) for s in range(8)}
     assert len(draws) > 1
@@ -152,12 +222,10 @@ def test_two_statements_of_one_image_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "options", "said"),
     [
-        (("path", *LEVELS), {}, "--levels A,B. There are fine, coarse, kind"),
+        (("path", "a", "b", "c"), {"levels": ("fine",)}, "There are a, b, c"),
         (("path", *LEVELS), {"levels": ("fine", "genus")}, "There are fine, coarse, kind"),
         (("path", *LEVELS), {"levels": ("fine", "fine")}, "expected different columns"),
         (("path", *LEVELS), {"levels": ("path", "fine")}, "expected different columns"),
-        (("path", "file", "coarse", "kind"), {"levels": ("kind",)}, "has the columns path, file; expected exactly one"),
-        (("photo", *LEVELS), {"levels": ("kind",)}, "has no column that names the image files"),
         (("path", *LEVELS), {"levels": LEVELS, "labels": Path("x")}, "holds no labels.csv"),
         (("path", *LEVELS), {"levels": LEVELS, "test_classes": 1.5}, "--test-classes is 1.5"),
     ],
@@ -173,7 +241,11 @@ def test_options_that_do_not_fit_the_table(tmp_path, columns, options, said):
         (b"path,fine\n", "no rows below the header"),
         (b"path,fine\n,x\n", "none of its 1 rows names an image; the first: no path"),
         (b"path,fine\na.jpg\n", "line 2: 1 cells where the header has 2"),
-        (b"path,fine\na.jpg,\xff\n", "not UTF-8"),
+        (b"\xff\xfep\0\xff", "not UTF-16, as which it begins"),
+        (b"path,path\na.jpg,x\n", "has the column 'path' twice"),
+        (b"PK\x03\x04\x14\0", "is a spreadsheet or an archive; .* Save it as CSV"),
+        (b"\x7fELF\2\0abcdefgh", "is no text"),
+        (b" \n", "is empty"),
     ],
 )
 def test_a_table_that_cannot_be_read(tmp_path, content, said):
@@ -187,7 +259,7 @@ def test_a_parquet_file_that_is_none(tmp_path):
     with pytest.raises(TableError, match="not a readable parquet file"):
         read(tmp_path / "t.parquet", levels=("fine",))
     pl.DataFrame({"path": ["a.jpg"], "fine": [[1, 2]]}).write_parquet(tmp_path / "t.parquet")
-    with pytest.raises(TableError, match="cannot be read as a table of text and numbers"):
+    with pytest.raises(ConfigError, match=r"expected different columns .* There are none"):
         read(tmp_path / "t.parquet", levels=("fine",))
 
 
@@ -233,7 +305,30 @@ def test_folders(tmp_path):
     assert catalog.items.rows()[0] == ("farm/cow/zebu/1", "train", "farm/cow/zebu/1.jpg", "zebu", "cow", "farm")
     assert catalog.items["file"].to_list() == sorted(TREE)
     assert catalog.hierarchy().num_classes == (4, 3, 2)
-    assert read(tmp_path, "folders").levels == ("level_0", "level_1", "level_2")
+    assert read(tmp_path, "folders").levels == ("level0", "level1", "level2")
+
+
+def test_folders_of_uneven_depth_are_classes_of_the_finest_level(tmp_path):
+    files = (
+        *(f"farm/cow/zebu/{i}.jpg" for i in range(40)),
+        *("farm/cow/1.jpg", "farm/pig/1.jpg", "pet/1.jpg", "0.jpg", "a/b/c/d/e/1.jpg"),
+    )
+    found = read_own_images("folders", plant(tmp_path, files), SourceConfig())
+    assert dict(zip(found.items["file"], found.items.select(found.levels).rows(), strict=True)).items() >= {
+        ("farm/cow/zebu/0.jpg", ("zebu", "cow", "farm")),
+        ("farm/cow/1.jpg", (None, "cow", "farm")),
+        ("farm/pig/1.jpg", ("pig", None, "farm")),
+        ("pet/1.jpg", ("pet", None, None)),
+        ("0.jpg", (None, None, None)),
+        ("a/b/c/d/e/1.jpg", ("c", "b", "a")),
+    }
+    shallow, beside, deep = (
+        "2 images in fewer, whose levels in between are unknown",
+        "2 beside folders of images, whose finest classes are unknown",
+        "1 in more, whose inner folders are no levels",
+    )
+    assert found.form == f"3 folders deep; {shallow}; {beside}; {deep}"
+    assert read(tmp_path, "folders", levels=tuple("edcba")).items.filter(file="a/b/c/d/e/1.jpg")["e"][0] == "e"
 
 
 def test_folders_of_one_name_under_two_parents_are_two_classes(tmp_path):
@@ -276,10 +371,9 @@ def test_what_is_no_image_is_counted(tmp_path):
 @pytest.mark.parametrize(
     ("files", "options", "error", "said"),
     [
-        ((*TREE, "pet/1.jpg"), {}, InputError, r"different depths \(1 folders: pet/1\.jpg; 3 folders: farm/cow"),
         (("1.jpg", "2.jpg"), {}, InputError, "lie in no folder"),
         (("a/1.txt",), {}, InputError, r"no images in it \(1 other files\)"),
-        (TREE, {"levels": ("fine",)}, ConfigError, "--levels names 1 levels; .* lie in 3 folders each"),
+        (TREE, {"levels": ("fine",)}, ConfigError, "--levels names 1 levels; .* lie in 3 folders"),
         (TREE, {"images": Path("x")}, ConfigError, "folders does not take --images"),
         (("/".join("abcdefghijklmnopqrst") + "/1.jpg",), {}, InputError, "more than 16 folders deep"),
     ],

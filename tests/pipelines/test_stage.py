@@ -15,8 +15,8 @@ import polars as pl
 import pytest
 
 from hgld.errors import HgldError, InputError, SchemaError, StorageError
-from hgld.pipelines.hierarchy.config import key_fields, setting
-from hgld.pipelines.stage import DONE, StageResult, StageRun, plain, run_stage, sha256_of, write_dropped, write_json
+from hgld.pipelines.stage import DONE, StageResult, StageRun, plain, run_stage, write_dropped
+from hgld.settings import key_fields, setting
 
 
 @dataclass(frozen=True)
@@ -176,11 +176,6 @@ def test_a_record_of_another_schema_is_refused(stage: Stage):
         stage.run()
 
 
-def test_stages_with_the_same_config_are_told_apart(stage: Stage):
-    keys = {stage.run(name=name).record["key"] for name in ("toy", "other")}
-    assert len(keys) == 2
-
-
 # -- all or nothing -----------------------------------------------------------------------------------------------
 
 
@@ -319,17 +314,6 @@ def test_a_full_disk_is_a_storage_error_and_leaves_nothing(stage: Stage, write: 
     assert stage.run().was_run
 
 
-def test_a_disk_that_fills_up_while_the_stage_is_finished(stage: Stage, monkeypatch: pytest.MonkeyPatch):
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(StorageError, match="No space left on device"):
-            stage.run()
-    assert list(stage.root.iterdir()) == []
-
-
 def test_a_place_that_cannot_be_written_to(stage: Stage, tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     for root in (tmp_path / "file", tmp_path / "file" / "stages", Path("/proc/none/stages")):
@@ -337,22 +321,6 @@ def test_a_place_that_cannot_be_written_to(stage: Stage, tmp_path: Path):
         with pytest.raises(StorageError, match=f"could not write to {root}"):
             stage.run()
     assert (tmp_path / "file").read_text() == "in the way"
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_without_write_permission(stage: Stage):
-    stage.root.mkdir()
-    stage.root.chmod(0o500)
-    with pytest.raises(StorageError, match="Permission denied"):
-        stage.run()
-
-
-def test_a_file_where_the_stages_folder_belongs(stage: Stage):
-    stage.root.mkdir()
-    (stage.root / "toy").write_text("in the way")
-    with pytest.raises(StorageError, match="could not write"):
-        stage.run()
-    assert [path.name for path in stage.root.iterdir()] == ["toy"]
 
 
 def test_errors_of_what_the_work_reads_are_not_blamed_on_the_disk(stage: Stage, tmp_path: Path):
@@ -397,12 +365,6 @@ def test_dropped_rows_are_written_and_counted_by_reason(tmp_path: Path):
     assert pl.read_parquet(tmp_path / "dropped.parquet").equals(rows)
     with pytest.raises(ValueError, match="reason"):
         write_dropped(tmp_path, pl.DataFrame({"name": ["a"]}))
-
-
-def test_json_is_written_for_people(tmp_path: Path):
-    write_json(tmp_path / "x.json", {"b": "é", "a": [1]})
-    assert (tmp_path / "x.json").read_text() == '{\n  "b": "é",\n  "a": [\n    1\n  ]\n}\n'
-    assert sha256_of(tmp_path / "x.json") == hashlib.sha256((tmp_path / "x.json").read_bytes()).hexdigest()
 
 
 def test_what_came_before_the_work_counts_too(tmp_path):

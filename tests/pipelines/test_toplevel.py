@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.pipelines.hierarchy.config import EmbedConfig, TopLevelConfig
+from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig, TopLevelConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from hgld.pipelines.hierarchy.levels import toplevel
 from hgld.pipelines.hierarchy.levels.toplevel import class_shares, decide_by_graph, named_tops
@@ -177,17 +177,17 @@ def inputs(tmp_path):
         groups.write_parquet(out / "groups.parquet")
 
     return {
-        "cleaned": stage("clean", lambda out: names.write_parquet(out / "names.parquet")),
-        "clustered": stage("cluster", cluster),
-        "scraped": stage("scrape", lambda out: classes.write_parquet(out / "classes.parquet")),
-        "embedded": stage("embed", embed),
+        "clean": stage("clean", lambda out: names.write_parquet(out / "names.parquet")),
+        "cluster": stage("cluster", cluster),
+        "scrape": stage("scrape", lambda out: classes.write_parquet(out / "classes.parquet")),
+        "embed": stage("embed", embed),
         "evidence": stage("evidence", lambda out: np.save(out / "meaning.npy", LexicalEncoder(NAMES).encode(NAMES))),
     }
 
 
 def run(root, inputs, encoder="lexical", margin=0.0):
-    embedding = EmbedConfig(encoder=encoder)
-    return toplevel.run(root, **inputs, config=TopLevelConfig(margin=margin), embedding=embedding, progress=silent)
+    config = BuildConfig("sample", embed=EmbedConfig(encoder), toplevel=TopLevelConfig(margin))
+    return toplevel.run(root, inputs, config, silent)
 
 
 def test_every_group_is_decided_or_listed(tmp_path, inputs):

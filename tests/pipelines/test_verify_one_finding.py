@@ -42,6 +42,7 @@ CHANGED = {  # a column of the index, a change of one row, and what that is call
     "suffix": ("suffix", pl.lit("jpeg")),
     "class_run": ("class_run", pl.col("class_run") + 50),
     "duplicate_of": ("duplicate_of", pl.lit("s0/img_000")),
+    "source": ("source", pl.lit("elsewhere.jpg")),
 }
 
 

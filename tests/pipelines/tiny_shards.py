@@ -88,7 +88,7 @@ class TinyShards:
             orientation = image.getexif().get(0x0112, 1) if item["suffix"] == "jpg" else 1
         box = dict(zip(files.BOX, item["box"] or (None,) * 4, strict=True)) if self.boxes else {}
         return {
-            **{name: item[name] for name in ("key", "shard", "split", "suffix")},
+            **{name: item[name] for name in ("key", "shard", "split", "suffix", "source")},
             **dict(zip(LEVELS, item["labels"], strict=True)),
             "offset": offset,
             "size": len(item["data"]),

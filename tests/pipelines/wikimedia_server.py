@@ -5,15 +5,15 @@ The state is plain data, so that a test says what is on the wikis and reads off 
 
 import gzip
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.local_server import LocalServer, SilentHandler
 
 NO_SUCH_PAGE = '<html><head><meta name="generator" content="MediaWiki 1.39.1"/></head><body>none</body></html>'
 
@@ -152,16 +152,7 @@ class Asked:
 Fault = Callable[["Handler"], None]
 
 
-class _QuietServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that was killed or lost patience is what some tests are about; other errors are theirs to see."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class WikimediaServer:
+class WikimediaServer(LocalServer):
     """Serves a :class:`Wiki` until it is closed; ``faults`` are used up by the next requests, one each."""
 
     def __init__(self, wiki: Wiki, delay: float = 0.0, port: int = 0):
@@ -169,31 +160,21 @@ class WikimediaServer:
         self.log: list[Asked] = []
         self.faults: list[Fault] = []
         self.released = threading.Event()
-        handler = type("BoundHandler", (Handler,), {"site": self})
-        self._server = _QuietServer(("127.0.0.1", port), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/w/api.php"
+        super().__init__(Handler, "/w/api.php", port)
 
-    def __enter__(self) -> "WikimediaServer":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self.released.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__exit__(*exception)
 
     def asked(self, kind: str) -> list[str]:
         """Every key that was asked for by requests of one kind, in order."""
         return [key for request in self.log if request.kind == kind for key in request.keys]
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(SilentHandler):
     """Answers one request, after the next fault if one was ordered."""
 
     site: WikimediaServer
-    protocol_version = "HTTP/1.1"
     wbufsize = 1 << 16  # head and body in one packet, else every answer waits for a delayed acknowledgement
 
     def do_GET(self) -> None:
@@ -203,9 +184,6 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self._answer(urlsplit(self.path).path, {key: values[-1] for key, values in parse_qs(body).items()})
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing: tests read the log of requests instead."""
 
     def _answer(self, path: str, params: dict[str, str]) -> None:
         if path.endswith("index.php"):

@@ -173,18 +173,16 @@ def stages(root: Path, world: World, **given: Any) -> dict[str, Any]:
     """All tables from the names to the labels; what a stage finds done it does not do again."""
     config = BuildConfig("sample", embed=EmbedConfig("lexical", cache=world.folder / "cache"))
     config = replace(config, **given)
-    begun = scraped(root, ROWS, GRAPH)
-    cleaned = clean.run(root, begun, config.clean, silent)
-    embedded = embed.run(root, cleaned, config.embed, silent)
-    weighed = evidence.run(root, cleaned, embedded, begun, config.evidence, config.embed, config.cluster, silent)
-    clustered = cluster.run(root, cleaned, weighed, begun, config.cluster, silent)
-    topped = toplevel.run(root, cleaned, clustered, begun, embedded, weighed, config.toplevel, config.embed, silent)
-    reviewed = review.run(root, clustered, topped, config.review, silent)
-    assigned = assign.run(root, begun, cleaned, reviewed, silent)
-    runs = (cleaned, embedded, clustered, topped, reviewed, assigned)
+    runs = {"scrape": scraped(root, ROWS, GRAPH)}
+    for stage in (clean, embed, evidence, cluster, toplevel):
+        run = stage.run(root, runs, config, silent)
+        runs[run.name] = run
+    runs["review"] = review.run(root, runs["cluster"], runs["toplevel"], config.review, silent)
+    runs["assign"] = assign.run(root, runs, silent)
     return {
         f"{run.name}/{file}": data
-        for run in runs
+        for run in runs.values()
+        if run.name not in ("scrape", "evidence")
         for file, data in bytes_of(run.path(".")).items()
         if "done" not in file
     }
@@ -248,15 +246,15 @@ def classes_built(world: World, **given: Any) -> Any:
 @witness(EvidenceConfig, evidence=("none",))
 def weighed(config: EvidenceConfig, world: World) -> Any:
     """The blocks of evidence about a list of names."""
-    table, root, domain = world.new(), world.new(), {"domain": "general"}
+    table, root = world.new(), world.new()
     lines = things(table).read_text().splitlines()
     (table / "t.csv").write_text("name,description\n" + "".join(f"{name},a {name}\n" for name in lines))
-    begun = classes.run(root, table / "t.csv", silent)
-    cleaned = clean.run(root, begun, CleanConfig(), silent, **domain)
     embedding = EmbedConfig("lexical", cache=world.folder / "cache")
-    embedded = embed.run(root, cleaned, embedding, silent, **domain)
-    options = (config, embedding, ClusterConfig(), silent)
-    return evidence.run(root, cleaned, embedded, begun, *options, **domain, source="classes").result.details["blocks"]
+    whole = BuildConfig("classes", (("classes", table / "t.csv"),), embed=embedding, evidence=config)
+    runs = {"scrape": classes.run(root, table / "t.csv", silent)}
+    for name, stage in (("clean", clean), ("embed", embed), ("evidence", evidence)):
+        runs[name] = stage.run(root, runs, whole, silent)
+    return runs["evidence"].result.details["blocks"]
 
 
 @witness(NamesConfig, domain="landmarks", language_of_names="de")
@@ -332,7 +330,7 @@ CLIP = {"encoder": "clip:eyes/weights"}
 def encoder_made(config: EmbedConfig, world: World) -> Any:
     """The encoder that a build asks for."""
     world.patch.setattr(clip, "ClipEncoder", Eyes)
-    made = embed.encoder_of(Path("names.parquet"), config)
+    made = embed.encoder_of(Path("names.parquet"), BuildConfig("sample", embed=config))
     assert isinstance(made, Eyes)
     return made.made
 
@@ -372,6 +370,15 @@ def read_table(config: SourceConfig, world: World) -> Any:
     """The items of a table, and where their images are."""
     catalog = build.read_release("manifest", world.once("manifest", manifest) / "labels.csv", config)
     return catalog.items.rows(), catalog.levels, catalog.root
+
+
+@witness(SourceConfig, LEVELS, merge_spellings=True)
+def read_spellings(config: SourceConfig, world: World) -> Any:
+    """The items of a table with names in several spellings."""
+    file = world.new() / "table.csv"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("path,species,family\n1.jpg,Red Kite,a\n2.jpg,red_kite,a\n")
+    return read_source("manifest", file, config).items["species"].to_list()
 
 
 @witness(

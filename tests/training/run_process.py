@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from hgld.training.config import read_config
 from hgld.training.loop import train
 from hgld.training.progress import LineReporter
+from hgld.training.runs import load_config
 
 say = partial(print, flush=True)
 
@@ -36,7 +36,7 @@ def run(config: Path, data: str, out: Path, stop: int | None = None) -> None:
     torch.nn.Module.compile = partialmethod(torch.nn.Module.compile, backend="aot_eager")  # type: ignore[assignment]
     torch.set_num_threads(1)
     progress = LineReporter(say, say) if stop is None else Stopping(stop)
-    train(read_config(config), data, out, progress=progress)
+    train(load_config(config), data, out, progress=progress)
 
 
 if __name__ == "__main__":

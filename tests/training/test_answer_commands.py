@@ -77,14 +77,12 @@ def test_an_answer_is_as_deep_as_its_confidence_passes_the_bound(hgld):
     assert len(found["matches"]) == 10
     first = found["matches"][0]
     assert first["key"] in answer["support"] or first["classes"]["fine"] != answer["path"]["fine"]
-    assert (
-        f"**{answer['path']['coarse']} › {answer['path']['fine']}** (fine, confidence"
-        in hgld(*SEARCH, "--min-confidence", "0")[1]
-    )
+    path = f"{answer['path']['coarse']} › {answer['path']['fine']}"
+    assert f"{path} (fine, confidence" in hgld(*SEARCH, "--min-confidence", "0")[1]
     (coarse,) = json.loads(hgld(*SEARCH, "--min-confidence", "0", "--level", "coarse", "--json")[1])["queries"]
     assert (coarse["answer"]["level"], list(coarse["answer"]["path"])) == ("coarse", ["coarse"])
     assert coarse["answer"]["confidence"] >= answer["confidence"]
-    assert "no prediction: no class is sure enough" in hgld(*SEARCH, "--min-confidence", "1.1")[1]
+    assert f"not sure; best guess: {path} (confidence: coarse 0." in hgld(*SEARCH, "--min-confidence", "1.1")[1]
     assert (
         json.loads(hgld(*SEARCH, "--min-confidence", "0", "--index", "ivf", "--json")[1])["queries"][0]["answer"]
         == answer
@@ -100,8 +98,8 @@ def test_a_search_within_a_class_finds_and_answers_nothing_else(hgld):
     (found,) = json.loads(hgld(*SEARCH, "--within", "coarse=2", "--level", "coarse", "--json")[1])["queries"]
     assert found["answer"]["confidence"] == 1
     for words, said in (
-        (("--within", "kind=2"), "--within kind=2: the dataset's levels are fine, coarse."),
-        (("--within", "coarse=church"), "--within coarse=church: coarse has no class of that name; it has 0, 1, 2"),
+        (("--within", "kind=2"), "within kind=2: the levels are fine, coarse."),
+        (("--within", "coarse=church"), "within coarse=church: coarse has no class of that name; it has 0, 1, 2"),
         (("--within", "coarse"), "expected a level and the name of a class of it"),
         (("--within", "coarse=2", "--index", "ivf"), "leave it out (--index exact)"),
         (("--within", "coarse=2", "--within", "coarse=3"), "--within names one level twice"),

@@ -20,7 +20,7 @@ from hgld.training.checkpoint import (
     rewrite_state,
     write_checkpoint,
 )
-from hgld.training.inference.embedder import load_model
+from hgld.training.inference.embedder import load_run
 from tests.training.untrained_run import write_run
 
 
@@ -119,7 +119,7 @@ def test_lost_averaged_weights_are_not_replaced_by_others(tmp_path):
     write_run(tmp_path / "run", averaged=True)
     (find_checkpoint(tmp_path / "run") / "ema.safetensors").unlink()
     with pytest.raises(InputError, match=r"ema\.safetensors"):
-        load_model(tmp_path / "run")
+        load_run(tmp_path / "run")
 
 
 def test_what_kills_left_half_done_is_removed_and_nothing_else(tmp_path):
@@ -151,8 +151,8 @@ def test_a_checkpoint_may_be_the_current_folder_or_a_link(tmp_path, monkeypatch)
     newest = find_checkpoint(tmp_path / "run", "last")
     (tmp_path / "link").symlink_to(newest)
     monkeypatch.chdir(newest)
-    expected, config = load_model(newest)
+    expected, config = load_run(newest)
     for place in (Path(), tmp_path / "link"):
-        model, its_config = load_model(place)
+        model, its_config = load_run(place)
         assert its_config == config
         assert torch.equal(model.state_dict()["projection.weight"], expected.state_dict()["projection.weight"])

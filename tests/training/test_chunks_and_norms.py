@@ -21,7 +21,7 @@ def data(tmp_path_factory):
 
 def test_chunks_of_a_live_batch_norm_are_refused(data, tmp_path):
     with pytest.raises(
-        ConfigError, match=r"micro_batch_size is 4.*resnet18 has batch norm.*of the 8 images.*--freeze-batch-norm"
+        ConfigError, match=r"--micro-batch-size is 4.*resnet18 has batch norm.*of the 8 images.*--freeze-batch-norm"
     ):
         prepare_run(
             options(**QUICK, micro_batch_size=4), data, tmp_path / "run", Processes(0, 1, torch.device("cpu")), None

@@ -35,26 +35,33 @@ def run(capsys, *arguments):
     return stop.value.code, printed.out, printed.err
 
 
-def test_the_list_names_every_recipe(capsys):
+def test_the_list_begins_with_what_is_for_one_s_own_images(capsys):
+    own = [name for name, recipe in RECIPES.items() if not recipe.of_paper]
     code, out, _ = run(capsys, "--list")
     assert code == 0
+    *lines, last = out.splitlines()
+    assert [line.split()[0] for line in lines] == own
+    assert own[0] == "finetune"
+    assert last == f"--papers lists {len(RECIPES) - len(own)} more, one for each row that papers report."
+    code, out, _ = run(capsys, "--list", "--papers")
     assert [line.split()[0] for line in out.splitlines()] == list(RECIPES)
-    assert all(line.endswith(f" Published: {RECIPES[line.split()[0]].brief}.") for line in out.splitlines())
-    code, out, _ = run(capsys, "--list", "--json")
-    rows = json.loads(out)["recipes"]
-    assert [row["name"] for row in rows] == list(RECIPES)
-    assert list(rows[0]) == [
+    papers = [line for line in out.splitlines() if RECIPES[line.split()[0]].of_paper]
+    assert all(line.endswith(f" Published: {RECIPES[line.split()[0]].brief}.") for line in papers)
+    code, out, _ = run(capsys, "--list", "--papers", "--json")
+    rows = {row["name"]: row for row in json.loads(out)["recipes"]}
+    assert list(rows) == list(RECIPES)
+    assert list(rows["happier-sop"]) == [
         *("name", "dataset", "loss", "backbone", "pretrained", "summary"),
         *("hardware", "hours", "published"),
     ]
-    assert rows[0]["loss"] == "HAPPIER"
-    assert rows[0]["published"] == "R@1 81.0, AP 60.4, H-AP 59.4, ASI 65.9, NDCG 91.5"
+    assert rows["happier-sop"]["loss"] == "HAPPIER"
+    assert rows["happier-sop"]["published"] == "R@1 81.0, AP 60.4, H-AP 59.4, ASI 65.9, NDCG 91.5"
 
 
 def test_show_prints_the_recipe_with_what_flags_changed(capsys):
     code, out, _ = run(capsys, "happier-sop", "--show", "--tau", "0.05", "--recall-at", "1,2,4,8,16", "--lambda", 0.2)
     assert code == 0
-    for text in ("Published: ", "Hardware:", "--tau 0.05", "--lambda 0.2", "--lr 5e-05", "--freeze-batch-norm\n"):
+    for text in ("# Published: ", "# Hardware:", "tau: 0.05", "lambda_: 0.2", "lr: 5.0e-05", "batch_norm: true\n"):
         assert text in out
     code, out, _ = run(capsys, "happier-sop", "--show", "--json")
     shown = json.loads(out)
@@ -64,8 +71,8 @@ def test_show_prints_the_recipe_with_what_flags_changed(capsys):
 
 def test_show_with_data_says_how_many_images_an_epoch_shows(capsys, data):
     given = (RECIPE, "--show", "--data", data, *FLAGS, "--stream")
-    assert "\nAn epoch of 6 steps shows 48 of 48 images.\n" in run(capsys, *given)[1]
-    assert "\nAn epoch of 2 steps shows 16 of 48 images.\n" in run(capsys, *given, "--steps-per-epoch", 2)[1]
+    assert "\n# An epoch of 6 steps shows 48 of 48 images.\n" in run(capsys, *given)[1]
+    assert "\n# An epoch of 2 steps shows 16 of 48 images.\n" in run(capsys, *given, "--steps-per-epoch", 2)[1]
     shown = json.loads(run(capsys, *given, "--json")[1])
     assert shown["epoch"] == {"steps": 6, "seen": 48, "images": 48}
     assert "epoch" not in json.loads(run(capsys, RECIPE, "--show", "--json")[1])
@@ -76,22 +83,21 @@ def test_show_with_data_says_how_many_combinations_of_super_classes_are_left_out
     place = str(write_small(tmp_path / "data", held_out=(13, 14, 15, 16, 17)))
     given = (RECIPE, "--show", "--data", place, *FLAGS, "--sampler", "hierarchical-pk", "--batch-size")
     out = run(capsys, *given, 12)[1]
-    assert "\n3 combinations of 2 super-classes have fewer than the 6 classes of a batch and are left out.\n" in out
+    assert "\n# 3 combinations of 2 super-classes have fewer than the 6 classes of a batch and are left out.\n" in out
     assert json.loads(run(capsys, *given, 12, "--json")[1])["epoch"]["left_out_combinations"] == 3
     assert "left out" not in run(capsys, *given, 8)[1]
 
 
-def test_what_show_prints_are_flags_that_give_the_same_config(capsys):
-    for name in ("happier-sop", "softbin-ap-landmarks-clean", "multigrain", "happier-dyml-animal"):
-        flags = [
-            word.strip('"')
-            for line in run(capsys, name, "--show")[1].splitlines()
-            if line.startswith("  --")
-            for word in line.split()
-        ]
-        code, out, _ = run(capsys, "small-grocery", "--show", "--json", *flags)
-        assert code == 0
-        assert json.loads(out)["fields"] == json.loads(json.dumps(flat(load_recipe(name))))
+@pytest.mark.parametrize("name", ["happier-sop", "softbin-ap-landmarks-clean", "multigrain", "finetune"])
+def test_what_show_prints_is_read_again_by_config(name, capsys, tmp_path):
+    given = ("--loss", "HAPPIER", "--alpha", 2) if name == "finetune" else ()
+    (tmp_path / "shown.yaml").write_text(run(capsys, name, "--show", *given)[1])
+    code, out, _ = run(capsys, "--config", tmp_path / "shown.yaml", "--show", "--json")
+    assert code == 0
+    assert out == run(capsys, name, "--show", "--json", *given)[1]
+    shown = json.loads(out)
+    assert shown["recipe"] == name
+    assert shown["fields"].keys() | {*shown["to_derive"]} == flat(TrainConfig()).keys()
 
 
 def test_the_help_has_a_flag_for_every_field_with_its_text(capsys):
@@ -107,16 +113,20 @@ def test_the_help_has_a_flag_for_every_field_with_its_text(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a RECIPE"),
+        ([], "--data and --out"),
         (["happier-spo"], "Did you mean 'happier-sop'"),
         (["happier-sop"], "--data and --out"),
         (["happier-sop", "--taus", "1"], "No such option '--taus'"),
         (["happier-sop", "--show", "--tau", "small"], "expected a finite number"),
         (["happier-sop", "--show", "--amp", "fp8"], "'off', 'bf16', 'fp16'"),
         (["happier-sop", "--show", "--recall-at", "1,x"], "expected a whole number"),
-        (["happier-sop", "--show", "--bins", "10"], "takes no bins"),
+        (["happier-sop", "--show", "--bins", "10"], "takes no --bins"),
         (["happier-sop", "--show", "--batch-size", "255"], "not a multiple"),
-        (["missing/config.json", "--show"], "cannot be read"),
+        (["missing/config.json", "--show"], "is a file; it is given as --config missing/config.json"),
+        (["--config", "missing.yaml", "--show"], "does not exist"),
+        (["happier-sop", "--config", __file__, "--show"], "expected one of them"),
+        (["happier-sop", "--show", "--loss", "SupAP,SmoothAP"], "--loss names 2 losses"),
+        (["--data", "nowhere", "--out", "OUT", "--loss", "SupAP,HAPIER"], "HAPIER"),
         (["small-grocery", "--data", "nowhere", "--out", "OUT"], "nowhere"),
         (["small-grocery", "--data", "nowhere", "--out", "OUT", "--sweep", "taus=1"], "Did you mean 'tau'"),
         (["small-grocery", "--init-from", "nowhere", "--data", "D", "--out", "OUT"], "does not exist"),
@@ -142,7 +152,7 @@ def test_a_run_its_rerun_and_one_that_starts_from_it(capsys, data, tmp_path):
     assert (config.run.seed, config.run.epochs, config.loss.loss) == (3, 1, "HAPPIER")
     assert config.optimizer.lr_proxies == load_recipe(RECIPE).optimizer.lr_proxies != TrainConfig().optimizer.lr_proxies
 
-    code, out, err = run(capsys, tmp_path / "a" / "config.json", "--data", data, "--out", tmp_path / "b")
+    code, out, err = run(capsys, "--config", tmp_path / "a" / "config.json", "--data", data, "--out", tmp_path / "b")
     assert (code, err) == (0, "")
     begun, first, evaluated, ended, *values = out.splitlines()  # not a terminal, and less than a minute
     assert begun.startswith("small-grocery on cpu: 48 images of 12 classes")
@@ -153,7 +163,8 @@ def test_a_run_its_rerun_and_one_that_starts_from_it(capsys, data, tmp_path):
     assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
 
     start = ["--init-from", tmp_path / "a", "--lr", 0, "--lr-head", 0, "--frozen-epochs", 1]
-    code, _, err = run(capsys, tmp_path / "a" / "config.json", "--data", data, "--out", tmp_path / "c", *start)
+    again = ["--config", tmp_path / "a" / "config.json", "--data", data]
+    code, _, err = run(capsys, *again, "--out", tmp_path / "c", *start)
     assert code == 0, err
     before, after = weights(tmp_path / "a"), weights(tmp_path / "c")
     model = [name for name in before if name.startswith("model/")]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hgld.training.inference.embedder import load_model
+from hgld.training.inference.embedder import load_run
 from hgld.training.log import read_rows
 from hgld.training.loop import train
 from tests.training.small_runs import STEPS, options, weights, write_small
@@ -45,7 +45,7 @@ def test_a_compiled_run_is_one_that_was_not_but_for_rounding(data, tmp_path):
     assert {name for name in after if name.startswith("ema/")}
     for name, tensor in before.items():
         torch.testing.assert_close(tensor, after[name], rtol=1e-3, atol=1e-4)
-    model, _ = load_model(tmp_path / "compiled")  # which is not compiled to embed with
+    model, _ = load_run(tmp_path / "compiled")  # which is not compiled to embed with
     assert torch.equal(model.state_dict()["projection.weight"], after["ema/projection.weight"])
 
 

@@ -202,7 +202,7 @@ def test_merged_classes_meet_in_the_batches_and_the_run_is_another(data):
     assert merged.facts["checksum"] != plain.facts["checksum"]
     for batch in merged.batches(0):
         assert torch.equal(batch.labels, merged.labels[batch.indices])
-    with pytest.raises(ConfigError, match="merge_classes is 3, but only a run without --stream"):
+    with pytest.raises(ConfigError, match="--merge-classes is 3, but only a run without --stream"):
         check_config(options(merge_classes=3, stream=True))
-    with pytest.raises(ConfigError, match="CSL learns the tree of the classes, which merge_classes tears"):
+    with pytest.raises(ConfigError, match="CSL learns the tree of the classes, which --merge-classes tears"):
         check_config(with_fields(TrainConfig(), {"loss": "CSL", "merge_classes": 2}))

@@ -13,7 +13,7 @@ from hgld.data.batch import Fault
 from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError
-from hgld.evaluation.embedding_files import check_same_items, read_embeddings, read_labels
+from hgld.evaluation.embedding_files import check_row_count, read_embeddings, read_labels
 from hgld.training.inference import embedding as module
 from hgld.training.inference.embedding import embed, faults_file, labels_file, write_embeddings
 from tests.fake_releases.pictures import jpeg, png
@@ -162,10 +162,10 @@ def test_files_are_read_back_as_they_were(dataset, tmp_path):
     write_embeddings(path, rows, dataset)
     read, labels = read_embeddings(path), read_labels(labels_file(path), LEVELS)
     assert sorted(p.name for p in path.parent.iterdir()) == sorted([path.name, "e.x.labels.parquet"])
-    assert np.array_equal(np.asarray(read.values), rows.numpy())
+    assert np.array_equal(np.asarray(read), rows.numpy())
     assert labels["key"].to_list() == dataset.keys.to_list()
     assert labels.select(LEVELS).rows() == [tuple(row) for row in dataset.labels.tolist()]
-    check_same_items(read, labels, (path, labels_file(path)))
+    check_row_count(read, labels, (path, labels_file(path)))
     table = pl.read_parquet(labels_file(path))
     assert table.schema == {"key": pl.String, "split": pl.String, "fine": pl.Int32, "coarse": pl.Int32}
     assert set(table["split"]) == {"test"}

@@ -10,7 +10,7 @@ from hgld import open_dataset
 from hgld.cli import main
 from hgld.data.views import TestView
 from hgld.evaluation.report import RetrievalReport
-from hgld.training.inference.embedder import load_model
+from hgld.training.inference.embedder import load_run
 from hgld.training.inference.embedding import embed
 from tests.forked import together
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
@@ -48,7 +48,7 @@ def test_embeddings_of_two_are_those_of_one(places, run):
     result = run("embed", *of_run(places, "data"), "--out", places / "two.npy", processes=2)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("75 embeddings") == 1
-    model, _ = load_model(places / "run")
+    model, _ = load_run(places / "run")
     expected = embed(model, open_dataset(places / "data", "test"), view=TestView(24, 28))
     np.testing.assert_allclose(np.load(places / "two.npy"), expected.numpy(), atol=1e-5)
 
@@ -59,7 +59,7 @@ def test_parts_that_two_embed_are_joined_to_what_one_embeds(places, run):
     joined = run("embed", *data, "--out", out, "--parts", 2, processes=2)
     assert joined.returncode == 0, joined.stderr
     assert [joined.stdout.count(f"part {n} of 2") for n in (1, 2)] == [1, 1]
-    model, _ = load_model(places / "run")
+    model, _ = load_run(places / "run")
     expected = embed(model, open_dataset(places / "data", "test"), view=TestView(24, 28))
     np.testing.assert_allclose(np.load(out), expected.numpy(), atol=1e-5)
 

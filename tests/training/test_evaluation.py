@@ -26,7 +26,7 @@ from hgld.training.evaluation import (
     parse_task,
     ranked_together,
 )
-from hgld.training.inference.embedder import load_model, trained_embedder
+from hgld.training.inference.embedder import load_run, trained_embedder
 from hgld.training.inference.embedding import embed
 from hgld.training.loop import train
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
@@ -321,22 +321,22 @@ def test_models_come_back_from_runs(tmp_path, averaged):
     models = dict(zip(("best", "last"), write_run(tmp_path / "run", averaged=averaged), strict=True))
     images = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))
     for which, model in models.items():
-        loaded, config = load_model(tmp_path / "run", which)
+        loaded, config = load_run(tmp_path / "run", which)
         assert config == CONFIG_OF_RUN
         assert not loaded.training
         torch.testing.assert_close(loaded(images), model.eval()(images))
-    loaded, _ = load_model(tmp_path / "run/checkpoints/step-00000002")
+    loaded, _ = load_run(tmp_path / "run/checkpoints/step-00000002")
     torch.testing.assert_close(loaded(images), models["last"].eval()(images))
 
 
 def test_runs_that_are_none_or_were_changed_are_named(tmp_path):
     with pytest.raises(InputError, match="holds no checkpoint"):
-        load_model(tmp_path)
+        load_run(tmp_path)
     write_run(tmp_path / "run")
     path = tmp_path / "run/config.json"
     path.write_text(path.read_text().replace('"dim": 6', '"dim": 7'))
     with pytest.raises(InputError, match=r"model\.safetensors.*projection.*config\.json"):
-        load_model(tmp_path / "run")
+        load_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize("ema", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])

@@ -14,7 +14,7 @@ from hgld.errors import ConfigError, InputError, MissingExtraError, StorageError
 from hgld.training.checkpoint import Checkpoint, write_checkpoint
 from hgld.training.config import CONFIG, ImagesConfig, ModelConfig, TrainConfig, save_config
 from hgld.training.inference import export
-from hgld.training.inference.embedder import load_model
+from hgld.training.inference.embedder import load_run
 from hgld.training.inference.export import export_model
 from hgld.training.models.backbones import build_model
 
@@ -30,7 +30,7 @@ def a_run(folder: Path, backbone: str = "small", pooling: Any = "gem", size: int
 
 
 def expected_embeddings(run, images):
-    model, _ = load_model(run)
+    model, _ = load_run(run)
     pixels = images.float() / 255
     mean, std = torch.tensor(model.image_mean).view(3, 1, 1), torch.tensor(model.image_std).view(3, 1, 1)
     with torch.no_grad():

@@ -3,7 +3,7 @@
 import pytest
 
 from hgld.errors import ConfigError
-from hgld.training.config import TrainConfig, flat, with_fields
+from hgld.training.config import TrainConfig, flag_of, flat, with_fields
 from hgld.training.config_checks import READERS, check_config
 
 PAIR = {"loss": "ROADMAP"}
@@ -36,6 +36,7 @@ CASES = {
     "lr_floor_proxies": (1e-6, {}, {"schedule": "constant"}),
     "lr_beta": (0.1, {"loss": "Margin"}, {"loss": "NormSoftmax"}),
     "weight_decay_proxies": (0.1, {"loss": "NormSoftmax"}, {"loss": "Margin"}),
+    "blend": (0.5, {"evaluate_start": True}, {"evaluate_start": True, "ema": 0.9}),
     "milestones": ((3,), {"schedule": "step"}, {"schedule": "cosine"}),
     "gamma": (0.5, {"schedule": "step", "milestones": (3,)}, {"schedule": "constant"}),
 }
@@ -50,7 +51,8 @@ def test_a_value_without_effect_is_refused_with_the_way_out(field):
     value, read, unread = CASES[field]
     check_config(with_fields(TrainConfig(), {**read, field: value}))
     check_config(with_fields(TrainConfig(), unread))
-    with pytest.raises(ConfigError, match=rf"^{field} is .*, but only .* reads? it; .*leave {field} at ") as refused:
+    said = rf"^{flag_of(field)} is .*, but only .* reads? it; .*leave it at "
+    with pytest.raises(ConfigError, match=said) as refused:
         check_config(with_fields(TrainConfig(), {**unread, field: value}))
     assert str(refused.value).endswith(f"at {flat(TrainConfig())[field]!r}.")
 
@@ -60,14 +62,14 @@ def test_a_value_without_effect_is_refused_with_the_way_out(field):
     [
         ({"frozen_epochs": 2, "epochs": 2}, {"frozen_epochs": 3, "epochs": 2}, "never move; lower it, to 2 where"),
         ({**MEMORY, "epochs": 6}, {**MEMORY, "epochs": 5}, "memory would never be used"),
-        ({"lr_floor": 2e-5}, {"lr_floor": 1.0}, "lr_floor is 1.0, above lr and lr_head"),
-        ({"lr_floor_proxies": 1e-3}, {"lr_floor_proxies": 1.0}, "above lr_proxies, 0.001"),
+        ({"lr_floor": 2e-5}, {"lr_floor": 1.0}, "--lr-floor is 1.0, above --lr and --lr-head"),
+        ({"lr_floor_proxies": 1e-3}, {"lr_floor_proxies": 1.0}, "above --lr-proxies, 0.001"),
         ({"loss": "Margin", "lr_beta": 0.0}, {"loss": "Margin", "lr_beta": -0.5}, "expected 0 or more, or -1"),
         ({**STEP, "gamma": 1.0}, {**STEP, "gamma": -1.0}, "gamma is -1.0; expected more than 0"),
         ({**STEP, "gamma": 0.5}, {**STEP, "gamma": 1.5}, "gamma is 1.5; expected 1 at most"),
-        ({**STEP, "epochs": 10}, {**STEP, "epochs": 9}, r"milestones are \(3, 9\) and epochs 9: .* at 9; lower or"),
+        ({**STEP, "epochs": 10}, {**STEP, "epochs": 9}, r"--milestones are \(3, 9\) and --epochs 9: .* at 9; lower or"),
         ({**VIEWS, "repeats": 2}, {**VIEWS, "repeats": 1}, "repeats is 1, so that no image has another view"),
-        ({**VIEWS, "repeats": 1, "lambda_": 1.0}, {**VIEWS, "repeats": 1}, "or lambda 1 for the classification"),
+        ({**VIEWS, "repeats": 1, "lambda_": 1.0}, {**VIEWS, "repeats": 1}, "or --lambda 1 for the classification"),
         ({**UNIFORM, "lambda_": 1.0}, UNIFORM, "sampler shuffled gives no views of one image"),
     ],
 )
@@ -80,14 +82,14 @@ def test_what_could_never_come_into_play_is_refused(good, bad, message):
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
     [
-        ({**WEIGHTED, "sampler": "shuffled"}, WEIGHTED, "small classes would outweigh the others. Take shuffled"),
+        ({**WEIGHTED, "sampler": "shuffled"}, WEIGHTED, "would outweigh the others. Take --sampler shuffled"),
         (
             {**WEIGHTED, "sampler": "repeated-augmentation", "repeats": 2},
             {**WEIGHTED, "sampler": "class-balanced"},
             "sampler class-balanced draws by class already",
         ),
-        ({**BLACKBOX, "amp": "bf16"}, {**BLACKBOX, "amp": "fp16"}, "would multiply blackbox_lambda.*take bf16"),
-        ({"loss": "SmoothAP", "amp": "fp16"}, {**BLACKBOX, "amp": "fp16"}, "take bf16"),
+        ({**BLACKBOX, "amp": "bf16"}, {**BLACKBOX, "amp": "fp16"}, "would multiply --blackbox-lambda.*take --amp bf16"),
+        ({"loss": "SmoothAP", "amp": "fp16"}, {**BLACKBOX, "amp": "fp16"}, "take --amp bf16"),
     ],
 )
 def test_what_would_mean_something_else_is_refused(good, bad, message):
@@ -115,7 +117,7 @@ def test_what_would_mean_something_else_is_refused(good, bad, message):
 def test_one_image_of_a_class_is_refused_where_a_loss_would_learn_nothing(fields, refused):
     config = with_fields(TrainConfig(), {**fields, "images_per_class": 1})
     if refused:
-        with pytest.raises(ConfigError, match="images_per_class is 1, so that no image has a positive"):
+        with pytest.raises(ConfigError, match="--images-per-class is 1, so that no image has a positive"):
             check_config(config)
     else:
         check_config(config)

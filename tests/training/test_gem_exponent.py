@@ -15,7 +15,7 @@ from hgld.errors import ConfigError, InputError
 from hgld.training.checkpoint import Checkpoint, write_checkpoint
 from hgld.training.config import CONFIG, save_config
 from hgld.training.inference import gem_exponent
-from hgld.training.inference.embedder import load_model, trained_embedder
+from hgld.training.inference.embedder import load_run, trained_embedder
 from hgld.training.inference.embedding import embed
 from hgld.training.inference.gem_exponent import best_gem_p, choose_gem_p, set_gem_p
 from hgld.training.models.backbones import build_model
@@ -107,7 +107,7 @@ def places(tmp_path_factory):
 
 
 def chosen_of(places, size, **options):
-    model, config = load_model(places / "run")
+    model, config = load_run(places / "run")
     return choose_gem_p(model, config.images, open_dataset(places / "data", "train"), size, **options)
 
 
@@ -138,7 +138,7 @@ def test_the_model_pools_by_it(places, gem_p):
         found, p = embedder.embed_dataset(dataset), embedder.gem_p
     assert p is not None
     assert p == (5.0 if gem_p == 5.0 else chosen_of(places, 40, batch_size=8, workers=2))
-    model, _ = load_model(places / "run")
+    model, _ = load_run(places / "run")
     set_gem_p(model, p)
     assert f"p={p:.3g}" in repr(model.pooling)
     torch.testing.assert_close(found, embed(model, dataset, view=TestView(40, 47)), atol=1e-5, rtol=0)

@@ -7,7 +7,9 @@ import time
 import pytest
 import torch
 
-from hgld.training.config import save_config
+from hgld.training.config import config_text, save_config, with_fields
+from hgld.training.finetune import finetune_config
+from hgld.training.inference.model import load_model
 from hgld.training.log import read_rows
 from hgld.training.loop import train
 from tests.forked import forked
@@ -31,7 +33,7 @@ def one_thread():
 
 def wait_for_log(log, before):
     """Wait until the run has written to its log."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (log.is_file() and log.stat().st_mtime_ns > before):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -59,3 +61,40 @@ def test_kills_at_random_moments(stream, tmp_path):
     assert (summary.values, summary.best) == (whole.values, whole.best)
     assert [row["step"] for row in read_rows(log)] == [str(step) for step in range(1, 24 * STEPS + 1)]
     assert (out / "evaluations.csv").read_text() == (tmp_path / "whole/evaluations.csv").read_text()
+
+
+def files(run):
+    """The bytes of all that a run decides; not its clocks."""
+    wanted = [run / "config.json", run / "evaluations.csv", *run.glob("checkpoints/**/*.safetensors")]
+    wanted += [run / "checkpoints" / "best.json"]
+    return {str(path.relative_to(run)): path.read_bytes() for path in wanted}
+
+
+def test_a_fine_tune_that_is_killed_ends_in_the_same_bytes(tmp_path):
+    """The plan, the sizes and weights that are tried on val, and the best checkpoint: all as of a run left in peace."""
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    torch.save(timm.create_model("test_efficientnet", num_classes=0).state_dict(), tmp_path / "weights.pth")
+    data, out = write_small(tmp_path / "data", val=(12, 13, 14)), tmp_path / "run"
+    given = {"backbone": "timm:test_efficientnet", "pretrained": str(tmp_path / "weights.pth"), "amp": "off"}
+    given |= {"epochs": 3, "steps_per_epoch": 8, "batch_size": 8, "images_per_class": 2, "log_every": 1}
+    config = with_fields(finetune_config(), given)
+    (tmp_path / "config.yaml").write_text(config_text(config))
+    draw = random.Random(0)
+    for number, awaited in enumerate(("config.json", "log.csv", "log.csv")):
+        before = (out / awaited).stat().st_mtime_ns if (out / awaited).is_file() else 0
+        started = (tmp_path / "config.yaml", str(data), out)
+        process = forked(run, *started, out=tmp_path / f"kill-{number}", environment={})
+        wait_for_log(out / awaited, before)
+        time.sleep(draw.uniform(0.0, 0.2))
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    summary = train(config, str(data), out)
+    assert (summary.finished, summary.step) == (True, 24)
+    assert train(config, str(data), tmp_path / "whole").best == summary.best
+    assert files(out) == files(tmp_path / "whole")
+    assert summary.best["value"] >= summary.start["val"]["H-AP"]
+    (tmp_path / "weights.pth").unlink()  # a run is read, and resumed, without what it began with
+    assert load_model(out).dim > 0
+    assert train(config, str(data), out).best == summary.best

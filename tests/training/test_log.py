@@ -221,7 +221,7 @@ def test_files_and_pipes_get_a_line_at_the_start_the_first_of_the_log_and_the_ev
     row = "loss 1.25 (rank 0.5), 80 images/s, 2% waiting for data, 900 MB"
     assert results == [
         *("tau=0.01:", "goes on after step 2 of 8"),
-        *(f"step 4 of 8, epoch 1: {row}; 0 s left", "epoch 1, test: H-AP 0.5000"),
+        *(f"step 4 of 8, epoch 1: {row}; 0 s left", "epoch 1, test: H-AP 50.00"),
     ]
     assert notes == ["an image of \x1b[2J could not be read"]
     assert out.getvalue() == ""
@@ -258,7 +258,7 @@ def test_bars_on_a_terminal(monkeypatch):
     out, others = Terminal(), []
     with progress_reporter(out, others.append, others.append) as shown:
         tell_all(shown)
-    for text in ("tau=0.01:", "epoch 1, test: H-AP 0.5000", r"an image of \x1b[2J could not be read"):
+    for text in ("tau=0.01:", "epoch 1, test: H-AP 50.00", r"an image of \x1b[2J could not be read"):
         assert text in out.getvalue()
     assert "an image of \x1b" not in out.getvalue()
     assert others == []

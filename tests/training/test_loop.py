@@ -13,7 +13,7 @@ from hgld.data.index import read_index
 from hgld.errors import ConfigError, DivergenceError, StorageError
 from hgld.training import loop, state
 from hgld.training.checkpoint import find_checkpoint, read_checkpoint, selection_of
-from hgld.training.inference.embedder import load_model
+from hgld.training.inference.embedder import load_run
 from hgld.training.log import read_rows
 from hgld.training.loop import train
 from hgld.training.progress import ProgressReporter
@@ -120,6 +120,7 @@ def test_a_stopped_run_ends_bit_for_bit_like_one_that_was_not(name, data, tmp_pa
     logs = [pl.read_csv(tmp_path / run / "log.csv") for run in ("whole", "stopped")]
     kept = [c for c in logs[0].columns if c not in ("time", "images_per_second", "wait_share", "memory_mb")]
     assert logs[0][kept].equals(logs[1][kept])
+    assert all(log["wait_share"].is_between(0, 1).all() for log in logs)
     texts = [(tmp_path / run / "evaluations.csv").read_text() for run in ("whole", "stopped")]
     assert texts[0] == texts[1]
 
@@ -202,7 +203,7 @@ def test_the_best_checkpoint_is_the_one_with_the_best_value(data, tmp_path, monk
 
 def test_what_is_evaluated_is_the_average(data, tmp_path):
     summary = train(options(ema=0.99, epochs=1), data, tmp_path)
-    model, config = load_model(tmp_path)
+    model, config = load_run(tmp_path)
     report = loop.evaluate_splits(model, config, data, state.distributed.launch("cpu"))["test"]
     assert report.values == pytest.approx(summary.values["test"], abs=1e-6)
     tensors = read_checkpoint(find_checkpoint(tmp_path)).tensors
@@ -227,7 +228,7 @@ def test_the_backbone_stays_while_it_is_frozen(data, tmp_path):
     assert all(torch.equal(begin[name], first[name]) for name in backbone)
     assert not torch.equal(begin["projection.weight"], first["projection.weight"])
     assert not any(torch.equal(first[name], second[name]) for name in backbone if name.endswith("0.weight"))
-    with pytest.raises(ConfigError, match="frozen_epochs is 1"):
+    with pytest.raises(ConfigError, match="--frozen-epochs is 1"):
         train(options(frozen_epochs=1, dim=0), data, tmp_path / "nothing-moves")
 
 

@@ -4,6 +4,7 @@ import json
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 from sklearn.decomposition import PCA
 from torch import nn
 
+import hgld
 from hgld.errors import ConfigError, InputError, MissingResourceError
 from hgld.training.config import ModelConfig
 from hgld.training.models.backbone import BackboneOptions, recompute_stages
@@ -415,5 +417,9 @@ def test_a_clip_model_of_a_folder_or_repository_keeps_its_whole_name(tmp_path):
     images = torch.randn(2, 3, 32, 32)
     visual: Any = own.eval().visual
     torch.testing.assert_close(made.module.eval()(images), visual(images))
+    loaded = hgld.load_model(f"open_clip:{name}", device="cpu")
+    assert loaded.encode(np.zeros((40, 40, 3), np.uint8)).shape == (1, 16)
+    again = hgld.load_model(loaded.save(tmp_path / "saved"), device="cpu")
+    assert again.module.state_dict().keys() == loaded.module.state_dict().keys()
     with pytest.raises(ConfigError, match="has its own weights: default or none"):
         build_backbone(f"open_clip:{name}", BackboneOptions("openai", **options))

@@ -226,9 +226,7 @@ def test_an_exported_run_is_prepared_by_its_record(data, tmp_path):
     nodes = [helper.make_node("Cast", ["images"], ["cast"], to=TensorProto.FLOAT), mean_over([2, 3], "cast")]
     network = onnx_file(tmp_path / "m.onnx", nodes, image=("b", 3, 28, 28), kind=TensorProto.UINT8)
     record = tmp_path / "m.onnx.json"
-    record.write_text(
-        '{"transforms": [{"name": "resize", "short_side": 32}, {"name": "center_crop", "size": 28}]}', encoding="utf-8"
-    )
+    record.write_text('{"view": {"size": 28, "resize": 32, "resize_mode": "crop"}}', encoding="utf-8")
     found = embedded(network, data)
     torch.testing.assert_close(found, means(data, 28, (0, 0, 0), (1, 1, 1)), atol=0.02, rtol=0)
     record.write_text("[]", encoding="utf-8")

@@ -17,8 +17,9 @@ import torch
 from hgld.evaluation.options import EvaluationOptions
 from hgld.files import file_lock
 from hgld.training.checkpoint import find_checkpoint
-from hgld.training.config import save_config
+from hgld.training.config import CONFIG, read_config, save_config, with_fields
 from hgld.training.evaluation import evaluate_trained, parse_task
+from hgld.training.finetune import finetune_config
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.log import read_rows
 from hgld.training.loop import LOCK, train
@@ -88,6 +89,20 @@ def test_two_processes_train_what_one_trains(fields, data, tmp_path):
     assert result.returncode == 0, result.stderr
     train(config, str(data), tmp_path / "one")
     assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+def test_two_processes_fine_tune_as_one_does_and_share_one_plan(tmp_path):
+    data = write_small(tmp_path / "data", val=(12, 13, 14))
+    given = {"backbone": "small", "size": 16, "batch_size": 8, "images_per_class": 2, "epochs": 1, "amp": "off"}
+    config = with_fields(finetune_config(), {**ALIKE, **given, "warmup_steps": 0})
+    result = together(config, data, tmp_path / "two")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("what ") == 1  # the main process prints the plan
+    train(config, str(data), tmp_path / "one")
+    assert_alike(tmp_path / "one", tmp_path / "two")
+    one, two = (dict(read_config(tmp_path / name / CONFIG).plan) for name in ("one", "two"))
+    assert one.keys() == two.keys()
+    assert one | {"micro_batch_size": ""} == two | {"micro_batch_size": ""}  # that of a process
 
 
 def test_two_processes_are_refused_a_folder_in_which_another_training_runs(data, tmp_path):

@@ -81,6 +81,20 @@ def test_classifiers_are_left_out_and_that_is_said(caplog):
     assert "fc.bias, fc.weight" in caplog.text
 
 
+def test_weights_under_other_names_are_loaded_by_their_order_if_every_shape_agrees(caplog):
+    renamed = {f"_{n.replace('.', '-')}": value for n, value in state(1).items()}
+    classifier = {"_fc.weight": torch.zeros(10, 4), "_fc.bias": torch.zeros(10)}
+    for given in (renamed, renamed | classifier):
+        net = Net()
+        load_into(net, given, "w.pt")
+        assert same(net.state_dict(), state(1))
+        assert "w.pt: has other names" in caplog.text
+    backwards = dict(reversed(renamed.items()))
+    for refused in (backwards, dict(list(renamed.items())[:-1]), renamed | {"more": torch.zeros(4)}):
+        with pytest.raises(InputError, match="not the weights of this backbone"):
+            load_into(Net(), refused, "w.pt")
+
+
 def test_weights_of_parts_that_the_whole_model_has_are_left_out():
     extra = {"conv_head.weight": torch.zeros(1)}
     with pytest.raises(InputError, match="conv_head"):

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from hgld import open_dataset
+from hgld.data.dataset import dataset_of_images
 from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError
@@ -74,7 +75,9 @@ def test_files_of_many_shapes_are_embedded_like_a_dataset(model, dataset, tmp_pa
         file.write_bytes(whole.read(i))
     alone = Processes(0, 1, torch.device("cpu"))
     embedder = Embedder(model, VIEWS[2], alone, batch_size=4, scales=(1.0, 0.5), scale_p=3.0)
-    torch.testing.assert_close(embedder.embed_files(files), embedder.embed_dataset(whole), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        embedder.embed_dataset(dataset_of_images(files)), embedder.embed_dataset(whole), atol=1e-5, rtol=0
+    )
 
 
 def test_batches_are_bounded_by_pixels_and_by_the_largest_image(model, dataset):

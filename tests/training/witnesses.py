@@ -99,7 +99,8 @@ def sampled(config: TrainConfig, world: World) -> Any:
     return digest(*(batch.images for batch in TrainingData(config, small(world), ALONE).sample()))
 
 
-@witness(ImagesConfig, {"size": 8, "resize": 8}, test_resize_mode="squash")
+@witness(ImagesConfig, {"size": 8, "resize": 8}, test_resize_mode="squash", test_size=12)
+@witness(ImagesConfig, {"size": 8, "resize": 12}, interpolation="bicubic")
 def evaluated(config: TrainConfig, world: World) -> Any:
     """The embeddings of the images that a run is evaluated on."""
     torch.manual_seed(0)
@@ -294,6 +295,8 @@ TRIAL = {"loss": "NormSoftmax", "steps_per_epoch": 2, "metrics": ("R@1", "AP"), 
 @witness(OptimizerConfig, TRIAL, frozen_epochs=1, clip_norm=0.01, amp="bf16", ema=0.5)
 @witness(BatchConfig, TRIAL, micro_batch_size=4)
 @witness(RunConfig, TRIAL, epochs=1, seed=1, evaluate_on=("train",), evaluate_every=2, metrics=("R@1",))
+@witness(RunConfig, TRIAL, evaluate_start=True)
+@witness(RunConfig, {**TRIAL, "evaluate_start": True, "select_on_test": True}, blend=0.5)
 @witness(RunConfig, {**TRIAL, "select_on_test": True}, monitor="AP")
 @witness(RunConfig, TRIAL, epochs=1, select_on_test=True)
 @witness(RunConfig, TRIAL, checkpoint_every=1, log_every=1, device="cuda:99", loggers=("wandb:project",))

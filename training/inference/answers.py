@@ -1,6 +1,5 @@
-"""Calibration of a model's answers on a dataset, and the file in which a run keeps it."""
+"""Calibration of a model's predictions on a dataset, and the file in which a run keeps it."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +8,14 @@ from typing import Any
 import numpy as np
 
 from hgld.data.dataset import ShardDataset, open_dataset
-from hgld.errors import ConfigError, InputError
+from hgld.errors import InputError
 from hgld.evaluation.options import Progress
 from hgld.evaluation.protocols.benchmark import filled_splits, open_searched
 from hgld.prediction.calibration import CALIBRATION, NEIGHBORS, UNKNOWN, Calibration, Cases, calibrate
 from hgld.prediction.predict import MIN_CONFIDENCE
 
 from .embedder import Embedded, Embedder
-from .search_index import embedding_facts
-
-_MOST_CLASSES = 20  # named in an error
+from .kept import embedding_facts
 
 
 def calibrate_answers(
@@ -32,7 +29,7 @@ def calibrate_answers(
     unknown: float = UNKNOWN,
     progress: Progress | None = None,
 ) -> Calibration | None:
-    """Calibrate a model's answers on a dataset, in the gallery that will be searched.
+    """Calibrate a model's predictions on a dataset, in the gallery that will be searched.
 
     Args:
         embedder: the model; its processes embed together.
@@ -103,7 +100,7 @@ def _cases(embedded: Embedded, queries: ShardDataset, gallery: ShardDataset, pro
 def calibration_of(
     embedder: Embedder, run: Path | None, given: Path | None, dataset: ShardDataset
 ) -> tuple[Calibration | None, str]:
-    """Return the calibration to answer with, and the reason for which a run's own is not taken.
+    """Return the calibration to predict with, and the reason for which a run's own is not taken.
 
     A run's own file is taken without being asked for, so one that is damaged or of another model is no error here.
 
@@ -143,38 +140,19 @@ def _misfit(found: Calibration, embedder: Embedder, dataset: ShardDataset) -> st
 
 @dataclass(frozen=True)
 class Asking:
-    """Options of answers to a search.
+    """Options of the predictions of a search.
 
     Attributes:
-        calibration: by which confidences are; None: there are no answers.
-        min_confidence: least confidence of an answer.
-        level: finest level to answer at; None: the finest.
-        within: class ids by level, which the queries are known to be of.
+        calibration: gives the confidences; None: no predictions.
+        min_confidence: least confidence of a prediction.
+        level: finest level to predict; None: the finest.
+        within: class names by level, which the queries are known to be of.
     """
 
     calibration: Calibration | None = None
     min_confidence: float = MIN_CONFIDENCE
     level: str | None = None
-    within: Mapping[str, tuple[int, ...]] | None = None
+    within: Mapping[str, str] | None = None
 
 
 NO_ANSWERS = Asking()
-
-
-def named_classes(dataset: ShardDataset, within: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
-    """Return the class ids of names, by level.
-
-    Raises:
-        ConfigError: a level that the dataset does not have.
-        InputError: a name that no class of the level has; those that it has are named.
-    """
-    found = {}
-    for level, name in within.items():
-        if level not in dataset.levels:
-            raise ConfigError(f"--within {level}={name}: the dataset's levels are {', '.join(dataset.levels)}.")
-        names = dataset.hierarchy.names[dataset.levels.index(level)]
-        found[level] = tuple(i for i, known in enumerate(names) if known == name)
-        if not found[level]:
-            near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or sorted(set(names))[:_MOST_CLASSES]
-            raise InputError(f"--within {level}={name}: {level} has no class of that name; it has {', '.join(near)}.")
-    return found

@@ -1,7 +1,8 @@
 """A model that embeds datasets and image files, with its view of images: loaded from its run, or a network's own."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,17 +11,17 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL.Image import Image
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from hgld import distributed
 from hgld.data.batch import Fault
 from hgld.data.dataset import ShardDataset, open_dataset
-from hgld.data.images import EncodedImage, read_header
 from hgld.data.views import ResizeMode, TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, quoted
 from hgld.evaluation.options import Progress
-from hgld.hub import fetched, is_address
 
 from ..batches import evaluation_view
 from ..checkpoint import find_checkpoint, read_state, read_tensors, selection_of
@@ -34,55 +35,19 @@ from .classification import (
     read_classifier,
     require_classifier,
 )
-from .embedding import Amp, embed, embed_encoded
+from .embedding import Amp, autocast, embed, evaluating
 from .gem_exponent import choose_gem_p, set_gem_p
 
-_MOST_BYTES = 1 << 28
 _MOST_AT_ONCE = 256
 _NETWORK_AT_ONCE = 64  # images of a network whose training is not known
 _CENTRED_ON = 2000  # images whose mean is taken from raw pixels
 
 
-def read_images(paths: Sequence[Path]) -> tuple[list[EncodedImage], NDArray[np.int64]]:
-    """Read anyone's image files as items of a dataset are read.
+def load_run(run: Path, which: Literal["best", "last"] = "best") -> tuple[EmbeddingModel, TrainConfig]:
+    """Load the model of a run, with its averaged weights if the run kept an average.
 
     Args:
-        paths: N files: JPEG, PNG, WebP or GIF.
-
-    Returns:
-        the encoded images, and their (N, 2) width and height when upright.
-
-    Raises:
-        InputError: a file cannot be read, is too large or is not such an image.
-    """
-    images, sizes = [], np.empty((len(paths), 2), dtype=np.int64)
-    for row, path in enumerate(paths):
-        data = _read(path)
-        try:
-            header = read_header(data)
-        except InputError as error:
-            raise InputError(f"{path}: cannot be read as an image ({error}).") from error
-        sizes[row] = header.upright
-        images.append(EncodedImage(data, header.orientation, None, str(path)))
-    return images, sizes
-
-
-def _read(path: Path) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size > _MOST_BYTES:
-            raise InputError(f"{path}: {size} bytes; expected an image of at most {_MOST_BYTES}.")
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-
-
-def load_model(path_or_url: Path | str, which: Literal["best", "last"] = "best") -> tuple[EmbeddingModel, TrainConfig]:
-    """Load the model of a checkpoint, with its averaged weights if the run kept an average.
-
-    Args:
-        path_or_url: a run's folder, that of one of its checkpoints (``RUN/checkpoints/step-N``), or ``hf:USER/NAME``, a
-            run that `hgld push` took to the Hub.
+        run: a run's folder, or that of one of its checkpoints (``RUN/checkpoints/step-N``).
         which: checkpoint of a run: ``best`` (the last one where none was found best) or ``last``.
 
     Returns:
@@ -92,10 +57,7 @@ def load_model(path_or_url: Path | str, which: Literal["best", "last"] = "best")
         InputError: no checkpoint is there, or it cannot be read or does not fit the run's config.
         SchemaError: the config is of another schema version.
     """
-    folder = (
-        fetched(path_or_url, "model") if isinstance(path_or_url, str) and is_address(path_or_url) else Path(path_or_url)
-    )
-    checkpoint = find_checkpoint(folder, which)
+    checkpoint = find_checkpoint(run, which)
     config = read_config(checkpoint.parent.parent / CONFIG)
     state = read_state(checkpoint)
     file = "ema" if "ema" in state["files"] else "model"
@@ -126,6 +88,10 @@ class Embedded:
     dataset: ShardDataset
     vectors: Tensor
     faults: tuple[Fault, ...] = ()
+
+    def positions(self, count: int) -> NDArray[np.int64]:
+        """Return (N,) positions of these items among the ``count`` items that were to be embedded."""
+        return np.setdiff1d(np.arange(count), [fault.index for fault in self.faults])
 
 
 @dataclass
@@ -163,6 +129,7 @@ class Embedder:
         classifier: what the network's classes are told by; None: it has none.
         recipe: name of the recipe that the model was trained by; empty if none is known.
         spent: counts what embedding takes; None: nobody asks.
+        transform: makes the model's input of an RGB image, in place of ``view``; None: the view does.
     """
 
     model: EmbeddingModel
@@ -180,6 +147,7 @@ class Embedder:
     classifier: Classifier | None = None
     recipe: str = ""
     spent: Spent | None = None
+    transform: Callable[[Image], Tensor] | None = None
 
     @classmethod
     def as_trained(cls, model: EmbeddingModel, config: TrainConfig, processes: Processes) -> "Embedder":
@@ -236,7 +204,7 @@ class Embedder:
         if len(faults) == len(dataset):
             first = f"{faults[0].where}: {faults[0].reason}"
             raise InputError(f"{quoted(dataset)}: no item can be read; the first: {first}")
-        kept = np.setdiff1d(np.arange(len(dataset)), [fault.index for fault in faults])
+        kept = Embedded(dataset, vectors, tuple(faults)).positions(len(dataset))
         return Embedded(dataset.select(kept), vectors[torch.from_numpy(kept)], tuple(faults))
 
     def embed_dataset(
@@ -248,6 +216,8 @@ class Embedder:
         unit: bool = True,
     ) -> Tensor:
         """Compute (N, D) unit embeddings of a dataset's items, in its order, on every process; see :func:`embed`."""
+        if self.transform is not None:
+            return self._embed_transformed(dataset, self.transform, progress, faults, unit=unit)
         began = time.perf_counter()
         rows = embed(
             self.model,
@@ -268,25 +238,42 @@ class Embedder:
             self.spent.seconds += time.perf_counter() - began
         return rows
 
-    def embed_files(self, paths: Sequence[Path]) -> Tensor:
-        """Compute (N, D) unit embeddings of image files: JPEG, PNG, WebP or GIF, upright by their EXIF orientation.
+    def _embed_transformed(
+        self,
+        dataset: ShardDataset,
+        transform: Callable[[Image], Tensor],
+        progress: Progress | None,
+        faults: list[Fault] | None,
+        *,
+        unit: bool,
+    ) -> Tensor:
+        """Embed images that a transform prepares; those that cannot be read are named in ``faults``, their rows NaN."""
 
-        Raises:
-            InputError: a file cannot be read, or is not such an image.
-        """
-        parts = [
-            embed_encoded(
-                self.model,
-                *read_images(paths[begin : begin + self.batch_size]),
-                view=self.view,
-                scales=self.scales,
-                scale_p=self.scale_p,
-                amp=self.amp,
-                device=self.processes.device,
-            )
-            for begin in range(0, len(paths), self.batch_size)
-        ]
-        return torch.cat(parts)
+        def prepared(item: int) -> Tensor | InputError:
+            try:
+                return transform(dataset.image(item))
+            except InputError as error:
+                return error
+
+        rows = torch.full((len(dataset), self.model.dim), torch.nan)
+        with ThreadPoolExecutor(self.workers) as pool, evaluating(self.model):
+            for begin in range(0, len(dataset), self.batch_size):
+                items = range(begin, min(begin + self.batch_size, len(dataset)))
+                made = list(zip(items, pool.map(prepared, items), strict=True))
+                for item, error in made:
+                    if isinstance(error, InputError):
+                        if faults is None:
+                            raise error
+                        faults.append(Fault(item, str(dataset.keys[item]), str(error)))
+                good = [(item, image) for item, image in made if isinstance(image, Tensor)]
+                if good:
+                    batch = torch.stack([image for _, image in good]).to(self.processes.device)
+                    with autocast(self.processes.device, self.amp):
+                        embeddings = self.model(batch).float().cpu()
+                    rows[[item for item, _ in good]] = normalize(embeddings, dim=1) if unit else embeddings
+                if progress is not None:
+                    progress("embed", items.stop, len(dataset))
+        return rows
 
     def embed_texts(self, texts: Sequence[str]) -> Tensor:
         """Compute (N, D) unit embeddings of texts, in the space of the images.
@@ -304,11 +291,26 @@ class Embedder:
 
 
 @contextmanager
-def trained_embedder(
+def trained_embedder(source: Path | Network, *, device: str = "", **options: Any) -> Iterator[Embedder]:
+    """Load a model, ready to embed; torchrun's processes share the work.
+
+    Args:
+        source: a run's folder, that of one of its checkpoints, or a network.
+        device: ``cpu``, ``cuda``, ...; default: a GPU when there is one.
+        **options: those of :func:`make_embedder`, whose errors are raised.
+
+    Raises:
+        HgldError: another process died.
+    """
+    with distributed.process_group(device, lambda: "Start the same command again.") as processes:
+        yield make_embedder(source, processes, **options)
+
+
+def make_embedder(
     source: Path | Network,
+    processes: Processes,
     *,
     which: Literal["best", "last"] = "best",
-    device: str = "",
     size: int | None = None,
     resize: int | None = None,
     resize_mode: ResizeMode | None = None,
@@ -320,13 +322,13 @@ def trained_embedder(
     amp: Amp | None = None,
     gem_p: float | Literal["auto"] | None = None,
     data: str = "",
-) -> Iterator[Embedder]:
-    """Load a model, ready to embed; torchrun's processes share the work.
+) -> Embedder:
+    """Load a model, ready to embed.
 
     Args:
         source: a run's folder, that of one of its checkpoints, or a network.
+        processes: that embed together.
         which: checkpoint of a run, ``best`` or ``last``.
-        device: ``cpu``, ``cuda``, ...; default: a GPU when there is one.
         size: side of the square, or the longest side, pixels; None, here and below: as the run is evaluated, or as the
             network's library tests it.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
@@ -347,29 +349,27 @@ def trained_embedder(
         ConfigError: a device that is not there, a resize below the size, gem_p for a model without GeM, or a network
             that cannot be had so.
         MissingResourceError: a network's weights or library cannot be had.
-        HgldError: another process died.
     """
-    with distributed.process_group(device, lambda: "Start the same command again.") as processes:
-        if isinstance(source, Network):
-            usual, config = _of_network(source, processes, size, resize_mode), TrainConfig()
-        else:
-            usual, config = _of_run(find_checkpoint(source, which), processes)
-        embedder = replace(
-            usual,
-            view=usual.view.changed(size, resize, resize_mode, max_pixels),
-            batch_size=batch_size or usual.batch_size,
-            scales=scales or usual.scales,
-            scale_p=scale_p or usual.scale_p,
-            workers=workers or usual.workers,
-            amp=amp or usual.amp,
-        )
-        if isinstance(embedder.model.backbone, RawPixels):
-            _centre(embedder, embedder.model.backbone, data)
-        yield embedder if gem_p is None else _with_gem_p(embedder, config, gem_p, data)
+    if isinstance(source, Network):
+        usual, config = _of_network(source, processes, size, resize_mode), TrainConfig()
+    else:
+        usual, config = _of_run(find_checkpoint(source, which), processes)
+    embedder = replace(
+        usual,
+        view=usual.view.changed(size, resize, resize_mode, max_pixels),
+        batch_size=batch_size or usual.batch_size,
+        scales=scales or usual.scales,
+        scale_p=scale_p or usual.scale_p,
+        workers=workers or usual.workers,
+        amp=amp or usual.amp,
+    )
+    if isinstance(embedder.model.backbone, RawPixels) and data:
+        _centre(embedder, embedder.model.backbone, data)
+    return embedder if gem_p is None else _with_gem_p(embedder, config, gem_p, data)
 
 
 def _of_run(found: Path, processes: Processes) -> tuple[Embedder, TrainConfig]:
-    model, config = load_model(found)
+    model, config = load_run(found)
     usual = Embedder.as_trained(model.to(processes.device), config, processes)
     told = {"checkpoint": found.name, "selection": selection_of(found)}
     return replace(usual, **told, classifier=read_classifier(found, config)), config

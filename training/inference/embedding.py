@@ -1,4 +1,4 @@
-"""Embeddings of whole datasets and of single images, and the files that they are kept in."""
+"""Embeddings of datasets, and the files that they are written to."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +16,6 @@ from torch.nn.functional import normalize as unit_rows
 
 from hgld.data.batch import Fault, normalize
 from hgld.data.dataset import ShardDataset
-from hgld.data.decode import decode_batch
-from hgld.data.images import EncodedImage
 from hgld.data.loader import Loader
 from hgld.data.views import TestView
 from hgld.distributed import Processes, any_process, from_all, gather
@@ -229,50 +227,6 @@ def _embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp
             "--resize-mode crop or squash."
         ) from error
     return unit_rows(embeddings, dim=1) if unit else embeddings
-
-
-def embed_encoded(
-    model: EmbeddingModel,
-    images: Sequence[EncodedImage],
-    sizes: NDArray[np.int64],
-    *,
-    view: TestView,
-    scales: Sequence[float] = (1.0,),
-    scale_p: float = 1.0,
-    amp: Amp = "off",
-    device: torch.device,
-) -> Tensor:
-    """Embed a few encoded images, as :func:`embed` does those of a dataset; those of one shape together.
-
-    Args:
-        model: on ``device``.
-        images: B of them.
-        sizes: (B, 2) their width and height when upright.
-        view: the part of the images that is seen, at scale 1.
-        scales: factors of the view's sizes.
-        scale_p: exponent of the mean over scales.
-        amp: precision of the model's arithmetic.
-        device: of the model.
-
-    Returns:
-        (B, D) float32 on the CPU, rows of norm 1.
-
-    Raises:
-        InputError: an image cannot be decoded.
-    """
-    check_scales(scales, scale_p)
-    plan = _Plan(sizes, [view.scaled(scale) for scale in scales], len(images), Processes(0, 1, device))
-    parts = []
-    with evaluating(model):
-        for items in (plan.batch(0, step) for step in range(len(plan))):
-            rows = []
-            for scale in scales:
-                parameters = view.scaled(scale).parameters(*sizes[items].T)
-                pixels = torch.empty((len(items), 3, *parameters.shape), dtype=torch.uint8)
-                decode_batch([images[item] for item in items], parameters, pixels, "fast")
-                rows.append(_embeddings(model, pixels, device, amp))
-            parts.append(_pooled(rows, scale_p))
-    return plan.in_order(torch.cat(parts).cpu())
 
 
 def check_scales(scales: Sequence[float], scale_p: float = 1.0) -> None:

@@ -20,7 +20,7 @@ from hgld.tables import read_csv, read_parquet
 
 from .embedder import Embedder
 from .embedding import FAULTS, faults_file, labels_file, write_embeddings, write_together
-from .search_index import embedding_facts
+from .kept import embedding_facts
 
 _ROWS_AT_ONCE = 1 << 16
 

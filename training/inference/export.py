@@ -19,7 +19,7 @@ from hgld.files import write_atomic
 from ..batches import square_view
 from ..checkpoint import find_checkpoint, selection_of
 from ..models.embedding_model import EmbeddingModel
-from .embedder import load_model
+from .embedder import load_run
 
 SCHEMA_VERSION = 1
 _TOLERANCE = 1e-4  # of the entries of unit vectors
@@ -70,7 +70,7 @@ def export_model(path: Path, out: Path, which: Literal["best", "last"] = "best")
         for name in ("onnx", "onnxscript", "onnxruntime"):
             import_module(name)
     checkpoint = find_checkpoint(path, which)
-    model, config = load_model(checkpoint)
+    model, config = load_run(checkpoint)
     view, embedder = square_view(config.images), ImageEmbedder(model).eval()
     size, record = view.size, out.with_name(out.name + ".json")
     whole = {"interpolation": "bilinear", "antialias": True}
@@ -83,6 +83,7 @@ def export_model(path: Path, out: Path, which: Literal["best", "last"] = "best")
         "format": "onnx",
         "input": {"name": "images", "shape": ["batch", 3, size, size], "dtype": "uint8", "colors": "RGB"},
         "transforms": [{"name": "orient", "by": "EXIF"}, *resized],
+        "view": {"size": size, "resize": view.resize, "resize_mode": view.resize_mode},
         "inside": {"mean": model.image_mean, "std": model.image_std, "l2_normalised": True},
         "output": {"name": "embeddings", "shape": ["batch", model.dim], "dtype": "float32"},
         "model": {**asdict(config.model), "pretrained": "none"},

@@ -1,16 +1,20 @@
-"""Files of a run for the Hub: the weights that are used, the config that they need, and a card."""
+"""Files of a run that others need: the weights that are used, the config that they need, and a card for the Hub."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from hgld.hub import Contents, model_card, repository
+from hgld.prediction.calibration import CALIBRATION
 from hgld.tables import read_csv
 
 from ..checkpoint import STATE, find_checkpoint, read_state, selection_of, state_text
 from ..config import CONFIG, read_config
 from ..log import EVALUATIONS
+from ..models.networks import write_new_folder
+from .classification import CLASSES
 
 
 def run_contents(run: Path, address: str) -> Contents:
@@ -26,9 +30,6 @@ def run_contents(run: Path, address: str) -> Contents:
     checkpoint = find_checkpoint(run)
     folder = checkpoint.parent.parent
     state, config = read_state(checkpoint), read_config(folder / CONFIG)
-    weights = "ema" if "ema" in state["files"] else "model"
-    kept = {"step": state["step"], "files": {weights: state["files"][weights]}}
-    place = f"{checkpoint.parent.name}/{checkpoint.name}"
     measured, values = _measured(folder / EVALUATIONS, state["step"])
     facts = {
         "recipe": config.recipe or "none",
@@ -38,15 +39,42 @@ def run_contents(run: Path, address: str) -> Contents:
         "checkpoint": f"step {state['step']}, {selection_of(checkpoint)}",
     }
     card = model_card(repository(address), facts, values, measured)
-    return Contents(
-        "model",
-        {
-            "README.md": card.encode(),
-            CONFIG: folder / CONFIG,
-            f"{place}/{STATE}": state_text(kept).encode(),
-            f"{place}/{weights}.safetensors": checkpoint / f"{weights}.safetensors",
-        },
-    )
+    return Contents("model", {"README.md": card.encode(), **_files(checkpoint)})
+
+
+def write_run(run: Path, folder: Path) -> None:
+    """Write what :func:`hgld.load_model` reads of a run to a new folder, with classes and calibration.
+
+    Raises:
+        InputError: no checkpoint is there, or it cannot be read.
+        StorageError: the folder is not empty, or cannot be written.
+    """
+    checkpoint = find_checkpoint(run)
+    files: dict[str, Path | bytes] = dict(_files(checkpoint))
+    further = [checkpoint.parent.parent / name for name in (CLASSES, CALIBRATION)]
+    files |= {path.name: path for path in further if path.is_file()}
+
+    def fill(made: Path) -> None:
+        for name, content in files.items():
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                (made / name).write_bytes(content)
+            else:
+                shutil.copyfile(content, made / name)
+
+    write_new_folder(folder, fill)
+
+
+def _files(checkpoint: Path) -> dict[str, Path | bytes]:
+    state, folder = read_state(checkpoint), checkpoint.parent.parent
+    weights = "ema" if "ema" in state["files"] else "model"
+    kept = {"step": state["step"], "files": {weights: state["files"][weights]}}
+    place = f"{checkpoint.parent.name}/{checkpoint.name}"
+    return {
+        CONFIG: folder / CONFIG,
+        f"{place}/{STATE}": state_text(kept).encode(),
+        f"{place}/{weights}.safetensors": checkpoint / f"{weights}.safetensors",
+    }
 
 
 def _measured(file: Path, step: int) -> tuple[str, dict[str, float]]:

@@ -1,7 +1,7 @@
-"""Search of a dataset by image files or texts: answers, and the nearest images to each."""
+"""Search of a dataset by image files or texts: the nearest images to each, and predictions."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,57 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from hgld.data.dataset import ShardDataset
+from hgld.data.dataset import ShardDataset, dataset_of_images
 from hgld.distributed import any_process
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
+from hgld.evaluation.embedding_files import KEY, check_row_count, read_embeddings, read_labels
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.options import Progress
-from hgld.prediction.predict import answers_of, known_within
+from hgld.prediction.predict import Answer, answers_of, known_within
+from hgld.prediction.search import Match, Matches
 
 from .answers import NO_ANSWERS, Asking
 from .embedder import Embedder
 from .embedding import faults_file, labels_file
+from .kept import embed_once
 from .search_index import KeptIndex
 
 _COMPARED = 8  # items of kept embeddings that are embedded again
 _ALIKE = 0.98  # mean cosine to these: half precision and other decoders stay above, another scale falls below
-
-
-@dataclass(frozen=True)
-class Match:
-    """An item of the dataset found for a query.
-
-    Attributes:
-        rank: from 1.
-        score: cosine similarity to the query.
-        key: of the item.
-        index: of the item in the dataset.
-        classes: name of its class by level, finest first; None where unknown.
-    """
-
-    rank: int
-    score: float
-    key: str
-    index: int
-    classes: dict[str, str | None]
-
-
-@dataclass(frozen=True)
-class NamedAnswer:
-    """The answer to a query, by the names of the classes.
-
-    Attributes:
-        level: at which it is given; None: no class is sure enough.
-        path: name of the class by level, from the answer's up, finest first.
-        confidence: probability that it is right; 0 without an answer.
-        support: keys of the neighbours that are of its class, best first.
-    """
-
-    level: str | None
-    path: dict[str, str]
-    confidence: float
-    support: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -70,19 +36,25 @@ class QueryMatches:
     Attributes:
         image: the file, or the text.
         matches: the nearest items.
-        answer: the class of the query; None where there is no calibration, and for a text.
+        answer: prediction for the query; None without a calibration, and for a text.
+        support: keys of the images that are of the predicted class, best first.
         is_text: whether the query is a text.
     """
 
     image: str
     matches: tuple[Match, ...]
-    answer: NamedAnswer | None = None
+    answer: Answer | None = None
+    support: tuple[str, ...] = ()
     is_text: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the matches as a JSON-ready dictionary."""
         found: dict[str, Any] = {"text" if self.is_text else "image": self.image}
-        found |= {} if self.answer is None else {"answer": asdict(self.answer)}
+        if (answer := self.answer) is not None:
+            facts = {"level": answer.level, "path": dict(answer.path), "guess": dict(answer.guess)}
+            facts["confidence"] = round(answer.confidence, 4)
+            facts["confidences"] = {level: round(one, 4) for level, one in answer.confidences.items()}
+            found["answer"] = facts | {"support": list(self.support)}
         return found | {"matches": [vars(match) for match in self.matches]}
 
 
@@ -113,16 +85,11 @@ class Gallery:
     positions: np.ndarray
     left_out: int = 0
 
-    def within(self, dataset: ShardDataset, asking: Asking) -> "Gallery":
-        """Return the items of the classes that are asked for.
-
-        Raises:
-            InputError: there is none.
-        """
-        if not asking.within:
+    def within(self, kept: np.ndarray) -> "Gallery":
+        """Return the items that are kept: (N,) bool of the dataset's."""
+        if kept.all():
             return self
-        kept, _ = known_within(dataset.labels.numpy()[self.positions], dataset.levels, asking.within)
-        rows = np.flatnonzero(kept)
+        rows = np.flatnonzero(kept[self.positions])
         return replace(self, vectors=self.vectors[rows], positions=self.positions[rows])
 
 
@@ -164,30 +131,31 @@ def search(
     """
     if index is not None and asking.within:
         raise ConfigError("an index searches in all items; leave it out (--index exact) to search within some classes.")
+    labels, names = dataset.labels.numpy().astype(np.int64), dataset.hierarchy.names
+    kept, sure = known_within(labels, dataset.levels, asking.within or {}, names)
     sides = [embedder.embed_texts(texts)] if texts else []  # first, so that bad queries cost no embedding of a dataset
-    query = torch.cat([embedder.embed_files(images), *sides] if images else sides)
-    asked = _Queries(tuple(map(str, images)), tuple(texts), dataset, asking, k)
+    query = torch.cat([embedder.embed_dataset(dataset_of_images(images)), *sides] if images else sides)
+    asked = _Queries(tuple(map(str, images)), tuple(texts), dataset, asking, k, sure)
     if index is None:
-        items = (gallery or _embedded(embedder, dataset, progress)).within(dataset, asking)
+        items = (gallery or _embedded(embedder, dataset, progress)).within(kept)
         most, device = asked.most(items.positions), embedder.processes.device
         places, scores = nearest_neighbors(query, items.vectors, most, device=device, progress=progress)
         return asked.result(items.positions[places], scores, items.left_out)
-    # Every process checks before the main one makes the index, because they embed together or not at all.
-    if any_process(not index.is_current, embedder.processes):
-        gallery = gallery or _embedded(embedder, dataset, progress)
-    else:
-        gallery = None
+    opened = index.load()
+    if any_process(opened is None, embedder.processes):  # they embed together or not at all
+        gallery, opened = gallery or _embedded(embedder, dataset, progress), None
     if not embedder.processes.is_main:
         return SearchResult((), 0)
-    opened = index.load() if gallery is None else index.make(gallery.vectors, gallery.positions)
+    if opened is None:
+        assert gallery is not None
+        opened = index.make(gallery.vectors, gallery.positions)
     places, scores = opened.nearest(query, asked.most(opened.positions))
     return asked.result(places, scores, len(dataset) - len(opened.positions))
 
 
 def _embedded(embedder: Embedder, dataset: ShardDataset, progress: Progress | None) -> Gallery:
-    embedded = embedder.embed_readable(dataset, progress)
-    left_out = [fault.index for fault in embedded.faults]
-    return Gallery(embedded.vectors, np.setdiff1d(np.arange(len(dataset)), left_out), len(left_out))
+    embedded = embed_once(embedder, dataset, progress)
+    return Gallery(embedded.vectors, embedded.positions(len(dataset)), len(embedded.faults))
 
 
 @dataclass(frozen=True)
@@ -199,6 +167,7 @@ class _Queries:
     dataset: ShardDataset
     asking: Asking
     k: int
+    sure: int | None
 
     def most(self, positions: np.ndarray) -> int:
         """Return the number of neighbours to look for: those to show, and those that vote."""
@@ -208,49 +177,28 @@ class _Queries:
     def result(self, places: np.ndarray, scores: np.ndarray, left_out: int) -> SearchResult:
         """Return what was found at these positions of the dataset, (Q, K) both."""
         answers = [*self._answers(places[: len(self.images)], scores), *(None for _ in self.texts)]
+        ranked = Matches(places[:, : self.k], scores[:, : self.k], self.dataset)
         found = []
-        for i, (query, row, row_scores) in enumerate(
-            zip((*self.images, *self.texts), places.tolist(), scores.tolist(), strict=True)
-        ):
-            ranked = enumerate(zip(row[: self.k], row_scores[: self.k], strict=True), 1)
-            matches = tuple(_match(self.dataset, rank, place, score) for rank, (place, score) in ranked)
-            found.append(QueryMatches(query, matches, answers[i], i >= len(self.images)))
+        for i, (query, matches, answer) in enumerate(zip((*self.images, *self.texts), ranked, answers, strict=True)):
+            support = () if answer is None else tuple(self.dataset.keys[item] for item in answer.neighbors)
+            found.append(QueryMatches(query, tuple(matches), answer, support, i >= len(self.images)))
         return SearchResult(tuple(found), left_out)
 
-    def _answers(self, places: np.ndarray, scores: np.ndarray) -> list[NamedAnswer | None]:
+    def _answers(self, places: np.ndarray, scores: np.ndarray) -> Sequence[Answer | None]:
         asking, dataset = self.asking, self.dataset
         if asking.calibration is None or not len(places):
             return [None] * len(places)
-        labels = dataset.labels.numpy().astype(np.int64)
-        found = answers_of(
+        return answers_of(
             places,
             scores[: len(places)],
-            labels,
+            dataset.labels.numpy().astype(np.int64),
             dataset.levels,
             calibration=asking.calibration,
             min_confidence=asking.min_confidence,
             level=asking.level,
-            sure=known_within(labels, dataset.levels, asking.within or {})[1],
+            sure=self.sure,
             classes=dataset.hierarchy.names,
         )
-        return [
-            NamedAnswer(
-                one.level,
-                {level: str(name) for level, name in one.path.items()},
-                round(one.confidence, 4),
-                tuple(dataset.keys[i] for i in one.neighbors),
-            )
-            for one in found
-        ]
-
-
-def _match(dataset: ShardDataset, rank: int, index: int, score: float) -> Match:
-    names, labels = dataset.hierarchy.names, dataset.labels[index].tolist()
-    classes = {
-        level: names[c][label] if label >= 0 else None
-        for c, (level, label) in enumerate(zip(dataset.levels, labels, strict=True))
-    }
-    return Match(rank, round(score, 6), dataset.keys[index], index, classes)
 
 
 def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Gallery:
@@ -267,7 +215,7 @@ def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Ga
         InputError: a file cannot be read, or it is of other items, another order or another model.
     """
     embeddings, items = read_embeddings(path), read_labels(labels_file(path), dataset.levels)
-    check_same_items(embeddings, items, (path, labels_file(path)))
+    check_row_count(embeddings, items, (path, labels_file(path)))
     keys = dataset.keys.alias(KEY)
     positions = (
         np.flatnonzero(keys.is_in(items[KEY].implode()).to_numpy()) if KEY in items.columns else np.empty(0, int)
@@ -276,8 +224,8 @@ def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Ga
     named = left_out == 0 or faults_file(path).is_file()  # as hgld embed names the items that it left out
     if not (len(positions) and named and keys.gather(positions).equals(items.get_column(KEY))):
         raise InputError(f"{labels_file(path)}: not the items of {dataset!r}. Embed that split anew with hgld embed.")
-    _check_model(path, embeddings.values, dataset.select(positions), embedder)
-    return Gallery(embeddings.values, positions, left_out)
+    _check_model(path, embeddings, dataset.select(positions), embedder)
+    return Gallery(embeddings, positions, left_out)
 
 
 def _check_model(path: Path, vectors: Tensor | np.ndarray, dataset: ShardDataset, embedder: Embedder) -> None:

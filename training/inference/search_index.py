@@ -4,26 +4,21 @@ They find nearly the same nearest neighbours as an exhaustive search, and faster
 so an index never lies beside a dataset, which may be anybody's.
 """
 
-import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import fields
 from importlib import import_module
 from math import sqrt
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from platformdirs import user_cache_path
 from torch import Tensor
 
 from hgld.data.dataset import ShardDataset
 from hgld.errors import ConfigError, InputError, StorageError, optional_dependency
 from hgld.evaluation.scores import prepare_embeddings
-from hgld.files import write_folder
+from hgld.user_cache import KeptFolder, file_digest
 
 from .embedder import Embedder
+from .kept import dataset_facts, embedding_facts
 
 IndexKind = Literal["ivf", "hnsw"]
 
@@ -31,9 +26,7 @@ IndexKind = Literal["ivf", "hnsw"]
 _CELLS, _ITEMS_A_CELL, _TRAINED_ON = 4, 39, 64  # ivf: about 4 sqrt(G) cells; k-means sees 64 vectors a cell
 _PROBED, _LEAST_PROBED = 8, 8  # a query looks into one cell in 8
 _NEIGHBORS, _CANDIDATES_OF_BUILD, _CANDIDATES = 32, 80, 128  # hnsw
-_INDEX, _POSITIONS, _RECORD = "index.faiss", "positions.npy", "index.json"
-# Fields of an embedder that do not change embeddings, or (the model) are known in another way.
-_NOT_SEEN = ("model", "processes", "batch_size", "workers", "checkpoint", "selection", "network", "spent")
+_INDEX, _POSITIONS = "index.faiss", "positions.npy"
 
 
 def faiss() -> Any:
@@ -122,34 +115,25 @@ class SearchIndex:
 
 
 class KeptIndex:
-    """The folder of an index, which may not exist yet, and the facts that the index has to be made with.
+    """An index in the user's cache, which may not exist yet.
 
     Args:
-        folder: of the index.
+        folder: of the cache.
         kind: ``ivf`` or ``hnsw``.
-        made_with: JSON-ready facts by which the embeddings are known.
     """
 
-    def __init__(self, folder: Path, kind: IndexKind, made_with: Mapping[str, Any]) -> None:
-        self.folder, self._kind, self._made_with = folder, kind, dict(made_with)
+    def __init__(self, folder: KeptFolder, kind: IndexKind) -> None:
+        self.kept = folder
+        self._kind: IndexKind = kind
 
-    def _facts(self, folder: Path) -> dict[str, Any]:
-        files = {name: _digest(folder / name) for name in (_INDEX, _POSITIONS)}
-        return {"made_with": self._made_with, "files": files}
+    def load(self) -> SearchIndex | None:
+        """Return the index; None if it is not there, not whole, or of other embeddings."""
 
-    @property
-    def is_current(self) -> bool:
-        """True if the index is there, whole, and made of these embeddings."""
-        try:
-            record = json.loads((self.folder / _RECORD).read_text(encoding="utf-8"))
-            return record == self._facts(self.folder)
-        except (OSError, ValueError):
-            return False
+        def read(folder: Path) -> SearchIndex:
+            data = np.fromfile(folder / _INDEX, dtype=np.uint8)
+            return SearchIndex(faiss().deserialize_index(data), self._kind, np.load(folder / _POSITIONS))
 
-    def load(self) -> SearchIndex:
-        """Open an index that is current."""
-        data = np.fromfile(self.folder / _INDEX, dtype=np.uint8)
-        return SearchIndex(faiss().deserialize_index(data), self._kind, np.load(self.folder / _POSITIONS))
+        return self.kept.read(read)
 
     def make(self, embeddings: Tensor | np.ndarray, positions: np.ndarray) -> SearchIndex:
         """Make the index and keep it; one that is there is replaced.
@@ -168,20 +152,19 @@ class KeptIndex:
             # Not by faiss's own writer of files, which ends the process where the last bytes find no room.
             (folder / _INDEX).write_bytes(faiss().serialize_index(made.faiss_index).data)
             np.save(folder / _POSITIONS, positions)
-            (folder / _RECORD).write_text(json.dumps(self._facts(folder)), encoding="utf-8")
 
         try:
-            write_folder(self.folder, fill)
+            self.kept.write(fill)
         except OSError as error:
             raise StorageError(
-                f"cannot keep the index {self.folder} ({error.strerror or error}). Free space, or let XDG_CACHE_HOME "
-                "name another folder."
+                f"cannot keep the index {self.kept.folder} ({error.strerror or error}). Free space, or let "
+                "XDG_CACHE_HOME name another folder."
             ) from error
         return made
 
 
 def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embeddings: Path | None = None) -> KeptIndex:
-    """Return the folder of the index of a dataset's embeddings, with the facts that it has to be made with.
+    """Return the index of a dataset's embeddings, as the user's cache keeps it.
 
     Args:
         kind: ``ivf`` or ``hnsw``.
@@ -194,32 +177,8 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
         InputError: the file cannot be read.
     """
     faiss()  # before any work
-    shards = json.dumps([(shard.name, shard.sha256) for shard in dataset.manifest.shards])
-    made_with: dict[str, Any] = {"keys": _digest_of("\n".join(dataset.keys)), "shards": _digest_of(shards)}
     try:
-        made_with |= embedding_facts(embedder) if embeddings is None else {"embeddings": _digest(embeddings)}
+        made_by = embedding_facts(embedder) if embeddings is None else {"embeddings": file_digest(embeddings)}
     except OSError as error:
         raise InputError(f"{embeddings}: cannot be read ({error.strerror}).") from error
-    of = dataset.storage.where if embeddings is None else embeddings.resolve()
-    place = f"{_digest_of(f'{of} {dataset.split}')[:16]}.{kind}"
-    return KeptIndex(user_cache_path("hgld") / "search" / place, kind, made_with)
-
-
-def embedding_facts(embedder: Embedder) -> dict[str, Any]:
-    """Return the JSON-ready facts by which a model's embeddings are known: its weights, and how it sees images."""
-    options = {field.name: repr(getattr(embedder, field.name)) for field in fields(embedder)}
-    digest = hashlib.sha256(repr(embedder.model).encode())
-    for name, tensor in embedder.model.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    seen = {name: value for name, value in options.items() if name not in _NOT_SEEN}
-    return {"weights": digest.hexdigest(), "options": seen}
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _digest_of(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return KeptIndex(KeptFolder("indexes", {"kind": kind, **dataset_facts(dataset), **made_by}), kind)

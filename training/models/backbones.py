@@ -7,6 +7,7 @@ another package is such a function and an entry point of the group ``hgld.backbo
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from hgld.plugins import Plugins
 from ..config import ModelConfig
 from .backbone import Backbone, BackboneOptions
 from .embedding_model import EmbeddingModel, build_pooling, init_projection_pca
+from .weights import names_file
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,10 @@ def build_model(
             f"backbone {config.backbone} cannot be trained; hgld embed, evaluate and search take it as --model."
         )
     pooling = build_pooling(config.pooling, config.gem_p, config.gem_learned)
+    # A run outlives the file that it began with, which a model of its checkpoints does not read.
+    is_gone = not load_weights and names_file(config.pretrained) and not Path(config.pretrained).expanduser().is_file()
     options = BackboneOptions(
-        pretrained=config.pretrained,
+        pretrained="none" if is_gone else config.pretrained,
         load_weights=load_weights,
         token=pooling is None,
         image_size=image_size,

@@ -5,7 +5,6 @@ MultiGrain, appendix E: the last linear layer of a network that pools by the mea
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,7 +46,7 @@ def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_siz
         )
     if not (isinstance(model.norm, nn.Identity) and isinstance(model.projection, nn.Identity)):
         raise ConfigError("a network's own classifier reads its features; take --dim 0 and --no-layer-norm.")
-    whole = (_torchvision_network if library == "torchvision" else _timm_network)(name, pretrained).eval()
+    whole = _whole_network(library, name, pretrained).eval()
     linear = [module for module in whole.modules() if isinstance(module, nn.Linear)]
     head = linear[-1] if linear else None
     if head is None or head.bias is None or not _reads_mean(whole, head, model, image_size):
@@ -90,30 +89,21 @@ def _reads_mean(whole: nn.Module, head: nn.Linear, model: EmbeddingModel, size: 
     return bool((head(pooled) - expected).abs().max() <= _TOLERANCE * expected.abs().max().clamp(min=1))
 
 
-def _torchvision_network(name: str, pretrained: str) -> nn.Module:
+def _whole_network(library: str, name: str, pretrained: str) -> nn.Module:
+    """Build a network with its classifier; its weights are a file's or the library's."""
+    import timm
     import torchvision
 
     if (path := weights_file(pretrained)) is not None:
-        return _loaded(torchvision.models.get_model(name, weights=None), path)
+        network = torchvision.models.get_model(name) if library == "torchvision" else timm.create_model(name)
+        load_into(network, read_weights(path), str(path))
+        return network
     try:
+        if library == "timm":
+            tagged = name if pretrained == "default" or "." in name else f"{name}.{pretrained}"
+            return timm.create_model(tagged, pretrained=True)
         entries = torchvision.models.get_model_weights(name)
         return torchvision.models.get_model(name, weights=entries["DEFAULT" if pretrained == "default" else pretrained])
     except FETCH_FAULTS as error:
-        raise no_weights(f"torchvision:{name}", "torchvision", "torch's cache (TORCH_HOME)", error) from error
-
-
-def _timm_network(name: str, pretrained: str) -> nn.Module:
-    import timm
-
-    if (path := weights_file(pretrained)) is not None:
-        return _loaded(timm.create_model(name, pretrained=False), path)
-    tagged = name if pretrained == "default" or "." in name else f"{name}.{pretrained}"
-    try:
-        return timm.create_model(tagged, pretrained=True)
-    except FETCH_FAULTS as error:
-        raise no_weights(f"timm:{name}", "timm", "Hugging Face's cache (HF_HOME)", error) from error
-
-
-def _loaded(network: nn.Module, path: Path) -> nn.Module:
-    load_into(network, read_weights(path), str(path))
-    return network
+        cache = "torch's cache (TORCH_HOME)" if library == "torchvision" else "Hugging Face's cache (HF_HOME)"
+        raise no_weights(f"{library}:{name}", library, cache, error) from error

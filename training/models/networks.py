@@ -1,18 +1,26 @@
 """Networks as they come, without a run: of a library or a file, with their own weights and preparation of images."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hgld.data.views import TestView
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, InputError, SchemaError, StorageError, quoted
+from hgld.files import read_json, write_folder
 
 from .backbone import Backbone, BackboneOptions
-from .backbones import build_backbone
+from .backbones import BACKBONES, PLUGINS, build_backbone
 from .embedding_model import AveragePool, EmbeddingModel, build_pooling
+from .weights import read_weights, weights_file
 
+SAVED, WEIGHTS = "model.json", "model.safetensors"  # in the folder of a saved network
+SCHEMA_VERSION = 1
+_MOST_BYTES = 1 << 20
 _SEED = 0  # of weights that are drawn
 
 
@@ -21,7 +29,8 @@ class Network:
     """A network by its name, as ``hgld evaluate --model`` takes it.
 
     Attributes:
-        name: ``timm:NAME``, ``torchvision:NAME``, ``open_clip:MODEL/PRETRAINED``, ``onnx:FILE`` or ``pixels``.
+        name: ``timm:NAME``, ``torchvision:NAME``, ``open_clip:MODEL/PRETRAINED``, ``onnx:FILE`` or ``pixels``; or the
+            folder of a saved network (:func:`save_network`).
         weights: ``default``: its library's; a tag; a file; ``none``: drawn at random, always the same.
         pooling: ``avg``, ``gem``, ``max`` or ``token``; empty: the network's own vector, else the average.
     """
@@ -29,6 +38,95 @@ class Network:
     name: str
     weights: str = "default"
     pooling: str = ""
+
+
+def source_of(name: str, weights: str = "default", pooling: str = "") -> Path | Network:
+    """Return what a name of a model means: a run's folder, or a network.
+
+    Args:
+        name: a folder, or a network's name as :class:`Network` has it.
+        weights: weights of a network.
+        pooling: pooling of a network.
+
+    Raises:
+        ConfigError: it is neither, or a run is given weights or a pooling.
+    """
+    folder = Path(name).expanduser()
+    if name.partition(":")[0] in {*BACKBONES, *PLUGINS.names()} or (folder / SAVED).is_file():
+        return Network(name, weights, pooling)
+    if not folder.is_dir():
+        *first, last = (*(library.form for library in BACKBONES.values()), *PLUGINS.names())
+        raise ConfigError(
+            f"{quoted(name)} is no model: expected a run's folder, a saved model's folder, hf:USER/NAME, "
+            f"{', '.join(first)} or {last}."
+        )
+    if weights != "default" or pooling:
+        raise ConfigError(f"{name} is a run, which has its own weights and pooling; leave both out.")
+    return folder
+
+
+def save_network(model: EmbeddingModel, network: Network, view: TestView, folder: Path) -> None:
+    """Write a network to a new folder: its weights, and what is needed to build it without its library's download.
+
+    Args:
+        model: as :func:`build_network` made it.
+        network: name, tag of the weights, and pooling.
+        view: how it sees images.
+        folder: new or empty.
+
+    Raises:
+        ConfigError: the network is one file already.
+        StorageError: the folder is not empty, or cannot be written.
+    """
+    from safetensors.torch import save_file
+
+    if network.name.startswith("onnx:"):
+        raise ConfigError(f"{network.name} is one file already; copy it.")
+    built = _saved(Path(network.name))[0] if (Path(network.name) / SAVED).is_file() else network
+    weights = "default" if weights_file(built.weights) else built.weights
+    record = {"schema_version": SCHEMA_VERSION, **asdict(replace(built, weights=weights)), "view": asdict(view)}
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+
+    def fill(made: Path) -> None:
+        (made / SAVED).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        save_file(tensors, made / WEIGHTS)
+
+    write_new_folder(folder, fill)
+
+
+def write_new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a new folder, whole or not at all.
+
+    Raises:
+        StorageError: the folder is not empty, or cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StorageError(f"{folder} exists already. Save to a new folder.")
+    try:
+        write_folder(folder, fill)
+    except OSError as error:
+        raise StorageError(f"cannot write {folder} ({error.strerror or error}). Save it elsewhere.") from error
+
+
+def _saved(folder: Path) -> tuple[Network, TestView]:
+    """Read what :func:`save_network` wrote beside the weights.
+
+    Raises:
+        InputError: it is damaged.
+        SchemaError: it is of another schema version.
+    """
+    file = folder / SAVED
+    found: Any = read_json(file, max_bytes=_MOST_BYTES)
+    version = found.get("schema_version") if isinstance(found, dict) else None
+    if version != SCHEMA_VERSION:
+        raise SchemaError(f"{file}: schema version is {quoted(version)}; this hgld reads version {SCHEMA_VERSION}.")
+    try:
+        texts = [found[name] for name in ("name", "weights", "pooling")]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("name, weights and pooling are texts")
+        return Network(*texts), TestView(**found["view"])
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise InputError(f"{file} is not what a saved model has ({quoted(error)}). Save the model again.") from error
 
 
 def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingModel, TestView | None]:
@@ -47,9 +145,16 @@ def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingM
         MissingResourceError: its weights cannot be had here.
         InputError: a file that is damaged or of another network.
     """
+    folder, saved_view = Path(network.name), None
+    is_saved = (folder / SAVED).is_file()
+    if is_saved:
+        if network.weights != "default" or network.pooling:
+            raise ConfigError(f"{folder} is a saved model, which has its own weights and pooling; leave both out.")
+        network, saved_view = _saved(folder)
+        size = size or saved_view.size
     options = BackboneOptions(
         pretrained=network.weights,
-        load_weights=True,
+        load_weights=not is_saved,
         token=None if not network.pooling else network.pooling == "token",
         image_size=size,
         gradient_checkpointing=False,
@@ -67,7 +172,17 @@ def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingM
         image_mean=backbone.image_mean,
         image_std=backbone.image_std,
     )
-    return model.eval(), backbone.view
+    if is_saved:
+        _load_saved(model, folder)
+    return model.eval(), saved_view or backbone.view
+
+
+def _load_saved(model: EmbeddingModel, folder: Path) -> None:
+    try:
+        model.load_state_dict(read_weights(folder / WEIGHTS))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(f"{folder / WEIGHTS}: not the weights of {SAVED} beside it: {reason}") from error
 
 
 def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:

@@ -1,6 +1,7 @@
 """Networks in ONNX files, run by onnxruntime."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +120,12 @@ def onnx_network(name: str, options: BackboneOptions) -> Backbone:
         raise ConfigError(f"onnx:{name} holds its own weights; leave {quoted(options.pretrained)} out.")
     path = Path(name).expanduser()
     module = OnnxNetwork(path, token=options.token)
-    record = _record(path)
-    side = module.side or options.image_size or (record["size"] if record else USUAL_VIEW.size)
-    view = USUAL_VIEW.changed(side)
+    exported = _exported_view(path)
+    view = exported or USUAL_VIEW
+    side = module.side or options.image_size or view.size
+    view = replace(view, size=side, resize=max(side, view.resize)) if exported else view.changed(side)
     mean, std = IMAGENET_MEAN, IMAGENET_STD
-    if record:
-        view = TestView(side, max(side, record["resize"]), record["resize_mode"])
+    if exported:
         mean, std = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)  # the file normalises by itself
     found = module(torch.zeros(1, 3, side, side))
     return Backbone(module, found.shape[1], mean, std, token=found.ndim == 2, view=view)
@@ -146,29 +147,20 @@ def _digest(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(hashlib.sha256(data).digest(), np.uint8).copy())
 
 
-def _record(path: Path) -> dict[str, Any] | None:
-    """Return size, resize and resize_mode of the record that ``hgld export`` wrote beside the file; None without one.
+def _exported_view(path: Path) -> TestView | None:
+    """Return the view in the record that ``hgld export`` wrote beside the file; None without a record.
 
     Raises:
-        InputError: the record is not such a one.
+        InputError: the record is damaged.
     """
-    place = path.with_name(path.name + ".json")
-    if not place.is_file():
+    record = path.with_name(path.name + ".json")
+    if not record.is_file():
         return None
     try:
-        if place.stat().st_size > _MOST_RECORD:
-            raise ValueError(f"{place.stat().st_size} bytes")
-        record = read_json(place)
-        steps = {step["name"]: step for step in record["transforms"]}
-        resize = steps["resize"]
-        squashed = "width" in resize
-        size = resize["width"] if squashed else steps["center_crop"]["size"]
-        short = size if squashed else resize["short_side"]
-        if not all(type(number) is int and 0 < number < 1 << 15 for number in (size, short)):
-            raise ValueError(f"sizes {quoted(size)} and {quoted(short)}")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        found = read_json(record, max_bytes=_MOST_RECORD)["view"]
+        return TestView(found["size"], found["resize"], found["resize_mode"])
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise InputError(
-            f"{place}: not a record of hgld export ({quoted(error)}). Remove or rename it, and images are "
-            "prepared as for ImageNet."
+            f"{record}: not a record of hgld export ({quoted(error)}). Remove or rename it, and images are prepared as "
+            "for ImageNet."
         ) from error
-    return {"size": size, "resize": short, "resize_mode": "squash" if squashed else "crop"}

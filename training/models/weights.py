@@ -28,23 +28,28 @@ _NAMED = 5  # names that a message lists
 _log = logging.getLogger(__name__)
 
 
+def names_file(pretrained: str) -> bool:
+    """Tell whether ``pretrained`` is a path, there or not, and no word: ``default``, ``none`` or a tag."""
+    path = Path(pretrained).expanduser()
+    is_word = pretrained in ("default", "none")
+    return not is_word and (path.suffix in _SUFFIXES or len(path.parts) > 1 or path.is_file())
+
+
 def weights_file(pretrained: str) -> Path | None:
     """Return ``pretrained`` as a path, or None if it is a word: ``default``, ``none`` or a tag.
 
     Raises:
         MissingResourceError: it is a path, and no file is there.
     """
-    if pretrained in ("default", "none"):
+    if not names_file(pretrained):
         return None
     path = Path(pretrained).expanduser()
-    if path.is_file():
-        return path
-    if path.suffix in _SUFFIXES or len(path.parts) > 1:
+    if not path.is_file():
         raise MissingResourceError(
             f"weights {quoted(pretrained)}: there is no such file. Expected a file of weights "
             f"({', '.join(_SUFFIXES)}), default, or none."
         )
-    return None
+    return path
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -78,7 +83,8 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
     """Copy weights into a module, all of them or none.
 
     Prefixes that wrappers leave (``module.``, ``backbone.``) are removed if the module has no such name; classifiers
-    and projections that the module does not have are left out, which is logged.
+    and projections that the module does not have are left out, which is logged. Weights of which no name is the
+    module's are loaded by their order if every shape agrees, which is logged too: another library's port of a network.
 
     Args:
         module: without a classifier.
@@ -91,6 +97,7 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
     """
     expected = module.state_dict()
     given: dict[str, Tensor] = {}
+    weights = _named_by_position(weights, expected, source)
     for name, tensor in weights.items():
         short = _own_name(name, expected)
         if short in given:
@@ -116,6 +123,28 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
     if other:
         _log.warning("%s: left out, because an embedding does not use them: %s", source, _some(other))
     module.load_state_dict({name: given[name] for name in expected if name in given}, strict=False)
+
+
+def _named_by_position(
+    weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], source: str
+) -> Mapping[str, Tensor]:
+    """Return weights under the module's names if no name is the module's and all shapes agree, in their order.
+
+    At the end a linear classifier may follow, which is left out.
+    """
+    more = [tensor.ndim for tensor in weights.values()][len(expected) :]
+    shapes = [(t.shape, n.shape) for t, n in zip(weights.values(), expected.values(), strict=False)]
+    if (
+        any(_own_name(name, expected) in expected for name in weights)
+        or len(shapes) < len(expected)
+        or any(stored != wanted for stored, wanted in shapes)
+        or more not in ([], [2], [2, 1])
+    ):
+        return weights
+    _log.warning(
+        "%s: has other names; its %d tensors were loaded by their order, every shape agrees", source, len(shapes)
+    )
+    return dict(zip(expected, weights.values(), strict=False))
 
 
 def _read_pickled(path: Path) -> object:

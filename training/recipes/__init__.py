@@ -1,4 +1,4 @@
-"""Recipes: configs of runs by name, one for each row that the papers report and hgld can run.
+"""Recipes: configs of runs by name: of one's own images, and of each row that the papers report and hgld can run.
 
 They are made from the settings of the datasets (``settings``), the losses and where each is trained (``table``), and
 the figures that papers report (``published``).

@@ -134,6 +134,7 @@ class Recipe:
         fields: the fields that the recipe changes in its setting.
         published: the rows with the figures that it should reach, or a sentence if no paper has one.
         deviates: how it differs from what the paper states, beside the deviations of its setting.
+        of_paper: whether it is for a table of a paper, not for one's own images.
     """
 
     name: str
@@ -142,6 +143,7 @@ class Recipe:
     fields: Mapping[str, Any] = field(default_factory=dict)
     published: Published | str = "none"
     deviates: tuple[str, ...] = ()
+    of_paper: bool = False
 
     def __call__(self) -> TrainConfig:
         return replace(with_fields(self.setting.config, self.fields), recipe=self.name)
@@ -155,6 +157,8 @@ class Recipe:
     def weights(self) -> str:
         """The backbone, and the very weights that it starts from."""
         model = self().model
+        if "backbone" in self().to_derive:
+            return "those of --backbone and --pretrained; without, what is on the machine"
         start = "from scratch" if model.pretrained == "none" else f"weights {model.pretrained}"
         return f"{model.backbone}, {start}"
 

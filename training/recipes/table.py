@@ -13,9 +13,11 @@ from hgld.losses.registry import options_of
 
 from ..config import TrainConfig, with_fields
 from ..config_checks import READERS
+from ..finetune import FINETUNE, finetune_config
 from .recipe import NOT_CONFIRMED, Published, Recipe, Row, Setting
 
 _HERE = Path(__file__).parent
+_OWN = ("small", "small-views")  # the recipes that are for no paper's table
 _CONTINUOUS = "SupRank's step is continuous at delta, as the paper has it; the released code jumps there (`offset`)"
 _EMPTY = "the memory is empty until the epoch from which it is read; the released code fills it from the first step"
 
@@ -69,7 +71,7 @@ def _rows(entries: Sequence[Any]) -> Iterator[Row]:
     for entry in entries:
         if isinstance(entry, str):
             continue
-        rest = {name: value for name, value in entry.items() if name not in ("table", "setting")} | {
+        rest: dict[str, Any] = {name: value for name, value in entry.items() if name not in ("table", "setting")} | {
             "datasets": tuple(entry.get("datasets", ()))
         }
         tables, settings = (v if isinstance(v, list) else [v] for v in (entry["table"], entry.get("setting")))
@@ -115,7 +117,8 @@ def _recipes(row: Mapping[str, Any], losses: Mapping[str, Any], settings: Mappin
             *([own["also"]] if "also" in own else []),
         )
         line = row.get("line", own["line"]).format(setting.short, **row.get("fields", {}))
-        yield Recipe(name, line, setting, fields | floor, published_of(name, setting.dataset, PUBLISHED), deviates)
+        published = published_of(name, setting.dataset, PUBLISHED)
+        yield Recipe(name, line, setting, fields | floor, published, deviates, of_paper=loss not in _OWN)
 
 
 PUBLISHED = _read("published.yaml")
@@ -124,13 +127,33 @@ PUBLISHED = _read("published.yaml")
 LOSSES: Mapping[str, Mapping[str, Any]] = _read("losses.yaml")
 """Losses by the first part of a recipe's name: line, fields and deviation."""
 
+_FINETUNE = Recipe(
+    FINETUNE,
+    "A pretrained network on your own images, of any levels; what is not given is derived, and never worse on val.",
+    Setting(
+        dataset="manifest",
+        short="your own images",
+        title="hgld build-shards folders, or hgld build-shards manifest with a table; --val-classes makes split val",
+        hardware="one CPU core, or a GPU",
+        hours="minutes: benchmarks/README.md",
+        config=finetune_config(),
+    ),
+    published="none: it is for your own images",
+)
 _SETTINGS = _settings()
-FAMILIES = tuple(
+FAMILIES = (
     Family(
-        family["title"],
-        f"\n{family['text']}",
-        tuple(recipe for row in family["recipes"] for recipe in _recipes(row, LOSSES, _SETTINGS)),
-    )
-    for family in _read("recipes.yaml")
+        "Your own images",
+        "\nA pretrained network, fine-tuned: what ``hgld train`` does where no recipe is named.",
+        (_FINETUNE,),
+    ),
+    *(
+        Family(
+            family["title"],
+            f"\n{family['text']}",
+            tuple(recipe for row in family["recipes"] for recipe in _recipes(row, LOSSES, _SETTINGS)),
+        )
+        for family in _read("recipes.yaml")
+    ),
 )
 """All recipes, by family."""

@@ -69,6 +69,11 @@ class Protocol:
         """Return the function that writes a submission, imported."""
         return _imported(self.submission)
 
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """Splits whose items are queries: those that are not searched alone."""
+        return tuple(split for split in self.splits if split not in self.gallery) or self.splits
+
     def wanted(self, splits: Collection[str]) -> tuple[str, ...]:
         """Return those of a dataset's splits that are embedded, in the protocol's order."""
         return tuple(split for split in (*self.splits, *self.further) if split in splits)

@@ -1,11 +1,13 @@
 """Ground truths of benchmarks in their published files: In-Shop, Google Landmarks v2, revisited Oxford and Paris."""
 
+import io
+import pickle
 import pickletools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -141,7 +143,7 @@ def read_revisited(path: str | Path) -> RevisitedGroundTruth:
         if not _is_list_of(data[key], str) or not data[key]:
             raise InputError(f"{file}: {key} is not a list of image names.")
     images, queries, entries = tuple(data["imlist"]), tuple(data["qimlist"]), data["gnd"]
-    if not _is_list_of(entries, dict) or len(entries) != len(queries):
+    if not _is_list_of(entries, _Entries) or len(entries) != len(queries):
         raise InputError(f"{file}: gnd has no entry for each of the {len(queries)} queries of qimlist.")
     lists: dict[str, list[np.ndarray]] = {"easy": [], "hard": [], "junk": []}
     for number, entry in enumerate(entries):
@@ -168,24 +170,89 @@ def _is_list_of(values: object, *types: type) -> bool:
 
 # -- plain data of a pickle -------------------------------------------------------------------------------------------
 #
-# A pickle is a program for a stack machine, two of whose instructions call whatever they name. This reader interprets
-# those alone that make containers, text and numbers; of calls only the few by which numpy writes arrays of numbers,
-# which become flat lists. Nothing is imported, looked up or called by a name from the file.
+# A pickle may call whatever it names. Here a name is an inert object, and the few calls by which numpy writes arrays of
+# numbers make flat lists. Python's own reader is used, not the one in C, which allocates what a file asks for.
 
 _MOST_PICKLE_BYTES = 64 << 20
 _NUMBERS = re.compile(r"[<>=|]?(i[1248]|u[1248]|f[248])\Z")
-_MARK = object()
 
 
-class _ForbiddenError(Exception):
-    """An instruction or call that is not one of plain data."""
+class _Entries(dict[str, Any]):
+    """A dict of the file; other keys than text are refused, because a deep one overflows the stack of its hash."""
+
+    def __setitem__(self, key: object, value: Any) -> None:
+        if not isinstance(key, str):
+            raise pickle.UnpicklingError("a dict whose keys are not text")
+        super().__setitem__(key, value)
 
 
-@dataclass
+class _Numbers(list[Any]):
+    """An array of numbers, as a flat list."""
+
+    def __setstate__(self, state: Any) -> None:
+        self[:] = _numbers(state[2], state[4])
+
+
 class _Named:
-    """Name in the file, or an array's dtype of that name in the making."""
+    """A name in the file, which can be called if it is one of numpy's; or an array's dtype of that name."""
 
-    name: str
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, *arguments: Any) -> Any:
+        name = self.name.replace("numpy._core", "numpy.core")
+        if name == "numpy dtype" and _NUMBERS.match(arguments[0]):
+            return _Named(arguments[0])
+        if name == "numpy.core.multiarray _reconstruct" and arguments[0].name == "numpy ndarray":
+            return _Numbers()
+        if name == "numpy.core.multiarray scalar":
+            return _numbers(*arguments)[0]
+        if name == "numpy.core.numeric _frombuffer":
+            return _numbers(arguments[1], arguments[0])
+        if name == "__builtin__ bytes" and not arguments:
+            return b""
+        if name == "_codecs encode":
+            return arguments[0].encode("latin-1")
+        raise pickle.UnpicklingError(f"a call of {self.name}")
+
+    def __setstate__(self, state: Any) -> None:
+        self.name = state[1] + self.name.lstrip("<>=|")  # a dtype gets its byte order
+
+
+def _numbers(dtype: _Named, data: bytes | bytearray | str) -> list[Any]:
+    raw = data.encode("latin-1") if isinstance(data, str) else data  # Python 2 has bytes as text
+    if not _NUMBERS.match(dtype.name):
+        raise pickle.UnpicklingError(f"numbers of dtype {dtype.name}")
+    return np.frombuffer(raw, dtype.name).tolist()
+
+
+_READER: Any = pickle._Unpickler  # the reader in Python, whose parts typeshed does not list
+
+
+class _PlainUnpickler(_READER):
+    """Reader of pickles of plain data: lists, dicts with text as keys, text, numbers, and arrays of numbers."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return _Named(f"{module} {name}")
+
+    def load_empty_dict(self) -> None:
+        self.append(_Entries())
+
+    def load_dict(self) -> None:
+        items = self.pop_mark()
+        self.append(found := _Entries())
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            found[key] = value
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **_READER.dispatch,
+        pickle.EMPTY_DICT[0]: load_empty_dict,
+        pickle.DICT[0]: load_dict,
+    }
+    for _opcode in (pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET):
+        del dispatch[_opcode[0]]
 
 
 def _read_pickle(file: Path) -> Any:
@@ -193,126 +260,16 @@ def _read_pickle(file: Path) -> Any:
         size = file.stat().st_size
         if size > _MOST_PICKLE_BYTES:
             raise InputError(f"{file}: {size} bytes; expected a pickle of at most {_MOST_PICKLE_BYTES}.")
-        machine = _Machine()
-        for opcode, argument, _ in pickletools.genops(file.read_bytes()):
-            machine.run(opcode.name, argument)
-        (result,) = machine.stack
+        data = file.read_bytes()
+        for _ in pickletools.genops(data):  # refuses lengths beyond the end of the file
+            pass
+        return _PlainUnpickler(io.BytesIO(data), encoding="latin-1").load()
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}).") from error
-    except (_ForbiddenError, ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
+    except (pickle.UnpicklingError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
             f"{file}: not a whole pickle of plain data ({excerpt(error)}). Only lists, dicts, text, numbers and arrays "
             "are read from pickles, never code; take the file from where the benchmark publishes it."
         ) from error
-    return result
-
-
-class _Machine:
-    """The stack machine of the pickle format, without its means to call and to import."""
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
-
-    def run(self, name: str, argument: Any) -> None:
-        if name.startswith(_LITERALS):
-            self.stack.append(argument)
-        elif name in _CONSTANTS:
-            self.stack.append(_CONSTANTS[name]())
-        elif name.endswith(("PUT", "MEMOIZE")):
-            self.memo[len(self.memo) if argument is None else argument] = self.stack[-1]
-        elif name.endswith("GET"):
-            self.stack.append(self.memo[argument])
-        elif name in _INSTRUCTIONS:
-            _INSTRUCTIONS[name](self, argument)
-        elif name not in ("PROTO", "FRAME", "STOP"):
-            raise _ForbiddenError(f"instruction {name}")
-
-    def since_mark(self) -> list[Any]:
-        start = max(at for at, item in enumerate(self.stack) if item is _MARK)
-        items = self.stack[start + 1 :]
-        del self.stack[start:]
-        return items
-
-    def last(self, count: int) -> list[Any]:
-        items = self.stack[-count:]
-        del self.stack[-count:]
-        return items
-
-    def set_items(self, items: list[Any]) -> None:
-        if not isinstance(self.stack[-1], dict) or not all(isinstance(key, str) for key in items[::2]):
-            raise _ForbiddenError("a dict whose keys are not text")
-        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
-
-    def extend(self, items: list[Any]) -> None:
-        if not isinstance(self.stack[-1], list):
-            raise _ForbiddenError("items of no list")
-        self.stack[-1].extend(items)
-
-    def call(self) -> None:
-        function, arguments = self.last(2)
-        name = function.name.replace("numpy._core", "numpy.core")
-        if name == "numpy dtype" and _NUMBERS.match(arguments[0]):
-            self.stack.append(_Named(arguments[0]))
-        elif name == "numpy.core.multiarray _reconstruct" and arguments[0].name == "numpy ndarray":
-            self.stack.append([])
-        elif name == "numpy.core.multiarray scalar":
-            self.stack += _numbers(arguments[0], arguments[1])
-        elif name == "numpy.core.numeric _frombuffer":
-            self.stack.append(_numbers(arguments[1], arguments[0]))
-        elif name == "__builtin__ bytes" and not arguments:
-            self.stack.append(b"")
-        elif name == "_codecs encode":
-            self.stack.append(arguments[0].encode("latin-1"))
-        else:
-            raise _ForbiddenError(f"a call of {function.name}")
-
-    def build(self) -> None:
-        target, state = self.stack[-2], self.stack.pop()
-        if isinstance(target, _Named):  # a dtype gets its byte order
-            target.name = state[1] + target.name.lstrip("<>=|")
-        elif isinstance(target, list) and not target:  # in place: the memo and containers hold the array
-            target.extend(_numbers(state[2], state[4]))
-        else:
-            raise _ForbiddenError("a state of no array")
-
-
-def _numbers(dtype: _Named, data: bytes | bytearray | str) -> list[Any]:
-    raw = data.encode("latin-1") if isinstance(data, str) else data  # Python 2 has bytes as text
-    if not _NUMBERS.match(dtype.name):
-        raise _ForbiddenError(f"numbers of dtype {dtype.name}")
-    return np.frombuffer(raw, dtype.name).tolist()
-
-
-_LITERALS = (
-    *("INT", "BININT", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING", "SHORT_BIN"),
-    *("UNICODE", "BINUNICODE", "BINBYTES", "BYTEARRAY8"),
-)
-_CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_LIST": list,
-    "EMPTY_TUPLE": tuple,
-    "EMPTY_DICT": dict,
-    "MARK": lambda: _MARK,
-}
-_INSTRUCTIONS: dict[str, Callable[[_Machine, Any], object]] = {
-    "LONG": lambda m, value: m.stack.append(value),
-    "LIST": lambda m, _: m.stack.append(m.since_mark()),
-    "APPEND": lambda m, _: m.extend(m.last(1)),
-    "APPENDS": lambda m, _: m.extend(m.since_mark()),
-    "TUPLE": lambda m, _: m.stack.append(tuple(m.since_mark())),
-    "TUPLE1": lambda m, _: m.stack.append(tuple(m.last(1))),
-    "TUPLE2": lambda m, _: m.stack.append(tuple(m.last(2))),
-    "TUPLE3": lambda m, _: m.stack.append(tuple(m.last(3))),
-    "DICT": lambda m, _: [items := m.since_mark(), m.stack.append({}), m.set_items(items)],
-    "SETITEM": lambda m, _: m.set_items(m.last(2)),
-    "SETITEMS": lambda m, _: m.set_items(m.since_mark()),
-    "GLOBAL": lambda m, name: m.stack.append(_Named(name)),
-    "STACK_GLOBAL": lambda m, _: m.stack.append(_Named(" ".join(m.last(2)))),
-    "REDUCE": lambda m, _: m.call(),
-    "BUILD": lambda m, _: m.build(),
-}

@@ -73,6 +73,34 @@ def sigmoid(t: Any) -> Any:
     return upper if t >= 0 else lower, lower * upper
 
 
+# e^-t of a pair, t = (s_j - s_k) / tau, is a product of one factor an item and one a positive, both relative to a
+# center near s_k: one exponential an item instead of one a pair. While s_k is within _NEAR tau of the center, an item
+# cut off at _REACH tau lies 21 tau from s_k or more, where the sigmoid is saturated, and no product exceeds float32.
+_NEAR, _REACH = np.float32(33), np.float32(54)
+
+
+@helper
+def fill_decays(scores: np.ndarray, here: Any, center: Any, inverse: Any, decays: np.ndarray) -> Any:
+    """Fill ``decays[j]`` with e^-((scores[j] - center) / tau) anew, around ``here``, where that is far from the center.
+
+    Args:
+        scores: (n,) float32.
+        here: a positive's score.
+        center: the last result, infinite at first.
+        inverse: 1 / tau.
+        decays: (n,) float32.
+
+    Returns:
+        the center.
+    """
+    if abs(product(here - center, inverse)) <= _NEAR:
+        return center
+    for j in range(scores.shape[0]):
+        t = product(scores[j] - here, inverse)
+        decays[j] = exp_float32(-max(min(t, _REACH), -_REACH))
+    return here
+
+
 @compiled
 def by_grade(
     scores: np.ndarray, grades: np.ndarray, columns: np.ndarray, ordered: np.ndarray, starts: np.ndarray
@@ -123,19 +151,23 @@ def sup_forward(
     """
     zero, half, one = np.float32(0), np.float32(0.5), np.float32(1)  # plain numbers would be float64
     inverse, rho, delta, line = one / step[0], step[1], step[2], step[3]
+    decays = np.empty(ordered.shape[1], np.float32)
     for row in range(ordered.shape[0]):
         start, gain, score = starts[row], gains[row], ordered[row]
-        to = offsets[row]
+        to, center = offsets[row], np.float32(np.inf)
         for grade in range(1, gain.shape[0]):
             lower = score[: start[grade]]
             for k in range(start[grade], start[grade + 1]):
                 here = score[k]
+                center = fill_decays(score[: start[gain.shape[0] - 1]], here, center, inverse, decays)
+                factor = exp_float32(product(here - center, inverse))
                 rank, slope = zero, zero
                 for j in range(lower.shape[0]):
                     x = lower[j] - here
-                    value, derivative = sigmoid(product(x, inverse))
+                    value = one / (one + decays[j] * factor)
                     near = value + (half if x >= 0 else zero)
                     rank += product(x - delta, rho) + line if x > delta else near
+                    derivative = value - value * value  # decay value^2 / tau, reordered, may be infinity times 0
                     slope += rho if x > delta else derivative * inverse
                 hrank, total = 0.0, float(rank)
                 for other in range(1, gain.shape[0]):
@@ -173,10 +205,11 @@ def sup_backward(
         by_rank: (P,) float32, derivatives of the metric by the ranks.
         slopes: (q, G), filled where an item is ranked.
     """
-    inverse, rho, delta = np.float32(1) / step[0], step[1], step[2]
-    gradient = np.empty(ordered.shape[1], np.float32)
+    one, rho, delta = np.float32(1), step[1], step[2]
+    inverse = one / step[0]
+    gradient, decays = np.empty(ordered.shape[1], np.float32), np.empty(ordered.shape[1], np.float32)
     for row in range(ordered.shape[0]):
-        start, score = starts[row], ordered[row]
+        start, score, center = starts[row], ordered[row], np.float32(np.inf)
         num_ranked = start[start.shape[0] - 1]
         for j in range(num_ranked):  # an assignment of slices makes numba compile half its strings
             gradient[j] = by_self[offsets[row] + j - start[1]] if j >= start[1] else np.float32(0)
@@ -184,11 +217,14 @@ def sup_backward(
             lower = score[: start[grade]]
             for k in range(start[grade], start[grade + 1]):
                 here = score[k]
+                center = fill_decays(score[: start[start.shape[0] - 2]], here, center, inverse, decays)
+                factor = exp_float32(product(here - center, inverse))
                 weight = by_rank[offsets[row] + k - start[1]]
                 near, far = weight * inverse, weight * rho
                 for j in range(lower.shape[0]):
                     x = lower[j] - here
-                    derivative = sigmoid(product(x, inverse))[1]
+                    value = one / (one + decays[j] * factor)
+                    derivative = value - value * value
                     gradient[j] += far if x > delta else derivative * near
         for j in range(num_ranked):
             slopes[row, columns[row, j]] = gradient[j]

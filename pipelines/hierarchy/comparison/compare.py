@@ -5,14 +5,14 @@ have a direction take B for the reference: A's homogeneity is how far each group
 """
 
 import textwrap
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
+from rich.table import Table
+from rich.text import Text
 from sklearn.metrics import (
     adjusted_mutual_info_score,
     adjusted_rand_score,
@@ -21,6 +21,7 @@ from sklearn.metrics import (
 )
 
 from hgld.errors import TableError, quoted
+from hgld.terminal import printable
 
 from ..review.agreement import cohens_kappa
 from .label_tables import FILE, IDS, LANDMARK, NAMES, ROW, SPLIT, TOP, UNLABELLED, LabelTable, split_of
@@ -119,7 +120,6 @@ class LevelComparison:
             label); None if neither table has names, or they are the items.
         same: share of the items with the same label; None if the tables share no label.
         kappa: Cohen's kappa of the labels; None as ``same``.
-        dendrogram_purity: of A's tree for B's labels; None if A has one level only.
         matches_a, matches_b: best match of each group of A, and of B, the largest first.
         confusion: all cells that are not empty, the largest first.
     """
@@ -130,7 +130,6 @@ class LevelComparison:
     names: Partitions | None
     same: float | None
     kappa: float | None
-    dendrogram_purity: float | None
     matches_a: tuple[GroupMatch, ...]
     matches_b: tuple[GroupMatch, ...]
     confusion: tuple[Cell, ...]
@@ -231,8 +230,7 @@ def compare(a: Path, b: Path) -> Comparison:
         )
         for i, (table, side, column) in enumerate(zip(tables, sides, columns, strict=True))
     ]
-    tree = [f"a:{level}" for level in tables[0].levels]
-    compared = [_level(both.drop_nulls(pair), *pair, tree) for pair in levels if not both.drop_nulls(pair).is_empty()]
+    compared = [_level(both.drop_nulls(pair), *pair) for pair in levels if not both.drop_nulls(pair).is_empty()]
     return Comparison(
         joined_on=(*([SPLIT] if SPLIT in keys else []), columns[0]),
         paired_by=paired_by,
@@ -320,14 +318,10 @@ def _checked(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.DataFrame:
     differs = next(column for column in values if first[column] != second[column])
     called = differs.partition(":")[2] or table.name
     raise TableError(
-        f"{table.place}: {_item(on)} {first[KEY]} has the {called} {quoted(first[differs])} in line {first[ROW]} and "
-        f"{quoted(second[differs])} in line {second[ROW]}; expected one row an item. Delete the wrong row, or tell the "
-        f"lists of different splits apart by a column {SPLIT!r}."
+        f"{table.place}: {on} {first[KEY]} has the {called} {quoted(first[differs])} in line {first[ROW]} and "
+        f"{quoted(second[differs])} in line {second[ROW]}; expected one row per item. Delete the wrong row, or tell "
+        f"the lists of different splits apart by a column {SPLIT!r}."
     )
-
-
-def _item(on: str) -> str:
-    return "landmark" if on == LANDMARK else on
 
 
 def _keys(tables: Sequence[LabelTable], sides: list[pl.DataFrame], columns: Sequence[str]) -> list[str]:
@@ -343,7 +337,7 @@ def _keys(tables: Sequence[LabelTable], sides: list[pl.DataFrame], columns: Sequ
         if not twice.is_empty():
             splits = twice[SPLIT].head(2).to_list()
             raise TableError(
-                f"{tables[i].place}: {_item(columns[i])} {twice[KEY][0]} occurs in the splits {splits[0]} and "
+                f"{tables[i].place}: {columns[i]} {twice[KEY][0]} occurs in the splits {splits[0]} and "
                 f"{splits[1]}, and {tables[1 - i].place} has no column 'split' to tell them apart. Add the column "
                 "there, or compare one split's file at a time."
             )
@@ -353,7 +347,7 @@ def _keys(tables: Sequence[LabelTable], sides: list[pl.DataFrame], columns: Sequ
 # -- measures ------------------------------------------------------------------------------------------------------
 
 
-def _level(both: pl.DataFrame, a: str, b: str, tree: Sequence[str]) -> LevelComparison:
+def _level(both: pl.DataFrame, a: str, b: str) -> LevelComparison:
     """Compare one pair of levels over the items with both labels."""
     labels = both.select(pl.col(a).alias("label"), pl.col(b).alias("label_b"), "shown")
     confusion = labels.group_by("label", "label_b").agg(items=pl.len().cast(pl.Int64))
@@ -366,9 +360,6 @@ def _level(both: pl.DataFrame, a: str, b: str, tree: Sequence[str]) -> LevelComp
         names=_names(labels),
         same=int((labels["label"] == labels["label_b"]).sum()) / len(labels) if share else None,
         kappa=cohens_kappa(labels["label"].to_list(), labels["label_b"].to_list()) if share else None,
-        dendrogram_purity=dendrogram_purity([both[level] for level in tree], labels["label_b"])
-        if len(tree) > 1
-        else None,
         matches_a=_matches(confusion, "label", "label_b"),
         matches_b=_matches(confusion, "label_b", "label"),
         confusion=tuple(Cell(*row) for row in confusion.iter_rows()),
@@ -430,66 +421,11 @@ def ancestor_agreement(a: Sequence[pl.Series], b: Sequence[pl.Series]) -> Ancest
     return AncestorAgreement(precision, recall, 2 * same / (size_a + size_b) if size_a + size_b else None)
 
 
-def dendrogram_purity(levels: Sequence[pl.Series], classes: pl.Series) -> float | None:
-    """Return the dendrogram purity of a tree for the classes of its leaves (Heller and Ghahramani 2005).
-
-    For two leaves of one class, the purity of their least common ancestor is the share of that class among the leaves
-    below it; dendrogram purity is the mean over all such pairs. It is counted exactly, node by node: below a node lie
-    the pairs of its leaves less those of each child.
-
-    Args:
-        levels: the tree above N leaves as their nodes a level, finest first; null where a leaf has none there. A node
-            is a label below the coarser ones of the same leaf, so that levels that are not nested are a tree too.
-        classes: the N leaves' classes; null: of none, in every share's denominator alone.
-
-    Returns:
-        a number in 0..1; None where no class has two leaves.
-    """
-    kind = _codes(classes)
-    node = np.zeros(len(kind), dtype=np.int64)
-    others, purity = _others_and_purity(node, kind)
-    pairs = float(others.sum())  # each pair twice, as everywhere below
-    if not pairs:
-        return None
-    total = float((others * purity).sum())
-    for level in reversed(levels):
-        label = _codes(level)
-        below = label >= 0  # the others stay at the node above
-        children = (node * (label.max(initial=0) + 1) + label)[below]
-        node[below] = len(kind) + np.unique(children, return_inverse=True)[1]
-        node = np.unique(node, return_inverse=True)[1]
-        others, nearer = _others_and_purity(node, kind)
-        # the pairs below the new node were counted with the purity of the node above it
-        total += float((others * (nearer - purity))[below].sum())
-        purity = np.where(below, nearer, purity)
-    return total / pairs
-
-
-def _others_and_purity(node: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each leaf how many others of its class lie below its node, and the share of its class there.
-
-    Both are 0 for a leaf without a class.
-    """
-    of_class = node * (kind.max(initial=0) + 2) + kind + 1
-    _, place, counts = np.unique(of_class, return_inverse=True, return_counts=True)
-    same = np.where(kind >= 0, counts[place], 0).astype(np.float64)
-    return np.maximum(same - 1, 0), same / np.bincount(node)[node]
-
-
-def _codes(values: pl.Series) -> np.ndarray:
-    """Return equal integers from 0 for equal values, -1 for null."""
-    return values.rank("dense").cast(pl.Int64).fill_null(0).to_numpy() - 1
-
-
 # -- for people ----------------------------------------------------------------------------------------------------
 
 
-def summary(comparison: Comparison) -> str:
-    """Return the comparison as plain text with aligned columns."""
-    return "\n\n".join(_parts(comparison)) + "\n"
-
-
-def _parts(comparison: Comparison) -> Iterator[str]:
+def summary(comparison: Comparison) -> Iterator[str | Table]:
+    """Yield the comparison as texts and tables for people."""
     a, b = comparison.a, comparison.b
     yield f"{_cell(a.file)} (A) against {_cell(b.file)} (B)"
     levels = "; ".join(_pair(one, other) for one, other in zip(a.levels, b.levels, strict=True))
@@ -513,8 +449,8 @@ def _parts(comparison: Comparison) -> Iterator[str]:
                 measured.append((_pair(level.a, level.b), over, *counts, *figures))
     head = ["level", "over", "number", "groups A", "groups B", "ARI", "AMI", "NMI", "homogeneity", "completeness"]
     yield _table(head, measured)
-    same = [(_pair(x.a, x.b), x.same, x.kappa, x.dendrogram_purity) for x in comparison.levels]
-    yield _table(["level", "same label", "kappa", "dendrogram purity"], same)
+    same = [(_pair(x.a, x.b), x.same, x.kappa) for x in comparison.levels]
+    yield _table(["level", "same label", "kappa"], same)
     yield _table(["over all levels", "precision", "recall", "F1"], [("labels", *asdict(comparison.ancestors).values())])
     finest = comparison.finest
     matched = {(m.group, m.match) for m in finest.matches_a} | {(m.match, m.group) for m in finest.matches_b}
@@ -530,28 +466,18 @@ def _pair(a: str, b: str) -> str:
     return a if a == b else f"{a} (A), {b} (B)"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    cells = [list(head), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
-    texts = [all(isinstance(row[i], str) for row in rows) for i in range(len(head))]
-    lines = []
-    for row in cells:
-        gaps = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
-        padded = [cell + gap if text else gap + cell for cell, gap, text in zip(row, gaps, texts, strict=True)]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="")
+    for i, title in enumerate(head):
+        is_text = all(isinstance(row[i], str) for row in rows)
+        table.add_column(title, justify="left" if is_text else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    return table
 
 
 def _cell(value: object) -> str:
     if not isinstance(value, str):
         return "–" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
-    text = " ".join(value.split())
+    text = printable(" ".join(value.split()))
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def _width(text: str) -> int:
-    """Return the columns that a text takes in a terminal."""
-    wide = (
-        2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text if not unicodedata.combining(letter)
-    )
-    return sum(wide)

@@ -1,4 +1,4 @@
-"""Tables of labels, as a build, a release or a spreadsheet has them: items, how they are called, a column a level."""
+"""Tables of labels, as a build, a release or a spreadsheet has them: items, how they are called, a column per level."""
 
 import re
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ class LabelTable:
             raise TableError(f"{place}: its label tables have different columns; compare one file at a time.")
         rows = pl.concat(parts)
         if rows.is_empty():
-            raise TableError(f"{files[0]}: no rows below the header; expected one item a row.")
+            raise TableError(f"{files[0]}: no rows below the header; expected one item per row.")
         columns = tuple(column for column in rows.columns if column not in (ROW, FILE))
         name = next((column for column in NAMES if column in columns), None)
         names = tuple(file.name for file in files)
@@ -118,7 +118,7 @@ def _useful(file: Path, columns: Sequence[str]) -> list[str]:
     if not levels:
         raise TableError(
             f"{file} lacks a column of labels; found {_shown(columns)}. Expected one that says which item a row is "
-            f"({', '.join((*IDS, NAMES[1]))}), and a column a level, such as {GROUP}."
+            f"({', '.join((*IDS, NAMES[1]))}), and a column per level, such as {GROUP}."
         )
     if len(levels) > _MOST_LEVELS:
         raise TableError(

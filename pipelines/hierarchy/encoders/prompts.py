@@ -10,6 +10,7 @@ import torch
 from hgld.errors import ConfigError
 
 from ...stage import Progress
+from ..unit_rows import unit
 
 
 def encode_prompts(
@@ -35,9 +36,9 @@ def encode_prompts(
     for start in range(0, len(names), step):
         batch = names[start : start + step]
         rows = encode([template.replace("{}", name) for name in batch for template in templates])
-        means.append(_unit(rows.astype(np.float64)).reshape(len(batch), len(templates), -1).mean(axis=1))
+        means.append(unit(rows.astype(np.float64)).reshape(len(batch), len(templates), -1).mean(axis=1))
         progress("embed", start + len(batch), len(names))
-    return _unit(np.concatenate(means)).astype(np.float32)
+    return unit(np.concatenate(means)).astype(np.float32)
 
 
 def choose_device(device: str) -> torch.device:
@@ -68,7 +69,3 @@ def fingerprint(path: Path) -> str:
         label = "" if file == path else file.relative_to(path).as_posix()
         digest.update(f"{label}\n{content}\n".encode())
     return digest.hexdigest()
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12)

@@ -10,7 +10,7 @@ for, so that a build whose embeddings are cached needs none. An encoder of hgld 
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,8 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hgld.errors import ConfigError, MissingResourceError, optional_dependency, quoted
-from hgld.files import read_json
+from hgld.errors import ConfigError, optional_dependency
 from hgld.plugins import Plugins
 
 from ...stage import Progress
@@ -172,20 +171,20 @@ CLIP = {  # repositories of open_clip's weights, with the spelling of the encode
 def local_encoder() -> tuple[str, str]:
     """Return the best encoder on this machine, and in words why it was taken.
 
-    In this order: the folder that ``HGLD_SENTENCE_ENCODER`` names; a whole sentence-transformers model in Hugging
-    Face's cache, the preferred ones first; CLIP weights there; ``lexical``.
-
-    Raises:
-        MissingResourceError: ``HGLD_SENTENCE_ENCODER`` names no folder of a sentence-transformers model.
+    In this order: the folder that ``HGLD_SENTENCE_ENCODER`` names; the first of :data:`PREFERRED` in Hugging Face's
+    cache; CLIP weights there; ``lexical``.
     """
-    found = next(_sentence_encoders(), None)
-    if found is not None and find_spec("sentence_transformers") is None:
-        missing = f"{found[0].partition(':')[2]} is here, but sentence-transformers is not installed"
-        found = None
-    else:
-        missing = f"no sentence encoder and no CLIP weights are on this machine; {VARIABLE} may name a folder"
-    if found is not None:
-        return found
+    named = os.environ.get(VARIABLE, "")
+    found = [(named, f"{VARIABLE} names it")] if named else []
+    for model in PREFERRED:
+        weights = cached_file(f"sentence-transformers/{model}", "model.safetensors", "pytorch_model.bin")
+        if weights is not None and (weights.parent / "modules.json").is_file():
+            found.append((str(weights.parent), f"{model} is in Hugging Face's cache"))
+    missing = f"no sentence encoder and no CLIP weights are on this machine; {VARIABLE} may name a folder"
+    if found and find_spec("sentence_transformers") is not None:
+        return f"sbert:{found[0][0]}", found[0][1]
+    if found:
+        missing = f"{found[0][0]} is here, but sentence-transformers is not installed"
     for repository, spelling in CLIP.items():
         if cached_clip(repository) is not None:
             return f"clip:{spelling}", "its weights are in Hugging Face's cache"
@@ -194,50 +193,12 @@ def local_encoder() -> tuple[str, str]:
 
 def cached_clip(repository: str) -> Path | None:
     """Return the file of a repository's CLIP weights in Hugging Face's cache; None if it is not there."""
-    folders = _snapshots(_cache() / f"models--{repository.replace('/', '--')}")
-    names = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-    return next((folder / name for folder in folders for name in names if (folder / name).is_file()), None)
+    return cached_file(repository, "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 
 
-def _sentence_encoders() -> Iterator[tuple[str, str]]:
-    if named := os.environ.get(VARIABLE, ""):
-        if not _is_whole(Path(named)):
-            raise MissingResourceError(
-                f"{VARIABLE} is {quoted(named)}: not a folder with modules.json and weights, as "
-                "SentenceTransformer.save writes it. Correct or unset it, or give --encoder."
-            )
-        yield f"sbert:{named}", f"{VARIABLE} names it"
-    cached = {path.name.rpartition("--")[2]: path for path in _cache().glob("models--*") if path.is_dir()}
-    rank = {name: place for place, name in enumerate(PREFERRED)}
-    for name in sorted(cached, key=lambda name: (rank.get(name, len(rank)), name)):
-        for snapshot in _snapshots(cached[name]):
-            if _is_whole(snapshot):
-                yield f"sbert:{snapshot}", f"{name} is in Hugging Face's cache"
+def cached_file(repository: str, *names: str) -> Path | None:
+    """Return the first of these files of a repository's main branch that is in Hugging Face's cache."""
+    from huggingface_hub import try_to_load_from_cache  # slow to import, and needed by few builds
 
-
-def _is_whole(folder: Path) -> bool:
-    """Tell whether a folder holds a model of sentence-transformers' own modules, with its weights."""
-    try:
-        modules = read_json(folder / "modules.json")
-        types = [str(module["type"]) for module in modules]
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
-    own = bool(types) and all(kind.startswith("sentence_transformers.") for kind in types)
-    # modules without files of their own (Normalize) have no folder in a repository, which holds no empty ones
-    return own and any(next(folder.rglob(kind), None) for kind in ("*.safetensors", "*.bin"))
-
-
-def _snapshots(repository: Path) -> list[Path]:
-    """Return a cached repository's snapshots, that of its main branch first, then by name."""
-    try:
-        main = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        main = ""
-    found = [path for path in (repository / "snapshots").glob("*") if path.is_dir()]
-    return sorted(found, key=lambda path: (path.name != main, path.name))
-
-
-def _cache() -> Path:
-    from huggingface_hub import constants  # it knows its own rules; slow to import, and needed by few builds
-
-    return Path(constants.HF_HUB_CACHE)
+    files = (try_to_load_from_cache(repository, name) for name in names)
+    return next((Path(file) for file in files if isinstance(file, str)), None)

@@ -7,7 +7,7 @@ embeds only what is missing. The key holds model, templates and versions; the fi
 
 import hashlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,8 +19,8 @@ from platformdirs import user_cache_path
 from hgld.errors import StorageError, TableError, excerpt
 from hgld.tables import read_parquet
 
-from ...stage import Progress, StageResult, StageRun, run_stage, silent, write_json
-from ..config import EmbedConfig
+from ...stage import Progress, StageResult, StageRun, files_of, run_stage, silent, write_json
+from ..config import BuildConfig, EmbedConfig
 from ..encoders.registry import Encoder, is_fitted_on_names, local_encoder, make_encoder
 from ..names.languages import EVERY, read_english
 
@@ -92,17 +92,14 @@ VERSION = 1
 _BLOCK = 1024  # names between two commits to the cache: the most that a kill can lose
 
 
-def run(
-    root: Path, cleaned: StageRun, config: EmbedConfig, progress: Progress, *, domain: str = "landmarks"
-) -> StageRun:
+def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
     """Embed the names of clean's ``names.parquet`` into ``root/embed`` (see docs/stages.md for the files).
 
     Args:
         root: the build's directory of stages.
-        cleaned: the run of the clean stage.
+        stages: the finished stages.
         config: which encoder, and where its embeddings are kept.
         progress: told about names embedded.
-        domain: of the names (:func:`encoder_of`).
 
     Raises:
         ConfigError: the encoder's name or options cannot be served.
@@ -110,16 +107,12 @@ def run(
         StorageError: the disk or the cache.
         TableError: there is no name.
     """
-    names = cleaned.path("names.parquet")
-    encoder = encoder_of(names, config, domain)
-    return run_stage(
-        "embed",
-        root,
-        version=VERSION,
-        config={"encoder": encoder.name, "key": encoder.key},
-        inputs={"names": names},
-        work=partial(_embed, names, encoder, config.cache or default_folder(), progress),
-    )
+    inputs = files_of(stages, "clean/names.parquet")
+    names = inputs["clean/names.parquet"]
+    encoder = encoder_of(names, config)
+    stated = {"encoder": encoder.name, "key": encoder.key}
+    work = partial(_embed, names, encoder, config.embed.cache or default_folder(), progress)
+    return run_stage("embed", root, version=VERSION, config=stated, inputs=inputs, work=work)
 
 
 AUTO = "auto"
@@ -133,9 +126,6 @@ def choose_encoder(config: EmbedConfig, source: str) -> tuple[EmbedConfig, str]:
         config: the options; ``auto`` is replaced.
         source: the build's: ``classes`` take the best encoder at hand, ``sample`` takes ``lexical``, landmarks the
             published one.
-
-    Raises:
-        MissingResourceError: ``HGLD_SENTENCE_ENCODER`` names no model's folder.
     """
     if config.encoder != AUTO:
         return config, ""
@@ -144,23 +134,24 @@ def choose_encoder(config: EmbedConfig, source: str) -> tuple[EmbedConfig, str]:
     return replace(config, encoder=spec), why
 
 
-def encoder_of(names: Path, config: EmbedConfig, domain: str = "landmarks") -> Encoder:
+def encoder_of(names: Path, config: BuildConfig) -> Encoder:
     """Return the encoder that a build embeds with, for other texts in the same space.
 
     Args:
         names: clean's ``names.parquet``, which ``lexical`` is fitted on.
-        config: the embed stage's.
-        domain: ``landmarks``, or ``general``: then ``lexical`` goes without its lexicon of places, and without English
-            rules for names that are not English.
+        config: the build's. In the domain ``general`` ``lexical`` goes without its lexicon of places, and without
+            English rules for names that are not English.
     """
+    options, domain = config.embed, config.domain
+    is_fitted = is_fitted_on_names(options.encoder)
     return make_encoder(
-        config.encoder,
-        names=_names(names) if is_fitted_on_names(config.encoder) else (),
-        templates=config.templates,
-        device=config.device,
-        batch_size=config.batch_size,
+        options.encoder,
+        names=_names(names) if is_fitted else (),
+        templates=options.templates,
+        device=options.device,
+        batch_size=options.batch_size,
         lexicon=domain == "landmarks",
-        english=read_english(names, domain) if is_fitted_on_names(config.encoder) else EVERY,
+        english=read_english(names, domain) if is_fitted else EVERY,
     )
 
 

@@ -22,7 +22,7 @@ Sources that ``--evidence`` names take part in any case. How stable the grouping
 falls into groups that come back on every resample and yet are wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,8 +37,8 @@ from threadpoolctl import threadpool_limits
 from hgld.files import read_json
 from hgld.tables import read_parquet
 
-from ...stage import Progress, StageResult, StageRun, run_stage, write_json
-from ..config import ClusterConfig, EmbedConfig, EvidenceConfig, key_fields
+from ...stage import Progress, StageResult, StageRun, files_of, run_stage, write_json
+from ..config import BuildConfig, EmbedConfig
 from ..encoders.registry import make_encoder
 from ..names.class_graph import ClassGraph
 from ..names.languages import read_english
@@ -187,48 +187,28 @@ def weights_of(blocks: Sequence[Block], agreement: np.ndarray) -> tuple[float, .
 # -- the stage -----------------------------------------------------------------------------------------------------
 
 
-def run(
-    root: Path,
-    cleaned: StageRun,
-    embedded: StageRun,
-    scraped: StageRun,
-    config: EvidenceConfig,
-    embedding: EmbedConfig,
-    clustering: ClusterConfig,
-    progress: Progress,
-    *,
-    domain: str = "landmarks",
-    source: str = "landmarks",
-) -> StageRun:
+def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
     """Run the stage: ``rows.npy`` (joint), ``meaning.npy``, ``block-{source}.npy`` and ``evidence.json``.
 
     Args:
         root: the build's directory of stages.
-        cleaned: the clean stage (names and their descriptions).
-        embedded: the embed stage (the first block).
-        scraped: the scrape stage (the class graph).
-        config: which sources of evidence count.
-        embedding: the embed stage's options, for the same encoder to embed descriptions.
-        clustering: the number of groups at which blocks are compared, and the seed.
+        stages: the finished stages.
+        config: which sources of evidence count, the encoder of descriptions, and the number of groups at which blocks
+            are compared. Names of other sources than ``classes`` have one block unless more are asked for.
         progress: told what is being done.
-        domain: of the names.
-        source: of the build; names of other sources than ``classes`` have one block unless more are asked for.
 
     Raises:
         TableError: the inputs do not belong together.
         MissingResourceError: the encoder's weights cannot be had here.
     """
-    inputs = {
-        "clean/names": cleaned.path("names.parquet"),
-        "embed/embeddings": embedded.path("embeddings.npy"),
-        "embed/encoder": embedded.path("encoder.json"),
-        "scrape/classes": scraped.path("classes.parquet"),
-    }
-    settings = {**key_fields(config), "domain": domain, "groups": clustering.groups, "seed": clustering.seed}
-    default = (WORDING, DESCRIPTIONS, CLASSES) if source == "classes" else ()
-    asked = config.evidence or default
-    work = partial(_weigh, inputs, asked, bool(config.evidence), embedding, clustering, domain, progress)
-    return run_stage("evidence", root, version=VERSION, config=settings | {"asked": asked}, inputs=inputs, work=work)
+    files = ("clean/names.parquet", "embed/embeddings.npy", "embed/encoder.json", "scrape/classes.parquet")
+    inputs, clustering = files_of(stages, *files), config.cluster
+    default = (WORDING, DESCRIPTIONS, CLASSES) if config.source == "classes" else ()
+    asked = config.evidence.evidence or default
+    stated = {"asked": asked, "domain": config.domain, "groups": clustering.groups, "seed": clustering.seed}
+    stated["is_stated"] = bool(config.evidence.evidence)
+    work = partial(_weigh, inputs, asked, config, progress)
+    return run_stage("evidence", root, version=VERSION, config=stated, inputs=inputs, work=work)
 
 
 def read_evidence(folder: Path) -> Evidence:
@@ -242,25 +222,24 @@ def read_evidence(folder: Path) -> Evidence:
 
 
 def _weigh(
-    inputs: dict[str, Path],
-    asked: Sequence[str],
-    is_stated: bool,
-    embedding: EmbedConfig,
-    clustering: ClusterConfig,
-    domain: str,
-    progress: Progress,
-    out: Path,
+    inputs: Mapping[str, Path], asked: Sequence[str], config: BuildConfig, progress: Progress, out: Path
 ) -> StageResult:
-    names = read_parquet(inputs["clean/names"])
+    domain, embedding, clustering, is_stated = (
+        config.domain,
+        config.embed,
+        config.cluster,
+        bool(config.evidence.evidence),
+    )
+    names = read_parquet(inputs["clean/names.parquet"])
     texts, notes = names["name"].to_list(), list[str]()
-    blocks = [Block.of(TEXT, read_embeddings(inputs["embed/embeddings"]))]
-    graph = ClassGraph.read(inputs["scrape/classes"])
+    blocks = [Block.of(TEXT, read_embeddings(inputs["embed/embeddings.npy"]))]
+    graph = ClassGraph.read(inputs["scrape/classes.parquet"])
     for source in (WORDING, DESCRIPTIONS, CLASSES):
         if source not in asked:
             continue
         rows = None
         if source == WORDING and embedding.encoder != "lexical":
-            english = read_english(inputs["clean/names"], domain)
+            english = read_english(inputs["clean/names.parquet"], domain)
             rows = make_encoder("lexical", names=texts, lexicon=domain == "landmarks", english=english).encode(texts)
         elif source == DESCRIPTIONS and names["description"].is_not_null().any():
             rows = _descriptions(names["description"].to_list(), embedding, progress)

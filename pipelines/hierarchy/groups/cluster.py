@@ -10,10 +10,11 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
+from hgld.settings import key_fields
 from hgld.tables import read_parquet
 
-from ...stage import Progress, StageResult, StageRun, run_stage
-from ..config import ClusterConfig, key_fields
+from ...stage import Progress, StageResult, StageRun, files_of, run_stage
+from ..config import BuildConfig
 from ..evidence.embed import read_embeddings
 from ..evidence.evidence import read_evidence
 from ..names.class_graph import ClassGraph
@@ -26,57 +27,39 @@ VERSION = 6  # 5: Ward's linkage or k-means alone, the number of groups by the s
 MOST_PLACED = 1000  # t-SNE of 5,700 names takes half a minute on one core, of 1,000 some three seconds
 
 
-def run(
-    root: Path,
-    cleaned: StageRun,
-    evidence: StageRun,
-    scraped: StageRun,
-    config: ClusterConfig,
-    progress: Progress,
-    *,
-    domain: str = "landmarks",
-) -> StageRun:
+def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
     """Run the stage: ``names.parquet``, ``groups.parquet`` and ``map.parquet``.
 
     Args:
         root: the build's directory of stages.
-        cleaned: the clean stage (names).
-        evidence: the evidence stage (their rows).
-        scraped: the scrape stage (the class graph).
-        config: the options.
+        stages: the finished stages.
+        config: how names are grouped, and the domain whose rules labels of groups follow.
         progress: told what is being done.
-        domain: of the names, whose rules labels of groups follow.
 
     Raises:
         ConfigError: more groups than the names allow.
         TableError: the inputs do not belong together.
     """
-    inputs = {
-        "clean/names": cleaned.path("names.parquet"),
-        "evidence/rows": evidence.path("rows.npy"),
-        "scrape/classes": scraped.path("classes.parquet"),
-        "evidence/evidence.json": evidence.path("evidence.json"),
-    }
-    inputs |= {f"evidence/{file.name}": file for file in sorted(evidence.directory.glob("block-*.npy"))}
-    stated = {**key_fields(config), "domain": domain}
-    work = partial(_cluster, inputs, config, domain, progress)
+    files = ("clean/names.parquet", "evidence/rows.npy", "scrape/classes.parquet", "evidence/evidence.json")
+    blocks = [f"evidence/{file.name}" for file in sorted(stages["evidence"].directory.glob("block-*.npy"))]
+    inputs = files_of(stages, *files, *blocks)
+    stated = {**key_fields(config.cluster), "domain": config.domain}
+    work = partial(_cluster, inputs, config, progress)
     return run_stage("cluster", root, version=VERSION, config=stated, inputs=inputs, work=work)
 
 
-def _cluster(
-    inputs: Mapping[str, Path], config: ClusterConfig, domain: str, progress: Progress, out: Path
-) -> StageResult:
-    names = read_parquet(inputs["clean/names"])
-    rows = read_embeddings(inputs["evidence/rows"])
-    graph = ClassGraph.read(inputs["scrape/classes"])
-    found = cluster_names(rows, config, progress)
-    labels = label_groups(names, found.groups, found.centrality, graph, domain)
+def _cluster(inputs: Mapping[str, Path], config: BuildConfig, progress: Progress, out: Path) -> StageResult:
+    names = read_parquet(inputs["clean/names.parquet"])
+    rows = read_embeddings(inputs["evidence/rows.npy"])
+    graph = ClassGraph.read(inputs["scrape/classes.parquet"])
+    found = cluster_names(rows, config.cluster, progress)
+    labels = label_groups(names, found.groups, found.centrality, graph, config.domain)
     evidence = read_evidence(inputs["evidence/evidence.json"].parent)
     blocks = [block.rows for block, weight in zip(evidence.blocks, evidence.weights, strict=True) if weight > 0]
     wrong = wrong_probabilities(rows, found.groups, names["name"].to_list(), blocks=blocks)
     write_groups(out, names, found, wrong, [(one.label, one.method, one.evidence) for one in labels], rows, progress)
     counts = {"names": len(names), "groups": int(found.groups.max()) + 1}
-    return StageResult(counts, details={"method": config.method, "silhouettes": found.tried})
+    return StageResult(counts, details={"method": config.cluster.method, "silhouettes": found.tried})
 
 
 def write_groups(
@@ -94,7 +77,7 @@ def write_groups(
         out: the stage's folder.
         names: clean's ``names.parquet``.
         placed: the group of every name.
-        wrong: (N,) probabilities that a name stands in a wrong group.
+        wrong: (N,) probabilities that a name is in a wrong group.
         labels: label, method and evidence of every group.
         rows: (N, D) unit rows, for the map.
         progress: told about the map.

@@ -23,10 +23,10 @@ import polars as pl
 from hgld.errors import HierarchyError, TableError, quoted, some
 from hgld.tables import read_parquet
 from hgld.taxonomy.graph import Taxonomy
-from hgld.taxonomy.levels import EvenLevels, even_levels
+from hgld.taxonomy.levels import even_levels
 
-from ...stage import Progress, StageResult, StageRun, key_of, run_stage
-from ..config import EmbedConfig, LevelsConfig, TreeConfig
+from ...stage import Progress, StageResult, StageRun, files_of, key_of, run_stage
+from ..config import BuildConfig, TreeConfig
 from ..encoders.registry import Encoder, is_fitted_on_names
 from ..evidence.embed import encoder_of, read_embeddings
 from ..names.clean import name_key
@@ -130,8 +130,16 @@ def read_groups(file: Path) -> GivenGroups:
     return GivenGroups(tuple(groups), table.notes())
 
 
-def tree_levels(taxonomy: Taxonomy, config: TreeConfig, class_ids: Sequence[str], names: Sequence[str]) -> EvenLevels:
-    """Return the levels above the classes of the names, by the rules of the options.
+def tree_groups(
+    taxonomy: Taxonomy, config: TreeConfig, class_ids: Sequence[str], names: Sequence[str] = ()
+) -> GivenGroups:
+    """Return the classes of a taxonomy above the names as groups; names below none of them are in none.
+
+    Args:
+        taxonomy: as read.
+        config: the rules.
+        class_ids: of the names.
+        names: of the levels, finest first; empty: those of the rules.
 
     Raises:
         ConfigError: the names of the levels are not as many as the levels.
@@ -145,21 +153,6 @@ def tree_levels(taxonomy: Taxonomy, config: TreeConfig, class_ids: Sequence[str]
             f"{taxonomy.source}: it has no level above the names by {found.cut}. Choose another --cut, or "
             "--tree-use evidence."
         )
-    return found
-
-
-def tree_groups(
-    taxonomy: Taxonomy, config: TreeConfig, class_ids: Sequence[str], names: Sequence[str] = ()
-) -> GivenGroups:
-    """Return the classes of a taxonomy above the names as groups; names below none of them are in none.
-
-    Args:
-        taxonomy: as read.
-        config: the rules.
-        class_ids: of the names.
-        names: of the levels, finest first; empty: those of the rules.
-    """
-    found = tree_levels(taxonomy, config, class_ids, names)
     hierarchy, source = found.hierarchy, Path(taxonomy.source).name
     labels = hierarchy.expand(range(hierarchy.num_classes[0]))[:, 1:].tolist()
     used = sorted({row[0] for row in labels if row[0] >= 0}, key=lambda label: hierarchy.names[1][label])
@@ -236,15 +229,7 @@ def place_names(
 
 
 def run(
-    root: Path,
-    cleaned: StageRun,
-    embedded: StageRun,
-    config: LevelsConfig,
-    embedding: EmbedConfig,
-    progress: Progress,
-    *,
-    given: GivenGroups,
-    domain: str,
+    root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress, *, given: GivenGroups
 ) -> StageRun:
     """Run the stage ``cluster`` on predefined groups: its tables, and ``above.parquet``.
 
@@ -254,38 +239,26 @@ def run(
 
     Args:
         root: the build's directory of stages.
-        cleaned: the clean stage (names).
-        embedded: the embed stage (their embeddings).
-        config: least cosine of a name in a group.
-        embedding: the embed stage's options, for the same encoder to embed the groups.
+        stages: the finished stages.
+        config: the least cosine of a name in a group, and the encoder.
         progress: told what is being done.
         given: the groups.
-        domain: of the names.
 
     Raises:
         TableError: the inputs do not belong together.
     """
-    inputs = {
-        "clean/names": cleaned.path("names.parquet"),
-        "embed/embeddings": embedded.path("embeddings.npy"),
-        "embed/encoder": embedded.path("encoder.json"),
-    }
-    settings = {"given": key_of(repr(given.groups)), "none_below": config.none_below, "domain": domain}
-    work = partial(_place, inputs, config, embedding, given, domain, progress)
+    inputs = files_of(stages, "clean/names.parquet", "embed/embeddings.npy", "embed/encoder.json")
+    least = config.levels.none_below
+    settings = {"given": key_of(repr(given.groups)), "none_below": least, "domain": config.domain}
+    work = partial(_place, inputs, config, given, progress)
     return run_stage("cluster", root, version=VERSION, config=settings, inputs=inputs, work=work)
 
 
 def _place(
-    inputs: Mapping[str, Path],
-    config: LevelsConfig,
-    embedding: EmbedConfig,
-    given: GivenGroups,
-    domain: str,
-    progress: Progress,
-    out: Path,
+    inputs: Mapping[str, Path], config: BuildConfig, given: GivenGroups, progress: Progress, out: Path
 ) -> StageResult:
-    names = read_parquet(inputs["clean/names"])
-    rows = read_embeddings(inputs["embed/embeddings"])
+    names = read_parquet(inputs["clean/names.parquet"])
+    rows = read_embeddings(inputs["embed/embeddings.npy"])
     above = [
         (g, place, label) for g, group in enumerate(given.groups) for place, label in enumerate(group.above) if label
     ]
@@ -299,14 +272,14 @@ def _place(
         write_groups(out, names, Clustering(groups, sure, nobody, sure), sure - 1, labels, rows, progress)
         return StageResult(counts, details={"criterion": TREE})
     progress("place the names", 0, 1)
-    encoder, texts = encoder_of(inputs["clean/names"], embedding, domain), names["name"].to_list()
+    encoder, texts = encoder_of(inputs["clean/names.parquet"], config), names["name"].to_list()
     described = names["description"].is_not_null().arg_true().to_list()
-    if described and not is_fitted_on_names(embedding.encoder):
+    if described and not is_fitted_on_names(config.embed.encoder):
         rows = rows.copy()
         rows[described] += encoder.encode(names["description"][described].to_list())
         rows = unit(rows)
     embedded = embed_groups(encoder, given.groups)
-    placed = place_names(rows, texts, given, embedded, config.none_below)
+    placed = place_names(rows, texts, given, embedded, config.levels.none_below)
     stated = Given([*(group.name for group in given.groups), ""], placed.confidence)
     wrong = wrong_probabilities(rows, placed.groups, texts, given=stated)
     progress("place the names", 1, 1)

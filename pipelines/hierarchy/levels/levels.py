@@ -56,13 +56,6 @@ class LevelPlan:
 LANDMARKS = LevelPlan()
 
 
-def domain_of(config: BuildConfig) -> str:
-    """Return the domain of a build's names: ``landmarks`` or ``general``."""
-    if config.names.domain != "auto":
-        return config.names.domain
-    return "general" if config.source == "classes" else "landmarks"
-
-
 def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> LevelPlan:
     """Return the levels that a build's options ask for.
 
@@ -73,7 +66,7 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
     Raises:
         ConfigError: the numbers of levels do not fit together, or a name or number cannot be had.
     """
-    landmarks, options = domain_of(config) == "landmarks", config.levels
+    landmarks, options = config.domain == "landmarks", config.levels
     if config.names.language_of_names and landmarks:
         raise ConfigError(
             f"--language-of-names {config.names.language_of_names}: landmarks' names are taken as English, as Wikidata "

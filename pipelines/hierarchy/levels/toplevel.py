@@ -18,7 +18,7 @@ can; otherwise the group has no top, and is listed.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,11 @@ from scipy.sparse import csr_array, diags_array
 from threadpoolctl import threadpool_limits
 
 from hgld.errors import some
+from hgld.settings import key_fields
 from hgld.tables import read_parquet
 
-from ...stage import Progress, StageResult, StageRun, run_stage
-from ..config import EmbedConfig, TopLevelConfig, key_fields
+from ...stage import Progress, StageResult, StageRun, files_of, run_stage
+from ..config import BuildConfig
 from ..encoders.registry import Encoder
 from ..evidence.embed import encoder_of, read_embeddings
 from ..groups.clustering import coarsen
@@ -86,18 +87,7 @@ class Decision:
 
 
 def run(
-    root: Path,
-    cleaned: StageRun,
-    clustered: StageRun,
-    scraped: StageRun,
-    embedded: StageRun,
-    evidence: StageRun,
-    config: TopLevelConfig,
-    embedding: EmbedConfig,
-    progress: Progress,
-    *,
-    plan: LevelPlan = LANDMARKS,
-    domain: str = "landmarks",
+    root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress, *, plan: LevelPlan = LANDMARKS
 ) -> StageRun:
     """Run the stage: ``groups.parquet`` with top, method, evidence and margin of every group, and ``levels.parquet``.
 
@@ -106,56 +96,35 @@ def run(
 
     Args:
         root: the build's directory of stages.
-        cleaned: the clean stage (names and their classes).
-        clustered: the cluster stage (groups).
-        scraped: the scrape stage (the class graph).
-        embedded: the embed stage (names' embeddings, in the space of the classes' texts).
-        evidence: the evidence stage (what joins groups into coarser ones).
-        config: the options.
-        embedding: the embed stage's options, for the same encoder to embed the classes' texts; its weights are read
-            only if they are needed.
+        stages: the finished stages.
+        config: the margin, and the encoder of the classes' texts, whose weights are read only if they are needed.
         progress: told what is being done.
         plan: the levels.
-        domain: of the names.
 
     Raises:
         ConfigError: an option out of range.
         MissingResourceError: the encoder's weights are needed and cannot be had.
         TableError: the inputs do not belong together.
     """
-    inputs = {
-        "clean/names": cleaned.path("names.parquet"),
-        "cluster/names": clustered.path("names.parquet"),
-        "cluster/groups": clustered.path("groups.parquet"),
-        "scrape/classes": scraped.path("classes.parquet"),
-        "embed/embeddings": embedded.path("embeddings.npy"),
-        "evidence/meaning": evidence.path("meaning.npy"),
-        "embed/encoder": embedded.path("encoder.json"),
-        "anchors": ANCHORS,
-    }
-    if plan.given:
-        inputs["cluster/above"] = clustered.path("above.parquet")
-    work = partial(_decide, inputs, config, embedding, plan, domain, progress)
-    settings = {**key_fields(config), "plan": asdict(plan), "domain": domain}
+    files = ("clean/names.parquet", "cluster/names.parquet", "cluster/groups.parquet", "scrape/classes.parquet")
+    more = ("embed/embeddings.npy", "evidence/meaning.npy", "embed/encoder.json")
+    above = ("cluster/above.parquet",) if plan.given else ()
+    inputs = files_of(stages, *files, *more, *above) | {"anchors": ANCHORS}
+    settings = {**key_fields(config.toplevel), "plan": asdict(plan), "domain": config.domain}
+    work = partial(_decide, inputs, config, plan, progress)
     return run_stage("toplevel", root, version=VERSION, config=settings, inputs=inputs, work=work)
 
 
 def _decide(
-    inputs: Mapping[str, Path],
-    config: TopLevelConfig,
-    embedding: EmbedConfig,
-    plan: LevelPlan,
-    domain: str,
-    progress: Progress,
-    out: Path,
+    inputs: Mapping[str, Path], config: BuildConfig, plan: LevelPlan, progress: Progress, out: Path
 ) -> StageResult:
     names, groups = _tables(inputs)
-    meaning = read_embeddings(inputs["evidence/meaning"])
+    meaning = read_embeddings(inputs["evidence/meaning.npy"])
     kept = np.arange(len(names))
-    graph = ClassGraph.read(inputs["scrape/classes"])
+    graph = ClassGraph.read(inputs["scrape/classes.parquet"])
     levels: list[dict[int, Decision]] = [{} for _ in range(plan.given)]
     if plan.given:
-        for group, place, label in read_parquet(inputs["cluster/above"]).iter_rows():
+        for group, place, label in read_parquet(inputs["cluster/above.parquet"]).iter_rows():
             levels[place][group] = Decision(label, groups["method"][0], "given as parent", 1.0)
     notes: list[str] = []
     if plan.into:  # names that fit no group have no coarser class either
@@ -168,7 +137,7 @@ def _decide(
         joined, lead = coarsen(meaning, units, wanted)
         coarser = joined[units]
         centres = unit(sums(meaning, coarser, int(coarser.max()) + 1))
-        labels = label_groups(names, coarser, (meaning * centres[coarser]).sum(axis=1), graph, domain)
+        labels = label_groups(names, coarser, (meaning * centres[coarser]).sum(axis=1), graph, config.domain)
         made = [
             Decision(
                 labels[j].label,
@@ -185,10 +154,10 @@ def _decide(
     if plan.top and len(names):
 
         def encoded() -> tuple[Encoder, np.ndarray]:
-            rows = read_embeddings(inputs["embed/embeddings"])[kept]
-            return encoder_of(inputs["clean/names"], embedding, domain), rows
+            rows = read_embeddings(inputs["embed/embeddings.npy"])[kept]
+            return encoder_of(inputs["clean/names.parquet"], config), rows
 
-        tops = Tops(graph, plan.top, encoded, meaning, config.margin)
+        tops = Tops(graph, plan.top, encoded, meaning, config.toplevel.margin)
         members = names.with_columns(unit=units).with_row_index("place").group_by("unit").agg(pl.all()).sort("unit")
         decided = []
         for row in members.iter_rows(named=True):
@@ -225,7 +194,6 @@ class Tops:
         self._margin = margin or MARGIN
         self._is_natural = set(classes) == {NATURAL, HUMAN_MADE}
         self._anchors = Anchors.read().classes if self._is_natural else named_tops(graph, classes)
-        self._shares: np.ndarray | None = None
 
     def decide(
         self, names: Sequence[str], counts: Sequence[int], classes: Sequence[Sequence[str]], members: Sequence[int]
@@ -242,7 +210,7 @@ class Tops:
         complete = not self._is_natural and set(self._anchors.values()) == set(self._classes)
         if by_graph.top is not None or (by_graph.is_outside and complete):
             return by_graph
-        means = np.average(self._all_shares()[np.array(members)], axis=0, weights=np.maximum(counts, 1))
+        means = np.average(self._shares[np.array(members)], axis=0, weights=np.maximum(counts, 1))
         order = np.argsort(-means, kind="stable")
         lead, best = float(means[order[0]] - means[order[1]]), self._classes[order[0]]
         said = ", ".join(f"{self._classes[i]} {means[i]:.3f}" for i in order[:_MOST_SHOWN])
@@ -254,16 +222,14 @@ class Tops:
             return Decision(None, None, f"{evidence}; they contradict each other", lead)
         return Decision(best, "encoder", evidence, lead)
 
-    def _all_shares(self) -> np.ndarray:
-        if self._shares is None:
-            encoder, rows = self._encoded()
-            prompts = Anchors.read().prompts
-            texts = [
-                encoder.encode(prompts[name]) if self._is_natural else text_rows(encoder, [name])
-                for name in self._classes
-            ]
-            self._shares = class_shares(rows, texts, self._around)
-        return self._shares
+    @cached_property
+    def _shares(self) -> np.ndarray:
+        encoder, rows = self._encoded()
+        prompts = Anchors.read().prompts
+        texts = [
+            encoder.encode(prompts[name]) if self._is_natural else text_rows(encoder, [name]) for name in self._classes
+        ]
+        return class_shares(rows, texts, self._around)
 
 
 def named_tops(graph: ClassGraph, tops: Sequence[str]) -> dict[str, str]:
@@ -393,9 +359,9 @@ def _with_decisions(groups: pl.DataFrame, column: str, decisions: Mapping[int, D
 
 def _tables(inputs: Mapping[str, Path]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return names with groups and classes, in the order of their embeddings, and the groups in their order."""
-    cleaned = read_parquet(inputs["clean/names"])
-    clustered = read_parquet(inputs["cluster/names"])
-    groups = read_parquet(inputs["cluster/groups"]).sort("group")
+    cleaned = read_parquet(inputs["clean/names.parquet"])
+    clustered = read_parquet(inputs["cluster/names.parquet"])
+    groups = read_parquet(inputs["cluster/groups.parquet"]).sort("group")
     return cleaned.select("name", "landmarks", "class_ids", "english").with_columns(clustered["group"]), groups
 
 

@@ -23,7 +23,6 @@ from .landmark_tables import (
     CLASSES,
     DROPPED,
     ITEMS,
-    Landmark,
     scraped_table,
     write_scraped,
 )
@@ -40,7 +39,7 @@ _MOST_TEXT = {"name": 2_000, "id": 500, "description": 20_000, "image": 20_000}
 
 @dataclass(frozen=True)
 class Item:
-    """An item of the list: the line that it stands in, and its cells."""
+    """An item of the list: the line that it is in, and its cells."""
 
     line: int
     id: str
@@ -104,22 +103,17 @@ def item_table(
         classes: class ids by the items' ids.
         statuses: of items that are to be dropped, by their ids.
     """
-    marks = [Landmark(SPLIT, number, item.name, (item.name,)) for number, item in enumerate(items)]
     classes, statuses = classes or {}, statuses or {}
     columns = {
+        "split": [SPLIT] * len(items),
+        "landmark_id": range(len(items)),
+        "category": [item.name for item in items],
         "status": [statuses.get(item.id, "found") for item in items],
-        "names": [mark.names for mark in marks],
+        "names": [(item.name,) for item in items],
         "classes": [(classes.get(item.id),) for item in items],
+        **{name: [getattr(item, name) for item in items] for name in ITEMS},
     }
-    facts = {
-        "id": [item.id for item in items],
-        "count": [item.count for item in items],
-        "description": [item.description for item in items],
-        "images": [item.images for item in items],
-        "language": [item.language for item in items],
-    }
-    table = scraped_table(marks, columns)
-    return table.with_columns(pl.Series(column, facts[column], dtype=kind) for column, kind in ITEMS.items())
+    return scraped_table(columns)
 
 
 def read_items(file: Path) -> ItemList:
@@ -155,7 +149,7 @@ def _distinct(
         elif first.name != name:
             raise TableError(
                 f"{file}: the id {item.id[:SHOWN]!r} has the name {first.name[:SHOWN]!r} in line {first.line} and "
-                f"{name[:SHOWN]!r} in line {line}; expected one name an id. Correct one of the ids."
+                f"{name[:SHOWN]!r} in line {line}; expected one name per id. Correct one of the ids."
             )
         else:
             dropped.append((line, item.id, name, f"repeats the {'id' if own_id else 'name'} of an earlier row"))

@@ -7,7 +7,7 @@ that most people give them.
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -17,10 +17,11 @@ import polars as pl
 import yaml
 
 from hgld.errors import TableError
+from hgld.settings import key_fields
 from hgld.tables import read_parquet
 
-from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped
-from ..config import CleanConfig, key_fields
+from ...stage import Progress, StageResult, StageRun, files_of, run_stage, write_dropped
+from ..config import BuildConfig, CleanConfig
 from .landmark_tables import ITEMS, KEY, with_item_columns
 from .languages import english_names
 
@@ -131,15 +132,7 @@ PUBLISHED: dict[str, Any] = {
 _MOST_DETAIL = 300  # characters of a detail: scraped text may be anything
 
 
-def run(
-    root: Path,
-    scraped: StageRun,
-    config: CleanConfig,
-    progress: Progress,
-    *,
-    domain: str = "landmarks",
-    language: str = "",
-) -> StageRun:
+def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
     """Clean the names of scraped landmarks into ``root/clean`` (see docs/stages.md for the files).
 
     Beside those, ``left_out.parquet`` (split, landmark_id, raw, class_id, reason) holds the names that a landmark
@@ -148,36 +141,29 @@ def run(
 
     Args:
         root: the build's directory of stages.
-        scraped: the run of the scrape (or of the sample, or of ``--names``).
-        config: the policy for landmarks of several names.
+        stages: the finished stages.
+        config: the policy for landmarks of several names, the domain whose rules apply, and the names' language.
         progress: told about the distinct spellings and the landmarks.
-        domain: whose rules apply.
-        language: of the names of which the scrape says none; those of landmarks are English.
 
     Raises:
         TableError: no landmark has a name left.
     """
-    landmarks = scraped.path("landmarks.parquet")
-    return run_stage(
-        "clean",
-        root,
-        version=VERSION,
-        config=key_fields(config) | {"domain": domain, "language": language},
-        inputs={"landmarks": landmarks, "rules": RULES},
-        work=partial(_clean, landmarks, config, domain, language, progress),
-    )
+    inputs = files_of(stages, "scrape/landmarks.parquet") | {"rules": RULES}
+    language = config.names.language_of_names
+    stated = key_fields(config.clean) | {"domain": config.domain, "language": language}
+    work = partial(_clean, inputs["scrape/landmarks.parquet"], config, progress)
+    return run_stage("clean", root, version=VERSION, config=stated, inputs=inputs, work=work)
 
 
-def _clean(
-    landmarks: Path, config: CleanConfig, domain: str, language: str, progress: Progress, directory: Path
-) -> StageResult:
+def _clean(landmarks: Path, config: BuildConfig, progress: Progress, directory: Path) -> StageResult:
+    domain = config.domain
     table = with_item_columns(read_parquet(landmarks)).sort(KEY)
     rules = NameRules.read(domain=domain)
     if domain != "landmarks" and hyphens_are_spaces(table["names"].explode().drop_nulls().to_list()):
         rules = replace(rules, rewrites=(*rules.rewrites, HYPHENS))
     mentions = _mentions(table, rules, progress)
     relevant = mentions.filter(pl.col("reason").is_null()).unique([*KEY, "name"], keep="first", maintain_order=True)
-    chosen = _choose(relevant, config)
+    chosen = _choose(relevant, config.clean)
     kept = (
         table.select(*KEY, "category", "title")
         .join(chosen, on=KEY)
@@ -191,7 +177,7 @@ def _clean(
             f"{landmarks}: none of its {len(table)} landmarks has a name that can be used "
             f"({_tally(dropped)}). Check the scrape's statuses, or the rules in {RULES.name}."
         )
-    names = _with_english(_names(kept, table), domain, language)
+    names = _with_english(_names(kept, table), domain, config.names.language_of_names)
     left_out = _left_out(mentions, kept)
     kept.write_parquet(directory / "landmarks.parquet")
     names.write_parquet(directory / "names.parquet")

@@ -50,16 +50,10 @@ class Landmark:
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class LandmarkTables:
-    """All landmarks by (split, landmark_id), and the rows that repeated earlier ones."""
+def read_landmarks(tables: Mapping[str, Path], *, named: bool = False) -> tuple[list[Landmark], pl.DataFrame]:
+    """Return all landmarks of ``{split: CSV}`` tables by (split, id), and the rows that repeat earlier ones.
 
-    landmarks: list[Landmark]
-    dropped: pl.DataFrame
-
-
-def read_landmarks(tables: Mapping[str, Path], *, named: bool = False) -> LandmarkTables:
-    """Read ``{split: CSV}`` tables with the columns landmark_id and category (and supercategory where ``named``).
+    The tables have the columns landmark_id and category, and supercategory if ``named``.
 
     Other columns are ignored. A row that repeats an earlier one exactly is dropped and listed with its line. Where
     ``named``, a landmark may have several rows with different names, and a row without a name leaves it unnamed.
@@ -74,7 +68,7 @@ def read_landmarks(tables: Mapping[str, Path], *, named: bool = False) -> Landma
         found, repeats = _read_table(split, Path(tables[split]), named)
         landmarks += sorted(found, key=lambda landmark: landmark.landmark_id)
         dropped += repeats
-    return LandmarkTables(landmarks, pl.DataFrame(dropped, schema=DROPPED, orient="row"))
+    return landmarks, pl.DataFrame(dropped, schema=DROPPED, orient="row")
 
 
 def run_names(root: Path, tables: Mapping[str, Path], progress: Progress) -> StageRun:
@@ -88,30 +82,30 @@ def run_names(root: Path, tables: Mapping[str, Path], progress: Progress) -> Sta
 
     def work(directory: Path) -> StageResult:
         progress("scrape: reading names", 0, None)
-        read = read_landmarks(tables, named=True)
-        marks = read.landmarks
+        marks, dropped = read_landmarks(tables, named=True)
         columns = {
+            **facts_of(marks),
             "title": [category_title(mark.category) for mark in marks],
             "status": ["found" if mark.names else "no-instance-of" for mark in marks],
             "names": [mark.names for mark in marks],
             "classes": [(None,) * len(mark.names) for mark in marks],
         }
-        return write_scraped(directory, scraped_table(marks, columns), pl.DataFrame(schema=CLASSES), read.dropped)
+        return write_scraped(directory, scraped_table(columns), pl.DataFrame(schema=CLASSES), dropped)
 
     inputs = {f"names {split}": Path(path) for split, path in tables.items()}
     return run_stage("scrape", root, version=VERSION, config={"names": True}, inputs=inputs, work=work)
 
 
-def scraped_table(landmarks: Sequence[Landmark], columns: Mapping[str, Any]) -> pl.DataFrame:
+def scraped_table(columns: Mapping[str, Any]) -> pl.DataFrame:
     """Return the stage's table of landmarks from their facts by column; a column that is not given is null."""
-    given = {
-        "split": [mark.split for mark in landmarks],
-        "landmark_id": [mark.landmark_id for mark in landmarks],
-        "category": [mark.category for mark in landmarks],
-        **columns,
-    }
-    nothing = [None] * len(landmarks)
-    return pl.DataFrame({name: given.get(name, nothing) for name in SCRAPED}, schema=SCRAPED)
+    schema = SCRAPED | {column: kind for column, kind in ITEMS.items() if column in columns}
+    known = pl.DataFrame(dict(columns), schema={name: kind for name, kind in schema.items() if name in columns})
+    return pl.concat([pl.DataFrame(schema=schema), known], how="diagonal")
+
+
+def facts_of(landmarks: Sequence["Landmark"]) -> dict[str, list[Any]]:
+    """Return the columns that say which landmarks these are."""
+    return {name: [getattr(mark, name) for mark in landmarks] for name in ("split", "landmark_id", "category")}
 
 
 def with_item_columns(scraped: pl.DataFrame) -> pl.DataFrame:
@@ -148,7 +142,7 @@ def _read_table(split: str, path: Path, named: bool) -> tuple[list[Landmark], li
         if first[1] != category:
             raise TableError(
                 f"{path}: landmark {landmark} has the category {quoted(first[1])} in line {first[0]} and "
-                f"{quoted(category)} in line {line}; expected one category a landmark. Delete the wrong row, or give "
+                f"{quoted(category)} in line {line}; expected one category per landmark. Delete the wrong row, or give "
                 "the tables of different id spaces different splits (--landmarks train=... --landmarks index=...)."
             )
         told = [name for name in names if name.strip() and name not in first[2]]
@@ -156,5 +150,5 @@ def _read_table(split: str, path: Path, named: bool) -> tuple[list[Landmark], li
             repeats.append((split, line, number, category, "repeats an earlier row"))
         first[2].extend(told)
     if not seen:
-        raise TableError(f"{path}: no rows below the header; expected one landmark a row.")
+        raise TableError(f"{path}: no rows below the header; expected one landmark per row.")
     return [Landmark(split, i, category, tuple(names)) for i, (_, category, names) in seen.items()], repeats

@@ -16,7 +16,6 @@ import polars as pl
 
 from hgld.errors import HierarchyError, some
 from hgld.hierarchy import FILE
-from hgld.taxonomy.formats import read_taxonomy
 from hgld.taxonomy.graph import Taxonomy
 
 from ..config import TreeConfig
@@ -63,17 +62,6 @@ def match_key(name: str) -> str:
     ('container ship', 'container ship')
     """
     return " ".join(name_key(name).replace("_", " ").split())
-
-
-def read_tree(config: TreeConfig) -> Taxonomy:
-    """Read the taxonomy of ``--tree``.
-
-    Raises:
-        ConfigError: the format is none.
-        InputError: it is not a taxonomy.
-    """
-    assert config.tree is not None
-    return read_taxonomy(config.tree, config.tree_format, columns=config.tree_columns)
 
 
 def tree_files(config: TreeConfig) -> list[Path]:

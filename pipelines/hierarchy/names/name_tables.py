@@ -1,4 +1,4 @@
-"""Lists and tables of names from outside: a plain list, one name a line, or a table with a column ``name``.
+"""Lists and tables of names from outside: a plain list, one name per line, or a table with a column ``name``.
 
 A table's cells are separated by commas, tabs or semicolons, and its first line names the columns. A line of a plain
 list is one name, commas and all; where double quotes enclose the whole line, they are taken off.
@@ -65,7 +65,7 @@ class NameTable:
                 shown = ", ".join(repr(cell[:SHOWN]) for cell in cells[:20])
                 raise TableError(
                     f"{file} lacks the column {NAME!r}; found {shown}. Rename the column of the names to {NAME!r}; or, "
-                    "if this is a list of one name a line, put the first of them in double quotes."
+                    "if this is a list of one name per line, put the first of them in double quotes."
                 )
         return cls(file, text, tuple(columns), None)
 

@@ -12,7 +12,7 @@ decision of the same person replaces an earlier one. Then the claims of all abou
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -66,6 +66,11 @@ class Conflict:
     verdicts: tuple[Verdict, ...]
     subjects: frozenset[Subject]
     settled: str | None = None
+
+    def to_dict(self, more: Callable[[Verdict], dict[str, Any]]) -> dict[str, Any]:
+        """Return the conflict as report and page have it, with ``more`` about each side."""
+        sides = [{"who": side.who, "verdict": side.verdict, **more(side)} for side in self.verdicts]
+        return {"kind": self.kind, "of": self.of, "settled": self.settled, "verdicts": sides}
 
 
 @dataclass(frozen=True)
@@ -340,31 +345,15 @@ def side_by_side(settlement: Settlement, grouping: Grouping) -> dict[str, Any]:
         settlement: the settlement of everyone's decisions.
         grouping: the grouping as the person at the page decided so far; the adopting decisions fit it.
     """
-    return {
-        "agreements": [
-            {**asdict(agreement), "kappa": agreement.kappa if agreement.is_told else None}
-            for agreement in settlement.agreements
-        ],
-        "least_shared": LEAST_SHARED,
-        "conflicts": [_shown(conflict, grouping) for conflict in settlement.conflicts],
-    }
 
+    def more(side: Verdict) -> dict[str, Any]:
+        reasons = dict.fromkeys(entry.decision.why for entry in side.entries if entry.decision.why)
+        adopt = adopting(side.subject, side.claim, grouping) if side.subject and side.claim else []
+        return {"why": "; ".join(reasons), "adopt": adopt}
 
-def _shown(conflict: Conflict, grouping: Grouping) -> dict[str, Any]:
-    return {
-        "kind": conflict.kind,
-        "of": conflict.of,
-        "settled": conflict.settled,
-        "verdicts": [
-            {
-                "who": side.who,
-                "verdict": side.verdict,
-                "why": "; ".join(dict.fromkeys(entry.decision.why for entry in side.entries if entry.decision.why)),
-                "adopt": adopting(side.subject, side.claim, grouping) if side.subject and side.claim else [],
-            }
-            for side in conflict.verdicts
-        ],
-    }
+    agreements = [{**asdict(one), "kappa": one.kappa if one.is_told else None} for one in settlement.agreements]
+    conflicts = [conflict.to_dict(more) for conflict in settlement.conflicts]
+    return {"agreements": agreements, "least_shared": LEAST_SHARED, "conflicts": conflicts}
 
 
 def adopting(subject: Subject, claim: Claim, grouping: Grouping) -> list[DecisionFields]:

@@ -13,17 +13,17 @@ Decisions name groups by their label and names by their text, because numbers ch
       why: "a pass is not a summit"
       when: "2026-11-21T09:30:00.001Z"
 
-Every value is read as text, so a group may be called ``no`` or ``1984`` without quotes. ``why`` is optional. ``when``
-comes last and is quoted: an entry whose writing was cut off lacks it or its closing quote, and never passes for a whole
-one. Entries that the page wrote in one action have one ``when``, whose milliseconds are not 0.
+Every value is read as text, so a group may be called ``no`` or ``1984`` without quotes. ``why`` is optional. The page
+writes an entry as one line of JSON, which is YAML too: an entry whose writing was cut off lacks its closing brace, and
+never passes for a whole one. Entries that the page wrote in one action have one ``when``, whose milliseconds are not 0.
 """
 
 import errno
-import math
+import json
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
@@ -43,6 +43,8 @@ _MAX_TEXT = {"who": 100, "why": 5_000}
 _MAX_LABEL = 500
 _MAX_DEPTH = 8
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # scalars stay text: no, 1984 and 2026-11-21 are not converted
+
+_NOT_IN_YAML = {code: f"\\u{code:04x}" for code in (0xFEFF, 0xFFFE, 0xFFFF)}  # letters that YAML has as escapes alone
 
 Role = Literal["annotator", "adjudicator"]
 
@@ -79,6 +81,11 @@ class Decision:
 
     def _check(self) -> None:
         """Check the rules of one action beyond well-formed values."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the action and the fields that are stated, as JSON has them."""
+        said = {name: value for name, value in vars(self).items() if value is not None}
+        return {"action": self.action, **said, "when": self.when.astimezone(UTC).isoformat().replace("+00:00", "Z")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,12 +284,8 @@ def parse_decisions(text: str | bytes, path: Path) -> list[Entry]:
             text = text.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             before = text[: error.start].decode("utf-8-sig")
-            where = _where(before, before.count("\n") + 1)
-            cut = "" if error.end < len(text) else " The file ends inside a letter, as when its writing was cut off."
-            raise InputError(
-                f"{path}: {where}: byte 0x{text[error.start]:02x} is not UTF-8.{cut} "
-                "Save the file as UTF-8, or delete that entry and decide again."
-            ) from error
+            said = f"byte 0x{text[error.start]:02x} is not UTF-8; save the file as UTF-8."
+            raise _refusal(path, text.decode("utf-8-sig", "replace"), before.count("\n") + 1, said) from error
     if not text.strip("\ufeff \t\r\n"):
         return []
     try:
@@ -305,34 +308,36 @@ def parse_decisions(text: str | bytes, path: Path) -> list[Entry]:
             raise _TextError("the field 'decisions' is missing.", 1)
         nodes = [] if listed.value == "" else _sequence(listed, "decisions")
     except _TextError as error:
-        where = _where(text, error.line)
-        is_last = error.at_end or not text.endswith("\n")
-        cut = " The file ends inside this entry, as when its writing was cut off: delete it and decide again."
-        raise InputError(f"{path}: {where}: {error}{cut if is_last and 'entry' in where else ''}") from error
+        raise _refusal(path, text, error.line, str(error)) from error
     entries = []
     for number, node in enumerate(nodes, 1):
         line = node.start_mark.line + 1
         try:
-            entries.append(Entry(_decision(node), path, number, line, role))
-        except (_TextError, InputError) as error:
+            said = {name: _plain(value, name) for name, value in _members(node, "an entry").items()}
+            if said.get("why") == "":
+                del said["why"]
+            entries.append(Entry(make_decision(said), path, number, line, role))
+        except InputError as error:
             line = error.line if isinstance(error, _TextError) else line
-            cut = " If its writing was cut off, delete it and decide again." if number == len(nodes) else ""
-            raise InputError(f"{path}: entry {number} (line {line}): {error}{cut}") from error
+            raise _refusal(path, text, line, str(error), (number, len(nodes))) from error
     return entries
 
 
 class _TextError(InputError):
-    """YAML text that cannot be read, at a node or line; ``at_end``: the text ended where more was expected."""
+    """YAML text that cannot be read, at a node or line."""
 
-    def __init__(self, message: str, at: yaml.Node | int, *, at_end: bool = False) -> None:
+    def __init__(self, message: str, at: yaml.Node | int) -> None:
         super().__init__(message)
-        self.line, self.at_end = at if isinstance(at, int) else at.start_mark.line + 1, at_end
+        self.line = at if isinstance(at, int) else at.start_mark.line + 1
 
 
-def _where(text: str, line: int) -> str:
-    """Return ``entry 3 (line 12)``, or the line alone where it is before the first entry."""
-    number = sum(row.startswith("- ") for row in text.splitlines()[:line])
-    return f"entry {number} (line {line})" if number else f"line {line}"
+def _refusal(path: Path, text: str, line: int, said: str, entry: tuple[int, int] | None = None) -> InputError:
+    """Return the error of a line, with its entry's number and that of all; counted in the text if not known."""
+    starts = [row for row, content in enumerate(text.splitlines(), 1) if content.startswith("-")]
+    number, last = entry or (sum(row <= line for row in starts), len(starts))
+    where = f"entry {number} (line {line})" if number else f"line {line}"
+    cut = " If its writing was cut off, delete it and decide again." if number and number == last else ""
+    return InputError(f"{path}: {where}: {said}{cut}")
 
 
 def _document(text: str) -> yaml.Node:
@@ -358,8 +363,7 @@ def _document(text: str) -> yaml.Node:
         mark = error.problem_mark
         if mark is None:
             raise _TextError(f"not YAML: {said}.", 1) from error
-        at_end = mark.line >= text.rstrip("\n").count("\n") + 1 or not text[mark.index :].strip()
-        raise _TextError(f"not YAML: {said}.", (error.context_mark or mark).line + 1, at_end=at_end) from error
+        raise _TextError(f"not YAML: {said}.", (error.context_mark or mark).line + 1) from error
     except yaml.YAMLError as error:  # a character that no YAML has
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         raise _TextError(f"not YAML: {getattr(error, 'reason', error)}.", line) from error
@@ -396,27 +400,46 @@ def _text(node: yaml.Node, what: str) -> str:
     return unicodedata.normalize("NFC", node.value)
 
 
-def _decision(node: yaml.Node) -> Decision:
-    members = _members(node, "an entry")
-    action = members.pop("action", None)
-    kind = None if action is None else ACTIONS.get(_text(action, "action"))
+def _plain(node: yaml.Node, what: str) -> Any:
+    """Return the texts, or lists of texts, of an entry's field."""
+    return (
+        [_text(member, f"a member of {what}") for member in node.value]
+        if isinstance(node, yaml.SequenceNode)
+        else _text(node, what)
+    )
+
+
+def make_decision(said: Mapping[str, Any], **own: Any) -> Decision:
+    """Return the decision that the fields of an entry state.
+
+    Args:
+        said: ``action``, and the fields of that action: texts, or lists of texts.
+        own: fields that are not for ``said`` to state.
+
+    Raises:
+        InputError: it is no decision.
+    """
+    action = said.get("action")
+    kind = ACTIONS.get(action) if isinstance(action, str) else None
     if kind is None:
-        found = "missing" if action is None else quoted(action.value)
+        found = "missing" if action is None else quoted(str(action)[:50])
         raise InputError(f"action is {found}; expected one of {', '.join(ACTIONS)}.")
-    known = {field.name: field for field in fields(kind)}
-    if unknown := [name for name in members if name not in known]:
-        raise InputError(f"{kind.action} has no field {quoted(unknown[0])}; its fields are {', '.join(known)}.")
-    if "why" in members and members["why"].value == "":
-        del members["why"]
-    if missing := [name for name, field in known.items() if field.default is MISSING and name not in members]:
+    known = {field.name: field for field in fields(kind) if field.name not in own}
+    values = dict(own)
+    for name, value in said.items():
+        if name == "action":
+            continue
+        if name not in known:
+            raise InputError(f"{kind.action} has no field {quoted(name[:50])}; its fields are {', '.join(known)}.")
+        is_list = name in ("names", "groups")
+        members = value if isinstance(value, list) else [value]
+        if isinstance(value, list) > is_list or not all(isinstance(member, str) for member in members):
+            raise InputError(f"{kind.action}: {name} is not a {'list of texts' if is_list else 'text'}.")
+        values[name] = tuple(members) if is_list else value
+    if missing := [name for name, field in known.items() if field.default is MISSING and name not in values]:
         raise InputError(f"{kind.action} lacks {', '.join(missing)}.")
-    values: dict[str, Any] = {}
-    for name, value in members.items():
-        if name in ("names", "groups"):
-            listed = [value] if isinstance(value, yaml.ScalarNode) else _sequence(value, name)
-            values[name] = tuple(_text(member, f"a member of {name}") for member in listed)
-        else:
-            values[name] = _time(_text(value, name)) if name == "when" else _text(value, name)
+    if isinstance(values["when"], str):
+        values["when"] = _time(values["when"])
     return kind(**values)
 
 
@@ -438,25 +461,8 @@ def file_header(role: Role = "annotator") -> str:
 
 
 def format_decision(decision: Decision) -> str:
-    """Return a decision as an entry of a file: one field a line, its time last and quoted."""
-    own = [field.name for field in fields(decision) if field.name not in ("who", "why", "when")]
-    lines = [f"- action: {decision.action}"]
-    for name in (*own, "who", "why", "when"):
-        value = getattr(decision, name)
-        if isinstance(value, tuple):
-            lines += [f"  {name}:", *(f"  - {_quoted(member)}" for member in value)]
-        elif isinstance(value, datetime):
-            parts = "milliseconds" if value.microsecond and value.microsecond % 1000 == 0 else "auto"
-            written = value.astimezone(UTC).isoformat(timespec=parts).replace("+00:00", "Z")
-            lines.append(f"  {name}: {_quoted(written)}")
-        elif value is not None:
-            lines.append(f"  {name}: {_quoted(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def _quoted(text: str) -> str:
-    """Return the text as a double-quoted YAML scalar on one line."""
-    return yaml.safe_dump(text, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
+    """Return a decision as an entry of a file: a line of JSON."""
+    return f"- {json.dumps(decision.to_dict(), ensure_ascii=False).translate(_NOT_IN_YAML)}\n"
 
 
 def append_decision(path: Path, decision: Decision, *, role: Role = "annotator") -> None:
@@ -520,7 +526,7 @@ def _check_appendable(path: Path, before: bytes, decisions: Sequence[Decision]) 
 
     Only the file's last entry is read together with the new ones: the page appends thousands of times.
     """
-    start = before.rfind(b"\n- action:") + 1
+    start = before.rfind(b"\n- ") + 1
     header = f"schema_version: {SCHEMA_VERSION}\ndecisions:\n" if start else ""
     tail = f"{header}{before[start:].decode('utf-8-sig', 'replace')}\n{''.join(map(format_decision, decisions))}"
     try:
@@ -531,5 +537,5 @@ def _check_appendable(path: Path, before: bytes, decisions: Sequence[Decision]) 
         parse_decisions(before, path)  # names the entry that is wrong, if one is
         raise InputError(
             f"{path}: nothing can be appended to this file. Let it end with its list of decisions, each beginning with "
-            "'- action:' in the first column."
+            "'- ' in the first column."
         )

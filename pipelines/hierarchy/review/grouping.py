@@ -150,6 +150,17 @@ class Grouping:
         emptied = [g for g in self.machine if self.labels[g] == label]
         return emptied[0] if emptied else label
 
+    def end_of(self, group: Fate) -> Fate:
+        """Return the group that a group of the clustering ended in, over any number of merges; None: dropped."""
+        seen = set[GroupId]()
+        while group is not None and group not in seen:
+            seen.add(group)
+            claim = self.claims.get(Subject("group", group))
+            if claim is None or claim.renames:
+                break
+            group = claim.fate
+        return group
+
     def live(self) -> list[GroupId]:
         """Return the groups that have names."""
         return [group for group, names in self.members.items() if names]
@@ -327,20 +338,8 @@ class Grouping:
         for name in self._known(entry, names):
             if self.is_decided(name) and self.place[name] == group:  # taken back: it is where the clustering had it
                 del self.claims[Subject("name", name)]
-                self._put(name, self._home(name))
+                self._put(name, self.end_of(self.origin[name]))
             self.claims[Subject("not in", name, group)] = Claim(None, (entry,))
-
-    def _home(self, name: str) -> Fate:
-        """Return the clustering's group of a name, or what was made of that group."""
-        group: Fate = self.origin[name]
-        seen = set[GroupId]()
-        while group is not None and group not in seen:
-            seen.add(group)
-            claim = self.claims.get(Subject("group", group))
-            if claim is None or claim.renames or isinstance(claim.value, Given):
-                break
-            group = claim.value
-        return group
 
     def _set(self, entry: Entry, decision: SetTop) -> None:
         group, levels = self._group(entry, decision.group), list(self.classes)

@@ -55,35 +55,12 @@ _SYSTEM = (
 )
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """A kind of question: the task, the answer's list, the two fields of its members, and the question's size.
-
-    Attributes:
-        of: field with a member's number.
-        says: field with what is said of it.
-        size: members of a question.
-        tokens: tokens of an answer about one of them.
-    """
-
-    task: str
-    listed: str
-    of: str
-    says: str
-    type: type
-    size: int
-    tokens: int
-
-
-_NAMES = _Kind(
+_NAME_GROUPS = (
     "Give every group a short common name in the singular that fits all its names, in their language; repeat its label "
-    "where that fits.",
-    *("groups", "group", "name", str, 12, 48),
+    "where that fits."
 )
-_PLACES = _Kind(
-    "Say of every name the number of the group that it belongs to, or 0 if it belongs to none.",
-    *("names", "name", "group", int, 24, 24),
-)
+_PLACE_NAMES = "Say of every name the number of the group that it belongs to, or 0 if it belongs to none."
+_GROUPS_ASKED, _NAMES_ASKED = 12, 24  # members of a question
 
 
 @dataclass(frozen=True)
@@ -113,55 +90,99 @@ class Proposals:
     note: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Question:
-    """Some members of one kind, referred to by numbers from 1.
+    """Some groups to name, or names to place, referred to by numbers from 1.
 
     Attributes:
-        kind: what is asked of each of them.
+        task: what is asked of each of them.
+        of: field of the answer with the number of a member, ``group`` or ``name``.
+        says: field with what is said of it.
+        tokens: tokens of an answer about one of them.
         data: what the model is shown.
         members: groups or names.
-        groups: the groups that a doubtful name can be put into.
+        groups: the groups that names can be put into; None if groups are to be named.
     """
 
-    kind: _Kind
+    task: str
+    of: str
+    says: str
+    tokens: int
     data: Mapping[str, Any]
     members: Sequence[Any]
-    groups: Sequence[int] = ()
+    groups: Sequence[int] | None = None
 
     @property
-    def most_tokens(self) -> int:
-        """Tokens of the answer at most."""
-        return 64 + self.kind.tokens * len(self.members)
+    def listed(self) -> str:
+        """The one field of the answer, a list."""
+        return f"{self.of}s"
 
     def body(self, model: str) -> dict[str, Any]:
         """Return the request."""
-        kind, types = self.kind, {int: "integer", str: "string"}
-        fields = {kind.of: {"type": "integer"}, kind.says: {"type": types[kind.type]}}
+        fields = {self.of: {"type": "integer"}, self.says: {"type": "string" if self.groups is None else "integer"}}
         member = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
         schema = {
             "type": "object",
-            "properties": {kind.listed: {"type": "array", "items": member}},
-            "required": [kind.listed],
+            "properties": {self.listed: {"type": "array", "items": member}},
+            "required": [self.listed],
             "additionalProperties": False,
         }
-        said = json.dumps({"task": kind.task, **self.data}, ensure_ascii=False)
+        said = json.dumps({"task": self.task, **self.data}, ensure_ascii=False)
         return {
             "model": model,
             "messages": [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": said}],
             "response_format": {
                 "type": "json_schema",
-                "json_schema": {"name": kind.listed, "strict": True, "schema": schema},
+                "json_schema": {"name": self.listed, "strict": True, "schema": schema},
             },
             "temperature": 0,
             "seed": 0,
-            "max_tokens": self.most_tokens,
+            "max_tokens": 64 + self.tokens * len(self.members),
         }
 
     def cost(self, model: str) -> int:
         """Return the tokens that it takes at most: a byte is a token at most."""
-        asked = len(json.dumps(self.body(model), ensure_ascii=False).encode())
-        return asked + self.most_tokens + _TEMPLATE_TOKENS
+        body = self.body(model)
+        return len(json.dumps(body, ensure_ascii=False).encode()) + body["max_tokens"] + _TEMPLATE_TOKENS
+
+
+@dataclass(frozen=True)
+class _Server:
+    """A model at a server, and the folder of the answers that are kept by what was asked.
+
+    Attributes:
+        endpoint: address of the chat interface.
+        model: the model's name there.
+        key: secret that the server wants; empty: none.
+        folder: of the kept answers.
+    """
+
+    endpoint: str
+    model: str
+    key: str
+    folder: Path
+
+    def _file(self, question: Question) -> Path:
+        text = json.dumps([self.endpoint, question.body(self.model)], sort_keys=True, ensure_ascii=False)
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+
+    def keep(self, question: Question, content: str) -> datetime:
+        """Keep an answer; return the time that its decisions bear."""
+        when = datetime.now(UTC).replace(microsecond=0)
+        self.folder.mkdir(exist_ok=True)
+        entry = {"schema_version": 2, "when": when.isoformat(), "answer": content}
+        write_atomic(self._file(question), json_text(entry))
+        return when
+
+    def kept(self, question: Question) -> tuple[str, datetime] | None:
+        """Return a kept answer with its time; None if there is none that can be used, which is then asked for again."""
+        try:
+            entry = read_json(self._file(question), max_bytes=_MOST_CACHED)
+            when = datetime.fromisoformat(entry["when"])
+            is_right = entry["schema_version"] == 2 and isinstance(entry["answer"], str) and when.tzinfo is not None
+        except (InputError, ValueError, LookupError, TypeError):
+            return None
+        return (entry["answer"], when) if is_right else None
 
 
 @dataclass
@@ -209,35 +230,34 @@ def propose(
         StorageError: a file cannot be written.
     """
     who = _who(model)
-    endpoint, key = _endpoint(url), _key()
+    server = _Server(_endpoint(url), model, _key(), build / CACHE)
     if requests < 1 or tokens < 1:
         raise ConfigError(f"the budget is {requests} requests and {tokens} tokens; expected at least 1 of each.")
     tables = BuildTables(build)
     questions = list(_questions(tables))
     found, open_questions = _Found(), []
     for question in questions:
-        kept = _kept(_cache_file(build, endpoint, question.body(model)))
+        kept = server.kept(question)
         if kept is None or not _take(question, kept[0], found):
             open_questions.append(question)
         else:
             found.latest = max(found.latest, kept[1])
     most = sum(question.cost(model) for question in open_questions)
     say(
-        f"{model} at {endpoint}: {len(open_questions):,} questions, {len(questions) - len(open_questions):,} more are "
-        f"answered already. At most {most:,} tokens if each is asked once; the budget is {requests:,} requests and "
-        f"{tokens:,} tokens."
+        f"{model} at {server.endpoint}: {len(open_questions):,} questions, {len(questions) - len(open_questions):,} "
+        f"more are answered already. At most {most:,} tokens if each is asked once; the budget is {requests:,} "
+        f"requests and {tokens:,} tokens."
     )
-    if key and urlsplit(endpoint).scheme == "http" and urlsplit(endpoint).hostname not in _THIS_MACHINE:
-        say(
-            f"The key goes to {urlsplit(endpoint).hostname} unencrypted, for all on the way to read; https:// hides it."
-        )
+    address = urlsplit(server.endpoint)
+    if server.key and address.scheme == "http" and address.hostname not in _THIS_MACHINE:
+        say(f"The key goes to {address.hostname} unencrypted, for all on the way to read; https:// hides it.")
     from ...web import PoliteClient
 
     options: dict[str, Any] = {} if sleep is None else {"sleep": sleep}
     client = PoliteClient(
-        (endpoint,), rate=_RATE, timeout=timeout, retries=_ATTEMPTS, request_budget=requests, **options
+        (server.endpoint,), rate=_RATE, timeout=timeout, retries=_ATTEMPTS, request_budget=requests, **options
     )
-    asked, note = _ask_all(open_questions, build, endpoint, model, key, client, tokens, found, progress)
+    asked, note = _ask_all(open_questions, server, client, tokens, found, progress)
     decisions = _decisions(tables, found, who)
     file = build / f"proposals-{_slug(model)}.yaml"
     write_atomic(file, file_header() + "".join(map(format_decision, decisions)))
@@ -257,10 +277,7 @@ def propose(
 
 def _ask_all(
     questions: Sequence[Question],
-    build: Path,
-    endpoint: str,
-    model: str,
-    key: str,
+    server: _Server,
     client: "PoliteClient",
     budget: int,
     found: _Found,
@@ -270,10 +287,10 @@ def _ask_all(
     from ...web import AnswerError, BudgetSpentError
 
     asked, failures, last = 0, 0, ""
-    headers = {"Authorization": f"Bearer {key}"} if key else None
+    headers = {"Authorization": f"Bearer {server.key}"} if server.key else None
     for done, question in enumerate(questions):
         progress("ask the model", done, len(questions))
-        body, most = question.body(model), question.cost(model)
+        body, most = question.body(server.model), question.cost(server.model)
 
         def reserve(most: int = most) -> None:
             """Count every attempt as what it can cost at most; nobody knows what a failed one cost."""
@@ -282,11 +299,11 @@ def _ask_all(
             found.tokens += most
 
         try:
-            answer = client.post_json(endpoint, body, headers=headers, secret=key, before_each=reserve)
+            answer = client.post_json(server.endpoint, body, headers=headers, secret=server.key, before_each=reserve)
         except BudgetSpentError:
             return asked, "the budget is spent; run the same command again with a larger one to resume"
         except AnswerError as error:
-            _refuse_refusal(error, endpoint)
+            _refuse_refusal(error, server.endpoint)
             found.dropped[f"no answer ({error.kind})"] += 1
             failures, last = failures + 1, str(error)
             if failures == _MOST_FAILURES:
@@ -296,12 +313,12 @@ def _ask_all(
         used = usage.get("total_tokens") if isinstance(usage, dict) else None
         if type(used) is int and used > 0:  # the server's own count instead of the most that it can be
             found.tokens += used - most
-        content = _content(answer, key)
+        content = _content(answer, server.key)
         if content is None:
             found.dropped["answer of another form"] += 1
         elif _take(question, content, found):
             asked += 1
-            found.latest = max(found.latest, _keep(_cache_file(build, endpoint, body), content))
+            found.latest = max(found.latest, server.keep(question, content))
     progress("ask the model", len(questions), len(questions))
     if last and not asked:
         raise ServiceError(f"{last}. No question was answered; check the address, the model and the server.")
@@ -353,17 +370,19 @@ def _questions(tables: BuildTables) -> Iterator[Question]:
         names = [_cut(name) for name in members[group][:examples]]
         return {"number": number, "label": _cut(tables.labels[group]), "names": names}
 
-    for start in range(0, len(own), _NAMES.size):
-        part = own[start : start + _NAMES.size]
-        yield Question(_NAMES, {"groups": [shown(group, i, _EXAMPLES) for i, group in enumerate(part, 1)]}, part)
-    for start in range(0, len(doubtful), _PLACES.size):
-        part = doubtful[start : start + _PLACES.size]
+    for start in range(0, len(own), _GROUPS_ASKED):
+        part = own[start : start + _GROUPS_ASKED]
+        shapes = [shown(group, i, _EXAMPLES) for i, group in enumerate(part, 1)]
+        yield Question(task=_NAME_GROUPS, of="group", says="name", tokens=48, data={"groups": shapes}, members=part)
+    for start in range(0, len(doubtful), _NAMES_ASKED):
+        part = doubtful[start : start + _NAMES_ASKED]
+        names = [name for name, *_ in part]
         choices = sorted({group for _, *pair in part for group in pair if group in members})
         data = {
             "groups": [shown(group, i, 5) for i, group in enumerate(choices, 1)],
-            "names": [{"number": i, "name": _cut(name)} for i, (name, *_) in enumerate(part, 1)],
+            "names": [{"number": i, "name": _cut(name)} for i, name in enumerate(names, 1)],
         }
-        yield Question(_PLACES, data, [name for name, *_ in part], choices)
+        yield Question(task=_PLACE_NAMES, of="name", says="group", tokens=24, data=data, members=names, groups=choices)
 
 
 def _cut(text: str) -> str:
@@ -383,30 +402,34 @@ def _content(answer: Mapping[str, Any], key: str) -> str | None:
 
 def _take(question: Question, content: str, found: _Found) -> bool:
     """Take over what an answer says of the question's members; count what does not fit; tell whether any of it did."""
-    kind, said = question.kind, set[int]()
+    said = set[int]()
     try:
         answer = parse_json(content, "the answer")
     except InputError:
         answer = None
-    if not isinstance(answer, dict) or set(answer) != {kind.listed} or not isinstance(answer[kind.listed], list):
+    if (
+        not isinstance(answer, dict)
+        or set(answer) != {question.listed}
+        or not isinstance(answer[question.listed], list)
+    ):
         found.dropped["answer of another form"] += 1
         return False
-    for member in answer[kind.listed]:
+    groups = question.groups
+    for member in answer[question.listed]:
         number: Any = None
         value: Any = None
-        if isinstance(member, dict) and set(member) == {kind.of, kind.says}:
-            number, value = member[kind.of], member[kind.says]
-        known = range(1, len(question.members) + 1)
-        fits = type(number) is int and number in known and number not in said and type(value) is kind.type
-        if not fits or (kind is _PLACES and value not in range(len(question.groups) + 1)):
+        if isinstance(member, dict) and set(member) == {question.of, question.says}:
+            number, value = member[question.of], member[question.says]
+        fits = type(number) is int and 1 <= number <= len(question.members) and number not in said
+        if not fits or not (type(value) is str if groups is None else type(value) is int and 0 <= value <= len(groups)):
             found.dropped["member of another form"] += 1
             continue
         said.add(number)
         of = question.members[number - 1]
-        if kind is _NAMES:
-            found.names[of] = unicodedata.normalize("NFC", " ".join(value.split()))
+        if groups is None:
+            found.names[of] = unicodedata.normalize("NFC", " ".join(str(value).split()))
         elif value:
-            found.places[of] = question.groups[value - 1]
+            found.places[of] = groups[value - 1]
         else:
             found.dropped["name that fits no group"] += 1
     if len(said) < len(question.members):
@@ -477,27 +500,3 @@ def _slug(model: str) -> str:
     """Return the model's name as a part of a file's name; a hash tells names apart that would be one."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", model)[:60]
     return slug if slug == model else f"{slug}-{hashlib.sha256(model.encode()).hexdigest()[:8]}"
-
-
-def _cache_file(build: Path, endpoint: str, body: Mapping[str, Any]) -> Path:
-    text = json.dumps([endpoint, body], sort_keys=True, ensure_ascii=False)
-    return build / CACHE / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
-
-
-def _keep(file: Path, content: str) -> datetime:
-    """Keep an answer; return the time that its decisions bear."""
-    when = datetime.now(UTC).replace(microsecond=0)
-    file.parent.mkdir(exist_ok=True)
-    write_atomic(file, json_text({"schema_version": 2, "when": when.isoformat(), "answer": content}))
-    return when
-
-
-def _kept(file: Path) -> tuple[str, datetime] | None:
-    """Return a kept answer with its time; None if there is none that can be used, which is then asked for again."""
-    try:
-        entry = read_json(file, max_bytes=_MOST_CACHED)
-        when = datetime.fromisoformat(entry["when"])
-        is_right = entry["schema_version"] == 2 and isinstance(entry["answer"], str) and when.tzinfo is not None
-    except (InputError, ValueError, LookupError, TypeError):
-        return None
-    return (entry["answer"], when) if is_right else None

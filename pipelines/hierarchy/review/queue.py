@@ -9,11 +9,8 @@ spherical k-means, since only small subtrees are ever shown. Every node is a ran
 the members of all nodes is a difference of two running sums.
 """
 
-import hashlib
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +18,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from threadpoolctl import threadpool_limits
 
 from ..groups.clustering import kmeans
-from .learner import Coefficients, Estimates
+from .learner import Estimates
 
 SCREEN = 40  # names that a person takes in at once; the measured effort falls slowly up to here and beyond
 SCREENS = 12  # screens of a queue
@@ -48,15 +45,9 @@ class Screen:
     items: float
     blocks: tuple[tuple[int, int], ...] = ()
 
-    @cached_property
-    def id(self) -> str:
-        """A text that only a screen of the same names has."""
-        return hashlib.sha256(json.dumps(self.names).encode("utf-8", "surrogatepass")).hexdigest()[:20]
-
     def to_dict(self) -> dict[str, Any]:
         """Return the screen as the page receives it."""
         return {
-            "id": self.id,
             "items": round(float(self.items), 1),
             "names": list(self.names),
             "wrong": [round(float(wrong), 2) for wrong in self.wrong],
@@ -69,15 +60,14 @@ class Queue:
 
     Args:
         rows: (N, D) unit rows of the names, the learner's.
-        fitted: coefficients.
         by: what an action should put right most of, items or names.
 
     Attributes:
         tree: the nodes that may become screens.
     """
 
-    def __init__(self, rows: np.ndarray, fitted: Coefficients, *, by: Order = "items") -> None:
-        self._fitted, self._by = fitted, by
+    def __init__(self, rows: np.ndarray, *, by: Order = "items") -> None:
+        self._by = by
         self.tree = NameTree.of(rows).up_to(SCREEN)
         size = self.tree.stops - self.tree.starts
         lengths = (self.tree.sums(rows) ** 2).sum(axis=1)
@@ -99,11 +89,12 @@ class Queue:
         count, items = asked.astype(np.float64), now.items if self._by == "items" else np.ones(len(now.items))
         sums = np.stack([count, now.errors * items * count, now.errors * count], axis=1)
         size, gain, wrong = self.tree.sums(sums).T
-        mixed = np.maximum(size - 1, 0) * (1 - self._cohesion)  # costs little; the exceptions' model costs more
+        mixed = np.maximum(size - 1, 0) * (1 - self._cohesion)  # costs little; the exceptions by shares cost more
         likely = gain / (1 + mixed)
         nodes = np.flatnonzero(size > 0)
         nodes = nodes[np.argsort(-likely[nodes], kind="stable")[:_EXAMINED]]
-        scores = gain[nodes] / (1 + np.minimum(self._exceptions(nodes, now, asked), wrong[nodes]))
+        exceptions = np.array([self._exceptions(node, now, asked) for node in nodes.tolist()])
+        scores = gain[nodes] / (1 + np.minimum(exceptions, wrong[nodes]))
         chosen: list[Screen] = []
         shown = np.zeros(len(now.names), dtype=bool)
         for i in np.argsort(-scores, kind="stable").tolist():
@@ -115,31 +106,11 @@ class Queue:
                 break
         return chosen
 
-    def _exceptions(self, nodes: np.ndarray, now: Estimates, asked: np.ndarray) -> np.ndarray:
-        """Return for some nodes the expected number of their names that do not belong to their largest group."""
-        features = self.features(nodes, now, asked)
-        *slopes, constant = self._fitted.exceptions
-        return (np.exp(features[:, 1]) - 1) / (1 + np.exp(-(features @ np.array(slopes) + constant)))
-
-    def features(self, nodes: np.ndarray, now: Estimates, asked: np.ndarray) -> np.ndarray:
-        """Return what the exceptions of nodes are estimated by, (n, 5).
-
-        Cohesion, log of the size, agreement of the votes, share of the leading group, mean share of votes against.
-
-        Args:
-            nodes: (n,) nodes of the tree that have an asked name.
-            now: the estimates.
-            asked: (N,) bool, the names that are counted.
-        """
-        found = np.empty((len(nodes), 5))
-        for row, node in enumerate(nodes.tolist()):
-            members = self.tree.members(node)
-            shares = now.shares(members[asked[members]])
-            size, total = len(shares), shares.sum(axis=0)
-            agreement = (float(total @ total) - float((shares**2).sum())) / max(size * (size - 1), 1)
-            against = 1 - float(shares.max(axis=1).mean())
-            found[row] = self._cohesion[node], np.log(size), agreement, float(total.max()) / size, against
-        return found
+    def _exceptions(self, node: int, now: Estimates, asked: np.ndarray) -> float:
+        """Return the expected number of a node's asked names that do not belong to its largest group."""
+        members = self.tree.members(node)
+        shares = now.shares[members[asked[members]]]
+        return len(shares) - float(shares.sum(axis=0).max())
 
     def _screen(self, now: Estimates, node: int, asked: np.ndarray, score: float) -> Screen:
         place = {int(name): i for i, name in enumerate(asked)}

@@ -141,7 +141,7 @@ def _review(
         counts=counts,
         dropped=write_dropped(directory, dropped),
         notes=tuple(_notes(settlement)),
-        details={"still_wrong": still_wrong(estimates)} if estimates else {},
+        details={"still_wrong": wrong} if (wrong := still_wrong(estimates)) else {},
     )
 
 
@@ -156,8 +156,13 @@ def estimated(grouping: Grouping, learner: Learner | None) -> tuple[Estimates | 
     return estimates, grouping.placed(estimates.place) if grouping.claims else grouping
 
 
-def still_wrong(estimates: Estimates) -> dict[str, list[float]]:
-    """Return mean and 80% interval of the names and items that are wrong, to a tenth, as report and page say them."""
+def still_wrong(estimates: Estimates | None) -> dict[str, list[float]] | None:
+    """Return mean and 80% interval of the names and items that are wrong, to a tenth, as report and page say them.
+
+    None without estimates, or where every name is decided.
+    """
+    if estimates is None or estimates.still_wrong is None:
+        return None
     return {of: [round(float(end), 1) for end in ends] for of, ends in estimates.still_wrong.items()}
 
 
@@ -300,22 +305,13 @@ def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
 
 def _report(settlement: Settlement) -> dict[str, list[dict[str, Any]]]:
     """Return the content of ``decisions.json``: lists of records, in the order of the decisions."""
-    conflicts = [
-        {
-            "kind": conflict.kind,
-            "of": conflict.of,
-            "settled": conflict.settled,
-            "verdicts": [
-                {"who": side.who, "verdict": side.verdict, "decisions": [entry.place for entry in side.entries]}
-                for side in conflict.verdicts
-            ],
-        }
-        for conflict in settlement.conflicts
-    ]
     return {
         "applied": [_record(entry) for entry in settlement.applied],
         "unmatched": [{"reason": miss.reason, **_record(miss.entry)} for miss in settlement.unmatched],
-        "conflicts": conflicts,
+        "conflicts": [
+            conflict.to_dict(lambda side: {"decisions": [entry.place for entry in side.entries]})
+            for conflict in settlement.conflicts
+        ],
         "withheld": [_record(entry) for entry in settlement.withheld],
         "overruled": [_record(entry) for entry in settlement.overruled],
         "kappa": [asdict(agreement) for agreement in settlement.agreements],
@@ -323,9 +319,7 @@ def _report(settlement: Settlement) -> dict[str, list[dict[str, Any]]]:
 
 
 def _record(entry: Entry) -> dict[str, Any]:
-    said = {key: value for key, value in asdict(entry.decision).items() if value is not None}
-    said |= {"when": entry.decision.when.isoformat(), "why": entry.decision.why}
-    return {"action": entry.decision.action, **said, "file": entry.file.name, "entry": entry.number}
+    return {"why": None, **entry.decision.to_dict(), "file": entry.file.name, "entry": entry.number}
 
 
 def _notes(settlement: Settlement) -> list[str]:

@@ -4,34 +4,29 @@ It listens on 127.0.0.1 alone. The page itself holds no data; every request for 
 other site can set. The token is in the address that the command prints, behind ``#``, which browsers never send. So
 neither a form of another site nor a site that points its own name at this machine can reach the data.
 
-A program can decide as the page does. Every request carries ``X-Hgld-Token``; bodies and answers are JSON. What is long
-comes in pieces: ask again with ``start``.
+A program can decide as the page does. Every request carries ``X-Hgld-Token``; bodies and answers are JSON.
 
 ``GET /api/state``
-    who, role, file, levels (those above the groups, each with its classes), revision, decisions (the person's own),
-    history, progress: names, names_done, items, items_done, still_wrong: names and items,
-    each (mean, low, high) at 80%.
-``GET /api/names?start=N``
-    rows of (name, items, confidence, the clustering's group, the next group, label of its group now or null, the
-    probability that this is wrong, who decided), 5,000 at a time, and total.
-``GET /api/groups?start=N``
-    rows of (label, top, who decided), 5,000 at a time, and total.
-``GET /api/queue?start=N&count=N``
-    total; screens of similar names, the most useful first: id, items (expected to be put right), names, wrong of each,
-    blocks (ranges of names that are most alike).
+    - who, role, file; levels: those above the groups, each with its classes;
+    - names: rows of (name, items, confidence, the clustering's group, the next group, label of its group now or null,
+      the probability that this is wrong, who decided);
+    - groups: by label (top, who decided);
+
+    and what every answer below has:
+
+    - revision, decisions (number of the person's own), history;
+    - progress: names, names_done, items, items_done; still_wrong: names and items that nobody decided about and that
+      are wrong, each (mean, low, high) at 80%, null where all are decided;
+    - queue: screens of similar names, the most useful first: items (expected to be put right), names, wrong of each,
+      blocks (ranges of names that are most alike).
 ``POST /api/decide``
     one action ``{"revision": R, "decisions": [{"action": "move", "names": [...], "to": "pass"}, ...]}``, or several
     ``{"revision": R, "actions": [[...], ...]}``. All is written or nothing (422 with error); 409 if R is not the
-    revision of now. The answer: revision, names (label, wrong, who; of those that changed), more (if not all of them:
-    ask ``/api/changes``), groups (top, who; null if gone), queue (as above, the first 10), decisions, progress,
-    history.
-``GET /api/changes?revision=R&start=N``
-    the names that the last action changed, 5,000 at a time.
+    revision of now. The answer has names (by name label, wrong, who) and groups that changed; null if a group is gone.
 ``POST /api/undo``
     ``{"revision": R}`` takes the last action back; answers as above, with undone.
 ``POST /api/skip``
-    ``{"screen": ID}`` puts a screen off until the estimates of its names change; answers with the queue. Nothing is
-    written.
+    ``{"names": [...]}`` puts names off until their estimates change. Nothing is written.
 ``POST /api/labels``
     ``{"names": [...]}``: proposed labels for a group of them.
 ``GET /api/name?name=T&start=N``, ``/api/group?label=T``, ``/api/team``, ``/api/thumbnail?split=T&id=N&number=N``
@@ -61,14 +56,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hgld.errors import ConfigError, HgldError, ImageError
 
 from .journal import StaleError
-from .state import QUEUED, Review
+from .state import Review
 
 HOST = "127.0.0.1"
 TOKEN_HEADER = "x-hgld-token"  # noqa: S105  # a header's name
 _PAGE = Path(__file__).with_name("page")
 _FILES = {"/": "index.html"} | {f"/{path.name}": path.name for path in _PAGE.glob("*.[jc]s*")}
 _LARGEST_BODY = 2**23  # 50,000 names of an action
-_MOST_QUEUED = 100
 _MOST_LANDMARKS = 60
 _HEADERS = {
     "content-security-policy": (
@@ -127,18 +121,14 @@ def application(review: Review, token: str) -> Guard:
     """
     get: dict[str, Callable[[Request], Any]] = {
         "state": lambda r: review.snapshot(),
-        "names": lambda r: review.names(_number(r, "start")),
-        "groups": lambda r: review.groups(_number(r, "start")),
-        "changes": lambda r: review.changes(_number(r, "start"), _number(r, "revision")),
-        "queue": lambda r: review.queue(_number(r, "start"), min(_number(r, "count", QUEUED), _MOST_QUEUED)),
         "team": lambda r: review.team(),
         "name": lambda r: review.name_details(_text(r, "name"), _number(r, "start"), _MOST_LANDMARKS),
         "group": lambda r: review.group_details(_text(r, "label")),
     }
     post: dict[str, Callable[[dict[str, Any]], Any]] = {
-        "decide": lambda given: review.decide(_actions(given), _member(given, "revision", int)),
-        "undo": lambda given: review.undo(_member(given, "revision", int)),
-        "skip": lambda given: review.put_off(_member(given, "screen", str)),
+        "decide": lambda given: review.decide(_actions(given), _revision(given)),
+        "undo": lambda given: review.undo(_revision(given)),
+        "skip": lambda given: review.put_off(_list(given.get("names"), str, "names")),
         "labels": lambda given: review.labels(_list(given.get("names"), str, "names")),
     }
 
@@ -220,10 +210,10 @@ def _list(value: Any, of: type, field: str) -> list[Any]:
     return value
 
 
-def _member(given: dict[str, Any], field: str, of: type) -> Any:
-    value = given.get(field)
-    if not isinstance(value, of) or isinstance(value, bool):
-        raise HTTPException(400, f"expected {'a number' if of is int else 'a text'} as {field}")
+def _revision(given: dict[str, Any]) -> int:
+    value = given.get("revision")
+    if type(value) is not int:
+        raise HTTPException(400, "expected a number as revision")
     return value
 
 
@@ -234,8 +224,8 @@ def _text(request: Request, field: str) -> str:
     return value
 
 
-def _number(request: Request, field: str, default: int = 0) -> int:
-    value = request.query_params.get(field, str(default))
+def _number(request: Request, field: str) -> int:
+    value = request.query_params.get(field, "0")
     if not (value.isascii() and value.isdigit() and len(value) < 19):
         raise HTTPException(400, f"expected a number as {field}")
     return int(value)

@@ -3,19 +3,16 @@
 What the page shows of a name that nobody decided about is the learner's estimate; what is written is a person's.
 """
 
-from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hgld.errors import InputError, StorageError, quoted
 
 from .agreement import check_annotators, settle, side_by_side
-from .decisions import ACTIONS, MOST_NAMES, Decision, Entry, GiveItem, read_decisions
+from .decisions import MOST_NAMES, Decision, Entry, GiveItem, make_decision, read_decisions
 from .grouping import Given, GroupId, Grouping, Subject
 from .journal import Journal, StaleError
 from .learner import Estimates, Learner
@@ -23,14 +20,9 @@ from .queue import Queue, Screen
 from .review import estimated, reviewed_groups, still_wrong
 from .tables import BuildTables, Thumbnails
 
-PIECE = 5_000  # names, or groups, of one answer
-QUEUED = 10  # screens that are sent after each action
-_EARLIER = 3  # states that are kept for a fast undo; further back all is computed anew
-_OFFERED = 2_000  # screens that were shown and can still be put off
 _LISTED = 100  # decisions that the page shows in its history
 _NAMED = 20  # names of each of them
 _EXAMPLES = 12
-_FIELDS = {"why", "group", "to", "top", "level", "split", "id", "name"}  # of one text
 
 _NameState = tuple[str | None, float | None, str | None]  # label, probability of being wrong, who decided
 
@@ -91,9 +83,6 @@ class Review:
         check_annotators(journal, self._read)
         self.revision = 0
         self._skipped: set[tuple[str, str | None]] = set()
-        self._offered: OrderedDict[str, Screen] = OrderedDict()
-        self._changed: list[tuple[str, _NameState | None]] = []
-        self._earlier: deque[_View] = deque(maxlen=_EARLIER)
         self._view = self._shown(self._decided())
 
     @property
@@ -170,7 +159,6 @@ class Review:
             raise InputError(f"{missed[0].reason}.")
         view = self._shown(trial)
         self.journal.append(decisions)
-        self._earlier.append(self._view)
         return self._change(view)
 
     def undo(self, revision: int) -> dict[str, Any]:
@@ -184,53 +172,30 @@ class Review:
         try:
             taken = self.journal.take_back(max(self.journal.last_action, 1))
         except StorageError:
-            self._begin_anew()
+            self._change(self._shown(self._decided()))
             raise
-        view = self._earlier.pop() if self._earlier else self._shown(self._decided())
-        if self._skipped:  # what was put off since then is not proposed again
-            view = self._shown(view.grouping)
+        view = self._shown(self._decided())
         return {**self._change(view), "undone": [_record(decision) for decision in taken]}
 
     def _refresh(self, revision: int | None = None) -> None:
         """Take over the changes that somebody else wrote into the file; refuse a revision that is not of now."""
         if self.journal.changed_elsewhere:
             self.journal.reload()
-            self._begin_anew()
+            self._change(self._shown(self._decided()))
         if revision not in (None, self.revision):
             raise StaleError
-
-    def _begin_anew(self) -> None:
-        self._view = self._shown(self._decided())
-        self._earlier.clear()
-        self._changed = []
-        self.revision += 1
 
     def _change(self, view: _View) -> dict[str, Any]:
         before, self._view = self._view, view
         self.revision += 1
-        self._changed = sorted(_difference(before.names, view.names).items())
-        groups = _difference(before.groups, view.groups)
-        return {**self.changes(0), "groups": groups, **self._head(), "queue": self.queue(0, QUEUED)}
+        return {
+            "names": _difference(before.names, view.names),
+            "groups": _difference(before.groups, view.groups),
+            **self._head(),
+        }
 
     def _decision(self, given: Mapping[str, Any], when: datetime) -> Decision:
-        kind = ACTIONS.get(given["action"]) if isinstance(given.get("action"), str) else None
-        if kind is None:
-            found = quoted(str(given.get("action"))[:50])
-            raise InputError(f"action is {found}; expected one of {', '.join(ACTIONS)}.")
-        values: dict[str, Any] = {}
-        for field, value in given.items():
-            if field == "action":
-                continue
-            listed = field in ("names", "groups")
-            members = value if listed and isinstance(value, list) else [value]
-            is_right = isinstance(value, list) == listed and all(isinstance(member, str) for member in members)
-            if not is_right or not (listed or field in _FIELDS) or field not in kind.__dataclass_fields__:
-                raise InputError(f"{kind.action}: {quoted(field[:50])} is unexpected, or its value has the wrong type.")
-            values[field] = tuple(value) if listed else value
-        try:
-            decision = kind(who=self.journal.who, when=when, **values)
-        except TypeError as error:  # a field is missing
-            raise InputError(f"{kind.action}: {error}.") from error
+        decision = make_decision(given, who=self.journal.who, when=when)
         if isinstance(decision, GiveItem) and not self.tables.has_item(decision.split, decision.id):
             raise InputError(f"there is no item {quoted(decision.id)} of the split {quoted(decision.split)}.")
         return decision
@@ -238,7 +203,7 @@ class Review:
     # -- views ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what the page needs to begin, as of now; names and groups are asked for in pieces."""
+        """Return all that the page shows of names and groups, as of now."""
         self._refresh()
         unmatched = self._view.grouping.unmatched
         return {
@@ -249,7 +214,8 @@ class Review:
             "others": sorted({entry.decision.who for entry in self.others}),
             "levels": [[level, list(classes)] for level, classes in self.tables.classes.items()],
             "item": self.tables.item,
-            "groups": len(self._view.groups),
+            "names": [[*facts, *self._view.names[facts[0]]] for facts in sorted(self.tables.facts())],
+            "groups": self._view.groups,
             "unmatched": [{"reason": m.reason, **_record(m.entry.decision)} for m in unmatched[:_LISTED]],
             **self._head(),
         }
@@ -261,57 +227,32 @@ class Review:
             "names_done": names_done,
             "items": sum(self.tables.sizes.values()),
             "items_done": items_done,
-            "still_wrong": still_wrong(estimates) if estimates else None,
+            "still_wrong": still_wrong(estimates),
         }
         history = [_record(entry.decision) for entry in own[: -_LISTED - 1 : -1]]
-        return {"revision": self.revision, "decisions": len(own), "progress": progress, "history": history}
+        queue = [screen.to_dict() for screen in self._view.queue]
+        return {
+            "revision": self.revision,
+            "decisions": len(own),
+            "progress": progress,
+            "history": history,
+            "queue": queue,
+        }
 
-    def names(self, start: int, most: int = PIECE) -> dict[str, Any]:
-        """Return a piece of the names, in the order of the alphabet, each with its facts and its state."""
-        rows = [[*facts, *self._view.names[facts[0]]] for facts in self._facts[start : start + most]]
-        return {"revision": self.revision, "start": start, "total": len(self._facts), "rows": rows}
-
-    @cached_property
-    def _facts(self) -> list[list[Any]]:
-        return sorted(self.tables.facts())
-
-    def groups(self, start: int, most: int = PIECE) -> dict[str, Any]:
-        """Return a piece of the groups that have names."""
-        rows = [[label, *state] for label, state in islice(self._view.groups.items(), start, start + most)]
-        return {"revision": self.revision, "start": start, "total": len(self._view.groups), "rows": rows}
-
-    def changes(self, start: int, revision: int | None = None) -> dict[str, Any]:
-        """Return a piece of the names that the last action changed, and whether there are more.
+    def put_off(self, names: Sequence[str]) -> dict[str, Any]:
+        """Put names off, until their estimates change; return the queue. Nothing is written.
 
         Raises:
-            StaleError: that action was not the one of ``revision``.
+            InputError: a name is unknown.
         """
-        if revision not in (None, self.revision):
-            raise StaleError
-        piece = self._changed[start : start + PIECE]
-        return {"revision": self.revision, "names": dict(piece), "more": start + PIECE < len(self._changed)}
-
-    def queue(self, start: int, most: int) -> dict[str, Any]:
-        """Return a piece of the queue."""
-        found = self._view.queue[start : start + most]
-        self._offered |= {screen.id: screen for screen in found}
-        while len(self._offered) > _OFFERED:
-            self._offered.popitem(last=False)
-        shown = [screen.to_dict() for screen in found]
-        return {"revision": self.revision, "start": start, "total": len(self._view.queue), "screens": shown}
-
-    def put_off(self, asked: str) -> dict[str, Any]:
-        """Put a screen off, until the estimates of its names change; return the queue. Nothing is written.
-
-        Raises:
-            InputError: there is no such screen.
-        """
-        screen = self._offered.get(asked)
-        if screen is None:
-            raise InputError("these names are not in the queue any more; the page shows others.")
-        self._skipped |= {(name, self._view.names[name][0]) for name in screen.names}
+        self._check_known(names)
+        self._skipped |= {(name, self._view.names[name][0]) for name in names}
         self._view = self._shown(self._view.grouping)
-        return self.queue(0, QUEUED)
+        return self._head()
+
+    def _check_known(self, names: Sequence[str]) -> None:
+        if (unknown := next((name for name in names if name not in self._view.names), None)) is not None:
+            raise InputError(f"there is no name {quoted(unknown)}.")
 
     def group_details(self, label: str) -> dict[str, Any]:
         """Return the evidence for a group's top and label, and examples of its names.
@@ -367,8 +308,7 @@ class Review:
         """
         if not 1 <= len(names) <= MOST_NAMES:
             raise InputError(f"{len(names)} names; expected 1 to {MOST_NAMES}.")
-        if (unknown := next((name for name in names if name not in self._view.names), None)) is not None:
-            raise InputError(f"there is no name {quoted(unknown)}.")
+        self._check_known(names)
         return {"labels": self.tables.labels_for(names, self._view.groups.keys())}
 
     def team(self) -> dict[str, Any]:
@@ -381,10 +321,8 @@ class Review:
 
 def _record(decision: Decision) -> dict[str, Any]:
     """Return a decision as the page receives it, with some of its names and their number."""
-    said = {key: value for key, value in asdict(decision).items() if value is not None}
-    if "names" in said:
-        said |= {"names": said["names"][:_NAMED], "names_count": len(said["names"])}
-    return {"action": decision.action, **said, "when": decision.when.isoformat()}
+    said = decision.to_dict()
+    return {**said, "names": said["names"][:_NAMED], "names_count": len(said["names"])} if "names" in said else said
 
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

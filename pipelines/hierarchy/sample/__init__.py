@@ -16,14 +16,13 @@ import polars as pl
 from hgld.tables import read_csv
 
 from ...stage import Progress, StageResult, StageRun, run_stage
-from ..names.landmark_tables import VERSION, write_scraped
+from ..names.landmark_tables import DROPPED, VERSION, scraped_table, write_scraped
 from ..scrape.titles import category_title
 
 FOLDER = Path(__file__).parent
 LANDMARKS = FOLDER / "landmarks.csv"
 GRAPH = FOLDER / "classes.csv"
 EXPECTED_GROUPS = FOLDER / "expected_groups.csv"
-_DROPPED = {"split": pl.String, "row": pl.Int64, "landmark_id": pl.String, "category": pl.String, "reason": pl.String}
 
 
 def files() -> tuple[Path, ...]:
@@ -41,7 +40,7 @@ def run(root: Path, progress: Progress) -> StageRun:
 
     def work(directory: Path) -> StageResult:
         progress("scrape: reading the sample", 0, None)
-        return write_scraped(directory, _scraped(), _classes(), pl.DataFrame(schema=_DROPPED))
+        return write_scraped(directory, _scraped(), _classes(), pl.DataFrame(schema=DROPPED))
 
     inputs = {"landmarks": LANDMARKS, "classes": GRAPH}
     return run_stage("scrape", root, version=VERSION, config={"sample": True}, inputs=inputs, work=work)
@@ -49,20 +48,10 @@ def run(root: Path, progress: Progress) -> StageRun:
 
 def _scraped() -> pl.DataFrame:
     table = _read(LANDMARKS).with_columns(pl.col("landmark_id").cast(pl.Int64)).sort("split", "landmark_id")
-    titles = [category_title(url) for url in table["category"]]
-    nothing = pl.lit([], dtype=pl.List(pl.String))
-    named = pl.col("names") != ""
-    return table.select(
-        "split",
-        "landmark_id",
-        "category",
-        pl.Series("title", titles, dtype=pl.String),
-        pl.lit(None, dtype=pl.String).alias("redirected_to"),
-        pl.lit(None, dtype=pl.String).alias("item"),
-        "status",
-        pl.when(named).then(_parts("names")).otherwise(nothing).alias("names"),
-        pl.when(named).then(_parts("class_ids")).otherwise(nothing).alias("classes"),
-    )
+    nothing, named = pl.lit([], dtype=pl.List(pl.String)), pl.col("names") != ""
+    names, ids = (pl.when(named).then(_parts(column)).otherwise(nothing) for column in ("names", "class_ids"))
+    known = table.select("split", "landmark_id", "category", "status", names.alias("names"), ids.alias("classes"))
+    return scraped_table({**known.to_dict(), "title": [category_title(url) for url in table["category"]]})
 
 
 def _classes() -> pl.DataFrame:

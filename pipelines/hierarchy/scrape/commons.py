@@ -7,7 +7,7 @@ from typing import Any
 
 from ...web import AnswerError, Client
 from .titles import canonical_category
-from .wikidata import is_item_id
+from .wikidata import as_object, is_item_id
 
 # The redirects of Template:Category redirect that pages really use, without spaces, hyphens and case.
 _REDIRECT_TEMPLATES = {
@@ -118,21 +118,17 @@ def _page(title: str, steps: Mapping[str, str], pages: Mapping[str, dict[str, An
         return CategoryPage("invalid", last)
     if "missing" in raw:
         return CategoryPage("missing", last)
-    item = _object(raw.get("pageprops")).get("wikibase_item")
+    item = as_object(raw.get("pageprops")).get("wikibase_item")
     item = item if isinstance(item, str) and is_item_id(item) else None
     return CategoryPage("exists", last, item, redirect_target(_wikitext(raw)))
 
 
 def _wikitext(raw: Mapping[str, Any]) -> str:
     for revision in _objects(raw.get("revisions")):
-        content = _object(_object(revision.get("slots")).get("main")).get("content")
+        content = as_object(as_object(revision.get("slots")).get("main")).get("content")
         if isinstance(content, str):
             return content
     return ""
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:

@@ -133,7 +133,7 @@ def _values(cell: Tag) -> Iterator[str]:
 
 
 def _lines(cell: Tag) -> list[list[tuple[str, bool]]]:
-    """Return the visible text of a cell by lines: pieces of text, each with True if it stands in a link."""
+    """Return the visible text of a cell by lines: pieces of text, each with True if it is in a link."""
     lines: list[list[tuple[str, bool]]] = [[]]
     links = 0
     for node, opens in _walk(cell):

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import polars as pl
 
+from hgld.settings import key_fields
+
 from ...stage import Progress, StageResult, StageRun, run_stage, silent
 from ...web import API_RATE, PAGE_RATE, Client, PoliteClient
-from ..config import ScrapeConfig, key_fields
+from ..config import ScrapeConfig
 from ..names.landmark_tables import (
     CLASSES,
     VERSION,
     Landmark,
+    facts_of,
     read_landmarks,
     scraped_table,
     write_scraped,
@@ -76,8 +79,8 @@ def run(
         StorageError: the disk is full; the answers so far are kept.
     """
     began = time.time()
-    read = read_landmarks(tables)
-    known = _titles(read.landmarks)
+    landmarks, dropped = read_landmarks(tables)
+    known = _titles(landmarks)
     titles = _distinct(known)
     with ScrapeStore(root / STORE, source_of(config)) as store:
         if config.retry_errors:
@@ -89,12 +92,12 @@ def run(
             return connected
 
         resolved = answer_all(titles, store, connect, config, progress)
-        scraped = _scraped(read.landmarks, known, resolved)
+        scraped = _scraped(landmarks, known, resolved)
         classes = _class_table(scraped["classes"].explode().drop_nulls().unique().to_list(), store)
         notes = _notes(scraped, classes)
 
     def work(directory: Path) -> StageResult:
-        return write_scraped(directory, scraped, classes, read.dropped, notes)
+        return write_scraped(directory, scraped, classes, dropped, notes)
 
     answers = hashlib.sha256(scraped.write_ndjson().encode() + classes.write_ndjson().encode()).hexdigest()
     inputs = {f"landmarks {split}": Path(path) for split, path in tables.items()}
@@ -104,7 +107,7 @@ def run(
 
 def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
     """Count the requests that :func:`run` would make, without making one."""
-    landmarks = read_landmarks(tables).landmarks
+    landmarks = read_landmarks(tables)[0]
     titles = _distinct(_titles(landmarks))
     first: Question = "infobox" if config.route == "html" else "sitelink"
     wanted, resolved, ancestors = {first: titles}, dict[str, Resolution](), []
@@ -175,6 +178,7 @@ def _scraped(
     title_of = [titles[mark.category] for mark in landmarks]
     found = [resolved[title] if title else Resolution("error(not-commons)") for title in title_of]
     columns = {
+        **facts_of(landmarks),
         "title": title_of,
         "redirected_to": [f.redirected_to for f in found],
         "item": [f.item for f in found],
@@ -182,7 +186,7 @@ def _scraped(
         "names": [f.names for f in found],
         "classes": [f.classes for f in found],
     }
-    return scraped_table(landmarks, columns)
+    return scraped_table(columns)
 
 
 def _class_table(met: Sequence[str], store: ScrapeStore) -> pl.DataFrame:

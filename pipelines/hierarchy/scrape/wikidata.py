@@ -55,7 +55,7 @@ def entities_by_titles(
     found: dict[str, tuple[str, Entity] | None] = {}
     for raw in answer.values():
         entity = parse_entity(raw, language)
-        link = _object(_object(raw.get("sitelinks")).get("commonswiki"))
+        link = as_object(as_object(raw.get("sitelinks")).get("commonswiki"))
         # The answer to a single title belongs to that title, however the server spells it.
         title = titles[0] if len(titles) == 1 else raw.get("title" if "missing" in raw else "", link.get("title"))
         found[str(title)] = (entity.item, entity) if entity.item else None
@@ -67,7 +67,7 @@ def entities_by_ids(client: Client, url: str, ids: Sequence[str], language: str)
     answer = _ask(client, url, "labels|claims", {"ids": "|".join(ids)}, language)
     found: dict[str, Entity] = {}
     for key, raw in answer.items():
-        asked = _object(raw.get("redirects")).get("from", key)
+        asked = as_object(raw.get("redirects")).get("from", key)
         found[str(asked)] = parse_entity(raw, language)
     return {item: found[item] for item in ids if item in found}
 
@@ -81,8 +81,8 @@ def parse_entity(raw: Mapping[str, Any], language: str) -> Entity:
     item = raw.get("id")
     if "missing" in raw or not isinstance(item, str) or not is_item_id(item):
         return Entity(None)
-    claims = _object(raw.get("claims"))
-    label, spoken = _label(_object(raw.get("labels")), language)
+    claims = as_object(raw.get("claims"))
+    label, spoken = _label(as_object(raw.get("labels")), language)
     return Entity(
         item,
         label,
@@ -103,9 +103,9 @@ def best_values(statements: Any) -> tuple[str, ...]:
     """
     by_rank: dict[str, dict[str, None]] = {"preferred": {}, "normal": {}}
     for statement in statements if isinstance(statements, list) else []:
-        snak = _object(_object(statement).get("mainsnak"))
-        value = _object(_object(snak.get("datavalue")).get("value"))
-        rank = by_rank.get(str(_object(statement).get("rank", "normal")))
+        snak = as_object(as_object(statement).get("mainsnak"))
+        value = as_object(as_object(snak.get("datavalue")).get("value"))
+        rank = by_rank.get(str(as_object(statement).get("rank", "normal")))
         item = value.get("id") or f"Q{value.get('numeric-id')}"  # answers before 2016 have the number alone
         if rank is not None and snak.get("snaktype") == "value" and isinstance(item, str) and is_item_id(item):
             rank[item] = None
@@ -132,13 +132,13 @@ def _languages(language: str) -> tuple[str, ...]:
 
 def _label(labels: Mapping[str, Any], language: str) -> tuple[str | None, str | None]:
     for asked in (*_languages(language), *sorted(labels)):
-        label = _object(labels.get(asked))
+        label = as_object(labels.get(asked))
         text = label.get("value")
         if isinstance(text, str) and text.strip():
             return text.strip()[:MAX_LABEL], str(label.get("language", asked))[:40]
     return None, None
 
 
-def _object(value: Any) -> dict[str, Any]:
+def as_object(value: Any) -> dict[str, Any]:
     """Return the value if it is a JSON object, else an empty one: PHP writes an empty object as ``[]``."""
     return value if isinstance(value, dict) else {}

@@ -42,7 +42,7 @@ SOURCES = {  # name: module of this package and function of the adapter
 }
 CARDS = {"gldv2": "h-gldv2"}  # sources whose card has another name; either name is accepted
 OWN_DATA = ("folders", "manifest")  # adapters of the user's own data: no card, no published counts
-_OWN_OPTIONS = ("name", "license", "description", "protocol", "levels", "test_classes")
+_OWN_OPTIONS = ("name", "license", "description", "protocol", "levels", "test_classes", "merge_spellings")
 _OPTIONS = {  # fields of SourceConfig that an adapter takes beside those that every source takes
     "gldv2": ("labels", "distractors"),
     "inat-base": ("labels",),

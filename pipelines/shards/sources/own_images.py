@@ -2,11 +2,12 @@
 
 A folder tree is ``top/middle/fine/image.jpg``, one level of folders per level of classes. Where all folders at the top
 are named like splits (``train``, ``test``, ``query``, ``gallery``, ``val``), they are the splits, and the classes begin
-below them.
+below them. A folder without folders of images in it is a class of the finest level, however deep it lies; levels that
+it does not have in between are unknown. An image beside folders of images has no label at the finest levels.
 
-A table is CSV (with any usual separator) or parquet, one row per image and one column per level. One column names the
-files (``path``, ``file``, ``image`` or ``filename``), ``--levels`` names the columns of the labels, finest first
-(``LEVEL=COLUMN`` where a level is to have another name than its column); an empty cell or ``nan`` is an unknown label.
+A table (:mod:`hgld.pipelines.shards.sources.own_tables`) has one row per image and one column per level. One column
+names the files, or holds the images. ``--levels`` names the columns of the labels, finest first (``LEVEL=COLUMN`` where
+a level is to have another name than its column); without it they are the columns that form the longest tree of classes.
 Names of columns may be written in any case. A column ``split`` names the split of every image; without one,
 ``--test-classes`` draws a class-disjoint test split, or everything is train.
 
@@ -17,48 +18,156 @@ images, with ``;`` between them).
 
 import hashlib
 import os
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from hgld.data.format import is_safe_name, short
+from hgld.data.format import COLUMNS_BESIDE_LEVELS, is_safe_name, short
+from hgld.data.image_folder import class_depth, folder_classes, outer_folders
 from hgld.errors import ConfigError, InputError, StorageError, TableError, excerpt, quoted
 from hgld.evaluation.protocols import protocol_of
-from hgld.tables import POLARS_FAULTS, parquet_schema, read_parquet, read_text, table_rows
 
-from ..catalog import DROPPED, Catalog, check_level_names, safe_key
+from ..catalog import BESIDE_LEVELS, DROPPED, Catalog, check_level_names, safe_key
 from ..catalog_changes import draw_classes
+from .label_columns import find_levels
+from .own_tables import IMAGE_SUFFIXES, MISSING, SPLITS_OF_FILES, TABLE, OwnTable
 from .release import relative_path
 
 if TYPE_CHECKING:
     from ..config import SourceConfig
 
-# Includes formats that shards do not hold: such an image is rejected by name, not passed over as some other file.
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
-SPLIT_FOLDERS = frozenset({"train", "test", "query", "gallery", "val"})
-PATH_COLUMNS = ("path", "file", "image", "filename")
+SPLIT_FOLDERS = frozenset(SPLITS_OF_FILES) - {"validation"}
+PATH_COLUMNS = (  # as they are compared: small letters, without anything between words
+    *("path", "file", "image", "filename", "filepath", "imagepath", "imagefile", "imagefilename", "imagename"),
+    *("img", "imgpath", "imgfile", "imgname", "photo", "picture"),
+)
 SPLIT = "split"
 _VERDICTS = ("easy", "hard", "junk", "relevant")
 _LISTS = {"list": "{}", "template": "template/{}"}  # names of the lists, by column
 _LONGEST_TEXT = 10_000
 _DEEPEST = 16
+_STATED, _REASON = "\0stated", "\0reason"  # columns: no level can be called so
+_SAMPLED_PATHS = 200
 
 
-def _own_catalog(source: str, options: "SourceConfig", **facts: Any) -> Catalog:
-    """Return the catalog of the user's own images, named as the options say or like its source."""
-    if options.name and not is_safe_name(options.name):
-        raise ConfigError(f"--name is {short(options.name)}; expected 1 to 200 printable letters without slashes.")
-    for option in ("license", "description"):
-        text = getattr(options, option)
-        if not text.isprintable() or len(text) > _LONGEST_TEXT:
-            raise ConfigError(
-                f"--{option} is {short(text)}; expected one line of at most {_LONGEST_TEXT:,} printable letters."
-            )
-    disjoint = bool(options.test_classes)
-    return Catalog(name=options.name or source, disjoint=disjoint, protocol=options.protocol, **facts)
+@dataclass(frozen=True)
+class OwnImages:
+    """The user's own images and their labels, as folders or a table state them.
+
+    Attributes:
+        kind: folders or manifest.
+        source: the folder or table.
+        form: how the labels are written, for people.
+        root: folder of the images.
+        levels: finest first.
+        columns: column of the table by level; empty: folders.
+        items: row, key, file, split (only if splits are stated), the columns that the protocol reads, and the name of
+            the class (null: unknown) per level.
+        dropped: what cannot be used, with the reason.
+        unused: columns that are no levels.
+        missing: number of cells by the way in which an unknown label is written.
+        spellings: names by level that differ in case, accents or what stands between words only, with their numbers of
+            images; all of them are one class if ``merged``.
+        is_merged: True if each of these has the commonest spelling.
+        image_column: column of the parquet files that holds the images; empty: they are files.
+    """
+
+    kind: str
+    source: Path
+    form: str
+    root: Path
+    levels: tuple[str, ...]
+    items: pl.DataFrame
+    dropped: pl.DataFrame
+    columns: Mapping[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    missing: Mapping[str, int] = field(default_factory=dict)
+    spellings: Sequence[tuple[str, Mapping[str, int]]] = ()
+    is_merged: bool = False
+    judgements: pl.DataFrame | None = None
+    lists: pl.DataFrame | None = None
+    image_column: str = ""
+
+    @property
+    def has_splits(self) -> bool:
+        """True if the folders or the table state splits."""
+        return SPLIT in self.items.columns
+
+    def catalog(self, options: "SourceConfig") -> Catalog:
+        """Return the catalog, with the splits that are stated or drawn.
+
+        Raises:
+            ConfigError: options that contradict each other.
+            HierarchyError: a class is under two others.
+        """
+        if options.name and not is_safe_name(options.name):
+            raise ConfigError(f"--name is {short(options.name)}; expected 1 to 200 printable letters without slashes.")
+        for option in ("license", "description"):
+            text = getattr(options, option)
+            if not text.isprintable() or len(text) > _LONGEST_TEXT:
+                raise ConfigError(
+                    f"--{option} is {short(text)}; expected one line of at most {_LONGEST_TEXT:,} printable letters."
+                )
+        items = self.items
+        if self.has_splits and options.test_classes:
+            what = "folders of splits" if self.kind == "folders" else f"a column {SPLIT!r}"
+            raise ConfigError(f"{self.source} has {what} already; leave --test-classes out.")
+        if not self.has_splits:
+            is_test = pl.lit(value=False)
+            if options.test_classes:
+                finest = pl.col(self.levels[0])
+                drawn = draw_classes(items[self.levels[0]].drop_nulls(), options.test_classes, options.seed)
+                is_test = finest.is_in(sorted(drawn)).fill_null(value=False)
+            items = items.with_columns(split=pl.when(is_test).then(pl.lit("test")).otherwise(pl.lit("train")))
+        return Catalog(
+            name=options.name or self.kind,
+            levels=self.levels,
+            items=items.select("key", "split", "file", *self.levels),
+            root=self.root,
+            lists=self.lists,
+            judgements=self.judgements,
+            dropped=self.dropped,
+            sources=() if self.kind == "folders" else (self.source,) if self.source.is_file() else (),
+            disjoint=bool(options.test_classes),
+            protocol=options.protocol,
+            image_column=self.image_column,
+        )
+
+
+def read_own_images(kind: str, source: Path, options: "SourceConfig") -> OwnImages:
+    """Read the user's own images and their labels; no image is opened.
+
+    Raises:
+        ConfigError: options that contradict each other, the folders or the table's columns.
+        InputError: no images, or a table that cannot be read or contradicts itself about an image.
+    """
+    found = _read_folders(source, options) if kind == "folders" else _read_table(source, options)
+    found = replace(found, spellings=[one for level in found.levels for one in _spellings(found.items[level], level)])
+    return merge_spellings(found) if options.merge_spellings else found
+
+
+def merge_spellings(found: OwnImages) -> OwnImages:
+    """Return images whose names have their commonest spelling."""
+    items = found.items
+    for level, counts in found.spellings:
+        items = items.with_columns(pl.col(level).replace(list(counts), next(iter(counts))))
+    return replace(found, items=items, is_merged=True)
+
+
+def read_folders(source: Path, options: "SourceConfig") -> Catalog:
+    """Read the catalog of a folder tree (:func:`read_own_images`)."""
+    return read_own_images("folders", source, options).catalog(options)
+
+
+def read_manifest(source: Path, options: "SourceConfig") -> Catalog:
+    """Read the catalog of a table of images (:func:`read_own_images`)."""
+    return read_own_images("manifest", source, options).catalog(options)
 
 
 def check_own_protocol(catalog: Catalog) -> None:
@@ -94,27 +203,33 @@ def _without_suffix(path: str) -> str:
     return path if "/" in suffix or not stem.rpartition("/")[2] else stem
 
 
-def _split_by_class(classes: Sequence[str | None], options: "SourceConfig") -> list[str]:
-    """Return the split of every image by its finest class; train where that is unknown or nothing is asked for."""
-    if not options.test_classes:
-        return ["train"] * len(classes)
-    drawn = draw_classes([name for name in classes if name], options.test_classes, options.seed)
-    return ["test" if name in drawn else "train" for name in classes]
+def _spellings(names: pl.Series, level: str) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield names of a level that are written in several ways, commonest first."""
+    counts = names.drop_nulls().value_counts().sort(pl.col("count"), names.name, descending=[True, False])
+    ways: dict[str, dict[str, int]] = {}
+    for name, count in counts.iter_rows():
+        ways.setdefault(plain_name(name), {})[name] = count
+    yield from ((level, way) for way in ways.values() if len(way) > 1)
+
+
+def plain_name(name: str) -> str:
+    """Return a name in small letters, with one space between words: equal for several spellings of one name.
+
+    >>> plain_name("Granny_Smith") == plain_name("granny  smith")
+    True
+    """
+    return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip() or name
 
 
 # -- folders ----------------------------------------------------------------------------------------------------------
 
 
-def read_folders(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of a folder tree.
+def _read_folders(source: Path, options: "SourceConfig") -> OwnImages:
+    """Read a folder tree.
 
     Hidden files and folders, files that are not images, those whose path is not UTF-8, and links to folders (which are
     not followed) are kept aside in ``dropped``. A folder's name is its class's; where some name of a level stands under
     two parents, the classes of that level are named by their paths instead.
-
-    Raises:
-        ConfigError: options that contradict each other or the depth of the folders.
-        InputError: no images, or images at different depths.
     """
     protocol = protocol_of(options.protocol) if options.protocol else None
     if protocol is not None and protocol.tables:
@@ -124,35 +239,51 @@ def read_folders(source: Path, options: "SourceConfig") -> Catalog:
         )
     files, dropped = find_images(source)
     names = SPLIT_FOLDERS if protocol is None else SPLIT_FOLDERS | {*protocol.splits, *protocol.further}
-    own_splits = {file.partition("/")[0] for file in files if "/" in file} <= names
-    if own_splits and options.test_classes:
-        raise ConfigError(f"{source} has folders of splits already; leave --test-classes out.")
-    depths = {file.count("/"): file for file in reversed(files)}  # the first of each depth
-    if len(depths) > 1:
-        shown = "; ".join(f"{depth} folders: {depths[depth]}" for depth in sorted(depths)[:5])
-        raise InputError(
-            f"{source}: images lie at different depths ({shown}); expected one folder a level everywhere. Move them, "
-            "or list them in a table: hgld build-shards manifest."
-        )
-    depth = next(iter(depths)) - own_splits
-    if depth < 1:
-        raise InputError(f"{source}: its images lie in no folder; expected at least one, for the class.")
-    levels = options.levels or tuple(f"level_{level}" for level in range(depth))
-    if len(levels) != depth:
+    own_splits = {file.partition("/")[0] for file in files} <= names
+    depths = Counter(file.count("/") - own_splits for file in files)
+    depth = class_depth(depths)
+    levels = options.levels
+    if levels and not depth <= len(levels) <= max(depths):
         raise ConfigError(
-            f"--levels names {len(levels)} levels; the images of {source} lie in {depth} folders each. Name {depth}, "
-            "finest first."
+            f"--levels names {len(levels)} levels; the images of {source} lie in {depth} folders. Name {depth}, finest "
+            "first."
         )
-    folders = [file.split("/")[own_splits:-1] for file in files]
-    columns = {}
-    for number, level in enumerate(levels):
-        paths = ["/".join(parts[: depth - number]) for parts in folders]
-        names = [parts[depth - number - 1] for parts in folders]
-        columns[level] = names if len(set(paths)) == len(set(names)) else paths
-    found = [file.partition("/")[0] for file in files] if own_splits else _split_by_class(columns[levels[0]], options)
-    items = pl.DataFrame({"key": keys_of_paths(files), "split": found, "file": files, **columns})
-    table = pl.DataFrame(dropped, schema=DROPPED, orient="row")
-    return _own_catalog("folders", options, levels=levels, items=items, root=source, dropped=table)
+    depth = len(levels) or depth
+    if depth < 1:
+        raise InputError(
+            f"{source}: its images lie in no folder; expected one folder per class. Move them, or list them in a "
+            "table: hgld build-shards manifest."
+        )
+    levels = levels or tuple(f"level{number}" for number in range(depth))
+    check_level_names(levels, str(source))
+    folders = [tuple(file.split("/")[own_splits:-1][:depth]) for file in files]
+    columns = folder_classes(folders, levels)
+    items = pl.DataFrame({"key": keys_of_paths(files), "file": files})
+    if own_splits:
+        items = items.with_columns(split=pl.col("file").str.split("/").list.first())
+    return OwnImages(
+        kind="folders",
+        source=source,
+        form=_form_of_folders(folders, depth, sum(n for found, n in depths.items() if found > depth)),
+        root=source,
+        levels=levels,
+        items=items.with_columns(pl.Series(level, names, dtype=pl.String) for level, names in columns.items()),
+        dropped=pl.DataFrame(dropped, schema=DROPPED, orient="row"),
+    )
+
+
+def _form_of_folders(folders: Sequence[tuple[str, ...]], depth: int, deeper: int) -> str:
+    """Describe how deep the images lie."""
+    parts = [f"{depth} folder{'s' * (depth != 1)} deep"]
+    outer = outer_folders(folders)
+    fewer = Counter(found in outer for found in folders if len(found) < depth)
+    if shallow := fewer[False]:
+        parts.append(f"{shallow:,} images in fewer, whose levels in between are unknown")
+    if beside := fewer[True]:
+        parts.append(f"{beside:,} beside folders of images, whose finest classes are unknown")
+    if deeper:
+        parts.append(f"{deeper:,} in more, whose inner folders are no levels")
+    return "; ".join(parts)
 
 
 def find_images(source: Path) -> tuple[list[str], list[tuple[str, str, str, str]]]:
@@ -192,67 +323,124 @@ def _walk(source: Path, inside: str, depth: int) -> Iterator[tuple[str, str]]:
 # -- a table ----------------------------------------------------------------------------------------------------------
 
 
-def read_manifest(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of a table of images.
+def _read_table(source: Path, options: "SourceConfig") -> OwnImages:
+    """Read a table of images.
 
     Rows without a path, with a path that leads out of the folder, or that repeat an earlier row exactly are kept aside
-    in ``dropped`` with their line. Paths are relative to ``options.images``, or to the table's own folder.
-
-    Raises:
-        ConfigError: options that contradict each other or the table's columns.
-        TableError: the table cannot be read, has no rows, or contradicts itself about an image.
+    in ``dropped`` with their line. Paths are relative to ``options.images``, or to the table's own folder; absolute
+    paths below that folder are understood.
     """
-    header = _header(source)
-    own = {name.lower(): name for name in reversed(header)} | {name: name for name in header}  # in any case
-    paths = [own[column] for column in PATH_COLUMNS if column in own]
-    if len(paths) != 1:
-        fault = f"has the columns {excerpt(', '.join(paths))}" if paths else "has no column that names the image files"
-        raise ConfigError(f"{source} {fault}; expected exactly one of {', '.join(PATH_COLUMNS)}. Rename the column.")
+    table = OwnTable.open(source)
+    own = {name.lower(): name for name in reversed(table.header)} | {name: name for name in table.header}
+    root = table.files[0].parent if table.image_column else options.images or source.parent
+    path_column = "" if table.image_column else _path_column(table, root)
     further = _protocol_columns(source, own, options)
-    if SPLIT in own and options.test_classes:
-        raise ConfigError(f"{source} has a column {SPLIT!r} already; leave --test-classes out, or the column.")
-    given = {"file": paths[0], **{name: own[name] for name in (SPLIT, *further) if name in own}}
-    column_of = _level_columns(source, [name for name in header if name not in given.values()], options.levels)
-    levels = tuple(column_of)
-    check_level_names(levels, str(source))
-    table = _read_rows(source, {**given, **column_of}, levels)
-    good, dropped = _usable(table, source)
-    if SPLIT not in own:
-        good = good.with_columns(split=pl.Series(_split_by_class(good[levels[0]].to_list(), options)))
-    good = good.with_columns(key=pl.Series(keys_of_paths(good["file"].to_list()), dtype=pl.String))
+    given = {name: own[name] for name in (SPLIT, *further) if name in own}
+    if path_column:
+        given = {"file": path_column, **given}
+    free = [name for name in table.header if name and name not in given.values()]
+    if options.levels:
+        columns = _level_columns(source, free, options.levels)
+        check_level_names(tuple(columns), str(source))
+        rows = table.select({**given, **columns})
+    else:
+        rows = table.select({**given, **{f"={name}": name for name in free}})
+        known = {name: _known(rows[f"={name}"]) for name in free}
+        columns = {_level_name(name, given): name for name in find_levels(known)}
+        if not columns:
+            raise ConfigError(
+                f"no column of {source} looks like classes of images. Name them, finest first: --levels A,B. There are "
+                f"{excerpt(', '.join(free)) or 'none'}."
+            )
+        named = [pl.col(f"={name}").alias(level) for level, name in columns.items()]
+        rows = rows.select("row", TABLE, *given, *named)
+    levels = tuple(columns)
+    cells = pl.concat([rows[level].alias("cell") for level in levels])
+    missing = cells.filter(cells.is_in(MISSING)).value_counts().sort("count", "cell", descending=[True, False])
+    rows = rows.with_columns(_known(rows[level]) for level in levels)
+    if further or SPLIT in given:
+        rows = rows.with_columns(pl.col([name for name in given if name != "file"]).replace("", None))
+    if table.image_column:
+        stored = table.stored_images()
+        rows = rows.join(stored, on=[TABLE, "row"], how="left", maintain_order="left")
+        if SPLIT not in given and (splits := table.splits_of_files()):
+            rows = rows.with_columns(split=pl.col(TABLE).replace_strict(range(len(splits)), splits))
+    good, dropped = _usable(rows, source, "" if table.image_column else str(root))
+    paths = good["file"] if not table.image_column else good["file"].str.split_exact("/", 2).struct.field("field_2")
+    if table.image_column and paths.is_duplicated().any():
+        paths = good["file"]
+    good = good.with_columns(key=pl.Series(keys_of_paths(paths.to_list()), dtype=pl.String))
+    judgements, strange = _judgements(good, [name for name in further if name in _VERDICTS])
     lists = [
         _entries(good, column).select(list=pl.format(_LISTS[column], "entry"), key=pl.col("key"))
         for column in further
         if column in _LISTS
     ]
-    judgements, strange = _judgements(good, [name for name in further if name in _VERDICTS])
-    return _own_catalog(
-        "manifest",
-        options,
+    where = f", paths in {quoted(path_column)}" if path_column else ""
+    return OwnImages(
+        kind="manifest",
+        source=source,
+        form=f"{table.form}{where}",
+        root=root,
         levels=levels,
-        items=good.select("key", "split", "file", *levels),
-        root=options.images or source.parent,
+        columns=columns,
+        items=good.drop(TABLE),
+        dropped=pl.concat([dropped, strange]),
+        unused=tuple(name for name in free if name not in columns.values()),
+        missing=dict(missing.iter_rows()),
         lists=pl.concat(lists).unique(maintain_order=True) if lists else None,
         judgements=judgements,
-        dropped=pl.concat([dropped, strange]),
-        sources=(source,),
+        image_column=table.image_column,
     )
 
 
-def _header(source: Path) -> tuple[str, ...]:
-    if source.suffix == ".parquet":
-        return tuple(parquet_schema(source))
-    _, header = next(_csv_rows(source, None), (0, []))
-    names = tuple(name.strip() for name in header)
-    if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
-        raise TableError(f"{source} has the column {quoted(twice[0])} twice. Rename one in the file's first line.")
-    return names
+def _known(cells: pl.Series) -> pl.Series:
+    """Return cells with null for those that say that nothing is known."""
+    return cells.replace(list(MISSING), None)
 
 
-def _csv_rows(source: Path, width: int | None) -> Iterator[tuple[int, list[str]]]:
-    text = read_text(source)
-    first = text.lstrip().partition("\n")[0]
-    return table_rows(source, text, max(",;\t|", key=first.count), width)  # a comma where there is no separator
+def _level_name(column: str, given: Mapping[str, str]) -> str:
+    """Return the name of a level: that of its column, unless a table of a build has a column of that name."""
+    taken = {*COLUMNS_BESIDE_LEVELS, *BESIDE_LEVELS, *given}
+    name = " ".join("".join(letter if letter.isprintable() else " " for letter in column).split())[:90]
+    return f"{name}_level" if name in taken else name
+
+
+def _path_column(table: OwnTable, root: Path) -> str:
+    """Return the column that names the files: by its name or its cells, and by which files there are."""
+    plain = {name: re.sub(r"[\W_]+", "", name.casefold()) for name in table.header if name}
+    begin = table.head(_SAMPLED_PATHS)
+    named = [name for name in plain if plain[name] in PATH_COLUMNS]
+    alike = [name for name in plain if _share(begin[name], _looks_like_an_image) > 0.5]
+    candidates = alike or named
+    if len(candidates) > 1:
+        there = {name: _share(begin[name], lambda cell: (root / _posix(cell)).is_file()) for name in candidates}
+        best = [name for name in candidates if there[name] == max(there.values())]
+        candidates = best if len(best) == 1 else candidates
+    if len(candidates) != 1:
+        fault = "has no column that names the image files"
+        if candidates:
+            fault = f"has the columns {excerpt(', '.join(candidates))}, of which each could name the image files"
+        raise ConfigError(
+            f"{table.source} {fault}; expected exactly one column of paths, called for instance "
+            f"{', '.join(PATH_COLUMNS[:4])}. Rename the column."
+        )
+    return candidates[0]
+
+
+def _looks_like_an_image(cell: str) -> bool:
+    return PurePosixPath(cell).suffix.lower() in IMAGE_SUFFIXES
+
+
+def _share(cells: Iterable[str], is_one: Callable[[str], bool]) -> float:
+    """Return the share of the cells that are not empty for which something is true."""
+    filled = [cell for cell in cells if cell]
+    return sum(map(is_one, filled)) / max(1, len(filled))
+
+
+def _posix(path: str) -> str:
+    """Return a path with slashes, also where it was written under Windows."""
+    return path.replace("\\", "/") if "/" not in path else path
 
 
 def _protocol_columns(source: Path, own: Iterable[str], options: "SourceConfig") -> tuple[str, ...]:
@@ -271,11 +459,6 @@ def _protocol_columns(source: Path, own: Iterable[str], options: "SourceConfig")
 
 def _level_columns(source: Path, columns: Sequence[str], levels: tuple[str, ...]) -> dict[str, str]:
     """Return the column of every level, finest first."""
-    shown = excerpt(", ".join(columns)) if columns else "none"
-    if not levels:
-        raise ConfigError(
-            f"name the columns of {source} that are levels, finest first: --levels A,B. There are {shown}."
-        )
     found = {name.lower(): name for name in reversed(columns)} | {name: name for name in columns}
     column_of = {}
     for stated in levels:
@@ -285,32 +468,19 @@ def _level_columns(source: Path, columns: Sequence[str], levels: tuple[str, ...]
     if None in column_of.values() or not len(set(column_of.values())) == len(column_of) == len(levels):
         raise ConfigError(
             f"--levels {','.join(levels)}: expected different columns of {source}, finest first, LEVEL=COLUMN where a "
-            f"level is to have another name. There are {shown}."
+            f"level is to have another name. There are {excerpt(', '.join(columns)) if columns else 'none'}."
         )
     return column_of
 
 
-def _read_rows(source: Path, given: dict[str, str], levels: Sequence[str]) -> pl.DataFrame:
-    """Read rows as text, null where a cell is empty: row (line of a CSV, or number from 1), and the given columns."""
-    if source.suffix == ".parquet":
-        try:
-            wanted = [pl.col(column).cast(pl.String).alias(name) for name, column in given.items()]
-            table = read_parquet(source, list(given.values())).select(wanted).with_row_index("row", offset=1)
-        except POLARS_FAULTS as error:
-            raise TableError(f"{source} cannot be read as a table of text and numbers ({excerpt(error)}).") from error
-    else:
-        header = _header(source)
-        places = [header.index(column) for column in given.values()]
-        rows = [(line, *(cells[place] for place in places)) for line, cells in _csv_rows(source, len(header))][1:]
-        table = pl.DataFrame(rows, {"row": pl.UInt32, **dict.fromkeys(given, pl.String)}, orient="row")
-    if table.is_empty():
-        raise TableError(f"{source}: no rows below the header; expected one image a row.")
-    table = table.with_columns(pl.col(pl.String).str.strip_chars().replace("", None))
-    return table.with_columns(pl.col(levels).replace(["nan", "NaN"], None))
+def _usable(table: pl.DataFrame, source: Path, root: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Split the rows into those that name an image of the folder, once each, and the others as dropped.
 
-
-def _usable(table: pl.DataFrame, source: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Split the rows into those that name an image of the folder, once each, and the others as dropped."""
+    Args:
+        table: the rows.
+        source: of the table, for messages.
+        root: folder of the images; empty: the table itself holds them.
+    """
     if SPLIT in table.columns:
         odd = table.filter(~pl.col(SPLIT).str.contains("^[A-Za-z0-9_]{1,40}$").fill_null(value=False))
         if len(odd):
@@ -319,21 +489,31 @@ def _usable(table: pl.DataFrame, source: Path) -> tuple[pl.DataFrame, pl.DataFra
                 f"{source}, row {odd['row'][0]}: {SPLIT} is {found}; expected a name of letters, digits and "
                 "underscores, for instance train, query, gallery or test."
             )
-    values = [name for name in table.columns if name != "row"]
+    values = [name for name in table.columns if name not in ("row", TABLE)]
+    homes = [f"{home}/" for home in (Path(root).absolute(), Path(root).resolve())] if root else []
     files, reasons = [], []
-    for file in table["file"]:
+    for stated in table["file"]:
+        path = _posix(stated or "") if root else stated or ""
+        home = next((home for home in homes if path.startswith(home)), "")
         try:
-            files.append(None if file is None else relative_path(file, ""))
+            files.append(relative_path(path[len(home) :], "") if path else None)
         except TableError:
             files.append(None)
-        reasons.append(("no path" if file is None else "unsafe-path") if files[-1] is None else None)
-    made = [pl.Series("file", files, dtype=pl.String), pl.Series("reason", reasons, dtype=pl.String)]
-    table = table.with_columns(pl.col("file").fill_null("").alias("stated"), *made)
-    repeated = pl.struct(values).is_first_distinct().not_() & pl.col("reason").is_null()
-    table = table.with_columns(reason=pl.when(repeated).then(pl.lit("repeats an earlier row")).otherwise("reason"))
-    bad, good = table.filter(pl.col("reason").is_not_null()), table.filter(pl.col("reason").is_null())
+        reasons.append(("no path" if not path else "unsafe-path") if files[-1] is None else None)
+    if not root:
+        reasons = [reason and "no image in the cell" for reason in reasons]
+    facts = [pl.Series(_REASON, reasons, dtype=pl.String), pl.Series("file", files, dtype=pl.String)]
+    table = table.with_columns(pl.col("file").fill_null("").alias(_STATED), *facts)
+    is_repeated = pl.struct(values).is_first_distinct().not_() & pl.col(_REASON).is_null()
+    reason = pl.when(is_repeated).then(pl.lit("repeats an earlier row")).otherwise(_REASON)
+    table = table.with_columns(reason.alias(_REASON))
+    bad, good = table.filter(pl.col(_REASON).is_not_null()), table.filter(pl.col(_REASON).is_null())
     if good.is_empty():
-        raise TableError(f"{source}: none of its {len(table)} rows names an image; the first: {bad['reason'][0]}.")
+        absolute = [path for path in bad[_STATED] if path.startswith("/")]
+        hint = (
+            f" {len(absolute)} paths are outside of {root}: --images {os.path.commonpath(absolute)}" if absolute else ""
+        )
+        raise TableError(f"{source}: none of its {len(table)} rows names an image; the first: {bad[_REASON][0]}.{hint}")
     twice = good.filter(pl.col("file").is_duplicated()).sort("file", "row")
     if len(twice):
         first, second = twice.head(2).rows(named=True)
@@ -343,7 +523,8 @@ def _usable(table: pl.DataFrame, source: Path) -> tuple[pl.DataFrame, pl.DataFra
             f"{quoted(second[column])} in row {second['row']}; expected one row an image. Delete the wrong row."
         )
     split = SPLIT if SPLIT in table.columns else pl.lit("train")
-    return good, bad.select(file="stated", split=split, reason="reason", detail=pl.format("row {}", "row"))
+    dropped = bad.select(file=_STATED, split=split, reason=_REASON, detail=pl.format("row {}", "row"))
+    return good.drop(_STATED, _REASON), dropped
 
 
 def _entries(items: pl.DataFrame, column: str) -> pl.DataFrame:

@@ -136,6 +136,7 @@ def _review(cleaned: StageRun, without: str | None, folder: Path) -> StageResult
     groups.with_columns(
         top=pl.Series([top[label] for label in groups["label"]], dtype=pl.String),
         method=pl.lit("p279"),
+        group=pl.Series([LABELS.index(label) for label in groups["label"]], dtype=pl.Int32),
         evidence=pl.lit("cathedral > church building > architectural structure"),
         decided_by=pl.lit(None, pl.String),
     ).write_parquet(folder / "groups.parquet")
@@ -150,15 +151,17 @@ def _review(cleaned: StageRun, without: str | None, folder: Path) -> StageResult
     write_json(folder / "decisions.json", {**decided, "kappa": []})
     text = ("split", "id", "name", "label", "who", "why")
     pl.DataFrame(schema=dict.fromkeys(text, pl.String)).write_parquet(folder / "items.parquet")
+    pl.DataFrame(schema=dict.fromkeys(("label", "level", "class", "who"), pl.String)).write_parquet(
+        folder / "set_levels.parquet"
+    )
     wrong = {"still_wrong": {"names": [1.9, 1.0, 3.8], "items": [2.6, 1.5, 5.0]}}
     return StageResult({"groups": len(groups)}, write_dropped(folder, dropped), details=wrong)
 
 
-def _levels(reviewed: StageRun, folder: Path) -> StageResult:
-    groups = pl.read_parquet(reviewed.path("groups.parquet"))
-    groups.select("label", hierarchical_label="label", natural_or_human_made="top").write_parquet(
-        folder / "groups.parquet"
-    )
+def _toplevel(folder: Path) -> StageResult:
+    rows = [(group, "natural_or_human_made", top) for group, top in enumerate(TOPS)]
+    schema = {"group": pl.Int32, "level": pl.String, "label": pl.String}
+    pl.DataFrame(rows, schema=schema, orient="row").write_parquet(folder / "levels.parquet")
     return StageResult()
 
 
@@ -175,8 +178,8 @@ def tiny_stages() -> Callable[..., dict[str, StageRun]]:
             "clean": cleaned,
             "embed": _stage("embed", root, _embed),
             "cluster": _stage("cluster", root, lambda folder: _cluster(cleaned, folder)),
+            "toplevel": _stage("toplevel", root, _toplevel),
             "review": reviewed,
-            "levels": _stage("levels", root, lambda folder: _levels(reviewed, folder)),
         }
 
     return make

@@ -25,7 +25,7 @@ def write(tmp_path, tiny_stages, source):
     names = pl.read_parquet(stages["review"].path("names.parquet")).select("name", hierarchical_label="label")
     landmarks = pl.read_parquet(stages["clean"].path("landmarks.parquet")).join(names, on="name")
     file = tmp_path / "README.md"
-    levels = pl.read_parquet(stages["levels"].path("groups.parquet")).rename({"natural_or_human_made": "realm"})
+    levels = groups.select("label", realm="top")
     facts["stages"]["export"] = {"details": {"levels": ["item", "kind", "realm"]}, "dropped": {}}
     card.write_card(file, facts, groups, landmarks.with_columns(assigned=pl.lit(None, pl.String)), levels)
     return file

@@ -4,10 +4,8 @@ import json
 
 import numpy as np
 import polars as pl
-import pytest
 
 from hgld import Hierarchy
-from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.build import build_table
 from hgld.pipelines.hierarchy.config import (
     ClusterConfig,
@@ -83,18 +81,6 @@ def test_general_names_are_not_cut_and_nothing_is_irrelevant(build):
     assert set(cleaned["name"]) == {"a b", *names[1:]}
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"cluster": ClusterConfig(groups=-1)}, "--groups is -1"),
-    ],
-)
-def test_what_cannot_work_is_refused_before_names_are_embedded(build, tmp_path, options, said):
-    with pytest.raises(ConfigError, match=said):
-        build(THINGS, **options)
-    assert not (tmp_path / "out" / "stages" / "embed").exists()
-
-
 def test_a_second_run_does_nothing_and_decisions_are_applied(build, tmp_path):
     first = build(THINGS, cluster=ClusterConfig(groups=3))
     again = build(THINGS, cluster=ClusterConfig(groups=3))
@@ -148,23 +134,3 @@ def test_people_move_names_into_and_out_of_given_groups(build, tmp_path):
     rows = {row["name"]: (row["group"], row["top"]) for row in labels(build([*THINGS, "carburettor"], **config))}
     assert rows["carburettor"] == ("fern", "plant")
     assert rows["red oak"] == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"cluster": ClusterConfig(groups=3)}, "--groups is for groups that are to be found"),
-        ({"levels": {"top": ("a", "b")}}, "leave --top a,b out"),
-        ({"levels": {"levels": ("item", "group")}}, "expected 3 names"),
-        ({"levels": {"none_below": 0.5}}, None),
-    ],
-)
-def test_options_that_contradict_given_groups_are_refused(build, tmp_path, options, said):
-    (tmp_path / "groups.csv").write_text(GROUPS)
-    given = {**options, "levels": LevelsConfig(into=tmp_path / "groups.csv", **options.get("levels", {}))}
-    if said is None:
-        build(THINGS, **given)
-        return
-    with pytest.raises(ConfigError, match=said):
-        build(THINGS, **given)
-    assert not (tmp_path / "out").exists()

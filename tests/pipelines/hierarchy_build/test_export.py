@@ -7,16 +7,15 @@ import pytest
 from hgld import Hierarchy
 from hgld.errors import TableError
 from hgld.pipelines.hierarchy import assign, export
-from hgld.pipelines.hierarchy.levels.levels import LevelPlan
+from hgld.pipelines.hierarchy.levels.levels import LANDMARKS, LevelPlan
 from hgld.pipelines.stage import silent
 
 HEADER = ["landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made"]
 
 
-def build(root, stages):
-    assigned = assign.run(root, stages["scrape"], stages["clean"], stages["review"], silent)
-    levels = stages["levels"]
-    return assigned, export.run(root, stages["scrape"], stages["clean"], assigned, levels, silent)
+def build(root, stages, plan=LANDMARKS):
+    assigned = assign.run(root, stages, silent, plan=plan)
+    return assigned, export.run(root, stages | {"assign": assigned}, silent, plan=plan)
 
 
 def rows_of(file):
@@ -37,13 +36,7 @@ def test_label_csvs_have_gldv2s_columns_and_every_labelled_landmark(tmp_path, ti
 
 
 def test_another_top_level_is_not_told_as_natural_or_human_made(tmp_path, tiny_stages):
-    stages = tiny_stages(tmp_path)
-    assigned = assign.run(tmp_path, stages["scrape"], stages["clean"], stages["review"], silent)
-    levels = stages["levels"]
-    given = pl.read_parquet(levels.path("groups.parquet")).rename({"natural_or_human_made": "realm"})
-    given.with_columns(kind="label").write_parquet(levels.path("groups.parquet"))
-    plan = LevelPlan(("place", "kind", "realm"), (2,), ())
-    exported = export.run(tmp_path, stages["scrape"], stages["clean"], assigned, levels, silent, plan=plan)
+    _, exported = build(tmp_path, tiny_stages(tmp_path), LevelPlan(("place", "kind", "realm"), (2,), ()))
     rows = rows_of(exported.path("train_label_to_hierarchical.csv"))
     assert {row[4] for row in rows[1:]} == {""}
     header, *rows = rows_of(exported.path("labels.csv"))

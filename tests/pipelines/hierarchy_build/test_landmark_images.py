@@ -1,7 +1,5 @@
 import io
-import struct
 import tarfile
-import zlib
 
 import numpy as np
 import pytest
@@ -71,22 +69,6 @@ def test_listed_images_are_within_the_folder_of_their_table(tmp_path):
             listed_images([[path]], tmp_path)
 
 
-def huge_png():
-    """A PNG of 60,000 x 60,000 pixels in some bytes: 10 GB when decoded."""
-
-    def chunk(kind, data):
-        body = kind + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
-    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
-        + chunk(b"IEND", b"")
-    )
-
-
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -95,9 +77,8 @@ def huge_png():
         (picture("red", "BMP"), "none of JPEG, PNG"),
         (picture("red", "JPEG", (400, 400))[:-200], "truncated"),
         (picture("red", "PNG", (400, 400))[:60], "none of JPEG|truncated"),
-        (huge_png(), "more than the|more pixels than the"),
     ],
-    ids=["empty", "html", "bmp", "cut-jpeg", "cut-png", "bomb"],
+    ids=["empty", "html", "bmp", "cut-jpeg", "cut-png"],
 )
 def test_hostile_images_end_in_a_reason(tmp_path, data, reason):
     put(tmp_path / "train/1/a.jpg", data)
@@ -116,14 +97,6 @@ def test_images_are_upright(tmp_path):
     found = read_image(find_images(tmp_path)["train", 1][0])
     assert found.size == (40, 80)
     assert (found.getpixel((20, 10)), found.getpixel((20, 70))) == ((0, 0, 255), (255, 0, 0))
-
-
-def test_sixteen_bits_of_grey_are_scaled_not_clipped(tmp_path):
-    (tmp_path / "train/1").mkdir(parents=True)
-    Image.fromarray(np.full((900, 900), 100 * 257, np.uint16)).save(tmp_path / "train/1/a.png")
-    found = read_image(find_images(tmp_path)["train", 1][0])
-    assert found.size == (512, 512)
-    assert found.getpixel((5, 5)) == (100, 100, 100)
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):

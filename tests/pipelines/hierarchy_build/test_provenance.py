@@ -35,7 +35,7 @@ def test_inputs_outputs_and_counts_are_stated(tmp_path, tiny_stages, table):
     assert facts["seeds"] == {"cluster": 0}
     whole = complete_provenance(facts, stages, {"x.csv": table})
     assert whole["outputs"]["x.csv"]["sha256"] == digest
-    assert set(whole["times"]) == {"scrape", "clean", "embed", "cluster", "review", "levels"}
+    assert set(whole["times"]) == {"scrape", "clean", "embed", "cluster", "toplevel", "review"}
 
 
 def test_only_times_differ_between_two_builds_and_no_place_is_told(tmp_path, tiny_stages, table):

@@ -18,15 +18,15 @@ def test_the_build_has_what_the_page_showed(tmp_path):
     review, file = opened(tmp_path / "before", learns=True), tmp_path / "before" / "ada.yaml"
     tables = review.tables
     for turn in range(6):
-        labels = {row[0]: row[5] for row in review.names(0)["rows"]}
-        one, two, *rest = [s for s in review.queue(0, 10)["screens"] if len(s["names"]) > 1][turn % 3]["names"]
+        labels = {row[0]: row[5] for row in review.snapshot()["names"]}
+        one, two, *rest = [s for s in review.snapshot()["queue"] if len(s["names"]) > 1][turn % 3]["names"]
         said = [{"action": "accept", "names": [name], "group": labels[name]} for name in rest]
-        said.append({"action": "move", "names": [one], "to": review.groups(0)["rows"][3][0]})
+        said.append({"action": "move", "names": [one], "to": list(review.snapshot()["groups"])[3]})
         said.append({"action": "refuse", "names": [two], "group": labels[two]})
         review.decide([said], review.revision)
-    rows = review.names(0)["rows"]
+    rows = review.snapshot()["names"]
     names, touched = [row[0] for row in rows if row[7] is None], {row[5] for row in rows if row[7]}
-    labels = [row[0] for row in review.groups(0)["rows"] if row[0] not in touched]
+    labels = [label for label in review.snapshot()["groups"] if label not in touched]
     (landmark,) = tables.landmarks(names[9], 0, 1)
     for last in (
         {"action": "new", "names": names[:3], "to": "made up"},
@@ -35,7 +35,7 @@ def test_the_build_has_what_the_page_showed(tmp_path):
         {"action": "item", "split": landmark["split"], "id": landmark["id"], "group": "made"},
     ):
         review.decide([[last]], review.revision)
-    shown = {row[0]: row[5] for row in review.names(0)["rows"]}
+    shown = {row[0]: row[5] for row in review.snapshot()["names"]}
 
     reviewed = replace(config, review=ReviewConfig((file,)))
     one, two = (build_hierarchy(tmp_path / name, reviewed, silent) for name in ("one", "two"))
@@ -43,7 +43,7 @@ def test_the_build_has_what_the_page_showed(tmp_path):
     assert one.stages["review"].result.details["still_wrong"] == review.snapshot()["progress"]["still_wrong"]
     assert built == {name: label for name, label in shown.items() if label is not None}
     tops = pl.read_parquet(one.stages["review"].path("groups.parquet")).select("label", "top").rows()
-    assert sorted(tops) == sorted((label, top) for label, top, _ in review.groups(0)["rows"])
+    assert sorted(tops) == sorted((label, top) for label, (top, _) in review.snapshot()["groups"].items())
     assert one.stages["review"].result.counts["taught elsewhere"] > 0
     rows = pl.read_parquet(one.stages["assign"].path("landmarks.parquet"))
     key = (pl.col("split") == landmark["split"]) & (pl.col("landmark_id") == landmark["landmark_id"])

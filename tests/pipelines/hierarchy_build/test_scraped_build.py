@@ -159,28 +159,6 @@ def test_both_routes_label_alike(arguments, tmp_path):
         assert [[row[c] for c in columns] for row in by_page] == [[row[c] for c in columns] for row in by_api]
 
 
-def test_labels_of_the_other_route_are_replaced_only_if_somebody_says_so(
-    arguments, server, tmp_path, capsys, monkeypatch
-):
-    assert build(*arguments) == 0
-    by_api, asked = labels(tmp_path / "out", "train"), len(server.log)
-    html = [*arguments, "--route", "html"]
-    assert build(*html) == 2
-    assert "holds labels made by --route api" in capsys.readouterr().err
-    assert build(*html, "--dry-run") == 0, "nothing is replaced"
-    monkeypatch.setattr(hierarchy_commands, "is_terminal", lambda stream: stream is sys.stdin)
-    answers = iter(["n\n", "y\n"])
-    monkeypatch.setattr("click.termui.visible_prompt_func", lambda text: next(answers))
-    assert build(*html) == 2
-    assert (labels(tmp_path / "out", "train"), len(server.log)) == (by_api, asked)
-    assert build(*html) == 0
-    assert set(labels(tmp_path / "out", "train")) == set(by_api) - NAMED
-    monkeypatch.setattr(hierarchy_commands, "is_terminal", lambda stream: False)
-    assert build(*html) == 0, "the same route again"
-    assert build(*arguments, "--replace") == 0
-    assert labels(tmp_path / "out", "train") == by_api
-
-
 @pytest.mark.slow
 def test_ctrl_c_in_the_middle_of_a_scrape_exits_with_130(arguments, server):
     server.faults += [hang]

@@ -6,7 +6,6 @@ import polars as pl
 import pytest
 
 from hgld import Hierarchy
-from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.build import build_table
 from hgld.pipelines.hierarchy.config import (
     ClusterConfig,
@@ -107,24 +106,3 @@ def test_a_tree_as_evidence_groups_what_it_holds_together_and_names_groups_and_t
 
 
 # -- names looked up in Wikidata --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            {"cluster": ClusterConfig(groups=2)},
-            "--groups is for groups that are to be found; --tree-use levels gives them",
-        ),
-        (
-            {"levels": LevelsConfig(top=("a", "b"))},
-            "gives the levels above the groups; leave --top a,b out",
-        ),
-        ({"levels": LevelsConfig(("a", "b", "c", "d", "e"))}, "5 names of levels"),
-        ({"levels": LevelsConfig(("thing", "id", "top"))}, "no level above the items can be called id|'id'"),
-    ],
-)
-def test_options_that_contradict_the_levels_of_a_tree_are_refused_first(build, links, tmp_path, options, said):
-    with pytest.raises(ConfigError, match=said):
-        build(THINGS, taxonomy=TreeConfig(links, tree_use="levels"), **options)
-    assert not (tmp_path / "out").exists()

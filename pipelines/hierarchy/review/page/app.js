@@ -88,13 +88,13 @@ function drawScreen(row, { names: listed, items }) {
 function drawQueue() {
   const here = screen && !isThrough() ? [screen.asked] : [];
   const busy = new Set(here.flatMap((one) => one.names));
-  const others = model.queue.screens.filter((one) => !done.has(one.id) && one.id !== screen?.asked.id
+  const others = model.queue.filter((one) => !done.has(one.id) && one.id !== screen?.asked.id
     && 2 * one.names.filter((name) => busy.has(name) || model.pending.has(name)).length <= one.names.length);
   queue.show([...here, ...others]);
   if (here.length && queue.current !== here[0]) queue.go(0, { quiet: true });
   queue.element.dataset.empty = "Nothing is proposed.";
   queue.element.classList.toggle("empty", !queue.items.length);
-  $("queue-count").textContent = model.queue.total ? model.queue.total.toLocaleString("en") : "";
+  $("queue-count").textContent = model.queue.length || "";
 }
 
 const done = new Set(); // screens that were answered, which may be in the queue until the answer to the press comes
@@ -116,7 +116,7 @@ function begin(asked) {
 // Go on with the next names, as the queue has them now. They are shown at once, so that a press after this one means them.
 function goOn() {
   const isFresh = (name) => { const item = model.names.get(name); return item.who === null && !model.pending.has(name); };
-  const next = model.queue.screens.find((one) => !done.has(one.id) && one.id !== screen?.asked.id && 2 * one.names.filter(isFresh).length > one.names.length);
+  const next = model.queue.find((one) => !done.has(one.id) && one.id !== screen?.asked.id && 2 * one.names.filter(isFresh).length > one.names.length);
   begin(next ?? null);
   drawQueue();
   if (view.kind === "queue") {
@@ -259,10 +259,11 @@ function drawProgress() {
   const { names: all, names_done: decided, items, items_done: itemsDone, still_wrong: wrong } = model.progress;
   const whole = (number) => Math.round(number).toLocaleString("en");
   const [mean, low, high] = wrong?.names ?? [];
+  const left = all - decided;
   $("progress").replaceChildren(...parts([
     node("span", {}, [own(model.who), ` · ${count(model.decisions, "decision")}`]),
-    `${whole(decided)} of ${whole(all)} names${isCounted() ? `, ${Math.floor((100 * itemsDone) / items)}% of the ${model.item}s,` : ""} done`,
-    wrong ? `about ${whole(mean)} of ${whole(all)} names are still wrong (80% interval ${whole(low)} to ${whole(high)})` : null,
+    `${whole(decided)} of ${whole(all)} names decided${isCounted() ? ` with ${Math.floor((100 * itemsDone) / items)}% of the ${model.item}s` : ""}`,
+    `${whole(left)} not looked at${wrong ? `, about ${whole(mean)} of them wrong (80% interval ${whole(low)} to ${whole(high)})` : ""}`,
   ]));
   $("bar").firstElementChild.style.width = `${all ? (100 * decided) / all : 100}%`;
 }
@@ -486,10 +487,10 @@ const act = {
   },
   async later() {
     if (!inQueue() || !screen) return;
-    const { id } = screen.asked;
+    const { id, names: asked } = screen.asked;
     done.add(id);
     goOn();
-    try { await model.putOff(id); drawQueue(); } catch (error) { if (!error.told) say(error); }
+    try { await model.putOff(asked); drawQueue(); } catch (error) { if (!error.told) say(error); }
     done.delete(id); // from now on the queue leaves it out, until its estimates change
   },
   wider: () => step(1),
@@ -573,7 +574,7 @@ const act = {
     done.clear();
     model.undo().then((change) => {
       say(`Taken back: ${change.undone.length > 1 ? count(change.undone.length, "decision") : `${change.undone[0].action} ${what(change.undone[0])}`}.`);
-      if (view.kind === "queue") begin(model.queue.screens[0] ?? null);
+      if (view.kind === "queue") begin(model.queue[0] ?? null);
       if (change.undone[0].action === "item") names.element.focus(); // what is shown of the item is old
       later();
     }, (error) => { later(); if (!error.told) say(error); });
@@ -673,9 +674,9 @@ $("help").addEventListener("click", tellKeys);
 $("queue-title").addEventListener("click", () => act.queue());
 
 try {
-  await model.load((share) => { $("progress").textContent = `${Math.round(100 * share)}% of the names are here`; });
-  if (!model.queue.total) view = { kind: "open" };
-  begin(model.queue.screens[0] ?? null);
+  await model.load();
+  if (!model.queue.length) view = { kind: "open" };
+  begin(model.queue[0] ?? null);
   redraw(false);
   names.element.focus();
   if (names.current) detail(names.current);

@@ -36,29 +36,18 @@ async function request(path, body) {
 const json = async (path, body) => (await request(path, body)).json();
 const query = (path, fields) => `${path}?${new URLSearchParams(fields)}`;
 const SKIP = "/api/skip";
-const STATE = ["revision", "history", "decisions", "progress"];
+const STATE = ["revision", "history", "decisions", "progress", "queue"];
 
 export class Model {
   waiting = []; // actions that were pressed and not sent yet, in the order of the presses
   pending = new Set(); // names that they are about
   sending = null;
 
-  // `loading` is told the share of the names that is here.
-  async load(loading = () => {}) {
-    for (let attempt = 0; ; attempt++) {
-      const state = await json("/api/state");
-      const [names, groups] = [new Map(), new Map()];
-      const still = (piece) => piece.revision === state.revision;
-      const whole = (await pieces("/api/groups", still, (row) => groups.set(row[0], row.slice(1)), () => {}))
-        && (await pieces("/api/names", still, (row, rank) => names.set(row[0], named(row, rank)), loading));
-      const queue = whole && (await json(query("/api/queue", { start: 0 })));
-      if (whole && still(queue)) {
-        Object.assign(this, state, { names, groups, queue });
-        this.count();
-        return;
-      }
-      if (attempt > 9) throw new Error("The decisions change all the time; close the other windows and reload.");
-    }
+  async load() {
+    const { names, groups, queue, ...state } = await json("/api/state");
+    Object.assign(this, state, { queue: queue.map(known), groups: new Map(Object.entries(groups)) });
+    this.names = new Map(names.map((row, rank) => [row[0], named(row, rank)]));
+    this.count();
   }
 
   // -- deciding: one press is one action; actions are sent one after the other, in the order of the presses ---------
@@ -68,9 +57,9 @@ export class Model {
     return this.enqueue({ decisions, names: decisions.flatMap((one) => one.names ?? []) });
   }
 
-  // Nothing is written; the queue comes without the screen.
-  putOff(id) {
-    return this.enqueue({ path: SKIP, body: { screen: id }, names: [] });
+  // Nothing is written; the queue comes without these names.
+  putOff(names) {
+    return this.enqueue({ path: SKIP, body: { names }, names: [] });
   }
 
   undo() {
@@ -107,8 +96,7 @@ export class Model {
     const [{ path = "/api/decide", body, decisions }] = batch;
     const said = body ?? (batch.length > 1 ? { actions: batch.map((action) => action.decisions) } : { decisions });
     const change = await json(path, { ...said, revision: this.revision });
-    if (path === SKIP) this.queue = change;
-    else await this.take(change);
+    this.take(change);
     return change;
   }
 
@@ -139,22 +127,16 @@ export class Model {
     for (const left of this.waiting) for (const name of left.names) this.pending.add(name);
   }
 
-  async take(change) {
-    let piece = change;
-    for (let start = 0; ; ) {
-      for (const [name, state] of Object.entries(piece.names)) {
-        const item = this.names.get(name);
-        [item.label, item.wrong, item.who] = state;
-        start++;
-      }
-      if (!piece.more) break;
-      piece = await json(query("/api/changes", { revision: change.revision, start }));
+  take(change) {
+    for (const [name, state] of Object.entries(change.names ?? {})) {
+      const item = this.names.get(name);
+      [item.label, item.wrong, item.who] = state;
     }
-    for (const [label, state] of Object.entries(change.groups))
+    for (const [label, state] of Object.entries(change.groups ?? {}))
       if (state === null) this.groups.delete(label);
       else this.groups.set(label, state);
     for (const key of STATE) this[key] = change[key];
-    this.queue = change.queue;
+    this.queue = change.queue.map(known);
     this.count();
   }
 
@@ -196,15 +178,5 @@ function named([name, items, confidence, group, next, label, wrong, who], rank) 
   return { name, items, confidence, group, next, label, wrong, who, rank, lower: name.toLowerCase() };
 }
 
-// Read all pieces of a table; false if it changed meanwhile.
-async function pieces(path, still, each, loading) {
-  for (let start = 0, total = 1; start < total; ) {
-    const piece = await json(query(path, { start }));
-    if (!still(piece)) return false;
-    piece.rows.forEach((row, index) => each(row, start + index));
-    total = piece.total;
-    start += piece.rows.length || total;
-    loading(total ? start / total : 1);
-  }
-  return true;
-}
+// A screen of the queue; only one of the same names has its id.
+const known = (screen) => ({ ...screen, id: screen.names.join("\u0000") });

@@ -1,0 +1,61 @@
+"""Parts shared by benchmarks: processes of their own, memory by Linux's counts, finished measurements as lines."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def status_bytes(field: str) -> int:
+    """Return bytes of this process: ``VmHWM`` for its peak, ``VmRSS``, or ``RssAnon`` without the pages of files."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
+
+
+def in_its_own_process(*words: object, **environment: str) -> dict[str, Any]:
+    """Run a program that prints JSON in its last line; what it writes to stderr is shown."""
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def head(*names: str) -> str:
+    """Return the first two lines of a Markdown table."""
+    return f"{row(names)}\n|---|{'---:|' * (len(names) - 1)}"
+
+
+def row(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+class Lines:
+    """Finished measurements, a line of JSON each, found again by some of their fields; a line cut short is none."""
+
+    def __init__(self, file: Path, key: Sequence[str]) -> None:
+        self.file, self._key = file, key
+        self.rows: dict[str, dict[str, Any]] = {}
+        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+            try:
+                self._keep(json.loads(line))
+            except ValueError:
+                continue
+
+    def _keep(self, measured: dict[str, Any]) -> None:
+        self.rows[self._of(measured)] = measured
+
+    def _of(self, measured: dict[str, Any]) -> str:
+        return json.dumps([measured.get(name) for name in self._key])
+
+    def get(self, about: dict[str, Any]) -> dict[str, Any] | None:
+        return self.rows.get(self._of(about))
+
+    def add(self, measured: dict[str, Any]) -> None:
+        self._keep(measured)
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(f"\n{json.dumps(measured)}")  # also behind a line that was cut short
+            file.flush()
+            os.fsync(file.fileno())

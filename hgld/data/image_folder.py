@@ -1,0 +1,248 @@
+"""Images as they are: a plain folder of images, image files, or images in memory, listed like a dataset."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from hgld.data.format import IMAGE_SUFFIXES, Manifest, SplitFacts
+from hgld.data.images import read_header
+from hgld.data.storage import ShardStorage
+from hgld.errors import InputError, StorageError
+from hgld.hierarchy import Hierarchy
+from hgld.user_cache import KeptFolder, digest_of
+
+SPLITS = ("train", "val", "test", "query", "gallery")  # folders at the top that are splits, not classes
+ALL = "all"  # the one split of a folder without folders of splits
+_DEEPEST = 16
+_SHARE_OF_LEVEL = 0.05  # of the images that are in a folder of a level at least; deeper folders are no levels
+_MOST_FILE_BYTES = 1 << 29
+_WORKERS = 4
+_HEADERS = "headers.npy"
+_UNREADABLE = (1, 1, 1)  # size and orientation of a file without a header; decoding it is the error that says why
+
+
+class LooseImages(ShardStorage):
+    """Images outside of shards, one "shard" each: files below a folder, or encoded images in memory.
+
+    A file that is no readable image is listed too: it is reported when it is decoded, as a damaged one of a shard is.
+
+    Args:
+        where: the folder, for messages too.
+        names: paths below the folder, or numbers of the images in memory.
+        sizes: bytes of each image.
+        contents: the images in memory; None: files.
+
+    Attributes:
+        manifest: counts by split, as of a dataset directory.
+        hierarchy: the tree of classes.
+        frame: rows of the images, with the columns of an index.
+        note: how a folder was understood, for people; empty of other images.
+    """
+
+    manifest: Manifest
+    hierarchy: Hierarchy
+    frame: pl.DataFrame
+    note = ""
+
+    def __init__(
+        self, where: str, names: Sequence[str], sizes: Sequence[int], contents: Sequence[bytes] | None = None
+    ) -> None:
+        self.where, self.is_local, self._contents = where, True, contents
+        self.frame = pl.DataFrame({"key": names, "shard": names, "size": sizes}).with_columns(offset=0)
+
+    def read_at(self, name: str, offset: int, size: int) -> bytes:
+        """Read an image."""
+        if self._contents is not None:
+            return self._contents[int(name)]
+        path = Path(self.where, name)
+        try:
+            with path.open("rb") as file:
+                data = file.read(size + 1)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+        if len(data) != size:
+            raise InputError(f"{path}: its size changed since it was listed. Open the images again.")
+        return data
+
+    def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Read images (name, 0, size)."""
+        return [self.read_at(*request) for request in requests]
+
+    def _describe(
+        self, name: str, classes: Mapping[str, Sequence[str | None]], splits: Sequence[str], listing: str = ""
+    ) -> "LooseImages":
+        """Set manifest, hierarchy and the further columns of the rows."""
+        named = any(map(any, classes.values()))
+        self.hierarchy = tree = Hierarchy.from_columns(classes) if named else Hierarchy(("level0",), ((),), ())
+        labels = {level: [-1] * len(self.frame) for level in tree.levels}
+        for level, names in zip(tree.levels, tree.names, strict=True):
+            numbers = {name: number for number, name in enumerate(names)}
+            labels |= {level: [numbers.get(one or "", -1) for one in classes[level]]} if named else {}
+        headers = dict(zip(("width", "height", "orientation"), self._headers(listing).T, strict=True))
+        columns = {"split": splits, **headers, **labels}
+        self.frame = self.frame.with_columns(pl.Series(name, column) for name, column in columns.items())
+        counts = {
+            split: SplitFacts(items=items, shards=0, classes=dict.fromkeys(tree.levels, 0), unlabelled=0)
+            for split, items in sorted(Counter(splits).items())
+        }
+        provenance = {"listing": listing} if listing else {}
+        self.manifest = Manifest(name, tree.levels, 1, counts, (), provenance=provenance)
+        return self
+
+    def _headers(self, listing: str) -> np.ndarray:
+        """Return (N, 3) width, height and orientation; those of a folder are kept in the user's cache."""
+        kept = KeptFolder("image-headers", {"listing": listing, "where": self.where}) if listing else None
+        found = None if kept is None else kept.read(lambda folder: np.load(folder / _HEADERS))
+        if found is not None:
+            return found
+        with ThreadPoolExecutor(_WORKERS, "hgld headers") as pool:
+            rows = list(pool.map(self._header, self.frame["key"], self.frame["size"]))
+        headers = np.array(rows, np.int64).reshape(-1, 3)
+        if kept is not None:
+            with suppress(OSError):  # without a cache they are read again
+                kept.write(lambda folder: np.save(folder / _HEADERS, headers))
+        return headers
+
+    def _header(self, name: str, size: int) -> tuple[int, int, int]:
+        try:
+            found = read_header(self.read_at(name, 0, size))
+        except InputError:
+            return _UNREADABLE
+        return found.width, found.height, found.orientation
+
+
+def list_folder(folder: Path) -> LooseImages:
+    """List a plain folder of images; folders in it are classes, the innermost the finest level.
+
+    The number of levels is the depth that 5% of the images reach. Images deeper than that belong to the class above
+    them; see :func:`folder_classes` for images less deep. Where all folders at the top are named like splits (train,
+    val, test, query, gallery), they are splits, and classes begin below them. Hidden files, links to folders, and files
+    that are no images by their names are passed over.
+
+    Args:
+        folder: with JPEG, PNG, WebP or GIF files.
+
+    Raises:
+        InputError: there are no images.
+        StorageError: the folder cannot be read.
+    """
+    root = folder.absolute()
+    listed = sorted(_walk(root, "", 0))
+    if not listed:
+        raise InputError(
+            f"{root}: no dataset is here, for there is no dataset.json, and no image ({', '.join(IMAGE_SUFFIXES)}). "
+            "`hgld build-shards` makes a dataset; `hgld index` writes the missing files of shards that have lost them."
+        )
+    paths, sizes, _ = zip(*listed, strict=True)
+    parents = [path.split("/")[:-1] for path in paths]
+    has_splits = {one[0] if one else "" for one in parents} <= set(SPLITS)
+    splits = [one[0] if has_splits else ALL for one in parents]
+    folders = [one[has_splits:] for one in parents]
+    levels = [f"level{number}" for number in range(class_depth(Counter(map(len, folders))))]
+    classes = folder_classes(folders, levels)
+    listing = digest_of("\n".join(f"{path}\t{size}\t{changed}" for path, size, changed in listed))
+    listed_images = LooseImages(str(root), paths, sizes)._describe(root.name or "images", classes, splits, listing)
+    is_deeper = [len(one) > len(classes) for one in folders]
+    is_unknown = [name is None for name in next(iter(classes.values()), ())]
+    counts = zip(listed_images.hierarchy.levels, listed_images.hierarchy.num_classes, strict=True)
+    odd = {"in folders below their class's": sum(is_deeper), "without a finest class": sum(is_unknown)}
+    said = [f"{len(paths):,} images", *(f"{count:,} classes of {level}" for level, count in counts)]
+    said += [f"images {what}: {number:,}" for what, number in odd.items() if number]
+    listed_images.note = f"{root.name}, a plain folder: {', '.join(said)}"
+    return listed_images
+
+
+def list_images(images: Sequence[Path] | Sequence[bytes]) -> LooseImages:
+    """List image files, or encoded images in memory, in their order; they have no classes.
+
+    Raises:
+        InputError: there is none, or a file cannot be read or is too large.
+    """
+    if not images:
+        raise InputError("there are no images; expected one at least.")
+    contents = [image for image in images if isinstance(image, bytes)]
+    paths = [image.absolute() for image in images if isinstance(image, Path)]
+    names = [str(path) for path in paths] or [str(number) for number in range(len(contents))]
+    sizes = [_file_size(path) for path in paths] or [len(content) for content in contents]
+    listed = LooseImages("/" if paths else "memory", names, sizes, contents or None)
+    return listed._describe("images", {}, [ALL] * len(names))
+
+
+def _walk(root: Path, inside: str, depth: int) -> Iterator[tuple[str, int, int]]:
+    """Yield path below the folder, size in bytes and time of change of every file that is an image by its name."""
+    if depth > _DEEPEST:
+        raise InputError(f"{root / inside}: more than {_DEEPEST} folders deep; expected one folder per level.")
+    try:
+        with os.scandir(root / inside) as found:
+            entries = [entry for entry in found if not entry.name.startswith(".")]
+    except OSError as error:
+        raise StorageError(f"{root / inside} cannot be read ({error.strerror or error}).") from error
+    for entry in entries:
+        path = f"{inside}{entry.name}"
+        if os.fsencode(path).decode("utf-8", errors="replace") != path:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(root, f"{path}/", depth + 1)
+        elif entry.name.rpartition(".")[2].lower() in IMAGE_SUFFIXES and entry.is_file():
+            facts = entry.stat()
+            yield path, facts.st_size, facts.st_mtime_ns
+
+
+def _file_size(path: Path) -> int:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    if size > _MOST_FILE_BYTES:
+        raise InputError(f"{path}: {size} bytes; expected an image of at most {_MOST_FILE_BYTES}.")
+    return size
+
+
+def class_depth(depths: Mapping[int, int]) -> int:
+    """Return the number of levels of a tree of folders: the depth that 5% of the images reach.
+
+    Args:
+        depths: number of images by the number of folders above them.
+    """
+    least = _SHARE_OF_LEVEL * sum(depths.values())
+    return max(depth for depth in depths if sum(n for below, n in depths.items() if below >= depth) >= least)
+
+
+def folder_classes(folders: Sequence[Sequence[str]], levels: Sequence[str]) -> dict[str, list[str | None]]:
+    """Return the class names of images by the folders above them, per level; None where an image has no class.
+
+    The innermost folder of an image is its class of the finest level, the outermost ones those of the coarsest levels;
+    levels in between that an image has no folder for are unknown. An image beside folders of images has no finest
+    class. A folder's name is its class's; where a name of a level is under two parents, its classes are named by paths.
+
+    Args:
+        folders: of each image, from the top; those deeper than the levels count for nothing.
+        levels: names of the levels, finest first.
+    """
+    folders = [tuple(one[: len(levels)]) for one in folders]
+    outer = outer_folders(folders)
+    names: dict[str, list[str | None]] = {}
+    for number, level in enumerate(levels):
+        paths = [_class_folder(one, number, len(levels), is_outer=one in outer) for one in folders]
+        plain = [path.rpartition("/")[2] if path else None for path in paths]
+        names[level] = plain if len(set(paths)) == len(set(plain)) else paths
+    return names
+
+
+def outer_folders(folders: Sequence[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    """Return the folders that hold folders of images."""
+    return {one[:at] for one in set(folders) for at in range(len(one))}
+
+
+def _class_folder(parts: tuple[str, ...], level: int, depth: int, *, is_outer: bool) -> str | None:
+    """Return the path of the folder that names an image's class at a level (0: the finest), None if it is unknown."""
+    if level == 0 and not is_outer:
+        return "/".join(parts) or None
+    uppers = len(parts) if is_outer else len(parts) - 1  # the innermost folder is the finest class alone
+    return "/".join(parts[: depth - level]) if depth - level <= uppers else None

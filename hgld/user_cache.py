@@ -1,0 +1,88 @@
+"""Folders in the user's cache: results that are made once, and found again by what they were made from."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from platformdirs import user_cache_path
+
+from hgld.files import read_json, write_folder
+
+MOST_BYTES = 8 << 30  # of all folders of one subject; those that were not read for longest go first
+_RECORD = "made-from.json"
+_Result = TypeVar("_Result")
+
+
+class KeptFolder:
+    """A folder of the cache, which may not exist yet.
+
+    A folder is read only if its files have the checksums that were written with them.
+
+    Args:
+        subject: name of the folder above, for instance ``galleries``.
+        made_from: JSON-ready facts that the content depends on; other facts are another folder.
+        most_bytes: size of all folders of the subject together.
+    """
+
+    def __init__(self, subject: str, made_from: Mapping[str, Any], most_bytes: int = MOST_BYTES) -> None:
+        self._made_from, self._most_bytes = dict(made_from), most_bytes
+        name = digest_of(json.dumps(self._made_from, sort_keys=True))[:32]
+        self.folder = user_cache_path("hgld") / subject / name
+
+    def read(self, load: "Callable[[Path], _Result]") -> "_Result | None":
+        """Return ``load(folder)``; None if there is no such folder, or a file of it changed."""
+        try:
+            record = read_json(self.folder / _RECORD, kind=dict)
+            if record != self._record(self.folder):
+                return None
+            os.utime(self.folder / _RECORD)
+            return load(self.folder)
+        except (OSError, ValueError):
+            return None
+
+    def write(self, fill: Callable[[Path], object]) -> None:
+        """Make the folder anew: ``fill(folder)`` writes plain files into an empty one.
+
+        Raises:
+            OSError: the disk is full or not writable; what was there stays.
+        """
+
+        def fill_and_seal(folder: Path) -> None:
+            fill(folder)
+            (folder / _RECORD).write_text(json.dumps(self._record(folder)), encoding="utf-8")
+
+        write_folder(self.folder, fill_and_seal)
+        self._remove_oldest()
+
+    def _record(self, folder: Path) -> dict[str, Any]:
+        files = {file.name: file_digest(file) for file in sorted(folder.iterdir()) if file.name != _RECORD}
+        return {"made_from": self._made_from, "files": files}
+
+    def _remove_oldest(self) -> None:
+        found = []
+        for record in self.folder.parent.glob(f"*/{_RECORD}"):
+            with suppress(OSError):  # another process removes folders too
+                size = sum(file.stat().st_size for file in record.parent.iterdir())
+                found.append((record.parent == self.folder, record.stat().st_mtime_ns, size, record.parent))
+        total = sum(size for _, _, size, _ in found)
+        for is_this, _, size, folder in sorted(found):
+            if total <= self._most_bytes or is_this:
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+            total -= size
+
+
+def digest_of(text: str) -> str:
+    """Return the SHA-256 of a text in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,116 @@
+"""A plain folder of images, image files and images in memory are opened as datasets are."""
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import hgld
+from hgld.data.dataset import dataset_of_images
+from hgld.errors import InputError
+from tests.fake_releases.pictures import jpeg
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Return a function that writes images (other files: text) into a folder and opens it."""
+    rng = np.random.default_rng(0)
+
+    def write(*paths, split=None, **options):
+        for path in paths:
+            file = tmp_path / "photos" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(jpeg(rng) if path.lower().endswith((".jpg", ".jpeg")) else b"text")
+        return hgld.open_dataset(tmp_path / "photos", split, **options)
+
+    return write
+
+
+def classes(dataset):
+    """Return class names per item, finest first."""
+    rows = zip(*dataset.labels.T.tolist(), strict=True)
+    return [tuple(n[i] if i >= 0 else None for n, i in zip(dataset.hierarchy.names, row, strict=True)) for row in rows]
+
+
+def test_folders_are_classes_whatever_their_names(make):
+    found = make("Äpfel rot/1 a.jpg", "Äpfel rot/b.JPEG", "b[1]/c.jpg", "b[1]/notes.txt", "b[1]/.hidden.jpg")
+    assert found.keys.to_list() == ["b[1]/c.jpg", "Äpfel rot/1 a.jpg", "Äpfel rot/b.JPEG"]
+    assert classes(found) == [("b[1]",), ("Äpfel rot",), ("Äpfel rot",)]
+    assert (found.levels, found.manifest.name, found.split) == (("level0",), "photos", None)
+    assert found.image(1).size == tuple(found.sizes[1])
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["a.jpg", "b.jpg"], [(None,), (None,)]),
+        (["top.jpg", *(f"x/{n}.jpg" for n in range(30)), "x/y/a.jpg"], [(None,), *[("x",)] * 31]),
+        (["k/x/a.jpg", "k/y/b.jpg", "k/c.jpg"], [(None, "k"), ("x", "k"), ("y", "k")]),
+        (["k/x/a.jpg", "l/x/b.jpg"], [("k/x", "k"), ("l/x", "l")]),
+        (["train/x/a.jpg", "test/y/b.jpg"], [("y",), ("x",)]),
+    ],
+)
+def test_levels_are_the_depth_that_a_twentieth_of_the_images_reaches(make, paths, expected):
+    assert classes(make(*paths)) == expected
+
+
+def test_folders_of_splits_are_splits(make):
+    assert make("train/x/a.jpg", "test/y/b.jpg", "test/y/c.jpg", split="test").keys.to_list() == [
+        "test/y/b.jpg",
+        "test/y/c.jpg",
+    ]
+    with pytest.raises(InputError, match=r"no split 'val'; it has test, train\. .*hgld build-shards folders"):
+        make(split="val")
+
+
+def test_it_can_be_selected_pickled_and_loaded_in_batches(make):
+    found = make("x/a.jpg", "x/b.jpg", "y/c.jpg")
+    part = pickle.loads(pickle.dumps(found.select([2, 0])))
+    assert part.frame["key"].to_list() == part.keys.to_list() == ["y/c.jpg", "x/a.jpg"]
+    assert part.labels.tolist() == [[1], [0]]
+    loader = hgld.data.Loader(found, hgld.samplers.PKSampler(found, p=2, k=1), hgld.data.TestView(16, 16), workers=2)
+    assert next(iter(loader)).images.shape == (2, 3, 16, 16)
+
+
+def test_damaged_and_changed_files_are_named_when_they_are_decoded(make, tmp_path):
+    found = make("x/a.jpg", "x/b.jpg")
+    (tmp_path / "photos/x/c.jpg").write_bytes(b"\xff\xd8\xff half")
+    again = make()
+    assert len(again) == 3
+    with pytest.raises(InputError, match=r"photos/x/c\.jpg.*cannot be decoded"):
+        again.image(2)
+    (tmp_path / "photos/x/b.jpg").write_bytes(b"shorter")
+    with pytest.raises(InputError, match=r"x/b\.jpg: its size changed since it was listed"):
+        found.image(1)
+
+
+def test_headers_are_read_once_and_again_when_a_file_changes(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first = make("x/a.jpg").sizes.tolist()
+    monkeypatch.setattr("hgld.data.image_folder.read_header", None)
+    assert make().sizes.tolist() == first
+    os.utime(tmp_path / "photos/x/a.jpg", ns=(0, 0))
+    with pytest.raises(TypeError):
+        make()
+
+
+def test_a_folder_without_images_is_refused_with_both_ways_on(make, tmp_path):
+    with pytest.raises(InputError, match=r"no dataset\.json, and no image .*hgld build-shards.*hgld index"):
+        make("notes.txt")
+
+
+def test_images_in_memory_and_files_come_in_their_order(tmp_path):
+    rng = np.random.default_rng(1)
+    data = [jpeg(rng), jpeg(rng, orientation=6)]
+    for number, content in enumerate(data):
+        (tmp_path / f"{number}.jpg").write_bytes(content)
+    files = dataset_of_images([tmp_path / "1.jpg", tmp_path / "0.jpg", tmp_path / "1.jpg"])
+    memory = dataset_of_images([data[1], data[0], data[1]])
+    for one in (files, memory):
+        assert one.read_many([0, 1, 2]) == [data[1], data[0], data[1]]
+        assert torch.equal(one.labels, torch.full((3, 1), -1))
+    assert files.sizes.tolist() == memory.sizes.tolist()
+    with pytest.raises(InputError, match="there are no images"):
+        dataset_of_images([])

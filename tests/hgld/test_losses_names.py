@@ -1,0 +1,98 @@
+"""Losses and arguments by pytorch-metric-learning's names: the same values, or an answer that names hgld's own."""
+
+import pytest
+import torch
+
+from hgld import losses
+from hgld.errors import ConfigError
+
+CLASSES, ITEMS, DIM = 4, 4, 6  # as many classes as items: of other batches the library's Smooth-AP confuses the two
+LABELS = torch.arange(CLASSES).repeat_interleave(ITEMS)
+EMBEDDINGS = torch.randn(len(LABELS), DIM, generator=torch.Generator().manual_seed(0)) + torch.eye(DIM)[LABELS]
+
+SAME = {  # the library's name, its arguments, hgld's loss
+    "SmoothAPLoss": ({"temperature": 0.05}, lambda: losses.SmoothAP(tau=0.05)),
+    "FastAPLoss": ({"num_bins": 5}, lambda: losses.FastAP(bins=5, exclude_self=True)),
+    "PNPLoss": ({"b": 3, "alpha": 2, "anneal": 0.05}, lambda: losses.PNP("O", b=3, alpha=2, tau=0.05)),
+    "NormalizedSoftmaxLoss": (
+        {"num_classes": CLASSES, "embedding_size": DIM, "temperature": 0.1},
+        lambda: losses.NormSoftmax(CLASSES, DIM, temperature=0.1),
+    ),
+    "ProxyNCALoss": (
+        {"num_classes": CLASSES, "embedding_size": DIM, "softmax_scale": 4},
+        lambda: losses.ProxyNCApp(CLASSES, DIM, temperature=0.25),
+    ),
+}
+CASES = [(name, {}) for name in SAME] + [("PNPLoss", {"variant": variant}) for variant in ("Ds", "Dq", "Iu", "Ib")]
+
+
+def made(name, more):
+    """The loss by the library's name, with proxies that are the same in every test."""
+    arguments = SAME[name][0]
+    loss = getattr(losses, name)(**arguments, **more)
+    if "num_classes" in arguments:
+        loss.proxies.data = torch.randn(CLASSES, DIM, generator=torch.Generator().manual_seed(1))
+    return loss
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_name_of_the_library_is_a_loss_of_hgld(name):
+    loss, own = made(name, {}), SAME[name][1]()
+    if hasattr(own, "proxies"):
+        own.proxies.data = loss.proxies.data
+    order = torch.randperm(len(LABELS), generator=torch.Generator().manual_seed(2))
+    found = loss(EMBEDDINGS[order], LABELS[order])
+    assert torch.equal(found, own(EMBEDDINGS[order], LABELS[order]))
+    assert found > 0
+
+
+@pytest.mark.parametrize(("name", "more"), CASES)
+def test_the_value_is_that_of_the_library(name, more):
+    theirs = getattr(pytest.importorskip("pytorch_metric_learning.losses"), name)(**SAME[name][0], **more)
+    loss = made(name, more)
+    for weights, own in (("W", lambda: loss.proxies.data.T), ("proxies", lambda: loss.proxies.data)):
+        if hasattr(theirs, weights):
+            getattr(theirs, weights).data = own().clone()
+    torch.testing.assert_close(loss(EMBEDDINGS, LABELS), theirs(EMBEDDINGS, LABELS), rtol=1e-5, atol=1e-6)
+
+
+def test_the_defaults_are_those_of_the_library():
+    library = pytest.importorskip("pytorch_metric_learning.losses")
+    for name, (arguments, _) in SAME.items():
+        sizes = {key: value for key, value in arguments.items() if key in ("num_classes", "embedding_size")}
+        theirs, own = getattr(library, name)(**sizes), getattr(losses, name)(**sizes)
+        if sizes:
+            own.proxies.data = (theirs.W.T if hasattr(theirs, "W") else theirs.proxies).detach().clone()
+        torch.testing.assert_close(own(EMBEDDINGS, LABELS), theirs(EMBEDDINGS, LABELS), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "argument", "answer"),
+    [
+        ("SmoothAP", (), "temperature", "SmoothAP has no argument 'temperature'; give tau."),
+        ("SupAP", (), "temperature", "give tau."),
+        ("PNP", (), "anneal", "give tau."),
+        ("FastAP", (), "num_bins", "give bins."),
+        ("SoftBinAP", (), "num_bins", "give bins."),
+        ("NormSoftmax", (3,), "embedding_size", "give dim."),
+        ("ProxyNCApp", (3, 4), "softmax_scale", "give temperature=1 / softmax_scale."),
+        ("CrossBatchMemory", (torch.nn.Identity(), 4), "memory_size", "give size."),
+    ],
+)
+def test_an_argument_of_the_library_is_answered_with_our_own(name, sizes, argument, answer):
+    with pytest.raises(ConfigError) as refused:
+        getattr(losses, name)(*sizes, **{argument: 8})
+    assert answer in str(refused.value)
+
+
+def test_other_unknown_arguments_and_names_stay_python_errors():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        losses.SmoothAP(colour=1)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'temperature'"):
+        losses.Contrastive(temperature=1)  # pyright: ignore[reportCallIssue]  # nothing of it is a temperature
+    with pytest.raises(AttributeError, match=r"Triplet compares squared distances .*losses\.wrap\("):
+        losses.TripletMarginLoss  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError, match=r"losses\.wrap\(pytorch_metric_learning\.losses\.CircleLoss"):
+        losses.CircleLoss  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError, match=r"has no attribute 'SupHPA'$"):
+        losses.SupHPA  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,270 @@
+"""Runs of several seeds as one row, and the tables and figures of a paper that are made of them."""
+
+import itertools
+import json
+import math
+import re
+import statistics
+import subprocess
+from dataclasses import replace
+from shutil import which
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ttest_rel
+
+from hgld.cli import main
+from hgld.errors import ConfigError, InputError
+from hgld.evaluation.report import RetrievalReport, compare
+from hgld.report_page.latex import choose_columns, escape_latex, latex_tables, row_labels
+from hgld.report_page.page import score_tables
+from hgld.report_page.runs import mean_report, read_runs
+from hgld.report_page.scores import seed_p_value
+from tests.hgld.test_report_page_page import write_run
+
+LOSSES = {"HAPPIER": 3.0, "A_%$#&{}~^\\b": 1.0}
+
+
+def write_group(folder, *, seeds=(0, 1, 2), losses=LOSSES):
+    """Write the runs of ``hgld train --loss A,B --seeds N`` and return their reports by loss and seed."""
+    reports = {}
+    for (loss, shift), seed in itertools.product(losses.items(), seeds):
+        run = folder / f"loss={loss},seed={seed}"
+        reports[loss, seed] = write_run(run, seed=seed, shift=shift, dataset="d_1", split="test")
+        config = {"recipe": "", "loss": {"loss": loss}, "run": {"seed": seed, "epochs": 2}}
+        (run / "config.json").write_text(json.dumps(config))
+    return reports
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seeds") / "sweep"
+    return folder, write_group(folder)
+
+
+def command(*words) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    return int(stop.value.code or 0)
+
+
+# -- grouping ----------------------------------------------------------------------------------------------------------
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_with_the_means(group):
+    folder, reports = group
+    runs = read_runs([folder])
+    assert [run.name for run in runs] == sorted(f"loss={loss}" for loss in LOSSES)
+    assert all(run.seeds == [0, 1, 2] for run in runs)
+    [happier] = [run for run in runs if run.name == "loss=HAPPIER"]
+    found = happier.evaluations["test"].report
+    own = [reports["HAPPIER", seed] for seed in range(3)]
+    for metric, value in found.values.items():
+        assert value == pytest.approx(statistics.fmean(report.values[metric] for report in own))
+        assert found.per_query[metric].mean() == pytest.approx(value)
+    assert found.settings["seeds"] == [0, 1, 2]
+
+
+def test_deviations_and_tests_over_seeds_and_classes_are_those_of_other_libraries(group):
+    folder, reports = group
+    table = score_tables(read_runs([folder]), "loss=HAPPIER")["test"]
+    other = next(loss for loss in LOSSES if loss != "HAPPIER")
+    for name, scores in table.runs:
+        loss = name.removeprefix("loss=")
+        for score in scores:
+            ours, theirs = ([reports[key, seed].values[score.metric] for seed in range(3)] for key in (loss, "HAPPIER"))
+            assert score.deviation == pytest.approx(np.std(ours, ddof=1))
+            if loss == other:
+                assert score.seed_p_value == pytest.approx(ttest_rel(ours, theirs).pvalue)
+                assert score.difference == pytest.approx(np.mean(ours) - np.mean(theirs))
+    assert any("bootstrap (2,000 resamples) over the classes" in note for note in table.notes)
+    assert any("± standard deviation over 3 seeds (0, 1, 2)" in note for note in table.notes)
+
+
+def test_runs_stay_alone_that_are_no_seeds_of_one_config(group, tmp_path):
+    folder, _ = group
+    one, two = (folder / f"loss=HAPPIER,seed={seed}" for seed in (0, 1))
+    assert [run.name for run in read_runs([one, one])] == [one.name, f"{one.name} (2)"]  # one seed twice
+    write_run(tmp_path / "bare")
+    assert [run.seeds for run in read_runs([tmp_path / "bare", two])] == [[], []]
+
+
+def test_a_group_without_names_has_that_of_its_folder(tmp_path):
+    write_group(tmp_path / "mine", losses={"X": 2.0})
+    for seed in range(3):
+        (tmp_path / "mine" / f"loss=X,seed={seed}").rename(tmp_path / "mine" / f"seed={seed}")
+    assert [run.name for run in read_runs([tmp_path / "mine"])] == ["mine"]
+
+
+def test_seeds_of_other_tasks_have_no_mean(group):
+    _, reports = group
+    one, two = reports["HAPPIER", 0], reports["HAPPIER", 1]
+    with pytest.raises(InputError, match="seed 0' and 'seed 1' are of different tasks"):
+        mean_report({0: one, 1: replace(two, settings=two.settings | {"alpha": 2.0})})
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ({0: 0.5}, {0: 0.4}, math.nan),
+        ({0: 0.5, 1: 0.5}, {2: 0.4, 3: 0.4}, math.nan),
+        ({0: 0.5, 1: 0.6}, {0: 0.5, 1: 0.6}, 1.0),
+        ({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.5}, 0.0),
+    ],
+)
+def test_seed_tests_of_few_or_equal_differences(ours, theirs, expected):
+    assert seed_p_value(ours, theirs) == pytest.approx(expected, nan_ok=True)
+
+
+def test_tests_over_classes_move_the_queries_of_a_class_together():
+    """Of eight classes with one difference each, a two-sided p-value is at least 2 / 2^8 whatever the queries."""
+    classes = np.repeat(np.arange(8), 50)
+    one = RetrievalReport.from_columns({"AP": np.zeros(400)}, {})
+    two = RetrievalReport.from_columns({"AP": np.repeat(np.linspace(0.1, 0.2, 8), 50)}, {})
+    over_queries = compare({"one": one, "two": two}).frame["p_value"][1]
+    found = compare({"one": one, "two": two}, classes=classes)
+    assert over_queries == pytest.approx(1 / 2001)
+    assert found.frame["p_value"][1] == pytest.approx(2 / 256, abs=0.005)
+    assert "over classes" in found.to_markdown()
+    means = np.random.default_rng(1).choice(np.linspace(0.1, 0.2, 8), (20_000, 8)).mean(axis=1)
+    assert found.frame["low"][1] == pytest.approx(np.quantile(means, 0.025), abs=0.003)
+    unknown = compare({"one": one, "two": two}, classes=np.full(400, -1)).frame
+    assert unknown.equals(compare({"one": one, "two": two}).frame)
+    with pytest.raises(InputError, match=r"expected \(400,\)"):
+        compare({"one": one}, classes=classes[:9])
+
+
+# -- LaTeX -------------------------------------------------------------------------------------------------------------
+
+_COMMANDS = {r"\textbackslash{}": "\\", r"\textasciitilde{}": "~", r"\textasciicircum{}": "^", r"\textless{}": "<"}
+_COMMANDS |= {r"\textgreater{}": ">", r"\textbar{}": "|"} | {f"\\{c}": c for c in "&%$#_{}"}
+_TOKEN = re.compile("|".join(map(re.escape, _COMMANDS)) + r"|.", re.DOTALL)
+
+
+def typeset(text: str) -> str:
+    """Return what LaTeX prints of escaped text; fails on a character that LaTeX would obey."""
+    tokens = _TOKEN.findall(text)
+    assert not {*tokens} & {*"\\{}&%$#_~^"}, text
+    return "".join([_COMMANDS.get(token) or token for token in tokens])
+
+
+def parse(source: str):
+    """Return caption, label and cells of each table, and check that braces and environments close."""
+    tables, depth = [], 0
+    for token in re.findall(r"\\.|[{}]", source):
+        depth += {"{": 1, "}": -1}.get(token, 0)
+        assert depth >= 0
+    assert depth == 0
+    for body in re.findall(r"\\begin\{table\*?\}\[t\](.*?)\\end\{table\*?\}", source, re.DOTALL):
+        assert body.count("\\begin{tabular}") == body.count("\\end{tabular}") == body.count("\\toprule") == 1
+        columns = re.search(r"\\begin\{tabular\}\{(l(r+))\}", body)
+        assert columns
+        lines = [line.strip() for line in body.splitlines() if line.strip().endswith("\\\\")]
+        rows = [re.split(r"(?<!\\)&", line.removesuffix("\\\\")) for line in lines]
+        rows = [[cell.strip() for cell in row] for row in rows]
+        for row in rows:
+            spans = [int(span) for cell in row for span in re.findall(r"\\multicolumn\{(\d+)\}", cell)]
+            assert len(row) - len(spans) + sum(spans) == len(columns[1])
+        caption = re.search(r"\\caption\{(.*)\}$", body, re.MULTILINE)
+        label = re.search(r"\\label\{(.*)\}", body)
+        assert caption
+        assert label
+        tables.append((caption[1], label[1], rows))
+    return tables
+
+
+@given(st.text())
+def test_escaped_text_is_printed_as_it_is(text):
+    printed = typeset(escape_latex(text))
+    if text.isprintable():
+        assert printed == text
+    assert "\n" not in printed
+
+
+def test_a_latex_table_is_whole(group, tmp_path, capsys):
+    folder, reports = group
+    out = tmp_path / "new" / "table.tex"
+    assert command("report", folder, "--latex", out, "--baseline", "loss=HAPPIER") == 0
+    shown = capsys.readouterr().out
+    [(caption, label, rows)] = parse(out.read_text(encoding="utf-8"))
+    assert caption.startswith(
+        r"Retrieval on d\_1, test, in per cent. Mean $\pm$ standard deviation over 3 seeds. Bold:"
+    )
+    assert "$\\dagger$: differs from HAPPIER" in caption
+    assert label == "tab:d-1-test"
+    assert rows[1] == ["loss", "R@1", "AP", "R@1", "AP", "H-AP"]
+    assert [typeset(row[0]) for row in rows[2:]] == sorted(LOSSES)
+    best = next(row for row in rows[2:] if row[0] == "HAPPIER")
+    values = [reports["HAPPIER", seed].values["H-AP"] for seed in range(3)]
+    mean, deviation = 100 * statistics.fmean(values), 100 * statistics.stdev(values)
+    assert best[-1] == f"\\textbf{{{mean:.1f}}} {{\\scriptsize$\\pm${deviation:.1f}}}"
+    assert f"{mean:.2f} ± {deviation:.2f}" in shown
+    assert str(out) in shown
+
+
+@pytest.mark.skipif(which("pdflatex") is None, reason="no pdflatex")
+def test_pdflatex_takes_the_table(group, tmp_path):
+    folder, _ = group
+    (tmp_path / "t.tex").write_text(
+        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}"
+        + latex_tables(score_tables(read_runs([folder])))
+        + "\\end{document}",
+        encoding="utf-8",
+    )
+    subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_columns_are_chosen_by_their_names_and_many_are_cut_to_a_column(group):
+    [run] = read_runs([group[0] / "loss=HAPPIER,seed=0"])
+    table = score_tables([run])["test"]
+    assert [score.metric for score in choose_columns(table, ["recall@1", "H-AP"]).runs[0][1]] == [
+        "R@1/fine",
+        "R@1/coarse",
+        "H-AP",
+    ]
+    with pytest.raises(ConfigError, match="--metrics NDCG: measured are R@1/fine"):
+        choose_columns(table, ["NDCG"])
+    scores = tuple(replace(table.runs[0][1][0], metric=f"{m}/{level}") for level in "abc" for m in ("R@1", "AP", "P@1"))
+    wide = replace(table, columns=("R@1", "AP", "P@1") * 3, runs=(("x", scores),))
+    assert choose_columns(wide).groups == (("a", 2), ("b", 2), ("c", 2))
+    assert row_labels(["loss=A%2CB"]) == ("loss", ["A,B"])
+
+
+# -- figures and pages -------------------------------------------------------------------------------------------------
+
+
+def test_figures_are_pdfs_that_fit_a_column_and_the_same_twice(group, tmp_path):
+    folder, _ = group
+    for name in ("one", "two"):
+        assert command("report", folder, "--figures", tmp_path / name) == 0
+    files = sorted(path.name for path in (tmp_path / "one").glob("*.pdf"))
+    assert files == [
+        "test-differences.pdf",
+        "test-scores-all-levels.pdf",
+        "test-scores-coarse.pdf",
+        "test-scores-fine.pdf",
+    ]
+    for name in files:
+        data = (tmp_path / "one" / name).read_bytes()
+        assert data == (tmp_path / "two" / name).read_bytes()
+        [box] = re.findall(rb"/MediaBox \[ ?0 0 ([0-9.]+) ([0-9.]+) ?\]", data)
+        assert float(box[0]) == pytest.approx(3.3 * 72, abs=0.5)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_page_of_groups_says_its_seeds_and_json_has_every_value(group, tmp_path, capsys):
+    folder, _ = group
+    page = tmp_path / "r.html"
+    assert command("report", folder, "--out", page, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["runs"] == sorted(f"loss={loss}" for loss in LOSSES)
+    rows = printed["scores"]["test"]
+    assert {row["seeds"] for row in rows} == {3}
+    assert all(row["deviation"] > 0 for row in rows)
+    assert any(0 < row["seed_p_value"] < 1 for row in rows if row["seed_p_value"] is not None)
+    text = page.read_text(encoding="utf-8")
+    assert "curves, maps and galleries are of seed 0." in text
+    assert re.search(r'<span class="interval">± \d', text)
+    assert "over seeds p" in text

@@ -1,0 +1,68 @@
+"""Folders in the user's cache: found by their facts, never read when damaged, bounded in size."""
+
+import os
+
+import pytest
+
+from hgld.user_cache import KeptFolder
+
+FACTS = {"weights": "abc", "size": 3}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def keep(facts, text="content", **options):
+    kept = KeptFolder("things", facts, **options)
+    kept.write(lambda folder: (folder / "a.txt").write_text(text))
+    return kept
+
+
+def read(kept):
+    return kept.read(lambda folder: (folder / "a.txt").read_text())
+
+
+def test_a_folder_is_found_by_its_facts_alone():
+    assert read(KeptFolder("things", FACTS)) is None
+    kept = keep(FACTS)
+    assert read(KeptFolder("things", {"size": 3, "weights": "abc"})) == "content"
+    assert read(KeptFolder("things", FACTS | {"size": 4})) is None
+    assert read(KeptFolder("others", FACTS)) is None
+    keep(FACTS, "new")
+    assert read(kept) == "new"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "made-from.json"])
+@pytest.mark.parametrize("data", [None, b"", b"{", b"another"])
+def test_a_damaged_folder_is_not_read(name, data):
+    kept = keep(FACTS)
+    file = kept.folder / name
+    file.unlink() if data is None else file.write_bytes(data)
+    assert read(kept) is None
+    assert read(keep(FACTS)) == "content"
+
+
+def test_a_disk_that_fails_leaves_what_was_there():
+    kept = keep(FACTS)
+
+    def fill(folder):
+        (folder / "a.txt").write_text("half")
+        raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        kept.write(fill)
+    assert read(kept) == "content"
+    assert [path.name for path in kept.folder.parent.iterdir()] == [kept.folder.name]
+
+
+def test_what_was_not_read_for_longest_goes_first_beyond_the_limit():
+    kept = [keep({"number": number}, "x" * 1000) for number in range(4)]
+    for age, one in enumerate(kept):
+        os.utime(one.folder / "made-from.json", ns=(age * 10**9, age * 10**9))
+    assert read(kept[0])  # which makes it the newest
+    newest = keep({"number": 4}, "x" * 1000, most_bytes=4000)
+    assert [one.folder.exists() for one in (*kept, newest)] == [True, False, False, True, True]
+    keep({"number": 5}, "x" * 9000, most_bytes=4000)
+    assert len(list(newest.folder.parent.iterdir())) == 1  # the one just made stays, however large

@@ -1,0 +1,81 @@
+"""A new user's journey: commands of hgld, run one after the other, whose words people have to write and read."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MOST_COMMANDS, MOST_FLAGS, MOST_WORDS = 5, 8, 400  # from a folder of images to a report
+
+
+@dataclass
+class Journey:
+    """Commands run in a folder, each in a process of its own, without a network and with an empty cache.
+
+    Attributes:
+        folder: working directory, where the user's files are.
+        commands: the commands so far, as they were written.
+        flags: number of their flags.
+        words: number of words that they wrote to stdout and stderr; rules and bars of tables are no words.
+        texts: what each command wrote.
+    """
+
+    folder: Path
+    commands: list[str] = field(default_factory=list)
+    flags: int = 0
+    words: int = 0
+    texts: list[str] = field(default_factory=list)
+
+    def hgld(self, command: str, *, code: int = 0, timeout: float = 600, **environment: str) -> str:
+        """Run ``hgld COMMAND`` and return what it wrote, stdout before stderr.
+
+        Args:
+            command: the words behind ``hgld``, quoted as in a shell.
+            code: the exit code that is expected.
+            timeout: of the command, seconds.
+            environment: further variables.
+        """
+        arguments = shlex.split(command)
+        cache = self.folder.with_name(f"{self.folder.name}-cache")  # beside the folder, which may be a data set itself
+        variables = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "120",
+            "XDG_CACHE_HOME": str(cache),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "hgld", *arguments],
+            cwd=self.folder,
+            env=variables | environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        written = done.stdout + done.stderr
+        assert done.returncode == code, f"hgld {command}: exit code {done.returncode}\n{written}"
+        self.commands.append(command)
+        self.flags += sum(bool(re.match(r"--?[A-Za-z]", word)) for word in arguments)
+        self.words += count_words(written)
+        self.texts.append(written)
+        return written
+
+    def check(self, commands: int = MOST_COMMANDS, flags: int = MOST_FLAGS, words: int = MOST_WORDS) -> None:
+        """Fail if the journey took more commands, flags or words of output than these."""
+        each = zip(self.commands, self.texts, strict=True)
+        per_command = ", ".join(f"{count_words(text)} ({command})" for command, text in each)
+        said = f"{len(self.commands)} commands, {self.flags} flags, {self.words} words: {per_command}"
+        assert len(self.commands) <= commands, said
+        assert self.flags <= flags, said
+        assert self.words <= words, said
+
+
+def count_words(text: str) -> int:
+    """Return the number of words and numbers; of a bar that is redrawn, those of its last state."""
+    shown = "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
+    return sum(bool(re.search(r"\w", word)) for word in shown.split())

@@ -1,0 +1,67 @@
+"""HTTP on 127.0.0.1 from a thread: the frame of all fake servers, which differ in how they answer alone."""
+
+import ssl
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that hang up are what some tests are about; other errors are for people to see."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        try:
+            super().shutdown_request(request)
+        except OSError:  # reset
+            request.close()
+
+
+class SilentHandler(BaseHTTPRequestHandler):
+    """A handler that prints nothing: tests look at what the server noted."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # http.server's name
+        pass
+
+
+class LocalServer:
+    """Serve from a thread until it is closed.
+
+    Args:
+        handler: class that answers; it finds this object as ``site``.
+        path: of the address, behind the port.
+        port: 0: a free one.
+        certificate: with its key, to serve over TLS.
+    """
+
+    def __init__(
+        self, handler: type[SilentHandler], path: str = "", port: int = 0, certificate: Path | None = None
+    ) -> None:
+        self._server = _QuietServer(("127.0.0.1", port), type("BoundHandler", (handler,), {"site": self}))
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self._server.server_port}{path}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,274 @@
+"""What hgld says of one's own images before it builds them, what it proposes, and what is built then."""
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hgld
+from hgld.cli import main
+from hgld.data.index import read_table
+from hgld.errors import ConfigError, InputError, TableError
+from hgld.pipelines.check.verify import verify
+from hgld.pipelines.shards.catalog_changes import default_parts, draw_classes
+from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.shards.profile import profile
+from hgld.pipelines.stage import silent
+from tests.fake_releases.pictures import jpeg
+
+CLASSES = 48  # names of the kind "Sorte 7", six per group
+GROUPS = ("Äpfel", "Birnen", "Kohl", "Rüben", "Beeren", "Nüsse", "Salat", "Pilze")
+
+
+def hgld_says(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main(["build-shards", *map(str, words)])
+    shown = capsys.readouterr()
+    return int(stopped.value.code or 0), shown.out, shown.err
+
+
+def picture(seed: int) -> bytes:
+    return jpeg(np.random.default_rng(seed), 24, 24)
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """(path, class, group) of two images per class."""
+    return [(f"{i:03d}.jpg", f"Sorte {i % CLASSES}", GROUPS[i % CLASSES // 6]) for i in range(2 * CLASSES)]
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """A semicolon table with capitals, a byte order mark and gaps, beside a folder of images."""
+    (tmp_path / "Fotos").mkdir()
+    for i, (path, _, _) in enumerate(rows()):
+        (tmp_path / "Fotos" / path).write_bytes(picture(i))
+    odd = {2: ("nan", None), 9: ("None", None), 14: ("", "NA"), 20: ("sorte_20", None)}
+    lines = ["Path;Product;Group;Price"]
+    for i, (path, name, group) in enumerate(rows()):
+        name, group = odd.get(i, (name, group))[0], odd.get(i, ("", None))[1] or group
+        lines.append(f"{path};{name};{group};{i * 0.25}")
+    lines += ["000.jpg;Sorte 0;Äpfel;0.0", ";Sorte 0;Äpfel;1", "gone.jpg;Sorte 0;Äpfel;1"]
+    (tmp_path / "Fotos" / "005.jpg").write_bytes(b"no image")
+    (tmp_path / "Liste.csv").write_text("\n".join(lines), encoding="utf-8-sig")
+    return tmp_path / "Liste.csv"
+
+
+def test_a_table_is_told_of_in_ten_lines_and_a_command_is_proposed(table, capsys, monkeypatch):
+    monkeypatch.chdir(table.parent)
+    code, shown, _ = hgld_says(capsys, "manifest", "--source", "Liste.csv")
+    assert code == 0
+    told, _, command = shown.rstrip().partition("\n\nbuild: ")
+    assert told.splitlines() == [
+        "Liste.csv: 97 images; semicolons between cells, UTF-8 with a byte order mark, paths in 'Path'",
+        "levels, finest first: Product, 48 classes of 1 to 3 images, median 2; Group, 8",
+        "unknown labels: 3 of Product, 1 of Group (cells: empty 1, NA 1, None 1, nan 1)",
+        "other columns: Price",
+        "left out: 1 no path, 1 repeats an earlier row",
+        "files: 1 of 97 missing (gone.jpg); of 96 decoded 1 undecodable (005.jpg)",
+        "spellings: 'Sorte 20' 1 / 'sorte_20' 1: one class each",
+        told.splitlines()[7],
+        "without Product: 0 stay, 3 left out (may show val or test)",
+    ]
+    assert told.splitlines()[7].startswith("splits, no class in two: train 24 classes, ")
+    assert not (table.parent / "Liste-shards").exists()
+    assert command == (
+        "hgld build-shards manifest --source Liste.csv --images Fotos --levels Product,Group --test-classes 0.25 "
+        "--val-classes 0.33 --merge-spellings --out Liste-shards"
+    )
+
+
+def test_the_command_that_is_proposed_builds_what_yes_builds(table, capsys, monkeypatch):
+    monkeypatch.chdir(table.parent)
+    _, shown, _ = hgld_says(capsys, "manifest", "--source", "Liste.csv", "--json")
+    proposed = json.loads(shown)["profile"]
+    assert proposed["splits"]["val"]["classes"] == proposed["splits"]["test"]["classes"] == 12
+    code, shown, _ = hgld_says(capsys, "manifest", "--source", "Liste.csv", "--yes", "--workers", 1)
+    assert code == 0
+    assert "calibrate" not in shown
+    code, shown, _ = hgld_says(capsys, *shlex.split(proposed["command"])[2:], "--json")
+    built = json.loads(shown)
+    assert (code, built["ran"], built["profile"]) == (0, False, proposed | {"command": built["profile"]["command"]})
+    assert built["levels"] == ["Product", "Group"]
+    assert {split: facts["classes"]["Product"] for split, facts in built["splits"].items()} == {
+        split: counts["classes"] for split, counts in proposed["splits"].items()
+    }
+    reason = "no Product: may show a class of test or val"
+    assert built["rejected"] == {"missing": 1, "no path": 1, "repeats an earlier row": 1, reason: 3, "undecodable": 1}
+    root = table.parent / "Liste-shards"
+    assert verify(root, progress=silent).findings.is_empty()
+    names = hgld.Hierarchy.from_parquet(root / "hierarchy.parquet").names[1]
+    assert sorted(names) == sorted(GROUPS)
+
+
+def test_what_was_said_whole_is_built_without_a_question_and_merges_nothing(table, capsys, monkeypatch):
+    monkeypatch.chdir(table.parent)
+    said = ["manifest", "--source", "Liste.csv", "--images", "Fotos", "--levels", "product,group", "--workers", 1]
+    code, shown, _ = hgld_says(capsys, *said, "--test-classes", 0.5, "--seed", 1, "--out", "out")
+    assert code == 0
+    assert "--merge-spellings makes them one" in shown
+    assert "build: " not in shown
+    assert set(hgld.Hierarchy.from_parquet("out/hierarchy.parquet").names[0]) >= {"Sorte 20", "sorte_20"}
+    code, shown, _ = hgld_says(capsys, *said, "--out", "other", "--val-classes", 0.1)
+    assert "val has 5 classes, and hgld calibrate needs 10; --val-classes 0.2 gives as many." in shown
+
+
+def test_a_question_without_a_terminal_builds_nothing(table, capsys, monkeypatch):
+    monkeypatch.chdir(table.parent)
+    for words, code in (((), 0), (("--out", "out"), 2), (("--out", "out", "--json"), 2)):
+        assert hgld_says(capsys, "manifest", "--source", "Liste.csv", *words)[0] == code
+    assert not Path("out").exists()
+    code, shown, _ = hgld_says(capsys, "manifest", "--source", "Liste.csv", "--dry-run")
+    assert "to write: " in shown
+    code, _, said = hgld_says(capsys, "sop", "--source", ".")
+    assert (code, "missing --out" in said) == (2, True)
+
+
+@pytest.mark.parametrize(("answer", "is_built"), [(True, True), (False, False)])
+def test_a_person_is_asked(table, capsys, monkeypatch, answer, is_built):
+    monkeypatch.chdir(table.parent)
+    asked = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("hgld.cli.dataset_commands.is_terminal", lambda stream: True)
+    monkeypatch.setattr("click.confirm", lambda text, default: asked.append(text) or answer)
+    code, _, _ = hgld_says(capsys, "manifest", "--source", "Liste.csv", "--workers", 1)
+    assert (code, asked, Path("Liste-shards").is_dir()) == (0, ["Build it?"], is_built)
+
+
+def test_labels_that_are_no_tree_are_told_beside_all_else(tmp_path, capsys):
+    lines = [f"{i}.jpg,kind {i % 60},{'a' if i < 60 else 'b'}" for i in range(61)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,kind,group", *lines, *lines]))
+    code, shown, said = hgld_says(capsys, "manifest", "--source", tmp_path / "t.csv", "--levels", "kind,group")
+    assert code == 2
+    assert "cannot be built: " in shown
+    assert "'kind 0' under 'a' and 'b'" in said
+
+
+def test_absolute_paths_elsewhere_are_never_followed(tmp_path, capsys):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "a.jpg").write_bytes(picture(0))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "t.csv").write_text(f"path,kind\n{elsewhere}/a.jpg,x\n{elsewhere}/../own/b.jpg,y\n")
+    source = tmp_path / "own" / "t.csv"
+    code, _, said = hgld_says(capsys, "manifest", "--source", source, "--levels", "kind", "--yes")
+    assert code == 2
+    assert f"2 paths are outside of {tmp_path}/own" in said
+    assert f"--images {elsewhere}" in said
+    code, shown, _ = hgld_says(
+        capsys, "manifest", "--source", source, "--images", elsewhere, "--levels", "kind", "--json"
+    )
+    assert json.loads(shown)["profile"]["left_out"] == {"unsafe-path": 1}
+
+
+# -- default splits ---------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 3), max_size=150), st.integers(0, 9))
+def test_default_splits_are_large_enough_for_what_comes_after(sizes, seed):
+    names = pl.Series([f"{i}" for i, size in enumerate(sizes) for _ in range(size)], dtype=pl.String)
+    test, val = default_parts(names, seed)
+    classes = {f"{i}" for i in range(len(sizes))}
+    tests = draw_classes(classes, test, seed) if test else frozenset()
+    vals = draw_classes(classes - tests, val, (seed, 1)) if val else frozenset()
+    counts = [len(classes) - len(tests) - len(vals), len(vals), len(tests)]
+    if len(classes) < 4:
+        assert counts[1:] == [0, 0]
+    else:
+        assert counts[2] >= 2
+        assert counts[0] >= max(2, len(classes) // 3)
+        assert (counts[1] >= 2) == (len(classes) >= 7)
+    if len(classes) >= 40:
+        assert counts[1] >= 12
+        several = [size > 1 for size in sizes]
+        if sum(several) >= 0.6 * len(sizes):
+            assert sum(several[int(name)] for name in vals) >= 10
+
+
+def test_images_without_a_finest_label_stay_only_if_they_show_no_held_class(tmp_path):
+    rows = [(f"{i}.jpg", f"kind {i // 2}", f"group {i // 8}") for i in range(64)]
+    open_rows = [(f"open {i}.jpg", None, f"group {i}") for i in range(8)] + [("nothing.jpg", None, None)]
+    pl.DataFrame(rows + open_rows, ["path", "kind", "group"], orient="row").write_csv(tmp_path / "t.csv")
+    options = SourceConfig(levels=("kind", "group"), test_classes=0.1, val_classes=0.1)
+    found = profile("manifest", tmp_path / "t.csv", options, ShardConfig(), is_final=True)
+    assert found.catalog is not None
+    assert found.catalog.dropped is not None
+    items = found.catalog.items
+    held = set(items.filter(pl.col("split") != "train")["group"])
+    kept = set(items.filter(pl.col("kind").is_null())["group"])
+    assert kept == {f"group {i}" for i in range(8)} - held != set()
+    assert items.filter(pl.col("kind").is_null())["split"].unique().to_list() == ["train"]
+    assert set(found.catalog.dropped["reason"]) == {"no kind: may show a class of test or val"}
+    assert len(found.catalog.dropped) == len(held) + 1
+
+
+# -- parquet that holds the images ------------------------------------------------------------------------------------
+
+
+def stored(count: int, seed: int = 0) -> pl.DataFrame:
+    """Images as Hugging Face datasets stores them: every tenth without a label, the sixth empty, the seventh broken."""
+    data = {5: None, 6: b"no image"}
+    images = [{"bytes": data.get(i, picture(seed + i)), "path": f"../Bild {i}.jpg"} for i in range(count)]
+    labels = [-1 if i % 10 == 9 else i % 5 for i in range(count)]
+    return pl.DataFrame({"image": images, "label": labels, "coarse": [f"g{max(0, n) % 2}" for n in labels]})
+
+
+def features(*names: str) -> dict[str, str]:
+    kinds = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": list(names)}}
+    return {"huggingface": json.dumps({"info": {"features": kinds}})}
+
+
+def test_a_dataset_of_hugging_face_is_built_from_its_parquet_files(tmp_path, capsys):
+    folder = tmp_path / "export"
+    (folder / "data").mkdir(parents=True)
+    for name, count in (("train", 40), ("validation", 10)):
+        file = folder / "data" / f"{name}-00000-of-00001.parquet"
+        stored(count, 100 * count).write_parquet(file, metadata=features("Ä", "b", "c", "d", "e"), row_group_size=16)
+    code, shown, _ = hgld_says(capsys, "manifest", "--source", folder, "--yes", "--out", tmp_path / "out", "--json")
+    assert code == 0
+    built = json.loads(shown)
+    assert (built["profile"]["form"], built["levels"]) == (
+        "2 parquet files of 50 rows, which hold the images",
+        ["label", "coarse"],
+    )
+    assert built["rejected"] == {"no image in the cell": 2, "undecodable": 2}
+    assert {split: facts["items"] for split, facts in built["splits"].items()} == {"train": 38, "val": 8}
+    dataset = hgld.open_dataset(tmp_path / "out", "train")
+    assert hgld.Hierarchy.from_parquet(tmp_path / "out" / "hierarchy.parquet").names[0] == ("b", "c", "d", "e", "Ä")
+    rejected = read_table("rejected.parquet", tmp_path / "out" / "rejected.parquet").filter(reason="undecodable")
+    assert "train-00000-of-00001.parquet/000000007/Bild 6.jpg" in rejected["file"].to_list()
+    assert len(dataset) == 38
+    assert verify(tmp_path / "out", decode=True, progress=silent).findings.is_empty()
+    again = hgld_says(capsys, "manifest", "--source", folder, "--yes", "--out", tmp_path / "out")[1]
+    assert "built before, nothing to do" in again
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (lambda t: t.with_columns(other="image"), TableError, "several columns hold images: image, other"),
+        (lambda t: t.with_columns(label=pl.lit(7)), TableError, "cannot be read as a table"),
+        (lambda t: t.select("label"), ConfigError, "no column that names the image files"),
+        (lambda t: t.clear(), TableError, "no rows below the header"),
+    ],
+)
+def test_parquet_that_cannot_be_meant_is_refused(tmp_path, change, error, said):
+    change(stored(12)).write_parquet(tmp_path / "t.parquet", metadata=features("a", "b", "c", "d", "e"))
+    with pytest.raises(error, match=said):
+        profile("manifest", tmp_path / "t.parquet", SourceConfig(levels=("label",)), ShardConfig(), is_final=True)
+
+
+def test_folders_of_parquet_belong_together(tmp_path):
+    with pytest.raises(InputError, match="is a folder without parquet files"):
+        profile("manifest", tmp_path, SourceConfig(), ShardConfig(), is_final=True)
+    (tmp_path / "metadata.csv").touch()
+    with pytest.raises(InputError, match=rf"Name the table: {tmp_path}/metadata\.csv"):
+        profile("manifest", tmp_path, SourceConfig(), ShardConfig(), is_final=True)
+    stored(8).write_parquet(tmp_path / "a.parquet")
+    stored(8).drop("coarse").write_parquet(tmp_path / "b.parquet")
+    with pytest.raises(TableError, match=r"b\.parquet has other columns than a\.parquet"):
+        profile("manifest", tmp_path, SourceConfig(), ShardConfig(), is_final=True)

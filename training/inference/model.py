@@ -1,0 +1,346 @@
+"""One object for every model that embeds images: a run, a network of a library, an ONNX file, a module of one's own."""
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor, nn
+
+from hgld.data.dataset import ShardDataset, dataset_of_images, open_dataset
+from hgld.data.format import IMAGE_SUFFIXES
+from hgld.data.views import TestView
+from hgld.distributed import Processes
+from hgld.errors import ConfigError, InputError
+from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions, Progress
+from hgld.evaluation.protocols.benchmark import filled_splits, open_searched
+from hgld.evaluation.report import RetrievalReport
+from hgld.hub import fetched, is_address
+from hgld.prediction.calibration import Calibration
+from hgld.prediction.predict import MIN_CONFIDENCE, Answers, predict
+from hgld.prediction.search import Matches
+from hgld.terminal import progress_bars
+
+from ..checkpoint import find_checkpoint
+from ..evaluation import RetrievalTask, SplitEmbedder, evaluate_by_protocol, evaluate_task
+from ..models.embedding_model import EmbeddingModel
+from ..models.networks import Network, save_network, source_of
+from .answers import calibration_of
+from .embedder import Embedded, Embedder, make_embedder
+from .hub_run import write_run
+from .kept import embed_once
+
+_OWN_AT_ONCE, _OWN_WORKERS = 64, 2  # images at a time, and threads, of a module of one's own
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model that embeds images, with its own preparation of them; :func:`load_model` makes it.
+
+    Attributes:
+        embedder: network, view of images, and device.
+        source: the run's folder or the network's name; None: a module of one's own.
+        name: for people.
+    """
+
+    embedder: Embedder
+    source: Path | Network | None
+    name: str
+
+    @property
+    def dim(self) -> int:
+        """D, the dimension of the embeddings."""
+        return self.embedder.model.dim
+
+    @property
+    def module(self) -> EmbeddingModel:
+        """The torch module: (B, 3, H, W) normalised images -> (B, D)."""
+        return self.embedder.model
+
+    def __repr__(self) -> str:
+        return f"Model({self.name}, {self.dim} dimensions, on {self.embedder.processes.device})"
+
+    def encode(self, images: Any, *, batch_size: int | None = None, progress: bool = False) -> np.ndarray:
+        """Embed images.
+
+        Args:
+            images: one image or several: paths, PIL images, or uint8 RGB arrays or tensors, (H, W, 3) or (3, H, W); or
+                a folder, a dataset's directory or URL, or a dataset. A folder's images come in the order of
+                ``hgld.open_dataset(folder).keys``.
+            batch_size: images at a time; None: as the model was loaded.
+            progress: whether to show a bar on stderr, if that is a terminal.
+
+        Returns:
+            (N, D) float32, rows of norm 1; N is 1 for one image.
+
+        Raises:
+            InputError: an image cannot be read (named), or an array is not of uint8 RGB values.
+        """
+        dataset = images_of(images)
+        embedder = self.embedder if batch_size is None else replace(self.embedder, batch_size=batch_size)
+        with _bars(progress) as show:
+            return embedder.embed_dataset(dataset, show).numpy()
+
+    def search(self, query: Any, gallery: Any, k: int = 5, *, progress: bool = False) -> Matches:
+        """Find the k nearest images of a gallery to each query image.
+
+        Args:
+            query: images as :meth:`encode` takes them.
+            gallery: a folder, a dataset's directory or URL, or a dataset. Its embeddings are kept in the user's cache,
+                so that only the first search embeds it. Images that cannot be read are left out and counted.
+            k: images per query.
+            progress: whether to show a bar.
+        """
+        rows, (embedded, dataset) = self.encode(query), self._gallery(gallery, progress=progress)
+        places, scores = nearest_neighbors(rows, embedded.vectors, min(k, len(embedded.vectors)))
+        return Matches(embedded.positions(len(dataset))[places], scores, dataset, len(embedded.faults))
+
+    def predict(
+        self,
+        images: Any,
+        gallery: Any,
+        *,
+        calibration: Calibration | str | Path | None = None,
+        min_confidence: float = MIN_CONFIDENCE,
+        level: str | None = None,
+        progress: bool = False,
+    ) -> Answers:
+        """Predict the class of each image at every level, by its nearest images in a gallery.
+
+        Args:
+            images: images as :meth:`encode` takes them.
+            gallery: a folder of class folders, or a dataset, as for :meth:`search`.
+            calibration: made by ``hgld calibrate``, or its file; None: that of the run if it has one, else confidences
+                are shares of the votes.
+            min_confidence: least confidence of a prediction; below it the best guess alone is given.
+            level: finest level to predict; None: the finest.
+            progress: whether to show a bar.
+
+        Returns:
+            one :class:`~hgld.prediction.predict.Answer` per image, with class names; neighbours are indices among the
+            gallery's readable images.
+
+        Raises:
+            InputError: no image of the gallery has a class, or a calibration is of other levels.
+        """
+        rows, (embedded, _) = self.encode(images), self._gallery(gallery, progress=progress)
+        found = embedded.dataset
+        if calibration is None:
+            run = find_checkpoint(self.source).parent.parent if isinstance(self.source, Path) else None
+            calibration = calibration_of(self.embedder, run, None, found)[0]
+        columns = zip(found.levels, found.hierarchy.names, found.labels.T.tolist(), strict=True)
+        names = {level: [known[one] if one >= 0 else None for one in labels] for level, known, labels in columns}
+        options: dict[str, Any] = {"calibration": calibration, "min_confidence": min_confidence, "level": level}
+        return predict(rows, embedded.vectors, names, **options)
+
+    def evaluate(
+        self,
+        data: Any,
+        split: str | None = None,
+        *,
+        levels: Sequence[str] | None = None,
+        options: EvaluationOptions | None = None,
+        progress: bool = False,
+    ) -> RetrievalReport:
+        """Evaluate the model on a dataset: by its own protocol, or every image against the others.
+
+        Args:
+            data: a dataset's directory or URL, or a folder of class folders; or an open dataset, whose images query
+                each other.
+            split: the split to evaluate leave-one-out; None: by the dataset's protocol, else ``test``, else all.
+            levels: of the dataset, finest first; None: all.
+            options: the metrics, and how to rank.
+            progress: whether to show bars.
+
+        Raises:
+            InputError: the dataset cannot be read, or no image has another one of its class.
+            ConfigError: unknown metrics, levels or options.
+        """
+        asked = options or EvaluationOptions()
+        with _bars(progress) as show:
+            if isinstance(data, ShardDataset):
+                embedded = embed_once(self.embedder, data, show)
+                return evaluate(embedded.vectors, embedded.dataset, levels=levels, options=asked)
+            place = str(data)
+            split = split or default_split(place)
+            splits = SplitEmbedder(self.embedder, show or asked.progress, levels)
+            if split is not None:
+                return evaluate_task(splits, RetrievalTask(place, split), options=asked)
+            metrics = None if asked.metrics is DEFAULT_METRICS else tuple(asked.metrics)
+            return evaluate_by_protocol(splits, place, "", metrics=metrics, options=asked)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the model to a folder that :func:`load_model` and ``--model`` read; returns the folder.
+
+        Raises:
+            ConfigError: a module of one's own, or a network that is one file already.
+            StorageError: the folder is not empty, or cannot be written.
+        """
+        folder = Path(path)
+        if self.source is None:
+            raise ConfigError("a module of your own has no name to load it by; save it with torch.save.")
+        if isinstance(self.source, Path):
+            write_run(self.source, folder)
+        else:
+            save_network(self.embedder.model, self.source, self.embedder.view, folder)
+        return folder
+
+    def _gallery(self, gallery: Any, *, progress: bool) -> tuple[Embedded, ShardDataset]:
+        is_place = isinstance(gallery, str | Path) and not _is_image_file(gallery)
+        dataset = open_searched(str(gallery)) if is_place else images_of(gallery)
+        with _bars(progress) as show:
+            return embed_once(self.embedder, dataset, show), dataset
+
+
+def load_model(
+    source: str | Path | nn.Module,
+    which: Literal["best", "last"] = "best",
+    *,
+    transform: Callable[[Any], Tensor] | None = None,
+    weights: str = "default",
+    pooling: str = "",
+    device: str = "",
+    **options: Any,
+) -> Model:
+    """Load any model that embeds images, with its own preparation of them.
+
+    Args:
+        source: a run's folder, or that of one of its checkpoints; a folder of :meth:`Model.save`; ``timm:NAME``,
+            ``torchvision:NAME``, ``open_clip:MODEL/PRETRAINED``, ``open_clip:hf-hub:USER/NAME``, ``onnx:FILE`` or
+            ``small``; ``hf:USER/NAME``, a run that ``hgld push`` took to the Hub; or a torch module,
+            (B, 3, H, W) -> (B, D).
+        which: checkpoint of a run: ``best`` (the last one where none was found best) or ``last``.
+        transform: makes the module's (3, H, W) input of a PIL image; of a torch module alone, which needs it.
+        weights: weights of a network: ``default`` (its library's), a tag, a file, or ``none`` (random).
+        pooling: ``avg``, ``gem``, ``max`` or ``token`` of a network; empty: its own vector, else the average.
+        device: ``cpu``, ``cuda``, ...; default: a GPU if there is one.
+        **options: of the view: ``size``, ``resize``, ``resize_mode``, ``scales``, ``batch_size``, ``workers``, ``amp``,
+            ... as :func:`hgld.training.inference.embedder.make_embedder` takes them.
+
+    Raises:
+        InputError: no such run, or a file that is damaged or of another network.
+        ConfigError: no such network, or options that it does not take.
+        MissingExtraError: its library is not installed.
+        MissingResourceError: its weights cannot be had here.
+    """
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    processes = Processes(0, 1, place)
+    if isinstance(source, nn.Module):
+        if transform is None:
+            raise ConfigError(
+                "a torch module needs transform=: a function of a PIL image to the (3, H, W) tensor that it takes, for "
+                "instance torchvision's weights.transforms()."
+            )
+        return Model(_own_embedder(source, transform, processes, **options), None, type(source).__name__)
+    if transform is not None:
+        raise ConfigError("transform= goes with a torch module; other models know how they see images.")
+    found = fetched(source, "model") if isinstance(source, str) and is_address(source) else source
+    opened = source_of(str(found), weights, pooling)
+    if isinstance(opened, Network) and which != "best":
+        raise ConfigError("which= chooses a checkpoint of a run; a network has none.")
+    return Model(make_embedder(opened, processes, which=which, **options), opened, str(source))
+
+
+def default_split(place: str) -> str | None:
+    """Return the split that a dataset without a protocol is evaluated on, leave-one-out: ``test``, or its only one.
+
+    Args:
+        place: directory of the dataset, or its address.
+
+    Returns:
+        the split; None where the dataset names a protocol, or has several splits and none is called test.
+    """
+    dataset = open_dataset(place)
+    named = filled_splits(dataset)
+    if dataset.manifest.protocol:
+        return None
+    return "test" if "test" in named else named[0] if len(named) == 1 else None
+
+
+def _own_embedder(
+    module: nn.Module,
+    transform: Callable[[Any], Tensor],
+    processes: Processes,
+    *,
+    batch_size: int = _OWN_AT_ONCE,
+    workers: int = _OWN_WORKERS,
+) -> Embedder:
+    module = module.to(processes.device).eval()
+    image = transform(Image.new("RGB", (256, 256)))
+    if not isinstance(image, Tensor) or image.ndim != 3:
+        raise ConfigError(f"transform returns {type(image).__name__}; expected a (3, H, W) tensor of one PIL image.")
+    with torch.no_grad():
+        made = module(image[None].to(processes.device))
+    if not isinstance(made, Tensor) or made.ndim != 2:
+        shape = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+        raise ConfigError(f"the module returns {shape} for one image; expected embeddings, (1, D).")
+    model = EmbeddingModel(module, made.shape[1], None, dim=0, layer_norm=False).eval()
+    view = TestView(image.shape[-1], image.shape[-1])
+    return Embedder(model, view, processes, batch_size, workers=workers, transform=transform)
+
+
+@contextmanager
+def _bars(progress: bool) -> Iterator[Progress | None]:
+    if not progress:
+        yield None
+        return
+    with progress_bars() as show:
+        yield show
+
+
+# -- images as people have them ---------------------------------------------------------------------------------------
+
+
+def images_of(images: Any) -> ShardDataset:
+    """Return images as a dataset, as :meth:`Model.encode` takes them.
+
+    Raises:
+        InputError: they are no images, or there is none.
+    """
+    if isinstance(images, ShardDataset):
+        return images
+    if isinstance(images, str | Path) and not _is_image_file(images):
+        return open_dataset(images)
+    if isinstance(images, Image.Image | str | Path) or getattr(images, "ndim", 4) < 4:
+        images = [images]
+    items = list(images)
+    if items and all(isinstance(item, str | Path) for item in items):
+        return dataset_of_images([Path(item) for item in items])
+    return dataset_of_images([_png(item) for item in items])
+
+
+def _is_image_file(path: str | Path) -> bool:
+    return Path(path).suffix.lower()[1:] in IMAGE_SUFFIXES and not Path(path).is_dir()
+
+
+def _png(image: Any) -> bytes:
+    """Return an image in memory as the bytes of a PNG, which decode to the same pixels."""
+    if not isinstance(image, Image.Image):
+        image = Image.fromarray(_pixels(image))
+    file = io.BytesIO()
+    ImageOps.exif_transpose(image).convert("RGB").save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
+def _pixels(image: Any) -> np.ndarray:
+    """Return an array or tensor as (H, W, 3) uint8."""
+    array = image.cpu().numpy() if isinstance(image, Tensor) else image
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"an image is {type(image).__name__}; expected a path, a PIL image or a uint8 array.")
+    if array.dtype != np.uint8:
+        raise InputError(
+            f"an image is an array of {array.dtype}; expected uint8 RGB values of 0..255. Values of 0..1 become these "
+            "by (255 * image).round().astype('uint8'); images that are normalised already go through model.module."
+        )
+    if array.ndim == 2:
+        return np.repeat(array[:, :, None], 3, axis=2)
+    if array.ndim == 3 and 3 in (array.shape[2], array.shape[0]):
+        return array if array.shape[2] == 3 else np.ascontiguousarray(array.transpose(1, 2, 0))
+    raise InputError(f"an image is an array of shape {array.shape}; expected (H, W, 3), (3, H, W) or (H, W).")

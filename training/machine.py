@@ -1,0 +1,137 @@
+"""Trials of a machine: the memory of a training step, and how long one takes in each precision."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .inference.embedding import Amp, autocast
+
+_TIMED = 8  # images of a timed step on a CPU
+_STEPS = 2  # timed, after one that warms up
+_SHARE = 0.5  # of the free memory that activations may take
+
+
+def free_memory(processes: int) -> int:
+    """Return the bytes of this machine's memory that each of some processes may still take.
+
+    A container's limit (cgroup 2 and 1) counts where it is lower than what the machine has free.
+    """
+    pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = [_available(pages)]
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        numbers = [_number(Path("/sys/fs/cgroup") / name) for name in (limit, used)]
+        if numbers[0] is not None and numbers[1] is not None:
+            free.append(max(numbers[0] - numbers[1], 0))
+    return min(free) // processes
+
+
+def _available(otherwise: int) -> int:
+    """Return the bytes that Linux can give without swapping, files' pages included."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return otherwise
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), otherwise)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def bytes_of_image(model: nn.Module, size: int) -> int:
+    """Return the bytes that the forward pass of one image more keeps for the backward pass, counted in two passes."""
+    return max(1, (_kept_bytes(model, size, 4) - _kept_bytes(model, size, 2)) // 2)
+
+
+def _kept_bytes(model: nn.Module, size: int, images: int) -> int:
+    kept: dict[int, int] = {}
+    owned = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in owned:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        embeddings = model(_images(model, images, size))
+    del embeddings  # the graph had to keep all tensors alive: freed memory could be given out, and counted, twice
+    return sum(kept.values())
+
+
+def fitting_images(model: nn.Module, size: int, wanted: int, processes: int, amp: Amp) -> int:
+    """Return how many images of a step pass the model at once: ``wanted``, or the largest half, quarter ... that fits.
+
+    A GPU is tried with a step of the model. On a CPU, where too much ends the process, the memory of a pass of two
+    images is counted and held against what this process may take.
+
+    Args:
+        model: on its device, in training mode.
+        size: side of the images, pixels.
+        wanted: images of a step, a process.
+        processes: that share the machine.
+        amp: precision of the step.
+    """
+    device = next(model.parameters()).device
+    sizes = [wanted]
+    while sizes[-1] > 1:
+        sizes.append((sizes[-1] + 1) // 2)
+    if device.type != "cuda":
+        most = _SHARE * free_memory(processes) / bytes_of_image(model, size)
+        return next((count for count in sizes if count <= most), 1)
+    for count in sizes:
+        try:
+            _step(model, _images(model, count, size), amp)
+        except torch.cuda.OutOfMemoryError:
+            model.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+        else:
+            return count
+    return 1
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Tell whether a device has units for bf16."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    cpu: Any = torch.cpu
+    return device.type == "cpu" and any(
+        getattr(cpu, name, bool)() for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    )
+
+
+def step_seconds(model: nn.Module, size: int, images: int, amp: Literal["off", "bf16"]) -> float:
+    """Return the seconds of the faster of two steps, forward and backward, after one that warms up."""
+    device = next(model.parameters()).device
+    batch = _images(model, images if device.type == "cuda" else min(images, _TIMED), size)
+    seconds = []
+    for _ in range(1 + _STEPS):
+        began = time.perf_counter()
+        _step(model, batch, amp)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds[1:])
+
+
+def _images(model: nn.Module, count: int, size: int) -> Tensor:
+    device = next(model.parameters()).device
+    return torch.zeros(count, 3, size, size, device=device).contiguous(memory_format=torch.channels_last)
+
+
+def _step(model: nn.Module, images: Tensor, amp: Amp) -> None:
+    with autocast(images.device, amp):
+        embeddings = model(images)
+    embeddings.float().square().sum().backward()
+    model.zero_grad(set_to_none=True)
+    if images.device.type == "cuda":
+        torch.cuda.synchronize(images.device)
