@@ -80,12 +80,12 @@ def test_the_documented_loop_has_one_loss_on_any_number_of_processes(tmp_path):
     program = tmp_path / "loop.py"
     text = (ROOT / "docs/distributed.md").read_text()
     program.write_text(text.split("```python\n")[2].split("```")[0])
-    start = [sys.executable, "-m", "torch.distributed.run", "--master-port", "0", "--rdzv-backend", "c10d"]
-    start += ["--rdzv-endpoint", "127.0.0.1:0", "--nproc-per-node", "2"]
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    said = [
-        subprocess.run([*command, str(program)], env=environment, capture_output=True, text=True, check=True).stdout
-        for command in ([sys.executable], start)
-    ]
+    said = []
+    for command in ([sys.executable], start):
+        process = subprocess.run([*command, str(program)], env=environment, capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
+        said.append(process.stdout)
     assert said[0].startswith("loss ")
     assert said[1].replace("\n", "") == said[0].replace("\n", "") * 2  # two processes may print into one line
