@@ -23,13 +23,12 @@ import urllib3
 from hgld.addresses import is_http_address, without_secrets
 from hgld.data.http_files import HttpClient, HttpLimits, RemoteFault, fault_of_status, retry
 from hgld.errors import ConfigError, HgldError, ServiceError, StorageError, quoted
-from hgld.files import existing_parent, file_lock, put_in_place, read_json
+from hgld.files import file_lock, put_in_place, read_json
 
 from .shards.sources.gldv2 import (
     BASE_URL,
     MAX_CSV_BYTES,
     MAX_TAR_BYTES,
-    TARS,
     checksum_name,
     metadata_names,
     parse_checksum,
@@ -242,32 +241,6 @@ class Downloader:
                 "received bytes are kept, and only the rest is requested."
             ) from failures[0]
         return [result for result in results if isinstance(result, FetchResult)]
-
-    def sizes(self, files: Sequence[RemoteFile]) -> list[int]:
-        """Ask how large files are, without fetching any; those that are there are not asked for.
-
-        Raises:
-            ConfigError: as :meth:`fetch`.
-            ServiceError: a server does not say it.
-        """
-        _check(files)
-        with ThreadPoolExecutor(self._workers) as pool:
-            return list(pool.map(self._size, files))
-
-    def _size(self, file: RemoteFile) -> int:
-        if file.path.is_file():
-            return file.path.stat().st_size
-        try:
-            with self._client.request(file.url, method="HEAD") as response:
-                length = response.headers.get("Content-Length", "")
-                if response.status != 200 or not re.fullmatch(r"[0-9]{1,18}", length):
-                    raise ServiceError(
-                        f"{file.shown} answered HTTP {response.status} and no size; expected a public file. Ask again "
-                        "later, or fetch without --dry-run."
-                    )
-                return int(length)
-        except RemoteFault as fault:
-            raise _given_up(file, fault) from None
 
     def _result(self, future: Future[FetchResult], number: int, total: int) -> FetchResult | HgldError:
         """Return the outcome of a file; an error of the disk ends the run, as it would hit the other files too."""
@@ -519,52 +492,3 @@ def download_gldv2(asked: Gldv2Request, downloader: Downloader) -> list[FetchRes
         md5 = parse_checksum(told, tar.rpartition("/")[2], str(asked.out / name))
         tars.append(asked.file(tar, MAX_TAR_BYTES, md5))
     return fetched + downloader.fetch(tars)
-
-
-@dataclass(frozen=True)
-class DownloadPlan:
-    """Sizes of what a download would fetch.
-
-    Attributes:
-        files: lists and tars.
-        bytes: of them all.
-        there: bytes of those that are there, complete or in part; their checksums are not compared.
-        free: bytes free on the disk.
-    """
-
-    files: int
-    bytes: int
-    there: int
-    free: int
-
-
-def plan_gldv2(asked: Gldv2Request, downloader: Downloader) -> DownloadPlan:
-    """Ask how much :func:`download_gldv2` would fetch; one request per file that is not there, of no body.
-
-    Raises:
-        ConfigError, ServiceError: as :func:`download_gldv2`.
-    """
-    tars = [asked.file(tar_name(asked.split, number), MAX_TAR_BYTES) for number in sorted(set(asked.tars))]
-    files = [*asked.lists(), *tars]
-    sizes = downloader.sizes(files)
-    there = sum(_received(file.path) for file in files)
-    return DownloadPlan(len(files), sum(sizes), there, shutil.disk_usage(existing_parent(asked.out)).free)
-
-
-def _received(path: Path) -> int:
-    part = path.with_name(f"{path.name}.part")
-    return next((file.stat().st_size for file in (path, part) if file.is_file()), 0)
-
-
-def missing_lists(out: Path) -> list[str]:
-    """Return the splits of which a folder lacks lists."""
-    return [split for split in TARS if not all((out / name).is_file() for name in metadata_names([split]))]
-
-
-def missing_tars(out: Path) -> dict[str, tuple[int, ...]]:
-    """Return the numbers of the tars that a folder lacks, by split; of complete splits nothing."""
-    lacking = {
-        split: tuple(number for number in range(count) if not (out / tar_name(split, number)).is_file())
-        for split, count in TARS.items()
-    }
-    return {split: numbers for split, numbers in lacking.items() if numbers}

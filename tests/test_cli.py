@@ -76,7 +76,7 @@ def test_a_build_for_people_then_for_machines(hgld, table, tmp_path, no_pictures
     record = json.loads((tmp_path / "out" / "provenance.json").read_text())
     record["inputs"].append({"role": "decisions", "file": "ada.yaml"})
     (tmp_path / "out" / "provenance.json").write_text(json.dumps(record))
-    after = f"hgld build-shards gldv2 --source RELEASE --labels {tmp_path / 'out'} --out SHARDS --dry-run"
+    after = f"hgld build-shards gldv2 --source RELEASE --labels {tmp_path / 'out'} --out SHARDS"
     assert hgld("compare", tmp_path / "out", labels)[2] == f"next: {after}\n"
 
 

@@ -1,8 +1,7 @@
 """The ``hgld`` command: subcommands that import what they need only when they run.
 
-Exit codes: 0 done, 1 a check failed, 2 bad input, 3 verify found nothing but images that look alike, 70 a fault of
-hgld itself, 129 stopped by SIGHUP, 130 stopped by the user, 141 the reader of the output went away, 143 stopped by
-SIGTERM.
+Exit codes: 0 done, 1 a check failed, 2 bad input, 70 a fault of hgld itself, 129 stopped by
+SIGHUP, 130 stopped by the user, 141 the reader of the output went away, 143 stopped by SIGTERM.
 """
 
 import io
@@ -25,7 +24,7 @@ from hgld.cli.output import echo
 from hgld.errors import ConfigError, HgldError, StorageError
 from hgld.version import __version__
 
-EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_LOOK_ALIKES, EXIT_FAULT, EXIT_STOPPED, EXIT_NO_READER = 1, 2, 3, 70, 130, 141
+EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_FAULT, EXIT_STOPPED, EXIT_NO_READER = 1, 2, 70, 130, 141
 ISSUES = "https://github.com/hgld/hgld/issues"
 COMPLETE_VARIABLE = "_HGLD_COMPLETE"  # by which shells ask for completions
 

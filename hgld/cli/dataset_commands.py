@@ -4,7 +4,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,7 @@ from hgld.terminal import is_terminal, printable
 if TYPE_CHECKING:
     from hgld.pipelines.check.index import RebuildResult
     from hgld.pipelines.check.verify import Verification
-    from hgld.pipelines.download import DownloadPlan, FetchResult
+    from hgld.pipelines.download import FetchResult
     from hgld.pipelines.shards.cards import DataCard
     from hgld.pipelines.shards.profile import Profile
 
@@ -57,7 +57,6 @@ class BuildOptions:
         "SOURCE-shards beside them]",
     )
     yes: bool = setting(False, "Build what is proposed for your own images, without a question.")
-    dry_run: bool = setting(False, "Say what would be read and written, then stop.")
 
 
 @verb(sections={SourceConfig: "Reading the release", ShardConfig: "Writing the shards"})
@@ -71,7 +70,6 @@ def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig
     from hgld.pipelines.shards import build
     from hgld.pipelines.shards.cards import load_card
     from hgld.pipelines.shards.sources import OWN_DATA, has_card, source_name
-    from hgld.pipelines.stage import plain
 
     name, out, told, catalog = source_name(asked.release), asked.out, {}, None
     if name in OWN_DATA:
@@ -82,13 +80,6 @@ def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig
         options, catalog = found.options, found.catalog
     elif not out:
         raise click.UsageError(f"missing --out: the folder or URL of the dataset of {name}.")
-    if asked.dry_run:
-        plan = build.plan_build(catalog or build.read_release(name, asked.source, options), out, options, config)
-        if as_json:
-            print_json(told | plain(plan))
-        else:
-            echo(build.plan_text(plan))
-        return 0
     with progress_bars() as progress:
         if catalog is None:
             progress("reading the lists", 0, None)
@@ -112,7 +103,7 @@ def _profile(
     found = profile.profile(name, asked.source, options, config, is_final=is_enough)
     command = profile.command(found, asked.source, out, config)
     told = {"profile": profile.facts(found) | {"command": command}}
-    goes_on = is_enough or asked.yes or asked.dry_run
+    goes_on = is_enough or asked.yes
     if as_json:
         if found.problem or not goes_on:
             print_json(told)
@@ -192,7 +183,6 @@ class VerifyOptions:
 
     root: Path = setting(..., "Dataset directory.", argument=True, path="folder")
     decode: bool = setting(False, "Decode every image.")
-    near: bool = setting(False, "Look for images of other splits that look like training images.")
     workers: int = setting(1, "Shards read at a time; 0: one per core.", least=0)
 
 
@@ -203,24 +193,18 @@ def verify(asked: VerifyOptions, *, as_json: bool) -> int:
     Sizes and checksums, the index against the tars, labels against the hierarchy, counts, classes and images that
     training shares with other splits, stray files. Nothing is changed, no link is followed.
 
-    Exit code: 0 nothing is off, 1 something is, 2 ROOT is no dataset, 3 only --near found something: images that look
-    alike, which may be meant.
+    Exit code: 0 nothing is off, 1 something is, 2 ROOT is no dataset.
     """
-    from hgld.cli import EXIT_CHECK_FAILED, EXIT_LOOK_ALIKES
-    from hgld.pipelines.check.verify import NEAR
+    from hgld.cli import EXIT_CHECK_FAILED
     from hgld.pipelines.check.verify import verify as verify_dataset
 
     with progress_bars() as progress:
-        found = verify_dataset(
-            asked.root, decode=asked.decode, near=asked.near, workers=asked.workers, progress=progress
-        )
+        found = verify_dataset(asked.root, decode=asked.decode, workers=asked.workers, progress=progress)
     if as_json:
         print_json(_verification_json(found))
     else:
         _show(asked.root, found)
-    if not len(found.findings):
-        return 0
-    return EXIT_LOOK_ALIKES if (found.findings["kind"] == NEAR).all() else EXIT_CHECK_FAILED
+    return EXIT_CHECK_FAILED if len(found.findings) else 0
 
 
 def _verification_json(found: "Verification") -> dict[str, object]:
@@ -412,7 +396,6 @@ class DownloadOptions:
     workers: int = setting(4, "Files at a time.", least=1)
     retries: int = setting(8, "Attempts in a row without progress until a file is given up.", least=0)
     timeout: float = setting(60.0, "Time to wait for the next bytes.", unit="seconds", above=0)
-    dry_run: bool = setting(False, "Say how many bytes would be fetched, then stop.")
 
 
 @verb()
@@ -432,52 +415,17 @@ def download(asked: DownloadOptions, hosts: HostOptions, *, as_json: bool) -> No
         )
     if not asked.tars and not asked.metadata:
         raise click.UsageError("say what to fetch: --tars or --metadata, or both.")
-    from hgld.pipelines.download import Downloader, Gldv2Request, download_gldv2, plan_gldv2
+    from hgld.pipelines.download import Downloader, Gldv2Request, download_gldv2
     from hgld.pipelines.shards.sources.gldv2 import BASE_URL
 
     out, limits = asked.out, {name: getattr(asked, name) for name in ("workers", "retries", "timeout")}
     with progress_bars() as progress:
         downloader = Downloader(progress=progress, **limits, **vars(hosts))
         request = Gldv2Request(out, asked.split, asked.tars, asked.metadata, asked.base_url or BASE_URL)
-        if asked.dry_run:
-            _show_plan(out, plan_gldv2(request, downloader), as_json)
-            return
         fetched = download_gldv2(request, downloader)
     _show_fetched(out, fetched, as_json)
     if not as_json:
-        _say_next(out, asked.base_url)
-
-
-def _show_plan(out: Path, plan: "DownloadPlan", as_json: bool) -> None:
-    if as_json:
-        print_json({"out": str(out)} | asdict(plan))
-        return
-    echo(
-        f"{out}: {plan.files} files, {plan.bytes / 1e6:,.1f} MB; {plan.there / 1e6:,.1f} MB there already, "
-        f"{(plan.bytes - plan.there) / 1e6:,.1f} MB to fetch; {plan.free / 1e9:,.1f} GB free. Nothing was fetched."
-    )
-
-
-def _say_next(out: Path, base_url: str) -> None:
-    """Print what follows: lists that lack, then tars, then the shards."""
-    from hgld.pipelines.download import missing_lists, missing_tars
-
-    mirror = ("--base-url", base_url) if base_url else ()
-    fetch = ("hgld", "download", "gldv2", "--out", out, *mirror)
-    if lists := missing_lists(out):
-        say_next(*fetch, "--split", lists[0], "--metadata")
-    elif tars := missing_tars(out):
-        split, numbers = next(iter(tars.items()))
-        say_next(*fetch, "--split", split, "--tars", _ranges(numbers))
-    else:
-        say_next("hgld", "build-shards", "gldv2", "--source", out, "--out", "SHARDS", "--dry-run")
-
-
-def _ranges(numbers: tuple[int, ...]) -> str:
-    """Return numbers in order as ``0-3,7``."""
-    firsts = [n for n in numbers if n - 1 not in numbers]
-    lasts = [n for n in numbers if n + 1 not in numbers]
-    return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in zip(firsts, lasts, strict=True))
+        say_next("hgld", "build-shards", "gldv2", "--source", out, "--out", "SHARDS")
 
 
 def _show_fetched(out: Path, fetched: "list[FetchResult]", as_json: bool) -> None:

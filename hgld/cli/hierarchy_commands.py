@@ -146,7 +146,7 @@ def _say_next(place: Path, *, err: bool = False) -> None:
         say_next("hgld", "review", out, err=err)
     else:
         release = ("manifest", "--source", "TABLE") if source == "classes" else ("gldv2", "--source", "RELEASE")
-        say_next("hgld", "build-shards", *release, "--labels", out, "--out", "SHARDS", "--dry-run", err=err)
+        say_next("hgld", "build-shards", *release, "--labels", out, "--out", "SHARDS", err=err)
 
 
 # -- compare ----------------------------------------------------------------------------------------------------------

@@ -29,7 +29,6 @@ from ..shards.image_checks import check_decodes
 from ..shards.reading import opened_hashed, opened_regular
 from ..shards.work import run_counted
 from ..stage import Progress
-from .near_duplicates import perceptual_hash
 
 WRONG_SUFFIX = "wrong-suffix"  # the one fault that leaves an item sound
 ITEMS = pl.Schema(
@@ -43,7 +42,6 @@ ITEMS = pl.Schema(
         "width": pl.Int32,
         "height": pl.Int32,
         "orientation": pl.Int8,
-        "hash": pl.UInt64,
         "labels": pl.List(pl.Int32),
         "names": pl.List(pl.String),
         "split": pl.String,
@@ -82,26 +80,22 @@ class ShardScan:
 
 @dataclass(frozen=True)
 class _Unit:
-    """One shard to scan, and whether its images are decoded and hashed by their looks."""
+    """One shard to scan, and whether its images are decoded."""
 
     path: Path
     decode: bool
-    hashes: bool
 
     @property
     def name(self) -> str:
         return self.path.name
 
 
-def scan_shards(
-    paths: Sequence[Path], *, decode: bool = False, hashes: bool = False, workers: int, progress: Progress
-) -> list[ShardScan]:
+def scan_shards(paths: Sequence[Path], *, decode: bool = False, workers: int, progress: Progress) -> list[ShardScan]:
     """Scan shards, several at a time if there are workers.
 
     Args:
         paths: the shards.
         decode: decode every image.
-        hashes: take perceptual hashes of the images.
         workers: processes; 0: one a core.
         progress: told of every shard.
 
@@ -112,7 +106,7 @@ def scan_shards(
         InputError: a shard is a link or cannot be read.
         HgldError: a unit's worker died several times.
     """
-    units = [_Unit(path, decode, hashes) for path in paths]
+    units = [_Unit(path, decode) for path in paths]
     scans = run_counted(_scan_shard, units, progress, "reading shards", workers=workers)
     return [scans[path.name] for path in paths]
 
@@ -198,8 +192,6 @@ class _Samples:
                 self._fault(member, self.current["key"], WRONG_SUFFIX, detail)
             if self.unit.decode:
                 check_decodes(data, header)
-            if self.unit.hashes:
-                self.current["hash"] = perceptual_hash(data, header)
         except ImageError as error:
             self._spoil(member, error.reason, str(error))
 

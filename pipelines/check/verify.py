@@ -1,7 +1,7 @@
 """``hgld verify``: read a whole dataset directory back and list every fault. It changes nothing.
 
 The index is checked against the tars, the hierarchy and the manifest, its rows against each other, and the splits
-against each other: classes, images and near-duplicates of training that other splits share.
+against each other: classes and images of training that other splits share.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +22,8 @@ from hgld.hierarchy import Hierarchy
 from ..shards.finish import fingerprint, read_manifest
 from ..shards.reading import opened_regular
 from ..stage import Progress
-from .near_duplicates import nearest
 from .scan import ITEMS, ShardScan, scan_shards
 
-NEAR = "near-duplicate"
 TRAIN = "train"
 EVALUATED = ("test", "query", "gallery")
 FINDINGS = pl.Schema(dict.fromkeys(("kind", "split", "shard", "member", "found", "expected"), pl.String))
@@ -67,9 +65,7 @@ class Verification:
     notes: tuple[str, ...]
 
 
-def verify(
-    root: Path, *, decode: bool = False, near: bool = False, workers: int = 1, progress: Progress
-) -> Verification:
+def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Progress) -> Verification:
     """Check a dataset directory against itself.
 
     Sizes and checksums of all files and items; members that must not be used; the index against the tars both ways,
@@ -79,7 +75,6 @@ def verify(
     Args:
         root: the directory.
         decode: decode every image.
-        near: look for images of other splits that look like training images.
         workers: shards read at a time; 0: one a core.
         progress: told of every shard.
 
@@ -95,7 +90,7 @@ def verify(
     check = _Verifier(root, read_manifest(root / files.MANIFEST))
     index, tree, rejected = check.files()
     shards = [root / shard.name for shard in check.manifest.shards if check.opened(shard.name, lambda path: True)]
-    scans = scan_shards(shards, decode=decode, hashes=near, workers=workers, progress=progress)
+    scans = scan_shards(shards, decode=decode, workers=workers, progress=progress)
     for scan in scans:
         check.shard(scan)
     parts = [scan.items.with_columns(shard=pl.lit(scan.name)) for scan in scans]
@@ -115,8 +110,6 @@ def verify(
         check.counts(index)
         check.classes(index, tree)
         check.bytes(index)
-        if near:
-            check.looks(index, stored)
         check.keys(index, rejected)
     return Verification(
         name=check.manifest.name,
@@ -368,27 +361,6 @@ class _Verifier:
             trained.select("sha256", pl.col("key").alias(_FIRST)), on="sha256", maintain_order="left"
         )
         self.add_rows(shared, "leakage", pl.format(f"the bytes of {{}} of {TRAIN}", _FIRST), f"no image of {TRAIN}")
-
-    def looks(self, index: pl.DataFrame, stored: pl.DataFrame) -> None:
-        """Look for images of other splits that look like a training image of other bytes.
-
-        Args:
-            index: the dataset's index.
-            stored: items of the shards, with perceptual hashes.
-        """
-        known = index.select("key", "shard", "split", "sha256").join(
-            stored.select("key", "shard", "hash"), on=("key", "shard"), maintain_order="left"
-        )
-        hashed = known.filter(pl.col("hash").is_not_null())
-        trained, others = hashed.filter(split=TRAIN), hashed.filter(pl.col("split") != TRAIN)
-        others = others.join(trained, on="sha256", how="anti", maintain_order="left")  # equal bytes are leakage already
-        places, distances = nearest(others["hash"].to_numpy(), trained["hash"].to_numpy())
-        near = others.with_columns(place=pl.Series(places), distance=pl.Series(distances)).filter(pl.col("place") >= 0)
-        near = near.with_columns(trained["key"].gather(near["place"]).alias(_FIRST))
-        found = pl.format(f"differs in {{}} of 64 bits from {{}} of {TRAIN}", "distance", _FIRST)
-        self.add_rows(near, NEAR, found, f"no image that looks like one of {TRAIN}")
-        if plain := len(known) - len(hashed):
-            self.notes.append(f"{plain} images are too plain to be compared by their looks.")
 
 
 def without_set_aside(stored: pl.DataFrame, index: pl.DataFrame, rejected: pl.DataFrame) -> pl.DataFrame:

@@ -1,10 +1,9 @@
-"""``hgld build-shards``: a release in, one directory of shards out (docs/shards.md); ``--dry-run`` only plans it.
+"""``hgld build-shards``: a release in, one directory of shards out (docs/shards.md).
 
 The adapter reads the release's lists; every image is examined once; the sound ones are ordered into shards; every
 shard is packed; the tables come last, and the manifest last of all. A stopped build resumes at any of these steps.
 """
 
-import math
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from hgld.data.format import BOX, Manifest, ShardFacts, SplitFacts
@@ -25,7 +23,7 @@ from . import catalog_changes, pack
 from .cards import DataCard, load_card, published_differences
 from .catalog import Catalog
 from .config import MEGABYTE, ShardConfig, SourceConfig
-from .examine import ExaminePlan, plan_examination, run_examination
+from .examine import plan_examination, run_examination
 from .finish import PackedShard, finish, tables_about_items
 from .order import plan_shards, tar_size
 from .output import ShardOutput, amount, check_space
@@ -89,80 +87,6 @@ def with_options(name: str, catalog: Catalog, options: SourceConfig) -> Catalog:
 
         check_own_protocol(catalog)
     return catalog
-
-
-@dataclass(frozen=True)
-class PlannedSplit:
-    """Planned size of a split: its items, its classes by level, and about how many shards."""
-
-    items: int
-    classes: Mapping[str, int]
-    shards: int
-
-
-@dataclass(frozen=True)
-class PlannedBuild:
-    """A dry run: everything that a build would read and write.
-
-    Attributes:
-        out: folder or URL.
-        done: True if that dataset is already complete at ``out``.
-        splits: by name.
-        units: number of units to examine.
-        pending: number of units not examined yet.
-        absent: missing tars.
-        read_bytes: size of the sources still to be examined.
-        write_bytes: approximate size of the shards.
-        spool_bytes: approximate size of the images kept in the work folder until the build is done.
-    """
-
-    out: str
-    done: bool
-    splits: Mapping[str, PlannedSplit]
-    units: int
-    pending: int
-    absent: tuple[Path, ...]
-    read_bytes: int
-    write_bytes: int
-    spool_bytes: int
-
-
-def plan_build(catalog: Catalog, out: str, options: SourceConfig, config: ShardConfig) -> PlannedBuild:
-    """Plan what :func:`build_catalog` would do with the same arguments.
-
-    Raises:
-        ConfigError: options that contradict each other; another dataset lies at ``out``.
-        InputError: a tar cannot be read.
-    """
-    output = ShardOutput(out)
-    work = WorkFolder(work_path(output, config.work))
-    done = finished_dataset(output, build_key(catalog, options, config)) is not None
-    plan = plan_examination(catalog, work.examined, config)
-    mean = plan.kept_bytes // max(1, len(plan.items))
-    splits = {}
-    for (split,), part in plan.items.group_by("split"):
-        size = tar_size(np.full(len(part), mean), 0)
-        splits[str(split)] = PlannedSplit(
-            items=len(part),
-            classes={level: part[level].drop_nulls().n_unique() for level in catalog.levels},
-            shards=math.ceil(max(size / (config.shard_mb * MEGABYTE), len(part) / config.shard_items)),
-        )
-    return PlannedBuild(
-        out=out,
-        done=done,
-        splits=dict(sorted(splits.items())),
-        units=len(plan.units) + len(plan.absent),
-        pending=0 if done else len(plan.pending) + len(plan.absent),
-        absent=tuple(tar.path for tar in plan.absent),
-        read_bytes=0 if done else plan.read_bytes,
-        write_bytes=0 if done else shard_bytes(plan),
-        spool_bytes=0 if done else plan.spool_bytes,
-    )
-
-
-def shard_bytes(plan: ExaminePlan) -> int:
-    """Estimate the bytes of all shards before any image is examined."""
-    return tar_size(np.full(len(plan.items), plan.kept_bytes // max(1, len(plan.items))), 1)
 
 
 # -- the build ------------------------------------------------------------------------------------------------------
@@ -257,11 +181,6 @@ def _build(
     progress: Progress,
 ) -> Manifest:
     planned = plan_examination(catalog, work.examined, config)
-    needs = {work.path: planned.spool_bytes}
-    if output.is_local:
-        there = sum(size for name, size in output.sizes().items() if name.endswith(".tar"))
-        needs[output.folder] = max(0, shard_bytes(planned) - there)
-    check_space(needs)
     examination = run_examination(catalog, planned, config, progress)
     if examination.items.is_empty():
         raise InputError(
@@ -280,7 +199,7 @@ def _build(
     items = items.select(*_EXAMINED, *catalog.levels, *_PLANNED, *(BOX if catalog.has_boxes else ()))
     if output.is_local:
         todo = items.filter(~pl.col("shard").is_in(list(output.sizes())))
-        check_space({output.folder: tar_size(todo["size"].to_numpy(), todo["shard"].n_unique())})
+        check_space(output.folder, tar_size(todo["size"].to_numpy(), todo["shard"].n_unique()))
     shards = _pack(items, catalog, hierarchy, examination.origins, output, work, config, progress)
     progress("writing tables", 0, None)
     facts = provenance(catalog, card, options, config, examination.tars)
@@ -407,23 +326,6 @@ def result_text(result: BuildResult, told: Catalog | None = None) -> str:
     if result.notes:
         lines += ["", *_shown([f"note: {note}" for note in result.notes])]
     return "\n".join([*lines, "", f"next: hgld verify {shlex.quote(result.out)} --decode"])
-
-
-def plan_text(plan: PlannedBuild) -> str:
-    """Describe a dry run for people."""
-    if plan.done:
-        return f"{plan.out} holds this dataset already: nothing to do."
-    lines = []
-    for name, split in plan.splits.items():
-        counts = f"{_count(split.items, 'item')} in about {_count(split.shards, 'shard')}"
-        lines.append(f"{name}: {counts}; classes: {_classes_text(split.classes)}")
-    lines.append(f"to read:  {amount(plan.read_bytes)} in {plan.pending:,} of {_count(plan.units, 'unit')} of work")
-    if plan.absent:
-        lines.append(f"missing:  {_count(len(plan.absent), 'tar')}, the first is {plan.absent[0]}")
-    if plan.spool_bytes:
-        lines.append(f"to keep:  about {amount(plan.spool_bytes)} in the work folder until the build is done")
-    lines.append(f"to write: about {amount(plan.write_bytes)} to {plan.out}")
-    return "\n".join(lines)
 
 
 def differences_text(differences: pl.DataFrame) -> list[str]:

@@ -20,7 +20,7 @@ import polars as pl
 
 from hgld.data.format import BOX, IMAGE_FORMATS, REJECTED
 from hgld.data.index import TABLES
-from hgld.data.tar import stream_members, walk_members
+from hgld.data.tar import stream_members
 from hgld.errors import ImageError, InputError, quoted, some
 from hgld.files import aside_of, put_in_place, write_atomic
 from hgld.tables import read_parquet
@@ -55,8 +55,6 @@ EXAMINED = pl.Schema(
 )
 _MOST_DETAIL = 300
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # memory addresses in messages of PIL differ in every run
-_SAMPLED_MEMBERS = 200
-_JPEG_BYTES_PER_PIXEL = 0.4  # rough value for natural images at quality 90
 
 
 @dataclass(frozen=True)
@@ -260,7 +258,7 @@ def _rejected(reason: str, detail: str) -> dict[str, Any]:
 # -- a whole release: its units, and their results together -----------------------------------------------------------
 
 
-@dataclass
+@dataclass(frozen=True)
 class ExaminePlan:
     """The units of a release, before any of them is run.
 
@@ -269,26 +267,12 @@ class ExaminePlan:
         units: those whose source exists, or was examined into a spool before.
         pending: the units that are not done.
         absent: tars that are missing and not in a spool either.
-        read_bytes: size of the pending units' sources.
-        kept_bytes: approximate size of all images that the shards will hold.
-        spool_bytes: approximate size of the images that the pending units will keep in the work folder.
     """
 
     items: pl.DataFrame
     units: list[ExamineUnit]
     pending: list[ExamineUnit]
     absent: list[Container]
-    read_bytes: int = 0
-    kept_bytes: int = 0
-    spool_bytes: int = 0
-
-    def add(self, unit: ExamineUnit, size: int, kept: int) -> None:
-        """Add a unit with the size of its source, and of the images that it will keep if it is spooled."""
-        self.units.append(unit)
-        if not unit.is_done():
-            self.pending.append(unit)
-            self.read_bytes += size
-            self.spool_bytes += kept if unit.spooled else 0
 
 
 @dataclass(frozen=True)
@@ -323,69 +307,54 @@ def plan_examination(catalog: Catalog, folder: Path, config: ShardConfig) -> Exa
         InputError: a tar cannot be read.
     """
     items = catalog.items.sort("file", "key")
-    plan = ExaminePlan(items, [], [], [])
     columns = [column for column in ("file", *BOX) if column in items.columns]
     limits = [config.resize, config.quality, config.max_pixels, config.max_file_mb]
-    spools = config.keep_examined or bool(config.resize)
     tables = items["file"].str.split("/").list.first()  # of tars: their roles
 
-    def unit_of(start: int, stop: int, container: Container | None, name: str, record: str) -> tuple[ExamineUnit, int]:
+    def unit_of(start: int, stop: int, container: Container | None, name: str, record: str) -> ExamineUnit:
         digest = hashlib.sha256(items[start:stop].select(columns).write_csv().encode()).hexdigest()
         tar = container.path if container else None
         is_there = tar is None or tar.is_file()
         files = items["file"][start:stop] if tar is None else [tar.name]
         if catalog.image_column:
             files = sorted(set(tables[start:stop]))
-        signature, size = stat_files(tar.parent if tar else catalog.root, files)
-        if catalog.image_column:
-            size = size * (stop - start) // int(tables.is_in(files).sum())
         of = [container.role, container.path.name] if container else [catalog.image_column] * bool(catalog.image_column)
-        key = key_of(VERSION, limits, start, digest, of)
-        unit = ExamineUnit(
+        is_packed = bool(catalog.image_column) or bool(tar and is_there and compression_of(tar))
+        return ExamineUnit(
             name=name,
-            key=key,
-            signature=signature if is_there else "",
+            key=key_of(VERSION, limits, start, digest, of),
+            signature=signature_of(tar.parent if tar else catalog.root, files) if is_there else "",
             catalog=folder / "catalog.parquet",
             start=start,
             stop=stop,
             source=tar or catalog.root,
             container=container,
             image_column=catalog.image_column,
-            spooled=spools or bool(catalog.image_column) or bool(tar and is_there and compression_of(tar)),
+            spooled=config.keep_examined or bool(config.resize) or is_packed,
             config=config,
             record=folder / f"{record}.parquet",
         )
-        return unit, size
 
+    units = []
     if not catalog.containers:
         for number, start in enumerate(range(0, len(items), FILES_PER_UNIT)):
             stop = min(start + FILES_PER_UNIT, len(items))
-            unit, size = unit_of(start, stop, None, f"files {start + 1} to {stop}", f"files-{number:06d}")
-            kept = _kept_bytes(stop - start, size, config)
-            plan.kept_bytes += kept
-            plan.add(unit, size, kept)
+            units.append(unit_of(start, stop, None, f"files {start + 1} to {stop}", f"files-{number:06d}"))
     for role in sorted({container.role for container in catalog.containers}):
         rows = (tables == role).arg_true()
-        if not len(rows):
-            continue
-        start, stop = int(rows[0]), int(rows[-1]) + 1
-        tars = [container for container in catalog.containers if container.role == role]
-        there = [tar.path for tar in tars if tar.path.is_file()]
-        stored = min(sum(path.stat().st_size for path in there), round((stop - start) * _mean_member(there)))
-        kept = _kept_bytes(stop - start, stored, config)
-        plan.kept_bytes += kept
-        for number, tar in enumerate(tars):
-            unit, size = unit_of(start, stop, tar, str(tar.path), f"{role}-{number:06d}")
-            if unit.signature or unit.is_done():
-                plan.add(unit, size, kept // max(1, len(there)))
-            else:
-                plan.absent.append(tar)
-    return plan
+        if len(rows):
+            start, stop = int(rows[0]), int(rows[-1]) + 1
+            tars = [container for container in catalog.containers if container.role == role]
+            units += [unit_of(start, stop, tar, str(tar.path), f"{role}-{n:06d}") for n, tar in enumerate(tars)]
+    pending = [unit for unit in units if not unit.is_done()]
+    absent = [unit.container for unit in pending if unit.container and not unit.signature]
+    units = [unit for unit in units if unit.container is None or unit.container not in absent]
+    return ExaminePlan(items, units, [unit for unit in pending if unit.signature], absent)
 
 
-def stat_files(root: Path, files: Iterable[str]) -> tuple[str, int]:
-    """Return a signature that changes when one of a folder's files does (its size or time), and their total bytes."""
-    digest, total = hashlib.sha256(), 0
+def signature_of(root: Path, files: Iterable[str]) -> str:
+    """Return a digest that changes when one of a folder's files does (its size or time)."""
+    digest = hashlib.sha256()
     for file in files:
         try:
             facts = os.stat(os.path.join(root, file))  # noqa: PTH116, PTH118  # Path takes ten times as long
@@ -393,31 +362,7 @@ def stat_files(root: Path, files: Iterable[str]) -> tuple[str, int]:
             digest.update(b"-\n")
             continue
         digest.update(f"{facts.st_size} {facts.st_mtime_ns}\n".encode())
-        total += facts.st_size
-    return digest.hexdigest(), total
-
-
-def _kept_bytes(items: int, stored: int, config: ShardConfig) -> int:
-    """Estimate the bytes of images as the shards will hold them; images are taken to be 4:3 on average."""
-    side = config.resize
-    return min(stored, round(items * side * side * 4 / 3 * _JPEG_BYTES_PER_PIXEL)) if side else stored
-
-
-def _mean_member(tars: list[Path]) -> float:
-    """Return the mean bytes of the files at the beginning of a tar; a number above any for a compressed tar."""
-    plain = next((path for path in tars if compression_of(path) is None), None)
-    sizes: list[int] = [] if plain else [1 << 40]
-    if plain:
-        with open(plain, "rb") as file:
-            try:
-                for member in walk_members(file, where=str(plain)):
-                    if member.kind == "file":
-                        sizes.append(member.size)
-                    if len(sizes) == _SAMPLED_MEMBERS:
-                        break
-            except InputError:
-                pass  # an estimate only: the tar is refused, with its name, when it is examined
-    return float(np.mean(sizes)) if sizes else 0.0
+    return digest.hexdigest()
 
 
 def run_examination(catalog: Catalog, plan: ExaminePlan, config: ShardConfig, progress: Progress) -> Examination:

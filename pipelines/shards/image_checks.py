@@ -1,9 +1,8 @@
-"""Checks of untrusted images: full decoding, resizing with their boxes, and a small grey copy."""
+"""Checks of untrusted images: full decoding, and resizing with their boxes."""
 
 import cv2
 import numpy as np
 import simplejpeg
-from PIL import Image
 
 from hgld.data.images import (
     PILLOW_FAULTS,
@@ -50,24 +49,11 @@ def decodes_strictly(data: bytes) -> bool:
     return True
 
 
-def thumbnail(data: bytes, header: ImageHeader, side: int) -> np.ndarray:
-    """Return the upright image as (side, side) float32 grey values of 0..255.
-
-    Raises:
-        ImageError: it cannot be decoded.
-    """
-    grey = _decoded(data, header, "GRAY", 2 * side, 2 * side)
-    if grey.ndim == 3:  # from Pillow, or one channel of a JPEG
-        grey = grey[:, :, 0] if grey.shape[2] == 1 else np.asarray(Image.fromarray(grey).convert("L"))
-    small = np.asarray(cv2.resize(grey, (side, side), interpolation=cv2.INTER_AREA), dtype=np.uint8)
-    return turned(small, turn_of(header.orientation)).astype(np.float32)
-
-
-def _decoded(data: bytes, header: ImageHeader, colorspace: str, width: int, height: int) -> np.ndarray:
+def _decoded(data: bytes, header: ImageHeader, width: int, height: int) -> np.ndarray:
     """Decode to (H, W, C) uint8 as stored, a JPEG at a half, quarter or eighth if that is of the size asked for."""
     if header.format == "JPEG":
         try:
-            return simplejpeg.decode_jpeg(data, colorspace=colorspace, min_height=height, min_width=width)
+            return simplejpeg.decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width)
         except ValueError:
             pass  # CMYK, or damage: Pillow decides
     with open_image(data) as picture:
@@ -120,7 +106,7 @@ def _resized(data: bytes, header: ImageHeader, scale: float, quality: int) -> tu
     if max(width, height) > _LONGEST_SIDE:
         detail = f"{width} x {height} pixels after resizing; a JPEG has at most {_LONGEST_SIDE} a side"
         raise ImageError("too-many-pixels", detail)
-    pixels = _decoded(data, header, "RGB", width, height)
+    pixels = _decoded(data, header, width, height)
     if pixels.shape[:2] != (height, width):
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
     pixels = np.ascontiguousarray(turned(np.asarray(pixels, dtype=np.uint8), turn_of(header.orientation)))

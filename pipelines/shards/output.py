@@ -5,8 +5,7 @@ A file appears there complete or not at all.
 
 import os
 import shutil
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -156,27 +155,22 @@ class ShardOutput:
 _MARGIN = 64 << 20  # for tables and other files beside the images
 
 
-def check_space(needs: Mapping[Path, int]) -> None:
-    """Refuse a build for which the disks have too little free space.
+def check_space(folder: Path, needed: int) -> None:
+    """Refuse a build for which the disk has too little free space.
 
     Args:
-        needs: bytes that will be written into each folder, which need not exist yet; folders of one disk add up.
+        folder: where the bytes will be written; it need not exist yet.
+        needed: number of bytes.
 
     Raises:
-        StorageError: a disk has too little; the message says how much is free and how much is missing.
+        StorageError: the disk has too little; the message says how much is free and how much is missing.
     """
-    by_disk: dict[int, list[tuple[Path, int]]] = defaultdict(list)
-    for folder, count in needs.items():
-        by_disk[existing_parent(folder).stat().st_dev].append((folder, count))
-    for places in by_disk.values():
-        needed = sum(count for _, count in places) + _MARGIN
-        free = shutil.disk_usage(existing_parent(places[0][0])).free
-        if free < needed:
-            parts = ", ".join(f"{amount(count)} in {folder}" for folder, count in places)
-            raise StorageError(
-                f"{places[0][0]}: {amount(free)} are free and about {amount(needed)} needed ({parts}). Free "
-                f"{amount(needed - free)}, or choose a folder of another disk."
-            )
+    free = shutil.disk_usage(existing_parent(folder)).free
+    if free < needed + _MARGIN:
+        raise StorageError(
+            f"{folder}: {amount(free)} are free and about {amount(needed + _MARGIN)} needed. Free "
+            f"{amount(needed + _MARGIN - free)}, or choose a folder of another disk."
+        )
 
 
 def amount(count: int) -> str:

@@ -353,36 +353,7 @@ def test_the_command(hgld, tmp_path):
         assert code == 0
         assert "4 files" in out
         assert "1 there already" in out
-        fetch = f"next: hgld download gldv2 --out {tmp_path} --base-url {server.url} --split"
-        assert f"{fetch} train --metadata" in out
-        for split in ("train", "test"):
-            for name in metadata_names([split]):
-                place = tmp_path / name
-                place.parent.mkdir(exist_ok=True)
-                place.touch()
-        (tmp_path / "train").mkdir()
-        for number in (3, *range(5, 500)):
-            (tmp_path / tar_name("train", number)).touch()
-        assert f"{fetch} train --tars 0-2,4" in hgld("download", "gldv2", "--split", "index", "--tars", "0", *where)[1]
-
-
-def test_sizes_are_said_before_they_are_fetched(hgld, tmp_path):
-    with CuttingServer(gldv2_site(3)) as server:
-        where = ("--split", "index", "--out", str(tmp_path), "--base-url", server.url)
-        assert hgld("download", "gldv2", "--tars", "1", *where)[0] == 0
-        server.log.clear()
-        code, out, _ = hgld("download", "gldv2", "--tars", "0-2", "--metadata", *where, "--dry-run", "--json")
-        assert code == 0
-        assert not server.log
-        names = [f"index/images_00{n}.tar" for n in range(3)] + list(metadata_names(["index"]))
-        plan = json.loads(out)
-        assert plan["files"] == len(names)
-        assert plan["bytes"] == sum(len(server.files[name]) for name in names)
-        assert plan["there"] == len(server.files["index/images_001.tar"])
-        assert not (tmp_path / "index" / "images_000.tar").exists()
-        code, _, err = hgld("download", "gldv2", "--tars", "9", *where, "--dry-run")
-        assert code != 0
-        assert "HTTP 404" in err
+        assert out.endswith(f"next: hgld build-shards gldv2 --source {tmp_path} --out SHARDS\n")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ REAL = {
 
 def check(root: Path) -> None:
     """Clean, readable to the last image, and the same index from the tars alone."""
-    found = verify(root, decode=True, near=False, workers=1, progress=silent)
+    found = verify(root, decode=True, workers=1, progress=silent)
     assert found.findings.is_empty(), found.findings.rows()
     dataset = hgld.open_dataset(root)
     sampler = EpochSampler(len(dataset), 16, shuffle=False)

@@ -18,9 +18,10 @@ from hgld.data.format import BOX, MAX_IMAGE_BYTES, MOST_PIXELS
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards import output
-from hgld.pipelines.shards.build import build_catalog, build_shards, plan_build
+from hgld.pipelines.shards.build import build_catalog, build_shards
 from hgld.pipelines.shards.cards import load_card
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.shards.examine import plan_examination
 from hgld.pipelines.stage import silent
 from tests.fake_releases.pictures import jpeg
 from tests.pipelines.toy_release import LEVELS, SMALL, ToyRelease, build, bytes_of
@@ -196,10 +197,8 @@ class TestTarsAsTheyCome:
             build(catalog, tmp_path / "out")
         assert len(list((tmp_path / "out/.build/examined").glob("set-*.parquet"))) == 2
         containers[1].path.write_bytes(data)
-        plan = plan_build(catalog, str(tmp_path / "out"), SourceConfig(), SMALL)
-        assert (plan.units, plan.pending, plan.absent) == (3, 1, ())
-        spooled = plan_build(catalog, str(tmp_path / "spooled"), SourceConfig(), replace(SMALL, keep_examined=True))
-        assert 0 < spooled.spool_bytes <= sum(container.path.stat().st_size for container in containers)
+        plan = plan_examination(catalog, tmp_path / "out/.build/examined", SMALL)
+        assert (len(plan.units), len(plan.pending), plan.absent) == (3, 1, [])
         build(catalog, tmp_path / "out")
         whole = release.catalog(release.write(tmp_path / "source"))
         build(whole, tmp_path / "whole")
@@ -363,21 +362,6 @@ def test_changed_sources_are_examined_again(loose, tmp_path, monkeypatch):
     build(loose, tmp_path / "out")
     dataset = hgld.open_dataset(tmp_path / "out", "train")
     assert dataset.read(dataset.keys.to_list().index("0/0")) == data
-
-
-def test_a_dry_run_writes_nothing(loose, tmp_path):
-    plan = plan_build(loose, str(tmp_path / "out"), SourceConfig(), SMALL)
-    assert not (tmp_path / "out").exists()
-    result = build(loose, tmp_path / "out")
-    assert {name: split.items for name, split in plan.splits.items()} == {"test": 9, "train": 14}
-    assert {name: split.classes for name, split in plan.splits.items()} == {
-        name: facts["classes"] for name, facts in result.manifest.splits.items()
-    }
-    for name, split in plan.splits.items():
-        assert abs(split.shards - result.manifest.splits[name]["shards"]) <= 1
-    assert plan.read_bytes == sum(len(data) for data in bytes_of(tmp_path / "source").values())
-    assert plan.write_bytes == pytest.approx(sum(shard.bytes for shard in result.manifest.shards), rel=0.3)
-    assert plan_build(loose, str(tmp_path / "out"), SourceConfig(), SMALL).done
 
 
 def test_differences_from_a_card_are_shown(loose, tmp_path):

@@ -41,7 +41,7 @@ def root(tmp_path):
 def test_a_sound_dataset_has_no_findings(tmp_path, boxes, workers):
     root = TinyShards(boxes=boxes).write(tmp_path / "tiny")
     before = {path.name: path.read_bytes() for path in root.iterdir()}
-    found = verify(root, decode=True, near=True, workers=workers, progress=silent)
+    found = verify(root, decode=True, workers=workers, progress=silent)
     assert found.findings.to_dicts() == []
     assert (found.items, found.shards, found.notes) == (16, 3, ())
     assert {path.name: path.read_bytes() for path in root.iterdir()} == before
@@ -158,7 +158,7 @@ def test_hostile_members_are_named_and_not_followed(root, what):
     path = root / TRAIN
     path.write_bytes(path.read_bytes()[:-1024] + info.tobuf() + END_OF_ARCHIVE)
     before = sorted(root.parent.rglob("*"))
-    found = findings(root, decode=True, near=True)
+    found = findings(root, decode=True)
     assert set(found["kind"]) == {"size", "sha256", "unsafe-path"}
     named = found.filter(kind="unsafe-path").row(0, named=True)
     assert (named["shard"], named["member"]) == (TRAIN, name)
@@ -252,7 +252,7 @@ def test_the_command_says_what_is_off_and_how(hgld, root, tmp_path):
     assert "Nothing is off." in sound.stdout
     (root / "[red]evil\x1b.txt").write_text("")
     flip(root / TRAIN, 1000)
-    off = hgld("verify", root, "--decode", "--near")
+    off = hgld("verify", root, "--decode")
     assert off.returncode == 1
     assert "[red]evil\\x1b.txt" in off.stdout
     assert "\x1b" not in off.stdout

@@ -1,11 +1,9 @@
 """hgld verify on what a dataset says about itself: labels, counts, groups, keys, and what splits share."""
 
-import io
 import json
 
 import polars as pl
 import pytest
-from PIL import Image
 
 from hgld import Hierarchy
 from hgld.data import format as files
@@ -15,7 +13,6 @@ from hgld.pipelines.stage import silent
 from tests.pipelines.tiny_shards import (
     TRAIN,
     TinyShards,
-    dataset_with,
     findings,
     index_of,
     picture,
@@ -186,12 +183,3 @@ def test_shared_classes_are_a_note_where_none_promised_otherwise(tmp_path):
     found = verify(shared_class(tmp_path, disjoint=False), progress=silent)
     assert not len(found.findings)
     assert found.notes == ("1 classes of species are in train and in test.",)
-
-
-def test_plain_images_are_not_compared_by_looks(tmp_path):
-    buffer = io.BytesIO()
-    Image.new("RGB", (40, 40), (9, 9, 9)).save(buffer, "PNG")
-    root, _ = dataset_with(tmp_path, buffer.getvalue())
-    found = verify(root, near=True, progress=silent)
-    assert not len(found.findings)
-    assert found.notes == ("1 images are too plain to be compared by their looks.",)
