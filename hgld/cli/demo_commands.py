@@ -226,9 +226,9 @@ class DemoOptions:
 def demo(asked: DemoOptions, *, as_json: bool) -> None:
     """Go the whole way on landmarks that hgld ships: no network, no weights, a few minutes on two cores.
 
-    Builds their hierarchy, draws each of them several times, makes shards of the drawings, trains a small net with
-    landmark labels alone (ROADMAP) and with all levels (HAPPIER), evaluates both at every level on landmarks that
-    neither has seen, and writes a report. After a stop the same command resumes; run again, it shows the result.
+    The demo builds a hierarchy, draws each landmark several times, and makes shards of the drawings. It trains a small
+    net with landmark labels alone (ROADMAP) and with all levels (HAPPIER), evaluates both on landmarks that neither has
+    seen, and writes a report. After a stop the same command resumes; run again, it shows the result.
     """
     with progress_bars() as progress:
         result = run_demo(asked.out, asked.seed, progress)

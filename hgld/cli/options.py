@@ -96,7 +96,7 @@ class _Value(click.ParamType):
     def __init__(self, option: Option) -> None:
         self.option, self.name = option, option.name
         names = {int: "INTEGER", float: "FLOAT", str: "TEXT", Path: "PATH"}
-        one = f"[{'|'.join(option.choices)}]" if option.choices else names.get(option.member, "TEXT")
+        one = f"[{'|'.join(filter(None, option.choices))}]" if option.choices else names.get(option.member, "TEXT")
         several = option.several and option.facts["commas"] and not option.facts["repeated"]
         one = one if len(one) <= _MOST_WIDE else "NAME"
         self.metavar = option.facts["metavar"] or (f"{one},..." if several else one)

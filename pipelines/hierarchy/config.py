@@ -84,8 +84,8 @@ class TreeConfig:
     )
     tree_use: Literal["evidence", "levels"] = setting(
         "evidence",
-        "evidence: what the tree says of names counts as Wikidata's class graph does (--evidence classes, labels of "
-        "groups); levels: its classes are the levels, and names that are not in it are listed and excluded.",
+        "evidence: the tree's classes count as Wikidata's class graph does. levels: the tree's classes are the levels; "
+        "names that are not in it are listed and excluded.",
     )
     parents: Literal["refuse", "first", "most-specific"] = setting(
         "refuse",
@@ -119,8 +119,8 @@ class LevelsConfig:
     )
     into: Path | None = setting(
         None,
-        "Put the names into given groups: a list, or a table with name and, if there, description, parent, seeds "
-        "(names separated by bars). What fits none is listed.",
+        "Put the names into predefined groups: a list, or a table with name and, optionally, description, parent, "
+        "seeds (names separated by bars). Names that fit no group are listed.",
         key=False,
     )
     none_below: float = setting(
@@ -146,9 +146,9 @@ class EmbedConfig:
 
     encoder: str = setting(
         "auto",
-        "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file) or sbert:PATH. auto: "
-        "for --classes the best whose weights are on this machine (HGLD_SENTENCE_ENCODER may name a folder); for "
-        "landmarks clip:ViT-L-14/laion2b_s32b_b82k, as published.",
+        "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file) or sbert:PATH. "
+        "Default for landmarks: clip:ViT-L-14/laion2b_s32b_b82k, as published. Default for --classes: the best "
+        "encoder whose weights are on this machine; HGLD_SENTENCE_ENCODER may name a folder.",
         common=True,
     )
     templates: tuple[str, ...] = setting(

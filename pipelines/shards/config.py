@@ -62,7 +62,7 @@ class SourceConfig:
     splits: tuple[str, ...] = setting((), "Build only these splits A,B; default: all of the release.", repeated=True)
     exclude: Path | None = setting(
         None,
-        "CSV with the column key: items to leave out, as hgld audit lists them; a reason may stand beside.",
+        "CSV of items to exclude, as hgld audit writes it: a column key and, optionally, reason.",
         key=False,
         common=True,
     )

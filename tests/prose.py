@@ -1,0 +1,286 @@
+"""Check the words of pages, help, docstrings and comments against the style guide in CONTRIBUTING.md.
+
+``python -m tests.prose FILE...`` names the file and line of everything to mend; without files it checks the whole tree.
+``--update`` lowers the counts in ``tests/prose_todo.csv`` to what is found; it never raises a folder's total.
+"""
+
+import argparse
+import ast
+import collections
+import csv
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[1]
+TODO = Path(__file__).with_name("prose_todo.csv")
+LONGEST = 35  # words of a sentence; the guide asks for 25
+
+BANNED = {  # pattern: what to write instead
+    r"see there": "say it here",
+    r"in the mean\b": "on average",
+    r"kept aside": "excluded, rejected",
+    r"(?:the|a|no|its) way out": "fix, hint",
+    r"(?:stands?|lies?|lie) (?:in|beside|below|under|behind)\b": "is in, is beside",
+    r"names of (?:anything|levels)": "arbitrary class names, level names",
+    r"given groups": "predefined groups",
+    r"twins?": "reference implementation",
+    r"verbs?(?! phrase)": "subcommand",
+    r"pictures?": "image, thumbnail, figure",
+    r"fates?": "assignment, decision",
+    r"faults?": "error, corrupt image",
+    r"refused where": "fails if",
+    r"at hand": "installed, available",
+    r"what is gone of": "what is missing from",
+    r"as asked for": "as requested",
+}
+_BANNED = [
+    (re.compile(rf"\b(?:{pattern})\b" if pattern[-1] != "b" else rf"\b(?:{pattern})", re.IGNORECASE), pattern, instead)
+    for pattern, instead in BANNED.items()
+]
+_NO_NOUN = re.compile(r"(?:of|by(?! default)|that of|those of)\s", re.IGNORECASE)
+_CODE = re.compile(r"``[^`]*``|`[^`]*`|\$[^$]*\$|:\w+:`[^`]*`|https?://\S+|<[^>]*>")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[*]*[A-Z0-9#@/{])")
+
+
+class Finding(NamedTuple):
+    """One thing to mend."""
+
+    file: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}"
+
+
+def plain(text: str) -> str:
+    """Return the text with each piece of code as one word."""
+    return _CODE.sub("CODE", text)
+
+
+def banned_words(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the offset and a message for each banned phrase outside code."""
+    bare = _CODE.sub(lambda match: re.sub(r"[^\n]", "·", match.group()), text)
+    for pattern, _, instead in _BANNED:
+        for match in pattern.finditer(bare):
+            yield match.start(), f"'{' '.join(match.group().split())}': write {instead}"
+
+
+def long_sentences(text: str) -> Iterator[str]:
+    """Yield a message for each sentence that is too long."""
+    for sentence in _SENTENCE_END.split(plain(" ".join(text.split()))):
+        words = [word for word in sentence.split() if re.search(r"\w", word)]
+        if len(words) > LONGEST:
+            yield f"{len(words)} words in the sentence that begins '{' '.join(words[:5])}'"
+
+
+def check_text(text: str, file: str, line: int) -> Iterator[Finding]:
+    """Check one paragraph."""
+    for offset, message in banned_words(text):
+        yield Finding(file, line + text[:offset].count("\n"), message)
+    for message in long_sentences(text):
+        yield Finding(file, line, message)
+
+
+def check_page(text: str, file: str) -> Iterator[Finding]:
+    """Check a Markdown page: paragraphs, table cells, headings, and sentences that run through a code block."""
+    front = re.match(r"---\n.*?\n---\n", text, re.DOTALL)
+    if front:  # keep line numbers
+        text = "\n" * front.group().count("\n") + text[front.end() :]
+    tokens = MarkdownIt().enable("table").parse(text)
+    for token in tokens:
+        if token.type == "inline" and token.map:
+            words = "".join(
+                "\n"
+                if child.type in ("softbreak", "hardbreak")
+                else "`code`"
+                if child.type == "code_inline"
+                else child.content
+                for child in token.children or ()
+                if child.type in ("text", "softbreak", "hardbreak", "code_inline")
+            )
+            yield from check_text(words, file, token.map[0] + 1)
+    yield from _sentences_through_code(tokens, file)
+
+
+def _sentences_through_code(tokens: list, file: str) -> Iterator[Finding]:
+    """Find a paragraph that stops in mid-sentence before a code block, or goes on behind one."""
+    flat = [token for token in tokens if token.type in ("inline", "fence", "heading_open", "html_block", "hr")]
+    for before, token in pairwise(flat):
+        if token.type == "fence" and before.type == "inline" and token.map and not token.info.startswith("{"):
+            ends = before.content.rstrip().rstrip("*_)\"'`")
+            # A heading and a table cell are no sentences.
+            if before.level == 1 and ends and ends[-1] not in ".:!?" and not _is_heading(before, tokens):
+                yield Finding(
+                    file, token.map[0] + 1, "a sentence runs into a code block: end it with a stop or a colon"
+                )
+        if before.type == "fence" and token.type == "inline" and token.map and re.match(r"[a-z]", token.content):
+            yield Finding(file, token.map[0] + 1, "a sentence goes on behind a code block: begin a new one")
+
+
+def _is_heading(inline: object, tokens: list) -> bool:
+    place = tokens.index(inline)
+    return place > 0 and tokens[place - 1].type == "heading_open"
+
+
+def check_python(source: str, file: str) -> Iterator[Finding]:
+    """Check docstrings (words, length, ``Args`` entries) and comments (words)."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(
+            node
+        ):
+            first = node.body[0]
+            assert isinstance(first, ast.Expr)
+            yield from _check_docstring(ast.get_docstring(node) or "", file, first.lineno)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            for _, message in banned_words(token.string):
+                yield Finding(file, token.start[0], message)
+
+
+def _check_docstring(text: str, file: str, line: int) -> Iterator[Finding]:
+    lines = text.splitlines()
+    paragraph: list[str] = []
+    begin, in_arguments = 0, False
+    for number, row in enumerate([*lines, ""]):
+        entry = re.match(r" +\*{0,2}\w+(?: \([^)]*\))?: (.*)", row) if in_arguments else None
+        is_code = row.lstrip().startswith((">>>", "...")) or (row.startswith("    ") and not in_arguments)
+        ends = not row.strip() or entry or is_code or re.match(r"\s*(?:[-*|]|\d\.) ", row) or re.fullmatch(r"\w+:", row)
+        if ends and paragraph:
+            yield from check_text("\n".join(paragraph), file, line + begin)
+            paragraph = []
+        if re.fullmatch(r"\w+:", row):
+            in_arguments = row == "Args:"
+        elif entry:
+            if _NO_NOUN.match(entry.group(1)):
+                yield Finding(
+                    file, line + number, f"an argument begins with '{entry.group(1).split()[0]}': name what it is"
+                )
+            paragraph, begin = [entry.group(1)], number
+        elif row.strip() and not is_code:
+            begin = begin if paragraph else number
+            paragraph.append(row)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML whose mappings have each key once."""
+
+
+def _mapping_once(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict:
+    seen: set[object] = set()
+    for key, _ in node.value:
+        name = loader.construct_object(key)
+        if name in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"key {name!r} is there twice", key.start_mark)
+        seen.add(name)
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_once)
+
+
+def check_yaml(text: str, file: str) -> Iterator[Finding]:
+    """Find keys that a mapping has twice."""
+    try:
+        list(yaml.load_all(text, _UniqueKeys))
+    except yaml.constructor.ConstructorError as error:
+        if error.problem_mark and "twice" in (error.problem or ""):
+            yield Finding(file, error.problem_mark.line + 1, error.problem or "")
+
+
+def check_help() -> Iterator[Finding]:
+    """Check what every subcommand says by ``--help``."""
+    import click
+
+    from hgld.cli import VERBS, cli
+
+    for name in VERBS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        for paragraph in (command.help or "").split("\n\n"):
+            yield from check_text(re.sub(r"[A-Z]+\.faults", "CODE", paragraph.replace("\b\n", "")), f"hgld {name}", 0)
+        for option in command.params:
+            if isinstance(option, click.Option) and option.help:
+                where = f"hgld {name} {option.opts[0]}"
+                yield from check_text(option.help, where, 0)
+                if _NO_NOUN.match(option.help):
+                    yield Finding(where, 0, f"the help begins with '{option.help.split()[0]}': name what it is")
+
+
+CHECKS = {".md": check_page, ".py": check_python, ".yaml": check_yaml, ".yml": check_yaml}
+
+
+def check_file(path: Path) -> list[Finding]:
+    """Check a file by its ending."""
+    check = CHECKS.get(path.suffix)
+    name = path.resolve().relative_to(ROOT).as_posix() if path.resolve().is_relative_to(ROOT) else str(path)
+    return [] if check is None else list(check(path.read_text(encoding="utf-8"), name))
+
+
+def tracked_files() -> list[Path]:
+    """List the files under version control that are checked."""
+    named = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    skipped = ("tests/fake_releases/", "tests/faults/kept/", "tests/prose.py")
+    return [ROOT / n for n in named if Path(n).suffix in CHECKS and not n.startswith(skipped) and (ROOT / n).is_file()]
+
+
+def read_todo() -> dict[str, int]:
+    """Read how many findings each file may still have."""
+    with TODO.open(encoding="utf-8", newline="") as file:
+        return {row["file"]: int(row["findings"]) for row in csv.DictReader(file)}
+
+
+def folder_of(file: str) -> str:
+    """Return the first two parts of a path: a folder whose findings are counted together."""
+    return "/".join(Path(file).parent.parts[:2])
+
+
+def findings_beyond(found: dict[str, list[Finding]], todo: dict[str, int]) -> list[Finding]:
+    """Return the findings of files above their count, in folders above the sum of theirs.
+
+    A file may take over the findings of a neighbour that was merged into it.
+    """
+    allowed, here = collections.Counter[str](), collections.Counter[str]()
+    for file, count in todo.items():
+        allowed[folder_of(file)] += count
+    for file, findings in found.items():
+        here[folder_of(file)] += len(findings)
+    above = [file for file, findings in found.items() if len(findings) > todo.get(file, 0)]
+    return [f for file in above if here[folder_of(file)] > allowed[folder_of(file)] for f in found[file]]
+
+
+def main() -> int:
+    """Print what is to be mended; return 1 if there is something."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--update", action="store_true", help="lower the counts in tests/prose_todo.csv")
+    options = parser.parse_args()
+    if not options.update:
+        findings = [f for file in options.files or tracked_files() for f in check_file(file)]
+        findings += [] if options.files else list(check_help())
+        sys.stdout.writelines(f"{finding}\n" for finding in findings)
+        return int(bool(findings))
+    found = {f.relative_to(ROOT).as_posix(): check_file(f) for f in tracked_files()}
+    if TODO.is_file() and (beyond := findings_beyond(found, read_todo())):
+        sys.stdout.writelines(f"{finding}\n" for finding in beyond)
+        return 1
+    rows = sorted((file, len(findings)) for file, findings in found.items() if findings)
+    with TODO.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([("file", "findings"), *rows])
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
