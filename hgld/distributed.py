@@ -12,7 +12,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -332,28 +332,6 @@ def wrap_model(model: nn.Module, processes: Processes, *, sync_batch_norm: bool 
         return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
-def rows_on_main(rows: Tensor, sizes: Sequence[int], processes: Processes) -> Tensor | None:
-    """Gather a table's rows on the main process, on the CPU; every process must call this.
-
-    Args:
-        rows: (m, ...) of this process.
-        sizes: m of every process.
-        processes: of the run.
-
-    Returns:
-        the rows of all in the order of the processes; None on the others.
-    """
-    if not processes.is_main:
-        dist.send(rows.contiguous(), 0)
-        return None
-    parts = [rows.cpu()]
-    for number, size in enumerate(sizes[1:], start=1):  # one after the other: a device need not hold all
-        part = rows.new_empty((size, *rows.shape[1:]))
-        dist.recv(part, number)
-        parts.append(part.cpu())
-    return torch.cat(parts)
-
-
 def without_gradient_exchange(model: nn.Module) -> AbstractContextManager[None]:
     """Add up gradients on this process alone; the first backward pass after the context exchanges them all."""
     return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
@@ -473,87 +451,6 @@ def gather_adding_gradients(rows: Tensor, processes: Processes) -> Tensor:
     return gathered
 
 
-class SharedGallery:
-    """A gallery whose rows lie on several processes: what the rank losses take as ``ref_embeddings``.
-
-    Every process scores all queries against its own rows, and gets the scores of its own queries from the others. So no
-    process holds more than its rows, (M / count, D), and twice (b, M) scores. All processes must call :meth:`products`,
-    each with equally many queries.
-
-    Args:
-        rows: (m, D) of this process, without a gradient; the gallery is the rows of all, in the order of the processes.
-        sizes: m of every process.
-        processes: of the run.
-    """
-
-    ndim = 2
-
-    def __init__(self, rows: Tensor, sizes: Sequence[int], processes: Processes) -> None:
-        self.rows, self.sizes, self.processes = rows, list(sizes), processes
-        self.shape, self.dtype, self.device = (sum(sizes), rows.shape[1]), rows.dtype, rows.device
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def is_floating_point(self) -> bool:
-        """Tell whether the rows are floating."""
-        return self.rows.is_floating_point()
-
-    def products(
-        self,
-        queries: Tensor,
-        prepare: Callable[[Tensor], Tensor],
-        multiply: Callable[[Tensor, Tensor], Tensor] = lambda rows, others: rows @ others.T,
-    ) -> Tensor:
-        """Return the (q, M) inner products of this process's (q, D) queries with all rows; gradients flow to them.
-
-        Args:
-            queries: in the dtype of the products.
-            prepare: what is done to the rows first: normalising, for example.
-            multiply: (n, D) by (m, D) transposed, in the precision that is wanted.
-        """
-        rows = prepare(self.rows.to(queries.dtype))
-        given = queries, rows, self.sizes, self.processes, multiply
-        found: Tensor = _SharedProducts.apply(*given)  # pyright: ignore[reportAssignmentType]
-        return found
-
-
-class _SharedProducts(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        queries: Tensor,
-        rows: Tensor,
-        sizes: list[int],
-        processes: Processes,
-        multiply: Callable[[Tensor, Tensor], Tensor],
-    ) -> Tensor:
-        ctx.save_for_backward(rows)
-        ctx.sizes, ctx.processes, ctx.queries, ctx.multiply = sizes, processes, len(queries), multiply
-        mine, count = len(queries) * len(rows), processes.count
-        block = multiply(_gathered(queries, processes), rows)
-        out = queries.new_empty(len(queries) * sum(sizes))
-        parts = [len(queries) * size for size in sizes]
-        dist.all_to_all_single(out, block.reshape(-1), parts, [mine] * count)
-        columns = [part.view(len(queries), -1) for part in out.split(parts)]
-        return torch.cat(columns, dim=1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (rows,) = ctx.saved_tensors
-        sent = torch.cat([part.reshape(-1) for part in grads[0].split(ctx.sizes, dim=1)])
-        mine, count = ctx.queries * len(rows), ctx.processes.count
-        received = sent.new_empty(mine * count)
-        dist.all_to_all_single(received, sent, [mine] * count, [ctx.queries * size for size in ctx.sizes])
-        by_everyone = ctx.multiply(received.view(count * ctx.queries, len(rows)), rows.T)
-        return _added_up(by_everyone, ctx.queries), None, None, None, None
-
-
-def share_of(size: int, processes: Processes) -> list[int]:
-    """Return how many of ``size`` rows each process holds: as even as can be, the first ones more."""
-    return [size // processes.count + (index < size % processes.count) for index in range(processes.count)]
-
-
 def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[Tensor, dict[str, Tensor]]:
     """Make one loss of the processes' sums.
 
@@ -610,15 +507,14 @@ class DistributedLoss(nn.Module):
     backward pass call :meth:`average_gradients`.
 
     A loss that is a mean over queries is shared: every process ranks its own b queries against the B items of all, so
-    that its tables are (b, B), and a memory's rows are spread over the processes. The others (:attr:`shared` is False:
+    that its tables are (b, B). The others (:attr:`shared` is False:
     Triplet, Margin, MultiGrain, BlackboxAP, SiMix, MatryoshkaLoss, pair losses with reduction
     ``nonzero``, ``ClassWeighted`` with balanced weights, what is made of any of these, other libraries' losses) are
     computed of the whole batch by every process, with the random numbers of the first one.
 
     Args:
         loss: of hgld, or any module that is called with embeddings and labels; its parameters must be equal on all
-            processes. In place of a :class:`hgld.losses.CrossBatchMemory` that shares its rows, one whose state dict
-            holds this process's rows alone.
+            processes.
         processes: None: those of torch's default group.
 
     Attributes:
@@ -643,11 +539,6 @@ class DistributedLoss(nn.Module):
         self._finds_group = processes is None
         self.processes = processes or current_processes()
         self.shared = bool(getattr(loss, "sums_over_queries", False))
-        if self.shared and self.processes.count > 1:
-            for module in loss.modules():
-                spread = getattr(module, "spread", None)
-                if spread is not None:
-                    spread(self.processes)
 
     def forward(self, embeddings: Tensor, labels: Tensor, **others: Tensor) -> Tensor:
         """Return the loss of all processes' items, the same on every process.

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from hgld import losses
-from hgld.distributed import Processes
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
 from hgld.losses.rank_loss import query_sums, sums_over_queries
@@ -64,22 +63,6 @@ class Criterion(nn.Module):
     def sums_over_queries(self) -> bool:
         """True if several processes can share the queries: :meth:`query_sums` of all together are the loss."""
         return sums_over_queries(self.loss)
-
-    def spread_memory(self, processes: Processes) -> None:
-        """Let every process keep a share of the memory's embeddings, if there is one of a size for all.
-
-        After that :meth:`query_sums` alone serves.
-        """
-        if isinstance(self.loss, losses.CrossBatchMemory) and self.loss.size >= processes.count > 1:
-            self.loss.spread(processes)
-
-    def whole_memory(self) -> dict[str, Tensor]:
-        """Return the memory's whole embeddings by their name in the state dict, on the main process alone if spread.
-
-        Every process must call this.
-        """
-        whole = self.loss.whole_embeddings() if isinstance(self.loss, losses.CrossBatchMemory) else None
-        return {} if whole is None else {"loss.embeddings": whole}
 
     @property
     def has_terms(self) -> bool:

@@ -166,8 +166,6 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     if before is not None:
         _load(model, before.tensors.get("model", {}), Path(newest) / "model.safetensors")
         _load(criterion, before.tensors.get("criterion", {}), Path(newest) / "criterion.safetensors")
-    if criterion.sums_over_queries:  # the others take the whole memory everywhere
-        criterion.spread_memory(processes)
     state = _assemble(config, out, source, model, criterion, processes, step=before.step if before else 0)
     if before is not None:
         _restore(state, before, Path(newest))
@@ -423,14 +421,13 @@ def save_run(state: TrainState) -> None:
             distributed.share_statistics(module, state.processes)
     newest = newest_checkpoint(state.folder) if state.processes.is_main else None
     kept = distributed.from_main(newest is not None and checkpoint_step(newest) == state.step, state.processes)
-    memory = {} if kept and state.blended is None else state.criterion.whole_memory()
     if state.processes.is_main:
         if kept and newest is not None and state.blended is None:
             rewrite_state(newest, _record(state))  # the weights of a step do not change
         else:
             tensors = {
                 "model": state.model.state_dict(),
-                "criterion": state.criterion.state_dict() | memory,
+                "criterion": state.criterion.state_dict(),
                 "optimizer": optimizer_state(state.optimizers),
             }
             if state.average is not None:

@@ -40,9 +40,8 @@ class Composition(nn.Module):
 
     Attributes:
         reduction: of both parts. With ``none`` the call returns every query's weighted sum, a part counting 0 where
-            it is undefined, and valid (Q,) where either is defined. Their mean is the scalar of ``mean`` where both
-            parts are defined for the same queries, as they are when all labels are known; several processes that must
-            agree beyond that average the parts of :meth:`query_terms`, each over its own queries.
+            it is undefined, and valid (Q,) where either is defined. Their mean is the scalar of ``mean`` if both parts
+            are defined for the same queries, as they are when all labels are known.
 
     Raises:
         ConfigError: ``lambda_`` outside 0..1, or parts of different reductions.
@@ -93,25 +92,7 @@ class Composition(nn.Module):
             ConfigError: the parts have ``reduction="none"``.
         """
         if self.reduction == "none":
-            raise ConfigError("the parts have reduction='none'; their values and valid come from query_terms.")
-        rank, second = self._parts(embeddings, labels, ref_embeddings, ref_labels, self_index)
-        return {"rank": rank, "decomposability": second}
-
-    def query_terms(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return by the name of every term its unweighted values (Q,) and valid (Q,).
-
-        Raises:
-            ConfigError: the parts have ``reduction="mean"``.
-        """
-        if self.reduction != "none":
-            raise ConfigError("the parts have reduction='mean'; every query's values need reduction='none'.")
+            raise ConfigError("the parts have reduction='none'; the terms are scalars, of parts with reduction='mean'.")
         rank, second = self._parts(embeddings, labels, ref_embeddings, ref_labels, self_index)
         return {"rank": rank, "decomposability": second}
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,6 @@ from hgld.errors import ConfigError, InputError
 from hgld.losses.calls import KnownArguments, reads_labels
 from hgld.losses.compositions import Composition
 from hgld.losses.rank_loss import TermSum, label_columns, on_device, query_sums, sums_over_queries
-
-if TYPE_CHECKING:
-    from hgld.distributed import Processes
 
 _COUNTS = ("written", "steps")
 
@@ -70,8 +67,6 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         self.warmup = warmup
         self.weight = weight
         self.size = size
-        self._shares: list[int] = [size]
-        self._processes: Processes | None = None
         self.register_buffer("embeddings", torch.zeros(size, dim))
         self.register_buffer("labels", torch.full((size, num_levels), -1))
         self.written = 0
@@ -151,7 +146,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         if not warm or held == 0:
             return None
         # Copies: the next batch overwrites the buffers in place, perhaps before this one's backward pass.
-        return self._rows(held), self.labels[:held].clone(), self_index
+        return self.embeddings[:held].clone(), self.labels[:held].clone(), self_index
 
     # As torch.compiler.disable marks it, which takes a second to import: its numbers change at every step.
     setattr(_remember, "_torchdynamo_disable", True)  # noqa: B010  # functions have no such attribute
@@ -179,85 +174,22 @@ class CrossBatchMemory(KnownArguments, nn.Module):
             )
         kept = min(len(embeddings), size)
         start = (self.written + len(embeddings) - kept) % size
-        self._write(self.embeddings, self._first, start, embeddings[-kept:].detach())
-        self._write(self.labels, 0, start, on_device(columns[-kept:], self.labels.device))
+        before_end = min(kept, size - start)  # the rest goes to the beginning of the ring
+        for ring, rows in (
+            (self.embeddings, embeddings[-kept:].detach()),
+            (self.labels, on_device(columns[-kept:], self.labels.device)),
+        ):
+            ring[start : start + before_end] = rows[:before_end]
+            ring[: kept - before_end] = rows[before_end:]
         offset = torch.arange(len(embeddings), device=self.embeddings.device)
         places = (self.written % size + offset) % size
         self.written += len(embeddings)
         return torch.where(offset >= len(embeddings) - kept, places, -1)
 
-    def _write(self, ring: Tensor, first: int, start: int, rows: Tensor) -> None:
-        """Copy rows (n, ...) into a ring from a place on; what does not fit before its end goes to its beginning.
-
-        Args:
-            ring: the places from ``first`` on, of which other processes may hold the rest.
-            first: place of the first row of ``ring``.
-            start: place of the first of the rows.
-            rows: to copy.
-        """
-        before_end = min(len(rows), self.size - start)
-        for place, part in ((start, rows[:before_end]), (0, rows[before_end:])):
-            begin, end = max(place, first), min(place + len(part), first + len(ring))
-            if begin < end:
-                ring[begin - first : end - first] = part[begin - place : end - place]
-
-    # -- shared by processes --
-
     @property
     def sums_over_queries(self) -> bool:
         """True if the loss is a mean over queries."""
         return sums_over_queries(self.loss)
-
-    def spread(self, processes: "Processes") -> None:
-        """Keep of the embeddings this process's share alone, in place; after that :meth:`query_sums` alone serves.
-
-        Every process must do so. The state dict then holds this share, so that each saves and loads its own, or the
-        main one saves :meth:`whole_embeddings`.
-        """
-        from hgld.distributed import share_of
-
-        self._shares, self._processes = share_of(self.size, processes), processes
-        own = slice(self._first, self._first + self._shares[processes.index])
-        self.register_buffer("embeddings", self.embeddings[own].clone())
-
-    def whole_embeddings(self) -> Tensor | None:
-        """Return the rows of all processes, on the main one; None on the others. Every process must call this."""
-        if self._processes is None:
-            return self.embeddings
-        from hgld.distributed import rows_on_main
-
-        return rows_on_main(self.embeddings, self._shares, self._processes)
-
-    def next_rows(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what the next ``count`` items will overwrite: places in the ring, embeddings and labels.
-
-        Where the rows are spread, embeddings at the places of other processes say nothing.
-        """
-        first = self.written + max(count - self.size, 0)
-        places = (torch.arange(min(count, self.size), device=self.labels.device) + first % self.size) % self.size
-        own = (places - self._first).clamp(0, len(self.embeddings) - 1)
-        return places, self.embeddings[own], self.labels[places]
-
-    def put_back(self, places: Tensor, embeddings: Tensor, labels: Tensor) -> None:
-        """Write what :meth:`next_rows` has returned."""
-        own = places - self._first
-        here = (own >= 0) & (own < len(self.embeddings))
-        self.embeddings[own[here]], self.labels[places] = embeddings[here], labels
-
-    @property
-    def _first(self) -> int:
-        """Place of this process's first row."""
-        return 0 if self._processes is None else sum(self._shares[: self._processes.index])
-
-    def _rows(self, held: int) -> Any:
-        """Return a copy of the first ``held`` rows; a :class:`hgld.distributed.SharedGallery` where they are spread."""
-        if self._processes is None:
-            return self.embeddings[:held].clone()
-        from hgld.distributed import SharedGallery
-
-        starts = [sum(self._shares[:number]) for number in range(len(self._shares))]
-        sizes = [min(max(held - start, 0), share) for start, share in zip(starts, self._shares, strict=True)]
-        return SharedGallery(self.embeddings[: sizes[self._processes.index]].clone(), sizes, self._processes)
 
     def query_sums(
         self, embeddings: Tensor, labels: Tensor, everyone: Tensor, known: Tensor, self_index: Tensor

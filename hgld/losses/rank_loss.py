@@ -361,9 +361,6 @@ def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -
     dtype = torch.float64 if torch.float64 in (embeddings.dtype, gallery.dtype) else torch.float32
     with torch.autocast(device_type=embeddings.device.type, enabled=False):
         query = embeddings.to(dtype)
-        if not isinstance(gallery, Tensor):  # a SharedGallery, whose rows lie on several processes
-            prepare = unit_rows if normalize else torch.Tensor.contiguous
-            return gallery.products(prepare(query), prepare, inner_products)
         reference = query if gallery is embeddings else gallery.to(dtype)
         if normalize:
             unit = unit_rows(query)

@@ -90,8 +90,6 @@ def gradients(index: int, count: int, names: tuple[str, ...] = (*SHARED, *WHOLE)
             for key, parameter in [*inner.named_parameters(), *criterion.loss.named_parameters()]:
                 if parameter.grad is not None:
                     found[f"{name}/{step}/{key}"] = parameter.grad.clone()
-        rows = sum(len(m.embeddings) for m in criterion.modules() if isinstance(m, losses.CrossBatchMemory))
-        found[f"{name}/rows"] = torch.tensor(rows)
     return found
 
 

@@ -97,17 +97,10 @@ def test_every_querys_part_is_the_weighted_sum_of_its_terms(decomposability):
     values, valid = each(embeddings, labels)
     assert valid.all()
     torch.testing.assert_close(values.mean(), whole(embeddings, labels))
-    terms = each.query_terms(embeddings, labels)
-    torch.testing.assert_close(0.9 * terms["rank"][0] + 0.1 * terms["decomposability"][0], values)
-    for name, value in whole.terms(embeddings, labels).items():
-        torch.testing.assert_close(terms[name][0].mean(), value)
     values, valid = each(batch(), LABELS)  # the last item is known at the coarse level alone: it has no proxy
     assert valid.tolist() == [True] * 8
-    assert each.query_terms(batch(), LABELS)["decomposability"][1].tolist() == [True] * 7 + [False]
-    with pytest.raises(ConfigError, match="query_terms"):
-        each.terms(embeddings, labels)
     with pytest.raises(ConfigError, match="reduction='none'"):
-        whole.query_terms(embeddings, labels)
+        each.terms(embeddings, labels)
 
 
 def test_sum_over_levels_adds_one_loss_a_level():

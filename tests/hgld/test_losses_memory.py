@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
 from hgld.losses.binned import FastAP
 from hgld.losses.compositions import ROADMAP
@@ -45,27 +44,6 @@ def test_the_memory_holds_the_newest_items(size, batches):
         assert memory.labels[: len(memory)].tolist() == [[i, i // 2] for i in held]
         for item, place in zip(items.tolist(), places.tolist(), strict=True):
             assert place == (held.index(item) if item in queue else -1)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_rows_that_are_overwritten_can_be_put_back(count):
-    """Also where several processes hold a share each."""
-    generator = torch.Generator().manual_seed(0)
-    for index in range(count):
-        memory = CrossBatchMemory(Spy(), 7, dim=2)
-        if count > 1:
-            memory.spread(Processes(index, count, torch.device("cpu")))
-        for size in (5, 4, 9, 3):
-            before = memory.embeddings.clone(), memory.labels.clone()
-            kept = memory.next_rows(size)
-            written = memory.written
-            memory.enqueue(torch.rand(size, 2, generator=generator) + 1, torch.arange(size))
-            assert not torch.equal(memory.labels, before[1])
-            memory.put_back(*kept)
-            assert torch.equal(memory.embeddings, before[0])
-            assert torch.equal(memory.labels, before[1])
-            memory.written = written
-            memory.enqueue(torch.rand(size, 2, generator=generator) + 1, torch.arange(size))
 
 
 def test_a_batch_finds_itself_in_the_memory():

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from hgld import Hierarchy
-from hgld.losses.compositions import Composition
 from hgld.losses.pairs import CalibrationLoss, Margin, Triplet
+from hgld.losses.rank_loss import query_sums
 from tests.hgld.loss_modules import RANK, Make, proxy_losses
 
 DIM, CLASSES = 6, 8
@@ -28,45 +28,29 @@ def batch(seed: int = 0) -> Tensor:
     return torch.randn(len(FINE), DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def query_terms(loss: nn.Module, *args: Tensor) -> list[tuple[float, tuple[Tensor, Tensor]]]:
-    """The weighted terms of a loss of ``reduction="none"``, each with its values and valid."""
-    if not isinstance(loss, Composition):
-        return [(1.0, loss(*args))]
-    terms = loss.query_terms(*args)
-    return [(1 - loss.lambda_, terms["rank"]), (loss.lambda_, terms["decomposability"])]
-
-
 def gradients(loss: nn.Module, embeddings: Tensor) -> list[Tensor]:
     leaves = [embeddings, *loss.parameters()]
-    found = [leaf.grad for leaf in leaves]
-    return [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, found, strict=True)]
+    return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_processes_together_give_the_loss_of_the_whole_batch(name):
     torch.manual_seed(0)
-    whole, shared = LOSSES[name]().double(), LOSSES[name](reduction="none").double()
-    shared.load_state_dict(whole.state_dict())
+    loss = LOSSES[name]().double()
     embeddings = batch().requires_grad_()
-    expected = whole(embeddings, LABELS)
+    expected = loss(embeddings, LABELS)
     expected.backward()
+    of_whole = gradients(loss, embeddings)
+    loss.zero_grad()
     everybody = batch().requires_grad_()  # as gathered: gradients of all processes add up in it
-    counts, sums = None, []
-    for part in PARTS:
-        index = torch.arange(len(FINE))[part]
-        terms = query_terms(shared, everybody[part], LABELS[part], everybody, LABELS, index)
-        own = [valid.sum() for _, (_, valid) in terms]
-        counts = own if counts is None else [a + b for a, b in zip(counts, own, strict=True)]
-        sums.append(terms)
-    assert counts is not None
-    total = torch.zeros((), dtype=torch.float64)
-    for terms in sums:  # what every process has once the counts are summed over all of them
-        value = sum(w * v.sum() / n for (w, (v, _)), n in zip(terms, counts, strict=True))
-        assert isinstance(value, Tensor)
-        value.backward()
-        total += value.detach()
-    torch.testing.assert_close(total, expected.detach(), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(gradients(shared, everybody), gradients(whole, embeddings), rtol=1e-10, atol=1e-12)
+    index = torch.arange(len(FINE))
+    parts = [query_sums(loss, everybody[p], LABELS[p], everybody, LABELS, index[p]) for p in PARTS]
+    counts = {term: sum(part[term].count for part in parts) for term in parts[0]}
+    values = [part[term].weight * part[term].total / counts[term] for part in parts for term in part]
+    total = torch.stack(values).sum()
+    total.backward()
+    torch.testing.assert_close(total, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradients(loss, everybody), of_whole, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["CalibrationLoss, nonzero", "Triplet"])
