@@ -3,14 +3,13 @@
 import atexit
 import os
 import re
-import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from inspect import GEN_RUNNING, getgeneratorstate
 from itertools import chain, islice, pairwise
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -27,6 +26,7 @@ from hgld.errors import ConfigError, InputError, quoted
 from hgld.samplers import BatchSampler
 
 OnFault = Literal["raise", "replace", "leave"]
+T = TypeVar("T")
 
 MOST_TRIED = 64  # items of a class that may stand in for one; so many damaged ones in a row are no accident
 
@@ -269,9 +269,6 @@ class Loader:
             batch), and ``Batch.faults`` names it; labels and indices are those of the item that is shown.
             ``leave``: its row is black, and ``Batch.faults`` names it.
 
-    Attributes:
-        wait_seconds: how long takers have waited for batches.
-
     Raises:
         ConfigError: a number below its least value.
     """
@@ -289,14 +286,8 @@ class Loader:
         on_fault: OnFault = "raise",
     ) -> None:
         self.dataset, self.sampler, self.view = dataset, sampler, view
-        self.wait_seconds = 0.0
         self._batches = BatchDecoder(
-            view,
-            workers=workers,
-            prefetch=prefetch,
-            seed=seed,
-            pin_memory=pin_memory,
-            on_fault=on_fault,
+            view, workers=workers, prefetch=prefetch, seed=seed, pin_memory=pin_memory, on_fault=on_fault
         )
 
     def __len__(self) -> int:
@@ -330,12 +321,8 @@ class Loader:
         position = self.sampler.state_dict()
         epoch, first, last = position["epoch"], position["step"], len(self.sampler) - 1
         wanted = (DatasetItems(self.dataset, *self.sampler.part(epoch, step)) for step in range(first, last + 1))
-        with closing(self._batches.batches(wanted, epoch, first)) as batches:
-            _open.add(batches)
-            for step in range(first, last + 1):
-                began = time.perf_counter()
-                batch = next(batches)
-                self.wait_seconds += time.perf_counter() - began
+        with closed_at_exit(self._batches.batches(wanted, epoch, first)) as batches:
+            for step, batch in enumerate(batches, first):
                 after = {"epoch": epoch, "step": step + 1} if step < last else {"epoch": epoch + 1, "step": 0}
                 self.sampler.load_state_dict(after)
                 yield batch
@@ -344,9 +331,16 @@ class Loader:
 _open: WeakSet[Generator[Any, None, None]] = WeakSet()
 
 
+@contextmanager
+def closed_at_exit(values: Generator[T, None, None]) -> Iterator[Generator[T, None, None]]:
+    """Close a generator when the body ends, or before the interpreter takes away what its thread pool needs for it."""
+    _open.add(values)
+    with closing(values):
+        yield values
+
+
 @atexit.register
 def _close_all() -> None:
-    """Close iterators that were left open, before the interpreter takes away what thread pools need for it."""
-    for batches in list(_open):
-        if getgeneratorstate(batches) != GEN_RUNNING:
-            batches.close()
+    for values in list(_open):
+        if getgeneratorstate(values) != GEN_RUNNING:
+            values.close()

@@ -1,26 +1,21 @@
 """P x K batches from shards that are read ahead of their decoding, on a disk or at URLs, with an index or without.
 
-With an index, a sampler orders the batches and their images are read at the offsets that it states, several batches in
-a request. Without one, webdataset's pipeline runs through the tars from front to end: our stages open them, read their
-members within bounds (:mod:`hgld.data.tar`) and join neighbours of one class. webdataset never opens anything: its own
-opener runs ``pipe:`` URLs in a shell.
+With an index, a sampler orders the batches. Their images are read at the offsets in the index, several batches in a
+request. Without an index, webdataset's pipeline runs through the tars from front to end. Our stages open the tars, read
+their members within bounds (:mod:`hgld.data.tar`) and join neighbours of one class. webdataset never opens anything:
+its own opener runs ``pipe:`` URLs in a shell.
 """
 
-import atexit
 import hashlib
-import threading
-import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from io import BufferedReader
-from itertools import count
+from itertools import count, islice
 from os import fspath
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
-from weakref import WeakSet
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -38,24 +33,23 @@ from hgld.data.format import (
     key_and_suffix,
     parse_item_json,
 )
-from hgld.data.images import EncodedImage, fits_batch, read_header, turn_of, upright_size
-from hgld.data.loader import MOST_TRIED, BatchDecoder, BatchItems, DatasetItems
+from hgld.data.images import EncodedImage, fits_batch, read_header
+from hgld.data.loader import MOST_TRIED, BatchDecoder, BatchItems, DatasetItems, closed_at_exit
 from hgld.data.storage import Tar, expand_braces, is_shard, open_tars
-from hgld.data.tar import BLOCK, stream_members
+from hgld.data.tar import stream_members
 from hgld.data.views import TrainView, View
 from hgld.errors import ConfigError, InputError, quoted
 from hgld.samplers.batch_sampler import Short, shuffled, word_source
 from hgld.samplers.shard_order import ShardOrderSampler, check_options, draw
 
-AHEAD = 2  # batches, or blocks of them, that are read beyond the one that is decoded
+AHEAD = 2  # batches, or blocks of batches, that are read beyond the one that is decoded
 _MOST_STREAMS = 8  # by default
 _BLOCK_BYTES = 64 << 20  # of the batches that are read together
-_MOST_KEPT = 1000  # faults by name
 _MOST_BAD = 10_000  # damaged members without one sound group between them: this is no dataset
 _SHARDS, _STREAM = range(2)  # uses of random numbers for bare shards
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 Sample = dict[str, Any]  # of webdataset
+T = TypeVar("T")
 
 
 def stream(
@@ -129,28 +123,25 @@ def stream(
         InputError: no dataset is there, or it has no such split or level.
         ServiceError: the server kept failing.
     """
-    is_directory = isinstance(root_or_urls, str | Path) and not is_shard(fspath(root_or_urls))
-    urls = [fspath(root_or_urls)] if isinstance(root_or_urls, str | Path) else root_or_urls
-    tars = [] if is_directory else open_tars(expand_braces(urls), storage_options)
+    place = fspath(root_or_urls) if isinstance(root_or_urls, str | Path) else None
+    root = None if place is None or is_shard(place) else place
+    urls = root_or_urls if not isinstance(root_or_urls, str | Path) else [place or ""]
+    tars = [] if root is not None else open_tars(expand_braces(urls), storage_options)
     if num_streams is None:
-        most = _MOST_STREAMS if is_directory else min(_MOST_STREAMS, len(tars))
+        most = min(_MOST_STREAMS, len(tars)) if root is None else _MOST_STREAMS
         fitting = [n for n in range(1, p + 1) if p % n == 0 and n % max(process_count, 1) == 0]
         num_streams = max((n for n in fitting if n <= most), default=min(fitting, default=1))
     check_options(p, k, num_streams, window, short, seed, process_index, process_count)
-    if workers < 0 or prefetch < 1 or (batches_per_epoch is not None and batches_per_epoch < 1):
-        raise ConfigError(
-            f"workers is {workers}, prefetch {prefetch}, batches_per_epoch {batches_per_epoch}; expected at least 1, "
-            "of the workers also 0."
-        )
-    options = {"workers": workers, "prefetch": 1, "pin_memory": pin_memory, "on_fault": "replace"}
-    decoding = BatchDecoder(view or TrainView(), seed=seed, **options)  # type: ignore[arg-type]
+    if batches_per_epoch is not None and batches_per_epoch < 1:
+        raise ConfigError(f"batches_per_epoch is {batches_per_epoch}; expected at least 1.")
+    decoding = BatchDecoder(
+        view or TrainView(), workers=workers, prefetch=prefetch, seed=seed, pin_memory=pin_memory, on_fault="replace"
+    )
     grouping = _Grouping(p, k, num_streams, window, short, seed, process_index, process_count)
-    if isinstance(root_or_urls, str | Path) and is_directory:
-        dataset = open_dataset(
-            root_or_urls, split, levels=levels, storage_options=storage_options, verify_reads=verify_reads
-        )
+    if root is not None:
+        dataset = open_dataset(root, split, levels=levels, storage_options=storage_options, verify_reads=verify_reads)
         source = _IndexedSource(dataset, grouping, batches_per_epoch)
-        return ShardStream(source, len(source.sampler), decoding, prefetch, dataset)
+        return ShardStream(source, len(source.sampler), decoding)
     if levels is not None or verify_reads:
         raise ConfigError("levels and verify_reads need the index of a dataset directory; these are bare shards.")
     if batches_per_epoch is None:
@@ -163,80 +154,37 @@ def stream(
             f"{len(tars)} shards for num_streams={num_streams}, each of which reads its own; take fewer streams, more "
             "shards, or a dataset directory, whose streams may share a shard."
         )
-    return ShardStream(_BareSource(tars, grouping), batches_per_epoch, decoding, prefetch, None)
-
-
-class FaultLog:
-    """The damaged items of a stream so far: all counted, the first thousand kept by name.
-
-    Attributes:
-        count: items that others stood in for; one that is met in several batches counts in each.
-        first: the first thousand of them.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first: list[Fault] = []
-
-    def add(self, faults: Sequence[Fault]) -> None:
-        """Count the faults of a batch."""
-        self.count += len(faults)
-        self.first.extend(faults[: _MOST_KEPT - len(self.first)])
-
-    def __len__(self) -> int:
-        return self.count
+    return ShardStream(_BareSource(tars, grouping), batches_per_epoch, decoding)
 
 
 class ShardStream(IterableDataset[Batch]):
     """Batches from shards read from front to end; :func:`stream` makes it.
 
-    Iterating gives the rest of the current epoch and then stands at the beginning of the next. Whoever stops in between
-    goes on there. Also a torch ``IterableDataset`` of whole batches: for ``DataLoader(stream, batch_size=None)`` with
-    at most one worker process (it has threads of its own), for webdataset's ``WebLoader``, and as the first stage of
-    its ``DataPipeline``. The position is counted where the batches are taken: with a worker process, in that process.
+    Iterating gives the rest of the current epoch and then stands at the beginning of the next. If the consumer stops in
+    between, the next iteration resumes there. Also a torch ``IterableDataset`` of whole batches: for
+    ``DataLoader(stream, batch_size=None)`` with at most one worker process (it has threads of its own), for
+    webdataset's ``WebLoader``, and as the first stage of its ``DataPipeline``. The position is counted where the
+    batches are taken: with a worker process, in that process.
 
     Attributes:
         dataset: the dataset directory; None for bare shards.
+        sampler: batches as positions in the dataset, with its counts of items without a class (``left_out``) and in
+            short groups (``dropped``); None for bare shards.
         epoch: the epoch that the next batch belongs to.
         step: the number of the next batch in its epoch.
-        faults: damaged items met so far.
-        wait_seconds: how long takers have waited for batches.
     """
 
-    def __init__(
-        self,
-        source: "_IndexedSource | _BareSource",
-        batches: int,
-        decoding: BatchDecoder,
-        prefetch: int,
-        dataset: ShardDataset | None,
-    ) -> None:
+    def __init__(self, source: "_IndexedSource | _BareSource", batches: int, decoding: BatchDecoder) -> None:
         super().__init__()
-        self.dataset = dataset
+        self.dataset: ShardDataset | None = source.dataset
+        self.sampler: ShardOrderSampler | None = source.sampler
         self.epoch, self.step = 0, 0
-        self.faults = FaultLog()
-        self.wait_seconds = 0.0
-        self._source, self._batches, self._decoding, self._prefetch = source, batches, decoding, prefetch
+        self._source, self._batches, self._decoding = source, batches, decoding
         self._fingerprint = source.fingerprint
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every process."""
         return self._batches
-
-    @property
-    def sampler(self) -> ShardOrderSampler | None:
-        """Batches as positions in the dataset; None for bare shards, which are known only once they were read."""
-        return self._source.sampler if isinstance(self._source, _IndexedSource) else None
-
-    @property
-    def unlabelled(self) -> int:
-        """Items that no batch holds because their class is unknown; of bare shards, those met so far."""
-        return self._source.unlabelled
-
-    @property
-    def dropped(self) -> int:
-        """Items that no batch holds because their group is too short; of bare shards, those met so far."""
-        return self._source.dropped
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch; nothing happens if the stream is within it already.
@@ -283,20 +231,14 @@ class ShardStream(IterableDataset[Batch]):
                 f"{worker.num_workers} worker processes would each give every batch; take num_workers=0 (or 1), and "
                 "`workers`, threads, for more speed."
             )
-        with Prefetcher(self._decoded(self.epoch, self.step), self._prefetch, "hgld stream") as batches:
+        with closed_at_exit(self._decoded(self.epoch, self.step)) as batches:
             for batch in batches:
-                self.wait_seconds += batches.waited
-                self.faults.add(batch.faults)
                 self.load_state_dict({"epoch": self.epoch, "step": self.step + 1})
                 yield batch
 
     def _decoded(self, epoch: int, step: int) -> Generator[Batch, None, None]:
-        with (
-            closing(self._source.batches(epoch, step)) as wanted,
-            closing(self._decoding.batches(wanted, epoch, step)) as batches,
-        ):
-            for _ in range(step, len(self)):
-                yield next(batches)
+        with closing(self._source.batches(epoch, step)) as wanted:
+            yield from self._decoding.batches(islice(wanted, len(self) - step), epoch, step)
 
 
 class _Grouping(NamedTuple):
@@ -336,11 +278,10 @@ class _IndexedSource:
         place = (dataset.places[1], rows["class_run"].to_numpy(), dataset.labels[:, 0].numpy())
         self.sampler = ShardOrderSampler(*place, **how._asdict(), batches_per_epoch=batches)
         self.dataset, self._window = dataset, how.window
-        self.unlabelled, self.dropped = self.sampler.left_out, self.sampler.dropped
         self.fingerprint = self.sampler.fingerprint()
 
     def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
-        with Prefetcher(self._read_blocks(epoch, step), AHEAD, "hgld stream") as blocks:
+        with read_ahead(self._read_blocks(epoch, step), AHEAD) as blocks:
             for block in blocks:
                 yield from block
 
@@ -397,21 +338,14 @@ class Item(NamedTuple):
     labels: Sequence[int]
 
 
-@dataclass(slots=True)
-class Run:
-    """Items of one class that stand together, and what was met since the run before.
+class Run(NamedTuple):
+    """Items of one finest class that stand together, and the damaged items that were met since the run before.
 
-    Attributes:
-        items: of one finest class, at most 2k - 1 of them, fewer than k only at the end of a class.
-        faults: damaged items.
-        unlabelled: number of items without a class.
-        dropped: number of items in runs that are too short.
+    There are at most 2k - 1 items, and fewer than k only at the end of a class.
     """
 
     items: list[Item]
     faults: list[Fault]
-    unlabelled: int = 0
-    dropped: int = 0
 
 
 class BareShards:
@@ -427,14 +361,14 @@ class BareShards:
     def __init__(self, tars: Sequence[Tar], k: int, short: Short, *, batch: int) -> None:
         self._tars, self._k, self._batch = tars, k, batch
         self._short: Short = short
-        self._since = Run([], [])
+        self._faults: list[Fault] = []
+        self._passed: Counter[str] = Counter()
 
     def runs(self) -> Generator[Run, None, None]:
         """Read the tars without end, as runs of items of a class.
 
         Raises:
-            InputError: a tar cannot be had or is compressed, a run is too short under ``refuse``, or all tars together
-                give no run.
+            InputError: a tar cannot be had, a run is too short under ``refuse``, or all tars together give no run.
         """
         from webdataset.pipeline import DataPipeline
         from webdataset.tariterators import group_by_keys
@@ -445,14 +379,20 @@ class BareShards:
 
         grouped = partial(group_by_keys, keys=keys, lcase=False)
         yield from DataPipeline(self._files, grouped, self._items, self._same_class).repeat()
-        raise self._no_runs()
+        passed, faults = self._passed, self._faults
+        first = f"; the first of these: {faults[0].where}: {faults[0].reason}" if faults else ""
+        raise InputError(
+            f"{self._tars[0].where} and the {len(self._tars) - 1} shards after it in its stream have no group of a "
+            f"known class: {passed['unlabelled']} items without a class, {passed['dropped']} in short groups, "
+            f"{len(faults)} damaged{first}. Expected uncompressed tars of {{key}}.jpg followed by {{key}}.json, as "
+            "hgld build-shards writes them."
+        )
 
     def _files(self) -> Iterator[Sample]:
-        """Yield images and JSONs as webdataset's own reader of tars does; note a key's second ones as faults."""
+        """Yield images and JSONs as webdataset's own reader of tars does; an item's second ones come without bytes."""
         for tar in self._tars:
             where, key, seen = tar.where, "", set[str]()
             with closing(tar.storage.open_stream(tar.name)) as file:
-                _refuse_compressed(file, where)
                 for member, data in stream_members(file, where=where, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
                     if member.fault is not None:
                         name = member.name or "a member"
@@ -479,10 +419,10 @@ class BareShards:
                 self._note(item_number(key), where, str(error).removeprefix(f"{where}: "))
 
     def _note(self, number: int, where: str, reason: str) -> None:
-        self._since.faults.append(Fault(number, where, reason))
-        if len(self._since.faults) > _MOST_BAD:
+        self._faults.append(Fault(number, where, reason))
+        if len(self._faults) > _MOST_BAD:
             raise InputError(
-                f"{where}: {reason}; the {len(self._since.faults)}th damaged item with no sound group between them. "
+                f"{where}: {reason}; the {len(self._faults)}th damaged item with no sound group between them. "
                 "Expected shards as hgld build-shards writes them: {key}.jpg followed by {key}.json."
             )
 
@@ -491,7 +431,7 @@ class BareShards:
         held: list[Item] = []
         for item in items:
             if item.labels[0] < 0:
-                self._since.unlabelled += 1
+                self._passed["unlabelled"] += 1
                 continue
             if held and item.labels[0] != held[0].labels[0]:
                 yield from self._closed(held)
@@ -510,34 +450,14 @@ class BareShards:
 
     def _closed(self, items: list[Item]) -> Iterator[Run]:
         if len(items) >= self._k or self._short == "repeat":
-            run, self._since = self._since, Run([], [])
-            run.items = items
-            yield run
+            faults, self._faults = self._faults, []
+            yield Run(items, faults)
         elif self._short == "drop":
-            self._since.dropped += len(items)
+            self._passed["dropped"] += len(items)
         else:
             raise InputError(
                 f"{items[0].image.where}: a run of {len(items)} items of class {items[0].labels[0]}; "
                 f"expected at least {self._k}. Take short='repeat' or short='drop', or a smaller k."
-            )
-
-    def _no_runs(self) -> InputError:
-        own, since = self._tars, self._since
-        first = f"; the first of these: {since.faults[0].where}: {since.faults[0].reason}" if since.faults else ""
-        return InputError(
-            f"{own[0].where} and the {len(own) - 1} shards after it in its stream have no group of a known class: "
-            f"{since.unlabelled} items without a class, {since.dropped} in short groups, {len(since.faults)} "
-            f"damaged{first}. Expected {{key}}.jpg followed by {{key}}.json, as hgld build-shards writes them."
-        )
-
-
-def _refuse_compressed(file: "BufferedReader[Any]", where: str) -> None:
-    first = file.peek(BLOCK)
-    for magic, name in _COMPRESSED.items():
-        if first.startswith(magic) and first[257:262] != b"ustar":
-            raise InputError(
-                f"{where}: compressed by {name}; expected a plain tar, which images need no compression in. "
-                "Decompress it first."
             )
 
 
@@ -554,7 +474,7 @@ def _item(sample: Sample, key: str, where: str) -> Item:
         raise InputError(f"{where}: has a key that is not safe as the name of a file")
     facts = parse_item_json(sample["JSON"], "its JSON")
     header = read_header(sample["image"])
-    width, height = upright_size(header.width, header.height, turn_of(header.orientation))
+    width, height = header.upright
     if facts.box is not None:
         left, top, right, bottom = facts.box
         if right > width or bottom > height:
@@ -567,8 +487,9 @@ def _item(sample: Sample, key: str, where: str) -> Item:
 class _BareSource:
     """Batches of bare shards, made of the groups as they are found."""
 
+    dataset = sampler = None
+
     def __init__(self, tars: Sequence[Tar], how: _Grouping) -> None:
-        self.unlabelled, self.dropped = 0, 0
         self._tars, self._how = tars, how
         text = repr((3, how[:6], [tar.name for tar in tars]))
         self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -578,7 +499,7 @@ class _BareSource:
         how = self._how
         tars = [self._tars[i] for i in shuffled(len(self._tars), how.seed, epoch, _SHARDS)]
         with ExitStack() as stack:
-            streams = [_BareStream(self, tars, n, epoch, how, stack) for n in how.own_streams]
+            streams = [_BareStream(tars, n, epoch, how, stack) for n in how.own_streams]
             for now in count():
                 chunks = [chunk for one in streams for chunk in one.take()]
                 if now >= step:
@@ -598,16 +519,14 @@ class _Chunk(NamedTuple):
 class _BareStream:
     """One sequence of bare shards: a window of the chunks read last, from which every batch draws."""
 
-    def __init__(
-        self, source: _BareSource, tars: Sequence[Tar], number: int, epoch: int, how: _Grouping, stack: ExitStack
-    ) -> None:
-        self._source, self._k, self._per_batch = source, how.k, how.p // how.num_streams
+    def __init__(self, tars: Sequence[Tar], number: int, epoch: int, how: _Grouping, stack: ExitStack) -> None:
+        self._k, self._per_batch = how.k, how.p // how.num_streams
         self._size = how.window * self._per_batch
         self._words = word_source(how.seed, epoch, number, _STREAM)
         self._held: list[_Chunk] = []
         own, batch = tars[number :: how.num_streams], how.p // how.process_count * how.k
         runs = BareShards(own, how.k, how.short, batch=batch).runs()
-        self._runs = stack.enter_context(Prefetcher(runs, AHEAD * self._per_batch, f"hgld stream {number}"))
+        self._runs = stack.enter_context(read_ahead(runs, AHEAD * self._per_batch))
 
     def take(self) -> list[_Chunk]:
         """Return the stream's chunks of the next batch, of different classes where the window allows that."""
@@ -622,8 +541,6 @@ class _BareStream:
         return [chunk._replace(window=others) for chunk in drawn]
 
     def _enter(self, run: Run) -> None:
-        self._source.unlabelled += run.unlabelled
-        self._source.dropped += run.dropped
         order = np.argsort(self._words.random_raw(len(run.items)), kind="stable")
         items = [run.items[i] for i in order.tolist()]
         for begin in range(0, len(items), self._k):
@@ -690,110 +607,25 @@ class _FoundItems:
 
 # -- reading ahead ----------------------------------------------------------------------------------------------------
 
-T = TypeVar("T")
-_SECONDS_TO_END = 5.0
-_SECONDS_AT_EXIT = 20.0  # a batch on a busy machine; a thread that waits for a server longer than that does no harm
+_END: Any = object()
 
 
-class Prefetcher(Generic[T]):
-    """Prefetch a generator in a background thread, at most ``ahead`` values ahead of the consumer.
+@contextmanager
+def read_ahead(values: Generator[T, None, None], ahead: int) -> Iterator[Iterator[T]]:
+    """Run a generator in a thread, at most ``ahead`` values ahead of the consumer, until the body ends.
 
-    What the generator raises is raised where the value would have been taken. :meth:`close` ends the generator, which
-    then runs its ``finally``; a generator that waits for a server at that moment is left behind and ends on its own.
-    Whatever still runs when the interpreter leaves is ended first, closed or not.
-
-    Args:
-        values: is run and closed by the thread alone.
-        ahead: values that wait at most.
-        name: of the thread.
-
-    Attributes:
-        waited: seconds that the consumer waited for the last value.
+    What the generator raises is raised where its value would have been taken.
     """
+    pool = ThreadPoolExecutor(1, "hgld stream")
+    coming = deque(pool.submit(next, values, _END) for _ in range(ahead))
 
-    def __init__(self, values: Generator[T, None, None], ahead: int, name: str) -> None:
-        self._values, self._ahead = values, max(ahead, 1)
-        self._ready: deque[T] = deque()
-        self._changed = threading.Condition()
-        self._closed, self._ended = False, False
-        self._at_exit = False
-        self._error: BaseException | None = None
-        self.waited = 0.0
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-        _started.add(self)
+    def taken() -> Iterator[T]:
+        while (value := coming.popleft().result()) is not _END:
+            coming.append(pool.submit(next, values, _END))
+            yield value
 
-    def _run(self) -> None:
-        try:
-            for value in self._values:
-                with self._changed:
-                    self._ready.append(value)
-                    self._changed.notify_all()
-                    while len(self._ready) >= self._ahead and not self._closed:
-                        self._changed.wait()
-                    if self._closed:
-                        break
-        except BaseException as error:  # noqa: BLE001  # raised again by __next__, in the taker's thread
-            self._error = error
-        finally:
-            self._values.close()
-            with self._changed:
-                self._ended = True
-                self._changed.notify_all()
-
-    def __iter__(self) -> "Prefetcher[T]":
-        return self
-
-    def __next__(self) -> T:
-        begin = time.perf_counter()
-        with self._changed:
-            while not self._ready and not self._ended and not self._closed:
-                self._changed.wait()
-            self.waited = time.perf_counter() - begin
-            if self._ready and not self._closed:
-                value = self._ready.popleft()
-                self._changed.notify_all()
-                return value
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-        raise StopIteration
-
-    def close(self) -> None:
-        """Stop the thread; nothing can be taken any more."""
-        if self._at_exit:  # the thread was waited for, and names of modules may be gone
-            return
-        self._ask_to_end()
-        if self._thread is not threading.current_thread():
-            self._thread.join(_SECONDS_TO_END)
-
-    def _ask_to_end(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._ready.clear()
-            self._changed.notify_all()
-
-    def __enter__(self) -> "Prefetcher[T]":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-
-_started: WeakSet[Prefetcher[Any]] = WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    """End the threads that still run: the interpreter does not wait for daemons.
-
-    It stops them where they next ask for its lock. If that is inside of torch or OpenCV, C++ takes the unwinding of
-    their stack for an error and aborts the process: "terminate called without an active exception".
-    """
-    deadline = time.monotonic() + _SECONDS_AT_EXIT
-    left = list(_started)
-    for ahead in left:
-        ahead._ask_to_end()
-    for ahead in left:
-        ahead._thread.join(max(0.0, deadline - time.monotonic()))
-        ahead._at_exit = True
+    try:
+        yield taken()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        values.close()

@@ -13,7 +13,7 @@ import polars as pl
 import torch
 
 import hgld
-from hgld.data.batch import Batch
+from hgld.data.batch import Batch, Fault
 from hgld.data.dataset import ShardDataset
 from hgld.data.format import MANIFEST
 from hgld.data.storage import is_shard
@@ -80,6 +80,10 @@ def joined(parts: Sequence[Sequence[Batch]]) -> list[Batch]:
         return torch.cat([getattr(part, name) for part in batch])
 
     return [Batch(cat("images", b), cat("labels", b), cat("indices", b)) for b in zip(*parts, strict=True)]
+
+
+def all_faults(batches: Sequence[Batch]) -> list[Fault]:
+    return [fault for batch in batches for fault in batch.faults]
 
 
 def tars(folder: Path) -> list[str]:
