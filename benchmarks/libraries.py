@@ -28,7 +28,7 @@ from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.pipelines.stage import silent
 
 ROOT = Path(__file__).parents[1]
-LOOPS, TABLE = ROOT / "docs" / "loops", ROOT / "docs" / "libraries.md"
+LOOPS, TABLE = ROOT / "docs" / "loops", ROOT / "docs/project/libraries.md"
 BEGIN, END = "<!-- tried -->", "<!-- /tried -->"
 SECONDS = 900
 
@@ -139,7 +139,7 @@ def tried(names: list[str], *, write: bool) -> Iterator[str]:
 
 
 def write_table(rows: list[str]) -> None:
-    """Write rows into docs/libraries.md, in the order of the programs; those of other programs stay as they were."""
+    """Write rows into docs/project/libraries.md, in the order of the programs; other rows stay as they are."""
     before, _, rest = TABLE.read_text(encoding="utf-8").partition(BEGIN)
     kept, _, after = rest.partition(END)
     by_program = {row.split("|")[1]: row for row in [*kept.strip().splitlines()[2:], *rows]}
@@ -150,12 +150,12 @@ def write_table(rows: list[str]) -> None:
 
 
 def main() -> None:
-    """Run what can be run, print the table, and with ``--write`` put it into docs/libraries.md."""
+    """Run what can be run, print the table, and with ``--write`` put it into docs/project/libraries.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="programs and notebooks to run; all by default")
     parser.add_argument("--fresh", type=Path, metavar="DIR", help="install them all into a new environment here first")
     parser.add_argument("--beside", action="store_true", help="what that one lacks is taken from this one")
-    parser.add_argument("--write", action="store_true", help="keep the table in docs/libraries.md, and outputs")
+    parser.add_argument("--write", action="store_true", help="keep the table in docs/project/libraries.md, and outputs")
     asked = parser.parse_args()
     if asked.fresh:
         words = [*asked.names, *(["--write"] if asked.write else [])]

@@ -1,4 +1,4 @@
-"""The whole way of H-GLDv2 over a made release: every command of docs/h-gldv2.md as a process, measured stage by stage.
+"""Rehearse H-GLDv2 over a made release: run every command of docs/tutorials/h-gldv2.md as a process and measure it.
 
     nice -n 10 python benchmarks/rehearsal.py --out DIR [--scale 1.0] [--steps 300] [--hours 8] [--until STAGE]
     python benchmarks/rehearsal.py --out DIR --scale 0.002 --kills 3

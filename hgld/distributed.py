@@ -64,7 +64,7 @@ def rank_from_env() -> tuple[int, int, int]:
     if missing:
         raise ConfigError(
             f"{names[0]} is set but {', '.join(missing)} is not; start with torchrun, or under Slurm export "
-            "MASTER_ADDR and MASTER_PORT of the first node (docs/training.md has the lines)."
+            "MASTER_ADDR and MASTER_PORT of the first node (docs/how-to/training.md has the lines)."
         )
     index, count, local = (int(os.environ[name]) for name in names)
     return index, count, local

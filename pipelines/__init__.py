@@ -1,1 +1,1 @@
-"""The stages that make datasets. They meet only on disk: see docs/stages.md for what each reads and writes."""
+"""The stages that make datasets. They meet only on disk: docs/reference/build-files.md describes the files."""

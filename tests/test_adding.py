@@ -9,7 +9,7 @@ from tests.forked import starter
 from tests.test_docs import DOCS, ROOT, SHORTER, blocks_of, commands_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-PAGE = DOCS / "adding.md"
+PAGE = DOCS / "how-to/adding.md"
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-PICTURE = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/project/architecture.md").read_text(encoding="utf-8")
+PICTURE = (ROOT / "docs/project/architecture.svg").read_text(encoding="utf-8")
 ROOMS = {"hgld", "pipelines", "training", "tests"}
 FILES = sorted(set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/.*]*)`", PAGE)))
 

@@ -30,7 +30,7 @@ from tests.pipelines.wikimedia_server import WikimediaServer
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")]
-DOCUMENTS += sorted(set(DOCS.rglob("*.md")) - {DOCS / "adding.md"})  # tests/test_adding.py follows that one
+DOCUMENTS += sorted(set(DOCS.rglob("*.md")) - {DOCS / "how-to/adding.md"})  # tests/test_adding.py follows that one
 
 INSTALLED = ".ci/run does that, in a venv of its own"
 NOT_RUN = {  # how a command begins: why it is only checked
@@ -76,17 +76,17 @@ SHORTER = {  # a command that takes long: what its run here takes besides
 }
 TWO_VALUES = re.compile(r"^(\w+=[^,]+,[^,]+),.*")  # of a sweep, where more would be trained
 WITHOUT_WEIGHTS = {"timm:tf_efficientnet_lite0": "small", "weights.pth": "none"}  # what is trained here in their place
-TRAINED = "docs/getting-started.md"  # what it leaves behind is where these begin
-REHEARSED = "docs/h-gldv2.md"  # needs the release; tests/test_rehearsal.py walks it over a made one
+TRAINED = "docs/tutorials/five-minutes.md"  # what it leaves behind is where these begin
+REHEARSED = "docs/tutorials/h-gldv2.md"  # needs the release; tests/test_rehearsal.py walks it over a made one
 AFTER_TRAINING = [
-    "docs/audit.md",
-    "docs/extending.md",
-    "docs/hubs.md",
-    "docs/models.md",
-    "docs/paper-table.md",
-    "docs/report.md",
-    "docs/scale.md",
-    "docs/searching.md",
+    "docs/how-to/audit.md",
+    "docs/how-to/extending.md",
+    "docs/how-to/hubs.md",
+    "docs/how-to/models.md",
+    "docs/how-to/paper-table.md",
+    "docs/how-to/report.md",
+    "docs/project/scale.md",
+    "docs/how-to/searching.md",
 ]
 
 
@@ -275,7 +275,7 @@ class Reader:
 def begun(tmp_path_factory):
     """The folder before the first command of a document."""
     folder = tmp_path_factory.mktemp("begun")
-    write_documented_files(folder, [b.text for b in blocks_of(DOCS / "decisions.md") if b.language == "yaml"])
+    write_documented_files(folder, [b.text for b in blocks_of(DOCS / "how-to/review.md") if b.language == "yaml"])
     return folder
 
 
@@ -363,4 +363,4 @@ def test_the_site_needs_no_network(site):
     for style in site.rglob("*.css"):
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
     assert (site / "searchindex.js").stat().st_size > 100_000
-    assert "<math" in (site / "losses.html").read_text(encoding="utf-8")
+    assert "<math" in (site / "reference/loss-formulas.html").read_text(encoding="utf-8")

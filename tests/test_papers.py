@@ -17,7 +17,7 @@ from hgld.settings import options_of
 from hgld.training.config import SECTIONS
 from hgld.training.sweep import plan_sweep
 
-PAGE = Path(__file__).parent.parent / "docs" / "papers.md"
+PAGE = Path(__file__).parent.parent / "docs/project/papers.md"
 HERE = {"needs the release and a GPU", "runs on toy data", "equal to the equation"}
 PAPERS = ("smooth-ap", "listwise", "pnp", "suprank", "multigrain")
 

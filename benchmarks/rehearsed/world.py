@@ -1,6 +1,7 @@
 """The made landmarks of a rehearsal: what each is, how often it was photographed, and what the wikis say about it.
 
-The counts at scale 1 are GLDv2's (docs/h-gldv2.md has their sources). Everything follows from the seed and the scale.
+The counts at scale 1 are GLDv2's (docs/tutorials/h-gldv2.md has their sources).
+Everything follows from the seed and the scale.
 """
 
 import csv

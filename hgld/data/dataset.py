@@ -152,7 +152,7 @@ def open_dataset(
     transform: "Callable[[Image], Any] | None" = None,
     verify_reads: bool | None = None,
 ) -> "ShardDataset":
-    """Open a dataset directory (docs/shards.md) on a disk or at a URL, or a plain folder of images.
+    """Open a dataset directory (docs/reference/dataset-files.md) on a disk or at a URL, or a plain folder of images.
 
     Args:
         root: the directory; a URL of it (http, s3, ...), which is then read by range requests; or ``hf://USER/NAME``,
@@ -160,8 +160,8 @@ def open_dataset(
             without ``dataset.json`` is read as :func:`hgld.data.image_folder.list_folder` says.
         split: the split to open; all items if None.
         levels: the levels to keep, finest first; all if None.
-        storage_options: of http(s) headers, hosts and limits (docs/shards.md); of other schemes what fsspec takes:
-            credentials, endpoints.
+        storage_options: for http(s) headers, hosts and limits (docs/reference/dataset-files.md); for other schemes the
+            options of fsspec, such as credentials and endpoints.
         transform: makes ``dataset[i]["image"]`` of an RGB image; None leaves the image as it is, and gives a
             ``DataLoader`` central squares of 224 pixels.
         verify_reads: hold the bytes of every image to the SHA-256 in the index (20 microseconds an image of 27 KB, and

@@ -1,4 +1,4 @@
-"""Names, limits and JSON of a dataset directory: safe names, the JSON of an item, the manifest (docs/shards.md)."""
+"""Names, limits and JSON of a dataset directory, as docs/reference/dataset-files.md describes them."""
 
 import json
 import re

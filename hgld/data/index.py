@@ -1,4 +1,4 @@
-"""``index.parquet`` and the tables beside it (docs/shards.md), written, read and checked."""
+"""``index.parquet`` and the tables beside it (docs/reference/dataset-files.md), written, read and checked."""
 
 from collections.abc import Sequence
 from pathlib import Path

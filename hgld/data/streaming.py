@@ -115,8 +115,8 @@ def stream(
         workers: threads that decode; 0: as many as this process has cores for itself.
         prefetch: batches decoded ahead.
         pin_memory: give batches in page-locked memory, for copies to a GPU.
-        storage_options: of http(s) headers, hosts and limits (docs/shards.md); of other schemes what fsspec takes:
-            credentials, endpoints.
+        storage_options: for http(s) headers, hosts and limits (docs/reference/dataset-files.md); for other schemes the
+            options of fsspec, such as credentials and endpoints.
 
     Raises:
         ConfigError: numbers that do not fit together, with those that do.

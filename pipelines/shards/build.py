@@ -1,4 +1,4 @@
-"""``hgld build-shards``: a release in, one directory of shards out (docs/shards.md).
+"""``hgld build-shards``: a release in, one directory of shards out (docs/reference/dataset-files.md).
 
 The adapter reads the release's lists; every image is examined once; the sound ones are ordered into shards; every
 shard is packed; the tables come last, and the manifest last of all. A stopped build resumes at any of these steps.

@@ -196,7 +196,7 @@ def drawn(count: int, seed: int) -> list[tuple[str, int]]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Counts by reader and verdict, as a table of docs/reliability.md."""
+    """Counts by reader and verdict, as a table of docs/project/reliability.md."""
     counts = Counter((one.reader, one.verdict) for one in outcomes)
     lines = [f"| reader | cases | {' | '.join(VERDICTS)} |", f"|---|{'---|' * (len(VERDICTS) + 1)}"]
     for name in READERS:

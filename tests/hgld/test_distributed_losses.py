@@ -75,7 +75,7 @@ def test_a_loss_made_before_the_processes_met_is_refused(monkeypatch):
 @pytest.mark.slow
 def test_the_documented_loop_has_one_loss_on_any_number_of_processes(tmp_path):
     program = tmp_path / "loop.py"
-    text = (ROOT / "docs/distributed.md").read_text()
+    text = (ROOT / "docs/how-to/distributed.md").read_text()
     program.write_text(text.split("```python\n")[2].split("```")[0])
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -17,7 +17,7 @@ from hgld.pipelines.stage import StageResult, StageRun, silent
 from tests.pipelines.reviewed_build import opened, write_build
 
 SAID = {"who": "ada", "when": datetime(2026, 11, 21, tzinfo=UTC)}
-GUIDE = Path(__file__).parents[2] / "docs" / "decisions.md"
+GUIDE = Path(__file__).parents[2] / "docs/how-to/review.md"
 # group: (label, top, names with their landmarks)
 GROUPS = {
     0: ("building fixed construction", "human-made", {"building": 22, "fixed construction": 2}),

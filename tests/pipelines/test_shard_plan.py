@@ -30,7 +30,7 @@ def items_of(labels: list[int], splits: list[str] | None = None, size: int = 3_0
 
 
 def groups_by_hand(count: int, k: int) -> list[int]:
-    """Sizes of a class's groups, as docs/shards.md says it."""
+    """Sizes of a class's groups, as docs/reference/dataset-files.md says it."""
     if count < k:
         return [count] if count else []
     sizes = [k] * (count // k)

@@ -93,7 +93,7 @@ _BLOCK = 1024  # names between two commits to the cache: the most that a kill ca
 
 
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
-    """Embed the names of clean's ``names.parquet`` into ``root/embed`` (see docs/stages.md for the files).
+    """Embed the names of clean's ``names.parquet`` into ``root/embed`` (docs/reference/build-files.md).
 
     Args:
         root: the build's directory of stages.

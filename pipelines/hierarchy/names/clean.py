@@ -133,7 +133,7 @@ _MOST_DETAIL = 300  # characters of a detail: scraped text may be anything
 
 
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
-    """Clean the names of scraped landmarks into ``root/clean`` (see docs/stages.md for the files).
+    """Clean the names of scraped landmarks into ``root/clean`` (see docs/reference/build-files.md for the files).
 
     Beside those, ``left_out.parquet`` (split, landmark_id, raw, class_id, reason) holds the names that a landmark
     had besides the one that it keeps. The result's details hold this build's figures (``own``) and the published ones

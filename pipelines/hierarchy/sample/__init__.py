@@ -31,7 +31,7 @@ def files() -> tuple[Path, ...]:
 
 
 def run(root: Path, progress: Progress) -> StageRun:
-    """Run the stage ``scrape`` on the sample (see docs/stages.md for the files), without asking any server.
+    """Run the stage ``scrape`` on the sample (docs/reference/build-files.md), without asking any server.
 
     Args:
         root: the build's directory of stages.

@@ -59,7 +59,7 @@ def run(
     client: Client | None = None,
     before_asking: Callable[[], object] = lambda: None,
 ) -> StageRun:
-    """Scrape the landmarks of ``tables`` and write the stage's tables (docs/stages.md).
+    """Scrape the landmarks of ``tables`` and write the stage's tables (docs/reference/build-files.md).
 
     Answers in ``root/scrape.sqlite`` are not asked for again, so that a stopped run resumes where it was.
 

@@ -1,4 +1,4 @@
-"""Finished stages of a tiny build, written as docs/stages.md says, for the tests of what comes after them."""
+"""Finished stages of a tiny build (docs/reference/build-files.md), for the tests of later stages."""
 
 from collections.abc import Callable
 from pathlib import Path
