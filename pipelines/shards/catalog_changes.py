@@ -1,5 +1,6 @@
 """Changes of a catalog before it is built: splits by class, excluded items, levels of a build of a hierarchy."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from .catalog import TRAIN, Catalog, check_level_names
 
 VAL = "val"
 CALIBRATION_CLASSES = 10  # that hgld calibrate needs
-_VAL_AIM = 12  # some more, should all images of a class turn out broken
+_VAL_AIM = 12  # some more, should classes have one image only, or broken ones
 _MANY_CLASSES = 40  # enough for splits of so many
 _LONGEST_REASON = 500
 
@@ -61,40 +62,23 @@ def draw_classes(
     return frozenset(names[i] for i in order[:count])
 
 
-def default_parts(images: pl.Series, seed: int) -> tuple[float, float]:
+def default_parts(classes: int) -> tuple[float, float]:
     """Return the parts ``--test-classes`` and ``--val-classes`` by which a set is divided where nobody states them.
 
-    A quarter of the classes is test, and 15% are val, but 12 at least of a set of 40 classes or more, of which 10 have
-    two images: ``hgld calibrate`` needs them. Sets of fewer classes have a quarter each, those below seven no val,
-    those below four no splits.
+    A quarter of the classes is test, and 15% of all are val, but 12 at least of a set of 40 classes or more: ``hgld
+    calibrate`` needs 10. Sets of fewer than 40 classes have a third of the rest as val, sets of fewer than seven no
+    val, sets of fewer than four no splits.
 
     Args:
-        images: the finest class (null: unknown) of every image.
-        seed: of the draws.
+        classes: number of the finest classes.
     """
-    counts = dict(images.drop_nulls().value_counts().iter_rows())
-    classes = len(counts)
     if classes < 4:
         return 0.0, 0.0
-    test = max(2, round(classes / 4))
-    part = _part(test, classes)
-    if classes < 7:
-        return part, 0.0
-    rest = counts.keys() - draw_classes(counts, part, seed)
+    test = 0.5 if classes < 6 else 0.25
+    rest = classes - round(test * classes)
     if classes < _MANY_CLASSES:
-        return part, _part(max(2, round(classes / 4)), len(rest))
-    least = max(_VAL_AIM, round(0.15 * classes))
-    for val in range(least, len(rest) // 2 + 1):
-        drawn = draw_classes(rest, _part(val, len(rest)), _seed_of_val(seed))
-        if sum(counts[name] > 1 for name in drawn) >= CALIBRATION_CLASSES:
-            return part, _part(val, len(rest))
-    return part, _part(least, len(rest))
-
-
-def _part(count: int, classes: int) -> float:
-    """Return the shortest fraction of so many classes that is rounded to this count."""
-    parts = (round(count / classes, digits) for digits in range(1, 9))
-    return next((part for part in parts if 0 < part < 1 and round(part * classes) == count), count / classes)
+        return test, 0.33 if classes >= 7 else 0.0
+    return test, max(0.2, math.ceil(100 * _VAL_AIM / rest) / 100)
 
 
 def _seed_of_val(seed: int) -> tuple[int, int]:
@@ -136,17 +120,12 @@ def with_val_classes(catalog: Catalog, fraction: float, seed: int) -> Catalog:
         f"{len(drawn):,} of the {len(classes):,} classes of {TRAIN}, with {(items['split'] == VAL).sum():,} of its "
         f"{(catalog.items['split'] == TRAIN).sum():,} items, are the split {VAL}, drawn by the seed {seed}."
     )
-    notes, disjoint = (*catalog.notes, note, *calibration_notes(len(drawn), len(free))), catalog.disjoint
-    return replace(catalog, items=items, notes=notes, disjoint=disjoint or there == [TRAIN])
-
-
-def calibration_notes(drawn: int, free: int) -> list[str]:
-    """Return the note about a val split of ``drawn`` of ``free`` classes that is too small for a calibration."""
-    if drawn >= CALIBRATION_CLASSES:
-        return []
-    is_enough = free >= 2 * CALIBRATION_CLASSES
-    hint = f"; --val-classes {_part(CALIBRATION_CLASSES, free)} gives as many" if is_enough else ""
-    return [f"val has {drawn} classes, and hgld calibrate needs {CALIBRATION_CLASSES}{hint}."]
+    notes = [*catalog.notes, note]
+    if len(drawn) < CALIBRATION_CLASSES:
+        notes.append(
+            f"val has {len(drawn)} classes, and hgld calibrate needs {CALIBRATION_CLASSES}: raise --val-classes."
+        )
+    return replace(catalog, items=items, notes=tuple(notes), disjoint=catalog.disjoint or there == [TRAIN])
 
 
 def without_leaks(catalog: Catalog, drawn: Sequence[str]) -> Catalog:

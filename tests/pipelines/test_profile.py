@@ -16,7 +16,7 @@ from hgld.data.index import read_table
 from hgld.errors import ConfigError, InputError, TableError
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.catalog_changes import default_parts, draw_classes
-from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.shards.config import SourceConfig
 from hgld.pipelines.shards.profile import profile
 from hgld.pipelines.stage import silent
 from tests.fake_releases.pictures import jpeg
@@ -66,10 +66,10 @@ def test_a_table_is_told_of_in_ten_lines_and_a_command_is_proposed(table, capsys
     assert told.splitlines() == [
         "Liste.csv: 97 images; semicolons between cells, UTF-8 with a byte order mark, paths in 'Path'",
         "levels, finest first: Product, 48 classes of 1 to 3 images, median 2; Group, 8",
-        "unknown labels: 3 of Product, 1 of Group (cells: empty 1, NA 1, None 1, nan 1)",
+        "unknown labels: 3 of Product, 1 of Group",
         "other columns: Price",
         "left out: 1 no path, 1 repeats an earlier row",
-        "files: 1 of 97 missing (gone.jpg); of 96 decoded 1 undecodable (005.jpg)",
+        "files: 1 of 97 missing (gone.jpg)",
         "spellings: 'Sorte 20' 1 / 'sorte_20' 1: one class each",
         told.splitlines()[7],
         "without Product: 0 stay, 3 left out (may show val or test)",
@@ -78,7 +78,7 @@ def test_a_table_is_told_of_in_ten_lines_and_a_command_is_proposed(table, capsys
     assert not (table.parent / "Liste-shards").exists()
     assert command == (
         "hgld build-shards manifest --source Liste.csv --images Fotos --levels Product,Group --test-classes 0.25 "
-        "--val-classes 0.33 --merge-spellings --out Liste-shards"
+        "--val-classes 0.34 --merge-spellings --out Liste-shards"
     )
 
 
@@ -114,7 +114,7 @@ def test_what_was_said_whole_is_built_without_a_question_and_merges_nothing(tabl
     assert "build: " not in shown
     assert set(hgld.Hierarchy.from_parquet("out/hierarchy.parquet").names[0]) >= {"Sorte 20", "sorte_20"}
     code, shown, _ = hgld_says(capsys, *said, "--out", "other", "--val-classes", 0.1)
-    assert "val has 5 classes, and hgld calibrate needs 10; --val-classes 0.2 gives as many." in shown
+    assert "val has 5 classes, and hgld calibrate needs 10: raise --val-classes." in shown
 
 
 def test_a_question_without_a_terminal_builds_nothing(table, capsys, monkeypatch):
@@ -166,11 +166,10 @@ def test_absolute_paths_elsewhere_are_never_followed(tmp_path, capsys):
 # -- default splits ---------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(1, 3), max_size=150), st.integers(0, 9))
-def test_default_splits_are_large_enough_for_what_comes_after(sizes, seed):
-    names = pl.Series([f"{i}" for i, size in enumerate(sizes) for _ in range(size)], dtype=pl.String)
-    test, val = default_parts(names, seed)
-    classes = {f"{i}" for i in range(len(sizes))}
+@given(st.integers(0, 150), st.integers(0, 9))
+def test_default_splits_are_large_enough_for_what_comes_after(number, seed):
+    test, val = default_parts(number)
+    classes = {f"{i}" for i in range(number)}
     tests = draw_classes(classes, test, seed) if test else frozenset()
     vals = draw_classes(classes - tests, val, (seed, 1)) if val else frozenset()
     counts = [len(classes) - len(tests) - len(vals), len(vals), len(tests)]
@@ -182,9 +181,6 @@ def test_default_splits_are_large_enough_for_what_comes_after(sizes, seed):
         assert (counts[1] >= 2) == (len(classes) >= 7)
     if len(classes) >= 40:
         assert counts[1] >= 12
-        several = [size > 1 for size in sizes]
-        if sum(several) >= 0.6 * len(sizes):
-            assert sum(several[int(name)] for name in vals) >= 10
 
 
 def test_images_without_a_finest_label_stay_only_if_they_show_no_held_class(tmp_path):
@@ -192,7 +188,7 @@ def test_images_without_a_finest_label_stay_only_if_they_show_no_held_class(tmp_
     open_rows = [(f"open {i}.jpg", None, f"group {i}") for i in range(8)] + [("nothing.jpg", None, None)]
     pl.DataFrame(rows + open_rows, ["path", "kind", "group"], orient="row").write_csv(tmp_path / "t.csv")
     options = SourceConfig(levels=("kind", "group"), test_classes=0.1, val_classes=0.1)
-    found = profile("manifest", tmp_path / "t.csv", options, ShardConfig(), is_final=True)
+    found = profile("manifest", tmp_path / "t.csv", options, is_final=True)
     assert found.catalog is not None
     assert found.catalog.dropped is not None
     items = found.catalog.items
@@ -257,16 +253,16 @@ def test_a_dataset_of_hugging_face_is_built_from_its_parquet_files(tmp_path, cap
 def test_parquet_that_cannot_be_meant_is_refused(tmp_path, change, error, said):
     change(stored(12)).write_parquet(tmp_path / "t.parquet", metadata=features("a", "b", "c", "d", "e"))
     with pytest.raises(error, match=said):
-        profile("manifest", tmp_path / "t.parquet", SourceConfig(levels=("label",)), ShardConfig(), is_final=True)
+        profile("manifest", tmp_path / "t.parquet", SourceConfig(levels=("label",)), is_final=True)
 
 
 def test_folders_of_parquet_belong_together(tmp_path):
     with pytest.raises(InputError, match="is a folder without parquet files"):
-        profile("manifest", tmp_path, SourceConfig(), ShardConfig(), is_final=True)
+        profile("manifest", tmp_path, SourceConfig(), is_final=True)
     (tmp_path / "metadata.csv").touch()
     with pytest.raises(InputError, match=rf"Name the table: {tmp_path}/metadata\.csv"):
-        profile("manifest", tmp_path, SourceConfig(), ShardConfig(), is_final=True)
+        profile("manifest", tmp_path, SourceConfig(), is_final=True)
     stored(8).write_parquet(tmp_path / "a.parquet")
     stored(8).drop("coarse").write_parquet(tmp_path / "b.parquet")
     with pytest.raises(TableError, match=r"b\.parquet has other columns than a\.parquet"):
-        profile("manifest", tmp_path, SourceConfig(), ShardConfig(), is_final=True)
+        profile("manifest", tmp_path, SourceConfig(), is_final=True)

@@ -108,7 +108,7 @@ def test_tables_as_people_write_them(tmp_path, separator):
             ("e.jpg", "Birne", "test"),
         ]
         found = read_own_images("manifest", tmp_path / "t.csv", SourceConfig())
-        assert (found.levels, found.missing) == (("Product",), {"": 1, "NA": 1, "nan": 1})
+        assert found.levels == ("Product",)
         assert found.form == f"{SEPARATORS[separator]} between cells, {form}, paths in 'File'"
     assert read(tmp_path / "t.csv", levels=("fruit=PRODUCT",)).levels == ("fruit",)
 
@@ -322,12 +322,8 @@ def test_folders_of_uneven_depth_are_classes_of_the_finest_level(tmp_path):
         ("0.jpg", (None, None, None)),
         ("a/b/c/d/e/1.jpg", ("c", "b", "a")),
     }
-    shallow, beside, deep = (
-        "2 images in fewer, whose levels in between are unknown",
-        "2 beside folders of images, whose finest classes are unknown",
-        "1 in more, whose inner folders are no levels",
-    )
-    assert found.form == f"3 folders deep; {shallow}; {beside}; {deep}"
+    fewer, more = "4 images in fewer, some of whose levels are unknown", "1 in more, whose inner folders are no levels"
+    assert found.form == f"3 folders deep; {fewer}; {more}"
     assert read(tmp_path, "folders", levels=tuple("edcba")).items.filter(file="a/b/c/d/e/1.jpg")["e"][0] == "e"
 
 

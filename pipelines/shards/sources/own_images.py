@@ -21,7 +21,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -29,31 +29,36 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.data.format import COLUMNS_BESIDE_LEVELS, is_safe_name, short
-from hgld.data.image_folder import class_depth, folder_classes, outer_folders
+from hgld.data.image_folder import class_depth, folder_classes
 from hgld.errors import ConfigError, InputError, StorageError, TableError, excerpt, quoted
 from hgld.evaluation.protocols import protocol_of
 
 from ..catalog import BESIDE_LEVELS, DROPPED, Catalog, check_level_names, safe_key
 from ..catalog_changes import draw_classes
-from .label_columns import find_levels
-from .own_tables import IMAGE_SUFFIXES, MISSING, SPLITS_OF_FILES, TABLE, OwnTable
+from .own_tables import (
+    IMAGE_SUFFIXES,
+    MISSING,
+    ROW,
+    SPLITS_OF_FILES,
+    OwnTable,
+    find_levels,
+    folder_of,
+    path_column,
+    posix,
+    read_own_table,
+)
 from .release import relative_path
 
 if TYPE_CHECKING:
     from ..config import SourceConfig
 
 SPLIT_FOLDERS = frozenset(SPLITS_OF_FILES) - {"validation"}
-PATH_COLUMNS = (  # as they are compared: small letters, without anything between words
-    *("path", "file", "image", "filename", "filepath", "imagepath", "imagefile", "imagefilename", "imagename"),
-    *("img", "imgpath", "imgfile", "imgname", "photo", "picture"),
-)
 SPLIT = "split"
 _VERDICTS = ("easy", "hard", "junk", "relevant")
 _LISTS = {"list": "{}", "template": "template/{}"}  # names of the lists, by column
 _LONGEST_TEXT = 10_000
 _DEEPEST = 16
 _STATED, _REASON = "\0stated", "\0reason"  # columns: no level can be called so
-_SAMPLED_PATHS = 200
 
 
 @dataclass(frozen=True)
@@ -67,14 +72,12 @@ class OwnImages:
         root: folder of the images.
         levels: finest first.
         columns: column of the table by level; empty: folders.
-        items: row, key, file, split (only if splits are stated), the columns that the protocol reads, and the name of
+        items: key, file, split (only if splits are stated), the columns that the protocol reads, and the name of
             the class (null: unknown) per level.
         dropped: what cannot be used, with the reason.
         unused: columns that are no levels.
-        missing: number of cells by the way in which an unknown label is written.
         spellings: names by level that differ in case, accents or what stands between words only, with their numbers of
-            images; all of them are one class if ``merged``.
-        is_merged: True if each of these has the commonest spelling.
+            images.
         image_column: column of the parquet files that holds the images; empty: they are files.
     """
 
@@ -87,9 +90,7 @@ class OwnImages:
     dropped: pl.DataFrame
     columns: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
-    missing: Mapping[str, int] = field(default_factory=dict)
     spellings: Sequence[tuple[str, Mapping[str, int]]] = ()
-    is_merged: bool = False
     judgements: pl.DataFrame | None = None
     lists: pl.DataFrame | None = None
     image_column: str = ""
@@ -157,7 +158,7 @@ def merge_spellings(found: OwnImages) -> OwnImages:
     items = found.items
     for level, counts in found.spellings:
         items = items.with_columns(pl.col(level).replace(list(counts), next(iter(counts))))
-    return replace(found, items=items, is_merged=True)
+    return replace(found, items=items)
 
 
 def read_folders(source: Path, options: "SourceConfig") -> Catalog:
@@ -264,7 +265,7 @@ def _read_folders(source: Path, options: "SourceConfig") -> OwnImages:
     return OwnImages(
         kind="folders",
         source=source,
-        form=_form_of_folders(folders, depth, sum(n for found, n in depths.items() if found > depth)),
+        form=_form_of_folders(depth, depths),
         root=source,
         levels=levels,
         items=items.with_columns(pl.Series(level, names, dtype=pl.String) for level, names in columns.items()),
@@ -272,17 +273,13 @@ def _read_folders(source: Path, options: "SourceConfig") -> OwnImages:
     )
 
 
-def _form_of_folders(folders: Sequence[tuple[str, ...]], depth: int, deeper: int) -> str:
+def _form_of_folders(depth: int, depths: Mapping[int, int]) -> str:
     """Describe how deep the images lie."""
     parts = [f"{depth} folder{'s' * (depth != 1)} deep"]
-    outer = outer_folders(folders)
-    fewer = Counter(found in outer for found in folders if len(found) < depth)
-    if shallow := fewer[False]:
-        parts.append(f"{shallow:,} images in fewer, whose levels in between are unknown")
-    if beside := fewer[True]:
-        parts.append(f"{beside:,} beside folders of images, whose finest classes are unknown")
-    if deeper:
-        parts.append(f"{deeper:,} in more, whose inner folders are no levels")
+    if fewer := sum(count for found, count in depths.items() if found < depth):
+        parts.append(f"{fewer:,} images in fewer, some of whose levels are unknown")
+    if more := sum(count for found, count in depths.items() if found > depth):
+        parts.append(f"{more:,} in more, whose inner folders are no levels")
     return "; ".join(parts)
 
 
@@ -327,48 +324,36 @@ def _read_table(source: Path, options: "SourceConfig") -> OwnImages:
     """Read a table of images.
 
     Rows without a path, with a path that leads out of the folder, or that repeat an earlier row exactly are kept aside
-    in ``dropped`` with their line. Paths are relative to ``options.images``, or to the table's own folder; absolute
-    paths below that folder are understood.
+    in ``dropped`` with their line. Paths are relative to ``options.images``, or to the table's own folder or the one in
+    it that holds the files; absolute paths below that folder are understood.
     """
-    table = OwnTable.open(source)
-    own = {name.lower(): name for name in reversed(table.header)} | {name: name for name in table.header}
-    root = table.files[0].parent if table.image_column else options.images or source.parent
-    path_column = "" if table.image_column else _path_column(table, root)
+    table = read_own_table(source)
+    own = {name.lower(): name for name in reversed(table.columns)} | {name: name for name in table.columns}
     further = _protocol_columns(source, own, options)
     given = {name: own[name] for name in (SPLIT, *further) if name in own}
-    if path_column:
-        given = {"file": path_column, **given}
-    free = [name for name in table.header if name and name not in given.values()]
-    if options.levels:
-        columns = _level_columns(source, free, options.levels)
-        check_level_names(tuple(columns), str(source))
-        rows = table.select({**given, **columns})
+    if table.images is None:
+        stated = path_column(table, options.images or source.parent)
+        files, form = table.cells[stated], f"{table.form}, paths in {quoted(stated)}"
+        root = options.images or folder_of(source.parent, files)
     else:
-        rows = table.select({**given, **{f"={name}": name for name in free}})
-        known = {name: _known(rows[f"={name}"]) for name in free}
-        columns = {_level_name(name, given): name for name in find_levels(known)}
-        if not columns:
-            raise ConfigError(
-                f"no column of {source} looks like classes of images. Name them, finest first: --levels A,B. There are "
-                f"{excerpt(', '.join(free)) or 'none'}."
-            )
-        named = [pl.col(f"={name}").alias(level) for level, name in columns.items()]
-        rows = rows.select("row", TABLE, *given, *named)
+        stated, files, form, root = "", table.images, table.form, table.files[0].parent
+    free = [name for name in table.columns if name not in (stated, *given.values())]
+    columns = _level_columns(table, free, given, options.levels)
     levels = tuple(columns)
-    cells = pl.concat([rows[level].alias("cell") for level in levels])
-    missing = cells.filter(cells.is_in(MISSING)).value_counts().sort("count", "cell", descending=[True, False])
-    rows = rows.with_columns(_known(rows[level]) for level in levels)
-    if further or SPLIT in given:
-        rows = rows.with_columns(pl.col([name for name in given if name != "file"]).replace("", None))
+    check_level_names(levels, str(source))
+    rows = table.cells.select(
+        ROW,
+        files.fill_null("").alias("file"),
+        *(pl.col(column).replace("", None).alias(name) for name, column in given.items()),
+        *(_known(table.cells[column]).alias(level) for level, column in columns.items()),
+    )
+    if SPLIT not in given and table.splits is not None:
+        rows = rows.with_columns(table.splits.alias(SPLIT))
+    good, dropped = _usable(rows, source, None if table.image_column else root)
+    paths = good["file"]
     if table.image_column:
-        stored = table.stored_images()
-        rows = rows.join(stored, on=[TABLE, "row"], how="left", maintain_order="left")
-        if SPLIT not in given and (splits := table.splits_of_files()):
-            rows = rows.with_columns(split=pl.col(TABLE).replace_strict(range(len(splits)), splits))
-    good, dropped = _usable(rows, source, "" if table.image_column else str(root))
-    paths = good["file"] if not table.image_column else good["file"].str.split_exact("/", 2).struct.field("field_2")
-    if table.image_column and paths.is_duplicated().any():
-        paths = good["file"]
+        names = paths.str.split_exact("/", 2).struct.field("field_2")
+        paths = paths if names.is_duplicated().any() else names
     good = good.with_columns(key=pl.Series(keys_of_paths(paths.to_list()), dtype=pl.String))
     judgements, strange = _judgements(good, [name for name in further if name in _VERDICTS])
     lists = [
@@ -376,18 +361,16 @@ def _read_table(source: Path, options: "SourceConfig") -> OwnImages:
         for column in further
         if column in _LISTS
     ]
-    where = f", paths in {quoted(path_column)}" if path_column else ""
     return OwnImages(
         kind="manifest",
         source=source,
-        form=f"{table.form}{where}",
+        form=form,
         root=root,
         levels=levels,
         columns=columns,
-        items=good.drop(TABLE),
+        items=good,
         dropped=pl.concat([dropped, strange]),
         unused=tuple(name for name in free if name not in columns.values()),
-        missing=dict(missing.iter_rows()),
         lists=pl.concat(lists).unique(maintain_order=True) if lists else None,
         judgements=judgements,
         image_column=table.image_column,
@@ -397,50 +380,6 @@ def _read_table(source: Path, options: "SourceConfig") -> OwnImages:
 def _known(cells: pl.Series) -> pl.Series:
     """Return cells with null for those that say that nothing is known."""
     return cells.replace(list(MISSING), None)
-
-
-def _level_name(column: str, given: Mapping[str, str]) -> str:
-    """Return the name of a level: that of its column, unless a table of a build has a column of that name."""
-    taken = {*COLUMNS_BESIDE_LEVELS, *BESIDE_LEVELS, *given}
-    name = " ".join("".join(letter if letter.isprintable() else " " for letter in column).split())[:90]
-    return f"{name}_level" if name in taken else name
-
-
-def _path_column(table: OwnTable, root: Path) -> str:
-    """Return the column that names the files: by its name or its cells, and by which files there are."""
-    plain = {name: re.sub(r"[\W_]+", "", name.casefold()) for name in table.header if name}
-    begin = table.head(_SAMPLED_PATHS)
-    named = [name for name in plain if plain[name] in PATH_COLUMNS]
-    alike = [name for name in plain if _share(begin[name], _looks_like_an_image) > 0.5]
-    candidates = alike or named
-    if len(candidates) > 1:
-        there = {name: _share(begin[name], lambda cell: (root / _posix(cell)).is_file()) for name in candidates}
-        best = [name for name in candidates if there[name] == max(there.values())]
-        candidates = best if len(best) == 1 else candidates
-    if len(candidates) != 1:
-        fault = "has no column that names the image files"
-        if candidates:
-            fault = f"has the columns {excerpt(', '.join(candidates))}, of which each could name the image files"
-        raise ConfigError(
-            f"{table.source} {fault}; expected exactly one column of paths, called for instance "
-            f"{', '.join(PATH_COLUMNS[:4])}. Rename the column."
-        )
-    return candidates[0]
-
-
-def _looks_like_an_image(cell: str) -> bool:
-    return PurePosixPath(cell).suffix.lower() in IMAGE_SUFFIXES
-
-
-def _share(cells: Iterable[str], is_one: Callable[[str], bool]) -> float:
-    """Return the share of the cells that are not empty for which something is true."""
-    filled = [cell for cell in cells if cell]
-    return sum(map(is_one, filled)) / max(1, len(filled))
-
-
-def _posix(path: str) -> str:
-    """Return a path with slashes, also where it was written under Windows."""
-    return path.replace("\\", "/") if "/" not in path else path
 
 
 def _protocol_columns(source: Path, own: Iterable[str], options: "SourceConfig") -> tuple[str, ...]:
@@ -457,8 +396,30 @@ def _protocol_columns(source: Path, own: Iterable[str], options: "SourceConfig")
     return tuple(name for name in (*needed, *protocol.may_have) if name in own and name != SPLIT)
 
 
-def _level_columns(source: Path, columns: Sequence[str], levels: tuple[str, ...]) -> dict[str, str]:
-    """Return the column of every level, finest first."""
+def _level_columns(
+    table: OwnTable, columns: Sequence[str], given: Iterable[str], levels: tuple[str, ...]
+) -> dict[str, str]:
+    """Return the column of every level, finest first.
+
+    Args:
+        table: the whole table.
+        columns: those that may be levels.
+        given: names of the other columns that are read.
+        levels: of ``--levels``; none: the levels are found.
+    """
+    there = excerpt(", ".join(columns)) if columns else "none"
+    if not levels:
+        taken = {*COLUMNS_BESIDE_LEVELS, *BESIDE_LEVELS, *given}
+        printable = {
+            name: " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())[:90]
+            for name in find_levels({name: _known(table.cells[name]) for name in columns})
+        }
+        if not printable:
+            raise ConfigError(
+                f"no column of {table.source} looks like classes of images. Name them, finest first: --levels A,B. "
+                f"There are {there}."
+            )
+        return {f"{level}_level" if level in taken else level: name for name, level in printable.items()}
     found = {name.lower(): name for name in reversed(columns)} | {name: name for name in columns}
     column_of = {}
     for stated in levels:
@@ -467,46 +428,40 @@ def _level_columns(source: Path, columns: Sequence[str], levels: tuple[str, ...]
         column_of[level] = found.get(column) or found.get(column.lower())
     if None in column_of.values() or not len(set(column_of.values())) == len(column_of) == len(levels):
         raise ConfigError(
-            f"--levels {','.join(levels)}: expected different columns of {source}, finest first, LEVEL=COLUMN where a "
-            f"level is to have another name. There are {excerpt(', '.join(columns)) if columns else 'none'}."
+            f"--levels {','.join(levels)}: expected different columns of {table.source}, finest first, LEVEL=COLUMN "
+            f"where a level is to have another name. There are {there}."
         )
     return column_of
 
 
-def _usable(table: pl.DataFrame, source: Path, root: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _usable(table: pl.DataFrame, source: Path, root: Path | None) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Split the rows into those that name an image of the folder, once each, and the others as dropped.
 
     Args:
         table: the rows.
         source: of the table, for messages.
-        root: folder of the images; empty: the table itself holds them.
+        root: folder of the images; None: the table itself holds them.
     """
     if SPLIT in table.columns:
         odd = table.filter(~pl.col(SPLIT).str.contains("^[A-Za-z0-9_]{1,40}$").fill_null(value=False))
         if len(odd):
             found = "empty" if odd[SPLIT][0] is None else quoted(odd[SPLIT][0])
             raise TableError(
-                f"{source}, row {odd['row'][0]}: {SPLIT} is {found}; expected a name of letters, digits and "
+                f"{source}, row {odd[ROW][0]}: {SPLIT} is {found}; expected a name of letters, digits and "
                 "underscores, for instance train, query, gallery or test."
             )
-    values = [name for name in table.columns if name not in ("row", TABLE)]
-    homes = [f"{home}/" for home in (Path(root).absolute(), Path(root).resolve())] if root else []
-    files, reasons = [], []
-    for stated in table["file"]:
-        path = _posix(stated or "") if root else stated or ""
-        home = next((home for home in homes if path.startswith(home)), "")
-        try:
-            files.append(relative_path(path[len(home) :], "") if path else None)
-        except TableError:
-            files.append(None)
-        reasons.append(("no path" if not path else "unsafe-path") if files[-1] is None else None)
-    if not root:
-        reasons = [reason and "no image in the cell" for reason in reasons]
-    facts = [pl.Series(_REASON, reasons, dtype=pl.String), pl.Series("file", files, dtype=pl.String)]
-    table = table.with_columns(pl.col("file").fill_null("").alias(_STATED), *facts)
+    homes = [] if root is None else [f"{home}/" for home in (root.absolute(), root.resolve())]
+    nothing = "no image in the cell" if root is None else "no path"
+    cleaned = [_inside(stated, homes) if stated else ("", nothing) for stated in table["file"]]
+    files, reasons = zip(*cleaned, strict=True)
+    table = table.with_columns(
+        pl.col("file").alias(_STATED), pl.Series("file", files), pl.Series(_REASON, reasons, dtype=pl.String)
+    )
+    values = [name for name in table.columns if name not in (ROW, _STATED, _REASON)]
     is_repeated = pl.struct(values).is_first_distinct().not_() & pl.col(_REASON).is_null()
-    reason = pl.when(is_repeated).then(pl.lit("repeats an earlier row")).otherwise(_REASON)
-    table = table.with_columns(reason.alias(_REASON))
+    table = table.with_columns(
+        pl.when(is_repeated).then(pl.lit("repeats an earlier row")).otherwise(_REASON).alias(_REASON)
+    )
     bad, good = table.filter(pl.col(_REASON).is_not_null()), table.filter(pl.col(_REASON).is_null())
     if good.is_empty():
         absolute = [path for path in bad[_STATED] if path.startswith("/")]
@@ -514,22 +469,32 @@ def _usable(table: pl.DataFrame, source: Path, root: str) -> tuple[pl.DataFrame,
             f" {len(absolute)} paths are outside of {root}: --images {os.path.commonpath(absolute)}" if absolute else ""
         )
         raise TableError(f"{source}: none of its {len(table)} rows names an image; the first: {bad[_REASON][0]}.{hint}")
-    twice = good.filter(pl.col("file").is_duplicated()).sort("file", "row")
+    twice = good.filter(pl.col("file").is_duplicated()).sort("file", ROW)
     if len(twice):
         first, second = twice.head(2).rows(named=True)
         column = next(value for value in values if first[value] != second[value])
         raise TableError(
-            f"{source}: {quoted(first['file'])} has the {column} {quoted(first[column])} in row {first['row']} and "
-            f"{quoted(second[column])} in row {second['row']}; expected one row an image. Delete the wrong row."
+            f"{source}: {quoted(first['file'])} has the {column} {quoted(first[column])} in row {first[ROW]} and "
+            f"{quoted(second[column])} in row {second[ROW]}; expected one row an image. Delete the wrong row."
         )
     split = SPLIT if SPLIT in table.columns else pl.lit("train")
-    dropped = bad.select(file=_STATED, split=split, reason=_REASON, detail=pl.format("row {}", "row"))
+    dropped = bad.select(file=_STATED, split=split, reason=_REASON, detail=pl.format("row {}", ROW))
     return good.drop(_STATED, _REASON), dropped
+
+
+def _inside(stated: str, homes: Sequence[str]) -> tuple[str, str | None]:
+    """Return a path below the folder of the images (an absolute path of which begins with one of ``homes``), or why not."""
+    path = posix(stated)
+    home = next((home for home in homes if path.startswith(home)), "")
+    try:
+        return relative_path(path[len(home) :], ""), None
+    except TableError:
+        return "", "unsafe-path"
 
 
 def _entries(items: pl.DataFrame, column: str) -> pl.DataFrame:
     """Return key, row and one entry of a column's cells a row, those between ``;``."""
-    cells = items.select("key", "row", entry=pl.col(column).str.split(";")).explode("entry")
+    cells = items.select("key", ROW, entry=pl.col(column).str.split(";")).explode("entry")
     return cells.with_columns(pl.col("entry").str.strip_chars()).filter(pl.col("entry").str.len_bytes() > 0)
 
 
@@ -545,6 +510,6 @@ def _judgements(items: pl.DataFrame, verdicts: Sequence[str]) -> tuple[pl.DataFr
         file="entry",
         split=pl.lit(""),
         reason=pl.lit("judged, but not in the table"),
-        detail=pl.format("row {}, {}", "row", "verdict"),
+        detail=pl.format("row {}, {}", ROW, "verdict"),
     )
     return known.select(query="key", item="item", verdict="verdict").unique(maintain_order=True), strange

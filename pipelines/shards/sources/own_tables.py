@@ -1,4 +1,4 @@
-"""Tables of the user's own images, as people and programs write them.
+"""Tables of the user's own images, as people and programs write them: read as text, and their columns understood.
 
 A table is CSV with any usual separator (``, ; |`` or a tab) in UTF-8, UTF-16 or Windows-1252, a parquet file, or a
 folder of parquet files. Parquet files as Hugging Face ``datasets`` writes them may hold the images themselves: in a
@@ -9,15 +9,15 @@ import codecs
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import polars as pl
 
-from hgld.errors import InputError, TableError, excerpt, quoted
+from hgld.errors import ConfigError, InputError, TableError, excerpt, quoted
 from hgld.files import parse_json
 from hgld.tables import (
     MAX_CSV_BYTES,
@@ -36,132 +36,180 @@ IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".
 MISSING = ("", "nan", "NaN", "NAN", "None", "none", "NONE", "null", "NULL", "NA", "N/A", "n/a", "#N/A", "<NA>", "-1")
 """Cells that mean an unknown label."""
 SPLITS_OF_FILES = {name: name for name in ("train", "test", "val", "query", "gallery")} | {"validation": "val"}
-TABLE = "\0table"  # column of the number of the parquet file; no level can be called so
+ROW = "\0row"  # name of a column; no column of a person's table is called so
 _NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _MARKS = (  # byte order marks; UTF-32's begins with that of UTF-16
     (codecs.BOM_UTF8, "utf-8-sig", "UTF-8 with a byte order mark"),
     (codecs.BOM_UTF16_LE, "utf-16", "UTF-16"),
     (codecs.BOM_UTF16_BE, "utf-16", "UTF-16"),
 )
+_WITHOUT_MARK = (("utf-8", "UTF-8"), ("cp1252", "Windows-1252"), ("latin-1", "Latin-1"))  # in the order of trial
 _ROWS_AT_ONCE = 50_000
 _MOST_PARQUET_FILES = 10_000
 _SCALARS = (pl.String, pl.Categorical, pl.Enum, pl.Boolean)
 
 
-def is_parquet(source: Path) -> bool:
-    """Tell whether a table is a parquet file, or a folder of them."""
-    return source.is_dir() or source.suffix.lower() in (".parquet", ".pq")
-
-
 @dataclass(frozen=True)
 class OwnTable:
-    """A table whose header was read.
+    """A table, read as text.
 
     Attributes:
         source: the file, or the folder of parquet files.
-        header: names of the columns as they are written.
         form: how it is written, for people.
+        cells: :data:`ROW` (line of a CSV, or number from 1 in its parquet file), then the table's columns without
+            blanks around their text; empty cells are empty texts.
         files: the parquet files; none: it is CSV.
         image_column: column that holds the images themselves; empty: none.
-        class_names: names of the classes by number, of columns that hold numbers.
+        images: of such a table, where every image is: TABLE/ROW/NAME; null where a cell has none.
+        splits: of such a table, the split that each row's file states by its name; None where they state none.
     """
 
     source: Path
-    header: tuple[str, ...]
     form: str
+    cells: pl.DataFrame
     files: tuple[Path, ...] = ()
     image_column: str = ""
-    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    text: str = field(default="", repr=False)
-    separator: str = ","
+    images: pl.Series | None = None
+    splits: pl.Series | None = None
 
-    @classmethod
-    def open(cls, source: Path) -> "OwnTable":
-        """Open a table.
+    @property
+    def columns(self) -> list[str]:
+        """Names of the table's columns as they are written."""
+        return self.cells.columns[1:]
 
-        Raises:
-            InputError: the file is missing, or the folder holds no parquet files.
-            TableError: it cannot be read, has no columns, or one of them twice.
-        """
-        return _open_parquet(source) if is_parquet(source) else _open_csv(source)
 
-    def select(self, columns: Mapping[str, str]) -> pl.DataFrame:
-        """Read columns as text without blanks around it; a null of parquet is empty.
+def read_own_table(source: Path) -> OwnTable:
+    """Read a table.
 
-        Args:
-            columns: column of the table by the name that it is to have.
+    Raises:
+        InputError: the file is missing, or the folder holds no parquet files.
+        TableError: it cannot be read, has no rows, a column twice, a row of another number of cells than the header, or
+            a cell that is no text or number.
+    """
+    is_parquet = source.is_dir() or source.suffix.lower() in (".parquet", ".pq")
+    table = _read_parquet(source) if is_parquet else _read_csv(source)
+    if table.cells.is_empty():
+        raise TableError(f"{source}: no rows below the header; expected one image a row.")
+    return replace(table, cells=table.cells.with_columns(pl.col(table.columns).fill_null("").str.strip_chars()))
 
-        Returns:
-            ``row`` (line of a CSV, or number from 1 in its parquet file), :data:`TABLE` (number of the parquet file),
-            then the columns.
 
-        Raises:
-            TableError: a row has another number of cells than the header, or a cell is no text or number.
-        """
-        parts = list(self._parquet_parts(columns) if self.files else self._csv_parts(columns))
-        schema = {"row": pl.Int64, TABLE: pl.Int32, **dict.fromkeys(columns, pl.String)}
-        table = pl.concat([pl.DataFrame(schema=schema), *parts])
-        if table.is_empty():
-            raise TableError(f"{self.source}: no rows below the header; expected one image a row.")
-        return table.with_columns(pl.col(list(columns)).fill_null("").str.strip_chars())
+# -- CSV --------------------------------------------------------------------------------------------------------------
 
-    def _csv_parts(self, columns: Mapping[str, str], most: int | None = None) -> Iterator[pl.DataFrame]:
-        places = [self.header.index(column) for column in columns.values()]
-        end = None if most is None else most + 1
-        rows = islice(table_rows(self.source, self.text, self.separator, len(self.header)), 1, end)
-        schema = {"row": pl.Int64, TABLE: pl.Int32, **dict.fromkeys(columns, pl.String)}
-        yield pl.DataFrame(schema=schema)
-        while part := list(islice(rows, _ROWS_AT_ONCE)):
-            cells = [(line, 0, *(row[place] for place in places)) for line, row in part]
-            yield pl.DataFrame(cells, schema, orient="row")
 
-    def _parquet_parts(self, columns: Mapping[str, str]) -> Iterator[pl.DataFrame]:
-        for number, file in enumerate(self.files):
-            texts = [self._text_of(column).alias(name) for name, column in columns.items()]
-            try:
-                table = read_parquet(file, list(dict.fromkeys(columns.values())))
-                rows = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias("row")
-                yield table.select(rows, pl.lit(number, pl.Int32).alias(TABLE), *texts)
-            except POLARS_FAULTS as error:
-                raise TableError(f"{file} cannot be read as a table of text and numbers ({excerpt(error)}).") from error
+def _read_csv(source: Path) -> OwnTable:
+    text, encoding = _decoded(source)
+    if not text.strip():
+        raise TableError(f"{source} is empty; expected a header and one image a row.")
+    separator = max(",;\t|", key=text.lstrip().partition("\n")[0].count)  # a comma where there is no separator
+    _, header = next(table_rows(source, text, separator), (0, []))
+    names = [name.strip() for name in header]
+    if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
+        raise TableError(f"{source} has the column {quoted(twice[0])} twice. Rename one in the file's first line.")
+    named = [at for at, name in enumerate(names) if name]
+    schema = {ROW: pl.Int64, **dict.fromkeys([names[at] for at in named], pl.String)}
+    rows, parts = islice(table_rows(source, text, separator, len(names)), 1, None), [pl.DataFrame(schema=schema)]
+    while part := list(islice(rows, _ROWS_AT_ONCE)):
+        parts.append(pl.DataFrame([(line, *(row[at] for at in named)) for line, row in part], schema, orient="row"))
+    return OwnTable(source, f"{_NAMES[separator]} between cells, {encoding}", pl.concat(parts))
 
-    def _text_of(self, column: str) -> pl.Expr:
-        if column not in self.class_names:
-            return pl.col(column).cast(pl.String)
-        names = self.class_names[column]
-        numbers = pl.Series([-1, *range(len(names))], dtype=pl.Int64)
-        return pl.col(column).cast(pl.Int64).replace_strict(numbers, pl.Series(["", *names]), return_dtype=pl.String)
 
-    def head(self, rows: int) -> pl.DataFrame:
-        """Return the first rows of all columns as text."""
-        columns = {name: name for name in self.header if name}
-        if not self.files:
-            return pl.concat(self._csv_parts(columns, rows))
-        table = read_parquet(self.files[0], list(columns), rows=(0, rows))
-        return table.select(pl.col(name).cast(pl.String, strict=False).fill_null("") for name in columns)
+def _decoded(source: Path) -> tuple[str, str]:
+    """Return the text of a file and the name of its encoding."""
+    data = read_bytes(source, MAX_CSV_BYTES)
+    begin = data[:4096]
+    if begin.startswith(b"PK\x03\x04"):
+        raise TableError(f"{source} is a spreadsheet or an archive; expected a table as text. Save it as CSV.")
+    tried = [(codec, name) for mark, codec, name in _MARKS if data.startswith(mark)]
+    if not tried and begin.count(0) > len(begin) // 4:  # UTF-16 of mostly Latin letters
+        tried = [("utf-16-le" if begin[1::2].count(0) > begin[::2].count(0) else "utf-16-be", "UTF-16")]
+    elif not tried and 0 in begin:
+        raise TableError(f"{source} is no text; expected a table as CSV or parquet.")
+    for codec, name in tried or _WITHOUT_MARK:
+        try:
+            return data.decode(codec), name
+        except UnicodeDecodeError:
+            continue
+    raise TableError(f"{source}: not {tried[0][1]}, as which it begins. Save it anew.")
 
-    def stored_images(self) -> pl.DataFrame:
-        """Return row and table of every image that the table holds, and its ``file``: TABLE/ROW/NAME.
 
-        NAME is the path that stands beside the bytes, where it is a plain one; empty cells have no ``file``.
-        """
-        parts = [pl.DataFrame(schema={"row": pl.Int64, TABLE: pl.Int32, "file": pl.String})]
-        for number, file in enumerate(self.files):
-            for start, cells in images_of(file, self.image_column):
-                rows = range(start + 1, start + len(cells) + 1)
-                files = [
-                    None if data is None else f"{file.name}/{row:09d}/{_stored_name(path)}"
-                    for row, (data, path) in zip(rows, cells, strict=True)
-                ]
-                parts.append(pl.DataFrame({"row": rows, TABLE: [number] * len(rows), "file": files}, parts[0].schema))
-        return pl.concat(parts)
+# -- parquet ----------------------------------------------------------------------------------------------------------
 
-    def splits_of_files(self) -> list[str] | None:
-        """Return the split that every parquet file's name states (``train-00000-of-00001``); None if one does not."""
-        stated = [re.match(r"[a-z]+", file.stem.lower()) for file in self.files]
-        found = [SPLITS_OF_FILES.get(match[0]) if match else None for match in stated]
-        splits = [split for split in found if split is not None]
-        return splits if len(splits) == len(found) and len(set(splits)) > 1 else None
+
+def _read_parquet(source: Path) -> OwnTable:
+    files: tuple[Path, ...] = (source,)
+    if source.is_dir():
+        folder = next((place for place in (source, source / "data") if any(place.glob("*.parquet"))), source)
+        files = tuple(islice(sorted(folder.glob("*.parquet")), _MOST_PARQUET_FILES))
+    if not files:
+        tables = [path.name for path in sorted(source.iterdir()) if path.suffix.lower() in (".csv", ".tsv", ".txt")]
+        hint = (
+            f"Name the table: {source / tables[0]}." if tables else "For folders of images: hgld build-shards folders."
+        )
+        raise InputError(f"{source} is a folder without parquet files; expected a table. {hint}")
+    first, *others = files
+    schema = parquet_schema(first)
+    for file in others:
+        if parquet_schema(file) != schema:
+            raise TableError(f"{file} has other columns than {first.name}; expected the same. Build them apart.")
+    stored = [name for name, kind in schema.items() if _holds_images(kind)]
+    if len(stored) > 1:
+        raise TableError(f"{first}: several columns hold images: {excerpt(', '.join(stored))}. Keep one of them.")
+    plain = [name for name, kind in schema.items() if kind.base_type() in _SCALARS or kind.is_numeric()]
+    labels, parts = (
+        _class_names(first, plain),
+        [pl.DataFrame(schema={ROW: pl.Int64, **dict.fromkeys(plain, pl.String)})],
+    )
+    for file in files:
+        try:
+            table = read_parquet(file, plain)
+            rows = pl.int_range(1, sum(row_groups(file)) + 1, dtype=pl.Int64, eager=True).alias(ROW)
+            parts.append(table.select(_text_of(name, labels) for name in plain).insert_column(0, rows))
+        except POLARS_FAULTS as error:
+            raise TableError(f"{file} cannot be read as a table of text and numbers ({excerpt(error)}).") from error
+    cells = pl.concat(parts)
+    count = f"{len(files):,} parquet files of " if len(files) > 1 else "parquet of "
+    form = f"{count}{len(cells):,} rows{', which hold the images' * bool(stored)}"
+    if not stored:
+        return OwnTable(source, form, cells, files)
+    images = [place for file in files for place in _places(file, stored[0])]
+    splits = [_split_of(file) for file in files]
+    are_stated = None not in splits and len(set(splits)) > 1
+    of_rows = pl.concat(pl.repeat(split, len(part), eager=True) for split, part in zip(splits, parts[1:], strict=True))
+    return OwnTable(
+        source, form, cells, files, stored[0], pl.Series(images, dtype=pl.String), of_rows if are_stated else None
+    )
+
+
+def _text_of(column: str, class_names: Mapping[str, Sequence[str]]) -> pl.Expr:
+    if column not in class_names:
+        return pl.col(column).cast(pl.String)
+    names = class_names[column]
+    numbers = pl.Series([-1, *range(len(names))], dtype=pl.Int64)
+    return pl.col(column).cast(pl.Int64).replace_strict(numbers, pl.Series(["", *names]), return_dtype=pl.String)
+
+
+def _holds_images(kind: Any) -> bool:
+    if isinstance(kind, pl.Struct):
+        return any(one.name == "bytes" and one.dtype == pl.Binary for one in kind.fields)
+    return kind == pl.Binary
+
+
+def _class_names(file: Path, columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return the names of ClassLabel columns by the metadata that Hugging Face ``datasets`` writes."""
+    stated = parquet_metadata(file).get("huggingface")
+    if stated is None:
+        return {}
+    found = parse_json(stated.encode(), f"{file}, metadata of Hugging Face")
+    try:
+        features = found["info"]["features"]
+        named = {column: features[column].get("names") for column in columns if column in features}
+    except (KeyError, TypeError, AttributeError):
+        return {}
+    return {
+        column: names
+        for column, names in named.items()
+        if isinstance(names, list) and names and all(isinstance(name, str) for name in names)
+    }
 
 
 def images_of(
@@ -188,6 +236,13 @@ def images_of(
         start = stop
 
 
+def _places(file: Path, column: str) -> Iterator[str | None]:
+    """Yield TABLE/ROW/NAME of every image of a parquet file, None of an empty cell; NAME is the path beside the bytes."""
+    for start, cells in images_of(file, column):
+        for row, (data, path) in enumerate(cells, start=start + 1):
+            yield None if data is None else f"{file.name}/{row:09d}/{_stored_name(path)}"
+
+
 def _stored_name(path: str) -> str:
     """Return a stated path as it can stand within another: whole if it is a plain relative one, else its last part."""
     text = "".join(letter for letter in path.replace("\\", "/") if letter.isprintable())
@@ -197,91 +252,122 @@ def _stored_name(path: str) -> str:
         return PurePosixPath(text).name[-200:].replace("..", "_") or "image"
 
 
-def _open_csv(source: Path) -> OwnTable:
-    text, encoding = _decoded(source)
-    if not text.strip():
-        raise TableError(f"{source} is empty; expected a header and one image a row.")
-    first = text.lstrip().partition("\n")[0]
-    separator = max(",;\t|", key=first.count)  # a comma where there is no separator
-    _, header = next(table_rows(source, text, separator), (0, []))
-    names = tuple(name.strip() for name in header)
-    if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
-        raise TableError(f"{source} has the column {quoted(twice[0])} twice. Rename one in the file's first line.")
-    return OwnTable(source, names, f"{_NAMES[separator]} between cells, {encoding}", text=text, separator=separator)
+def _split_of(file: Path) -> str | None:
+    """Return the split that a parquet file's name states, as ``train-00000-of-00001`` does."""
+    stated = re.match(r"[a-z]+", file.stem.lower())
+    return SPLITS_OF_FILES.get(stated[0]) if stated else None
 
 
-def _decoded(source: Path) -> tuple[str, str]:
-    """Return the text of a file and the name of its encoding."""
-    data = read_bytes(source, MAX_CSV_BYTES)
-    for mark, codec, name in _MARKS:
-        if data.startswith(mark):
-            try:
-                return data.decode(codec), name
-            except UnicodeDecodeError as error:
-                raise TableError(f"{source}: not {name}, as which it begins ({error.reason}). Save it anew.") from error
-    begin = data[:4096]
-    if begin.startswith(b"PK\x03\x04"):
-        raise TableError(f"{source} is a spreadsheet or an archive; expected a table as text. Save it as CSV.")
-    if begin.count(0) > len(begin) // 4:  # UTF-16 of mostly Latin letters
-        codec = "utf-16-le" if begin[1::2].count(0) > begin[::2].count(0) else "utf-16-be"
-        return data.decode(codec, "replace"), "UTF-16"
-    if 0 in begin:
-        raise TableError(f"{source} is no text; expected a table as CSV or parquet.")
-    try:
-        return data.decode(), "UTF-8"
-    except UnicodeDecodeError:
-        try:
-            return data.decode("cp1252"), "Windows-1252"
-        except UnicodeDecodeError:
-            return data.decode("latin-1"), "Latin-1"
+# -- which column is what ---------------------------------------------------------------------------------------------
+
+_PATH_COLUMNS = (  # as they are compared: small letters, without anything between words
+    *("path", "file", "image", "filename", "filepath", "imagepath", "imagefile", "imagefilename", "imagename"),
+    *("img", "imgpath", "imgfile", "imgname", "photo", "picture"),
+)
+_SAMPLED_PATHS = 200
+_MOST_SUBFOLDERS = 200
+_MOST_COLUMNS = 40
+_MOST_CLASSES = 0.6  # of the rows with a label: with more, a column names images, not classes
+_LONGEST_NAME = 80  # letters on average: more are remarks
+_AGREEMENT = 0.98  # of the classes have one parent: a typing error hides no level
+_FRACTION = r"^[+-]?\d*[.,]\d+(e[+-]?\d+)?$"
+_HINTS = re.compile("class|label|species|category|product|name|fine|item|identity|breed|type|variety")
 
 
-def _open_parquet(source: Path) -> OwnTable:
-    files: tuple[Path, ...] = (source,)
-    if source.is_dir():
-        folder = next((place for place in (source, source / "data") if any(place.glob("*.parquet"))), source)
-        files = tuple(islice(sorted(folder.glob("*.parquet")), _MOST_PARQUET_FILES))
-    if not files:
-        tables = [path.name for path in sorted(source.iterdir()) if path.suffix.lower() in (".csv", ".tsv", ".txt")]
-        hint = (
-            f"Name the table: {source / tables[0]}." if tables else "For folders of images: hgld build-shards folders."
+def path_column(table: OwnTable, root: Path) -> str:
+    """Return the column that names the files: by its name or its cells, and by which files there are below ``root``.
+
+    Raises:
+        ConfigError: there is none, or more than one.
+    """
+    begin = table.cells.head(_SAMPLED_PATHS)
+    named = [name for name in table.columns if re.sub(r"[\W_]+", "", name.casefold()) in _PATH_COLUMNS]
+    alike = [name for name in table.columns if _share(begin[name], _looks_like_an_image) > 0.5]
+    candidates = alike or named
+    if len(candidates) > 1:
+        there = {name: _share(begin[name], lambda cell: (root / posix(cell)).is_file()) for name in candidates}
+        best = [name for name in candidates if there[name] == max(there.values())]
+        candidates = best if len(best) == 1 else candidates
+    if len(candidates) != 1:
+        fault = "has no column that names the image files"
+        if candidates:
+            fault = f"has the columns {excerpt(', '.join(candidates))}, of which each could name the image files"
+        raise ConfigError(
+            f"{table.source} {fault}; expected exactly one column of paths, called for instance "
+            f"{', '.join(_PATH_COLUMNS[:4])}. Rename the column."
         )
-        raise InputError(f"{source} is a folder without parquet files; expected a table. {hint}")
-    first, *others = files
-    schema = parquet_schema(first)
-    for file in others:
-        if parquet_schema(file) != schema:
-            raise TableError(f"{file} has other columns than {first.name}; expected the same. Build them apart.")
-    images = [name for name, kind in schema.items() if _holds_images(kind)]
-    if len(images) > 1:
-        raise TableError(f"{first}: several columns hold images: {excerpt(', '.join(images))}. Keep one of them.")
-    plain = [name for name, kind in schema.items() if kind.base_type() in _SCALARS or kind.is_numeric()]
-    rows = sum(sum(row_groups(file)) for file in files)
-    count = f"{len(files):,} parquet files of " if len(files) > 1 else "parquet of "
-    form = f"{count}{rows:,} rows{', which hold the images' * bool(images)}"
-    header = tuple(plain)
-    return OwnTable(source, header, form, files, images[0] if images else "", _class_names(first, header))
+    return candidates[0]
 
 
-def _holds_images(kind: Any) -> bool:
-    if isinstance(kind, pl.Struct):
-        return any(one.name == "bytes" and one.dtype == pl.Binary for one in kind.fields)
-    return kind == pl.Binary
+def folder_of(home: Path, paths: pl.Series) -> Path:
+    """Return the folder of the images: the table's own folder ``home``, or one in it that has most of the files."""
+
+    def found(folder: Path) -> float:
+        return _share(paths.head(_SAMPLED_PATHS), lambda cell: (folder / posix(cell)).is_file())
+
+    if found(home) >= 0.5:
+        return home
+    inside = (path for path in sorted(home.iterdir()) if path.is_dir() and not path.is_symlink())
+    best = max([home, *islice(inside, _MOST_SUBFOLDERS)], key=found)
+    return best if found(best) >= 0.5 else home
 
 
-def _class_names(file: Path, columns: Sequence[str]) -> dict[str, list[str]]:
-    """Return the names of ClassLabel columns by the metadata that Hugging Face ``datasets`` writes."""
-    stated = parquet_metadata(file).get("huggingface")
-    if stated is None:
-        return {}
-    found = parse_json(stated.encode(), f"{file}, metadata of Hugging Face")
-    try:
-        features = found["info"]["features"]
-        named = {column: features[column].get("names") for column in columns if column in features}
-    except (KeyError, TypeError, AttributeError):
-        return {}
-    return {
-        column: names
-        for column, names in named.items()
-        if isinstance(names, list) and names and all(isinstance(name, str) for name in names)
-    }
+def _looks_like_an_image(cell: str) -> bool:
+    return PurePosixPath(cell).suffix.lower() in IMAGE_SUFFIXES
+
+
+def _share(cells: Iterable[str], is_one: Callable[[str], bool]) -> float:
+    """Return the share of the cells that are not empty for which something is true."""
+    filled = [cell for cell in cells if cell]
+    return sum(map(is_one, filled)) / max(1, len(filled))
+
+
+def posix(path: str) -> str:
+    """Return a path with slashes, also where it was written under Windows."""
+    return path.replace("\\", "/") if "/" not in path else path
+
+
+def find_levels(columns: Mapping[str, pl.Series]) -> list[str]:
+    """Return the columns that form the longest tree of classes, finest first.
+
+    A column is a level above another if each class of the other has one class of it (spellings that differ in case or
+    blanks count as one). Columns of nearly as many values as rows, of one value, of remarks, of fractions and of
+    nothing are no levels; of two columns that divide the images alike the one with words is taken.
+
+    Args:
+        columns: text by name; null: unknown.
+    """
+    kept: dict[str, pl.Series] = {}
+    for name, cells in list(columns.items())[:_MOST_COLUMNS]:
+        plain = cells.str.to_lowercase().str.replace_all(r"[\s_-]+", " ").str.strip_chars()
+        known = plain.drop_nulls()
+        if not 2 <= known.n_unique() <= max(2, _MOST_CLASSES * len(known)):
+            continue
+        letters, fractions = known.str.len_chars().to_numpy().mean(), known.str.contains(_FRACTION).to_numpy().mean()
+        if letters <= _LONGEST_NAME and fractions <= 0.9:
+            kept[name] = plain
+    counts = {name: cells.drop_nulls().n_unique() for name, cells in kept.items()}
+    words = {name: not cells.drop_nulls().str.contains(r"^[+-]?\d+$").all() for name, cells in kept.items()}
+    hinted = {name: _HINTS.search(name.lower()) is not None for name in kept}
+    ordered = sorted(kept, key=lambda name: (-counts[name], -words[name], -hinted[name]))
+    best: dict[str, tuple[float, list[str]]] = {}
+    for at in reversed(range(len(ordered))):  # the longest chain that begins at each column, coarsest columns first
+        name = ordered[at]
+        weight = 1.0 if words[name] else 0.5
+        chains = [
+            (best[other][0] + weight, [name, *best[other][1]])
+            for other in ordered[at + 1 :]
+            if counts[other] < counts[name] and _is_above(kept[name], kept[other])
+        ]
+        best[name] = max([(weight, [name]), *chains], key=lambda chain: chain[0])
+    if not best:
+        return []
+    first = max(best, key=lambda name: (best[name][0], hinted[name], words[name], counts[name]))
+    return best[first][1]
+
+
+def _is_above(fine: pl.Series, coarse: pl.Series) -> bool:
+    """Tell whether nearly each class of a column has one class of another."""
+    pairs = pl.DataFrame({"fine": fine, "coarse": coarse}).drop_nulls().unique()
+    parents = pairs.group_by("fine").len()["len"]
+    return len(parents) > 0 and (parents == 1).sum() >= _AGREEMENT * len(parents)
