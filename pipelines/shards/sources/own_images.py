@@ -483,7 +483,7 @@ def _usable(table: pl.DataFrame, source: Path, root: Path | None) -> tuple[pl.Da
 
 
 def _inside(stated: str, homes: Sequence[str]) -> tuple[str, str | None]:
-    """Return a path below the folder of the images (an absolute path of which begins with one of ``homes``), or why not."""
+    """Return a path relative to the folder of the images (``homes``: its absolute paths), or why it is not used."""
     path = posix(stated)
     home = next((home for home in homes if path.startswith(home)), "")
     try:

@@ -237,7 +237,7 @@ def images_of(
 
 
 def _places(file: Path, column: str) -> Iterator[str | None]:
-    """Yield TABLE/ROW/NAME of every image of a parquet file, None of an empty cell; NAME is the path beside the bytes."""
+    """Yield TABLE/ROW/NAME for every cell of a parquet file, None if it is empty; NAME is the path beside the bytes."""
     for start, cells in images_of(file, column):
         for row, (data, path) in enumerate(cells, start=start + 1):
             yield None if data is None else f"{file.name}/{row:09d}/{_stored_name(path)}"
