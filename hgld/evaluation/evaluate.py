@@ -2,8 +2,9 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,7 @@ from hgld.evaluation.judgements import (
 from hgld.evaluation.metric import Metric, resolve
 from hgld.evaluation.neighbors import Heads, ranking_heads, worth_heads
 from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
-from hgld.evaluation.postprocess import expand_by_options
-from hgld.evaluation.quantize import check_smaller, decode_quantized
+from hgld.evaluation.postprocess import expand_by_options, quantize_embeddings
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import (
     Rows,
@@ -316,39 +316,71 @@ def evaluate_judged(
     return ranking.report({"protocol": "judged lists", **_describe(query_embeddings, options)})
 
 
+def with_distractors(
+    gallery: Tensor | np.ndarray, labels: np.ndarray, distractors: Tensor | np.ndarray | None
+) -> tuple[Tensor | np.ndarray, np.ndarray]:
+    """Return a gallery with distractors behind it, and the labels of both.
+
+    Args:
+        gallery: (G, D).
+        labels: (G, L) integers.
+        distractors: (N, D), unknown at every level; None: none.
+
+    Returns:
+        (G + N, D): an array if both are arrays, else a tensor on the gallery's device; (G + N, L).
+
+    Raises:
+        InputError: the dimensions differ.
+    """
+    if distractors is None:
+        return gallery, labels
+    if gallery.ndim != 2 or distractors.ndim != 2 or gallery.shape[1] != distractors.shape[1]:
+        raise InputError(
+            f"gallery embeddings have shape {tuple(gallery.shape)}, distractors {tuple(distractors.shape)}; expected "
+            "two tables of as many dimensions."
+        )
+    known = np.concatenate([labels, np.full((len(distractors), labels.shape[1]), -1)])
+    if isinstance(gallery, np.ndarray) and isinstance(distractors, np.ndarray):
+        return np.concatenate([gallery, distractors]), known
+    device = gallery.device if isinstance(gallery, Tensor) else "cpu"
+    return torch.cat([torch.as_tensor(gallery), torch.as_tensor(distractors).to(device)]), known
+
+
 def evaluate_known_levels(
-    query: Side,
-    gallery: Side | None,
+    query: tuple[Tensor | np.ndarray, np.ndarray],
+    gallery: tuple[Tensor | np.ndarray, np.ndarray] | None,
+    distractors: Tensor | np.ndarray | None = None,
     *,
     levels: Sequence[str],
-    self_index: np.ndarray | None = None,
     options: EvaluationOptions,
     where: str,
 ) -> RetrievalReport:
     """Evaluate as :func:`evaluate_labelled` does, at the levels that have labels in the queries and in the gallery.
 
-    Where a level has none, a match at a finer one would count for it too, and its values would say nothing of it.
+    If a level has no labels on one side, a match at a finer level would count for it too, and its values would say
+    nothing about it.
 
     Args:
         query: embeddings (Q, D) and labels (Q, L).
         gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
+        distractors: (N, D) further items of the gallery that match nothing; None: none.
         levels: names of the L levels, finest first.
-        self_index: (Q,) gallery index of the query itself, see :func:`evaluate`.
         options: the metrics, and how to rank.
-        where: what messages call the data.
+        where: name of the data in messages.
 
     Returns:
-        the report; ``levels_without_labels`` of its settings names levels that were left out.
+        the report; ``levels_without_labels`` of its settings names levels that were left out, ``truncate_dim`` and
+        ``quantize`` hold the values of smaller embeddings.
 
     Raises:
         InputError: no level has labels on both sides, or no value is defined.
         ConfigError: a metric of a level without labels.
     """
-    sides = [query[1], query[1] if gallery is None else gallery[1]]
-    known: list[np.ndarray] = [np.any(np.asarray(table).reshape(len(table), -1) >= 0, axis=0) for table in sides]
-    kept = [c for c in range(len(levels)) if known[0][c] and known[1][c]]
-    without = [level for c, level in enumerate(levels) if c not in kept]
-    if not kept:
+    known = [(labels >= 0).any(axis=0) for _, labels in (query, gallery or query)]
+    kept = np.flatnonzero(known[0] & known[1])
+    names = [levels[column] for column in kept]
+    without = [level for level in levels if level not in names]
+    if not names:
         lacking = " and ".join(side for side, has in zip(("query", "gallery"), known, strict=True) if not has.any())
         raise InputError(
             f"{where}: no {lacking or 'level'} item has a label that the other side has too ({', '.join(levels)}), so "
@@ -360,52 +392,42 @@ def evaluate_known_levels(
             f"{where}: {', '.join(lost)}: no query, or no gallery item, has a label of {', '.join(without)}. Leave "
             "these metrics out."
         )
-    if without:
-        query = (query[0], query[1][:, kept])
-        gallery = None if gallery is None else (gallery[0], gallery[1][:, kept])
-    names = [levels[c] for c in kept]
-    check_smaller(options, query[0].shape[1])
+    dim = query[0].shape[1]
+    if options.truncate_dim and options.truncate_dim[-1] > dim:
+        raise ConfigError(f"truncate_dim is {options.truncate_dim} for {dim} dimensions; expected at most {dim}.")
+    stated: dict[str, Any] = {"levels_without_labels": without} if without else {}
+    self_index, query = None, (query[0], query[1][:, kept])
+    gallery = None if gallery is None else (gallery[0], gallery[1][:, kept])
+    if distractors is not None:
+        if gallery is None:
+            gallery, self_index, stated["protocol"] = query, np.arange(len(query[1])), "leave-one-out"
+        gallery, stated["distractors"] = with_distractors(*gallery, distractors), len(distractors)
+    sides = [query] if gallery is None else [query, gallery]
+    options = replace(options, device=choose_device(query[0], options.device))
+
+    def measure(change: Callable[[Any], Any], how: EvaluationOptions) -> RetrievalReport:
+        changed: list[Any] = [(change(vectors), labels) for vectors, labels in sides]
+        return evaluate_labelled(*changed, levels=names, self_index=self_index, options=how)
+
     try:
-        report = evaluate_labelled(query, gallery, levels=names, self_index=self_index, options=options)
+        report = measure(lambda vectors: vectors, options)
     except InputError as error:
         raise type(error)(f"{where}: {error}") from error
     refuse_undefined(report, where)
-    stated: dict[str, Any] = {"levels_without_labels": without} if without else {}
-    stated |= _measure_smaller(query, gallery, names, self_index, options)
-    return replace(report, settings=report.settings | stated)
-
-
-def _measure_smaller(
-    query: Side, gallery: Side | None, levels: Sequence[str], self_index: np.ndarray | None, options: EvaluationOptions
-) -> dict[str, Any]:
-    """Return the values of leading dimensions and quantized embeddings as a report's settings: None for NaN.
-
-    Metrics of the set are not among them.
-    """
-    metrics = tuple(str(metric) for metric in resolve(options.metrics, levels) if not metric.definition.of_set)
-    sides = [query] if gallery is None else [query, gallery]
-    alone = replace(options, metrics=metrics, truncate_dim=(), quantize=())
-    alone = replace(alone, device=choose_device(query[0], options.device))
-    found: dict[str, Any] = {}
-
-    def measure(side: list[Side], *, normalize: bool) -> dict[str, float | None]:
-        how = replace(alone, normalize=normalize)
-        values = evaluate_labelled(*side, levels=levels, self_index=self_index, options=how).values
-        return {name: None if math.isnan(value) else value for name, value in values.items()}
-
+    metrics = [metric for metric in resolve(options.metrics, names) if not metric.definition.of_set]
+    alone = replace(options, metrics=metrics)
     for dim in options.truncate_dim if metrics else ():
         try:
-            truncated: list[Side] = [(vectors[:, :dim], labels) for vectors, labels in sides]
-            found.setdefault("truncate_dim", {})[str(dim)] = measure(truncated, normalize=options.normalize)
+            values = measure(lambda vectors, dim=dim: vectors[:, :dim], alone).defined_values()
         except InputError as error:
             raise InputError(f"truncate_dim {dim}: {error}") from error
-    for quantized in options.quantize if metrics else ():
-        coded: list[Side] = [
-            (decode_quantized(vectors, quantized, normalize=options.normalize), labels) for vectors, labels in sides
-        ]
-        exact = quantized == "binary"  # products of signs are whole numbers, whose ties a norm would break
-        found.setdefault("quantize", {})[quantized] = measure(coded, normalize=options.normalize and not exact)
-    return found
+        stated.setdefault("truncate_dim", {})[str(dim)] = values
+    for kind in options.quantize if metrics else ():
+        exact = kind == "binary"  # products of signs are whole numbers, whose ties a norm would break
+        how = replace(alone, normalize=options.normalize and not exact)
+        decoded = partial(quantize_embeddings, kind=kind, normalize=options.normalize)
+        stated.setdefault("quantize", {})[kind] = measure(decoded, how).defined_values()
+    return replace(report, settings=report.settings | stated)
 
 
 def refuse_without_positives(query_labels: np.ndarray, gallery_labels: np.ndarray | None, where: str) -> None:

@@ -19,6 +19,7 @@ from hgld.evaluation.embedding_files import (
     read_keys,
     read_labels,
 )
+from hgld.evaluation.evaluate import evaluate_known_levels
 from hgld.evaluation.metric import split_top_k
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
@@ -30,7 +31,6 @@ from hgld.evaluation.protocols.benchmark import (
     evaluate_protocol,
     filled_splits,
     open_benchmark,
-    rank_sides,
     refuse_submission,
 )
 from hgld.evaluation.report import RetrievalReport
@@ -131,7 +131,7 @@ def evaluate_sides(
         query = loaded.apply(query[0]), query[1]
         gallery = None if gallery is None else (loaded.apply(gallery[0]), gallery[1])
         further = None if further is None else loaded.apply(further)
-    report = rank_sides(query, gallery, further, levels=levels, options=options, where=where)
+    report = evaluate_known_levels(query, gallery, further, levels=levels, options=options, where=where)
     return replace(report, settings=report.settings | stated)
 
 

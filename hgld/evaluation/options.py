@@ -8,6 +8,7 @@ from hgld.errors import ConfigError
 from hgld.evaluation.metric import offered_names
 from hgld.settings import setting
 
+QUANTIZED = ("int8", "binary")
 DEFAULT_METRICS = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
 
 Progress = Callable[[str, int, int | None], None]
@@ -41,9 +42,13 @@ def _sizes(text: str) -> tuple[int, ...]:
         sizes = tuple(map(int, text.split(",")))
     except ValueError:
         sizes = ()
-    if not sizes or sizes[0] < 1 or sorted(set(sizes)) != list(sizes):
+    if not sizes or not _ascend(sizes):
         raise ValueError("whole numbers above 0, ascending, separated by commas")
     return sizes
+
+
+def _ascend(sizes: Sequence[int]) -> bool:
+    return all(size >= 1 for size in sizes) and sorted(set(sizes)) == list(sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +114,10 @@ class EvaluationOptions:
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
+        if not _ascend(self.truncate_dim):
+            raise ConfigError(f"truncate_dim is {self.truncate_dim}; expected ascending numbers from 1.")
+        if unknown := [kind for kind in self.quantize if kind not in QUANTIZED]:
+            raise ConfigError(f"quantize is {unknown[0]!r}; expected {', '.join(QUANTIZED)}.")
         if self.query_expansion is not None and not self.normalize:
             raise ConfigError(
                 "query expansion makes unit vectors; leave it out, or let embeddings be normalised (--normalize)."

@@ -1,4 +1,4 @@
-"""Post-processing of embeddings before ranking: whitening, query expansion, pooling over scales."""
+"""Post-processing of embeddings before ranking: whitening, query expansion, pooling over scales, quantization."""
 
 import json
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ SCHEMA_VERSION = 1
 _METADATA = "hgld.whitening"
 SQUARE_ROOTED = 0.25
 _ROWS_AT_ONCE = 8192
+_LARGEST_CODE = 127
 _MOST_BYTES = 2 << 30
 _RANK_TOLERANCE = 1e-10  # of the largest variance; float32 embeddings carry no direction below it
 
@@ -278,3 +279,32 @@ def pool_scales(embeddings: Sequence[Tensor | np.ndarray], *, p: float = 1.0) ->
     if not norms.all():
         raise InputError(f"image {int((norms == 0).argmax())}: its embeddings at the scales cancel out.")
     return (pooled / norms).astype(np.float32)
+
+
+def quantize_embeddings(embeddings: Tensor | np.ndarray, kind: str, *, normalize: bool = True) -> np.ndarray:
+    """Return the vectors that quantized embeddings stand for.
+
+    ``int8`` is round(127 x / m) with m the largest absolute value of the row, halves to even. ``binary`` is 1 where
+    x >= 0, else -1: inner products are whole numbers, D - 2 x the Hamming distance, so that ties are exact.
+
+    Args:
+        embeddings: (N, D) finite numbers of any floating dtype.
+        kind: ``int8`` or ``binary``.
+        normalize: rows are normalised later, so that ``int8`` needs no scale; False multiplies its rows by m / 127.
+
+    Returns:
+        (N, D) float32.
+    """
+    quantized = np.empty(tuple(embeddings.shape), np.float32)
+    for start in range(0, len(quantized), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        rows = embeddings[part]
+        rows = rows.detach().cpu().double().numpy() if isinstance(rows, Tensor) else np.asarray(rows, np.float64)
+        if kind == "binary":
+            quantized[part] = np.where(rows >= 0, 1, -1)
+        else:
+            largest = np.abs(rows).max(axis=1, keepdims=True)
+            largest[largest == 0] = 1
+            codes = np.rint(rows * (_LARGEST_CODE / largest))
+            quantized[part] = codes if normalize else codes * (largest / _LARGEST_CODE)
+    return quantized

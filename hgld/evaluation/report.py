@@ -172,11 +172,15 @@ class RetrievalReport:
             return [of, *heads], [[part, *(cells[head, part] for head in heads)] for part in parts]
         return ["", *self._printed], [[of, *cells.values()]]
 
+    def defined_values(self) -> dict[str, float | None]:
+        """Return the values, None where undefined, as JSON has them."""
+        return {name: None if math.isnan(value) else value for name, value in self.values.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """Return values (None where undefined), undefined counts, settings and schema version, ready for JSON."""
         return {
             "schema_version": SCHEMA_VERSION,
-            "values": {name: None if math.isnan(value) else value for name, value in self.values.items()},
+            "values": self.defined_values(),
             "undefined": self.undefined,
             "settings": self.settings,
         }

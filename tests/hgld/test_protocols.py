@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError, TableError
-from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.evaluate import evaluate, with_distractors
 from hgld.evaluation.options import EvaluationOptions
-from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit, evaluate_protocol, with_distractors
+from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit, evaluate_protocol
 from hgld.evaluation.protocols.by_labels import average_over_levels
 from hgld.evaluation.protocols.ground_truths import read_in_shop, read_retrieval_solution, read_revisited
 from hgld.evaluation.protocols.landmarks import positive_positions, trapezoid_ap, truncated_precision

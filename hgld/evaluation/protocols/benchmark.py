@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from torch import Tensor
 
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.format import JUDGEMENTS, LISTS, MANIFEST
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import evaluate_known_levels, refuse_undefined
+from hgld.evaluation.evaluate import refuse_undefined, with_distractors
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
 from hgld.evaluation.protocols import Protocol, at_finest, protocol_names, protocol_of
@@ -138,71 +137,6 @@ class Benchmark:
         keys = pl.Series([f"distractor-{i}" for i in range(len(vectors))], dtype=pl.String)
         unknown = np.full((len(vectors), len(self.levels)), -1)
         return replace(self, splits={**self.splits, DISTRACTORS: EmbeddedSplit(vectors, keys, unknown)})
-
-
-def with_distractors(
-    gallery: Tensor | np.ndarray, labels: np.ndarray, distractors: Tensor | np.ndarray | None
-) -> tuple[Tensor | np.ndarray, np.ndarray]:
-    """Return a gallery with distractors behind it, and the labels of both.
-
-    Args:
-        gallery: (G, D).
-        labels: (G, L) integers.
-        distractors: (N, D), unknown at every level; None: none.
-
-    Returns:
-        (G + N, D): an array if both are arrays, else a tensor on the gallery's device; (G + N, L).
-
-    Raises:
-        InputError: the dimensions differ.
-    """
-    if distractors is None:
-        return gallery, labels
-    if gallery.ndim != 2 or distractors.ndim != 2 or gallery.shape[1] != distractors.shape[1]:
-        raise InputError(
-            f"gallery embeddings have shape {tuple(gallery.shape)}, distractors {tuple(distractors.shape)}; expected "
-            "two tables of as many dimensions."
-        )
-    known = np.concatenate([labels, np.full((len(distractors), labels.shape[1]), -1)])
-    if isinstance(gallery, np.ndarray) and isinstance(distractors, np.ndarray):
-        return np.concatenate([gallery, distractors]), known
-    device = gallery.device if isinstance(gallery, Tensor) else "cpu"
-    return torch.cat([torch.as_tensor(gallery), torch.as_tensor(distractors).to(device)]), known
-
-
-def rank_sides(
-    query: tuple[Tensor | np.ndarray, np.ndarray],
-    gallery: tuple[Tensor | np.ndarray, np.ndarray] | None,
-    distractors: Tensor | np.ndarray | None,
-    *,
-    levels: Sequence[str],
-    options: EvaluationOptions,
-    where: str,
-) -> RetrievalReport:
-    """Rank queries by their labels, at the levels that are known on both sides, against a gallery with distractors.
-
-    Args:
-        query: embeddings (Q, D) and labels (Q, L).
-        gallery: embeddings (G, D) and labels (G, L); None: every query searches in the other queries.
-        distractors: (N, D) further items of the gallery that match nothing; None: none.
-        levels: names of the L levels, finest first.
-        options: the metrics, and how to rank.
-        where: name of the data in messages.
-
-    Returns:
-        the report; see :func:`hgld.evaluation.evaluate.evaluate_known_levels`.
-
-    Raises:
-        InputError: no level is known on both sides, or no value is defined.
-        ConfigError: a metric of a level that is not known.
-    """
-    self_index, stated = None, {}
-    if distractors is not None:
-        if gallery is None:
-            gallery, self_index, stated["protocol"] = query, np.arange(len(query[1])), "leave-one-out"
-        gallery, stated["distractors"] = with_distractors(*gallery, distractors), len(distractors)
-    report = evaluate_known_levels(query, gallery, levels=levels, self_index=self_index, options=options, where=where)
-    return replace(report, settings=report.settings | stated)
 
 
 def open_benchmark(place: str, protocol: str = "") -> tuple[str, ShardDataset]:

@@ -22,11 +22,11 @@ import polars as pl
 import torch
 
 from hgld.errors import ConfigError, InputError, quoted
-from hgld.evaluation.evaluate import evaluate_labelled
+from hgld.evaluation.evaluate import evaluate_known_levels, evaluate_labelled
 from hgld.evaluation.metric import Metric
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import expand_by_options
-from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit, rank_sides
+from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit
 from hgld.evaluation.report import RetrievalReport
 
 # -- leave-one-out, and queries against a gallery ---------------------------------------------------------------------
@@ -60,7 +60,7 @@ def rank_by_labels(
         InputError: no level is known on both sides, or no value is defined.
         ConfigError: a metric of a level that is not known.
     """
-    return rank_sides(
+    return evaluate_known_levels(
         (query.vectors, query.labels),
         None if gallery is None else (gallery.vectors, gallery.labels),
         benchmark.distractors,
