@@ -183,8 +183,6 @@ LAW: list[tuple[str, dict[str, str]]] = [
             "distractors": "a6.npy",
             "whitening": "w6.safetensors",
             "out": "r.md",
-            "latex": "table.tex",
-            "figures": "figures",
             "against": "r1.json",
             "metrics": "AP",
             "alpha": "2",
@@ -211,7 +209,7 @@ LAW: list[tuple[str, dict[str, str]]] = [
             "verify-reads": "",
         },
     ),
-    (OWN, {"protocol": "cub", "submission": "s.csv", "query-expansion": "2,1", "alpha": "2"}),
+    (OWN, {"protocol": "cub", "query-expansion": "2,1", "alpha": "2"}),
     (
         "published --dataset sop",
         {"dataset": "cub", "method": "HAPPIER", "paper": "suprank", "metric": "R@1", "csv": ""},

@@ -26,7 +26,6 @@ from hgld.evaluation.protocols.benchmark import (
     evaluate_protocol,
     filled_splits,
     open_benchmark,
-    refuse_submission,
 )
 from hgld.evaluation.protocols.by_labels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
@@ -531,7 +530,6 @@ def evaluate_by_protocol(
     options: EvaluationOptions,
     distractors: str | Path | None = None,
     whitening: str | Path | None = None,
-    submission: Path | None = None,
 ) -> RetrievalReport:
     """Embed a dataset and evaluate it by its own protocol.
 
@@ -543,7 +541,6 @@ def evaluate_by_protocol(
         options: how to rank; metrics, device and share are replaced.
         distractors: file of embeddings that take the place of the dataset's distractors.
         whitening: file of a whitening to apply first.
-        submission: file to write what every query retrieves to, in the benchmark's own form; None: none.
 
     Returns:
         the report, on every process.
@@ -554,7 +551,6 @@ def evaluate_by_protocol(
     """
     name, dataset = open_benchmark(place, protocol)
     entry = protocol_of(name)
-    refuse_submission(name, entry, submission)
     ks, ranked = split_top_k(asked_metrics(name, entry, metrics, dataset.levels))
     if ks and not ranked:
         _refuse_unread({"distractors": distractors, "whitening": whitening})
@@ -568,8 +564,7 @@ def evaluate_by_protocol(
     if ranked or not ks:
         benchmark, stated = process_benchmark(benchmark, distractors=distractors, whitening=whitening)
         here = replace(options, device=processes.device, share=shared_by(processes))
-        own = submission if processes.is_main else None
-        found = evaluate_protocol(name, benchmark, metrics=ranked or None, options=here, submission=own)
+        found = evaluate_protocol(name, benchmark, metrics=ranked or None, options=here)
         report = _joined(report, found)
     assert report is not None  # of the classifier, of the ranking, or of both
     refuse_undefined(report, f"dataset {dataset.manifest.name}, protocol {name}")

@@ -19,7 +19,7 @@ from hgld.cli.models import (
     say_selection,
 )
 from hgld.cli.options import ReadingOptions, verb
-from hgld.cli.output import echo, print_json, progress_bars, say_next, write_result
+from hgld.cli.output import echo, print_json, progress_bars, say_next
 from hgld.errors import HgldError, StorageError
 from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
 from hgld.evaluation.protocols import protocol_names
@@ -29,7 +29,6 @@ from hgld.settings import setting
 if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset
     from hgld.evaluation.report import Comparison, RetrievalReport
-    from hgld.report_page.scores import ScoreTable
     from hgld.training.inference.embedder import Spent
     from hgld.training.models.networks import Network
 
@@ -66,20 +65,10 @@ class EvaluateOptions:
         ".html, .md or .json.",
         path="new",
     )
-    latex: Path | None = setting(None, "LaTeX file for a whole table.", path="new", common=False)
-    figures: Path | None = setting(
-        None, "Folder for figures of the values: PDF and PNG, 3.3 inches wide.", path="folder", common=False
-    )
     against: tuple[Path, ...] = setting(
         (),
         "Report kept by --out X.json, to compare with; several times: all with the first.",
         repeated=True,
-    )
-    submission: Path | None = setting(
-        None,
-        "File for what every query retrieves, in the form of the benchmark's submissions (protocol gldv2).",
-        path="new",
-        common=False,
     )
 
     @property
@@ -119,8 +108,7 @@ def evaluate(
     _refuse_contradictions(asked, options, view, is_model=bool(sources))
     if len(sources) > 1:
         _refuse(
-            {name: getattr(asked, name) for name in ("against", "submission")}
-            | {"truncate-dim": options.truncate_dim, "quantize": options.quantize},
+            {"against": asked.against, "truncate-dim": options.truncate_dim, "quantize": options.quantize},
             "goes with one model; several make a leaderboard",
         )
         return _lead(sources, asked, view, options, seen, as_json)
@@ -136,8 +124,6 @@ def evaluate(
         raise
     try:
         save(report)
-        if asked.latex or asked.figures:
-            _write_paper(asked, _score_table({**earlier, _THIS: report}))
     finally:  # what cannot be kept is shown all the same
         _show(report, comparison, as_json)
     out = asked.out
@@ -153,26 +139,6 @@ def _with_split(asked: EvaluateOptions) -> EvaluateOptions:
     from hgld.training.inference.model import default_split
 
     return replace(asked, split=default_split(asked.data))
-
-
-def _score_table(reports: "Mapping[str, RetrievalReport]") -> "ScoreTable":
-    from hgld.report_page.runs import Evaluation
-    from hgld.report_page.scores import score_table
-
-    return score_table({name: Evaluation(report, None, None) for name, report in reports.items()}, [])
-
-
-def _write_paper(asked: EvaluateOptions, table: "ScoreTable") -> None:
-    """Write the LaTeX table and the figures that were asked for."""
-    from hgld.report_page.figures import Figures
-    from hgld.report_page.latex import latex_tables
-    from hgld.report_page.score_figures import draw_scores
-
-    task = asked.split or asked.query_split or "results"
-    if asked.latex is not None:
-        write_result(asked.latex, latex_tables({task: table}), "--latex")
-    if asked.figures is not None:
-        draw_scores(Figures(asked.figures), table, task)
 
 
 def _refuse_contradictions(
@@ -195,7 +161,6 @@ def _refuse_contradictions(
                     "--data needs --checkpoint RUN, --model NETWORK or --embeddings of that dataset."
                 )
         return
-    _refuse({"submission": asked.submission}, "goes with --data DIR and without splits, by the protocol gldv2")
     if asked.protocol is not None:
         raise click.UsageError("--protocol goes with --data DIR and without splits: it says itself what queries what.")
     if not is_model:
@@ -229,7 +194,7 @@ def _measure(
     metrics = None if options.metrics is DEFAULT_METRICS else tuple(options.metrics)
     more: dict[str, Any] = {"distractors": asked.distractors, "whitening": asked.whitening}
     if asked.by_protocol:
-        more |= {"metrics": metrics, "submission": asked.submission}
+        more["metrics"] = metrics
     assert asked.data is not None or source is None
     if source is None:
         from hgld.evaluation.evaluate_files import evaluate_dataset_files, evaluate_files
@@ -409,8 +374,6 @@ def _lead(
     board = leaderboard(entries, failed)
     try:
         save(board)
-        if entries:
-            _write_paper(asked, board.scores)
     finally:  # what cannot be kept is shown all the same
         if as_json:
             print_json(board.to_dict())

@@ -324,7 +324,7 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     """Draw a hierarchy as a tree: the largest classes first, each with its number of finest classes.
 
     PATH is a build's folder, a dataset directory (whose images are counted), or a taxonomy in any format that hgld
-    reads: an edge list, node-link JSON, WordNet, Open Images, iNaturalist, Darwin Core, a folder tree, ...
+    reads: an edge list, WordNet, Open Images, iNaturalist, Darwin Core, a folder tree, ...
     """
     from hgld.taxonomy.formats import read_levels
     from hgld.tree_drawing import tree_data, tree_text

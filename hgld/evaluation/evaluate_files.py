@@ -31,7 +31,6 @@ from hgld.evaluation.protocols.benchmark import (
     evaluate_protocol,
     filled_splits,
     open_benchmark,
-    refuse_submission,
 )
 from hgld.evaluation.report import RetrievalReport
 from hgld.labels import label_codes
@@ -145,7 +144,6 @@ def evaluate_dataset_files(
     options: EvaluationOptions = _DEFAULTS,
     distractors: str | Path | None = None,
     whitening: str | Path | None = None,
-    submission: Path | None = None,
 ) -> RetrievalReport:
     """Evaluate embeddings of a dataset's items, in files, by the dataset's own protocol.
 
@@ -158,7 +156,6 @@ def evaluate_dataset_files(
         options: how to rank; their metrics are replaced.
         distractors: embeddings that take the place of the dataset's distractors.
         whitening: file of a whitening to apply to all embeddings first.
-        submission: file to write what every query retrieves to, in the benchmark's own form; None: none.
 
     Returns:
         the report; its settings name the files, and count the items without embeddings.
@@ -169,7 +166,6 @@ def evaluate_dataset_files(
     """
     name, dataset = open_benchmark(place, protocol)
     entry = protocol_of(name)
-    refuse_submission(name, entry, submission)
     ks, _ = split_top_k(asked_metrics(name, entry, metrics, dataset.levels))
     if ks:
         raise ConfigError(
@@ -198,7 +194,7 @@ def evaluate_dataset_files(
                 _rows_at(tables, rows[-1]), items.keys, items.labels.numpy(), contents=partial(_contents, items)
             )
     benchmark, stated = process_benchmark(Benchmark.of(dataset, splits), distractors=distractors, whitening=whitening)
-    report = evaluate_protocol(name, benchmark, metrics=metrics, options=options, submission=submission)
+    report = evaluate_protocol(name, benchmark, metrics=metrics, options=options)
     stated |= {"without_embeddings": missing} if missing else {}
     begins = [0, *ends[:-1]]
     # A report page takes the files where every split's embeddings are those of one file, in its order.

@@ -5,8 +5,6 @@ AUTO = "auto"
 FORMAT_LINES = {
     "hgld": "hierarchy.parquet of hgld, or the folder of a build or dataset",
     "wordnet": "WordNet's database files: data.noun, or the folder of it",
-    "node-link": "node-link JSON (networkx), links from parent to child",
-    "node-link-up": "node-link JSON (networkx), links from child to parent",
     "open-images": "Open Images' hierarchy JSON, with the class-descriptions CSV in its folder",
     "categories": "categories JSON: iNaturalist's with a key per rank, COCO's with a supercategory",
     "darwin-core": "Darwin Core taxa: parentNameUsageID, or columns of ranks",

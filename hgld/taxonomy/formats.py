@@ -5,13 +5,12 @@ A format is found out from the content, never from the file's name, and said.
 
 import csv
 import io
-import json
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -350,74 +349,6 @@ def _read_open_images(document: Document) -> Taxonomy:
     return made.finish()
 
 
-_DOWN, _UP = "node-link", "node-link-up"
-
-
-def _is_node_link(document: Document, direction: str) -> bool:
-    if "nodes" not in _keys(document) or not {"edges", "links"} & _keys(document):
-        return False
-    graph = document.json.get("graph")
-    said = graph.get("links_lead") if isinstance(graph, dict) else None
-    if said in ("down", "up"):
-        return direction == (_DOWN if said == "down" else _UP)
-    # In a tree no child has two parents: the side that has several of shows where the links lead.
-    pairs = set(_pairs(document))
-    several_in = len({target for _, target in pairs}) < len(pairs)
-    several_out = len({source for source, _ in pairs}) < len(pairs)
-    if several_in == several_out and pairs:
-        raise HierarchyError(
-            f"{document.path}: its links may lead from parent to child or from child to parent; the file does not say, "
-            f'and both are possible. Name the format: {_DOWN} (down, as in networkx\'s trees) or {_UP} (up, "is a").'
-        )
-    return direction == (_UP if several_in else _DOWN)
-
-
-def _read_node_link(document: Document, direction: str) -> Taxonomy:
-    """Read node-link JSON, as ``networkx.node_link_data`` writes it: nodes with ids, edges with source and target.
-
-    Args:
-        document: the file.
-        direction: whether links lead down, from parent to child as in networkx's own trees, or up, as "is a" does.
-    """
-    data, where = document.json, str(document.path)
-    if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
-        raise SchemaError(f"{where}: expected a JSON object with a list of nodes, as networkx.node_link_data gives it.")
-    if data.get("directed") is False:
-        raise SchemaError(f"{where}: the graph is undirected; expected links between child and parent (a DiGraph).")
-    made = TaxonomyBuilder(where, direction, "entry")
-    for number, node in enumerate(data["nodes"], 1):
-        if not isinstance(node, dict) or "id" not in node:
-            raise SchemaError(f"{where}: node {number:,} is {short(str(node))}; expected an object with an id.")
-        name, rank = _text(node.get("name", node.get("label"))), _text(node.get("rank"))
-        made.add(_node_id(node["id"], f"{where}: node {number:,}"), name, rank or None, row=number)
-    for number, (source, target) in enumerate(_pairs(document), 1):
-        made.link(*((target, source) if direction == _DOWN else (source, target)), number)
-    return made.finish(declared=True)
-
-
-def _pairs(document: Document) -> list[tuple[str, str]]:
-    data, where = document.json, str(document.path)
-    edges = data.get("edges", data.get("links"))
-    if not isinstance(edges, list):
-        raise SchemaError(f"{where}: expected a list of edges (or links); found {type(edges).__name__}.")
-    pairs = []
-    for number, edge in enumerate(edges, 1):
-        if not isinstance(edge, dict) or not {"source", "target"} <= edge.keys():
-            raise SchemaError(f"{where}: edge {number:,} is {short(str(edge))}; expected source and target.")
-        pairs.append(tuple(_node_id(edge[end], f"{where}: edge {number:,}") for end in ("source", "target")))
-    return pairs
-
-
-def _node_id(value: Any, where: str) -> str:
-    """Return the text of a node's id; networkx writes tuples as lists."""
-    if isinstance(value, str):
-        return value
-    is_nested = isinstance(value, list) and any(isinstance(part, dict | list) for part in value)
-    if value is None or isinstance(value, bool | dict) or is_nested:
-        raise SchemaError(f"{where} has the id {short(str(value))}; expected text or a number.")
-    return json.dumps(value, ensure_ascii=False)
-
-
 # -- WordNet -----------------------------------------------------------------------------------------------------------
 
 _SYNSET = re.compile(rb"\d{8} \d\d [nvasr] [0-9a-f]{2} ")
@@ -541,8 +472,6 @@ class TaxonomyFormat:
 FORMATS: dict[str, TaxonomyFormat] = {
     "hgld": TaxonomyFormat(lambda d: taxonomy_of(Hierarchy.read(d.path), str(d.path)), _is_parquet),
     "wordnet": TaxonomyFormat(_read_wordnet, _is_wordnet),
-    _DOWN: TaxonomyFormat(partial(_read_node_link, direction=_DOWN), partial(_is_node_link, direction=_DOWN)),
-    _UP: TaxonomyFormat(partial(_read_node_link, direction=_UP), partial(_is_node_link, direction=_UP)),
     "open-images": TaxonomyFormat(_read_open_images, lambda d: "LabelName" in _keys(d)),
     "categories": TaxonomyFormat(
         _read_categories, lambda d: any({*_RANKS, "supercategory"} & set(entry) for entry in _entries(d)[:1])

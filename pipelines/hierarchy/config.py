@@ -70,7 +70,7 @@ class TreeConfig:
 
     tree: Path | None = setting(
         None,
-        "A taxonomy of the names of --classes, in any format that hgld show draws: edge list, node-link JSON, WordNet, "
+        "A taxonomy of the names of --classes, in any format that hgld show draws: edge list, WordNet, "
         "Open Images, iNaturalist, Darwin Core, folders, ...",
         key=False,
     )

@@ -234,11 +234,10 @@ def test_gldv2_by_hand(tmp_path, capsys):
     ids = ["q0", "q1", "g2", "g3", "g4"]
     folder, _ = made(tmp_path / "d", "gldv2", rows, judgements=judged, lists=lists, keys=ids)
     angles = dict(zip(ids, [0, 26, 10, 20, 30], strict=True))
-    found = evaluated(capsys, folder, angles, "--submission", str(tmp_path / "s.csv"))
+    found = evaluated(capsys, folder, angles)
     assert found["values"] == pytest.approx({"mAP@100/public": (1 + 2 / 3) / 2, "mAP@100/private": 1 / 2})
     assert (found["settings"]["public"], found["settings"]["private"]) == (1, 1)
     assert found["settings"]["judgements_left_out"] == 1
-    assert (tmp_path / "s.csv").read_text() == "id,images\nq0,g2 g3 g4\nq1,g4 g3 g2\n"
 
 
 def test_gldv2_agreed_labels_by_hand(tmp_path, capsys):
@@ -362,7 +361,6 @@ def test_a_dataset_that_lacks_what_its_protocol_needs_is_refused(tmp_path, capsy
     assert "needs the split val" in evaluated(capsys, folder, angles)
     name_protocol(folder, "copydays")
     assert "and nothing else" in evaluated(capsys, folder, angles, "--metrics", "AP")
-    assert "has no file of submission" in evaluated(capsys, folder, angles, "--submission", str(tmp_path / "s.csv"))
     assert "no embedding of the split gallery" in evaluated(capsys, folder, {keys[0]: 0})
 
 
@@ -385,5 +383,3 @@ def test_every_protocol_is_whole():
         assert set(protocol.searched(protocol.wanted([*protocol.splits, *protocol.further])))
         for value in protocol.printed:
             value_parts(value)
-        if protocol.submission:
-            assert callable(protocol.submit())

@@ -213,7 +213,7 @@ def test_averages_over_the_levels_of_one_report_and_of_one_per_level(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_gldv2_equals_its_reference_and_its_submission(tmp_path, seed):
+def test_gldv2_equals_its_reference(seed):
     rng = np.random.default_rng(seed)
     query, index = rng.normal(size=(6, 8)), rng.normal(size=(150, 8))
     relevant = [rng.choice(150, rng.integers(1, 120), replace=False) for _ in range(6)]
@@ -229,9 +229,6 @@ def test_gldv2_equals_its_reference_and_its_submission(tmp_path, seed):
     assert report.values["mAP@100/public"] == pytest.approx(np.mean(expected[:3]))
     assert report.values["mAP@100/private"] == pytest.approx(np.mean(expected[3:]))
     assert report.undefined == {"mAP@100/public": 3, "mAP@100/private": 3}
-    with pytest.raises(InputError, match="'query/0' is not an image id"):
-        evaluate_protocol("gldv2", made, options=OPTIONS, submission=tmp_path / "s.csv")
-    assert not list(tmp_path.iterdir())
 
 
 # -- ground truths ----------------------------------------------------------------------------------------------------

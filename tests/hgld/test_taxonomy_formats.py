@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld import Hierarchy
 from hgld.errors import ConfigError, HierarchyError, InputError, TableError
 from hgld.taxonomy.format_names import FORMAT_LINES, PARENTS_RULES
 from hgld.taxonomy.formats import FORMATS, Document, read_levels, read_taxonomy, sniff, write_edge_list
@@ -66,40 +65,6 @@ def test_an_edge_list_by_tab_comma_or_without_a_header(write):
     assert read_taxonomy(write("comma", both["comma"])).counts == {"repeated links": 1}
     bare = write("bare", "\ufeffcat,animal\ndog,animal\n")
     assert links(read_taxonomy(bare, "edge-list")) == {("cat", "animal"), ("dog", "animal")}
-
-
-# -- node-link JSON ----------------------------------------------------------------------------------------------------
-
-
-def graph(edges, key="edges", nodes=(), **more):
-    ids = dict.fromkeys(end for pair in edges for end in pair)
-    listed = [*({"id": i} for i in ids), *nodes]
-    pairs = [{"source": a, "target": b} for a, b in edges]
-    return {"directed": True, "multigraph": False, "graph": {}, "nodes": listed, key: pairs, **more}
-
-
-@pytest.mark.parametrize("key", ["edges", "links"])
-def test_node_link_json_leads_down_as_trees_do_or_up_as_is_a_does(write, key):
-    down = graph([("animal", "cat"), ("animal", "dog"), ("dog", 7)], key)
-    assert links(read_taxonomy(write("down", down))) == {("cat", "animal"), ("dog", "animal"), ("7", "dog")}
-    up = graph([("cat", "animal"), ("dog", "animal")], key)
-    found = read_taxonomy(write("up", up))
-    assert (found.format, links(found)) == ("node-link-up", {("cat", "animal"), ("dog", "animal")})
-    said = graph([("cat", "animal")], key, nodes=[{"id": "x", "name": "an x", "rank": "kind"}])
-    with pytest.raises(HierarchyError, match=r"the file does not say.*Name the format: node-link .*or node-link-up"):
-        read_taxonomy(write("chain", said))
-    named = read_taxonomy(write("chain", said), "node-link-up")
-    assert links(named) == {("cat", "animal")}
-    assert (named.names[2], named.ranks[2]) == ("an x", "kind")
-
-
-def test_graphs_of_networkx_are_read(write):
-    networkx = pytest.importorskip("networkx")
-    tree = Hierarchy.from_columns({"name": ["cat", "dog", "oak"], "kind": ["animal", "animal", "plant"]})
-    for edges in ("edges", "links"):
-        made = networkx.DiGraph([("animal", "cat"), ("animal", "dog"), ("plant", "oak")])
-        file = write(f"{edges}.json", networkx.node_link_data(made, edges=edges))
-        assert read_levels(file, levels=("name", "kind")).hierarchy == tree
 
 
 # -- WordNet -----------------------------------------------------------------------------------------------------------
@@ -292,10 +257,6 @@ DATA, INDEX, OFFSETS = wordnet_files()
 TAXA = "taxonID,parentNameUsageID,acceptedNameUsageID,scientificName\n1,,,Animalia\n20,1,,Corvus\n"
 
 
-def node_link(**change):
-    return json.dumps(graph([("a", "b")]) | change)
-
-
 @pytest.mark.parametrize(
     ("content", "kind", "words"),
     [
@@ -308,14 +269,6 @@ def node_link(**change):
         ("child,parent\n", "auto", "has no classes"),
         (b"child,parent\na,\xff\n", "auto", "line 2: not UTF-8"),
         ("cat,animal\n", "auto", "a table with the columns 'cat', 'animal'; expected a taxonomy"),
-        (node_link(directed=False), "node-link-up", "the graph is undirected"),
-        (node_link(nodes=[{"id": "a"}, {"id": "a"}]), "node-link-up", "entry 2: the id 'a' is that of entry 1 too"),
-        (node_link(nodes=[{"name": "b"}]), "node-link-up", "node 1 is .*expected an object with an id"),
-        (node_link(nodes=[{"id": {}}]), "node-link-up", "node 1 has the id"),
-        (node_link(nodes=[{"id": "a"}]), "node-link-up", r"parents that are not in the file: 'b' \(entry 1\)"),
-        (node_link(nodes="a"), "node-link-up", "with a list of nodes"),
-        (node_link(edges=[{"source": "a"}]), "node-link-up", "edge 1 is .*expected source and target"),
-        (node_link(edges=5), "node-link-up", "expected a list of edges"),
         (DATA.replace("05 n 03 animal", "05 n zz animal"), "auto", "line 4: .* is not a synset"),
         (DATA.replace("05 n 03 animal", "05 n ff animal"), "auto", "line 4: .* is not a synset"),
         (DATA.replace("001 @i ", f"{10**12} @i "), "auto", "line 8: .* is not a synset"),
@@ -376,7 +329,6 @@ DAMAGE = [
 ]
 WHOLE = {
     "wordnet": DATA,
-    "node-link": json.dumps(graph([("animal", "cat"), ("animal", "dog")])),
     "open-images": json.dumps(OPEN_IMAGES),
     "categories": json.dumps(INATURALIST),
     "darwin-core": "taxonID,parentNameUsageID,scientificName,taxonRank\n1,,Animalia,kingdom\n2,1,Corvus,genus\n",

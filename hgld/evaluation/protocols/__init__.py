@@ -44,8 +44,6 @@ class Protocol:
         columns: columns that a table of ``hgld build-shards manifest`` needs beside its levels, with what they hold.
         may_have: columns that it is read for where it has them.
         levels: levels that the dataset must have; empty: any.
-        submission: function, as ``module:function``, of the embedded splits, the ranking's options and a path, that
-            writes the benchmark's file of submission; empty where it has none.
     """
 
     summary: str
@@ -59,15 +57,13 @@ class Protocol:
     columns: Mapping[str, str] = field(default_factory=dict)
     may_have: Mapping[str, str] = field(default_factory=dict)
     levels: tuple[str, ...] = ()
-    submission: str = ""
 
     def function(self) -> Callable[..., Any]:
         """Return the function, imported."""
-        return self.evaluate if callable(self.evaluate) else _imported(self.evaluate)
-
-    def submit(self) -> Callable[..., None]:
-        """Return the function that writes a submission, imported."""
-        return _imported(self.submission)
+        if callable(self.evaluate):
+            return self.evaluate
+        module, _, name = self.evaluate.partition(":")
+        return getattr(import_module(module), name)
 
     @property
     def queries(self) -> tuple[str, ...]:
@@ -126,11 +122,6 @@ class Protocol:
             )
 
 
-def _imported(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
-
-
 def _leave_one_out(summary: str, metrics: tuple[str, ...], printed: tuple[str, ...]) -> Protocol:
     return Protocol(summary, _LEAVE_ONE_OUT, ("test",), ("distractors",), ("test",), metrics, printed)
 
@@ -143,12 +134,11 @@ def _query_gallery(
     *,
     tables: tuple[Literal["judgements", "lists"], ...] = (),
     columns: Mapping[str, str] | None = None,
-    submission: str = "",
 ) -> Protocol:
     splits, further, gallery = ("query", "gallery"), ("distractors",), ("gallery",)
     split = {"split": "query or gallery (and train, distractors)"}
     needs = split | dict(columns or {})
-    return Protocol(summary, evaluate, splits, further, gallery, metrics, printed, tables, needs, submission=submission)
+    return Protocol(summary, evaluate, splits, further, gallery, metrics, printed, tables, needs)
 
 
 def _recalls(*numbers: int) -> tuple[str, ...]:
@@ -253,7 +243,6 @@ PROTOCOLS: Mapping[str, Protocol] = {
         f"{_LANDMARKS}:evaluate_gldv2",
         tables=("judgements", "lists"),
         columns=_RELEVANT | {"list": "of a query: public or private"},
-        submission=f"{_LANDMARKS}:write_submission",
     ),
     "landmarks-clean": Protocol(
         "Landmarks-clean is a training set: every image of val queries the others.",

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -209,7 +208,6 @@ def evaluate_protocol(
     *,
     metrics: Sequence[str] | None = None,
     options: EvaluationOptions,
-    submission: Path | None = None,
 ) -> RetrievalReport:
     """Evaluate a benchmark by a protocol.
 
@@ -218,7 +216,6 @@ def evaluate_protocol(
         benchmark: its splits, embedded.
         metrics: names of metrics in place of the protocol's; None: its own.
         options: how to rank; their metrics are replaced.
-        submission: file to write what every query retrieves to, in the benchmark's own form; None: none.
 
     Returns:
         the report; its settings name the protocol, the dataset, and what was left out.
@@ -236,27 +233,13 @@ def evaluate_protocol(
         raise ConfigError(
             f"the protocol {name} takes no {', '.join(strange)}. Leave them out, or name another protocol."
         )
-    refuse_submission(name, protocol, submission)
     report = protocol.function()(benchmark, replace(options, metrics=chosen))
-    if submission is not None:
-        protocol.submit()(benchmark, options, submission)
     refuse_undefined(report, f"dataset {benchmark.name}, protocol {name}")
     stated: dict[str, Any] = {"protocol": name, "dataset": benchmark.name}
     if "lists" in protocol.tables and (lost := benchmark.listed_without_embedding()):
         stated["listed_without_embedding"] = lost
     printed = [value for value in at_finest(protocol.printed, benchmark.levels) if value in report.values]
     return replace(report, settings=report.settings | stated | {"printed": printed})
-
-
-def refuse_submission(name: str, protocol: Protocol, submission: Path | None) -> None:
-    """Refuse a submission to a benchmark that takes none.
-
-    Raises:
-        ConfigError: names those that do.
-    """
-    if submission is not None and not protocol.submission:
-        takes = ", ".join(other for other in protocol_names() if protocol_of(other).submission)
-        raise ConfigError(f"the protocol {name} has no file of submission; expected one of {takes}.")
 
 
 def asked_metrics(

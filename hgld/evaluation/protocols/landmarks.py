@@ -9,32 +9,27 @@
   the subset *strong*, 229 print-and-scan, painted and otherwise strong edits, with 10,000 distractors.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.errors import InputError, StorageError, quoted
+from hgld.errors import InputError
 from hgld.evaluation.evaluate import evaluate_judged
 from hgld.evaluation.judgements import LabelRelevance, ListRelevance, RelevanceBlock, RelevanceSource
-from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import expand_by_options
 from hgld.evaluation.protocols.benchmark import DISTRACTORS, Benchmark
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
-from hgld.files import write_atomic
 
 # -- Google Landmarks v2 ----------------------------------------------------------------------------------------------
 
 _DEPTH = 100
 _HALVES = ("public", "private")
-_ID = re.compile(r"[0-9A-Za-z_-]{1,64}\Z")
 
 
 def evaluate_gldv2(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
@@ -64,32 +59,6 @@ def evaluate_gldv2(benchmark: Benchmark, options: EvaluationOptions) -> Retrieva
     lost = {"judgements_left_out": left_out, "queries_without_relevant": sum(not len(row[0]) for row in judged)}
     stated |= {name: count for name, count in lost.items() if count}
     return RetrievalReport.from_columns(columns, {**report.settings, "metrics": list(columns), **stated})
-
-
-def write_submission(benchmark: Benchmark, options: EvaluationOptions, path: Path) -> None:
-    """Write the 100 nearest images of ``gallery`` (and distractors) to every image of ``query`` as a submission.
-
-    The queries of a dataset are the scored test images alone; others count nothing.
-
-    Raises:
-        InputError: a key that is no image id: letters, digits, ``_`` and ``-``.
-        StorageError: the file cannot be written; it appears whole or not at all.
-    """
-    query, further = benchmark["query"], benchmark.splits.get(DISTRACTORS)
-    gallery, _ = benchmark.gallery("gallery")
-    keys = [*benchmark["gallery"].keys, *(further.keys if further is not None else ())]
-    for key in (*query.keys, *keys):
-        if not _ID.match(key):
-            raise InputError(f"{quoted(key)} is not an image id; expected letters, digits, _ and -.")
-    asking = expand_by_options(options, query.vectors, gallery)
-    how = {"chunk_size": options.chunk_size, "device": options.device}
-    places, _ = nearest_neighbors(asking, gallery, min(_DEPTH, len(gallery)), **how)
-    lines = ["id,images\n"]
-    lines += [f"{key},{' '.join(keys[i] for i in row)}\n" for key, row in zip(query.keys, places.tolist(), strict=True)]
-    try:
-        write_atomic(path, "".join(lines))
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written ({error.strerror}).") from error
 
 
 # -- benchmarks by the trapezoid rule ---------------------------------------------------------------------------------
