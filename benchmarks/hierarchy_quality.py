@@ -22,9 +22,9 @@ from sklearn.metrics import adjusted_rand_score, f1_score, normalized_mutual_inf
 
 from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.registry import Encoder, make_encoder
-from hgld.pipelines.hierarchy.evidence.evidence import Block, weigh
 from hgld.pipelines.hierarchy.groups.clustering import cluster_names
-from hgld.pipelines.hierarchy.levels.toplevel import HUMAN_MADE, MARGIN, NATURAL, Anchors, class_shares, text_rows
+from hgld.pipelines.hierarchy.groups.evidence import Block, weigh
+from hgld.pipelines.hierarchy.groups.toplevel import HUMAN_MADE, MARGIN, NATURAL, Anchors, class_shares, text_rows
 
 SETS = (  # name, folder, column of names, column of groups
     ("washington", "gldv2_washington_landmarks", "label", "mid"),

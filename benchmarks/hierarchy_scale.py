@@ -1,10 +1,10 @@
-"""Time and memory of a build at GLDv2's size: 200,000 landmarks with 5,700 names, embeddings cached.
+"""Time and memory of a build at GLDv2's size: 200,000 landmarks with 5,700 names.
 
     python benchmarks/hierarchy_scale.py [--landmarks 200000] [--names 5700] [--encoder lexical] [--out DIR]
 
 The landmarks are made up, their names are not far from real ones: head nouns with modifiers and places, as frequent as
-their rank allows (Zipf), some in other spellings, a third of the landmarks without any. The embeddings are computed
-once into a cache; the build that is timed then starts from nothing else. Prints seconds by stage and the peak memory.
+their rank allows (Zipf), some in other spellings, a third of the landmarks without any. Prints
+seconds by stage and the peak memory.
 """
 
 import argparse
@@ -19,8 +19,6 @@ import numpy as np
 
 from hgld.pipelines.hierarchy.build import build_hierarchy
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
-from hgld.pipelines.hierarchy.evidence import embed
-from hgld.pipelines.hierarchy.names import clean, landmark_tables
 from hgld.pipelines.stage import silent
 
 MOST_SECONDS = 60
@@ -96,11 +94,8 @@ def main() -> None:
         tables = {"train": folder / "train.csv", "index": folder / "index.csv"}
         write_table(tables["train"], options.landmarks * 2 // 3, names, rng)
         write_table(tables["index"], options.landmarks - options.landmarks * 2 // 3, names, rng)
-        config = EmbedConfig(encoder=options.encoder, cache=folder / "cache")
-        whole, first = BuildConfig("names", tuple(tables.items()), embed=config), folder / "first"
-        stages = {"scrape": landmark_tables.run_names(first, tables, silent)}
-        stages["clean"] = clean.run(first, stages, whole, silent)
-        embed.run(first, stages, whole, silent)
+        config = EmbedConfig(encoder=options.encoder)
+        whole = BuildConfig("names", tuple(tables.items()), embed=config)
         started = time.perf_counter()
         build = build_hierarchy(options.out or folder / "build", whole, silent)
         seconds = time.perf_counter() - started

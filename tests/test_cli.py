@@ -59,7 +59,6 @@ def test_an_unknown_verb_is_answered_with_the_nearest_or_all(hgld, verb, hint):
 
 def test_a_build_for_people_then_for_machines(hgld, table, tmp_path, no_pictures):
     arguments = ("build-hierarchy", "--names", table, "--out", tmp_path / "out", "--encoder", "lexical")
-    arguments += ("--cache", tmp_path / "cache")
     code, out, err = hgld(*arguments)
     assert (code, err) == (0, "")
     for stage in ("scrape", "clean", "embed", "cluster", "toplevel", "review", "assign", "export", "report"):
@@ -78,22 +77,6 @@ def test_a_build_for_people_then_for_machines(hgld, table, tmp_path, no_pictures
     (tmp_path / "out" / "provenance.json").write_text(json.dumps(record))
     after = f"hgld build-shards gldv2 --source RELEASE --labels {tmp_path / 'out'} --out SHARDS"
     assert hgld("compare", tmp_path / "out", labels)[2] == f"next: {after}\n"
-
-
-def test_a_dry_run_prints_the_plan_and_writes_nothing(hgld, table, tmp_path):
-    arguments = ("build-hierarchy", "--landmarks", f"train={table}", "--out", tmp_path / "out", "--dry-run")
-    code, out, _ = hgld(*arguments)
-    assert code == 0
-    assert "24 landmarks in 24 Commons categories, 24 to ask for." in out
-    assert "1 requests: items of categories" in out
-    assert "requests at most, about" in out
-    code, out, _ = hgld(*arguments, "--json")
-    plan = json.loads(out)["plan"]
-    assert code == 0
-    assert plan["requests"]["items of categories"] == 1
-    assert plan["seconds"] == pytest.approx(sum(plan["requests"].values()) / 3)
-    assert not (tmp_path / "out").exists()
-    assert hgld("build-hierarchy", "--sample", "--out", tmp_path / "out", "--dry-run")[1].startswith("Nothing to ask")
 
 
 @pytest.mark.parametrize(

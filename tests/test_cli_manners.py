@@ -23,7 +23,6 @@ import torch
 from hgld import open_dataset
 from hgld.cli import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_NO_READER, EXIT_STOPPED, VERBS, cli, main
 from hgld.cli.output import echo, progress_bars, say_next
-from hgld.errors import HgldError
 from hgld.pipelines.stage import silent
 from hgld.terminal import is_terminal
 from hgld.training.config import with_fields
@@ -387,24 +386,6 @@ def test_bars_are_shown_where_a_terminal_can_move_its_cursor(monkeypatch, term):
         assert isinstance(shown, LineReporter)
 
 
-@pytest.mark.parametrize("term", ["xterm", "dumb"])
-def test_a_build_shows_its_plan_where_a_person_looks(nowhere, monkeypatch, term):
-    def build(out, config, progress, *, dry_run, replace=False, announce=None):
-        asked.append(dry_run)
-        raise HgldError("enough")
-
-    asked: list[bool] = []
-    monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr("hgld.pipelines.hierarchy.build.build_hierarchy", build)
-    ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w") as terminal:
-        monkeypatch.setattr(sys, "stderr", terminal)
-        with pytest.raises(SystemExit):
-            main(["build-hierarchy", "--landmarks", "train=file.csv", "--out", "made"])
-    os.close(ours)
-    assert asked == [term == "xterm"]
-
-
 @pytest.mark.parametrize(
     ("words", "unbuffered"), [("datasets --json", ""), ("datasets", "1"), ("train --help", ""), ("train --list", "1")]
 )
@@ -451,7 +432,7 @@ def test_a_file_that_may_not_be_read_is_one_line(hgld, nowhere, monkeypatch):
     def refused(*arguments, **options):
         raise PermissionError(13, "Permission denied", "labels.csv")
 
-    monkeypatch.setattr("hgld.pipelines.hierarchy.comparison.compare.compare", refused)
+    monkeypatch.setattr("hgld.pipelines.hierarchy.compare.compare", refused)
     code, out, err = hgld("compare", "file.csv", "file.csv")
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert err == "hgld: labels.csv: Permission denied. Run it with --debug for the traceback.\n"

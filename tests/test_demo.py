@@ -20,7 +20,7 @@ from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, cli, demo_commands, main
 from hgld.cli.demo_commands import DemoResult, DemoSize, demo_text, run_demo
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.report import RetrievalReport
-from hgld.pipelines.demo import painters
+from hgld.pipelines.demo import drawings
 from hgld.pipelines.demo.dataset import DrawnConfig, build_drawn_dataset
 from hgld.pipelines.demo.drawings import painter_of
 from hgld.pipelines.stage import silent
@@ -76,7 +76,7 @@ def test_what_is_natural_is_drawn_as_a_landscape(tiny):
     natural = labels.filter(pl.col("natural_or_human_made") == "natural")
     kinds = natural.select("supercategory", "hierarchical_label").unique().rows()
     assert len(kinds) > 20
-    landscapes = {painters.mountain, painters.lake, painters.beach, painters.park}
+    landscapes = {drawings.mountain, drawings.water, drawings.park}
     assert [kind for kind in kinds if painter_of(kind) not in landscapes] == []
 
 

@@ -65,7 +65,6 @@ LAW: list[tuple[str, dict[str, str]]] = [
             "classes": "other.txt",
             "out": "elsewhere",
             "groups": "3,2",
-            "dry-run": "",
             "encoder": "sbert:x",
         },
     ),

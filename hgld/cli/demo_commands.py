@@ -94,8 +94,7 @@ def run_demo(out: Path, seed: int, progress: "Progress", size: DemoSize | None =
 
 
 def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResult:
-    from hgld.pipelines.demo.dataset import DRAWINGS, DrawnConfig, build_drawn_dataset
-    from hgld.pipelines.demo.drawings import LEVELS
+    from hgld.pipelines.demo.dataset import DRAWINGS, LEVELS, DrawnConfig, build_drawn_dataset
     from hgld.pipelines.hierarchy.build import build_hierarchy
     from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig
     from hgld.report_page.page import write_report_page

@@ -87,7 +87,6 @@ class BuildOptions:
         metavar="K[,K2,...]",
         parse=_group_numbers,
     )
-    dry_run: bool = setting(False, "Say what would be asked and how long it would take, then stop.")
 
 
 @verb(*stage_configs().values(), without=("groups", "coarser"))
@@ -110,26 +109,16 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
     configs[LevelsConfig] = replace(configs[LevelsConfig], coarser=tuple(coarser))
     stages = {name: configs[config] for name, config in stage_configs().items()}
     config = BuildConfig(source[0], tables, **stages)  # pyright: ignore[reportArgumentType]  # one of the names above
-    _run_build(asked, config, as_json=as_json)
 
-
-def _run_build(asked: BuildOptions, config: BuildConfig, *, as_json: bool) -> None:
     from hgld.pipelines.hierarchy import build as building
 
-    out, dry_run = asked.out, asked.dry_run
     with progress_bars() as progress:
-        asks_servers = config.source == "landmarks"
-        if asks_servers and not (dry_run or as_json) and is_terminal(sys.stderr):
-            planned = building.build_hierarchy(out, config, progress, dry_run=True)
-            echo(building.plan_text(planned), err=True)
-        announce = partial(echo, err=True)
-        build = building.build_hierarchy(out, config, progress, dry_run=dry_run, announce=announce)
+        build = building.build_hierarchy(asked.out, config, progress, announce=partial(echo, err=True))
     if as_json:
-        print_json(building.plan_summary(build) if dry_run else building.build_summary(build))
+        print_json(building.build_summary(build))
     else:
-        echo(building.plan_text(build) if dry_run else building.build_table(build))
-        if not dry_run:
-            _say_next(out)
+        echo(building.build_table(build))
+        _say_next(asked.out)
 
 
 def _say_next(place: Path, *, err: bool = False) -> None:
@@ -167,8 +156,8 @@ def compare(asked: CompareOptions, *, as_json: bool) -> None:
     Each is a CSV or parquet table of labels, a hierarchy.parquet, or the folder of a build. Says which columns it
     takes, then how far groups agree at every level and over all levels, and the largest confusions.
     """
-    from hgld.pipelines.hierarchy.comparison.compare import compare as compare_files
-    from hgld.pipelines.hierarchy.comparison.compare import summary
+    from hgld.pipelines.hierarchy.compare import compare as compare_files
+    from hgld.pipelines.hierarchy.compare import summary
 
     comparison = compare_files(asked.a, asked.b)
     if as_json:

@@ -3,18 +3,25 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from hgld.errors import StorageError
+import cv2
+import polars as pl
+
+from hgld.errors import ConfigError, StorageError
 from hgld.files import read_json, write_folder
 from hgld.tables import read_csv
 
+from ..hierarchy.scrape.titles import category_title
 from ..shards.build import BuildResult, build_shards
 from ..shards.config import ShardConfig, SourceConfig
 from ..stage import Progress, plain, sha256_of, write_json
-from .drawings import LEVELS, TABLE, choose_landmarks, write_drawings
+from .drawings import draw
 
 DRAWINGS, SHARDS = "drawings", "shards"
+TABLE = "labels.csv"
+LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 _DRAWN = "drawn.json"
-_VERSION = 4  # raise it when the same arguments draw other pictures
+_VERSION = 5  # raise it when the same arguments draw other images
+_QUALITY = 90
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class DrawnConfig:
         images: number of drawings of each landmark.
         size: side of an image, pixels.
         test_classes: part of the landmarks whose images are the test split.
-        seed: of all that is random.
+        seed: seed of everything random.
     """
 
     landmarks: int = 330
@@ -39,45 +46,84 @@ class DrawnConfig:
 def build_drawn_dataset(labels: Path, root: Path, config: DrawnConfig, progress: Progress) -> BuildResult:
     """Draw the landmarks of a hierarchical label file and build their shards.
 
-    After an interruption, the same call goes on: an incomplete set of drawings is made anew. A finished dataset is left
+    After an interruption, the same call resumes: an incomplete set of drawings is made anew. A finished dataset is left
     as it is.
 
     Args:
         labels: landmark_id, category, supercategory, hierarchical_label, natural_or_human_made.
         root: gets ``drawings/`` (images and the table ``labels.csv``) and ``shards/``.
-        config: of the drawings and their split.
+        config: options of the drawings and their split.
         progress: told of every landmark and unit.
 
     Raises:
         ConfigError: fewer landmarks have all their labels than are to be drawn, or ``shards/`` holds something else.
         StorageError: the disk is full or not writable.
     """
-    table = _draw(labels, root, config, progress)
-    source = SourceConfig(levels=LEVELS, test_classes=config.test_classes, seed=config.seed)
-    shards = ShardConfig(workers=1)  # so few small images are read before other processes are up
-    return build_shards("manifest", table, str(root / SHARDS), source, shards, progress)
-
-
-def _draw(labels: Path, root: Path, config: DrawnConfig, progress: Progress) -> Path:
-    """Return the table of the drawings; they are made in a folder aside, which is renamed when it is complete."""
     folder = root / DRAWINGS
     stated = {"version": _VERSION, "labels": sha256_of(labels), **plain(config)}
-    if _read(folder / _DRAWN) == stated and (folder / TABLE).is_file():
-        return folder / TABLE
-    chosen = choose_landmarks(read_csv(labels, infer=True), config.landmarks, config.seed)
-    options = {"images": config.images, "size": config.size, "seed": config.seed}
+    if _read(folder / _DRAWN) != stated or not (folder / TABLE).is_file():
+        chosen = choose_landmarks(read_csv(labels, infer=True), config.landmarks, config.seed)
 
-    def fill(aside: Path) -> None:
-        write_drawings(chosen, aside, **options, progress=progress)
-        write_json(aside / _DRAWN, stated)
+        def fill(aside: Path) -> None:
+            write_drawings(chosen, aside, config, progress)
+            write_json(aside / _DRAWN, stated)
 
-    try:
-        write_folder(folder, fill)
-    except OSError as error:
-        raise StorageError(
-            f"the drawings cannot be written to {root}: {error.strerror}. Free space, then run the same command."
-        ) from error
-    return folder / TABLE
+        try:
+            write_folder(folder, fill)
+        except OSError as error:
+            raise StorageError(
+                f"the drawings cannot be written to {root}: {error.strerror}. Free space, then run the same command."
+            ) from error
+    source = SourceConfig(levels=LEVELS, test_classes=config.test_classes, seed=config.seed)
+    shards = ShardConfig(workers=1)  # so few small images are read before other processes are up
+    return build_shards("manifest", folder / TABLE, str(root / SHARDS), source, shards, progress)
+
+
+def choose_landmarks(labels: pl.DataFrame, count: int, seed: int = 0) -> pl.DataFrame:
+    """Choose landmarks whose labels are all known, spread over the groups as evenly as their sizes allow.
+
+    Args:
+        labels: rows of a hierarchical label file: landmark_id, category, supercategory, hierarchical_label,
+            natural_or_human_made.
+        count: number of landmarks.
+        seed: seed of the choice.
+
+    Returns:
+        the rows chosen, in the order of the labels.
+
+    Raises:
+        ConfigError: there are fewer landmarks than the count.
+    """
+    known = labels.drop_nulls(LEVELS[1:]).with_row_index("row")
+    if len(known) < count:
+        raise ConfigError(f"{count} landmarks are asked for, and {len(known)} have all their labels.")
+    shuffled = known.sample(fraction=1, shuffle=True, seed=seed)
+    turns = shuffled.with_columns(turn=pl.int_range(pl.len()).over("hierarchical_label"))
+    return turns.sort("turn", "hierarchical_label").head(count).sort("row").drop("row", "turn")
+
+
+def write_drawings(labels: pl.DataFrame, folder: Path, config: DrawnConfig, progress: Progress) -> None:
+    """Draw every landmark several times; write ``images/`` and the table: path, and one column per level.
+
+    Args:
+        labels: rows of a hierarchical label file, see :func:`choose_landmarks`.
+        folder: folder of the drawings.
+        config: number and size of the images, and the seed; the same config gives the same bytes.
+        progress: told of every landmark.
+    """
+    rows: list[tuple[str, ...]] = []
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    for number, row in enumerate(labels.iter_rows(named=True)):
+        name = (category_title(str(row["category"])) or str(row["category"])).removeprefix("Category:")
+        kinds = (str(row["supercategory"]), str(row["hierarchical_label"]))
+        for image in range(config.images):
+            path = f"images/{row['landmark_id']}-{image:02d}.jpg"
+            pixels = draw(name, kinds, image, size=config.size, seed=config.seed)
+            encoded = cv2.imencode(".jpg", pixels[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1]
+            (folder / path).write_bytes(encoded.tobytes())
+            rows.append((path, name, kinds[1], str(row["natural_or_human_made"])))
+        progress("drawing", number + 1, len(labels))
+    pl.DataFrame(rows, schema=("path", *LEVELS), orient="row").write_csv(folder / TABLE)
 
 
 def _read(record: Path) -> object:

@@ -1,61 +1,318 @@
-"""Drawings of landmarks: the kind of landmark selects the painter, the landmark its shape, the image its circumstances.
-
-A folder of images and a table that ``hgld build-shards manifest`` reads.
-"""
+"""Drawings of landmarks: the kind selects the painter, the landmark its shape, the image its circumstances."""
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 
 import cv2
 import numpy as np
-import polars as pl
 
-from hgld.errors import ConfigError
+Color = tuple[float, float, float]
+Point = tuple[float, float]
+Painter = Callable[["Canvas", np.random.Generator], None]
 
-from ..hierarchy.scrape.titles import category_title
-from ..stage import Progress, silent
-from . import painters
-from .painters import Canvas, Painter, View, pick, ridge, shade, tree
+_FINER = 2  # drawn at twice the size, then averaged: smooth edges for little time
+_FRACTION_BITS = 4
 
-TABLE = "labels.csv"
-LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
-_QUALITY = 90
+
+def _palette(colors: str) -> tuple[Color, ...]:
+    """Return the colours of hexadecimal codes separated by spaces."""
+    parts = [bytes.fromhex(color) for color in colors.split()]
+    return tuple((red / 255, green / 255, blue / 255) for red, green, blue in parts)
+
+
+_WALLS = _palette("ccb894 9e4d3d dbd6cc 8c8a85 d9b273")
+_STONES = _palette("bfbab3 807a75 d9ccb3 947361")
+_ROOFS = _palette("8c3829 404552 59806b 4d382e")
+_DOMES = _palette("e6e6e0 598c9e d9ad40")
+_BRONZES = _palette("404d42 594733 d9a633")
+_GREENS = _palette("386129 527333 2e4d33 6b7338")
+_WATERS = _palette("336185 407a80 597373 264766")
+_ROCKS = _palette("7a706b 8c7561 666b75 995c47")
+_SANDS = _palette("e6d19e c7ad80 80756b")
+_GROUNDS = _palette("7a805c 8c8780 597347")
+_GLASS = _palette("293342 4d6b85")
+_CLOTHES = _palette("cc3333 334d99 e6e6e6 26262e ccb333")
+_SKIES = _palette("5994d9 b3bac2 7373a6")
+_LIGHTS = ((1.0, 1.0, 1.0), (0.85, 0.87, 0.92), (1.08, 0.92, 0.74), (0.62, 0.64, 0.74))
+_DARK, _WHITE, _PATH, _TRUNK, _HAZE, _SKIN = _palette("24201f f2f2f5 b8a88a 4d3826 6e807a d9ad8c")
+
+
+class Canvas:
+    """A square image of a scene under random circumstances: camera, light and sky.
+
+    A scene stands on y = 0 and its subject spans about -1..1; y grows upwards. Colours are red, green and blue in 0..1.
+
+    Args:
+        size: side of the image, pixels.
+        rng: draws the circumstances.
+    """
+
+    def __init__(self, size: int, rng: np.random.Generator) -> None:
+        self.size = size
+        self._light = np.array(_LIGHTS[rng.integers(len(_LIGHTS))]) * rng.uniform(0.85, 1.12)
+        self._center = rng.uniform(-0.3, 0.3), rng.uniform(0.4, 0.7)
+        self._scale = size * _FINER / rng.uniform(1.7, 3.0)
+        self._lean = rng.normal(0, 0.05)  # sideways shift of uprights per unit of height, as in a hasty snapshot
+        high = np.array(_SKIES[rng.integers(len(_SKIES))], dtype=np.float32)
+        shares = np.linspace(0, 1, size * _FINER, dtype=np.float32)[:, None, None]
+        sky = (high + (np.float32(0.92) - high) * shares) * np.float32(self._light.mean() * 255)
+        self._pixels = np.ascontiguousarray(np.broadcast_to(sky, (len(shares), len(shares), 3)))
+
+    def polygon(self, points: Sequence[Point], color: Color) -> None:
+        """Fill a polygon."""
+        cv2.fillPoly(self._pixels, [self._places(points)], self._lit(color), cv2.LINE_8, _FRACTION_BITS)
+
+    def box(self, left: float, bottom: float, right: float, top: float, color: Color) -> None:
+        """Fill an upright rectangle."""
+        self.polygon([(left, bottom), (right, bottom), (right, top), (left, top)], color)
+
+    def gable(self, x: float, bottom: float, half: float, tall: float, color: Color) -> None:
+        """Fill a triangle that stands around ``x``."""
+        self.polygon([(x - half, bottom), (x + half, bottom), (x, bottom + tall)], color)
+
+    def disc(self, center: Point, across: float, up: float, color: Color, end: float = 360) -> None:
+        """Fill an ellipse of these half axes, or a sector of it up to ``end`` degrees, anticlockwise from the right."""
+        angles = np.radians(np.linspace(0, end, 25))
+        self.polygon([(center[0] + across * np.cos(a), center[1] + up * np.sin(a)) for a in angles], color)
+
+    def dome(self, x: float, bottom: float, half: float, tall: float, color: Color) -> None:
+        """Fill the upper half of an ellipse."""
+        self.disc((x, bottom), half, tall, color, 180)
+
+    def line(self, points: Sequence[Point], width: float, color: Color) -> None:
+        """Draw a line through points."""
+        thickness = max(1, round(width * self._scale))
+        places = [self._places(points)]
+        cv2.polylines(self._pixels, places, False, self._lit(color), thickness, cv2.LINE_8, _FRACTION_BITS)
+
+    def finish(self, noise: np.ndarray) -> np.ndarray:
+        """Return the image, (size, size, 3) uint8 in red, green and blue.
+
+        Args:
+            noise: (size, size, 3) noise of a sensor, in grey levels.
+        """
+        small = cv2.resize(self._pixels, (self.size, self.size), interpolation=cv2.INTER_AREA)
+        return np.clip(small + noise, 0, 255).astype(np.uint8)
+
+    def _places(self, points: Sequence[Point]) -> np.ndarray:
+        x, y = np.array(points, dtype=np.float64).T
+        across, up = x + self._lean * y - self._center[0], y - self._center[1]
+        places = self.size * _FINER / 2 + np.stack([across, -up], axis=1) * self._scale
+        return np.round(places * (1 << _FRACTION_BITS)).astype(np.int32)
+
+    def _lit(self, color: Color) -> list[float]:
+        return np.minimum(np.array(color) * self._light * 255, 255).tolist()
+
+
+# -- parts of scenes ---------------------------------------------------------------------------------------------------
+
+
+def pick(colors: Sequence[Color], rng: np.random.Generator) -> Color:
+    """Return one of the colours, slightly varied."""
+    red, green, blue = np.clip(np.array(colors[rng.integers(len(colors))]) + rng.normal(0, 0.07, 3), 0, 1).tolist()
+    return red, green, blue
+
+
+def shade(color: Color, factor: float) -> Color:
+    """Return a darker or lighter colour."""
+    red, green, blue = (min(1.0, c * factor) for c in color)
+    return red, green, blue
+
+
+def windows(canvas: Canvas, rng: np.random.Generator, half: float, bottom: float, top: float, x: float = 0) -> None:
+    """Draw rows of windows in an area around ``x``."""
+    columns, rows = int(rng.integers(2, 10)), int(rng.integers(1, 5))
+    color, slim = pick(_GLASS, rng), half / columns * rng.uniform(0.3, 0.7)
+    high = (top - bottom) / rows
+    for at in x + half * (2 * np.arange(columns) + 1 - columns) / columns:
+        for y in bottom + high * np.arange(rows):
+            canvas.box(at - slim, y + high * 0.2, at + slim, y + high * 0.8, color)
+
+
+def arches(canvas: Canvas, count: int, half: float, bottom: float, top: float, color: Color) -> None:
+    """Draw openings with round tops side by side."""
+    wide, spring = 0.6 * half / count, (bottom + top) / 2
+    for x in half * (2 * np.arange(count) + 1 - count) / count:
+        canvas.box(x - wide, bottom, x + wide, spring, color)
+        canvas.dome(x, spring, wide, top - spring, color)
+
+
+def ridge(canvas: Canvas, rng: np.random.Generator, bottom: float, height: float, color: Color) -> None:
+    """Draw a skyline across the whole image."""
+    xs = np.linspace(-3, 3, 25)
+    waves = sum(rng.normal() / n * np.sin(n * xs + rng.uniform(0, 6.3)) for n in range(1, 6))
+    ys = bottom + height * (0.6 + 0.35 * waves)
+    canvas.polygon([(-3, bottom - 2), *zip(xs.tolist(), ys.tolist(), strict=True), (3, bottom - 2)], color)
+
+
+def trees(canvas: Canvas, rng: np.random.Generator, count: int, bottom: float, size: float) -> None:
+    """Draw trees of up to this size that stand on a line."""
+    is_conifer = rng.random() < 0.4
+    for x in rng.uniform(-1.2, 1.2, count):
+        tall, color = size * rng.uniform(0.4, 1), pick(_GREENS, rng)
+        canvas.box(x - tall * 0.06, bottom, x + tall * 0.06, bottom + tall * 0.4, _TRUNK)
+        if is_conifer:
+            canvas.gable(x, bottom + tall * 0.2, tall * 0.3, tall * 0.9, color)
+        else:
+            canvas.disc((x, bottom + tall * 0.65), tall * 0.35, tall * 0.4, color)
+
+
+# -- painters: a landmark's generator alone decides its shape ----------------------------------------------------------
+
+
+def church(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Draw a nave with one to three spires."""
+    wall, roof, half, height = pick(_WALLS, rng), pick(_ROOFS, rng), rng.uniform(0.4, 0.75), rng.uniform(0.35, 0.6)
+    canvas.box(-half, 0, half, height, wall)
+    canvas.box(-half * 0.95, height, half * 0.95, height + 0.25, roof)
+    windows(canvas, rng, half * 0.9, height * 0.25, height * 0.85)
+    width, tall, pointed = rng.uniform(0.1, 0.17), rng.uniform(0.7, 1.0), rng.uniform(0.3, 0.6)
+    for x in np.linspace(-half, half, int(rng.integers(1, 4))):
+        canvas.box(x - width, 0, x + width, tall, shade(wall, 0.92))
+        canvas.box(x - width / 3, tall * 0.6, x + width / 3, tall * 0.8, _DARK)
+        canvas.gable(x, tall, width, pointed, roof)
+
+
+def castle(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Draw battlements and towers on a hill."""
+    stone, hill = pick(_STONES, rng), rng.uniform(0, 0.35)
+    canvas.polygon([(-1.6, 0), (-0.9, hill), (0.9, hill), (1.6, 0)], pick(_GREENS, rng))
+    half, height = rng.uniform(0.5, 0.8), hill + rng.uniform(0.3, 0.5)
+    roofs = [pick(_ROOFS, rng)] if rng.random() < 0.5 else []
+    walls = [(0.0, half, height)]
+    walls += [(x, rng.uniform(0.08, 0.17), height + rng.uniform(0.1, 0.6)) for x in np.linspace(-half, half, 4)]
+    for x, wide, top in walls:
+        color = shade(stone, rng.uniform(0.8, 1.05))
+        canvas.box(x - wide, hill, x + wide, top, color)
+        for tooth in np.arange(x - wide, x + wide - 0.03, 0.1):
+            canvas.box(tooth, top, tooth + 0.05, top + 0.06, color)
+    for roof in roofs:
+        for x, wide, top in walls[1:]:
+            canvas.gable(x, top, wide, 3 * wide, roof)
+    canvas.dome(0, hill, 0.1, 0.2, _DARK)
+
+
+def domed(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Draw a dome over arches, with or without minarets."""
+    wall, dome = pick(_WALLS, rng), pick(_DOMES, rng)
+    half, height, radius = rng.uniform(0.5, 0.8), rng.uniform(0.25, 0.5), rng.uniform(0.22, 0.4)
+    canvas.box(-half, 0, half, height, wall)
+    arches(canvas, int(rng.integers(3, 8)), half, 0, height * 0.75, shade(wall, 0.45))
+    canvas.box(-radius, height, radius, height + 0.1, shade(wall, 0.9))
+    canvas.dome(0, height + 0.1, radius, radius * rng.uniform(0.9, 1.5), dome)
+    tall = rng.uniform(0.7, 1.1)
+    for x in (-half - 0.1, half + 0.1)[: rng.integers(0, 3)]:
+        canvas.box(x - 0.04, 0, x + 0.04, tall, wall)
+        canvas.dome(x, tall, 0.06, 0.1, dome)
+
+
+def classical(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Draw a long front with a portico."""
+    wall, half, height = pick(_WALLS, rng), rng.uniform(0.7, 1.0), rng.uniform(0.4, 0.65)
+    canvas.box(-half, 0, half, height, wall)
+    canvas.box(-half, height, half, height + rng.uniform(0, 0.12), pick(_ROOFS, rng))
+    windows(canvas, rng, half * 0.97, height * 0.15, height * 0.9)
+    porch = rng.uniform(0.25, 0.6)
+    canvas.box(-porch, 0, porch, height, shade(wall, 0.6))
+    for x in np.linspace(-porch, porch, int(rng.integers(3, 9))):
+        canvas.box(x - 0.03, 0, x + 0.03, height, shade(wall, 1.08))
+    canvas.gable(0, height, porch + 0.06, rng.uniform(0.12, 0.3), shade(wall, 1.04))
+
+
+def block(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Draw large modern buildings side by side."""
+    for _ in range(int(rng.integers(1, 4))):
+        wall, x = pick((*_WALLS, *_GLASS), rng), rng.uniform(-0.6, 0.6)
+        half, height = rng.uniform(0.2, 0.5), rng.uniform(0.5, 1.3)
+        canvas.box(x - half, 0, x + half, height, wall)
+        canvas.box(x + half, 0, x + half * 1.3, height, shade(wall, 0.8))
+        windows(canvas, rng, half * 0.9, 0.1, height * 0.95, x)
+
+
+def tower(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Draw a tower or lighthouse, plain or banded."""
+    wall, top = pick(_WALLS, rng), pick(_ROOFS, rng)
+    crown, tall, bands = rng.uniform(0.07, 0.14), rng.uniform(1.1, 1.5), int(rng.integers(0, 5))
+    edges = np.linspace(0, tall, 2 * bands + 2)
+    widths = np.linspace(rng.uniform(0.13, 0.3), crown, 2 * bands + 2)
+    for i in range(2 * bands + 1):
+        (low, high), (a, b) = edges[i : i + 2], widths[i : i + 2]
+        canvas.polygon([(-a, low), (a, low), (b, high), (-b, high)], top if i % 2 else wall)
+    canvas.box(-crown * 1.5, tall, crown * 1.5, tall + 0.05, shade(wall, 0.7))
+    canvas.dome(0, tall + 0.05, crown, crown * rng.uniform(1, 3), top)
+
+
+def bridge(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Draw a bridge of arches."""
+    canvas.box(-4, -1, 4, 0.12, pick(_WATERS, rng))
+    stone, deck = pick((*_STONES, *_WALLS), rng), rng.uniform(0.4, 0.7)
+    canvas.box(-2.5, 0.05, 2.5, deck, stone)
+    arches(canvas, int(rng.integers(2, 8)), 2.0, 0.12, deck * 0.9, _HAZE)
+    canvas.box(-3, deck, 3, deck + 0.05, shade(stone, 0.85))
+
+
+def statue(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Draw a large bronze figure with a raised or outstretched arm on a plinth with steps."""
+    stone, bronze, half = pick(_STONES, rng), pick(_BRONZES, rng), rng.uniform(0.16, 0.28)
+    foot, tall, steps = rng.uniform(0.25, 0.6), rng.uniform(0.6, 0.85), int(rng.integers(1, 5))
+    for i in range(steps):
+        canvas.box(i * 0.3 / steps - 0.5, i * 0.05, 0.5 - i * 0.3 / steps, (i + 1) * 0.05, shade(stone, 0.8 + 0.08 * i))
+    canvas.box(-half, 0, half, foot, stone)
+    canvas.gable(0, foot, tall * 0.26, tall, bronze)
+    canvas.disc((0, foot + tall * 0.85), tall * 0.13, tall * 0.16, bronze)
+    hand = (rng.choice([-1.0, 1.0]) * rng.uniform(0.5, 0.8) * tall, foot + rng.uniform(0.5, 1.3) * tall)
+    canvas.line([(0, foot + tall * 0.6), hand], tall * 0.13, bronze)
+
+
+def mountain(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Draw peaks behind a green ridge."""
+    rock = pick(_ROCKS, rng)
+    for _ in range(int(rng.integers(1, 4))):
+        x, half, tall = rng.uniform(-0.6, 0.6), rng.uniform(0.6, 1.3), rng.uniform(0.7, 1.35)
+        color = shade(rock, rng.uniform(0.75, 1.1))
+        canvas.gable(x, 0, half, tall, color)
+        canvas.polygon([(x, tall), (x + half, 0), (x + half * 0.3, 0)], shade(color, 0.8))
+        if tall > 0.95:
+            snow = rng.uniform(0.15, 0.4)
+            canvas.gable(x, tall * (1 - snow), half * snow, tall * snow, _WHITE)
+    ridge(canvas, rng, 0, rng.uniform(0.1, 0.3), pick(_GREENS, rng))
+
+
+def water(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Draw water in front of hills, mostly with a beach."""
+    shore, color = rng.uniform(0.35, 0.6), pick(_WATERS, rng)
+    ridge(canvas, rng, shore, rng.uniform(0.2, 0.6), pick((*_GREENS, *_ROCKS), rng))
+    canvas.box(-4, -1, 4, shore, color)
+    for _ in range(int(rng.integers(4, 14))):
+        x, y, half = rng.uniform(-1.3, 1.3), rng.uniform(-0.2, shore), rng.uniform(0.05, 0.4)
+        canvas.line([(x - half, y), (x + half, y)], 0.015, shade(color, 1.25))
+    ridge(canvas, rng, -0.3, rng.uniform(0, 0.6), pick(_SANDS, rng))
+    trees(canvas, rng, int(rng.integers(0, 6)), shore, 0.3)
+
+
+def park(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Draw a path among trees, and a pond."""
+    canvas.box(-4, -1, 4, 0.35, pick(_GREENS, rng))
+    canvas.polygon([(-0.5, -0.6), (0.5, -0.6), (rng.uniform(-0.4, 0.4), 0.35)], _PATH)
+    for bottom in (0.3, 0.15):
+        trees(canvas, rng, int(rng.integers(2, 5)), bottom, 1.0)
+    canvas.disc((rng.uniform(-0.5, 0.5), 0.05), rng.uniform(0, 0.5), 0.1, pick(_WATERS, rng))
+
 
 PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first painter with a word of the kind's name is taken
-    ("church cathedral chapel abbey monastery basilica religious", painters.church),
-    ("castle fort fortress fortification citadel", painters.castle),
-    ("mosque mausoleum tomb synagogue temple shrine pagoda", painters.domed),
-    ("bridge viaduct aqueduct", painters.bridge),
-    ("lighthouse tower power obelisk column", painters.tower),
-    ("garden park zoo cemetery forest reserve protected", painters.park),  # before statues, for gardens of sculptures
-    ("statue fountain sculpture", painters.statue),
-    ("triumphal monument memorial", painters.arch),
-    ("office residential hotel university skyscraper street square road location", painters.block),
-    ("lake water waterfall reservoir bay pond spring canal river stream", painters.lake),
-    ("beach coast island peninsula", painters.beach),
-    (
-        "mountain landform natural volcano stratovolcano geyser caldera glacier hill rock basalt valley",
-        painters.mountain,
-    ),
-    ("museum palace hall library theatre theater opera city villa house airport railway station", painters.classical),
+    ("church cathedral chapel abbey monastery basilica religious", church),
+    ("castle fort fortress fortification citadel", castle),
+    ("mosque mausoleum tomb synagogue temple shrine pagoda", domed),
+    ("bridge viaduct aqueduct", bridge),
+    ("lighthouse tower power obelisk column", tower),
+    ("garden park zoo cemetery forest reserve protected", park),  # before statues, for gardens of sculptures
+    ("statue fountain sculpture triumphal monument memorial", statue),
+    ("office residential hotel university skyscraper street square road location", block),
+    ("lake water waterfall reservoir bay pond spring canal river stream beach coast island peninsula", water),
+    ("mountain landform natural volcano stratovolcano geyser caldera glacier hill rock basalt valley", mountain),
+    ("museum palace hall library theatre theater opera city villa house airport railway station", classical),
 )
-_SKIES = (
-    ((0.85, 0.90, 0.95), (0.35, 0.58, 0.85)),
-    ((0.90, 0.90, 0.90), (0.70, 0.73, 0.76)),
-    ((0.98, 0.78, 0.55), (0.45, 0.45, 0.65)),
-)
-_LIGHTS = ((1.0, 1.0, 1.0), (0.85, 0.87, 0.92), (1.08, 0.92, 0.74), (0.62, 0.64, 0.74))
-
-
-@dataclass(frozen=True)
-class Place:
-    """A landmark to draw: its name, and the names of its kind, finest first."""
-
-    name: str
-    kinds: tuple[str, ...]
 
 
 def painter_of(kinds: Iterable[str]) -> Painter:
@@ -65,132 +322,36 @@ def painter_of(kinds: Iterable[str]) -> Painter:
         for words, painter in PAINTERS:
             if known.intersection(words.split()):
                 return painter
-    return painters.classical
+    return classical
 
 
-def draw(place: Place, number: int, *, size: int = 64, seed: int = 0) -> np.ndarray:
+def draw(name: str, kinds: Sequence[str], number: int, *, size: int = 64, seed: int = 0) -> np.ndarray:
     """Make one drawing of a landmark.
 
     Args:
-        place: the landmark.
-        number: of the image.
-        size: side of the picture, pixels.
-        seed: of all that is random.
+        name: name of the landmark.
+        kinds: names of its kind, finest first.
+        number: number of the image.
+        size: side of the image, pixels.
+        seed: seed of everything random.
 
     Returns:
         (size, size, 3) uint8, red, green, blue; a function of the arguments alone.
     """
-    own = zlib.crc32(place.name.encode())
+    own = zlib.crc32(name.encode())
     taken = np.random.default_rng((seed, own, 1 + number))  # the circumstances, which differ in every image
-    canvas = Canvas(size, _view(taken))
-    _clouds(canvas, taken)
     shape = np.random.default_rng((seed, own, 0))  # the landmark's own, the same in every image
-    ridge(canvas, shape, 0, shape.uniform(0, 0.35), pick(((0.45, 0.52, 0.55), (0.40, 0.48, 0.38)), shape), 0.03)
-    canvas.box(-4, -2, 4, 0.02, pick(((0.48, 0.50, 0.36), (0.55, 0.53, 0.50), (0.35, 0.45, 0.28)), shape))
-    painter_of(place.kinds)(canvas, shape)
-    _clutter(canvas, taken)
+    canvas = Canvas(size, taken)
+    for _ in range(int(taken.integers(0, 5))):
+        across = taken.uniform(0.2, 0.5)
+        canvas.disc((taken.uniform(-1.4, 1.4), taken.uniform(0.9, 1.9)), across, across / 3, _WHITE)
+    ridge(canvas, shape, 0, shape.uniform(0, 0.35), _HAZE)
+    canvas.box(-4, -2, 4, 0.02, pick(_GROUNDS, shape))
+    painter_of(kinds)(canvas, shape)
+    for _ in range(int(taken.integers(0, 6))):  # people in front of the landmark
+        x, y, tall = taken.uniform(-1.2, 1.2), taken.uniform(-0.25, 0.05), taken.uniform(0.12, 0.3)
+        canvas.box(x - tall * 0.15, y, x + tall * 0.15, y + tall * 0.75, pick(_CLOTHES, taken))
+        canvas.disc((x, y + tall * 0.87), tall * 0.12, tall * 0.14, _SKIN)
+    if taken.random() < 0.3:
+        trees(canvas, taken, 1, -0.1, 1.1)
     return canvas.finish(taken.normal(0, taken.uniform(2, 8), (size, size, 3)).astype(np.float32))
-
-
-def _view(rng: np.random.Generator) -> View:
-    light = np.array(_LIGHTS[rng.integers(len(_LIGHTS))]) * rng.uniform(0.85, 1.12)
-    low, high = _SKIES[rng.integers(len(_SKIES))]
-    return View(
-        center=(rng.uniform(-0.3, 0.3), rng.uniform(0.4, 0.7)),
-        width=rng.uniform(1.7, 3.0),
-        lean=rng.normal(0, 0.05),
-        light=(float(light[0]), float(light[1]), float(light[2])),
-        sky=(shade(low, float(light.mean())), shade(high, float(light.mean()))),
-    )
-
-
-def _clouds(canvas: Canvas, rng: np.random.Generator) -> None:
-    for _ in range(int(rng.integers(0, 5))):
-        x, y, size = rng.uniform(-1.4, 1.4), rng.uniform(0.9, 1.9), rng.uniform(0.1, 0.35)
-        canvas.disc((x, y), size * 1.6, size * 0.5, (0.95, 0.95, 0.96))
-
-
-def _clutter(canvas: Canvas, rng: np.random.Generator) -> None:
-    """Draw people, cars and trees in front of the landmark."""
-    colors = ((0.8, 0.2, 0.2), (0.2, 0.3, 0.6), (0.9, 0.9, 0.9), (0.15, 0.15, 0.18), (0.8, 0.7, 0.2))
-    for _ in range(int(rng.integers(0, 6))):
-        x, y, size = rng.uniform(-1.2, 1.2), rng.uniform(-0.25, 0.05), rng.uniform(0.12, 0.3)
-        color = pick(colors, rng)
-        canvas.box(x - size * 0.15, y, x + size * 0.15, y + size * 0.75, color)
-        canvas.disc((x, y + size * 0.87), size * 0.12, size * 0.14, (0.85, 0.68, 0.55))
-    for _ in range(int(rng.integers(0, 2))):
-        x, y, color = rng.uniform(-1.2, 1.2), rng.uniform(-0.3, -0.1), pick(colors, rng)
-        canvas.box(x - 0.22, y, x + 0.22, y + 0.12, color)
-        canvas.box(x - 0.12, y + 0.12, x + 0.12, y + 0.22, shade(color, 0.7))
-    if rng.random() < 0.3:
-        tree(
-            canvas,
-            rng,
-            rng.choice([-1.0, 1.0]) * rng.uniform(0.6, 1.2),
-            rng.uniform(-0.2, 0.1),
-            rng.uniform(0.5, 1.1),
-            False,
-        )
-
-
-def choose_landmarks(labels: pl.DataFrame, count: int, seed: int = 0) -> pl.DataFrame:
-    """Choose landmarks whose labels are all known, spread over the groups as evenly as their sizes allow.
-
-    Args:
-        labels: rows of a hierarchical label file: landmark_id, category, supercategory, hierarchical_label,
-            natural_or_human_made.
-        count: number of landmarks.
-        seed: of the choice.
-
-    Returns:
-        the rows chosen, in the order of the labels.
-
-    Raises:
-        ConfigError: there are fewer landmarks than the count.
-    """
-    known = labels.drop_nulls(LEVELS[1:]).with_row_index("row")
-    if len(known) < count:
-        raise ConfigError(f"{count} landmarks are asked for, and {len(known)} have all their labels.")
-    shuffled = known.sample(fraction=1, shuffle=True, seed=seed)
-    turns = shuffled.with_columns(turn=pl.int_range(pl.len()).over("hierarchical_label"))
-    return turns.sort("turn", "hierarchical_label").head(count).sort("row").drop("row", "turn")
-
-
-def write_drawings(
-    labels: pl.DataFrame, folder: Path, *, images: int = 12, size: int = 64, seed: int = 0, progress: Progress = silent
-) -> Path:
-    """Draw every landmark several times and write the images and their table.
-
-    Args:
-        labels: rows of a hierarchical label file, see :func:`choose_landmarks`.
-        folder: gets ``images/`` and the table.
-        images: number of drawings of each landmark.
-        size: side of an image, pixels.
-        seed: of all that is random; the same arguments give the same bytes.
-        progress: told of every landmark.
-
-    Returns:
-        the table: path, and one column per level.
-    """
-    rows: list[tuple[str, ...]] = []
-    (folder / "images").mkdir(parents=True, exist_ok=True)
-    for number, row in enumerate(labels.iter_rows(named=True)):
-        name = (category_title(str(row["category"])) or str(row["category"])).removeprefix("Category:")
-        kinds = (str(row["supercategory"]), str(row["hierarchical_label"]))
-        for image in range(images):
-            path = f"images/{row['landmark_id']}-{image:02d}.jpg"
-            _write_jpeg(folder / path, draw(Place(name, kinds), image, size=size, seed=seed))
-            rows.append((path, name, kinds[1], str(row["natural_or_human_made"])))
-        progress("drawing", number + 1, len(labels))
-    table = folder / TABLE
-    _frame(rows).write_csv(table)
-    return table
-
-
-def _frame(rows: Sequence[tuple[str, ...]]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=("path", *LEVELS), orient="row")
-
-
-def _write_jpeg(path: Path, picture: np.ndarray) -> None:
-    _, data = cv2.imencode(".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
-    path.write_bytes(data.tobytes())

@@ -17,7 +17,7 @@ from hgld.tables import read_parquet
 
 from ..stage import Progress, StageResult, StageRun, files_of, run_stage, write_dropped
 from .groups.given import NONE
-from .levels.levels import LANDMARKS, LevelPlan
+from .groups.levels import LANDMARKS, LevelPlan
 from .names.landmark_tables import KEY, with_item_columns
 
 VERSION = 5  # 5: the levels of groups too

@@ -4,10 +4,10 @@ import dataclasses
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hgld.errors import ConfigError, StorageError
 from hgld.files import read_json, write_atomic
@@ -17,19 +17,15 @@ from hgld.taxonomy.formats import read_taxonomy
 from ..stage import Progress, StageRun, is_intact, json_text, own_folder, plain, refuse_foreign
 from . import assign, export, sample
 from .config import SPLIT_NAME, BuildConfig
+from .encoders import embed
 from .encoders.registry import make_encoder
-from .evidence import embed, evidence
-from .groups import cluster, given
-from .levels import toplevel
-from .levels.levels import LevelPlan, plan_levels
+from .groups import cluster, evidence, given, toplevel
+from .groups.levels import LevelPlan, plan_levels
 from .names import classes, clean, landmark_tables, name_classes
 from .provenance import PROVENANCE, complete_provenance, provenance, read_provenance
 from .report import report
 from .review import review
 from .review.decisions import read_decisions
-
-if TYPE_CHECKING:
-    from .scrape.scrape import Plan
 
 STAGES = "stages"
 LOCK = ".hgld-build"
@@ -39,32 +35,25 @@ _OWN_FILE = re.compile(r"(pictures/)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class Build:
-    """The result of a build: its stages and files, or the plan of a dry run.
+    """A finished build.
 
     Attributes:
         directory: the build's folder.
-        stages: every stage by name, in order; empty after a dry run.
+        stages: every stage by name, in order.
         files: the build's files by their path in ``directory``.
-        plan: the requests a scrape would make, and how long they would take; None where nothing is scraped.
     """
 
     directory: Path
-    stages: Mapping[str, StageRun] = field(default_factory=dict)
-    files: Mapping[str, Path] = field(default_factory=dict)
-    plan: "Plan | None" = None
+    stages: Mapping[str, StageRun]
+    files: Mapping[str, Path]
 
 
 def build_hierarchy(
-    out: Path,
-    config: BuildConfig,
-    progress: Progress,
-    *,
-    dry_run: bool = False,
-    announce: Callable[[str], object] = lambda text: None,
+    out: Path, config: BuildConfig, progress: Progress, *, announce: Callable[[str], object] = lambda text: None
 ) -> Build:
     """Build the hierarchy of ``config``'s landmarks into the folder ``out``.
 
-    Stages that are done stay done; a build that was stopped anywhere goes on with the same command. The files beside
+    Stages that are done stay done; a build that was stopped anywhere resumes with the same command. The files beside
     ``stages/`` are replaced only when all stages are done, ``provenance.json`` last: while it is there, they belong
     together.
 
@@ -72,7 +61,6 @@ def build_hierarchy(
         out: a folder that does not exist, is empty, or holds an earlier build.
         config: the source and every stage's options.
         progress: told what is being done.
-        dry_run: only count the scrape's requests; nothing is asked and nothing written.
         announce: told, before anything is done, which encoder was chosen for a list of names, and why.
 
     Raises:
@@ -81,18 +69,12 @@ def build_hierarchy(
         HgldError: whatever a stage refuses.
     """
     embedding, chosen = embed.choose_encoder(config.embed, config.source)
-    if chosen and config.source == "classes" and not dry_run:
+    if chosen and config.source == "classes":
         announce(f"encoder {embedding.encoder}: {chosen}")
     config = dataclasses.replace(config, embed=embedding)
     _check(config)
     levels = _plan_levels(config)
     refuse_foreign(out, LOCK, "build")
-    if dry_run:
-        if config.source != "landmarks":
-            return Build(out)
-        from .scrape.scrape import plan
-
-        return Build(out, plan=plan(out / STAGES, dict(config.tables), config.scrape))
     _encoder(config)
     read_decisions(config.review.decisions)
     with own_folder(out, LOCK, "build"):
@@ -273,28 +255,6 @@ def build_summary(build: Build) -> dict[str, Any]:
     }
     files = {name: str(path) for name, path in build.files.items()}
     return {"directory": str(build.directory), "stages": stages, "files": files}
-
-
-def plan_summary(build: Build) -> dict[str, Any]:
-    """Return the summary of a dry run for machines: the requests of a scrape; null where nothing is scraped."""
-    return {"directory": str(build.directory), "plan": plain(build.plan) if build.plan else None}
-
-
-def plan_text(build: Build) -> str:
-    """Return the text of a dry run for people: landmarks, requests by kind, and the time they take."""
-    plan = build.plan
-    if plan is None:
-        return "Nothing to ask: the names are here already."
-    seconds = plan.seconds
-    duration = f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
-    duration = f"{seconds:.0f} seconds" if seconds < 90 else duration
-    total = sum(plan.requests.values())
-    lines = [
-        f"{plan.landmarks:,} landmarks in {plan.categories:,} Commons categories, {plan.unanswered:,} to ask for.",
-        *(f"  {count:>9,} requests: {what}" for what, count in plan.requests.items()),
-        f"  {total:>9,} requests at most, about {duration}.",
-    ]
-    return "\n".join(lines)
 
 
 def build_table(build: Build) -> str:

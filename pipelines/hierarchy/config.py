@@ -146,9 +146,10 @@ class EmbedConfig:
 
     encoder: str = setting(
         "auto",
-        "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file) or sbert:PATH. "
-        "Default for landmarks: clip:ViT-L-14/laion2b_s32b_b82k, as published. Default for --classes: the best "
-        "encoder whose weights are on this machine; HGLD_SENTENCE_ENCODER may name a folder.",
+        "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file), "
+        "clip:hf-hub:USER/NAME or sbert:PATH. Default for landmarks: clip:ViT-L-14/laion2b_s32b_b82k, as published. "
+        "Default for --classes: a sentence encoder on this machine (HGLD_SENTENCE_ENCODER may name its folder), else "
+        "lexical.",
         common=True,
     )
     templates: tuple[str, ...] = setting(
@@ -156,9 +157,6 @@ class EmbedConfig:
     )
     batch_size: int = setting(256, "Names per batch.", least=1, key=False)
     device: str = setting("", "cpu, cuda, cuda:1, ...; default: a GPU when there is one.", key=False)
-    cache: Path | None = setting(
-        None, "Folder of embeddings kept between builds; default: the user's cache.", key=False
-    )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hgld.tables import read_parquet
 
 from ..stage import Progress, StageResult, StageRun, files_of, run_stage
 from .groups.given import NONE
-from .levels.levels import HUMAN_MADE, LANDMARK_LEVELS, LANDMARKS, NATURAL, LevelPlan
+from .groups.levels import HUMAN_MADE, LANDMARK_LEVELS, LANDMARKS, NATURAL, LevelPlan
 from .names.landmark_tables import KEY, with_item_columns
 
 VERSION = 2  # 2: levels of any name

@@ -35,6 +35,7 @@ def provenance(
         encoder: the embed stage's ``encoder.json``.
     """
     stated = _config(config)
+    stated["embed"]["encoder"] = encoder["name"]  # a local model without its folder
     return {
         "schema_version": SCHEMA_VERSION,
         "inputs": [
@@ -44,7 +45,7 @@ def provenance(
         "config": stated,
         "seeds": {name: options["seed"] for name, options in stated.items() if "seed" in options},
         "versions": versions(config.embed.encoder),
-        "encoder": {**encoder, "name": without_folder(str(encoder["name"]))},
+        "encoder": encoder,
         "stages": {stage.name: _stage(stage) for stage in stages},
     }
 
@@ -85,26 +86,12 @@ def versions(encoder: str) -> dict[str, str]:
     return own | {name: importlib.metadata.version(name) for name in packages}
 
 
-def without_folder(encoder: str) -> str:
-    """Return an encoder's spelling without the folder of a local model.
-
-    >>> without_folder("sbert:/models/minilm"), without_folder("clip:ViT-B-32//models/weights.pt")
-    ('sbert:minilm', 'clip:ViT-B-32/weights.pt')
-    >>> without_folder("clip:ViT-L-14/laion2b_s32b_b82k"), without_folder("lexical")
-    ('clip:ViT-L-14/laion2b_s32b_b82k', 'lexical')
-    """
-    kind, colon, rest = encoder.partition(":")
-    model, slash, weights = rest.partition("/") if kind == "clip" else ("", "", rest)
-    return f"{kind}{colon}{model}{slash}{Path(weights).name}"
-
-
 def _config(config: BuildConfig) -> dict[str, dict[str, Any]]:
     """Return every stage's options; those of the scrape only where one was asked for."""
     stages = {
         f.name: getattr(config, f.name) for f in fields(config) if f.name != "scrape" or config.source == "landmarks"
     }
     stated = {name: plain(key_fields(options)) for name, options in stages.items() if is_dataclass(options)}
-    stated["embed"]["encoder"] = without_folder(config.embed.encoder)
     return {"build": {"source": config.source, "splits": sorted(split for split, _ in config.tables)}, **stated}
 
 

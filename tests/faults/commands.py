@@ -43,9 +43,7 @@ _SHARDS = "build-shards folders --source {base}/images --out out --shard-items 4
 _EMBED = "embed --checkpoint {base}/run --data {base}/data --out e.npy"
 _EVALUATE = "evaluate --embeddings {base}/e.npy --labels {base}/e.labels.parquet --levels fine,coarse --out r.json"
 COMMANDS = {
-    "build-hierarchy": Command(
-        "build-hierarchy --classes {base}/list.csv --encoder lexical --cache cache --out out", stops=2
-    ),
+    "build-hierarchy": Command("build-hierarchy --classes {base}/list.csv --encoder lexical --out out", stops=2),
     "build-shards": Command(f"{_SHARDS} --workers 1"),
     "build-shards, spooled": Command(f"{_SHARDS} --workers 1 --keep-examined --resize 24"),
     "index": Command("index data --force", works_on=("data",), keeps=False),

@@ -50,7 +50,7 @@ def build_report(folder: Path) -> Path:
     (folder / "list.csv").write_text(
         "name\n" + "\n".join(f'"{n.replace(chr(34), chr(34) * 2)[:300]}"' for n in names(12))
     )
-    code, said = run("build-hierarchy --classes list.csv --encoder lexical --cache cache --out out", folder, folder)
+    code, said = run("build-hierarchy --classes list.csv --encoder lexical --out out", folder, folder)
     assert code == 0, said
     return folder / "out" / "report.html"
 

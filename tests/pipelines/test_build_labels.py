@@ -92,7 +92,7 @@ def test_a_release_takes_the_levels_of_a_build_of_its_own_classes(tmp_path, no_p
         "classes",
         (("classes", tmp_path / "names.txt"),),
         levels=LevelsConfig(("bird", "sort", "realm"), coarser=(2,)),
-        embed=EmbedConfig("lexical", cache=tmp_path / "cache"),
+        embed=EmbedConfig("lexical"),
         cluster=ClusterConfig(groups=min(5, len(names))),
     )
     build_hierarchy(tmp_path / "build", config, silent)

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from hgld.errors import SchemaError, TableError
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.hierarchy.comparison.compare import Comparison, ancestor_agreement, compare
-from hgld.pipelines.hierarchy.comparison.compare import summary as summary_parts
+from hgld.pipelines.hierarchy.compare import Comparison, ancestor_agreement, compare
+from hgld.pipelines.hierarchy.compare import summary as summary_parts
 
 
 def summary(comparison: Comparison) -> str:

@@ -1,39 +1,17 @@
 import json
-import multiprocessing
-import os
-import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
-from hgld.errors import ConfigError, MissingResourceError, StorageError
+from hgld.errors import ConfigError, MissingResourceError
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
+from hgld.pipelines.hierarchy.encoders import embed
 from hgld.pipelines.hierarchy.encoders.registry import make_encoder
-from hgld.pipelines.hierarchy.evidence import embed
-from hgld.pipelines.hierarchy.evidence.embed import EmbeddingCache
-from hgld.pipelines.stage import Progress, StageResult, StageRun, silent
+from hgld.pipelines.stage import StageResult, StageRun, silent
 
 NAMES = ["arch bridge", "art museum", "church building", "glacial lake", "lighthouse"]
-
-
-class CountingEncoder:
-    """Rows that depend on the name alone; remembers what it was asked for."""
-
-    name, templates, dim = "counting", (), 4
-
-    def __init__(self, key: str = "k", dies_after: int = 1 << 30) -> None:
-        self.key, self.asked, self._left = key, [], dies_after
-
-    def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
-        if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._left -= 1
-        self.asked += names
-        rows = np.array([[len(name), name.count("a"), name.count("e"), 1] for name in names], dtype=np.float32)
-        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def cleaned(folder: Path, names: list[str]) -> StageRun:
@@ -44,8 +22,8 @@ def cleaned(folder: Path, names: list[str]) -> StageRun:
     return StageRun("clean", folder, StageResult(), was_run=True, record={})
 
 
-def config(tmp_path: Path, encoder: str = "lexical") -> BuildConfig:
-    return BuildConfig("sample", embed=EmbedConfig(encoder=encoder, cache=tmp_path / "cache"))
+def config(encoder: str = "lexical") -> BuildConfig:
+    return BuildConfig("sample", embed=EmbedConfig(encoder=encoder))
 
 
 def test_the_stage_writes_unit_rows_and_says_who_made_them(tmp_path: Path) -> None:
@@ -53,7 +31,7 @@ def test_the_stage_writes_unit_rows_and_says_who_made_them(tmp_path: Path) -> No
     run = embed.run(
         tmp_path / "stages",
         {"clean": cleaned(tmp_path / "clean", NAMES)},
-        config(tmp_path),
+        config(),
         lambda task, done, total: told.append((done, total)),
     )
     rows = np.load(run.path("embeddings.npy"), allow_pickle=False)
@@ -71,60 +49,19 @@ def test_the_stage_writes_unit_rows_and_says_who_made_them(tmp_path: Path) -> No
 
 
 def test_a_second_run_does_nothing_and_other_names_make_other_files(tmp_path: Path) -> None:
-    first = embed.run(tmp_path / "stages", {"clean": cleaned(tmp_path / "clean", NAMES)}, config(tmp_path), silent)
-    again = embed.run(tmp_path / "stages", {"clean": cleaned(tmp_path / "clean", NAMES)}, config(tmp_path), silent)
-    fewer = embed.run(tmp_path / "stages", {"clean": cleaned(tmp_path / "clean", NAMES[1:])}, config(tmp_path), silent)
+    first = embed.run(tmp_path / "stages", {"clean": cleaned(tmp_path / "clean", NAMES)}, config(), silent)
+    again = embed.run(tmp_path / "stages", {"clean": cleaned(tmp_path / "clean", NAMES)}, config(), silent)
+    fewer = embed.run(tmp_path / "stages", {"clean": cleaned(tmp_path / "clean", NAMES[1:])}, config(), silent)
     assert (first.was_run, again.was_run, fewer.was_run) == (True, False, True)
-    other = embed.run(tmp_path / "other", {"clean": cleaned(tmp_path / "clean", NAMES[1:])}, config(tmp_path), silent)
+    other = embed.run(tmp_path / "other", {"clean": cleaned(tmp_path / "clean", NAMES[1:])}, config(), silent)
     for file in ("embeddings.npy", "encoder.json"):
         assert fewer.path(file).read_bytes() == other.path(file).read_bytes()
-
-
-def test_only_new_names_are_embedded(tmp_path: Path) -> None:
-    encoder = CountingEncoder()
-    cache = EmbeddingCache(tmp_path, encoder.key)
-    embed.embed_names(encoder, NAMES[:3], cache, silent)
-    rows = embed.embed_names(encoder, NAMES, cache, silent)
-    assert sorted(encoder.asked) == sorted(NAMES)
-    np.testing.assert_array_equal(rows, CountingEncoder().encode(NAMES))
-
-
-def _embed_and_die(folder: Path, names: list[str]) -> None:
-    embed.embed_names(CountingEncoder(dies_after=2), names, EmbeddingCache(folder, "k"), silent)
-
-
-def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path: Path) -> None:
-    names = [f"name {i}" for i in range(5000)]
-    process = multiprocessing.get_context("spawn").Process(target=_embed_and_die, args=(tmp_path, names))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    encoder = CountingEncoder()
-    rows = embed.embed_names(encoder, names, EmbeddingCache(tmp_path, "k"), silent)
-    assert len(encoder.asked) == 5000 - 2 * 1024
-    np.testing.assert_array_equal(rows, CountingEncoder().encode(names))
-
-
-@pytest.mark.parametrize("name", ["", "it's", 'a "b"', "<script>", "名前", "x' OR '1'='1", "a" * 10_000])
-def test_any_name_can_be_kept(tmp_path: Path, name: str) -> None:
-    cache = EmbeddingCache(tmp_path, "k")
-    row = np.array([[0.6, 0.8]], dtype=np.float32)
-    cache.put([name], row)
-    np.testing.assert_array_equal(cache.get([name, "another"])[name], row[0])
-    assert cache.get(["another"]) == {}
-
-
-def test_a_damaged_cache_is_named_with_the_way_out(tmp_path: Path) -> None:
-    cache = EmbeddingCache(tmp_path, "k")
-    cache.path.write_bytes(b"not a database, whatever its name says" * 40)
-    with pytest.raises(StorageError, match=r"Delete the file"):
-        EmbeddingCache(tmp_path, "k")
 
 
 def test_missing_weights_leave_no_stage_behind(tmp_path: Path) -> None:
     spec = f"clip:ViT-B-32/{tmp_path}/none.safetensors"
     with pytest.raises(MissingResourceError):
-        embed.run(tmp_path / "stages", {"clean": cleaned(tmp_path / "clean", NAMES)}, config(tmp_path, spec), silent)
+        embed.run(tmp_path / "stages", {"clean": cleaned(tmp_path / "clean", NAMES)}, config(spec), silent)
     assert not (tmp_path / "stages" / "embed").exists()
 
 

@@ -17,12 +17,10 @@ from safetensors.torch import save_file
 from hgld.cli import main
 from hgld.errors import ConfigError, MissingResourceError
 from hgld.pipelines.hierarchy.config import EmbedConfig
-from hgld.pipelines.hierarchy.encoders import clip as clip_module
-from hgld.pipelines.hierarchy.encoders import registry
+from hgld.pipelines.hierarchy.encoders import embed, registry
 from hgld.pipelines.hierarchy.encoders.clip import TEMPLATES, ClipEncoder
-from hgld.pipelines.hierarchy.encoders.registry import VARIABLE, cached_clip, local_encoder
+from hgld.pipelines.hierarchy.encoders.registry import VARIABLE, local_encoder, make_encoder
 from hgld.pipelines.hierarchy.encoders.sbert import SbertEncoder
-from hgld.pipelines.hierarchy.evidence import embed
 
 TINY = {
     "embed_dim": 16,
@@ -108,17 +106,22 @@ def test_clip_says_what_is_wrong_with_a_damaged_checkpoint(
         clip(damaged).encode(["lake"])
 
 
-def test_clip_weights_in_the_cache_are_read_without_asking_for_newer_ones(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_repository_on_the_hub_is_named_whole_and_brings_its_own_weights(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    kept = snapshot(tmp_path / "hub", "some/clip", "open_clip_model.safetensors")
-    (kept / "open_clip_model.safetensors").write_bytes(tiny.read_bytes())
-    stated = {"hf_hub": "some/clip/"}
-    monkeypatch.setattr(clip_module, "get_pretrained_cfg", lambda model, tag: stated if tag == "tag" else {})
-    encoder = ClipEncoder("hgld-tiny/tag", device="cpu")
+    create, tokenizer, asked = open_clip.create_model, open_clip.get_tokenizer, []
+
+    def create_model(name: str, **options: Any) -> object:
+        asked.append((name, options.pop("pretrained")))
+        return create("hgld-tiny", pretrained=str(tiny), **options)
+
+    monkeypatch.setattr(open_clip, "create_model", create_model)
+    monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: asked.append(name) or tokenizer("hgld-tiny"))
+    encoder = make_encoder("clip:hf-hub:someone/their-clip", device="cpu")
+    assert encoder.name == "clip:hf-hub:someone/their-clip"
+    assert "hf-hub:someone/their-clip" in encoder.key
     np.testing.assert_array_equal(encoder.encode(["lake"]), clip(tiny).encode(["lake"]))
-    assert encoder.name == "clip:hgld-tiny/tag"
+    assert asked[:2] == [("hf-hub:someone/their-clip", None), "hf-hub:someone/their-clip"]
 
 
 def test_clip_weights_that_cannot_be_downloaded(
@@ -143,9 +146,8 @@ def test_clip_weights_that_cannot_be_downloaded(
         ("ViT-L14/openai", ConfigError, "nearest: .*ViT-L-14"),
         ("ViT-L-14/laion2b_s32b", ConfigError, "nearest: .*laion2b_s32b_b82k"),
         ("Nope/openai", ConfigError, r"no model 'Nope'; open_clip has .* and \d+ more"),
-        ("ViT-L-14", ConfigError, "names no weights"),
-        ("ViT-L-14/", ConfigError, "names no weights"),
-        ("ViT-L-14//nowhere/x.pt", MissingResourceError, "no file /nowhere/x.pt"),
+        ("ViT-L-14", ConfigError, "there are no weights and there is no file ''; open_clip has openai"),
+        ("ViT-L-14//nowhere/x.pt", MissingResourceError, "no file '/nowhere/x.pt'"),
     ],
 )
 def test_clip_names_that_nobody_knows(spec: str, error: type[Exception], message: str) -> None:
@@ -194,20 +196,18 @@ def test_sbert_averages_prompts_in_batches(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_sbert_folders_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(MissingResourceError, match="no such folder"):
+    with pytest.raises(MissingResourceError, match="No such file"):
         SbertEncoder(str(tmp_path / "none"))
-    with pytest.raises(MissingResourceError, match=r"no modules\.json"):
+    with pytest.raises(MissingResourceError, match=r"no readable modules\.json"):
         SbertEncoder(str(tmp_path))
     (tmp_path / "modules.json").write_text("[1]")
-    with pytest.raises(MissingResourceError, match="not a list of modules"):
+    with pytest.raises(MissingResourceError, match=r"no readable modules\.json"):
         SbertEncoder(str(tmp_path))
     with pytest.raises(ConfigError, match="outside sentence-transformers"):
         SbertEncoder(str(sbert_folder(tmp_path, "subprocess.Popen")))
 
 
 # -- the best encoder on this machine ----------------------------------------------------------------------------------
-
-L14 = "laion/CLIP-ViT-L-14-laion2B-s32B-b82K"
 
 
 @pytest.fixture
@@ -219,26 +219,20 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
-def snapshot(cache: Path, repository: str, *files: str) -> Path:
-    """A cached repository with these files, or with weights of CLIP or of a sentence encoder."""
+def snapshot(cache: Path, repository: str, weights: str = "model.safetensors") -> Path:
+    """A cached sentence encoder."""
     folder = cache / f"models--{repository.replace('/', '--')}" / "snapshots" / "0a1b"
     folder.mkdir(parents=True)
     (folder.parents[1] / "refs").mkdir()
     (folder.parents[1] / "refs" / "main").write_text("0a1b")
-    weights = ("open_clip_model.safetensors",) if repository.startswith("laion/") else ("model.safetensors",)
-    for name in files or weights:
-        (folder / name).write_bytes(b"weights")
+    (folder / weights).write_bytes(b"weights")
     (folder / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.X"}]))
     return folder
 
 
-def test_the_order_is_the_folder_named_then_sentences_then_clip_then_lexical(cache, monkeypatch):
+def test_the_folder_named_comes_before_cached_sentence_encoders_and_lexical(cache, monkeypatch):
     assert local_encoder()[0] == "lexical"
     assert VARIABLE in local_encoder()[1]
-    snapshot(cache, "laion/CLIP-ViT-B-32-laion2B-s34B-b79K")
-    assert local_encoder()[0] == "clip:ViT-B-32/laion2b_s34b_b79k"
-    snapshot(cache, L14)
-    assert local_encoder()[0] == "clip:ViT-L-14/laion2b_s32b_b82k", "the published encoder comes first"
     small = snapshot(cache, "sentence-transformers/all-MiniLM-L6-v2")
     assert local_encoder() == (f"sbert:{small}", "all-MiniLM-L6-v2 is in Hugging Face's cache")
     assert SbertEncoder(str(small), device="cpu").name == "sbert:all-MiniLM-L6-v2"
@@ -248,9 +242,7 @@ def test_the_order_is_the_folder_named_then_sentences_then_clip_then_lexical(cac
 
 def test_incomplete_or_uninstalled_encoders_are_ignored(cache, monkeypatch):
     snapshot(cache, "sentence-transformers/all-mpnet-base-v2", "config.json")
-    snapshot(cache, L14, "config.json")
     assert local_encoder()[0] == "lexical"
-    assert cached_clip(L14) is None
     snapshot(cache, "sentence-transformers/all-MiniLM-L6-v2")
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     assert local_encoder()[0] == "lexical"
@@ -271,7 +263,7 @@ def test_the_first_line_says_which_encoder_was_taken_and_provenance_keeps_it(cac
     (tmp_path / "things.txt").write_text("red oak\nold oak\nblue whale\nkiller whale\n")
     asked = ["build-hierarchy", "--classes", str(tmp_path / "things.txt"), "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit, match="0"):
-        main([*asked, "--groups", "2", "--cache", str(tmp_path / "kept")])
+        main([*asked, "--groups", "2"])
     assert capsys.readouterr().err.startswith("encoder lexical: no sentence encoder")
     provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
     assert provenance["encoder"]["name"] == "lexical"

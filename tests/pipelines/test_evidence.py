@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, EvidenceConfig
-from hgld.pipelines.hierarchy.encoders import sbert
-from hgld.pipelines.hierarchy.evidence import embed
-from hgld.pipelines.hierarchy.evidence import evidence as stage
-from hgld.pipelines.hierarchy.evidence.evidence import FORM, Block, Evidence, weigh, weights_of
+from hgld.pipelines.hierarchy.encoders import embed, sbert
+from hgld.pipelines.hierarchy.groups import evidence as stage
 from hgld.pipelines.hierarchy.groups.clustering import cluster_names
+from hgld.pipelines.hierarchy.groups.evidence import FORM, Block, Evidence, weigh, weights_of
 from hgld.pipelines.hierarchy.names import classes, clean
 from hgld.pipelines.hierarchy.unit_rows import unit
 from hgld.pipelines.stage import silent
@@ -118,7 +117,7 @@ def make(tmp_path, monkeypatch):
     (tmp_path / "list.csv").write_text("\n".join(["name,description", *rows]))
 
     def run(*asked, encoder="sbert:lengths", out="stages", groups=3):
-        embedding, root = EmbedConfig(encoder, cache=tmp_path / "cache"), tmp_path / out
+        embedding, root = EmbedConfig(encoder), tmp_path / out
         options = {"embed": embedding, "evidence": EvidenceConfig(asked), "cluster": ClusterConfig(groups=groups)}
         config = BuildConfig("classes", (("classes", tmp_path / "list.csv"),), **options)
         stages = {"scrape": classes.run(root, tmp_path / "list.csv", silent)}

@@ -38,7 +38,7 @@ def build(tmp_path, no_pictures):
     def make(listed, level="group", **options):
         file = tmp_path / "list.txt"
         file.write_text("\n".join(listed), encoding="utf-8")
-        embedding = EmbedConfig("lexical", cache=tmp_path / "cache")
+        embedding = EmbedConfig("lexical")
         config = BuildConfig("classes", (("classes", file),), embed=embedding, **options)
         made = build_hierarchy(tmp_path / "out", config, silent)
         with open(made.directory / "labels.csv", encoding="utf-8", newline="") as opened:

@@ -8,7 +8,7 @@ import pytest
 
 from hgld.errors import ConfigError, ServiceError
 from hgld.pipelines.hierarchy.config import ScrapeConfig
-from hgld.pipelines.hierarchy.scrape.scrape import STORE, plan, polite_client, run
+from hgld.pipelines.hierarchy.scrape.scrape import polite_client, run
 from hgld.pipelines.stage import StageRun, silent
 from tests.pipelines.wikimedia_server import (
     Wiki,
@@ -186,18 +186,6 @@ def test_a_run_stopped_by_its_budget_says_what_remains_and_goes_on(scraper, tmp_
     assert [request.keys for request in scraper.server.log] == [request.keys for request in log]
 
 
-def test_a_plan_counts_requests_and_makes_none(scraper):
-    config = config_for(scraper.server, rate=2.0)
-    planned = plan(scraper.root, {"train": scraper.table}, config)
-    assert (planned.landmarks, planned.categories, planned.unanswered) == (18, 18, 18)
-    assert planned.requests["items of categories"] == 1
-    assert planned.seconds == sum(planned.requests.values()) / 2
-    assert not scraper.server.log
-    assert not (scraper.root / STORE).exists()
-    scraper.run()
-    assert sum(plan(scraper.root, {"train": scraper.table}, config).requests.values()) == 0
-
-
 def test_errors_are_asked_for_again_and_nothing_else(scraper, tmp_path):
     scraper.table = write_table(tmp_path / "one.csv", [COMMONS + "Category:Plain", COMMONS + "Category:Ranks"])
     scraper.server.faults += [api_error("badvalue")] * 2
@@ -206,9 +194,6 @@ def test_errors_are_asked_for_again_and_nothing_else(scraper, tmp_path):
     scraper.server.log.clear()
     assert by_name(scraper.run()) == first
     assert not scraper.server.log
-    config = config_for(scraper.server, retry_errors=True)
-    assert plan(scraper.root, {"train": scraper.table}, config).unanswered == 1
-    assert by_name(scraper.run()) == first, "a plan changes nothing"
     again = scraper.run(retry_errors=True)
     assert by_name(again)["Plain"] == ("no-item", None, [])
     assert set(scraper.server.asked("titles")) == {"Category:Plain"}

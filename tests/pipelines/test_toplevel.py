@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig, TopLevelConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
-from hgld.pipelines.hierarchy.levels import toplevel
-from hgld.pipelines.hierarchy.levels.toplevel import class_shares, decide_by_graph, named_tops
+from hgld.pipelines.hierarchy.groups import toplevel
+from hgld.pipelines.hierarchy.groups.toplevel import class_shares, decide_by_graph, named_tops
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.unit_rows import unit
 from hgld.pipelines.stage import StageResult, run_stage, silent

@@ -26,13 +26,11 @@ from hgld.pipelines.hierarchy.config import (
     TopLevelConfig,
     TreeConfig,
 )
-from hgld.pipelines.hierarchy.encoders import clip
-from hgld.pipelines.hierarchy.evidence import embed, evidence
-from hgld.pipelines.hierarchy.groups import cluster
-from hgld.pipelines.hierarchy.levels import toplevel
+from hgld.pipelines.hierarchy.encoders import clip, embed
+from hgld.pipelines.hierarchy.groups import cluster, evidence, toplevel
 from hgld.pipelines.hierarchy.names import classes, clean
 from hgld.pipelines.hierarchy.review import review
-from hgld.pipelines.hierarchy.scrape.scrape import plan, polite_client, run
+from hgld.pipelines.hierarchy.scrape.scrape import polite_client, run
 from hgld.pipelines.shards import build, examine, work
 from hgld.pipelines.shards.build import build_catalog
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
@@ -88,7 +86,7 @@ LOCAL = {"commons_url": "http://wiki", "wikidata_url": "http://wiki", "rate": 10
 HTML = {**LOCAL, "route": "html"}
 
 
-@witness(ScrapeConfig, LOCAL, route="html", contact="a@b.org", language="de", maxlag=9, request_budget=1)
+@witness(ScrapeConfig, LOCAL, route="html", contact="a@b.org", language="de", maxlag=9, request_budget=1, rate=1.0)
 @witness(ScrapeConfig, LOCAL, commons_url="http://wiki/else", wikidata_url="http://wiki/else")
 @witness(ScrapeConfig, HTML, infobox_rows=("Country",), language="de")
 def scraped_names(config: ScrapeConfig, world: World) -> Any:
@@ -120,12 +118,6 @@ def scraped_again(config: ScrapeConfig, world: World) -> Any:
         server.faults += [api_error("badvalue")] * 5
         scrape(replace(config, retry_errors=False), world, server, root)
         return scrape(config, world, server, root)[0]
-
-
-@witness(ScrapeConfig, rate=1.0)
-def planned(config: ScrapeConfig, world: World) -> Any:
-    """How long the requests would take."""
-    return plan(world.new(), {"train": world.once("landmarks", landmarks)}, config).seconds
 
 
 # From names to labels.
@@ -171,7 +163,7 @@ def decisions(folder: Path) -> tuple[Path, ...]:
 
 def stages(root: Path, world: World, **given: Any) -> dict[str, Any]:
     """All tables from the names to the labels; what a stage finds done it does not do again."""
-    config = BuildConfig("sample", embed=EmbedConfig("lexical", cache=world.folder / "cache"))
+    config = BuildConfig("sample", embed=EmbedConfig("lexical"))
     config = replace(config, **given)
     runs = {"scrape": scraped(root, ROWS, GRAPH)}
     for stage in (clean, embed, evidence, cluster, toplevel):
@@ -235,7 +227,7 @@ def things(folder: Path) -> Path:
 
 def classes_built(world: World, **given: Any) -> Any:
     """The labels of a list of names, and the levels of the tree."""
-    embedding = EmbedConfig("lexical", cache=world.folder / "cache")
+    embedding = EmbedConfig("lexical")
     table = world.once("things", things)
     config = BuildConfig("classes", (("classes", table),), embed=embedding, cluster=ClusterConfig(groups=4))
     config = replace(config, **given)
@@ -249,7 +241,7 @@ def weighed(config: EvidenceConfig, world: World) -> Any:
     table, root = world.new(), world.new()
     lines = things(table).read_text().splitlines()
     (table / "t.csv").write_text("name,description\n" + "".join(f"{name},a {name}\n" for name in lines))
-    embedding = EmbedConfig("lexical", cache=world.folder / "cache")
+    embedding = EmbedConfig("lexical")
     whole = BuildConfig("classes", (("classes", table / "t.csv"),), embed=embedding, evidence=config)
     runs = {"scrape": classes.run(root, table / "t.csv", silent)}
     for name, stage in (("clean", clean), ("embed", embed), ("evidence", evidence)):
@@ -306,7 +298,7 @@ LEVELS_OF_TREE = {"tree": tree_of, "tree_use": "levels", "parents": "first"}
 @witness(TreeConfig, LEVELS_OF_TREE, parents="most-specific", cut="leaves:1")
 def placed_in_a_tree(config: TreeConfig, world: World) -> Any:
     """The labels of a list of names, and the classes that these have in the tree."""
-    embedding = EmbedConfig("lexical", cache=world.folder / "cache")
+    embedding = EmbedConfig("lexical")
     build = BuildConfig("classes", (("classes", world.once("things", things)),), embed=embedding, taxonomy=config)
     try:
         runs = building.run_stages(world.new(), build, building._plan_levels(build), silent)
@@ -333,16 +325,6 @@ def encoder_made(config: EmbedConfig, world: World) -> Any:
     made = embed.encoder_of(Path("names.parquet"), BuildConfig("sample", embed=config))
     assert isinstance(made, Eyes)
     return made.made
-
-
-@witness(EmbedConfig, CLIP, cache=lambda world: world.new())
-def cached(config: EmbedConfig, world: World) -> Any:
-    """Whether the default folder of embeddings is written to."""
-    world.patch.setattr(clip, "ClipEncoder", Eyes)
-    usual, written = world.new(), config.cache
-    world.patch.setattr(embed, "default_folder", lambda: usual)
-    from_the_finished(world, embed=config)
-    return bool(bytes_of(usual)) if usual.exists() else bytes_of(written or usual).keys() == set()
 
 
 # Shards.

@@ -17,19 +17,18 @@ from safetensors import SafetensorError
 
 from hgld.errors import ConfigError, MissingResourceError, some
 
-from ...stage import Progress, silent
-from .prompts import choose_device, encode_prompts, fingerprint
-from .registry import HINT, cached_clip
+from .prompts import PromptEncoder, fingerprint
+from .registry import HINT
 
 VERSION = 1
-TEMPLATES = (  # those of the prompts published with CLIP that fit scenes and places
+TEMPLATES = (  # prompts published with CLIP that fit scenes and places
     "a photo of a {}.",
     "a photo of the {}.",
     "a photo of a {}, a type of place.",
     "a photo of a {}, a type of landmark.",
     "a picture of a {} on a sunny day.",
 )
-_NEAREST = 5
+_HUB = "hf-hub:"  # a repository says how its model is built, and has its weights
 _MOST_LISTED = 25  # no model has so many tags
 _UNREADABLE = (  # errors of open_clip, torch and safetensors for weights that cannot be fetched or read
     *(RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, EOFError, ImportError),
@@ -37,11 +36,12 @@ _UNREADABLE = (  # errors of open_clip, torch and safetensors for weights that c
 )
 
 
-class ClipEncoder:
+class ClipEncoder(PromptEncoder):
     """A CLIP model's text tower.
 
     Args:
-        spec: ``MODEL/PRETRAINED``: a model of open_clip, and a tag of its or a checkpoint's path.
+        spec: ``MODEL/PRETRAINED``: a model of open_clip, and a tag of its or a checkpoint's path; or
+            ``hf-hub:USER/NAME``.
         templates: prompts with ``{}``; empty: ``TEMPLATES``.
         device: torch device; empty: a GPU when there is one.
         batch_size: texts per forward pass.
@@ -56,101 +56,64 @@ class ClipEncoder:
     """
 
     def __init__(self, spec: str, *, templates: Sequence[str] = (), device: str = "", batch_size: int = 256) -> None:
-        self._model_name, _, self._pretrained = spec.partition("/")
+        super().__init__(templates or TEMPLATES, device, batch_size)
+        self._model_name, _, self._pretrained = (spec, "", "") if spec.startswith(_HUB) else spec.partition("/")
         weights = _check(self._model_name, self._pretrained)
         shown = self._pretrained if weights is None else weights.name
         source = self._pretrained if weights is None else fingerprint(weights)
-        self.templates = tuple(templates) or TEMPLATES
-        self.name = f"clip:{self._model_name}/{shown}"
+        self.name = f"clip:{self._model_name}{'/' * bool(shown)}{shown}"
         self.key = json.dumps(["clip", VERSION, self._model_name, source, self.templates])
-        self._device = choose_device(device)
-        self._batch_size = batch_size
 
-    @property
-    def dim(self) -> int:
-        """Dimension D, read from the model's configuration."""
-        return int((open_clip.get_model_config(self._model_name) or {})["embed_dim"])
-
-    def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
-        """Return (N, D) float32 unit rows: the mean of each name's prompts.
-
-        Raises:
-            MissingResourceError: the weights cannot be had or read here.
-        """
+    def _rows(self, texts: list[str]) -> np.ndarray:
         model, tokenize = self._loaded
-
-        def encode(texts: list[str]) -> np.ndarray:
-            with torch.inference_mode():
-                return model.encode_text(tokenize(texts).to(self._device)).float().cpu().numpy()
-
-        return encode_prompts(names, self.templates, self._batch_size, encode, progress)
+        with torch.inference_mode():
+            return model.encode_text(tokenize(texts).to(self._device)).float().cpu().numpy()
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
         known = get_pretrained_cfg(self._model_name, self._pretrained)
-        cached = cached_clip(str(known.get("hf_hub", "")).strip("/")) if known else None
         before = logging.root.manager.disable
         logging.disable(max(before, logging.ERROR))  # of attempts at a download: the final error says it once
         try:
-            model = open_clip.create_model_from_pretrained(
+            model: Any = open_clip.create_model(
                 self._model_name,
-                # of weights at hand the file: by their tag open_clip would ask the server for newer ones
-                pretrained=str(cached or self._pretrained),
+                pretrained=self._pretrained or None,
                 device=self._device,
                 force_quick_gelu=bool(known.get("quick_gelu")),  # some tags were trained so, under one model name
+                require_pretrained=True,
                 weights_only=True,
-                return_transform=False,
             )
             tokenize = open_clip.get_tokenizer(self._model_name)
         except _UNREADABLE as error:
-            raise MissingResourceError(self._no_weights(bool(known), error)) from error
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+            raise MissingResourceError(
+                f"--encoder {self.name}: the weights cannot be had or read here ({reason}). Connect to the internet "
+                "once, so that open_clip downloads them into Hugging Face's cache (HF_HOME); or give a checkpoint as "
+                f"--encoder clip:MODEL/PATH: .safetensors, or a .pt that holds tensors alone; pickled code is never "
+                f"run. {HINT}"
+            ) from error
         finally:
             logging.disable(before)
-        return model.eval(), tokenize  # pyright: ignore[reportAttributeAccessIssue]  # a model alone
-
-    def _no_weights(self, is_tag: bool, error: BaseException) -> str:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-        if not is_tag:
-            return (
-                f"{self._pretrained}: cannot be read as weights of {self._model_name} ({reason}). Expected a state "
-                "dict of that model, .safetensors or a .pt that holds tensors alone; pickled code is never run."
-            )
-        return (
-            f"--encoder clip:{self._model_name}/{self._pretrained}: the weights cannot be had here ({reason}). "
-            "Connect to the internet once, so that open_clip downloads them into Hugging Face's cache (HF_HOME); or "
-            f"copy the checkpoint and give --encoder clip:{self._model_name}/PATH. {HINT}"
-        )
+        return model.eval(), tokenize
 
 
 def _check(model: str, pretrained: str) -> Path | None:
     """Return the checkpoint's path, or None where ``pretrained`` is a tag of the model."""
-    models = open_clip.list_models()
+    if model.startswith(_HUB) or get_pretrained_cfg(model, pretrained):
+        return None
+    models, path = open_clip.list_models(), Path(pretrained)
     if model not in models:
         raise ConfigError(f"--encoder clip: open_clip knows no model {model!r}; {_nearest(model, models)}")
-    tags = open_clip.list_pretrained_tags_by_model(model)
-    if not pretrained:
-        raise ConfigError(
-            f"--encoder clip:{model} names no weights; expected clip:{model}/TAG or a file. {_listed(tags)}"
-        )
-    if get_pretrained_cfg(model, pretrained):
-        return None
-    path = Path(pretrained)
     if path.is_file():
         return path
-    if "/" in pretrained or path.suffix:
-        raise MissingResourceError(
-            f"--encoder clip:{model}/{pretrained}: there is no file {pretrained}. {_listed(tags)}"
-        )
-    raise ConfigError(f"--encoder clip:{model}: no file and no weights {pretrained!r}; {_nearest(pretrained, tags)}")
+    missing = MissingResourceError if "/" in pretrained or path.suffix else ConfigError
+    tags = open_clip.list_pretrained_tags_by_model(model)
+    raise missing(
+        f"--encoder clip:{model}/{pretrained}: there are no weights and there is no file {pretrained!r}; "
+        f"{_nearest(pretrained, tags)}"
+    )
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    matches = difflib.get_close_matches(name, known, _NEAREST, cutoff=0.4)
-    return f"nearest: {', '.join(matches)}." if matches else _listed(known)
-
-
-def _listed(tags: Sequence[str]) -> str:
-    if not tags:
-        return "open_clip has none for it; give a checkpoint's path."
-    where = " (open_clip.list_models())" if len(tags) > _MOST_LISTED else ""
-    return f"open_clip has {some(tags, _MOST_LISTED)}{where}."
+    matches = difflib.get_close_matches(name, known, cutoff=0.4)
+    return f"nearest: {', '.join(matches)}." if matches else f"open_clip has {some(known, _MOST_LISTED) or 'none'}."

@@ -1,7 +1,8 @@
 """Common parts of encoders with model weights: prompts around names, the device, and a fingerprint of model files."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,36 +10,51 @@ import torch
 
 from hgld.errors import ConfigError
 
-from ...stage import Progress
+from ...stage import Progress, silent
 from ..unit_rows import unit
 
 
-def encode_prompts(
-    names: Sequence[str],
-    templates: Sequence[str],
-    batch_size: int,
-    encode: Callable[[list[str]], np.ndarray],
-    progress: Progress,
-) -> np.ndarray:
-    """Return the mean of each name's normalised prompts, normalised again (Radford et al., 2021, section 3.1.4).
+class PromptEncoder(ABC):
+    """An encoder of names that averages prompts.
 
     Args:
-        names: N names, at least one.
-        templates: T prompts with ``{}``.
-        batch_size: texts per call of ``encode``.
-        encode: returns (n, D) rows of n texts.
-        progress: told about names embedded.
-
-    Returns:
-        (N, D) float32 unit rows.
+        templates: prompts with ``{}``.
+        device: torch device; empty: a GPU when there is one.
+        batch_size: texts per forward pass.
     """
-    step, means = max(1, batch_size // len(templates)), []
-    for start in range(0, len(names), step):
-        batch = names[start : start + step]
-        rows = encode([template.replace("{}", name) for name in batch for template in templates])
-        means.append(unit(rows.astype(np.float64)).reshape(len(batch), len(templates), -1).mean(axis=1))
-        progress("embed", start + len(batch), len(names))
-    return unit(np.concatenate(means)).astype(np.float32)
+
+    def __init__(self, templates: Sequence[str], device: str, batch_size: int) -> None:
+        self.templates = tuple(templates)
+        self._device = choose_device(device)
+        self._batch_size = batch_size
+
+    @property
+    def dim(self) -> int:
+        """Dimension D; reads the model."""
+        return int(self.encode([""]).shape[1])
+
+    def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
+        """Return (N, D) float32 unit rows: the mean of each name's normalised prompts (Radford et al., 2021, 3.1.4).
+
+        Args:
+            names: N names, at least one.
+            progress: told about names embedded.
+
+        Raises:
+            MissingResourceError: the weights cannot be had or read here.
+        """
+        templates, means = self.templates, []
+        step = max(1, self._batch_size // len(templates))
+        for start in range(0, len(names), step):
+            batch = names[start : start + step]
+            rows = self._rows([template.replace("{}", name) for name in batch for template in templates])
+            means.append(unit(rows.astype(np.float64)).reshape(len(batch), len(templates), -1).mean(axis=1))
+            progress("embed", start + len(batch), len(names))
+        return unit(np.concatenate(means)).astype(np.float32)
+
+    @abstractmethod
+    def _rows(self, texts: list[str]) -> np.ndarray:
+        """Return (n, D) rows of n texts."""
 
 
 def choose_device(device: str) -> torch.device:

@@ -150,6 +150,7 @@ def _class_of(spec: str) -> Callable[..., Any]:
 # -- encoders whose weights are on this machine; nothing is downloaded and no server is asked --------------------------
 
 VARIABLE = "HGLD_SENTENCE_ENCODER"
+_SENTENCE_FILES = ("model.safetensors", "pytorch_model.bin")
 PREFERRED = (  # by the averages that sentence-transformers publishes; multilingual ones last, for English comes first
     "all-mpnet-base-v2",
     "all-MiniLM-L12-v2",
@@ -157,48 +158,25 @@ PREFERRED = (  # by the averages that sentence-transformers publishes; multiling
     "paraphrase-multilingual-mpnet-base-v2",
     "paraphrase-multilingual-MiniLM-L12-v2",
 )
-CLIP = {  # repositories of open_clip's weights, with the spelling of the encoder
-    "laion/CLIP-ViT-L-14-laion2B-s32B-b82K": "ViT-L-14/laion2b_s32b_b82k",
-    "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": "ViT-H-14/laion2b_s32b_b79k",
-    "laion/CLIP-ViT-B-16-laion2B-s34B-b88K": "ViT-B-16/laion2b_s34b_b88k",
-    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": "ViT-B-32/laion2b_s34b_b79k",
-    "timm/vit_large_patch14_clip_224.openai": "ViT-L-14/openai",
-    "timm/vit_base_patch16_clip_224.openai": "ViT-B-16/openai",
-    "timm/vit_base_patch32_clip_224.openai": "ViT-B-32/openai",
-}
 
 
 def local_encoder() -> tuple[str, str]:
     """Return the best encoder on this machine, and in words why it was taken.
 
     In this order: the folder that ``HGLD_SENTENCE_ENCODER`` names; the first of :data:`PREFERRED` in Hugging Face's
-    cache; CLIP weights there; ``lexical``.
+    cache; ``lexical``.
     """
+    from huggingface_hub import try_to_load_from_cache  # slow to import, and needed by few builds
+
     named = os.environ.get(VARIABLE, "")
     found = [(named, f"{VARIABLE} names it")] if named else []
     for model in PREFERRED:
-        weights = cached_file(f"sentence-transformers/{model}", "model.safetensors", "pytorch_model.bin")
-        if weights is not None and (weights.parent / "modules.json").is_file():
-            found.append((str(weights.parent), f"{model} is in Hugging Face's cache"))
-    missing = f"no sentence encoder and no CLIP weights are on this machine; {VARIABLE} may name a folder"
-    if found and find_spec("sentence_transformers") is not None:
-        return f"sbert:{found[0][0]}", found[0][1]
-    if found:
-        missing = f"{found[0][0]} is here, but sentence-transformers is not installed"
-    for repository, spelling in CLIP.items():
-        if cached_clip(repository) is not None:
-            return f"clip:{spelling}", "its weights are in Hugging Face's cache"
-    return "lexical", missing
-
-
-def cached_clip(repository: str) -> Path | None:
-    """Return the file of a repository's CLIP weights in Hugging Face's cache; None if it is not there."""
-    return cached_file(repository, "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-
-
-def cached_file(repository: str, *names: str) -> Path | None:
-    """Return the first of these files of a repository's main branch that is in Hugging Face's cache."""
-    from huggingface_hub import try_to_load_from_cache  # slow to import, and needed by few builds
-
-    files = (try_to_load_from_cache(repository, name) for name in names)
-    return next((Path(file) for file in files if isinstance(file, str)), None)
+        files = (try_to_load_from_cache(f"sentence-transformers/{model}", name) for name in _SENTENCE_FILES)
+        folder = next((Path(file).parent for file in files if isinstance(file, str)), None)
+        if folder is not None and (folder / "modules.json").is_file():
+            found.append((str(folder), f"{model} is in Hugging Face's cache"))
+    if not found:
+        return "lexical", f"no sentence encoder is on this machine; {VARIABLE} may name a folder"
+    if find_spec("sentence_transformers") is None:
+        return "lexical", f"{found[0][0]} is here, but sentence-transformers is not installed"
+    return f"sbert:{found[0][0]}", found[0][1]

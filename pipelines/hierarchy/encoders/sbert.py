@@ -12,22 +12,21 @@ import numpy as np
 from hgld.errors import ConfigError, MissingResourceError, excerpt, optional_dependency, quoted
 from hgld.files import read_json
 
-from ...stage import Progress, silent
-from .prompts import choose_device, encode_prompts, fingerprint
+from .prompts import PromptEncoder, fingerprint
 from .registry import HINT
 
 VERSION = 1
 TEMPLATES = ("{}",)
 
 
-class SbertEncoder:
+class SbertEncoder(PromptEncoder):
     """A folder written by ``SentenceTransformer.save``, read from disk alone.
 
     Args:
         path: the folder, with its ``modules.json``.
         templates: prompts with ``{}``; empty: the name alone.
         device: torch device; empty: a GPU when there is one.
-        batch_size: texts a forward pass.
+        batch_size: texts per forward pass.
 
     Attributes:
         name: ``sbert:`` and the folder's last part.
@@ -35,34 +34,18 @@ class SbertEncoder:
 
     Raises:
         ConfigError: no such device, or a model that asks for code from outside sentence-transformers.
-        MissingResourceError: no such folder, or not that of a sentence-transformers model.
+        MissingResourceError: no such folder, or not a sentence-transformers model's.
     """
 
     def __init__(self, path: str, *, templates: Sequence[str] = (), device: str = "", batch_size: int = 256) -> None:
+        super().__init__(templates or TEMPLATES, device, batch_size)
         self._folder = Path(path)
         _check(self._folder)
-        self.templates = tuple(templates) or TEMPLATES
         self.name = f"sbert:{_name(self._folder.resolve())}"
         self.key = json.dumps(["sbert", VERSION, fingerprint(self._folder), self.templates])
-        self._device = choose_device(device)
-        self._batch_size = batch_size
 
-    @property
-    def dim(self) -> int:
-        """Dimension D; reads the model."""
-        return int(self.encode([""]).shape[1])
-
-    def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
-        """Return (N, D) float32 unit rows: the mean of each name's prompts.
-
-        Raises:
-            MissingResourceError: sentence-transformers is not installed, or cannot read the folder.
-        """
-
-        def encode(texts: list[str]) -> np.ndarray:
-            return np.asarray(self._model.encode(texts, batch_size=len(texts), show_progress_bar=False))
-
-        return encode_prompts(names, self.templates, self._batch_size, encode, progress)
+    def _rows(self, texts: list[str]) -> np.ndarray:
+        return np.asarray(self._model.encode(texts, batch_size=len(texts), show_progress_bar=False))
 
     @cached_property
     def _model(self) -> Any:
@@ -81,24 +64,19 @@ class SbertEncoder:
 
 
 def _name(folder: Path) -> str:
-    """Return a folder's name; of a snapshot in Hugging Face's cache, whose own is a hash, that of its model."""
+    """Return a folder's name; for a snapshot in Hugging Face's cache, whose own is a hash, the name of its model."""
     repository = folder.parent.parent.name
     return repository.rpartition("--")[2] if folder.parent.name == "snapshots" else folder.name
 
 
 def _check(folder: Path) -> None:
     listing = folder / "modules.json"
-    if not listing.is_file():
-        found = "there is no such folder" if not folder.is_dir() else "it holds no modules.json"
-        raise MissingResourceError(
-            f"--encoder sbert:{folder}: {found}. Expected the folder of a sentence-transformers model "
-            f"(SentenceTransformer.save, or a snapshot of its repository). {HINT}"
-        )
     try:
         types = [str(module["type"]) for module in read_json(listing)]
-    except (ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise MissingResourceError(
-            f"{listing}: not a list of modules with their types ({excerpt(error)}). {HINT}"
+            f"--encoder sbert:{folder}: no readable modules.json ({excerpt(error)}). Expected the folder of a "
+            f"sentence-transformers model (SentenceTransformer.save, or a snapshot of its repository). {HINT}"
         ) from error
     foreign = [name for name in types if not name.startswith("sentence_transformers.")]
     if foreign:

@@ -15,12 +15,12 @@ from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, files_of, run_stage
 from ..config import BuildConfig
-from ..evidence.embed import read_embeddings
-from ..evidence.evidence import read_evidence
+from ..encoders.embed import read_embeddings
 from ..names.class_graph import ClassGraph
 from ..unit_rows import borrow
 from .clustering import Clustering, cluster_names
 from .doubt import DOUBTFUL, wrong_probabilities
+from .evidence import read_evidence
 from .group_names import label_groups
 
 VERSION = 6  # 5: Ward's linkage or k-means alone, the number of groups by the silhouette

@@ -27,8 +27,8 @@ from hgld.taxonomy.levels import even_levels
 
 from ...stage import Progress, StageResult, StageRun, files_of, key_of, run_stage
 from ..config import BuildConfig, TreeConfig
+from ..encoders.embed import encoder_of, read_embeddings
 from ..encoders.registry import Encoder, is_fitted_on_names
-from ..evidence.embed import encoder_of, read_embeddings
 from ..names.clean import name_key
 from ..names.name_tables import NAME, SHOWN, NameTable, check_lengths
 from ..unit_rows import sums, unit

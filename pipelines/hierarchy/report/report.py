@@ -18,7 +18,7 @@ from hgld.tables import read_parquet
 
 from ...card import PUBLISHED_GROUPS, labelled_groups, write_card
 from ...stage import Progress, StageResult, StageRun, run_stage
-from ..levels.levels import LANDMARK_LEVELS
+from ..groups.levels import LANDMARK_LEVELS
 from .name_map import draw_map, group_color
 
 VERSION = 5  # 5: no pictures as files

@@ -23,9 +23,9 @@ from threadpoolctl import threadpool_limits
 
 from hgld.tables import read_parquet
 
-from ..evidence.embed import read_embeddings
-from ..evidence.evidence import Block, Evidence, read_evidence
+from ..encoders.embed import read_embeddings
 from ..groups.doubt import Expected, Model, Spreads, still_wrong
+from ..groups.evidence import Block, Evidence, read_evidence
 from ..unit_rows import unit
 from .grouping import GroupId, Grouping
 

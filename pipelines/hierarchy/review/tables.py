@@ -16,9 +16,9 @@ from hgld.files import read_json
 from hgld.tables import parquet_schema, read_parquet
 
 from ..groups.group_names import Member, propose_labels
+from ..groups.levels import LANDMARKS
+from ..groups.toplevel import Anchors
 from ..landmark_images import ImagePlace, LandmarkKey, find_images, listed_images, read_image
-from ..levels.levels import LANDMARKS
-from ..levels.toplevel import Anchors
 from ..names.class_graph import ClassGraph
 from ..names.classes import SPLIT
 from ..names.clean import NameRules

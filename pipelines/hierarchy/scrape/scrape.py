@@ -1,10 +1,8 @@
 """The stage ``scrape``: ask Wikimedia what each landmark is an instance of; answers are kept in ``scrape.sqlite``."""
 
 import hashlib
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -23,32 +21,12 @@ from ..names.landmark_tables import (
     scraped_table,
     write_scraped,
 )
-from .questions import BATCHES, answer_all, class_ids, open_questions
+from .questions import answer_all
 from .status import Resolution, unanswered_classes
-from .store import Question, ScrapeStore
+from .store import ScrapeStore
 from .titles import category_title
 
 STORE = "scrape.sqlite"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The requests that a run would make, counted before it makes them.
-
-    Attributes:
-        landmarks: landmarks in the tables.
-        categories: distinct Commons categories among them.
-        unanswered: number of those whose status the store does not know yet.
-        requests: number of requests by what they ask; the first is exact, the others follow from its answers and are
-            estimates on the high side.
-        seconds: time that they take at the configured rate.
-    """
-
-    landmarks: int
-    categories: int
-    unanswered: int
-    requests: Mapping[str, int]
-    seconds: float
 
 
 def run(
@@ -103,31 +81,6 @@ def run(
     inputs = {f"landmarks {split}": Path(path) for split, path in tables.items()}
     stated = {**key_fields(config), "answers": answers}
     return run_stage("scrape", root, version=VERSION, config=stated, inputs=inputs, work=work, began=began)
-
-
-def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
-    """Count the requests that :func:`run` would make, without making one."""
-    landmarks = read_landmarks(tables)[0]
-    titles = _distinct(_titles(landmarks))
-    first: Question = "infobox" if config.route == "html" else "sitelink"
-    wanted, resolved, ancestors = {first: titles}, dict[str, Resolution](), []
-    if (root / STORE).exists():
-        with ScrapeStore(root / STORE, source_of(config)) as store:
-            if config.retry_errors:
-                store.failures.clear()  # in memory: a plan changes nothing
-            wanted, resolved = open_questions(titles, store, config.route)
-            ancestors = unanswered_classes(class_ids(resolved.values()), store)[1]
-    unanswered = len(titles) - len(resolved)
-    if config.route == "html":
-        requests = {"category pages": unanswered}
-    else:
-        begun = sum(len(keys) for question, keys in wanted.items() if question != "sitelink")
-        new = len(wanted.get("sitelink", ()))
-        # the number of classes grows as the root of the number of titles, from 5,700 at 197,000 landmarks
-        expected = len(ancestors) + round(2 * 13 * math.sqrt(unanswered))
-        keys = {"items of categories": new, "categories without an item, main topics": new + begun, "classes": expected}
-        requests = {what: math.ceil(count / BATCHES["entity"]) for what, count in keys.items()}
-    return Plan(len(landmarks), len(titles), unanswered, requests, sum(requests.values()) / config.rate)
 
 
 def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteClient:

@@ -7,7 +7,7 @@ import pytest
 from hgld import Hierarchy
 from hgld.errors import TableError
 from hgld.pipelines.hierarchy import assign, export
-from hgld.pipelines.hierarchy.levels.levels import LANDMARKS, LevelPlan
+from hgld.pipelines.hierarchy.groups.levels import LANDMARKS, LevelPlan
 from hgld.pipelines.stage import silent
 
 HEADER = ["landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made"]

@@ -13,7 +13,7 @@ from tests.pipelines.reviewed_build import opened
 
 @pytest.mark.slow
 def test_the_build_has_what_the_page_showed(tmp_path):
-    config = BuildConfig("sample", embed=EmbedConfig("lexical", cache=tmp_path / "cache"))
+    config = BuildConfig("sample", embed=EmbedConfig("lexical"))
     build_hierarchy(tmp_path / "before", config, silent)
     review, file = opened(tmp_path / "before", learns=True), tmp_path / "before" / "ada.yaml"
     tables = review.tables

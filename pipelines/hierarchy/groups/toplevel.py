@@ -34,13 +34,13 @@ from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, files_of, run_stage
 from ..config import BuildConfig
+from ..encoders.embed import encoder_of, read_embeddings
 from ..encoders.registry import Encoder
-from ..evidence.embed import encoder_of, read_embeddings
-from ..groups.clustering import coarsen
-from ..groups.group_names import label_groups
 from ..names.class_graph import ClassGraph
 from ..names.name_classes import match_key
 from ..unit_rows import leading_axes, nearest, sums, unit
+from .clustering import coarsen
+from .group_names import label_groups
 from .levels import HUMAN_MADE, LANDMARKS, NATURAL, LevelPlan
 
 VERSION = 4  # 4: one rule for all classes of the top level

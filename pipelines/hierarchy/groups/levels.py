@@ -9,7 +9,7 @@ from hgld.errors import ConfigError, InputError, quoted
 from ..config import BuildConfig
 
 if TYPE_CHECKING:
-    from ..groups.given import GivenGroups
+    from .given import GivenGroups
 
 LANDMARK_LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 NATURAL, HUMAN_MADE = "natural", "human-made"

@@ -23,8 +23,8 @@ from sklearn.metrics import (
 from hgld.errors import TableError, quoted
 from hgld.terminal import printable
 
-from ..review.agreement import cohens_kappa
 from .label_tables import FILE, IDS, LANDMARK, NAMES, ROW, SPLIT, TOP, UNLABELLED, LabelTable, split_of
+from .review.agreement import cohens_kappa
 
 KEY = "__key"
 CONFUSIONS = 10
@@ -188,7 +188,7 @@ def compare(a: Path, b: Path) -> Comparison:
     is equal, all in their order, finest first, as many as both have.
 
     Args:
-        a: the table to judge: whatever :meth:`hgld.pipelines.hierarchy.comparison.label_tables.LabelTable.read` takes.
+        a: the table to judge: whatever :meth:`hgld.pipelines.hierarchy.label_tables.LabelTable.read` takes.
         b: the reference.
 
     Raises:

@@ -39,11 +39,11 @@ from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, files_of, run_stage, write_json
 from ..config import BuildConfig, EmbedConfig
+from ..encoders.embed import read_embeddings
 from ..encoders.registry import make_encoder
 from ..names.class_graph import ClassGraph
 from ..names.languages import read_english
 from ..unit_rows import borrow, leading_axes, unit
-from .embed import EmbeddingCache, default_folder, embed_names, read_embeddings
 
 VERSION = 2  # 2: wording, descriptions and classes alone
 TEXT, WORDING, DESCRIPTIONS, CLASSES = "text", "wording", "descriptions", "classes"
@@ -279,9 +279,7 @@ def _descriptions(texts: Sequence[str | None], embedding: EmbedConfig, progress:
     else:
         options = {"device": embedding.device, "batch_size": embedding.batch_size}
         templates = ("{}",) if make_encoder(embedding.encoder, **options).templates else ()
-        encoder = make_encoder(embedding.encoder, templates=templates, **options)
-        cache = EmbeddingCache(embedding.cache or default_folder(), encoder.key)
-        rows = embed_names(encoder, said, cache, progress)
+        rows = make_encoder(embedding.encoder, templates=templates, **options).encode(said, progress)
     block = np.zeros((len(texts), rows.shape[1]), dtype=np.float32)
     block[known] = rows
     return block

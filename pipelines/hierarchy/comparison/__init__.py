@@ -1,1 +1,0 @@
-"""Comparison of two hierarchies: their tables read, the items of both paired, the agreement measured and told."""

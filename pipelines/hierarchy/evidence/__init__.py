@@ -1,1 +1,0 @@
-"""Evidence about names: rows of numbers, and how much each kind counts."""

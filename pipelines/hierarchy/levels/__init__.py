@@ -1,1 +1,0 @@
-"""Levels above the groups."""
