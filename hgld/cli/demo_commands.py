@@ -97,7 +97,7 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
     from hgld.pipelines.demo.dataset import DRAWINGS, LEVELS, DrawnConfig, build_drawn_dataset
     from hgld.pipelines.hierarchy.build import build_hierarchy
     from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig
-    from hgld.report_page.page import write_report_page
+    from hgld.report_page.page import make_report
     from hgld.training.demo_runs import demo_runs
 
     config = BuildConfig("sample", embed=EmbedConfig(encoder="lexical"), cluster=ClusterConfig(seed=seed))
@@ -108,7 +108,7 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
     summaries = {name: _train(name, one, dataset.out, out, progress) for name, one in configs.items()}
     folders = [out / RUNS / name for name in configs]
     title, shown = "hgld demo: drawn landmarks", _part("report", progress)
-    write_report_page(folders, out / REPORT, data=dataset.out, title=title, progress=shown)
+    make_report(folders, out / REPORT, data=dataset.out, title=title, progress=shown)
     counts = build.stages["assign"].result.counts
     result = DemoResult(
         labelled=int(counts["landmarks"]),

@@ -19,7 +19,7 @@ from hgld.cli.models import (
     say_selection,
 )
 from hgld.cli.options import ReadingOptions, verb
-from hgld.cli.output import echo, print_json, progress_bars, say_next
+from hgld.cli.output import echo, print_json, progress_bars, say_next, text_table
 from hgld.errors import HgldError, StorageError
 from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
 from hgld.evaluation.protocols import protocol_names
@@ -61,8 +61,7 @@ class EvaluateOptions:
     whitening: Path | None = setting(None, "Whitening to apply first (embed --fit-whitening).", common=False)
     out: Path | None = setting(
         None,
-        "File to keep the report in: .json (with its per-query table) or .md; the leaderboard of several models: "
-        ".html, .md or .json.",
+        "File to keep the report in: .json (with its per-query table) or .md; for several models .json.",
         path="new",
     )
     against: tuple[Path, ...] = setting(
@@ -340,19 +339,19 @@ def _lead(
         the exit code: that of bad input if a model failed that was named.
     """
     from hgld.cli import EXIT_BAD_INPUT
+    from hgld.cli.report_commands import print_scores
     from hgld.distributed import is_main_process
-    from hgld.report_page.leaderboard import Entry, leaderboard
+    from hgld.report_page.scores import best_first
     from hgld.training.inference.embedder import Spent
 
     writers: dict[str, Callable[..., object]] = {
-        ".html": lambda path, board: write_atomic(path, board.to_html()),
-        ".md": lambda path, board: write_atomic(path, board.to_markdown()),
-        ".json": lambda path, board: write_atomic(
-            path, json.dumps(board.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+        ".json": lambda path, facts: write_atomic(
+            path, json.dumps(facts, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
         ),
     }
     save = _writer(asked.out, writers, "--out {out}: the leaderboard of several models is written as {suffixes}.")
-    entries, failed, code = [], {}, 0
+    reports: dict[str, RetrievalReport] = {}
+    models, failed, code = [], {}, 0
     for name, source in _named(sources).items():
         spent = Spent()
         # The options of a view are for the models that are named, not for the raw pixels beside them.
@@ -368,17 +367,23 @@ def _lead(
                 echo(f"{name}: not evaluated: {failed[name]}", err=True)
             continue
         if report is not None:
-            entries.append(Entry(name, report, spent.dimensions, spent.images / max(spent.seconds, 1e-9)))
+            reports[name] = report
+            speed = round(spent.images / max(spent.seconds, 1e-9), 2)
+            facts = {"dimensions": spent.dimensions, "images_per_second": speed, "settings": report.settings}
+            models.append({"model": name, **facts})
     if not is_main_process():
         return code
-    board = leaderboard(entries, failed)
+    table = best_first(reports) if reports else None
+    facts = {"models": models, "scores": table.rows if table else [], "failed": failed}
     try:
-        save(board)
+        save(facts)
     finally:  # what cannot be kept is shown all the same
         if as_json:
-            print_json(board.to_dict())
-        else:
-            echo(board.to_markdown())
+            print_json(facts)
+        elif table:
+            print_scores({asked.split or asked.query_split or "model": table})
+            speeds = [[m["model"], str(m["dimensions"]), f"{m['images_per_second']:,.1f}"] for m in models]
+            echo(text_table(["model", "dimensions", "images/s: read, decoded and embedded"], speeds))
     return code
 
 

@@ -64,44 +64,40 @@ def report(asked: ReportOptions, reading: ReadingOptions, seen: SeenOptions, *, 
     Curves, maps and galleries of the page need the embeddings: in RUN/embeddings, or beside X.json.
     """
     from hgld.report_page.latex import latex_tables
-    from hgld.report_page.page import write_report_page
+    from hgld.report_page.page import make_report
 
-    facts = None
-    if asked.out is not None:
-        given: dict[str, Any] = {name: getattr(asked, name) for name in ("data", "figures", "baseline", "title")}
-        with progress_bars() as progress:
-            facts = write_report_page(
-                asked.runs,
-                asked.out,
-                papers=asked.paper,
-                published_of=_published_of,
-                seen=seen.seen,
-                progress=progress,
-                **given,
-            )
-        scores, papers, drawn = facts.scores, facts.papers, facts.figures
-    else:
-        scores, papers, drawn = _results(asked, seen)
+    with progress_bars() as progress:
+        made = make_report(
+            asked.runs,
+            asked.out,
+            data=asked.data,
+            figures=asked.figures,
+            papers=asked.paper,
+            published_of=_published_of,
+            baseline=asked.baseline,
+            title=asked.title,
+            seen=seen.seen,
+            progress=progress,
+        )
     if asked.latex is not None:
-        write_result(asked.latex, latex_tables(scores, asked.metrics), "--latex")
-    for note in () if facts is None else facts.notes:
+        write_result(asked.latex, latex_tables(made.scores, asked.metrics), "--latex")
+    for note in made.notes:
         echo(note, err=True)
     if as_json:
-        rows = {split: table.rows for split, table in scores.items()}
-        made = {"figures": drawn} if facts is None else asdict(replace(facts, scores={}))
-        warnings = [text for table in scores.values() for text in table.warnings]
-        print_json(made | {"warnings": warnings, "scores": rows, "papers": [asdict(table) for table in papers]})
+        warnings = [text for table in made.scores.values() for text in table.warnings]
+        rows = {split: table.rows for split, table in made.scores.items()}
+        print_json(asdict(replace(made, scores={})) | {"warnings": warnings, "scores": rows})
         return
-    if papers:
-        print_tables(papers)
+    if asked.paper:
+        print_tables(made.papers)
     else:
-        _print_scores(scores, asked.metrics)
-    if facts is not None:
-        echo(f"{facts.out}: {facts.bytes / 1e6:.1f} MB, runs: {len(facts.runs)}, pictures: {facts.pictures}")
-        for reason in facts.unreadable[:3]:
+        print_scores(made.scores, asked.metrics)
+    if made.out:
+        echo(f"{made.out}: {made.bytes / 1e6:.1f} MB, runs: {len(made.runs)}, images: {made.pictures}")
+        for reason in made.unreadable[:3]:
             echo(f"not shown: {reason}", err=True)
-    if drawn:
-        echo(f"{asked.figures}: {len(drawn)} figures")
+    if made.figures:
+        echo(f"{asked.figures}: {len(made.figures)} figures")
     if asked.latex is not None:
         echo(str(asked.latex))
     if asked.data is not None:
@@ -109,33 +105,14 @@ def report(asked: ReportOptions, reading: ReadingOptions, seen: SeenOptions, *, 
         say_next("hgld", "search", "PHOTO.jpg", "--checkpoint", trained, "--data", asked.data)
 
 
-def _results(
-    asked: ReportOptions, seen: SeenOptions
-) -> "tuple[Mapping[str, ScoreTable], Sequence[PaperTable], Sequence[str]]":
-    """Return scores by split, papers' tables and the figures that were kept, without a page."""
-    from hgld.report_page.figures import Figures
-    from hgld.report_page.page import paper_tables, refuse_trained_on, score_tables
-    from hgld.report_page.runs import read_runs
-    from hgld.report_page.score_figures import draw_scores
-
-    runs = read_runs(asked.runs)
-    if not seen.seen:
-        refuse_trained_on(runs)
-    scores, papers = score_tables(runs, asked.baseline), paper_tables(runs, asked.paper, _published_of)
-    figures = Figures(asked.figures)
-    for split, table in scores.items() if asked.figures is not None else ():
-        draw_scores(figures, table, split)
-    return scores, papers, figures.files
-
-
-def _print_scores(scores: "Mapping[str, ScoreTable]", metrics: Sequence[str]) -> None:
+def print_scores(scores: "Mapping[str, ScoreTable]", metrics: Sequence[str]) -> None:
     """Print a table per split, in per cent, and the notes on it."""
     from hgld.report_page.latex import choose_columns
 
     marks = {"better": " ▲", "worse": " ▼", "": ""}
     for split, table in scores.items():
         chosen = choose_columns(table, metrics)
-        header = [split, *(score.metric for score in chosen.runs[0][1])]
+        header = [split, *chosen.metrics]
         rows = [
             [name, *(f"{score.shown} {score.spread}".strip() + marks[score.change] for score in row)]
             for name, row in chosen.runs

@@ -75,14 +75,13 @@ class OwnResults:
     """Results of one's own beside a paper's.
 
     Attributes:
-        name: of the run.
+        name: of the run, with its task if the run has several.
         dataset: of the evaluation, as its report states it.
         values: of the report, by metric: shares, not per cent.
         reference: values of the run's own recipe, to state the difference to.
         levels: of the dataset, finest first.
         image_size: side of the images in evaluation, by which rows of one method at several sizes are told apart; 0:
             not known.
-        where: task of the evaluation, where the run has several.
     """
 
     name: str
@@ -91,12 +90,6 @@ class OwnResults:
     reference: tuple[PublishedValue, ...] = ()
     levels: Sequence[str] = ()
     image_size: int = 0
-    where: str = ""
-
-    @property
-    def title(self) -> str:
-        """The run, and its task where that is to be told."""
-        return f"{self.name}, {self.where}" if self.where else self.name
 
 
 @dataclass(frozen=True)
@@ -191,7 +184,7 @@ def lay_out(
             groups.setdefault((table, value.dataset if is_wide else ""), []).append(value)
     blocks = [_block(group, mine, mark=mark) for group in groups.values()]
     shown = {row.label for block in blocks for row in block.rows if row.own}
-    notes = [_why_not(result, values) for result in mine if result.title not in shown]
+    notes = [_why_not(result, values) for result in mine if result.name not in shown]
     paper = PAPERS[values[0].paper]
     column, inferred = paper.inferred
     notes += [inferred] if column and any(getattr(value, column) for value in values) else []
@@ -258,7 +251,7 @@ def _own_row(result: OwnResults, columns: Iterable[PublishedValue], details: int
         )
         against[nearest.method] = None
         cells.append(PaperCell(text, difference=f"{float(text) - float(nearest.text):+.{digits}f}"))
-    return PaperRow(result.title, ("",) * details, tuple(cells), own=True, against=", ".join(against))
+    return PaperRow(result.name, ("",) * details, tuple(cells), own=True, against=", ".join(against))
 
 
 def _title(values: Sequence[PublishedValue], facts: Mapping[str, Sequence[str]]) -> str:
@@ -298,6 +291,6 @@ def _why_not(result: OwnResults, values: Sequence[PublishedValue]) -> str:
     here = [value for value in values if belongs(result.dataset, value)]
     if not here:
         what = f"is of {result.dataset}" if result.dataset else "does not say its dataset"
-        return f"{result.title} {what}; the table is of {', '.join(datasets)}."
+        return f"{result.name} {what}; the table is of {', '.join(datasets)}."
     wanted = list(dict.fromkeys(value.name for value in here))
-    return f"{result.title} has none of the table's metrics: {', '.join(wanted)}."
+    return f"{result.name} has none of the table's metrics: {', '.join(wanted)}."

@@ -1,17 +1,17 @@
-"""Plots of the report page: precision and recall, grades by rank, training, and the risk of answers."""
+"""Plots of the report page: scores, precision and recall, grades by rank, training, and the risk of answers."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hgld.metrics import GainFunction
-from hgld.prediction import LevelRisk
-from hgld.report_page.figures import Figure, Figures, Line, clean, grade_color
+from hgld.report_page.figures import SERIES, Figure, Figures, Line, clean, draw_legend, grade_color
 from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Run
+from hgld.report_page.scores import ScoreTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,11 +41,6 @@ def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray 
     if not len(places):
         return None
     wanted = recalls * (1 - 1e-12)
-    if len(np.unique(gains[gains > 0])) == 1:  # all items count alike: no sums over them are needed
-        at = np.clip(np.ceil(wanted * len(places)).astype(np.int64) - 1, 0, len(places) - 1)
-        at -= (at > 0) & (at / len(places) >= wanted)  # products round
-        at += (at + 1) / len(places) < wanted
-        return (at + 1) / (places[at] + 1)
     grades = grades[places]
     gain = gains[grades]
     recall = np.cumsum(gain)
@@ -112,6 +107,43 @@ def draw_precision_recall(
                 ylabel=f"{kind}precision",
             )
         )
+    return drawn
+
+
+# -- scores ------------------------------------------------------------------------------------------------------------
+
+
+def draw_scores(figures: Figures, table: ScoreTable, where: str) -> list[Figure]:
+    """Draw a figure per level: a dot per run and metric, and a bar for its deviation over seeds or its interval.
+
+    Args:
+        figures: drawer.
+        table: values of one task.
+        where: name of the task.
+    """
+    drawn, column = [], 0
+    with_seeds = any(score.seeds > 1 for _, scores in table.runs for score in scores)
+    note = f"Bars: {'standard deviation over seeds' if with_seeds else '95 % interval'}."
+    for level, count in table.groups:
+        chosen = slice(column, column + count)
+        column += count
+
+        def draw(axes: "Axes", chosen: slice = chosen) -> None:
+            entries, metrics = [], table.columns[chosen]
+            for series, (name, scores) in enumerate(table.runs):
+                ends = np.array([score.bar for score in scores[chosen]])
+                offset = 0.6 * ((series + 0.5) / len(table.runs) - 0.5)  # runs share 0.6 of the way to the next metric
+                color, places = SERIES[series % len(SERIES)], -np.arange(len(metrics)) - offset
+                bars = np.stack([ends[:, 1] - ends[:, 0], ends[:, 2] - ends[:, 1]])
+                look = {"fmt": "o", "color": color, "markersize": 3.5, "linewidth": 1.2}
+                entries.append((axes.errorbar(ends[:, 1], places, xerr=bars, **look), clean(name, 24)))
+            axes.set_yticks(-np.arange(len(metrics)), [clean(metric, 16) for metric in metrics])
+            axes.set(xlabel="per cent", ylim=(-len(metrics) + 0.4, 0.6))
+            draw_legend(axes, entries, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, handlelength=1)
+
+        title, height = f"Which is better at {clean(level, 28)}?", 1.0 + count * (0.2 + 0.12 * len(table.runs))
+        size = (4.3, min(12.0, height))
+        drawn.append(figures.draw(f"{where}-scores-{level}", title, draw, term="scores", note=note, size=size))
     return drawn
 
 
@@ -243,27 +275,14 @@ def _draw_course(
 # -- risk of answers ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class AnswerRisks:
-    """Section of a page on answers of calibrated runs.
+def draw_answer_risks(figures: Figures, runs: Sequence[Run]) -> dict[str, Any]:
+    """Draw the risk-coverage curves of the runs that have a calibration (``hgld calibrate``).
 
-    Attributes:
-        rows: run, split and risk of every level.
-        figures: a risk-coverage curve per level.
-        notes: a line per run: the queries and gallery for which its confidences hold.
+    Returns:
+        ``rows``: run, split and risk of every level; ``figures``: one per level; ``notes``: a line per run.
     """
-
-    rows: tuple[tuple[str, str, LevelRisk], ...]
-    figures: tuple[Figure, ...]
-    notes: tuple[str, ...]
-
-
-def draw_answer_risks(figures: Figures, runs: Sequence[Run]) -> AnswerRisks:
-    """Draw the risk-coverage curves of the runs that have a calibration (``hgld calibrate``)."""
     rows, notes, by_level = [], [], dict[str, list[Line]]()
     for series, run in enumerate(runs):
-        if run.uncalibrated:
-            notes.append(f"{run.name}: answers are not shown: {run.uncalibrated}")
         if run.calibration is None:
             continue
         notes.append(
@@ -290,4 +309,4 @@ def draw_answer_risks(figures: Figures, runs: Sequence[Run]) -> AnswerRisks:
         )
         for level, lines in by_level.items()
     ]
-    return AnswerRisks(tuple(rows), tuple(drawn), tuple(notes))
+    return {"rows": rows, "figures": drawn, "notes": notes}

@@ -4,13 +4,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from urllib.parse import unquote
 
 from hgld.errors import ConfigError
 from hgld.evaluation.metric import Metric
 from hgld.evaluation.report import as_papers
-from hgld.report_page.scores import SIGNIFICANT, Score, ScoreTable, level_of
+from hgld.report_page.scores import GRADED, SIGNIFICANT, Score, ScoreTable
 from hgld.terminal import printable
 
 _ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"}
@@ -18,7 +17,6 @@ _ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\texta
 _ESCAPED |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\n": " ", "\r": " ", "\t": " "}
 _TABLE = str.maketrans(_ESCAPED)
 _MOST_COLUMNS = 8  # of values, that fit a column of a paper's page
-_FEWEST_SEEDS = 2
 
 
 def escape_latex(text: str) -> str:
@@ -37,7 +35,7 @@ def choose_columns(table: ScoreTable, metrics: Sequence[str] = ()) -> ScoreTable
     Raises:
         ConfigError: the table has none of these metrics.
     """
-    names = [score.metric for score in table.runs[0][1]] if table.runs else []
+    names = table.metrics
     wanted = [str(Metric.parse(name)) for name in metrics]
     if not wanted and len(names) > _MOST_COLUMNS:
         wanted = ["R@1", "AP", *(name for name in names if "/" not in name)]
@@ -46,8 +44,7 @@ def choose_columns(table: ScoreTable, metrics: Sequence[str] = ()) -> ScoreTable
         raise ConfigError(f"--metrics {', '.join(metrics)}: measured are {', '.join(names) or 'none'}.")
     return replace(
         table,
-        groups=tuple((level, len(list(part))) for level, part in groupby(level_of(names[i]) for i in kept)),
-        columns=tuple(table.columns[i] for i in kept),
+        metrics=tuple(names[i] for i in kept),
         runs=tuple((name, tuple(scores[i] for i in kept)) for name, scores in table.runs),
     )
 
@@ -72,17 +69,18 @@ def latex_table(table: ScoreTable, where: str) -> str:
         table: with the columns to print (:func:`choose_columns`).
         where: dataset and split, for the caption and the label.
     """
+    slug = re.sub(r"[^a-z0-9]+", "-", where.lower()).strip("-") or "results"
     heading, labels = row_labels([name for name, _ in table.runs])
     scores = [score for _, row in table.runs for score in row]
-    marks = any(_is_marked(score) for score in scores)
-    seeds = sorted({score.seeds for score in scores if score.seeds >= _FEWEST_SEEDS})
+    marks = any(score.change for score in scores)
+    seeds = sorted({score.seeds for score in scores if score.seeds > 1})
     said = [f"Retrieval on {where}, in per cent."]
     if seeds:
         said.append(f"Mean $\\pm$ standard deviation over {' or '.join(map(str, seeds))} seeds.")
     said += ["Bold: the best value of a column."] if len(table.runs) > 1 else []
     if marks:
         named = dict(zip((name for name, _ in table.runs), labels, strict=True))
-        base = escape_latex(named[table.baseline]) if table.baseline else "the best of the column"
+        base = escape_latex(named[table.baseline])
         said.append(f"$\\dagger$: differs from {base} with $p < {SIGNIFICANT}$.")
     caption = " ".join([said[0].translate(_TABLE), *said[1:], *map(escape_latex, table.warnings)])
     starred = "*" if len(table.columns) > _MOST_COLUMNS else ""
@@ -90,11 +88,11 @@ def latex_table(table: ScoreTable, where: str) -> str:
         f"\\begin{{table{starred}}}[t]",
         "  \\centering",
         f"  \\caption{{{caption}}}",
-        f"  \\label{{tab:{_slug(where)}}}",
+        f"  \\label{{tab:{slug}}}",
         f"  \\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
         "    \\toprule",
     ]
-    if any(level != level_of("H-AP") for level, _ in table.groups):
+    if any(level != GRADED for level, _ in table.groups):
         lines += _group_lines(table.groups)
     lines += [_row([heading, *table.columns], escape=True), "    \\midrule"]
     for label, (_, row) in zip(labels, table.runs, strict=True):
@@ -132,12 +130,4 @@ def _cell(score: Score, *, several: bool) -> str:
     text = f"\\textbf{{{text}}}" if score.best and several else text
     if not math.isnan(score.deviation):
         text += f" {{\\scriptsize$\\pm${as_papers(score.metric, score.deviation)}}}"
-    return text + ("$^\\dagger$" if _is_marked(score) else "")
-
-
-def _is_marked(score: Score) -> bool:
-    return score.p_value < SIGNIFICANT
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "results"
+    return text + ("$^\\dagger$" if score.change else "")

@@ -1,6 +1,5 @@
 """Sources of a report page: run folders of training, and kept evaluations with their embeddings beside them."""
 
-import csv
 import json
 import math
 import re
@@ -9,20 +8,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import polars as pl
 
-from hgld.data.format import json_object
-from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
+from hgld.errors import ConfigError, InputError, SchemaError, quoted
 from hgld.evaluation.embedding_files import KEY, check_row_count, read_embeddings, read_labels
 from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
 from hgld.evaluation.protocols import value_parts
 from hgld.evaluation.report import RetrievalReport, check_same_task
+from hgld.files import read_json
 from hgld.labels import label_codes
 from hgld.prediction import CALIBRATION, Calibration
+from hgld.tables import read_csv
 
 _KEPT = re.compile(r"(?P<split>.+)-epoch-(?P<epoch>\d{1,9})\.json")
+_SWEEP = "sweep.csv"  # table of hgld train --sweep, whose first columns are the swept fields
 _MOST_LOG_BYTES = 256 << 20
 _MOST_CONFIG_BYTES = 1 << 20
 
@@ -114,7 +116,6 @@ class Run:
         history: the same of ``evaluations.csv`` for every split.
         config: options that it was trained with, by section; empty if nothing says them.
         calibration: calibration of its answers, if ``hgld calibrate`` has made one.
-        uncalibrated: reason why a calibration that is there cannot be read.
     """
 
     name: str
@@ -123,7 +124,6 @@ class Run:
     history: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
-    uncalibrated: str = ""
 
     @property
     def recipe(self) -> str:
@@ -175,10 +175,28 @@ def _unused(name: str, names: Collection[str]) -> str:
 
 
 def _runs_within(place: Path) -> list[Path]:
-    """Return the runs of a folder of several, in the order of their names; a run or file itself."""
+    """Return the runs of a folder, in the order of their sweep or else of their names; a run or file itself."""
     if not place.is_dir() or _is_run(place):
         return [place]
-    return sorted(filter(_is_run, place.iterdir()), key=_natural_order) or [place]
+    swept = _swept_names(place / _SWEEP)
+
+    def order(run: Path) -> tuple[int, list[tuple[int, str]]]:
+        of_sweep = (i for i, name in enumerate(swept) if run.name == name or run.name.startswith(f"{name},seed="))
+        return next(of_sweep, len(swept)), _natural_order(run)
+
+    return sorted(filter(_is_run, place.iterdir()), key=order) or [place]
+
+
+def _swept_names(table: Path) -> list[str]:
+    """Return the names of a sweep's runs without their seeds, in the order of its table; none without a table."""
+    if not table.is_file():
+        return []
+    rows = read_csv(table)
+    fields = rows.columns[: rows.columns.index("finished")] if "finished" in rows.columns else []
+    return [
+        ",".join(f"{field.rstrip('_')}={quote(value or '', safe=',+')}" for field, value in row.items())
+        for row in rows.select(fields).iter_rows(named=True)
+    ]
 
 
 def _is_run(folder: Path) -> bool:
@@ -305,17 +323,10 @@ def _read_folder(name: str, folder: Path) -> Run:
     for split, (epoch, path) in sorted(latest.items()):
         report = read_report(path)
         evaluations[split] = Evaluation(report, epoch, *_read_embeddings(report, path, folder / "embeddings"))
-    calibration, why_not = None, ""
-    try:
-        calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).is_file() else None
-    except InputError as error:  # the page is about the evaluations, which are sound
-        why_not = str(error)
-    file, config = folder / "config.json", {}
-    if file.is_file():  # a copied run may lack it
-        if file.stat().st_size > _MOST_CONFIG_BYTES:
-            raise InputError(f"{file}: {file.stat().st_size} bytes; expected at most {_MOST_CONFIG_BYTES}.")
-        config = json_object(file.read_bytes(), str(file))
-    return Run(name, evaluations, log, history, config, calibration, why_not)
+    calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).is_file() else None
+    file = folder / "config.json"  # a copied run may lack it
+    config = read_json(file, kind=dict, max_bytes=_MOST_CONFIG_BYTES) if file.is_file() else {}
+    return Run(name, evaluations, log, history, config, calibration)
 
 
 def _read_kept(name: str, path: Path) -> Run:
@@ -392,8 +403,6 @@ def _read_embeddings(report: RetrievalReport, path: Path, folder: Path) -> tuple
         raise InputError(f"{path}: files {', '.join(named)}; expected names without folders, of files in {folder}.")
     if missing := [name for name in named if not (folder / name).is_file()]:
         return None, f"{', '.join(missing)} is not in {folder.name or folder}"
-    if "embeddings_sha256" not in settings:
-        return None, f"{path.name} does not say which embeddings it was made from: evaluate again"
     places = [folder / name for name in named]
     ranked = _read_ranked(list(zip(places[::2], places[1::2], strict=True)), list(settings.get("levels", [])))
     query, gallery = ranked.query, ranked.other_side
@@ -401,20 +410,15 @@ def _read_embeddings(report: RetrievalReport, path: Path, folder: Path) -> tuple
         f"{path.name} is of another evaluation. Evaluate again (a run that is evaluating writes its report last), "
         "or move the embeddings away: the page is then made without them."
     )
-    expected, found = (settings.get("queries"), settings.get("gallery")), (len(query.labels), len(gallery.labels))
-    if found != expected:
+    if len(report.per_query) not in (0, len(query.labels)):
         raise InputError(
-            f"{places[0]}: {found[0]} queries and {found[1]} gallery items; the report is of {expected[0]} and "
-            f"{expected[1]}. {hint}"
-        )
-    if len(report.per_query) not in (0, found[0]):
-        raise InputError(
-            f"{path}: values of {len(report.per_query)} queries lie beside it; it is of {found[0]}. Evaluate again."
+            f"{path}: its table has values of {len(report.per_query)} queries; the evaluation has {len(query.labels)}. "
+            "Evaluate again."
         )
     sides = [query.embeddings] if ranked.gallery is None else [query.embeddings, gallery.embeddings]
     for what, of, then, now in (
         ("labels", places[1::2], settings.get("labels_sha256"), labels_fingerprint(query.labels, gallery.labels)),
-        ("embeddings", places[::2], settings["embeddings_sha256"], embeddings_fingerprint(*sides)),
+        ("embeddings", places[::2], settings.get("embeddings_sha256"), embeddings_fingerprint(*sides)),
     ):
         if then != now:
             named = " or ".join(map(str, of))
@@ -444,36 +448,30 @@ def _read_ranked(pairs: Sequence[tuple[Path, Path]], levels: list[str]) -> Ranke
 # -- logs --------------------------------------------------------------------------------------------------------------
 
 
-def _read_log(path: Path) -> list[dict[str, str]]:
+def _read_log(path: Path) -> pl.DataFrame:
+    """Read a table that training appends to, as text; a last line that is not whole yet is left out."""
     if not path.is_file():
-        return []
+        return pl.DataFrame()
     if path.stat().st_size > _MOST_LOG_BYTES:
         raise InputError(f"{path}: {path.stat().st_size} bytes; expected a log of at most {_MOST_LOG_BYTES}.")
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: not a readable CSV table ({excerpt(error)}).") from error
-    return [row for row in rows if None not in row and None not in row.values()]  # a run may be writing the last line
+    data = path.read_bytes()
+    data = data[: data.rfind(b"\n") + 1]
+    return read_csv(data, where=str(path)) if data else pl.DataFrame()
 
 
-def _numbers(rows: list[dict[str, str]]) -> dict[str, list[float]]:
-    def number(text: str) -> float:
-        try:
-            return float(text)
-        except ValueError:
-            return math.nan
-
-    return {name: [number(row[name]) for row in rows] for name in (rows[0] if rows else {})}
+def _numbers(table: pl.DataFrame) -> dict[str, list[float]]:
+    numbers = table.select(pl.all().cast(pl.Float64, strict=False).fill_null(math.nan))
+    return numbers.to_dict(as_series=False)
 
 
 def _read_history(path: Path) -> dict[str, dict[str, list[float]]]:
-    rows = _read_log(path)
-    if rows and "split" not in rows[0]:
-        raise InputError(f"{path}: columns {', '.join(rows[0])}; expected step, epoch, split and the metrics.")
+    table = _read_log(path)
+    if table.is_empty():
+        return {}
+    if "split" not in table.columns:
+        raise InputError(f"{path}: columns {', '.join(table.columns)}; expected step, epoch, split and the metrics.")
     history = {}
-    for split in sorted({row["split"] for row in rows}):
-        own = [row for row in rows if row["split"] == split]
-        columns = [name for name in own[0] if name != "split" and any(row[name] for row in own)]  # others have others
-        history[split] = _numbers([{name: row[name] for name in columns} for row in own])
+    for (split,), rows in table.sort("split", maintain_order=True).group_by("split", maintain_order=True):
+        measured = [column for column in rows.columns if column != "split" and rows[column].count()]
+        history[str(split)] = _numbers(rows.select(measured))
     return history

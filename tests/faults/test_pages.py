@@ -8,7 +8,7 @@ import pytest
 
 from hgld.pipelines.hierarchy.review.decisions import Move
 from hgld.pipelines.hierarchy.review.journal import Journal
-from hgld.report_page.page import write_report_page
+from hgld.report_page.page import make_report
 from tests.faults.commands import run
 from tests.hgld.test_report_page_page import write_run
 from tests.pipelines.headless_chromium import CHROMIUM, Page
@@ -42,7 +42,7 @@ def names(count: int) -> list[str]:
 def report(folder: Path) -> Path:
     write_run(folder / "<b>run'\"", names=list(HOSTILE))
     write_run(folder / "javascript:x", seed=1, names=list(HOSTILE))
-    write_report_page([folder / "<b>run'\"", folder / "javascript:x"], folder / "r.html", title=HOSTILE[1])
+    make_report([folder / "<b>run'\"", folder / "javascript:x"], folder / "r.html", title=HOSTILE[1])
     return folder / "r.html"
 
 

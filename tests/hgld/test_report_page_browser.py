@@ -5,13 +5,10 @@ import re
 import shutil
 import subprocess
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from hgld.evaluation.report import RetrievalReport
-from hgld.report_page.leaderboard import Entry, leaderboard
-from hgld.report_page.page import write_report_page
+from hgld.report_page.page import make_report
 from tests.hgld.test_report_page_page import write_run
 from tests.pipelines.headless_chromium import Page
 
@@ -35,7 +32,7 @@ def report(tmp_path):
     hostile = ["<script>document.title='owned'</script>", "<img src=x onerror=\"document.title='owned'\">"]
     write_run(tmp_path / "first", names=hostile)
     write_run(tmp_path / "second", seed=1, names=hostile)
-    write_report_page([tmp_path / "first", tmp_path / "second"], tmp_path / "r.html", title="A report")
+    make_report([tmp_path / "first", tmp_path / "second"], tmp_path / "r.html", title="A report")
     return tmp_path / "r.html"
 
 
@@ -70,24 +67,11 @@ def test_dark_and_light_differ_and_nothing_is_blank(tmp_path, report):
     assert all(colors > 50 for _, colors in found.values())
 
 
-@pytest.fixture
-def board(tmp_path):
-    values = np.linspace(0.2, 0.8, 30)
-    metrics = [f"{kind}/{level}" for level in ("fine", "coarse") for kind in ("R@1", "AP", "mAP@R", "P@5")]
-    entries = [
-        Entry(name, RetrievalReport.from_columns(dict.fromkeys(metrics, values * lift), {}), 512, 90.0)
-        for name, lift in (("timm:vit_base_patch16_clip_224.openai_ft_in12k_in1k", 1.0), ("<b>raw</b> pixels", 0.5))
-    ]
-    (tmp_path / "board.html").write_text(leaderboard(entries).to_html(), encoding="utf-8")
-    return tmp_path / "board.html"
-
-
-@pytest.mark.parametrize("page", ["report", "board"])
-def test_a_phone_shows_it_without_scrolling_sideways(tmp_path, page, request):
+def test_a_phone_shows_it_without_scrolling_sideways(tmp_path, report):
     # In a frame of 420 pixels, for a window of Chromium's is never narrower than 500.
     frame = tmp_path / "phone.html"
     measure = "const e = this.contentDocument.documentElement; document.title = `${e.clientWidth} ${e.scrollWidth}`"
-    text = html.escape(request.getfixturevalue(page).read_text(encoding="utf-8"))
+    text = html.escape(report.read_text(encoding="utf-8"))
     frame.write_text(f'<iframe width=420 height=800 style="border:0" onload="{measure}" srcdoc="{text}"></iframe>')
     shown = browse(tmp_path, "--dump-dom", frame.as_uri())
     [(width, needed)] = re.findall(r"<title>(\d+) (\d+)</title>", shown)

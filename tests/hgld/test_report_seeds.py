@@ -19,9 +19,11 @@ from hgld.cli import main
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.report import RetrievalReport, compare
 from hgld.report_page.latex import choose_columns, escape_latex, latex_tables, row_labels
-from hgld.report_page.page import score_tables
+from hgld.report_page.page import make_report
 from hgld.report_page.runs import mean_report, read_runs
 from hgld.report_page.scores import seed_p_value
+from hgld.training.config import TrainConfig
+from hgld.training.sweep import plan_sweep, tabulate_sweep
 from tests.hgld.test_report_page_page import write_run
 
 LOSSES = {"HAPPIER": 3.0, "A_%$#&{}~^\\b": 1.0}
@@ -67,9 +69,19 @@ def test_runs_that_differ_in_their_seed_alone_are_one_with_the_means(group):
     assert found.settings["seeds"] == [0, 1, 2]
 
 
+def test_runs_of_a_sweep_stand_in_the_order_in_which_their_values_were_given(tmp_path):
+    losses = ["ROADMAP", "HAPPIER"]
+    write_group(tmp_path, seeds=(0, 1), losses=dict.fromkeys(losses, 2.0))
+    for first_to_last in (losses, losses[::-1]):
+        tabulate_sweep(plan_sweep(TrainConfig(), [f"loss={','.join(first_to_last)}"], 2), {}, tmp_path)
+        assert [run.name for run in read_runs([tmp_path])] == [f"loss={loss}" for loss in first_to_last]
+    named = [tmp_path / f"loss={loss},seed={seed}" for loss in losses for seed in (0, 1)]
+    assert [run.name for run in read_runs(named)] == [f"loss={loss}" for loss in losses]
+
+
 def test_deviations_and_tests_over_seeds_and_classes_are_those_of_other_libraries(group):
     folder, reports = group
-    table = score_tables(read_runs([folder]), "loss=HAPPIER")["test"]
+    table = make_report([folder], baseline="loss=HAPPIER").scores["test"]
     other = next(loss for loss in LOSSES if loss != "HAPPIER")
     for name, scores in table.runs:
         loss = name.removeprefix("loss=")
@@ -209,7 +221,7 @@ def test_pdflatex_takes_the_table(group, tmp_path):
     folder, _ = group
     (tmp_path / "t.tex").write_text(
         "\\documentclass{article}\\usepackage{booktabs}\\begin{document}"
-        + latex_tables(score_tables(read_runs([folder])))
+        + latex_tables(make_report([folder]).scores)
         + "\\end{document}",
         encoding="utf-8",
     )
@@ -217,8 +229,7 @@ def test_pdflatex_takes_the_table(group, tmp_path):
 
 
 def test_columns_are_chosen_by_their_names_and_many_are_cut_to_a_column(group):
-    [run] = read_runs([group[0] / "loss=HAPPIER,seed=0"])
-    table = score_tables([run])["test"]
+    table = make_report([group[0] / "loss=HAPPIER,seed=0"]).scores["test"]
     assert [score.metric for score in choose_columns(table, ["recall@1", "H-AP"]).runs[0][1]] == [
         "R@1/fine",
         "R@1/coarse",
@@ -227,8 +238,8 @@ def test_columns_are_chosen_by_their_names_and_many_are_cut_to_a_column(group):
     with pytest.raises(ConfigError, match="--metrics NDCG: measured are R@1/fine"):
         choose_columns(table, ["NDCG"])
     scores = tuple(replace(table.runs[0][1][0], metric=f"{m}/{level}") for level in "abc" for m in ("R@1", "AP", "P@1"))
-    wide = replace(table, columns=("R@1", "AP", "P@1") * 3, runs=(("x", scores),))
-    assert choose_columns(wide).groups == (("a", 2), ("b", 2), ("c", 2))
+    wide = replace(table, metrics=tuple(score.metric for score in scores), runs=(("x", scores),))
+    assert choose_columns(wide).groups == [("a", 2), ("b", 2), ("c", 2)]
     assert row_labels(["loss=A%2CB"]) == ("loss", ["A,B"])
 
 
@@ -240,12 +251,7 @@ def test_figures_are_pdfs_that_fit_a_column_and_the_same_twice(group, tmp_path):
     for name in ("one", "two"):
         assert command("report", folder, "--figures", tmp_path / name) == 0
     files = sorted(path.name for path in (tmp_path / "one").glob("*.pdf"))
-    assert files == [
-        "test-differences.pdf",
-        "test-scores-all-levels.pdf",
-        "test-scores-coarse.pdf",
-        "test-scores-fine.pdf",
-    ]
+    assert files == [f"test-scores-{level}.pdf" for level in ("all-levels", "coarse", "fine")]
     for name in files:
         data = (tmp_path / "one" / name).read_bytes()
         assert data == (tmp_path / "two" / name).read_bytes()
