@@ -156,9 +156,8 @@ def tree_data(
     return [data(branch) for branch in tree.top()]
 
 
-# -- a picture ---------------------------------------------------------------------------------------------------------
+# -- a figure ----------------------------------------------------------------------------------------------------------
 
-_LEAST_LABEL = 0.04  # share of the width below which a class's name is not written
 _LETTERS = 120  # that fit into the width of a figure
 
 
@@ -177,29 +176,21 @@ def plot_tree(hierarchy: "Hierarchy", ax: "Axes | None", sizes: np.ndarray) -> "
         _, ax = pyplot.subplots(figsize=(9, 0.6 * len(levels) + 0.8), layout="constrained")
     table = hierarchy.expand(np.arange(len(sizes)))
     order = np.lexsort(table.T)  # by the coarsest level first
-    table, ends = table[order], np.cumsum(sizes[order])
-    total = max(float(ends[-1]) if len(ends) else 0.0, 1.0)
-    starts = ends - sizes[order]
+    total = max(float(sizes.sum()), 1.0)
     colors = colormaps["Set3"](np.arange(12))  # light, so that names can be read on them
-    for c, level_names in enumerate(hierarchy.names):
-        changes = (table[1:, c:] != table[:-1, c:]).any(axis=1)
-        first = np.flatnonzero(np.append(True, changes)) if len(table) else np.empty(0, np.int64)
-        last = np.append(first[1:] - 1, len(table) - 1) if len(table) else first
-        known = table[first, c] >= 0
-        first, last = first[known], last[known]
-        left, width = starts[first], ends[last] - starts[first]
-        shades = colors[table[first, -1] % len(colors)]  # a class and all below it have one colour
-        bars = list(zip(left.tolist(), width.tolist(), strict=True))
-        ax.broken_barh(bars, (len(levels) - 1 - c, 0.94), facecolors=shades, edgecolors="white", linewidth=0.4)
-        for begin, wide, label in zip(left, width, table[first, c], strict=True):
-            if wide >= _LEAST_LABEL * total:
-                text = _cut(level_names[label], max(int(_LETTERS * wide / total), 2)).replace("$", r"\$")
-                ax.text(begin + wide / 2, len(levels) - 0.53 - c, text, ha="center", va="center", fontsize=8)
+    for c, names in enumerate(hierarchy.names):
+        left = 0.0
+        for labels, members in itertools.groupby(order, lambda item, c=c: tuple(table[item, c:])):
+            width = float(sizes[list(members)].sum())
+            if labels[0] >= 0 and width:
+                ax.barh(c, width, 0.94, left, color=colors[labels[-1] % len(colors)], edgecolor="white", linewidth=0.4)
+            if labels[0] >= 0 and width >= 5 * total / _LETTERS:
+                text = _cut(names[labels[0]], int(_LETTERS * width / total)).replace("$", r"\$")
+                ax.text(left + width / 2, c, text, ha="center", va="center", fontsize=8)
+            left += width
     ax.set_xlim(0, total)
-    ax.set_ylim(0, len(levels))
-    ax.invert_yaxis()
     sized = zip(levels, hierarchy.num_classes, strict=True)
-    ax.set_yticks(len(levels) - 0.53 - np.arange(len(levels)), [f"{level}\n{size:,}" for level, size in sized])
+    ax.set_yticks(range(len(levels)), [f"{level}\n{size:,}" for level, size in sized])
     ax.set_xticks([])
     ax.spines[:].set_visible(False)
     return ax

@@ -63,14 +63,6 @@ def real_data() -> Path:
 
 
 @pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Builds of a hierarchy draw nothing."""
-    from tests.undrawn import without_pictures  # imports half of hgld, which not every session needs
-
-    without_pictures(monkeypatch)
-
-
-@pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Report pages draw nothing."""
     from tests.undrawn import without_figures

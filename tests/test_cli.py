@@ -57,7 +57,7 @@ def test_an_unknown_verb_is_answered_with_the_nearest_or_all(hgld, verb, hint):
     assert f"there is no verb {verb!r}. {hint}" in err
 
 
-def test_a_build_for_people_then_for_machines(hgld, table, tmp_path, no_pictures):
+def test_a_build_for_people_then_for_machines(hgld, table, tmp_path):
     arguments = ("build-hierarchy", "--names", table, "--out", tmp_path / "out", "--encoder", "lexical")
     code, out, err = hgld(*arguments)
     assert (code, err) == (0, "")

@@ -26,7 +26,7 @@ from hgld.pipelines.demo.drawings import painter_of
 from hgld.pipelines.stage import silent
 from hgld.training.config import flat
 from hgld.training.demo_runs import BASELINE, HIERARCHICAL, demo_runs
-from tests.undrawn import without_figures, without_pictures
+from tests.undrawn import without_figures
 
 ROOT = Path(__file__).parents[1]
 TINY = DemoSize(landmarks=60, images=4, epochs=1, steps=3)
@@ -39,7 +39,6 @@ def tiny(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "out"
     with pytest.MonkeyPatch.context() as patch:
         without_figures(patch)
-        without_pictures(patch)
         return out, run_demo(out, 0, silent, TINY)
 
 

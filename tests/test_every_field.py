@@ -3,14 +3,12 @@
 import itertools
 from types import ModuleType
 
-import numpy as np
 import pytest
 import torch
 
 import hgld.pipelines.hierarchy.config
 import hgld.pipelines.shards.config
 import hgld.training.config
-from hgld.pipelines.hierarchy.groups import cluster
 from hgld.settings import options_of
 from tests.pipelines import witnesses as of_builds
 from tests.training import witnesses as of_training
@@ -42,9 +40,6 @@ def shared(tmp_path_factory):
 
 @pytest.fixture
 def world(shared, monkeypatch):
-    monkeypatch.setattr(
-        cluster, "name_map", lambda rows: np.zeros((len(rows), 2), dtype=np.float32)
-    )  # no field changes it
     return World(shared["folder"], monkeypatch, shared["made"], shared["numbers"])
 
 

@@ -4,6 +4,7 @@ Items that both tables have are paired and their labels compared, per level and 
 have a direction take B for the reference: A's homogeneity is how far each group of A holds items of one group of B.
 """
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,14 +21,31 @@ from sklearn.metrics import (
     normalized_mutual_info_score,
 )
 
-from hgld.errors import TableError, quoted
+from hgld.errors import TableError, excerpt, quoted
+from hgld.hierarchy import Hierarchy
+from hgld.tables import POLARS_FAULTS, CsvText, parquet_schema, read_parquet
 from hgld.terminal import printable
 
-from .label_tables import FILE, IDS, LANDMARK, NAMES, ROW, SPLIT, TOP, UNLABELLED, LabelTable, split_of
 from .review.agreement import cohens_kappa
 
-KEY = "__key"
+IDS = ("landmark_id", "id", "key", "path")
+"""Columns that identify items; the first of them that both tables have is taken, else the name."""
+
+LANDMARK, SPLIT, NAMES = IDS[0], "split", ("supercategory", "name")
+GROUP, TOP = "hierarchical_label", "natural_or_human_made"  # GLDv2's levels
+NO_LEVELS = frozenset(
+    (*IDS, SPLIT, *NAMES, "category", "title", "description", "url", "image", "images", "count", "score", "confidence")
+)
+"""Columns that are never taken for a level."""
+
+UNLABELLED = "unclassified"
+ROW, KEY = "__row", "__key"
 CONFUSIONS = 10
+_MOST_LEVELS = 16
+_LABEL_SUFFIX = "_label_to_hierarchical.csv"
+_LABELS, _TREE = "labels.csv", "hierarchy.parquet"
+_TREE_COLUMNS = {"level", "label", "name", "parent"}
+_LANDMARK_CLASS = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_-]*)/([0-9]{1,18})(?: .*)?", re.DOTALL)
 _LONGEST, _COLUMNS = 44, 110
 
 
@@ -82,25 +100,6 @@ class Partitions:
 
 
 @dataclass(frozen=True)
-class GroupMatch:
-    """A group and the most similar group of the other table (by Jaccard, then by label), over shared items.
-
-    ``precision`` = shared / items, ``recall`` = shared / match_items, ``f1`` their harmonic mean, ``jaccard`` =
-    shared / (items + match_items - shared).
-    """
-
-    group: str
-    match: str
-    items: int
-    match_items: int
-    shared: int
-    precision: float
-    recall: float
-    f1: float
-    jaccard: float
-
-
-@dataclass(frozen=True)
 class Cell:
     """A cell of the confusion: the number of items that A puts into ``a`` and B into ``b``."""
 
@@ -120,7 +119,6 @@ class LevelComparison:
             label); None if neither table has names, or they are the items.
         same: share of the items with the same label; None if the tables share no label.
         kappa: Cohen's kappa of the labels; None as ``same``.
-        matches_a, matches_b: best match of each group of A, and of B, the largest first.
         confusion: all cells that are not empty, the largest first.
     """
 
@@ -130,8 +128,6 @@ class LevelComparison:
     names: Partitions | None
     same: float | None
     kappa: float | None
-    matches_a: tuple[GroupMatch, ...]
-    matches_b: tuple[GroupMatch, ...]
     confusion: tuple[Cell, ...]
 
 
@@ -155,7 +151,7 @@ class Comparison:
 
     Attributes:
         joined_on: the columns that identify an item, as A calls them.
-        paired_by: how the levels were paired: by equal ``name``, by ``name and order`` or by ``order``.
+        paired_by: how the levels were paired: by equal ``name`` or by ``order``.
         a, b: coverage of the two tables.
         levels: the agreement at each pair of levels, finest first.
         ancestors: precision, recall and F1 over all pairs of levels together.
@@ -184,11 +180,10 @@ def compare(a: Path, b: Path) -> Comparison:
     Items are joined on the first of ``landmark_id``, ``id``, ``key`` and ``path`` that both tables have, else on their
     names, then every name being one item in the group of most of its rows. Where both tables have a column ``split``,
     an item is (split, id). Where one or none has it, it is the id alone, which then must not occur in two splits.
-    Levels are paired by equal names, those left over in their order if they are as many on either side; where no name
-    is equal, all in their order, finest first, as many as both have.
+    Levels are paired by equal names; where no name is equal, by their order, finest first, as many as both have.
 
     Args:
-        a: the table to judge: whatever :meth:`hgld.pipelines.hierarchy.label_tables.LabelTable.read` takes.
+        a: the table to judge: whatever :meth:`LabelTable.read` takes.
         b: the reference.
 
     Raises:
@@ -198,15 +193,10 @@ def compare(a: Path, b: Path) -> Comparison:
     """
     tables = [LabelTable.read(a), LabelTable.read(b)]
     columns = _join_columns(tables)
-    by_name = [column == table.name for column, table in zip(columns, tables, strict=True)] == [True, True]
     pairs, paired_by = _paired(*tables)
-    sides = [
-        _items(side, table, column, by_name=by_name) for side, table, column in zip("ab", tables, columns, strict=True)
-    ]
-    keys = _keys(tables, sides, columns)
+    sides = [_items(*each) for each in zip("ab", tables, columns, strict=True)]
+    keys = _keys(tables, sides)
     both = sides[0].join(sides[1].drop([] if SPLIT in keys else SPLIT), on=keys, nulls_equal=True).sort(keys)
-    named = next((f"{side} name" for side, table in zip("ab", tables, strict=True) if table.name), None)
-    both = both.with_columns(shown=pl.lit(None, dtype=pl.String) if by_name or named is None else pl.col(named))
     levels = [(f"a:{one}", f"b:{other}") for one, other in pairs]
     labelled = len(both.drop_nulls(levels[0]))
     if not labelled:
@@ -216,6 +206,9 @@ def compare(a: Path, b: Path) -> Comparison:
             f"both label ({pairs[0][0]} and {pairs[0][1]}); nothing can be compared. They begin with {first[0]} in the "
             f"one and {first[1]} in the other: are they lists of the same split?"
         )
+    by_name = columns == [table.name for table in tables]
+    named = [f"{side} name" for side, table in zip("ab", tables, strict=True) if table.name and not by_name]
+    both = both.with_columns(shown=pl.col(named[0]) if named else pl.lit(None, dtype=pl.String))
     coverage = [
         Coverage(
             file=table.place.name,
@@ -230,7 +223,7 @@ def compare(a: Path, b: Path) -> Comparison:
         )
         for i, (table, side, column) in enumerate(zip(tables, sides, columns, strict=True))
     ]
-    compared = [_level(both.drop_nulls(pair), *pair) for pair in levels if not both.drop_nulls(pair).is_empty()]
+    compared = [_level(known, *pair) for pair in levels if not (known := both.drop_nulls(pair)).is_empty()]
     return Comparison(
         joined_on=(*([SPLIT] if SPLIT in keys else []), columns[0]),
         paired_by=paired_by,
@@ -241,6 +234,131 @@ def compare(a: Path, b: Path) -> Comparison:
     )
 
 
+# -- tables of labels ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """Items with their names and their labels, as text.
+
+    Attributes:
+        place: the file or the build's folder.
+        files: names of the files that were read.
+        rows: the cells of the columns that are used, null where empty, and ``__row`` (line in a CSV, else row, from 1).
+        levels: columns that are levels, finest first.
+        name: column of the items' names; None where there is none.
+    """
+
+    place: Path
+    files: tuple[str, ...]
+    rows: pl.DataFrame
+    levels: tuple[str, ...]
+    name: str | None
+
+    @classmethod
+    def read(cls, place: Path) -> "LabelTable":
+        """Read a CSV, a parquet table, a ``hierarchy.parquet``, or the folder of a build.
+
+        From a folder the label tables are read: ``{split}_label_to_hierarchical.csv`` of all its splits, else
+        ``labels.csv``, else ``hierarchy.parquet``. A table with the column ``hierarchical_label`` is one of GLDv2's:
+        its levels are that and ``natural_or_human_made``. In any other all columns are levels but those that say what
+        an item is (``NO_LEVELS``); the more labels, the finer.
+
+        Args:
+            place: the file or folder.
+
+        Raises:
+            TableError: it cannot be read, has no rows or no column that could be a level.
+            InputError: a ``hierarchy.parquet`` that is damaged.
+        """
+        files = _files(place)
+        parts = [_read(file) for file in files]
+        if len(files) > 1:  # the names of several files state their splits
+            parts = [
+                rows if SPLIT in rows.columns else rows.with_columns(pl.lit(split_of([file.name])).alias(SPLIT))
+                for rows, file in zip(parts, files, strict=True)
+            ]
+        if any(part.columns != parts[0].columns for part in parts):
+            raise TableError(f"{place}: its label tables have different columns; compare one file at a time.")
+        rows = pl.concat(parts).with_columns(pl.exclude(ROW).str.strip_chars().replace("", None))
+        if rows.is_empty():
+            raise TableError(f"{files[0]}: no rows below the header; expected one item per row.")
+        name = next((column for column in NAMES if column in rows.columns), None)
+        levels = [column for column in rows.columns if column not in (*NO_LEVELS, ROW)]
+        if GROUP not in levels:
+            if name is not None and len(levels) > 1:  # a level may hold the items themselves
+                levels = [level for level in levels if not rows[level].equals(rows[name])]
+            levels.sort(key=lambda level: -rows[level].n_unique())  # in a tree the coarser has no more labels
+        return cls(place, tuple(file.name for file in files), rows, tuple(levels), name)
+
+
+def _files(place: Path) -> list[Path]:
+    if not place.is_dir():
+        return [place]
+    found = sorted(place.glob(f"*{_LABEL_SUFFIX}"))
+    found = found or [place / name for name in (_LABELS, _TREE) if (place / name).is_file()][:1]
+    if not found:
+        raise TableError(
+            f"{place} is a folder without *{_LABEL_SUFFIX}, {_LABELS} or {_TREE}; expected that of a finished build. "
+            "Name the file of the labels."
+        )
+    return found
+
+
+def split_of(files: Sequence[str]) -> str | None:
+    """Return the split that a label file's name states: ``train_label_to_hierarchical.csv`` is of train."""
+    return files[0].removesuffix(_LABEL_SUFFIX) if len(files) == 1 and files[0].endswith(_LABEL_SUFFIX) else None
+
+
+def _read(file: Path) -> pl.DataFrame:
+    """Return the useful columns of a file as text, and the place of each row."""
+    if file.suffix != ".parquet":
+        text = CsvText.read(file)
+        columns = _useful(file, text.columns)
+        rows = [(line, *cells) for line, cells in text.select(columns)]
+        return pl.DataFrame(rows, schema={ROW: pl.Int64, **dict.fromkeys(columns, pl.String)}, orient="row")
+    try:
+        found = list(parquet_schema(file))
+        if set(found) == _TREE_COLUMNS:
+            texts = _tree(Hierarchy.from_parquet(file))
+        else:
+            texts = read_parquet(file, columns=_useful(file, found)).select(pl.all().cast(pl.String))
+    except (OSError, *POLARS_FAULTS) as error:
+        raise TableError(f"{file}: not a readable parquet file of numbers and text ({excerpt(error)}).") from error
+    return texts.with_row_index(ROW, offset=1).with_columns(pl.col(ROW).cast(pl.Int64))
+
+
+def _useful(file: Path, columns: Sequence[str]) -> list[str]:
+    """Return the columns to read: those that identify an item, and its levels; refuse a table without levels."""
+    levels = [column for column in columns if column and column not in NO_LEVELS]
+    if GROUP in columns:
+        levels = [column for column in (GROUP, TOP) if column in columns]
+    if not 1 <= len(levels) <= _MOST_LEVELS:
+        shown = ", ".join(repr(name[:60]) for name in columns[:20])
+        raise TableError(
+            f"{file} has {len(levels)} columns of labels; found {shown}. Expected one that says which item a row is "
+            f"({', '.join((*IDS, NAMES[1]))}), and one to {_MOST_LEVELS} columns of levels, such as {GROUP}. Leave "
+            "others out of the file."
+        )
+    return [*(column for column in columns if column in (*IDS, SPLIT, *NAMES)), *levels]
+
+
+def _tree(tree: Hierarchy) -> pl.DataFrame:
+    """Return the finest classes of a tree as items; those of landmarks by split and id."""
+    finest = tree.names[0]
+    labels = tree.expand(range(len(finest)))
+    coarser = {
+        level: [None if c < 0 else tree.names[place][c] for c in labels[:, place].tolist()]
+        for place, level in enumerate(tree.levels)
+        if place
+    }
+    if tree.levels[0] == "landmark" and all(found := [_LANDMARK_CLASS.fullmatch(name) for name in finest]):
+        who = {SPLIT: [match[1] for match in found if match], LANDMARK: [match[2] for match in found if match]}
+    else:
+        who = {NAMES[1]: list(finest)}
+    return pl.DataFrame(who | coarser, schema=dict.fromkeys(who | coarser, pl.String))
+
+
 # -- the items of both ---------------------------------------------------------------------------------------------
 
 
@@ -249,9 +367,10 @@ def _join_columns(tables: Sequence[LabelTable]) -> list[str]:
     for column in IDS:
         if all(column in table.rows.columns for table in tables):
             return [column, column]
-    if all(table.name is not None for table in tables):
-        return [str(table.name) for table in tables]
-    shown = " and ".join(f"{table.place} has {', '.join(map(quoted, table.found[:20]))}" for table in tables)
+    names = [table.name for table in tables if table.name]
+    if len(names) == len(tables):
+        return names
+    shown = " and ".join(f"{table.place} has {', '.join(map(quoted, table.rows.columns[1:]))}" for table in tables)
     raise TableError(
         f"no column that both tables have says which item a row is: {shown}; expected {', '.join(IDS)} or {NAMES[1]}. "
         "Rename the column."
@@ -259,61 +378,58 @@ def _join_columns(tables: Sequence[LabelTable]) -> list[str]:
 
 
 def _paired(a: LabelTable, b: LabelTable) -> tuple[list[tuple[str, str]], str]:
-    only_a, only_b = ([x for x in one.levels if x not in other.levels] for one, other in ((a, b), (b, a)))
-    if len(only_a) == len(a.levels):
-        return list(zip(a.levels, b.levels, strict=False)), "order"
-    renamed = dict(zip(only_a, only_b, strict=True)) if only_a and len(only_a) == len(only_b) else {}
-    pairs = [(level, renamed.get(level, level)) for level in a.levels if level in b.levels or level in renamed]
-    return pairs, "name and order" if renamed else "name"
+    same = [(level, level) for level in a.levels if level in b.levels]
+    return (same, "name") if same else (list(zip(a.levels, b.levels, strict=False)), "order")
 
 
-def _items(side: str, table: LabelTable, on: str, *, by_name: bool) -> pl.DataFrame:
+def _items(side: str, table: LabelTable, on: str) -> pl.DataFrame:
     """Return a table's items, one per row: ``split``, ``KEY``, ``a name``, and every level as ``a:its column``."""
-    none = pl.lit(None, dtype=pl.String)
+    none, by_name = pl.lit(None, dtype=pl.String), on == table.name
 
     def label(level: str) -> pl.Expr:
         text = pl.col(level).str.to_lowercase() if level == TOP else pl.col(level)
         return pl.when(pl.col(level).str.to_lowercase() != UNLABELLED).then(text).alias(f"{side}:{level}")
 
-    def folded(column: str) -> pl.Expr:
-        return pl.col(column).str.normalize("NFC").str.replace_all(r"\s+", " ").str.to_lowercase()
-
+    folded = none
+    if table.name:
+        folded = pl.col(table.name).str.normalize("NFC").str.replace_all(r"\s+", " ").str.to_lowercase()
     cells = table.rows.select(
         ROW,
-        FILE,
         (pl.col(SPLIT) if SPLIT in table.rows.columns and not by_name else none).alias(SPLIT),
-        (folded(on) if by_name else pl.col(on)).alias(KEY),
-        (folded(table.name) if table.name else none).alias(f"{side} name"),
+        (folded if by_name else pl.col(on)).alias(KEY),
+        folded.alias(f"{side} name"),
         *map(label, table.levels),
     )
-    if by_name:  # the label of most rows of a name, then the first of them in order
-        named = cells.drop_nulls(KEY)
-        found = named.select(SPLIT, KEY, f"{side} name").unique(KEY).sort(KEY)
-        for level in (f"{side}:{level}" for level in table.levels):
-            counts = named.drop_nulls(level).group_by(KEY, level).len()
-            first = counts.sort(KEY, "len", level, descending=[False, True, False]).unique(KEY, keep="first")
-            found = found.join(first.select(KEY, level), on=KEY, how="left")
-        return found
-    cells = _checked(table, cells, on)
-    return cells.drop(ROW, FILE)
+    if not by_name:
+        return _checked(table, cells, on)
+    named = cells.drop_nulls(KEY)
+    found = named.select(SPLIT, KEY, f"{side} name").unique(KEY)
+    for level in cells.columns[4:]:
+        found = found.join(_most(named.drop_nulls(level), KEY, level), on=KEY, how="left")
+    return found
+
+
+def _most(rows: pl.DataFrame, key: str, label: str) -> pl.DataFrame:
+    """Return the label of most rows of every key, then the first of them in order."""
+    counts = rows.group_by(key, label).len().sort(key, "len", label, descending=[False, True, False])
+    return counts.unique(key, keep="first", maintain_order=True).select(key, label)
 
 
 def _checked(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.DataFrame:
     """Return the distinct rows, keys of landmarks as numbers; refuse keys that are none and rows that contradict."""
     right = pl.col(KEY).str.contains(r"^[0-9]{1,18}$") if on == LANDMARK else pl.col(KEY).is_not_null()
     if not (odd := cells.filter(~right.fill_null(value=False))).is_empty():
-        row = odd.row(0, named=True)
         expected = "a whole number" if on == LANDMARK else "the item that the row is about"
-        file = table.place / row[FILE] if table.place.is_dir() else table.place
         raise TableError(
-            f"{file}, line {row[ROW]}: {on} is {quoted((row[KEY] or '')[:80])}; expected {expected}. Correct the row."
+            f"{table.place}, line {odd[ROW][0]}: {on} is {quoted((odd[KEY][0] or '')[:80])}; expected {expected}. "
+            "Correct the row."
         )
     cells = cells.with_columns(pl.col(KEY).cast(pl.Int64)) if on == LANDMARK else cells
-    values = [column for column in cells.columns if column not in (ROW, FILE)]
+    values = cells.columns[1:]
     items = cells.unique(values, keep="first", maintain_order=True)
-    twice = items.filter(pl.struct(SPLIT, KEY).is_duplicated()).sort(SPLIT, KEY, FILE, ROW)
+    twice = items.filter(pl.struct(SPLIT, KEY).is_duplicated()).sort(SPLIT, KEY, ROW)
     if twice.is_empty():
-        return items
+        return items.drop(ROW)
     first, second = twice.head(2).rows(named=True)
     differs = next(column for column in values if first[column] != second[column])
     called = differs.partition(":")[2] or table.name
@@ -324,7 +440,7 @@ def _checked(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.DataFrame:
     )
 
 
-def _keys(tables: Sequence[LabelTable], sides: list[pl.DataFrame], columns: Sequence[str]) -> list[str]:
+def _keys(tables: Sequence[LabelTable], sides: list[pl.DataFrame]) -> list[str]:
     """Return the columns that both are joined on; a split that only a file's name states is filled in."""
     for i in (0, 1):
         split = split_of(tables[i].files)
@@ -332,14 +448,13 @@ def _keys(tables: Sequence[LabelTable], sides: list[pl.DataFrame], columns: Sequ
             sides[i] = sides[i].with_columns(pl.lit(split).alias(SPLIT))
     if all(side[SPLIT].null_count() < len(side) for side in sides):
         return [SPLIT, KEY]
-    for i in (0, 1):
-        twice = sides[i].filter(pl.col(KEY).is_duplicated()).sort(KEY, SPLIT)
+    for side, table, other in zip(sides, tables, reversed(tables), strict=True):
+        twice = side.filter(pl.col(KEY).is_duplicated()).sort(KEY, SPLIT)
         if not twice.is_empty():
-            splits = twice[SPLIT].head(2).to_list()
             raise TableError(
-                f"{tables[i].place}: {columns[i]} {twice[KEY][0]} occurs in the splits {splits[0]} and "
-                f"{splits[1]}, and {tables[1 - i].place} has no column 'split' to tell them apart. Add the column "
-                "there, or compare one split's file at a time."
+                f"{table.place}: {twice[KEY][0]} occurs in the splits {' and '.join(twice[SPLIT].head(2))}, and "
+                f"{other.place} has no column 'split' to tell them apart. Add the column there, or compare one split's "
+                "file at a time."
             )
     return [KEY]
 
@@ -360,8 +475,6 @@ def _level(both: pl.DataFrame, a: str, b: str) -> LevelComparison:
         names=_names(labels),
         same=int((labels["label"] == labels["label_b"]).sum()) / len(labels) if share else None,
         kappa=cohens_kappa(labels["label"].to_list(), labels["label_b"].to_list()) if share else None,
-        matches_a=_matches(confusion, "label", "label_b"),
-        matches_b=_matches(confusion, "label_b", "label"),
         confusion=tuple(Cell(*row) for row in confusion.iter_rows()),
     )
 
@@ -380,32 +493,7 @@ def _names(labels: pl.DataFrame) -> Partitions | None:
     named = labels.drop_nulls("shown")
     if named.is_empty():
         return None
-    sides = []
-    for column in ("label", "label_b"):
-        counts = named.group_by("shown", column).len().sort("shown", "len", column, descending=[False, True, False])
-        sides.append(counts.unique("shown", keep="first", maintain_order=True)[column])
-    return partitions(*sides)
-
-
-def _matches(confusion: pl.DataFrame, side: str, other: str) -> tuple[GroupMatch, ...]:
-    size, match_size, shared = pl.col("items").sum().over(side), pl.col("items").sum().over(other), pl.col("items")
-    best = (
-        confusion.select(
-            side,
-            other,
-            size=size,
-            match_size=match_size,
-            shared=shared,
-            precision=shared / size,
-            recall=shared / match_size,
-            f1=2 * shared / (size + match_size),
-            jaccard=shared / (size + match_size - shared),
-        )
-        .sort(side, "jaccard", other, descending=[False, True, False])
-        .unique(side, keep="first", maintain_order=True)
-        .sort("size", side, descending=[True, False])
-    )
-    return tuple(GroupMatch(*row) for row in best.iter_rows())
+    return partitions(*(_most(named, "shown", column)[column] for column in ("label", "label_b")))
 
 
 def ancestor_agreement(a: Sequence[pl.Series], b: Sequence[pl.Series]) -> AncestorAgreement:
@@ -429,9 +517,7 @@ def summary(comparison: Comparison) -> Iterator[str | Table]:
     a, b = comparison.a, comparison.b
     yield f"{_cell(a.file)} (A) against {_cell(b.file)} (B)"
     levels = "; ".join(_pair(one, other) for one, other in zip(a.levels, b.levels, strict=True))
-    how = {"name": "by equal names", "order": "by their order"}.get(
-        comparison.paired_by, "by equal names, then by order"
-    )
+    how = {"name": "by equal names", "order": "by their order"}[comparison.paired_by]
     text = f"Items are joined on {_pair(', '.join(comparison.joined_on), b.on) if a.on != b.on else a.on}. "
     text += f"Levels compared: {levels} (paired {how}; finest first)."
     for side, coverage in (("A", a), ("B", b)):
@@ -452,14 +538,16 @@ def summary(comparison: Comparison) -> Iterator[str | Table]:
     same = [(_pair(x.a, x.b), x.same, x.kappa) for x in comparison.levels]
     yield _table(["level", "same label", "kappa"], same)
     yield _table(["over all levels", "precision", "recall", "F1"], [("labels", *asdict(comparison.ancestors).values())])
-    finest = comparison.finest
-    matched = {(m.group, m.match) for m in finest.matches_a} | {(m.match, m.group) for m in finest.matches_b}
-    others = [cell for cell in finest.confusion if cell.a != cell.b and (cell.a, cell.b) not in matched]
-    yield "Largest confusions: items in a group of A and a group of B that are not each other's best match"
+    seen, others = set[tuple[str, str]](), []
+    for cell in comparison.finest.confusion:  # the largest first: the first cell of a group is its main match
+        if cell.a != cell.b and seen.issuperset({("a", cell.a), ("b", cell.b)}):
+            others.append(cell)
+        seen |= {("a", cell.a), ("b", cell.b)}
+    yield "Largest confusions: items in a group of A and a group of B, neither of which is the other's main match"
     yield _table(["A", "B", "items"], [(c.a, c.b, c.items) for c in others[:CONFUSIONS]]) if others else "None."
     if len(others) > CONFUSIONS:
         rest = sum(cell.items for cell in others[CONFUSIONS:])
-        yield f"{len(others) - CONFUSIONS} more with {rest} items, and the best match of every group: --json."
+        yield f"{len(others) - CONFUSIONS} more with {rest} items: --json."
 
 
 def _pair(a: str, b: str) -> str:

@@ -52,17 +52,15 @@ def nearest(rows: np.ndarray, others: np.ndarray, count: int) -> tuple[np.ndarra
     return indices, cosines
 
 
-def borrow(rows: np.ndarray, known: np.ndarray, values: np.ndarray, count: int, *, scale: bool = True) -> np.ndarray:
-    """Return the mean of the values of each row's ``count`` nearest known rows, weighted by cosine.
+def borrow(rows: np.ndarray, known: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    """Return the unit mean of the values of each row's ``count`` nearest known rows, weighted by cosine.
 
     Args:
         rows: (N, D) float32 unit rows.
         known: (M, D) float32 unit rows, at least one.
         values: (M, E), one row per known row.
         count: number of neighbours.
-        scale: whether the means are scaled to length 1.
     """
     indices, cosines = nearest(rows, known, count)
     near = np.maximum(cosines, np.float32(1e-3))[:, :, None]
-    mean = (values[indices] * near).sum(axis=1) / near.sum(axis=1)
-    return unit(mean) if scale else mean
+    return unit((values[indices] * near).sum(axis=1) / near.sum(axis=1))

@@ -30,8 +30,8 @@ from hgld.evaluation.protocols.ground_truths import read_in_shop, read_retrieval
 from hgld.evaluation.report import RetrievalReport
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
+from hgld.pipelines.hierarchy.compare import LabelTable
 from hgld.pipelines.hierarchy.groups.given import read_groups
-from hgld.pipelines.hierarchy.label_tables import LabelTable
 from hgld.pipelines.hierarchy.landmark_images import find_images, read_image
 from hgld.pipelines.hierarchy.names.landmark_tables import read_landmarks
 from hgld.pipelines.hierarchy.names.name_tables import NameTable

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 import hgld
 from hgld import Hierarchy
@@ -123,8 +124,7 @@ def test_classes_are_found_by_name_and_by_what_they_share(tree):
 def test_a_plot_has_a_row_per_level_with_bars_as_wide_as_their_items(tree):
     axes = Figure().subplots()
     assert tree.plot(axes, labels=np.array([1, 1, 1, 2])) is axes
-    bars = [[path.get_extents().width for path in row.get_paths()] for row in axes.collections]
-    assert [[width for width in row if width] for row in bars] == [[3, 1]] * 3
+    assert [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)] == [3, 1] * 3
     assert {text.get_text() for text in axes.texts} >= {"Chartres", "Como", "church", "lake", "human-made", "natural"}
     assert [label.get_text() for label in axes.get_yticklabels()] == ["landmark\n5", "group\n2", "top\n2"]
 

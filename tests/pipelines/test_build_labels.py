@@ -83,7 +83,7 @@ def test_labels_that_do_not_fit_are_refused(tmp_path, options, error, said):
     assert said in str(refused.value)
 
 
-def test_a_release_takes_the_levels_of_a_build_of_its_own_classes(tmp_path, no_pictures):
+def test_a_release_takes_the_levels_of_a_build_of_its_own_classes(tmp_path):
     maker("cub")(tmp_path / "cub", 0)
     release = read_release("cub", tmp_path / "cub", SourceConfig())
     names = release.items[release.levels[0]].unique().sort().to_list()

@@ -189,15 +189,6 @@ def test_nearest_rows_are_those_of_a_full_sort(count, wanted, seed):
     assert np.array_equal(cosines, np.take_along_axis(cosine, indices, axis=1))
 
 
-def test_the_map_keeps_neighbours_and_places_names_beyond_the_most_placed(monkeypatch):
-    monkeypatch.setattr(cluster, "MOST_PLACED", 200)
-    rows, truth = blobs(6, 50, spread=0.3)
-    points = cluster.name_map(rows)
-    centres = np.stack([points[truth == g].mean(axis=0) for g in range(6)])
-    closest = ((points[:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
-    assert (closest == truth).mean() > 0.98
-
-
 # -- the stage ------------------------------------------------------------------------------------------------
 
 NAMES = ["arch bridge", "arena", "lake", "road bridge", "salt lake", "stadium", "toll bridge"]
@@ -264,11 +255,10 @@ def test_the_tables(tmp_path, inputs):
         (2, "lake", "head-noun", "head noun of 2 of 2 names, 10 of 10 landmarks", 2, 10),
     ]
     assert ran.result.details["silhouettes"] == {}, "the number was given"
-    assert pl.read_parquet(ran.path("map.parquet")).columns == ["name", "x", "y"]
     assert ran.result.counts == {"names": 7, "groups": 3}
     assert not ran_on(tmp_path, inputs(), config).was_run
     again = ran_on(tmp_path / "again", inputs(), config)
-    for file in ("names.parquet", "groups.parquet", "map.parquet"):
+    for file in ("names.parquet", "groups.parquet"):
         assert ran.path(file).read_bytes() == again.path(file).read_bytes()
     chosen = ran_on(tmp_path, inputs(), ClusterConfig())
     tried = chosen.result.details["silhouettes"]

@@ -34,7 +34,7 @@ LISTS = {
 
 
 @pytest.fixture
-def build(tmp_path, no_pictures):
+def build(tmp_path):
     def make(listed, level="group", **options):
         file = tmp_path / "list.txt"
         file.write_text("\n".join(listed), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The cluster stage: names in groups, with a label for each group, a confidence for each name, and a map of names."""
+"""The cluster stage: names in groups, with a label for each group and a confidence for each name."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -6,9 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE
-from threadpoolctl import threadpool_limits
 
 from hgld.settings import key_fields
 from hgld.tables import read_parquet
@@ -17,18 +14,16 @@ from ...stage import Progress, StageResult, StageRun, files_of, run_stage
 from ..config import BuildConfig
 from ..encoders.embed import read_embeddings
 from ..names.class_graph import ClassGraph
-from ..unit_rows import borrow
 from .clustering import Clustering, cluster_names
 from .doubt import DOUBTFUL, wrong_probabilities
 from .evidence import read_evidence
 from .group_names import label_groups
 
 VERSION = 6  # 5: Ward's linkage or k-means alone, the number of groups by the silhouette
-MOST_PLACED = 1000  # t-SNE of 5,700 names takes half a minute on one core, of 1,000 some three seconds
 
 
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
-    """Run the stage: ``names.parquet``, ``groups.parquet`` and ``map.parquet``.
+    """Run the stage: ``names.parquet`` and ``groups.parquet``.
 
     Args:
         root: the build's directory of stages.
@@ -57,7 +52,7 @@ def _cluster(inputs: Mapping[str, Path], config: BuildConfig, progress: Progress
     evidence = read_evidence(inputs["evidence/evidence.json"].parent)
     blocks = [block.rows for block, weight in zip(evidence.blocks, evidence.weights, strict=True) if weight > 0]
     wrong = wrong_probabilities(rows, found.groups, names["name"].to_list(), blocks=blocks)
-    write_groups(out, names, found, wrong, [(one.label, one.method, one.evidence) for one in labels], rows, progress)
+    write_groups(out, names, found, wrong, [(one.label, one.method, one.evidence) for one in labels])
     counts = {"names": len(names), "groups": int(found.groups.max()) + 1}
     return StageResult(counts, details={"method": config.cluster.method, "silhouettes": found.tried})
 
@@ -68,8 +63,6 @@ def write_groups(
     placed: Clustering,
     wrong: np.ndarray,
     labels: Sequence[tuple[str, str, str]],
-    rows: np.ndarray,
-    progress: Progress,
 ) -> None:
     """Write the tables of the stage.
 
@@ -79,8 +72,6 @@ def write_groups(
         placed: the group of every name.
         wrong: (N,) probabilities that a name is in a wrong group.
         labels: label, method and evidence of every group.
-        rows: (N, D) unit rows, for the map.
-        progress: told about the map.
     """
     members = names.select("name", "landmarks").with_columns(
         pl.Series("group", placed.groups, dtype=pl.Int32),
@@ -94,44 +85,5 @@ def write_groups(
     groups = table.select(pl.int_range(pl.len(), dtype=pl.Int32).alias("group"), pl.all()).join(
         sizes, on="group", how="left", maintain_order="left"
     )
-    progress("draw the map", 0, 1)
-    points = name_map(rows)
-    progress("draw the map", 1, 1)
     members.write_parquet(out / "names.parquet")
     groups.with_columns(pl.col("names", "landmarks").fill_null(0)).write_parquet(out / "groups.parquet")
-    names.select("name").with_columns(x=points[:, 0], y=points[:, 1]).write_parquet(out / "map.parquet")
-
-
-def name_map(rows: np.ndarray) -> np.ndarray:
-    """Return a point of the plane for each name, so that names of similar vectors are close together.
-
-    t-SNE (van der Maaten and Hinton, JMLR 9, 2008) of at most 1,000 names, evenly out of the given order, started from
-    their two leading principal axes; every other name is put at the mean of the 3 nearest of them, weighted by cosine.
-    Fewer than 5 names are shown by their principal axes.
-
-    Args:
-        rows: (N, D) unit rows, in an order that does not depend on the machine (sorted names).
-
-    Returns:
-        (N, 2) float32.
-    """
-    placed = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MOST_PLACED)).round().astype(np.int64))
-    with threadpool_limits(limits=1):
-        points = np.empty((len(rows), 2), dtype=np.float32)
-        points[placed] = _plane(rows[placed])
-        rest = np.setdiff1d(np.arange(len(rows)), placed)
-        points[rest] = borrow(rows[rest], rows[placed], points[placed], 3, scale=False)
-    return points.round(3)
-
-
-def _plane(rows: np.ndarray) -> np.ndarray:
-    start = np.zeros((len(rows), 2), dtype=np.float32)
-    axes = min(2, *rows.shape)
-    if np.ptp(rows, axis=0).max() > 1e-6:
-        start[:, :axes] = PCA(axes, svd_solver="full").fit_transform(rows)
-    if len(rows) < 5 or not start.any():
-        return start
-    # an array is allowed; the scale is the one that scikit-learn gives its own PCA start
-    init = start / start[:, 0].std() * 1e-4
-    tsne = TSNE(perplexity=min(30, (len(rows) - 1) / 3), init=init, max_iter=500, n_jobs=1)  # pyright: ignore[reportArgumentType]
-    return tsne.fit_transform(rows)

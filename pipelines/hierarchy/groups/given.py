@@ -269,7 +269,7 @@ def _place(
         groups = np.array([given.of_class[ids[0]] for ids in names["class_ids"].to_list()])
         sure, nobody = np.ones(len(names)), np.full(len(names), -1)
         labels = [(group.name, TREE, group.evidence) for group in given.groups]
-        write_groups(out, names, Clustering(groups, sure, nobody, sure), sure - 1, labels, rows, progress)
+        write_groups(out, names, Clustering(groups, sure, nobody, sure), sure - 1, labels)
         return StageResult(counts, details={"criterion": TREE})
     progress("place the names", 0, 1)
     encoder, texts = encoder_of(inputs["clean/names.parquet"], config), names["name"].to_list()
@@ -285,7 +285,7 @@ def _place(
     progress("place the names", 1, 1)
     labels = [(group.name, "given", group.evidence) for group in given.groups]
     labels.append((NONE, "given", "names that fit no given group"))
-    write_groups(out, names, placed, wrong, labels, rows, progress)
+    write_groups(out, names, placed, wrong, labels)
     np.save(out / "group_rows.npy", np.vstack([embedded, np.zeros_like(embedded[:1])]), allow_pickle=False)
     outside = [name for name, group in zip(texts, placed.groups, strict=True) if group == len(given.groups)]
     empty = [group.name for place, group in enumerate(given.groups) if not (placed.groups == place).any()]

@@ -1,1 +1,1 @@
-"""The page that shows a build: its map of names, its words explained, and the stage that writes it."""
+"""The page that shows a build, its words explained, and the stage that writes it."""

@@ -111,8 +111,6 @@ def _cluster(cleaned: StageRun, folder: Path) -> StageResult:
     groups.sort("group").with_columns(
         label=pl.Series(LABELS), method=pl.lit("head-noun"), evidence=pl.lit("<b>1 of 1</b> names")
     ).write_parquet(folder / "groups.parquet")
-    x = np.arange(len(names), dtype=np.float32)
-    pl.DataFrame({"name": names["name"], "x": x, "y": x[::-1].copy()}).write_parquet(folder / "map.parquet")
     return StageResult({"groups": len(LABELS)}, details={"method": "ward", "silhouettes": {2: 0.2, 3: 0.4}})
 
 
@@ -186,7 +184,7 @@ def tiny_stages() -> Callable[..., dict[str, StageRun]]:
 
 
 @pytest.fixture
-def build(tmp_path, no_pictures):
+def build(tmp_path):
     """Build a list of names with the encoder that needs no weights; pictures are not drawn."""
 
     def make(text, out="out", **options):

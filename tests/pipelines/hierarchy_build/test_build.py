@@ -44,7 +44,7 @@ def sample_build(sample_config, tmp_path_factory):
 
 
 @pytest.fixture
-def names_config(tmp_path, sample_config, no_pictures):
+def names_config(tmp_path, sample_config):
     """A small table of names."""
     tables = []
     for split, count in (("index", 20), ("train", 40)):

@@ -3,7 +3,6 @@ import re
 from html.parser import HTMLParser
 from typing import Literal, get_args, get_type_hints
 
-import numpy as np
 import polars as pl
 import pytest
 import yaml
@@ -13,8 +12,7 @@ from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.groups.group_names import Proposal
 from hgld.pipelines.hierarchy.provenance import provenance
 from hgld.pipelines.hierarchy.report import report as build_report
-from hgld.pipelines.hierarchy.report.name_map import fit, group_color, place_labels
-from hgld.pipelines.hierarchy.report.report import _tops
+from hgld.pipelines.hierarchy.report.report import _tops, group_color
 from hgld.pipelines.stage import silent
 
 HOSTILE = '<script>alert(1)</script> "quoted", $x$ | =cmd()'
@@ -57,17 +55,6 @@ def write_report(root, tiny_stages, change=None, source: Source = "sample", leve
     if levels:
         facts["stages"]["export"] = {"details": {"levels": levels}, "dropped": {}, "notes": []}
     return build_report.run(root, stages, facts, silent)
-
-
-def test_places_on_the_map_are_half_of_the_extent_and_half_of_the_ranks():
-    """A name far from all others does not press those into a corner."""
-    points = np.array([[0.0, 5.0], [1.0, 5.0], [1.0, 5.0], [10.0, 5.0]])
-    found = fit(points)
-    ranks = np.array([0.5, 2.0, 2.0, 3.5]) / 4
-    np.testing.assert_allclose(found[:, 0], 16 + 968 * (points[:, 0] / 10 + ranks) / 2, atol=0.06)
-    np.testing.assert_allclose(found[:, 1], 320, atol=0.06)  # without extent: in the middle
-    upwards = fit(np.array([[0.0, 0.0], [0.0, 1.0]]))
-    assert upwards[0, 1] > upwards[1, 1]  # y grows downwards
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +106,6 @@ def test_the_page_shows_the_figures(page):
     assert "chosen by the silhouette : 0.200 with 2, 0.400 with 3." in text
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_published_figures_stand_beside_the_lists_that_they_are_about(tmp_path, tiny_stages, page):
     assert "203,094" not in page
     assert ">published<" not in page
@@ -128,7 +114,6 @@ def test_published_figures_stand_beside_the_lists_that_they_are_about(tmp_path, 
     assert "groups (hierarchical label) 5 78" in text_of(scraped)
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_build_of_other_things_is_told_in_its_own_words(tmp_path, tiny_stages):
     def of_things(stages):
         file = stages["assign"].path("groups.parquet")
@@ -178,7 +163,6 @@ def test_bytes_are_the_same_every_time(tmp_path, tiny_stages, report):
     assert {"report.html", "README.md"} == set(one.record["outputs"])
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_page_of_5700_names_is_under_3_mb(tmp_path, tiny_stages):
     def many(stages):
         names = [f"Gothic church building of some monastery in the state {i}" for i in range(5_700)]
@@ -193,10 +177,6 @@ def test_a_page_of_5700_names_is_under_3_mb(tmp_path, tiny_stages):
         pl.concat([reviewed, more.select(reviewed.columns).cast(reviewed.schema)]).write_parquet(
             stages["review"].path("names.parquet")
         )
-        xy = np.random.default_rng(0).random((5_700, 2)).astype(np.float32)
-        mapped = pl.read_parquet(stages["cluster"].path("map.parquet"))
-        points = pl.DataFrame({"name": names, "x": xy[:, 0], "y": xy[:, 1]})
-        pl.concat([mapped, points]).write_parquet(stages["cluster"].path("map.parquet"))
 
     report = write_report(tmp_path, tiny_stages, many)
     text = report.path("report.html").read_text()
@@ -206,18 +186,3 @@ def test_a_page_of_5700_names_is_under_3_mb(tmp_path, tiny_stages):
 
 def test_colours_are_distinct():
     assert len({group_color(i) for i in range(78)}) == 78
-
-
-def test_labels_do_not_overlap_and_stay_inside():
-    rng = np.random.default_rng(0)
-    names = [f"group {i}" for i in range(200)]
-    labels = place_labels(names, (rng.random((200, 2)) * [1000, 640]).tolist(), size=17, most=30)
-    assert labels[0]["text"] == "group 0"
-    assert len(labels) == 30
-    for i, a in enumerate(labels):
-        half = 0.34 * 17 * len(a["text"])
-        assert half - 0.1 <= a["x"] <= 1000 - half + 0.1
-        for b in labels[:i]:
-            assert (
-                abs(a["x"] - b["x"]) > 0.34 * 17 * (len(a["text"]) + len(b["text"])) - 0.2 or abs(a["y"] - b["y"]) > 17
-            )

@@ -69,7 +69,7 @@ def server():
 
 
 @pytest.fixture
-def arguments(tmp_path, server, no_pictures):
+def arguments(tmp_path, server):
     """The command line of a build of both splits; their ids are the same, their landmarks are not."""
     train = {i: f"http://commons.wikimedia.org/wiki/Category:Landmark_{i}" for i in range(LANDMARKS)}
     train |= {i: category for i, (category, _) in FURTHER.items()}
