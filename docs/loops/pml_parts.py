@@ -8,13 +8,13 @@ dataset = hgld.open_dataset("shards", "train")
 loader = DataLoader(dataset, batch_sampler=hgld.samplers.PKSampler(dataset, p=8, k=4))
 model = torch.nn.Sequential(torch.nn.AvgPool2d(16), torch.nn.Flatten(), torch.nn.Linear(3 * 14 * 14, 64))
 miner = miners.TripletMarginMiner(margin=0.2, type_of_triplets="semihard")
-triplet = hgld.losses.Triplet(0.2)  # takes the miner's triplets
+triplet = hgld.losses.wrap(losses.TripletMarginLoss(margin=0.2), miner)
 theirs = hgld.losses.wrap(losses.MultiSimilarityLoss(), miners.MultiSimilarityMiner())
 levels = hgld.losses.SumOverLevels(theirs)  # at every level
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for batch in loader:
     embeddings, labels = model(batch["image"] / 255), batch["labels"]
-    value = triplet(embeddings, labels[:, 0], miner(embeddings, labels[:, 0])) + levels(embeddings, labels)
+    value = triplet(embeddings, labels) + levels(embeddings, labels)
     optimizer.zero_grad()
     value.backward()
     optimizer.step()

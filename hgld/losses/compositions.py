@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
-from hgld.losses.calls import reads_labels
 from hgld.losses.pairs import CalibrationLoss, Margin, MarginReduction
 from hgld.losses.proxies import NormSoftmax, read_targets
 from hgld.losses.rank_loss import (
@@ -19,6 +18,7 @@ from hgld.losses.rank_loss import (
     check_level,
     mean_of_valid,
     query_sums,
+    reads_labels,
     sums_over_queries,
 )
 from hgld.losses.surrogate_losses import BinaryOptions, GradedOptions, SupAP, SupHAP, SupNDCG, SupRecall

@@ -8,9 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
-from hgld.losses.calls import KnownArguments, reads_labels
 from hgld.losses.compositions import Composition
-from hgld.losses.rank_loss import TermSum, label_columns, on_device, query_sums, sums_over_queries
+from hgld.losses.rank_loss import (
+    KnownArguments,
+    TermSum,
+    label_columns,
+    on_device,
+    query_sums,
+    reads_labels,
+    sums_over_queries,
+)
 
 _COUNTS = ("written", "steps")
 

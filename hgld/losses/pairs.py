@@ -2,14 +2,12 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, InputError
-from hgld.losses.calls import chosen_pairs
+from hgld.errors import ConfigError
 from hgld.losses.kernels.operator import contiguous_like, operator, row_operator
 from hgld.losses.rank_loss import RankLoss, Reduction, ranked_items, row_blocks
 
@@ -55,8 +53,6 @@ class PairLoss(RankLoss):
         self.over_nonzero = reduction == "nonzero"
         self.summed = summed
 
-    takes_pairs = True
-
     @abstractmethod
     def pull(self, scores: Tensor) -> Tensor:
         """Loss (Q, G) of every pair if it is positive, >= 0."""
@@ -73,12 +69,7 @@ class PairLoss(RankLoss):
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         ranked = ranked_items(scores, left_out)
-        return self._over(scores, (grades > 0) & ranked, (grades == 0) & ranked)
-
-    def picked_losses(self, scores: Tensor, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        return self._over(scores, *chosen_pairs(indices, scores.shape))
-
-    def _over(self, scores: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        positive, negative = (grades > 0) & ranked, (grades == 0) & ranked
         pulls = torch.where(positive, self.pull(scores), 0.0)
         pushes = torch.where(negative, self.push(scores), 0.0)
         if self.over_nonzero:
@@ -247,17 +238,6 @@ class Triplet(RankLoss):
     @property
     def sums_over_queries(self) -> bool:
         return False  # a mean over pairs
-
-    takes_pairs = True
-
-    def picked_losses(self, scores: Tensor, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        if len(indices) != 3:
-            raise InputError(f"indices_tuple has {len(indices)} parts; Triplet takes 3: a miner of triplets.")
-        anchor, positive, negative = indices
-        hinge = (2 * (scores[anchor, negative] - scores[anchor, positive]) + self.margin).clamp(min=0)
-        sums = scores.new_zeros(len(scores)).index_add(0, anchor, hinge)
-        counts = torch.bincount(anchor, minlength=len(scores))
-        return pair_means(sums, counts, each=self.reduction == "none"), counts > 0
 
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
 from hgld.hierarchy import Hierarchy
-from hgld.losses.calls import KnownArguments, reads_labels
 from hgld.losses.rank_loss import (
+    KnownArguments,
     Reduction,
     TermSum,
     check_below,
@@ -22,6 +22,7 @@ from hgld.losses.rank_loss import (
     label_column,
     mean_of_valid,
     on_device,
+    reads_labels,
     similarity,
 )
 from hgld.relevance import shared_levels

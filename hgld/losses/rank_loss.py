@@ -3,16 +3,18 @@
 Labels are (N, L) integers, finest level first, or (N,) for one level; negative is unknown.
 """
 
+import functools
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, ClassVar, Literal, TypedDict, get_args
 
 import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
-from hgld.losses.calls import KnownArguments, reads_labels
+from hgld.labels import class_numbers
 from hgld.losses.kernels.operator import operator
 from hgld.relevance import shared_levels
 
@@ -157,6 +159,101 @@ def item_roles(grades: Tensor, left_out: Tensor | None) -> Tensor:
     return roles * (torch.arange(grades.shape[1], device=grades.device) != left_out[:, None])
 
 
+# -- arguments by the names of other libraries -------------------------------------------------------------------------
+
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+
+
+class KnownArguments:
+    """Base of losses that answer an argument of another library by hgld's own name for it.
+
+    Attributes:
+        other_names: arguments of pytorch-metric-learning, each with what to give here.
+    """
+
+    other_names: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = _answering(cls.__init__)
+
+
+def _answering(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def answer(self: KnownArguments, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except TypeError as error:
+            found = _UNEXPECTED.search(str(error))
+            if found is None or found[1] not in self.other_names:
+                raise
+            said = f"{type(self).__name__} has no argument {found[1]!r}; give {self.other_names[found[1]]}."
+            raise ConfigError(said) from error
+
+    return answer
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+def reads_labels(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a loss's ``forward`` take what people have, and hand it tensors.
+
+    Labels may be anything that :func:`hgld.labels.class_numbers` reads; names get numbers call by call, so a loss that
+    keeps something of a class (``keeps_classes``: proxies, weights, a memory) takes numbers alone. Arguments may
+    be in pytorch-metric-learning's order: ``loss(embeddings, labels, None, ref_emb, ref_labels)``. The indices of a
+    miner are refused.
+    """
+
+    @functools.wraps(forward)
+    def read(self: nn.Module, embeddings: Tensor, labels: Any, *references: Any, **named: Any) -> Any:
+        if not isinstance(embeddings, Tensor):
+            raise InputError(f"embeddings are {type(embeddings).__name__}; expected a tensor: torch.as_tensor(...).")
+        references, named = _own_order(self, references, named)
+        ref_labels = references[1] if len(references) > 1 else named.get("ref_labels")
+        if not (isinstance(labels, Tensor) and isinstance(ref_labels, Tensor | None)):
+            labels, ref_labels = _as_tensors(self, embeddings, labels, ref_labels)
+            if len(references) > 1:
+                references = (references[0], ref_labels, *references[2:])
+            elif ref_labels is not None:
+                named["ref_labels"] = ref_labels
+        return forward(self, embeddings, labels, *references, **named)
+
+    return read
+
+
+def _own_order(loss: nn.Module, references: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
+    """Bring pytorch-metric-learning's arguments into hgld's order, and refuse the indices of a miner."""
+    indices = named.pop("indices_tuple", None)
+    first = references[0] if references else ()
+    if isinstance(first, tuple | list):
+        indices, references = first or indices, references[1:]
+    elif first is None and ("ref_emb" in named or _is_embedding(references)):
+        references = references[1:]
+    if "ref_emb" in named:
+        named["ref_embeddings"] = named.pop("ref_emb")
+    if indices:
+        raise InputError(
+            f"{type(loss).__name__} got the indices of a miner (indices_tuple), which pick pairs; losses of hgld take "
+            "all items, so leave the miner out. hgld.losses.wrap(loss, miner) calls a loss of pytorch-metric-learning "
+            "with one."
+        )
+    return references, named
+
+
+def _is_embedding(references: Sequence[Any]) -> bool:
+    return len(references) > 1 and isinstance(references[1], Tensor) and references[1].is_floating_point()
+
+
+def _as_tensors(loss: nn.Module, embeddings: Tensor, labels: Any, ref_labels: Any) -> tuple[Tensor, Tensor | None]:
+    sides = [labels] if ref_labels is None else [labels, ref_labels]
+    keeping = next((type(part).__name__ for part in loss.modules() if getattr(part, "keeps_classes", False)), None)
+    numbers, _ = class_numbers(*sides, what=("labels", "ref_labels"), numbered_for=keeping)
+    found = [torch.from_numpy(side).to(embeddings.device) for side in numbers]
+    return found[0], found[1] if len(found) > 1 else None
+
+
 # -- the loss ---------------------------------------------------------------------------------------------------------
 
 Reduction = Literal["mean", "none"]
@@ -261,7 +358,6 @@ class RankLoss(KnownArguments, nn.Module, ABC):
         ref_embeddings: Tensor | None = None,
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
-        indices_tuple: Sequence[Tensor] | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the loss of a batch, every item of which is a query.
 
@@ -271,7 +367,6 @@ class RankLoss(KnownArguments, nn.Module, ABC):
             ref_embeddings: (G, D), the gallery: a memory, or all processes' items. None: the batch is its own gallery.
             ref_labels: (G, L) or (G,), their labels.
             self_index: (Q,) integers, which reference is the query itself, -1 for none; ``exclude_self`` leaves it out.
-            indices_tuple: of losses of pairs alone: the indices that a miner of pytorch-metric-learning picked.
 
         Returns:
             a scalar; with ``reduction="none"`` values (Q,) and valid (Q,) bool. A batch without a query that has
@@ -280,7 +375,7 @@ class RankLoss(KnownArguments, nn.Module, ABC):
         Raises:
             InputError: shapes or dtypes do not fit.
         """
-        values, valid = self._query_values(embeddings, labels, ref_embeddings, ref_labels, self_index, indices_tuple)
+        values, valid = self._query_values(embeddings, labels, ref_embeddings, ref_labels, self_index)
         return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
 
     @property
@@ -310,7 +405,6 @@ class RankLoss(KnownArguments, nn.Module, ABC):
         ref_embeddings: Tensor | None,
         ref_labels: Tensor | None,
         self_index: Tensor | None,
-        indices_tuple: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         _check_sides(embeddings, labels, ref_embeddings, ref_labels, self_index)
         gallery = embeddings if ref_embeddings is None else ref_embeddings
@@ -324,17 +418,7 @@ class RankLoss(KnownArguments, nn.Module, ABC):
                 left_out = torch.arange(len(embeddings), device=scores.device)
             else:
                 left_out = on_device(self_index, scores.device).to(torch.int64)
-        if indices_tuple is not None:
-            return self.picked_losses(scores, indices_tuple)
         return self.query_losses(scores, grades, query_labels.shape[1], left_out)
-
-    def picked_losses(self, scores: Tensor, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return values (Q,) and valid (Q,) of the pairs or triplets that a miner picked out of ``scores`` (Q, G).
-
-        Raises:
-            InputError: the loss is none of pairs, or the indices are not of its kind.
-        """
-        raise InputError(f"{type(self).__name__} takes no picked pairs: it ranks all items, or draws them.")
 
     def _read(self, labels: Tensor) -> Tensor:
         return label_columns(labels) if self.graded else label_column(labels, self.level)[:, None]

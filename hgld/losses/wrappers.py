@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
-from hgld.losses.calls import reads_labels
 from hgld.losses.rank_loss import (
     RankLoss,
     Reduction,
@@ -18,6 +17,7 @@ from hgld.losses.rank_loss import (
     label_column,
     mean_of_valid,
     on_device,
+    reads_labels,
     unit_rows,
 )
 
