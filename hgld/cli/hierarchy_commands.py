@@ -16,7 +16,7 @@ from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_nex
 from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.config import SPLIT_NAME, BuildConfig, ClusterConfig, LevelsConfig, stage_configs
 from hgld.settings import setting
-from hgld.taxonomy.format_names import AUTO, FORMAT_LINES, PARENTS_RULES
+from hgld.taxonomy import AUTO, FORMAT_LINES, PARENTS_RULES
 from hgld.terminal import is_terminal
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hgld.errors import InputError
 from hgld.labels import distinct
+from hgld.relevance import shared_levels
 
 MOST_LEVELS = 250  # a grade is a byte
 
@@ -85,7 +86,7 @@ class LabelRelevance:
             coded[level] = np.maximum(place - np.searchsorted(classes, 0), -1)  # classes before it are negative
         self._query = np.ascontiguousarray(coded[:, :num_queries].T)
         self._gallery = np.ascontiguousarray(coded[:, num_queries:])
-        self._on_device: tuple[torch.device, Tensor] | None = None
+        self._on_device: Tensor | None = None
 
     def grades_of(self, start: int, stop: int, items: np.ndarray) -> np.ndarray:
         """Return (q, C) uint8 grades of some items, (q, C), to the queries start..stop - 1."""
@@ -108,15 +109,10 @@ class LabelRelevance:
         return _without(grades, self.num_levels, (rows, index[rows]))
 
     def _compared(self, start: int, stop: int, device: torch.device) -> Tensor:
-        if self._on_device is None or self._on_device[0] != device:
-            self._on_device = (device, torch.from_numpy(self._gallery).to(device))
-        gallery = self._on_device[1]
+        if self._on_device is None or self._on_device.device != device:
+            self._on_device = torch.from_numpy(self._gallery.T).to(device)
         query = torch.from_numpy(self._query[start:stop]).to(device)
-        grades = torch.zeros(stop - start, self.shape[1], dtype=torch.uint8, device=device)
-        for level in reversed(range(self.num_levels)):
-            column = query[:, level, None]
-            grades.masked_fill_((column == gallery[level]) & (column >= 0), self.num_levels - level)
-        return grades
+        return shared_levels(query, self._on_device, dtype=torch.uint8)
 
 
 class ListRelevance:

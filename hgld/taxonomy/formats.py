@@ -19,7 +19,7 @@ from hgld.errors import ConfigError, HierarchyError, SchemaError, TableError, qu
 from hgld.files import parse_json, write_atomic
 from hgld.hierarchy import FILE, Hierarchy
 from hgld.tables import csv_text, decode_table, table_rows
-from hgld.taxonomy.format_names import AUTO
+from hgld.taxonomy import AUTO
 from hgld.taxonomy.graph import MOST_NODES, MOST_STEPS, Taxonomy, TaxonomyBuilder, distinct_names, short
 from hgld.taxonomy.levels import EvenLevels, ParentsRule, even_levels, levels_as_they_are
 
@@ -222,46 +222,20 @@ def _read_level_columns(document: Document, levels: Sequence[str] = ()) -> Taxon
     return made.finish()
 
 
-_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # above the species, coarsest first
-
-
-def _is_darwin_core(document: Document) -> bool:
-    return "scientificName" in document.columns or {"taxonID", "parentNameUsageID"} <= set(document.columns)
-
-
 def _read_darwin_core(document: Document) -> Taxonomy:
-    """Read taxa of GBIF, iNaturalist and museums, by parent ids or with a column per rank.
-
-    With ``taxonID`` and ``parentNameUsageID`` each row is a class; synonyms (``acceptedNameUsageID`` is another taxon)
-    are further names of the accepted one. Without parents the columns kingdom to genus lead to ``scientificName``.
-    """
-    if not _is_darwin_core(document):
-        raise document.missing_column("scientificName")
+    """Read taxa of GBIF and museums by their parent ids; synonyms (another accepted taxon) are further names of it."""
     made = TaxonomyBuilder(str(document.path), "darwin-core")
     columns = ("taxonID", "acceptedNameUsageID", "parentNameUsageID", "scientificName", "taxonRank", "vernacularName")
-    by_parents = {"taxonID", "parentNameUsageID"} <= set(document.columns)
     synonyms: list[tuple[int, str, str]] = []
-    for line, (taxon, accepted, parent, name, rank, common, *above) in document.select((*columns, *_RANKS)):
-        if by_parents:
-            if accepted and accepted != taxon:
-                synonyms.append((line, accepted, name))
-                continue
-            here, own = taxon, rank
-        elif not name:
-            made.count("rows without a scientificName")
+    for line, (taxon, accepted, parent, name, rank, common) in document.select(columns):
+        if accepted and accepted != taxon:
+            synonyms.append((line, accepted, name))
             continue
-        else:
-            own = rank.lower() or "species"
-            known = above[: _RANKS.index(own)] if own in _RANKS else above  # a genus's row may repeat itself as genus
-            parent = made.link_chain(zip(_RANKS, known, strict=False), line)
-            here = taxon or (f"{parent} > {name}" if parent else name)
-            if own in _RANKS and not taxon and here in made:
-                continue  # declared by the rows below it
-        made.add(here, name, own, line)
+        made.add(taxon, name, rank, line)
         if parent:
-            made.link(here, parent, line)
+            made.link(taxon, parent, line)
         if common:
-            made.call(common, here)
+            made.call(common, taxon)
     for line, accepted, name in synonyms:
         if accepted not in made:
             raise HierarchyError(
@@ -271,10 +245,13 @@ def _read_darwin_core(document: Document) -> Taxonomy:
         if name:
             made.call(name, accepted)
     made.count("synonyms (further names of other taxa)", len(synonyms))
-    return made.finish(declared=by_parents)
+    return made.finish(declared=True)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # above the species, coarsest first
 
 
 def _entries(document: Document) -> list[Any]:
@@ -476,13 +453,13 @@ FORMATS: dict[str, TaxonomyFormat] = {
     "categories": TaxonomyFormat(
         _read_categories, lambda d: any({*_RANKS, "supercategory"} & set(entry) for entry in _entries(d)[:1])
     ),
-    "darwin-core": TaxonomyFormat(_read_darwin_core, _is_darwin_core),
+    "darwin-core": TaxonomyFormat(_read_darwin_core, lambda d: {"taxonID", "parentNameUsageID"} <= set(d.columns)),
     "edge-list": TaxonomyFormat(_read_edge_list, lambda d: {"child", "parent"} <= set(d.columns)),
     "paths": TaxonomyFormat(_read_paths, lambda d: "path" in d.columns),
     "columns": TaxonomyFormat(_read_level_columns, lambda d: False),  # any table might be one: its levels are named
     "folders": TaxonomyFormat(_read_folders, lambda d: d.is_folder),
 }
-"""The formats by name, in the order in which a document is tried; ``format_names.py`` describes each."""
+"""The formats by name, in the order in which a document is tried; ``hgld.taxonomy.FORMAT_LINES`` describes each."""
 
 
 def sniff(document: Document) -> str:

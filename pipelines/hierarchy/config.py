@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, get_type_hints
 
 from hgld.settings import setting
-from hgld.taxonomy.format_names import AUTO, FORMAT_LINES
+from hgld.taxonomy import AUTO, FORMAT_LINES
 
 SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")  # part of files' names
 COMMONS_URL = "https://commons.wikimedia.org/w/api.php"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, HierarchyError, InputError, TableError
-from hgld.taxonomy.format_names import FORMAT_LINES, PARENTS_RULES
+from hgld.taxonomy import FORMAT_LINES, PARENTS_RULES
 from hgld.taxonomy.formats import FORMATS, Document, read_levels, read_taxonomy, sniff, write_edge_list
 from hgld.taxonomy.levels import ParentsRule
 from tests.hgld.small_trees import hierarchies, in_order
@@ -215,23 +215,6 @@ def test_darwin_core_by_parent_ids_has_synonyms_as_further_names(write):
     assert found.counts == {"synonyms (further names of other taxa)": 1}
     assert found.synonyms["Corvus clericus"] == (2,)
     assert read_levels(file).hierarchy.levels == ("species", "genus", "kingdom")
-
-
-def test_darwin_core_by_ranks_keeps_genera_of_one_name_apart(write):
-    text = (
-        "scientificName,kingdom,phylum,class,order,family,genus,taxonRank\n"
-        "Oenanthe oenanthe,Animalia,Chordata,Aves,Passeriformes,Muscicapidae,Oenanthe,SPECIES\n"
-        "Oenanthe crocata,Plantae,,,Apiales,Apiaceae,Oenanthe,species\n"
-        "Apiaceae,Plantae,,,Apiales,Apiaceae,,family\n"
-        ",Plantae,,,,,,\n"
-    )
-    found = read_taxonomy(write("occurrence.csv", text))
-    assert found.names.count("Oenanthe") == 2
-    assert found.names.count("Apiaceae") == 1
-    assert ("Apiales", "Plantae") in links(found)
-    assert found.counts == {"rows without a scientificName": 1}
-    tree = read_levels(write("occurrence.csv", text), cut="ranks:species,genus,kingdom").hierarchy
-    assert [name.partition(" [")[0] for name in tree.names[1]] == ["Oenanthe", "Oenanthe"]
 
 
 def test_paths_columns_and_folders(write, tmp_path):
