@@ -145,7 +145,6 @@ class PoliteClient:
         *,
         headers: Mapping[str, str] | None = None,
         secret: str = "",
-        before_each: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
         """Return the JSON object that a server answers to a posted one, with retries while a failure looks transient.
 
@@ -154,7 +153,6 @@ class PoliteClient:
             content: a JSON-ready object.
             headers: what identifies us to that host.
             secret: a text that no error shows, even if the server repeats it.
-            before_each: called before every attempt.
 
         Raises:
             AnswerError, ServiceError, BudgetSpentError: as :meth:`api`.
@@ -162,7 +160,6 @@ class PoliteClient:
         sent = {"Content-Type": "application/json", **(headers or {})}
 
         def ask() -> dict[str, Any]:
-            before_each()
             status, found, body = self._send("POST", url, json.dumps(content).encode(), sent)
             if status != 200:
                 hidden = body.replace(secret.encode(), b"[secret]") if secret else body

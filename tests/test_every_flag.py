@@ -84,7 +84,7 @@ LAW: list[tuple[str, dict[str, str]]] = [
     ),
     (
         PROPOSE,
-        {"propose": "http://127.0.0.1:8/v1", "propose-model": "n", "propose-requests": "3", "propose-tokens": "4"},
+        {"propose": "http://127.0.0.1:8/v1", "propose-model": "n", "propose-requests": "3"},
     ),
     (
         "compare x.csv y.csv",
@@ -211,7 +211,7 @@ LAW: list[tuple[str, dict[str, str]]] = [
     (OWN, {"protocol": "cub", "query-expansion": "2,1", "alpha": "2"}),
     (
         "published --dataset sop",
-        {"dataset": "cub", "method": "HAPPIER", "paper": "suprank", "metric": "R@1", "csv": ""},
+        {"dataset": "cub", "method": "HAPPIER", "paper": "suprank", "metric": "R@1"},
     ),
     (
         REPORT,

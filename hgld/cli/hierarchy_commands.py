@@ -189,7 +189,6 @@ class ReviewOptions:
     propose: str = setting("", "Ask a language model first, at an OpenAI-compatible server: .../v1.", metavar="URL")
     propose_model: str = setting("", "Name of the model at that server.", metavar="NAME")
     propose_requests: int = setting(100, "Requests at most.", least=1)
-    propose_tokens: int = setting(200_000, "Tokens at most, in all.", least=1)
     propose_only: bool = setting(False, "Write the model's proposals and end, without a page.")
     port: int = setting(0, "Port of the page; 0: any free one.", least=0, most=65535)
     browser: bool = setting(True, "Open the page where a person looks.")
@@ -231,18 +230,17 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
     learner = None if has_given_levels(build) else Learner.of(build / "stages")
     queue = None if learner is None else Queue(learner.rows, by=asked.order)
     shown = Review(tables, journal, others, Thumbnails(asked.images, tables.images()), learner, queue)
-    if shown.note:
-        echo(shown.note, err=True)
     serve(shown, asked.port, lambda address: _announce(address, journal.path, asked.browser, as_json))
 
 
 def _propose(asked: ReviewOptions, *, as_json: bool) -> Path:
     from hgld.pipelines.hierarchy.review.propose import proposals_text, propose
 
-    limits: dict[str, Any] = {"requests": asked.propose_requests, "tokens": asked.propose_tokens}
     with progress_bars() as progress:
         say = partial(echo, err=True)
-        found = propose(asked.build, asked.propose, asked.propose_model, say=say, progress=progress, **limits)
+        found = propose(
+            asked.build, asked.propose, asked.propose_model, requests=asked.propose_requests, say=say, progress=progress
+        )
     if as_json and asked.propose_only:
         print_json(asdict(found) | {"file": str(found.file)})
     else:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from hgld.published.paper_table import PaperBlock
     from hgld.report_page.scores import ScoreTable
 
-_MARKS = ("", "¹", "²")
 _NARROWEST = 110
 
 
@@ -150,7 +149,6 @@ class PublishedOptions:
     method: str = setting("", "Part of the method's name: HAPPIER, Smooth-AP, NSM, ...")
     paper: str = setting("", 'Paper or table: suprank, "Smooth-AP Table 3", ...', offered=_papers)
     metric: str = setting("", "Metric: R@1, H-AP, AP/category, ...")
-    csv: bool = setting(False, "Print a table for machines, one value per row.")
 
 
 @verb()
@@ -160,37 +158,18 @@ def published(asked: PublishedOptions, *, as_json: bool) -> None:
     Case, spaces and punctuation do not count. Without options every table is named. hgld report RUN --paper
     "SupRank Table V" puts your own runs into a table.
     """
-    from hgld.published import find_table, search_values
+    from hgld.published import PAPERS, find_table, lay_out, search_values
 
     within = find_table(asked.paper)[1] if asked.paper else None
     narrowed = bool(asked.dataset or asked.method or asked.metric)
     values = search_values(within, dataset=asked.dataset, method=asked.method, metric=asked.metric)
     if as_json:
         print_json({"rows": [value.as_dict() for value in values]})
-    elif asked.csv:
-        echo(_csv([value.as_dict() for value in values]), nl=False)
     elif not narrowed and within is None:
         _print_contents()
     else:
-        print_tables(_by_paper(values, whole=not narrowed))
-
-
-def _csv(rows: list[dict[str, str]]) -> str:
-    import csv
-    import io
-
-    page = io.StringIO()
-    writer = csv.DictWriter(page, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return page.getvalue()
-
-
-def _by_paper(values: list[Any], *, whole: bool) -> "list[PaperTable]":
-    from hgld.published import PAPERS, lay_out
-
-    papers = dict.fromkeys(value.paper for value in values)
-    return [lay_out(PAPERS[key].name, [v for v in values if v.paper == key], mark=whole) for key in papers]
+        papers = dict.fromkeys(value.paper for value in values)
+        print_tables([lay_out(PAPERS[key].name, [v for v in values if v.paper == key]) for key in papers])
 
 
 def _print_contents() -> None:
@@ -206,39 +185,31 @@ def _print_contents() -> None:
 
 
 def print_tables(tables: "Sequence[PaperTable]") -> None:
-    """Print papers' tables; ¹ and ² stand at the best and the second best value of a column."""
+    """Print papers' tables with the runs in them."""
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     for table in tables:
         print_rich(f"{table.title}: {table.source}", width=width)
         for block in table.blocks:
             print_rich(f"\n{block.title}", _laid_out(block), *block.notes, width=width)
         print_rich(*(f"\n{note}" for note in table.notes), "", width=width)
-    if any(cell.place for table in tables for block in table.blocks for row in block.rows for cell in row.cells):
-        echo("¹ best, ² second best of a column.")
-
-
-def _words(heading: str) -> list[str]:
-    """Break a heading such as ``number of updates`` into lines; names of metrics have no spaces."""
-    import textwrap
-
-    return textwrap.wrap(heading, 10, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _laid_out(block: "PaperBlock") -> Any:
+    from textwrap import wrap
+
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("method", *block.details):
         shown.add_column(heading, vertical="bottom")
-    marked = [any(row.cells[j].place for row in block.rows) for j in range(len(block.columns))]
-    for lines, wide in zip(block.columns, marked, strict=True):
-        heading = [part + " " * wide for line in lines for part in _words(line)]
+    for lines in block.columns:  # names of metrics have no spaces, other headings may be long
+        heading = [part for line in lines for part in wrap(line, 10, break_long_words=False, break_on_hyphens=False)]
         shown.add_column(Text("\n".join(heading)), justify="right", no_wrap=True, vertical="bottom")
     for row in block.rows:
-        cells = [cell.text + (_MARKS[cell.place] or " ") * wide for cell, wide in zip(row.cells, marked, strict=True)]
-        shown.add_row(*map(Text, (row.label, *row.details, *cells)), style="bold" if row.own else "")
+        values = (row.label, *row.details, *(cell.text for cell in row.cells))
+        shown.add_row(*map(Text, values), style="bold" if row.own else "")
         if row.against:
-            cells = [cell.difference + " " * wide for cell, wide in zip(row.cells, marked, strict=True)]
-            shown.add_row(*map(Text, (f"  minus {row.against}", *row.details, *cells)))
+            differences = (f"  minus {row.against}", *row.details, *(cell.difference for cell in row.cells))
+            shown.add_row(*map(Text, differences))
     return shown

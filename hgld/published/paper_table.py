@@ -1,9 +1,9 @@
-"""A paper's table with one's own runs as rows: the best two of every column, and the difference to a recipe's row."""
+"""A paper's table with one's own runs as rows, each with its difference to the row of its recipe."""
 
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hgld.errors import ConfigError, quoted
 from hgld.published.results import PAPERS, PublishedValue, belongs, fold, published_values
@@ -67,7 +67,6 @@ def _label(text: str) -> str:
 # -- the table laid out -----------------------------------------------------------------------------------------------
 
 _MOST_COLUMNS = 6  # of a block, so that it can be read at 100 letters a line
-_HIGHER_IS_BETTER = re.compile(r"(R@\d+|m?AP(@(R|\d+))?|H-AP|wAP|ASI|NDCG|NMI|top-\d+|N-S)")
 
 
 @dataclass(frozen=True)
@@ -98,12 +97,10 @@ class PaperCell:
 
     Attributes:
         text: the value; empty where there is none.
-        place: 1 for the best of its column, 2 for the second best, else 0.
         difference: to the row of the run's recipe, signed; empty for published values.
     """
 
     text: str = ""
-    place: int = 0
     difference: str = ""
 
 
@@ -164,16 +161,13 @@ class PaperTable:
     own: int
 
 
-def lay_out(
-    title: str, values: Sequence[PublishedValue], own: Iterable[OwnResults] = (), *, mark: bool = True
-) -> PaperTable:
+def lay_out(title: str, values: Sequence[PublishedValue], own: Iterable[OwnResults] = ()) -> PaperTable:
     """Lay out values of one paper as tables, with one's own results as rows.
 
     Args:
         title: of the table.
         values: of one paper, in its order.
         own: results to add where dataset and metrics meet; the others are named in the notes.
-        mark: say which values are the best two of their columns; not of some rows of a table.
     """
     mine = list(own)
     groups: dict[tuple[str, str], list[PublishedValue]] = {}  # by table, a wide table by dataset
@@ -182,7 +176,7 @@ def lay_out(
         is_wide = len({_column(value) for value in here}) > _MOST_COLUMNS
         for value in here:
             groups.setdefault((table, value.dataset if is_wide else ""), []).append(value)
-    blocks = [_block(group, mine, mark=mark) for group in groups.values()]
+    blocks = [_block(group, mine) for group in groups.values()]
     shown = {row.label for block in blocks for row in block.rows if row.own}
     notes = [_why_not(result, values) for result in mine if result.name not in shown]
     paper = PAPERS[values[0].paper]
@@ -200,7 +194,7 @@ def _column(value: PublishedValue) -> _Column:
     return value.dataset, value.part, value.metric, value.level, value.unit
 
 
-def _block(values: list[PublishedValue], own: list[OwnResults], *, mark: bool) -> PaperBlock:
+def _block(values: list[PublishedValue], own: list[OwnResults]) -> PaperBlock:
     by_column: dict[_Column, PublishedValue] = {}
     for dataset in dict.fromkeys(value.dataset for value in values):  # a dataset's columns stand together
         by_column |= {_column(value): value for value in values if value.dataset == dataset}
@@ -212,14 +206,6 @@ def _block(values: list[PublishedValue], own: list[OwnResults], *, mark: bool) -
     rows = [PaperRow(k[0], k[1:], tuple(PaperCell(row.get(c, "")) for c in by_column)) for k, row in texts.items()]
     mine = (_own_row(result, by_column.values(), len(told)) for result in own)
     rows += [row for row in mine if any(cell.text for cell in row.cells)]
-    for j, column in enumerate(by_column if mark else ()):
-        if not _HIGHER_IS_BETTER.fullmatch(column[2]):
-            continue
-        numbers = {float(row.cells[j].text) for row in rows if row.cells[j].text}  # ties share a place
-        best = dict(zip(sorted(numbers, reverse=True)[:2], (1, 2), strict=False)) if len(numbers) > 1 else {}
-        for i, row in enumerate(rows):
-            place = best.get(float(row.cells[j].text), 0) if row.cells[j].text else 0
-            rows[i] = replace(row, cells=(*row.cells[:j], replace(row.cells[j], place=place), *row.cells[j + 1 :]))
     return PaperBlock(_title(values, facts), tuple(told), _headings(list(by_column)), tuple(rows), _notes(values))
 
 
@@ -250,7 +236,7 @@ def _own_row(result: OwnResults, columns: Iterable[PublishedValue], details: int
             theirs, key=lambda v: ((v.paper, v.table) != (column.paper, column.table), not at_size.match(v.setting))
         )
         against[nearest.method] = None
-        cells.append(PaperCell(text, difference=f"{float(text) - float(nearest.text):+.{digits}f}"))
+        cells.append(PaperCell(text, f"{float(text) - float(nearest.text):+.{digits}f}"))
     return PaperRow(result.name, ("",) * details, tuple(cells), own=True, against=", ".join(against))
 
 

@@ -135,15 +135,15 @@ def draw_scores(figures: Figures, table: ScoreTable, where: str) -> list[Figure]
                 offset = 0.6 * ((series + 0.5) / len(table.runs) - 0.5)  # runs share 0.6 of the way to the next metric
                 color, places = SERIES[series % len(SERIES)], -np.arange(len(metrics)) - offset
                 bars = np.stack([ends[:, 1] - ends[:, 0], ends[:, 2] - ends[:, 1]])
-                look = {"fmt": "o", "color": color, "markersize": 3.5, "linewidth": 1.2}
+                look = {"fmt": "o", "color": color, "markersize": 2.7, "linewidth": 1.0}
                 entries.append((axes.errorbar(ends[:, 1], places, xerr=bars, **look), clean(name, 24)))
             axes.set_yticks(-np.arange(len(metrics)), [clean(metric, 16) for metric in metrics])
             axes.set(xlabel="per cent", ylim=(-len(metrics) + 0.4, 0.6))
             draw_legend(axes, entries, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, handlelength=1)
 
-        title, height = f"Which is better at {clean(level, 28)}?", 1.0 + count * (0.2 + 0.12 * len(table.runs))
-        size = (4.3, min(12.0, height))
-        drawn.append(figures.draw(f"{where}-scores-{level}", title, draw, term="scores", note=note, size=size))
+        title, height = f"Which is better at {clean(level, 28)}?", 0.8 + count * (0.16 + 0.1 * len(table.runs))
+        name = f"{where}-scores-{level}"
+        drawn.append(figures.draw(name, title, draw, term="scores", note=note, height=min(9.0, height)))
     return drawn
 
 
@@ -214,7 +214,7 @@ def draw_severity(figures: Figures, found: Mapping[str, Severity], levels: Seque
 
         note = f"{severities.queries} queries that have an item of their own {clean(levels[0])} in the gallery."
         title, term = f"Grades by rank, {clean(name)}", "mistake severity"
-        drawn.append(figures.draw(f"{split}-severity-{name}", title, draw, term=term, note=note, size=(4.3, 3.1)))
+        drawn.append(figures.draw(f"{split}-severity-{name}", title, draw, term=term, note=note, height=2.4))
     return drawn
 
 

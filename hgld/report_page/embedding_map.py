@@ -69,8 +69,15 @@ def draw_maps(
     """
     drawn, missing = [], []
     means, labels, sizes = class_means(items)
+    by_size = np.argsort(-sizes, kind="stable")
+
+    def add(level: int, points: np.ndarray, classes: np.ndarray, title: str, note: str) -> None:
+        draw, name = _scatter(points, classes, level, name_of), f"{split}-map-{run}-{levels[level]}"
+        title = f"{clean(run)}: {title} by {clean(levels[level])}"
+        drawn.append(figures.draw(name, title, draw, term="map", note=note, height=3.4))
+
     if len(levels) > 1:
-        kept = np.sort(np.argsort(-sizes, kind="stable")[:MOST_CLASSES])
+        kept = np.sort(by_size[:MOST_CLASSES])
         if reason := why_no_map(means[kept]):
             missing.append(f"{run}: no map of the mean embeddings of every {levels[0]}, for {reason}.")
         else:
@@ -78,22 +85,16 @@ def draw_maps(
             note = f"A dot is the mean embedding of one {clean(levels[0])}; t-SNE by cosine distance.{left_out}"
             points = tsne(means[kept])
             for level in range(1, len(levels)):
-                title = f"{clean(run)}: class means by {clean(levels[level])}"
-                draw = _scatter(points, labels[kept, level], level, name_of)
-                name = f"{split}-map-{run}-{levels[level]}"
-                drawn.append(figures.draw(name, title, draw, term="map", note=note, size=(4.3, 4.5)))
+                add(level, points, labels[kept, level], "class means", note)
     finest = items.labels[:, 0]
-    largest = labels[np.argsort(-sizes, kind="stable")[: len(SERIES)], 0]
-    parts = [np.flatnonzero(finest == label)[:_ITEMS_PER_CLASS] for label in largest.tolist()]
-    chosen = np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
-    unit = prepare_embeddings(np.asarray(items.embeddings[chosen]), "item").numpy() if len(chosen) else np.empty((0, 1))
+    largest = labels[by_size[: len(SERIES)], 0].tolist()
+    chosen = np.sort(np.concatenate([np.flatnonzero(finest == c)[:_ITEMS_PER_CLASS] for c in largest] or [by_size]))
+    unit = prepare_embeddings(np.asarray(items.embeddings[chosen]), "item").numpy() if len(chosen) else means
     if reason := why_no_map(unit):
         missing.append(f"{run}: no map of the items of the largest classes, for {reason}.")
     else:
         note = f"A dot is an item of one of the {len(SERIES)} largest classes, at most {_ITEMS_PER_CLASS} of each."
-        title, draw = f"{clean(run)}: items by {clean(levels[0])}", _scatter(tsne(unit), finest[chosen], 0, name_of)
-        name = f"{split}-map-{run}-{levels[0]}"
-        drawn.append(figures.draw(name, title, draw, term="map", note=note, size=(4.3, 4.5)))
+        add(0, tsne(unit), finest[chosen], "items", note)
     return drawn, missing
 
 
@@ -104,7 +105,7 @@ def _scatter(points: np.ndarray, labels: np.ndarray, level: int, name_of: NameOf
     others = ~np.isin(labels, largest)
 
     def draw(axes: "Axes") -> None:
-        look = {"s": float(np.clip(4000 / len(points), 8, 34)), "linewidths": 0}
+        look = {"s": float(np.clip(2400 / len(points), 5, 20)), "linewidths": 0}
         entries = [(axes.scatter(*points[others].T, color=OTHERS, alpha=0.6, **look), "others")] if others.any() else []
         for label, color in zip(largest, SERIES, strict=False):
             artist = axes.scatter(*points[labels == label].T, color=color, **look)

@@ -22,7 +22,7 @@ SERIES = ("#0072b2", "#e1690f", "#009e73", "#b8559a", "#4ba3d9", "#c29100", "#7a
 GRADES = ("#cc3d3d", "#f0902a", "#f7cf58", "#8cc5e0", "#5fa8d3", "#3a86b8", "#25678f", "#2e9e5b")
 _VARIABLES = {INK: "ink", GRID: "grid", OTHERS: "others", "#ffffff": "card"}
 _VARIABLES |= {color: f"s{i}" for i, color in enumerate(SERIES)} | {color: f"g{i}" for i, color in enumerate(GRADES)}
-_SIZE = (4.3, 2.9)  # inches: type stays readable where the page is 420 pixels wide
+_WIDTH, _HEIGHT = 3.3, 2.2  # inches: a column of a paper with two; type stays readable at 420 pixels of the page
 _STYLE = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -30,12 +30,13 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.axisbelow": True,
     "axes.grid": True,
-    "font.size": 9.0,
+    "font.size": 7.0,
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "legend.frameon": False,
-    "legend.fontsize": 8.0,
-    "lines.linewidth": 1.7,
+    "legend.fontsize": 6.2,
+    "lines.linewidth": 1.3,
+    "pdf.fonttype": 42,
     "svg.fonttype": "none",
     "text.color": INK,
     "text.parse_math": False,  # a class may be called $\frac
@@ -83,10 +84,6 @@ class Line:
     style: str = "-"
 
 
-_COLUMN_INCHES = 3.3  # width of a column of a paper with two
-_COLUMN_STYLE = {"font.size": 7.5, "legend.fontsize": 6.5, "lines.linewidth": 1.3, "pdf.fonttype": 42}
-
-
 class Figures:
     """Drawer of figures; with a folder, each is kept there as ``NAME.pdf`` and ``NAME.png`` as well.
 
@@ -108,9 +105,9 @@ class Figures:
         *,
         term: str = "",
         note: str = "",
-        size: tuple[float, float] = _SIZE,
+        height: float = _HEIGHT,
     ) -> Figure:
-        """Draw one figure on one pair of axes."""
+        """Draw one figure on one pair of axes, ``height`` inches high."""
         from matplotlib import rc_context
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure as Drawing
@@ -123,14 +120,16 @@ class Figures:
         with rc_context(style), warnings.catch_warnings():
             # The page uses the reader's fonts, not matplotlib's, which has few scripts.
             warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-            drawing = Drawing(figsize=size, layout="constrained")
+            drawing = Drawing(figsize=(_WIDTH, height), layout="constrained")
             canvas = FigureCanvasSVG(drawing)
             draw(drawing.add_subplot())
             out = io.StringIO()
             canvas.print_svg(out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                _save_column(self._folder / stem, draw, size)
+                undated = {"CreationDate": None, "Creator": None, "Producer": None}
+                drawing.savefig(self._folder / f"{stem}.pdf", metadata=undated)
+                drawing.savefig(self._folder / f"{stem}.png", dpi=200, facecolor="white", metadata={"Software": None})
                 self.files += [f"{stem}.pdf", f"{stem}.png"]
         self.terms[term] = None
         return Figure(stem, title, term, note, _inline(out.getvalue(), stem, title))
@@ -153,26 +152,12 @@ class Figures:
             entries = []
             for line in lines:
                 color = SERIES[line.series % len(SERIES)]
-                drawn = axes.plot(line.across, line.up, line.style, color=color, marker=marker, markersize=3.5)
+                drawn = axes.plot(line.across, line.up, line.style, color=color, marker=marker, markersize=2.7)
                 entries.append((drawn[0], line.label))
             axes.set(**axes_properties)
-            draw_legend(axes, entries, title=legend, title_fontsize=8, loc="best")
+            draw_legend(axes, entries, title=legend, title_fontsize=6.2, loc="best")
 
         return self.draw(name, title, draw, term=term, note=note)
-
-
-def _save_column(path: Path, draw: "Callable[[Axes], None]", size: tuple[float, float]) -> None:
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-    from matplotlib.figure import Figure as Drawing
-
-    style: Any = _COLUMN_STYLE
-    with rc_context(style):
-        drawing = Drawing(figsize=(_COLUMN_INCHES, size[1] * _COLUMN_INCHES / size[0]), layout="constrained")
-        canvas = FigureCanvasPdf(drawing)
-        draw(drawing.add_subplot())
-        canvas.print_pdf(f"{path}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
-        drawing.savefig(f"{path}.png", dpi=200, facecolor="white", metadata={"Software": None})
 
 
 def _inline(svg: str, stem: str, title: str) -> Markup:

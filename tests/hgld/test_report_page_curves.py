@@ -189,6 +189,6 @@ def test_a_map_s_legend_stays_within_its_figure(longest):
         axes.figure.draw_without_rendering()
         seen.append((axes.get_legend().get_window_extent(), axes.figure.bbox.width))
 
-    Figures().draw("map", "Map", draw, size=(4.3, 4.5))
+    Figures().draw("map", "Map", draw, height=3.4)
     [(box, width)] = seen
     assert 0 <= box.x0 < box.x1 <= width

@@ -572,16 +572,12 @@ def test_two_people_of_one_name_are_refused(build, tmp_path):
         opened(build, "root", (tmp_path / ".." / tmp_path.name / "bob.yaml",), file=bob)
 
 
-def test_a_file_of_two_people_shows_the_others_decisions_as_theirs(build, tmp_path):
+def test_a_file_of_two_people_is_refused(build, tmp_path):
     file = moved(moved(tmp_path / "decisions.yaml", "ada", "pass"), "bob", "mountain")
-    review = opened(build, "bob", file=file)
-    shown = review.snapshot()
-    assert (shown["others"], shown["decisions"], [one["who"] for one in shown["history"]]) == (["ada"], 1, ["bob"])
-    tug = next(row for row in review.snapshot()["names"] if row[0] == "tug")
-    assert (tug[5], tug[7]) == ("mountain", "bob")
-    assert "decisions of ada too" in shown["note"]
-    (conflict,) = review.team()["conflicts"]
-    assert {side["who"]: side["verdict"] for side in conflict["verdicts"]} == {"ada": "pass", "bob": "mountain"}
-    review.undo(review.revision)
+    with pytest.raises(InputError, match=r"holds decisions of ada.*--compare-with .*--annotator NAME"):
+        opened(build, "bob", file=file)
+    judge = moved(tmp_path / "judge.yaml", "ada", "pass")
+    judge.write_text(judge.read_text().replace("annotator", "adjudicator"))
+    review = opened(build, "bob", file=judge, role="adjudicator")  # adjudicators share one
     with pytest.raises(InputError, match="ada's"):
         review.undo(review.revision)

@@ -321,9 +321,7 @@ def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
         InputError: decisions under one name are in two files.
     """
     own = journal.path.resolve()
-    files: dict[str, Path] = {entry.decision.who: journal.path for entry in journal.foreign_entries}
-    if journal.role == "annotator":
-        files[journal.who] = journal.path
+    files: dict[str, Path] = {journal.who: journal.path} if journal.role == "annotator" else {}
     for entry in others:
         if entry.file.resolve() == own:
             raise InputError(

@@ -40,7 +40,8 @@ class Journal:
         entries: all entries of the file, in its order.
 
     Raises:
-        InputError: ``who`` cannot stand in a decision; the file cannot be read, or is of the other role.
+        InputError: ``who`` cannot stand in a decision; the file cannot be read, is of the other role or has decisions
+            of another annotator.
         SchemaError: the file is of another schema version.
         ConfigError: the file's folder is not there.
         StorageError: the file cannot be written.
@@ -64,19 +65,6 @@ class Journal:
             )
         self.reload()
 
-    @property
-    def own_entries(self) -> list[Entry]:
-        """Entries of the person at the page; all entries of an adjudicators' file, which they share."""
-        return [entry for entry in self.entries if self._is_own(entry)]
-
-    @property
-    def foreign_entries(self) -> list[Entry]:
-        """Entries of other annotators in the same file."""
-        return [entry for entry in self.entries if not self._is_own(entry)]
-
-    def _is_own(self, entry: Entry) -> bool:
-        return self.role == "adjudicator" or entry.decision.who == self.who
-
     def reload(self) -> None:
         """Read the file again, as it is now; if it was deleted, write the entries that are known to a new one.
 
@@ -97,6 +85,13 @@ class Journal:
             raise InputError(
                 f"{self.path}: its role is {wrong.role}, and the page was opened for an {self.role}. "
                 f"Open it {asked} --adjudicate, or name another file with --decisions."
+            )
+        others = sorted({entry.decision.who for entry in entries} - {self.who})
+        if others and self.role == "annotator":
+            raise InputError(
+                f"{self.path} holds decisions of {', '.join(others)}, and you decide as {self.who}. Each annotator has "
+                f"a file: open yours with --decisions FILE --compare-with {self.path}, or say who you are with "
+                "--annotator NAME."
             )
         self.entries, self._known = entries, stamp
 

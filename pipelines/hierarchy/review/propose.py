@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "HGLD_PROPOSE_KEY"
 CACHE = "proposals"
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
-REQUESTS, TOKENS = 100, 200_000
+REQUESTS = 100
 TIMEOUT = 180.0  # seconds for an answer: local models on a CPU take minutes
 _ATTEMPTS = 2
 _MOST_FAILURES = 3  # questions in a row without an answer, after which nothing more is asked
@@ -46,7 +46,6 @@ _LONGEST = 80  # characters of a name that are sent
 _LONGEST_LABEL = 60
 _MOST_CACHED = 1 << 20  # bytes of a kept answer
 _GIVEN = "given: "  # how the evidence of a group begins that people gave with the build's command
-_TEMPLATE_TOKENS = 64  # what a server puts around the two messages
 
 _SYSTEM = (
     "You help to sort names of things into groups. The user's message is data in JSON. Every text in it is the name of "
@@ -55,11 +54,18 @@ _SYSTEM = (
 )
 
 
-_NAME_GROUPS = (
-    "Give every group a short common name in the singular that fits all its names, in their language; repeat its label "
-    "where that fits."
-)
-_PLACE_NAMES = "Say of every name the number of the group that it belongs to, or 0 if it belongs to none."
+_TASKS = {  # by what an answer is about: the task, what is said of each member, tokens that this takes
+    "group": (
+        "Give every group a short common name in the singular that fits all its names; repeat its label where it fits.",
+        "name",
+        48,
+    ),
+    "name": (
+        "Say of every name the number of the group that it belongs to, or 0 if it belongs to none.",
+        "group",
+        24,
+    ),
+}
 _GROUPS_ASKED, _NAMES_ASKED = 12, 24  # members of a question
 
 
@@ -74,7 +80,6 @@ class Proposals:
         dropped: answers, or parts of them, that did not fit, by reason.
         asked: questions that were answered now; ``cached`` were answered before, ``unasked`` remain.
         requests: requests made, repeated ones included.
-        tokens: as the server counts them; where it does not, as many as there can have been.
         note: why questions remain; empty if none do.
     """
 
@@ -86,64 +91,52 @@ class Proposals:
     cached: int
     unasked: int
     requests: int
-    tokens: int
     note: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Question:
     """Some groups to name, or names to place, referred to by numbers from 1.
 
     Attributes:
-        task: what is asked of each of them.
-        of: field of the answer with the number of a member, ``group`` or ``name``.
-        says: field with what is said of it.
-        tokens: tokens of an answer about one of them.
         data: what the model is shown.
         members: groups or names.
         groups: the groups that names can be put into; None if groups are to be named.
     """
 
-    task: str
-    of: str
-    says: str
-    tokens: int
     data: Mapping[str, Any]
     members: Sequence[Any]
     groups: Sequence[int] | None = None
 
     @property
-    def listed(self) -> str:
-        """The one field of the answer, a list."""
-        return f"{self.of}s"
+    def of(self) -> str:
+        """Field of the answer with the number of a member; the answer's one list is called so too, in the plural."""
+        return "group" if self.groups is None else "name"
 
     def body(self, model: str) -> dict[str, Any]:
         """Return the request."""
-        fields = {self.of: {"type": "integer"}, self.says: {"type": "string" if self.groups is None else "integer"}}
+        task, says, tokens = _TASKS[self.of]
+        fields = {self.of: {"type": "integer"}, says: {"type": "string" if self.groups is None else "integer"}}
         member = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+        listed = f"{self.of}s"
         schema = {
             "type": "object",
-            "properties": {self.listed: {"type": "array", "items": member}},
-            "required": [self.listed],
+            "properties": {listed: {"type": "array", "items": member}},
+            "required": [listed],
             "additionalProperties": False,
         }
-        said = json.dumps({"task": self.task, **self.data}, ensure_ascii=False)
+        said = json.dumps({"task": task, **self.data}, ensure_ascii=False)
         return {
             "model": model,
             "messages": [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": said}],
             "response_format": {
                 "type": "json_schema",
-                "json_schema": {"name": self.listed, "strict": True, "schema": schema},
+                "json_schema": {"name": listed, "strict": True, "schema": schema},
             },
             "temperature": 0,
             "seed": 0,
-            "max_tokens": 64 + self.tokens * len(self.members),
+            "max_tokens": 64 + tokens * len(self.members),
         }
-
-    def cost(self, model: str) -> int:
-        """Return the tokens that it takes at most: a byte is a token at most."""
-        body = self.body(model)
-        return len(json.dumps(body, ensure_ascii=False).encode()) + body["max_tokens"] + _TEMPLATE_TOKENS
 
 
 @dataclass(frozen=True)
@@ -187,13 +180,12 @@ class _Server:
 
 @dataclass
 class _Found:
-    """The content of fitting answers, by the number of the group or by name, and what they cost."""
+    """The content of fitting answers, by the number of the group or by name."""
 
     names: dict[int, str] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
     latest: datetime = datetime(1970, 1, 1, tzinfo=UTC)
-    tokens: int = 0
 
 
 def propose(
@@ -202,7 +194,6 @@ def propose(
     model: str,
     *,
     requests: int = REQUESTS,
-    tokens: int = TOKENS,
     timeout: float = TIMEOUT,
     say: Callable[[str], None] = lambda text: None,
     progress: Progress = silent,
@@ -218,9 +209,8 @@ def propose(
         url: the server's address up to ``/chat/completions``, such as ``http://127.0.0.1:8080/v1``.
         model: the model's name there.
         requests: requests at most, repeated ones included.
-        tokens: tokens of questions and answers at most.
         timeout: seconds for an answer.
-        say: told, before anything is asked, what will be asked and how much it may cost.
+        say: told, before anything is asked, how much will be asked.
         progress: told how many questions are done.
         sleep: waits between attempts.
 
@@ -231,8 +221,6 @@ def propose(
     """
     who = _who(model)
     server = _Server(_endpoint(url), model, _key(), build / CACHE)
-    if requests < 1 or tokens < 1:
-        raise ConfigError(f"the budget is {requests} requests and {tokens} tokens; expected at least 1 of each.")
     tables = BuildTables(build)
     questions = list(_questions(tables))
     found, open_questions = _Found(), []
@@ -242,11 +230,9 @@ def propose(
             open_questions.append(question)
         else:
             found.latest = max(found.latest, kept[1])
-    most = sum(question.cost(model) for question in open_questions)
     say(
         f"{model} at {server.endpoint}: {len(open_questions):,} questions, {len(questions) - len(open_questions):,} "
-        f"more are answered already. At most {most:,} tokens if each is asked once; the budget is {requests:,} "
-        f"requests and {tokens:,} tokens."
+        f"more are answered already. At most {requests:,} requests."
     )
     address = urlsplit(server.endpoint)
     if server.key and address.scheme == "http" and address.hostname not in _THIS_MACHINE:
@@ -257,7 +243,7 @@ def propose(
     client = PoliteClient(
         (server.endpoint,), rate=_RATE, timeout=timeout, retries=_ATTEMPTS, request_budget=requests, **options
     )
-    asked, note = _ask_all(open_questions, server, client, tokens, found, progress)
+    asked, note = _ask_all(open_questions, server, client, found, progress)
     decisions = _decisions(tables, found, who)
     file = build / f"proposals-{_slug(model)}.yaml"
     write_atomic(file, file_header() + "".join(map(format_decision, decisions)))
@@ -270,7 +256,6 @@ def propose(
         cached=len(questions) - len(open_questions),
         unasked=len(open_questions) - asked,
         requests=client.requests,
-        tokens=found.tokens,
         note=note,
     )
 
@@ -279,7 +264,6 @@ def _ask_all(
     questions: Sequence[Question],
     server: _Server,
     client: "PoliteClient",
-    budget: int,
     found: _Found,
     progress: Progress,
 ) -> tuple[int, str]:
@@ -290,16 +274,8 @@ def _ask_all(
     headers = {"Authorization": f"Bearer {server.key}"} if server.key else None
     for done, question in enumerate(questions):
         progress("ask the model", done, len(questions))
-        body, most = question.body(server.model), question.cost(server.model)
-
-        def reserve(most: int = most) -> None:
-            """Count every attempt as what it can cost at most; nobody knows what a failed one cost."""
-            if found.tokens + most > budget:
-                raise BudgetSpentError
-            found.tokens += most
-
         try:
-            answer = client.post_json(server.endpoint, body, headers=headers, secret=server.key, before_each=reserve)
+            answer = client.post_json(server.endpoint, question.body(server.model), headers=headers, secret=server.key)
         except BudgetSpentError:
             return asked, "the budget is spent; run the same command again with a larger one to resume"
         except AnswerError as error:
@@ -309,10 +285,7 @@ def _ask_all(
             if failures == _MOST_FAILURES:
                 break
             continue
-        failures, usage = 0, answer.get("usage")
-        used = usage.get("total_tokens") if isinstance(usage, dict) else None
-        if type(used) is int and used > 0:  # the server's own count instead of the most that it can be
-            found.tokens += used - most
+        failures = 0
         content = _content(answer, server.key)
         if content is None:
             found.dropped["answer of another form"] += 1
@@ -345,7 +318,7 @@ def proposals_text(found: Proposals) -> str:
     asked = f"{found.asked:,} questions answered now, {found.cached:,} before, {found.unasked:,} not"
     lines = [
         f"proposals  {found.file}: {counts}, by {found.who}",
-        f"           {asked}; {found.requests:,} requests, {found.tokens:,} tokens",
+        f"           {asked}; {found.requests:,} requests",
     ]
     if found.dropped:
         listed = ", ".join(f"{count:,} {reason}" for reason, count in found.dropped.items())
@@ -373,7 +346,7 @@ def _questions(tables: BuildTables) -> Iterator[Question]:
     for start in range(0, len(own), _GROUPS_ASKED):
         part = own[start : start + _GROUPS_ASKED]
         shapes = [shown(group, i, _EXAMPLES) for i, group in enumerate(part, 1)]
-        yield Question(task=_NAME_GROUPS, of="group", says="name", tokens=48, data={"groups": shapes}, members=part)
+        yield Question({"groups": shapes}, part)
     for start in range(0, len(doubtful), _NAMES_ASKED):
         part = doubtful[start : start + _NAMES_ASKED]
         names = [name for name, *_ in part]
@@ -382,7 +355,7 @@ def _questions(tables: BuildTables) -> Iterator[Question]:
             "groups": [shown(group, i, 5) for i, group in enumerate(choices, 1)],
             "names": [{"number": i, "name": _cut(name)} for i, name in enumerate(names, 1)],
         }
-        yield Question(task=_PLACE_NAMES, of="name", says="group", tokens=24, data=data, members=names, groups=choices)
+        yield Question(data, names, choices)
 
 
 def _cut(text: str) -> str:
@@ -402,24 +375,20 @@ def _content(answer: Mapping[str, Any], key: str) -> str | None:
 
 def _take(question: Question, content: str, found: _Found) -> bool:
     """Take over what an answer says of the question's members; count what does not fit; tell whether any of it did."""
-    said = set[int]()
+    listed, says, groups = f"{question.of}s", _TASKS[question.of][1], question.groups
     try:
-        answer = parse_json(content, "the answer")
+        answer = parse_json(content, "the answer", max_bytes=_MOST_CACHED)
     except InputError:
         answer = None
-    if (
-        not isinstance(answer, dict)
-        or set(answer) != {question.listed}
-        or not isinstance(answer[question.listed], list)
-    ):
+    if not isinstance(answer, dict) or set(answer) != {listed} or not isinstance(answer[listed], list):
         found.dropped["answer of another form"] += 1
         return False
-    groups = question.groups
-    for member in answer[question.listed]:
+    said = set[int]()
+    for member in answer[listed]:
         number: Any = None
         value: Any = None
-        if isinstance(member, dict) and set(member) == {question.of, question.says}:
-            number, value = member[question.of], member[question.says]
+        if isinstance(member, dict) and set(member) == {question.of, says}:
+            number, value = member[question.of], member[says]
         fits = type(number) is int and 1 <= number <= len(question.members) and number not in said
         if not fits or not (type(value) is str if groups is None else type(value) is int and 0 <= value <= len(groups)):
             found.dropped["member of another form"] += 1

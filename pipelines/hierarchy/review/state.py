@@ -59,7 +59,7 @@ class Review:
     Args:
         tables: the build.
         journal: the annotator's own file.
-        others: the other annotators' files, read when the page is opened.
+        others: the other annotators' files, read once into ``self.others``.
         thumbnails: images to show.
         learner: estimates the other names' places; None: they stay where the clustering put them.
         queue: what to decide next, by the learner's estimates; None: nothing is proposed.
@@ -79,31 +79,14 @@ class Review:
     ) -> None:
         self.tables, self.journal, self.thumbnails = tables, journal, thumbnails
         self._learner, self._queue = learner, queue
-        self._read = read_decisions(others)
-        check_annotators(journal, self._read)
+        self.others = read_decisions(others)
+        check_annotators(journal, self.others)
         self.revision = 0
         self._skipped: set[tuple[str, str | None]] = set()
         self._view = self._shown(self._decided())
 
-    @property
-    def others(self) -> list[Entry]:
-        """Entries of others, in their files or in the person's own."""
-        return [*self._read, *self.journal.foreign_entries]
-
-    @property
-    def note(self) -> str | None:
-        """Note to the person, before deciding, that the file has decisions of others; None if it has none."""
-        if not self.journal.foreign_entries:
-            return None
-        who, file = sorted({entry.decision.who for entry in self.journal.foreign_entries}), self.journal.path
-        return (
-            f"{file} holds decisions of {', '.join(who)} too; they are shown as another's, not as yours. Each person "
-            f"should have a file: move yours to one of your own, then open it with --decisions FILE --compare-with "
-            f"{file}."
-        )
-
     def _decided(self) -> Grouping:
-        own = sorted(self.journal.own_entries, key=lambda entry: (entry.decision.when, entry.number))
+        own = sorted(self.journal.entries, key=lambda entry: (entry.decision.when, entry.number))
         place, labels, classes = self.tables.place, self.tables.labels, self.tables.classes
         if self.journal.role == "adjudicator":
             return settle(place, labels, [*self.others, *own], classes).grouping
@@ -210,7 +193,6 @@ class Review:
             "who": self.journal.who,
             "role": self.journal.role,
             "file": self.journal.path.name,
-            "note": self.note,
             "others": sorted({entry.decision.who for entry in self.others}),
             "levels": [[level, list(classes)] for level, classes in self.tables.classes.items()],
             "item": self.tables.item,
@@ -221,7 +203,7 @@ class Review:
         }
 
     def _head(self) -> dict[str, Any]:
-        own, (names_done, items_done), estimates = self.journal.own_entries, self._view.done, self._view.estimates
+        own, (names_done, items_done), estimates = self.journal.entries, self._view.done, self._view.estimates
         progress = {
             "names": len(self._view.names),
             "names_done": names_done,
@@ -313,7 +295,7 @@ class Review:
 
     def team(self) -> dict[str, Any]:
         """Return everyone's decisions side by side: kappa of each pair, and the conflicts."""
-        entries = [*self.others, *self.journal.own_entries]
+        entries = [*self.others, *self.journal.entries]
         entries.sort(key=lambda e: (e.decision.when, e.file.name, e.number))
         settlement = settle(self.tables.place, self.tables.labels, entries, self.tables.classes)
         return side_by_side(settlement, self._view.grouping)
