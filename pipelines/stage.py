@@ -18,6 +18,7 @@ from typing import Any
 
 import polars as pl
 
+from hgld.data.format import FileFacts
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError, quoted, some
 from hgld.files import file_lock, read_json, sync, write_atomic, write_folder
 from hgld.tables import POLARS_FAULTS, parquet_metadata
@@ -136,9 +137,9 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def fingerprint(path: Path) -> dict[str, Any]:
+def fingerprint(path: Path) -> FileFacts:
     """Return size and SHA-256 of a file, as records state them."""
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    return FileFacts(bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
 def plain(value: Any) -> Any:
@@ -331,6 +332,6 @@ def _result_of(record: Mapping[str, Any]) -> StageResult:
     return StageResult(record["counts"], record["dropped"], tuple(record["notes"]), record["details"])
 
 
-def _fingerprints(directory: Path) -> dict[str, dict[str, Any]]:
+def _fingerprints(directory: Path) -> dict[str, FileFacts]:
     files = sorted(p for p in directory.rglob("*") if p.is_file())
     return {p.relative_to(directory).as_posix(): fingerprint(p) for p in files}

@@ -53,8 +53,7 @@ class BuildOptions:
     source: Path = setting(..., "Folder of the release; for manifest, the table (CSV or parquet).", path="existing")
     out: str = setting(
         "",
-        "New or empty folder, or a URL (s3://bucket/name), of the dataset.  [default for your own images: "
-        "SOURCE-shards beside them]",
+        "New or empty folder of the dataset.  [default for your own images: SOURCE-shards beside them]",
     )
     yes: bool = setting(False, "Build what is proposed for your own images, without a question.")
 
@@ -79,7 +78,7 @@ def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig
             return 2 if asked.out else 0
         options, catalog = found.options, found.catalog
     elif not out:
-        raise click.UsageError(f"missing --out: the folder or URL of the dataset of {name}.")
+        raise click.UsageError(f"missing --out: the folder of the dataset of {name}.")
     with progress_bars() as progress:
         if catalog is None:
             progress("reading the lists", 0, None)
@@ -89,7 +88,8 @@ def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig
     if as_json:
         print_json(told | build.result_summary(result))
     else:
-        echo(build.result_text(result, catalog if told else None))
+        echo(build.result_text(result))
+        say_next("hgld", "train", "--data", out, "--out", "RUN")
     return 0
 
 
@@ -356,7 +356,7 @@ def card(asked: CardOptions, *, as_json: bool) -> None:
     Shows where the counts differ from the published ones. The manifest is brought up to date with the new files.
     """
     from hgld.pipelines.shards.build import differences_text
-    from hgld.pipelines.shards.finish import CARD, CROISSANT, remake_card
+    from hgld.pipelines.shards.cards import CARD, CROISSANT, remake_card
 
     differences = remake_card(asked.root)
     if as_json:

@@ -18,15 +18,15 @@ from hgld.data import format as files
 from hgld.data import index as index_file
 from hgld.data.format import BOX, REJECTED, check_levels, short
 from hgld.data.index import TABLES, index_schema, with_runs
-from hgld.errors import ConfigError, HgldError, InputError, StorageError, quoted
+from hgld.errors import ConfigError, HgldError, InputError, quoted
 from hgld.files import put_in_place, sync
 from hgld.hierarchy import Hierarchy
-from hgld.tables import POLARS_FAULTS
 from hgld.version import __version__
 
-from ..shards.cards import known_card
-from ..shards.finish import dataset_lock, described, fingerprint, read_manifest
-from ..stage import Progress
+from ..shards.cards import dataset_lock, described, known_card
+from ..shards.reading import read_manifest
+from ..shards.work import storage_errors
+from ..stage import Progress, fingerprint
 from .scan import WRONG_SUFFIX, ShardScan, scan_shards
 from .verify import short_runs
 
@@ -244,10 +244,8 @@ def rebuild_index(
         consensus = ItemConsensus(scans, root, levels)
         consensus.hierarchy()  # refuses before anything is written
         try:
-            manifest = _write(root, name, consensus, scans)
-        except (OSError, *POLARS_FAULTS) as error:
-            why = getattr(error, "strerror", None) or error
-            raise StorageError(f"{root}: cannot be written ({why}). Free space there, then run again.") from error
+            with storage_errors(root):
+                manifest = _write(root, name, consensus, scans)
         finally:
             shutil.rmtree(root / _ASIDE, ignore_errors=True)
     rejected, notes = consensus.rejected(), []

@@ -19,9 +19,8 @@ from hgld.errors import InputError
 from hgld.evaluation.protocols import protocol_names
 from hgld.hierarchy import Hierarchy
 
-from ..shards.finish import fingerprint, read_manifest
-from ..shards.reading import opened_regular
-from ..stage import Progress
+from ..shards.reading import opened_regular, read_manifest
+from ..stage import Progress, fingerprint
 from .scan import ITEMS, ShardScan, scan_shards
 
 TRAIN = "train"

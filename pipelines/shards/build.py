@@ -4,40 +4,42 @@ The adapter reads the release's lists; every image is examined once; the sound o
 shard is packed; the tables come last, and the manifest last of all. A stopped build resumes at any of these steps.
 """
 
-import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from hgld.data.format import BOX, Manifest, ShardFacts, SplitFacts
-from hgld.errors import InputError, StorageError
+from hgld.data.format import BOX, HIERARCHY, INDEX, MANIFEST, REJECTED, Manifest, ShardFacts
+from hgld.data.index import split_facts, write_index
+from hgld.errors import InputError
+from hgld.files import sync, write_atomic
 from hgld.hierarchy import Hierarchy
-from hgld.tables import POLARS_FAULTS
+from hgld.tables import read_parquet
 
-from ..stage import Progress, key_of, plain, read_facts, sha256_of
+from ..stage import Progress, fingerprint, key_of, plain, read_facts, sha256_of
 from . import catalog_changes, pack
-from .cards import DataCard, load_card, published_differences
-from .catalog import Catalog
+from .cards import DataCard, described, load_card, published_differences
+from .catalog import ABOUT_ITEMS, Catalog
 from .config import MEGABYTE, ShardConfig, SourceConfig
-from .examine import plan_examination, run_examination
-from .finish import PackedShard, finish, tables_about_items
+from .examine import Examination, plan_examination, run_examination
 from .order import plan_shards, tar_size
-from .output import ShardOutput, amount, check_space
 from .sources import OWN_DATA, has_card, read_source, source_name
 from .work import (
     WorkFolder,
+    amount,
     begin_packing,
     build_key,
+    check_space,
     finished_dataset,
     opened_work,
     provenance,
+    remove_parts,
     remove_work,
     run_counted,
-    work_path,
+    sizes_of,
+    storage_errors,
 )
 
 _EXAMINED = ("key", "split", "file", "origin", "source_offset", "size", "suffix", "width", "height", "orientation")
@@ -97,7 +99,7 @@ class BuildResult:
     """A finished dataset.
 
     Attributes:
-        out: folder or URL.
+        out: its folder, as it was given.
         manifest: ``dataset.json``.
         differences: from the published counts (:func:`hgld.pipelines.shards.cards.published_differences`); None
             without a card.
@@ -116,14 +118,14 @@ class BuildResult:
 
 
 def build_shards(
-    name: str, source: Path, out: str, options: SourceConfig, config: ShardConfig, progress: Progress
+    name: str, source: Path, out: Path | str, options: SourceConfig, config: ShardConfig, progress: Progress
 ) -> BuildResult:
     """Build the dataset of a release.
 
     Args:
         name: of the source: ``sop``, ``manifest`` (:data:`hgld.pipelines.shards.sources.SOURCES`).
         source: the release's folder, or the table of the user's own data.
-        out: an empty or new folder, or a URL that fsspec can write to.
+        out: an empty or new folder.
         options: how the release is read.
         config: how the shards are written.
         progress: told of every unit.
@@ -139,49 +141,41 @@ def build_shards(
 
 
 def build_catalog(
-    catalog: Catalog, card: DataCard | None, out: str, options: SourceConfig, config: ShardConfig, progress: Progress
-) -> BuildResult:
-    """Build the dataset of a catalog; the further arguments and errors are those of :func:`build_shards`."""
-    output = ShardOutput(out)
-    path = work_path(output, config.work)
-    key = build_key(catalog, options, config)
-    manifest = finished_dataset(output, key)
-    was_run = manifest is None
-    if manifest is None:
-        with _storage_errors(out), opened_work(path, output, key) as work:
-            manifest = _build(catalog, card, output, work, options, config, progress)
-    remove_work(path)
-    return BuildResult(out, manifest, published_differences(card, manifest) if card else None, was_run)
-
-
-@contextmanager
-def _storage_errors(out: str) -> Iterator[None]:
-    """Turn an error of the disk into a :class:`StorageError`; files of the release have errors of their own."""
-    try:
-        yield
-    except (OSError, *POLARS_FAULTS) as error:
-        of_system = isinstance(error, OSError) or "(os error" in str(error)  # polars states it only in its message
-        if isinstance(error, StorageError) or not of_system:
-            raise
-        reason = getattr(error, "strerror", None) or str(error)
-        place = getattr(error, "filename", None) or out
-        raise StorageError(
-            f"{out}: the build cannot write ({reason}: {place}). Free space, or choose another folder; then run the "
-            "same command again: what was done is kept."
-        ) from error
-
-
-def _build(
     catalog: Catalog,
     card: DataCard | None,
-    output: ShardOutput,
-    work: WorkFolder,
+    out: Path | str,
     options: SourceConfig,
     config: ShardConfig,
     progress: Progress,
-) -> Manifest:
-    planned = plan_examination(catalog, work.examined, config)
-    examination = run_examination(catalog, planned, config, progress)
+) -> BuildResult:
+    """Build the dataset of a catalog; the further arguments and errors are those of :func:`build_shards`."""
+    place = Path(out).absolute()  # workers on a cluster may run in another folder
+    key = build_key(catalog, options, config)
+    manifest = finished_dataset(place, key)
+    was_run = manifest is None
+    if manifest is None:
+        with storage_errors(place), opened_work(place, key) as work:
+            manifest = _build(_Job(catalog, card, options, config, work, progress))
+    remove_work(place)
+    return BuildResult(str(out), manifest, published_differences(card, manifest) if card else None, was_run)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is built, how, and where; ``card`` is None for the user's own data."""
+
+    catalog: Catalog
+    card: DataCard | None
+    options: SourceConfig
+    config: ShardConfig
+    work: WorkFolder
+    progress: Progress
+
+
+def _build(job: _Job) -> Manifest:
+    catalog, config = job.catalog, job.config
+    planned = plan_examination(catalog, job.work.examined, config)
+    examination = run_examination(catalog, planned, config, job.progress)
     if examination.items.is_empty():
         raise InputError(
             f"none of the {len(examination.rejected)} images of {catalog.name!r} can be used; the first: "
@@ -194,27 +188,14 @@ def _build(
         group_size=config.group_size,
         shard_bytes=config.shard_mb * MEGABYTE,
         shard_items=config.shard_items,
-        seed=options.seed,
+        seed=job.options.seed,
     )
     items = items.select(*_EXAMINED, *catalog.levels, *_PLANNED, *(BOX if catalog.has_boxes else ()))
-    if output.is_local:
-        todo = items.filter(~pl.col("shard").is_in(list(output.sizes())))
-        check_space(output.folder, tar_size(todo["size"].to_numpy(), todo["shard"].n_unique()))
-    shards = _pack(items, catalog, hierarchy, examination.origins, output, work, config, progress)
-    progress("writing tables", 0, None)
-    facts = provenance(catalog, card, options, config, examination.tars)
-    _, left_out = tables_about_items(catalog, items["key"])
-    facts["notes"] += examination.notes
-    facts["notes"] += [
-        f"{count} rows about items that are not in the shards were left out of {name}."
-        for name, count in left_out.items()
-    ]
-    if duplicates := items["duplicate_of"].is_not_null().sum():
-        facts["notes"].append(
-            f"{duplicates} images are exact copies of others; the index names the originals in duplicate_of."
-        )
-    group_size, rejected = config.group_size, examination.rejected
-    return finish(catalog, card, hierarchy, shards, rejected, group_size, facts, work.tables, output)
+    todo = items.filter(~pl.col("shard").is_in(list(sizes_of(job.work.out))))
+    check_space(job.work.out, tar_size(todo["size"].to_numpy(), todo["shard"].n_unique()))
+    shards = _pack(job, items, hierarchy, examination.origins)
+    job.progress("writing tables", 0, None)
+    return finish(job, examination, hierarchy, shards)
 
 
 def _label(items: pl.DataFrame, levels: tuple[str, ...]) -> tuple[Hierarchy, pl.DataFrame]:
@@ -230,16 +211,10 @@ def _label(items: pl.DataFrame, levels: tuple[str, ...]) -> tuple[Hierarchy, pl.
 
 
 def _pack(
-    items: pl.DataFrame,
-    catalog: Catalog,
-    hierarchy: Hierarchy,
-    origins: tuple[Path, ...],
-    output: ShardOutput,
-    work: WorkFolder,
-    config: ShardConfig,
-    progress: Progress,
-) -> list[PackedShard]:
-    """Write the shards that are not there yet."""
+    job: _Job, items: pl.DataFrame, hierarchy: Hierarchy, origins: tuple[Path, ...]
+) -> list[tuple[ShardFacts, Path]]:
+    """Write the shards that are not there yet; return the facts of all, each with the path of its part of the index."""
+    work = job.work
     work.plans.mkdir(parents=True, exist_ok=True)
     units, splits = [], {}
     for (shard,), part in items.group_by("shard", maintain_order=True):
@@ -253,30 +228,89 @@ def _pack(
         units.append(
             pack.PackUnit(
                 name=str(shard),
-                key=key_of(pack.VERSION, catalog.levels, sha256_of(plan)),
-                levels=catalog.levels,
+                key=key_of(pack.VERSION, job.catalog.levels, sha256_of(plan)),
+                levels=job.catalog.levels,
                 plan=plan,
-                root=catalog.root,
+                root=job.catalog.root,
                 origins=origins,
-                out=output.address,
+                out=work.out,
                 record=work.packed / plan.name,
             )
         )
-    begin_packing(work, output, splits)
-    sizes, pending = output.sizes(), []
+    begin_packing(work, splits)
+    sizes, pending = sizes_of(work.out), []
     for unit in units:
         facts = read_facts(unit.record, unit.key)
         if facts is None or sizes.get(unit.name) != facts["bytes"]:
             pending.append(unit)
-    run_counted(pack.pack, pending, progress, "packing", len(units) - len(pending), **config.execution())
-    output.remove_parts()  # of workers that were killed
+    done = len(units) - len(pending)
+    run_counted(pack.pack, pending, job.progress, "packing", done, **job.config.execution())
+    remove_parts(work.out)  # of workers that were killed
     shards = []
     for unit in units:
         facts = read_facts(unit.record, unit.key)
         assert facts is not None, f"{unit.name} was packed without a record"
         shard = ShardFacts(unit.name, splits[unit.name], facts["items"], facts["bytes"], facts["sha256"])
-        shards.append(PackedShard(shard, unit.record))
+        shards.append((shard, unit.record))
     return shards
+
+
+def finish(
+    job: _Job, examination: Examination, hierarchy: Hierarchy, shards: Sequence[tuple[ShardFacts, Path]]
+) -> Manifest:
+    """Write all files except the shards and put them in place, the manifest last.
+
+    Args:
+        job: the build.
+        examination: its rejected images, tars and notes.
+        hierarchy: of the items that are in the shards.
+        shards: in order, each with the path of its part of the index.
+    """
+    catalog, work = job.catalog, job.work
+    index = pl.concat([read_parquet(record) for _, record in shards])
+    facts = provenance(catalog, job.card, job.options, job.config, examination.tars)
+    facts["notes"] += examination.notes
+    tables = {REJECTED: examination.rejected}
+    for name in ABOUT_ITEMS:
+        whole: pl.DataFrame | None = getattr(catalog, name)
+        kept = catalog.about(name, index["key"])
+        if whole is not None and kept is not None:
+            tables[f"{name}.parquet"] = kept = kept.unique().sort(pl.all())
+            if removed := whole.n_unique() - len(kept):
+                note = f"{removed} rows about items that are not in the shards were left out of {name}.parquet."
+                facts["notes"].append(note)
+    if duplicates := index["duplicate_of"].is_not_null().sum():
+        facts["notes"].append(
+            f"{duplicates} images are exact copies of others; the index names the originals in duplicate_of."
+        )
+    work.tables.mkdir(parents=True, exist_ok=True)
+    write_index(index, work.tables / INDEX, catalog.levels)
+    hierarchy.to_parquet(work.tables / HIERARCHY)
+    for name, table in tables.items():
+        table.write_parquet(work.tables / name)
+    manifest = Manifest(
+        name=catalog.name,
+        levels=catalog.levels,
+        group_size=job.config.group_size,
+        splits=split_facts(index, catalog.levels),
+        shards=tuple(shard for shard, _ in shards),
+        files={name: fingerprint(work.tables / name) for name in (INDEX, HIERARCHY, *tables)},
+        rejected=dict(examination.rejected["reason"].value_counts().sort("reason").iter_rows()),
+        provenance=facts,
+        protocol=catalog.protocol,
+    )
+    made, manifest = described(manifest, job.card, boxes=BOX[0] in index.columns)
+    for name, data in {**made, MANIFEST: manifest.to_json().encode()}.items():
+        (work.tables / name).write_bytes(data)
+    for stale in sorted(path for path in work.tables.iterdir() if path.name not in (*manifest.files, MANIFEST)):
+        (work.out / stale.name).unlink(missing_ok=True)  # left by a run with other lists that was stopped after it
+        stale.unlink()
+    for name in (*manifest.files, MANIFEST):
+        if name == MANIFEST:
+            sync(work.out)
+        write_atomic(work.out / name, (work.tables / name).read_bytes(), racing=True)
+    sync(work.out)
+    return manifest
 
 
 # -- reports for people and machines --------------------------------------------------------------------------------
@@ -299,33 +333,22 @@ def result_summary(result: BuildResult) -> dict[str, Any]:
     }
 
 
-def result_text(result: BuildResult, told: Catalog | None = None) -> str:
-    """Describe a finished dataset on one screen: counts, differences from the published ones, rejects, next command.
-
-    Args:
-        result: the dataset.
-        told: catalog whose splits and notes people have read already.
-    """
+def result_text(result: BuildResult) -> str:
+    """Describe a finished dataset on one screen: counts, rejects, differences from the published ones, notes."""
     manifest = result.manifest
     size = amount(sum(shard.bytes for shard in manifest.shards))
     state = "" if result.was_run else " (built before, nothing to do)"
-    lines = [f"{manifest.name}: {_count(len(manifest.shards), 'shard')}, {size}, in {result.out}{state}"]
-    if told is not None:
-        out = sum(manifest.rejected.values())
-        lines += [f"{_count(out, 'file')} kept aside: rejected.parquet"] * bool(out)
-        lines += [f"note: {note}" for note in result.notes if note not in told.notes]
-        return "\n".join([*lines, f"next: hgld train --data {shlex.quote(result.out)} --out RUN"])
-    lines.append("")
-    lines += [_split_text(name, facts) for name, facts in manifest.splits.items()]
+    lines = [f"{manifest.name}: {len(manifest.shards):,} shards, {size}, in {result.out}{state}"]
+    for name, facts in manifest.splits.items():
+        classes = ", ".join(f"{count:,} of {level}" for level, count in facts["classes"].items())
+        unlabelled = f"; {facts['unlabelled']:,} without a finest label" if facts["unlabelled"] else ""
+        lines.append(f"{name}: {facts['items']:,} items; classes: {classes}{unlabelled}")
     if manifest.rejected:
-        by_size = sorted(manifest.rejected.items(), key=lambda item: (-item[1], item[0]))
-        lines += ["", "kept aside, see rejected.parquet:"]
-        lines += _shown([f"  {count:>9,} {reason}" for reason, count in by_size])
+        lines.append("kept aside, see rejected.parquet:")
+        lines += _shown([f"  {count:,} {reason}" for reason, count in manifest.rejected.items()])
     if result.differences is not None:
-        lines += ["", *differences_text(result.differences)]
-    if result.notes:
-        lines += ["", *_shown([f"note: {note}" for note in result.notes])]
-    return "\n".join([*lines, "", f"next: hgld verify {shlex.quote(result.out)} --decode"])
+        lines += differences_text(result.differences)
+    return "\n".join([*lines, *_shown([f"note: {note}" for note in result.notes])])
 
 
 def differences_text(differences: pl.DataFrame) -> list[str]:
@@ -337,20 +360,6 @@ def differences_text(differences: pl.DataFrame) -> list[str]:
         for split, what, published, found in differences.iter_rows()
     ]
     return ["differences from the published counts:", *_shown(rows)]
-
-
-def _split_text(name: str, facts: SplitFacts) -> str:
-    unlabelled = f"; {facts['unlabelled']:,} without a finest label" if facts["unlabelled"] else ""
-    counts = f"{_count(facts['items'], 'item')} in {_count(facts['shards'], 'shard')}"
-    return f"{name}: {counts}; classes: {_classes_text(facts['classes'])}{unlabelled}"
-
-
-def _classes_text(classes: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} of {level}" for level, count in classes.items())
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _shown(lines: list[str]) -> list[str]:

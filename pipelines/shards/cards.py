@@ -1,28 +1,47 @@
-"""Data cards: a dataset's published counts, compared with a build's, and the card of the build."""
+"""Data cards: a dataset's published counts, compared with a build's, and what describes the build to others.
 
+These are its card for people (``README.md``) and ``croissant.json`` for programs.
+"""
+
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import yaml
 
+from hgld.data.format import (
+    BOX,
+    CARD,
+    CROISSANT,
+    HIERARCHY,
+    IMAGE_SUFFIXES,
+    INDEX,
+    MANIFEST,
+    FileFacts,
+    Manifest,
+    SplitFacts,
+)
 from hgld.data_cards import card_path
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, InputError
 from hgld.evaluation.protocols import PROTOCOLS
+from hgld.files import file_lock, write_atomic
+from hgld.tables import parquet_schema
 
 from ..card import escape_markdown, markdown_table, read_card, size_category
+from ..stage import json_text
+from .reading import read_manifest
 from .sources import CARDS
-
-if TYPE_CHECKING:
-    from hgld.data.format import Manifest, SplitFacts
+from .work import storage_errors
 
 _ROUNDED = re.compile(r"(\d+)(?:\.(\d+))?([KMkm])")
 _UNITS = {"k": 1_000, "m": 1_000_000}
-_MOST_LISTED = 20
 _FROM_CARD = ("Source", "As shards", "Levels", "Splits", "Licence", "Known faults")
 
 
@@ -128,7 +147,7 @@ def load_card(name: str) -> DataCard:
     )
 
 
-def known_card(manifest: "Manifest") -> DataCard | None:
+def known_card(manifest: Manifest) -> DataCard | None:
     """Return the card that has the dataset's name; None if there is none or if its levels differ."""
     try:
         card = load_card(manifest.name)
@@ -137,7 +156,7 @@ def known_card(manifest: "Manifest") -> DataCard | None:
     return card if card.levels == manifest.levels else None
 
 
-def published_differences(card: DataCard, manifest: "Manifest") -> pl.DataFrame:
+def published_differences(card: DataCard, manifest: Manifest) -> pl.DataFrame:
     """Compare a build's counts with the published ones.
 
     Returns:
@@ -155,16 +174,14 @@ def published_differences(card: DataCard, manifest: "Manifest") -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _compared(
-    published: PublishedSplit, found: "SplitFacts | None"
-) -> Iterator[tuple[str, PublishedCount, int | None]]:
+def _compared(published: PublishedSplit, found: SplitFacts | None) -> Iterator[tuple[str, PublishedCount, int | None]]:
     if published.items is not None:
         yield "items", published.items, None if found is None else found["items"]
     for level, count in published.classes.items():
         yield f"classes of {level}", count, None if found is None else found["classes"].get(level)
 
 
-def own_licence(manifest: "Manifest") -> str:
+def own_licence(manifest: Manifest) -> str:
     """Return the licence that the builder of a dataset stated; empty where none was."""
     licence = manifest.provenance.get("licence")
     return licence if isinstance(licence, str) and licence != "not stated" else ""
@@ -173,7 +190,7 @@ def own_licence(manifest: "Manifest") -> str:
 # -- the card of a build ----------------------------------------------------------------------------------------------
 
 
-def dataset_card(card: DataCard | None, manifest: "Manifest") -> str:
+def dataset_card(card: DataCard | None, manifest: Manifest) -> str:
     """Write the card of a build, ``README.md`` of its directory: a Hugging Face dataset card with the counts found.
 
     Args:
@@ -185,11 +202,6 @@ def dataset_card(card: DataCard | None, manifest: "Manifest") -> str:
     """
     facts = manifest.provenance
     sections = {"Counts": _counts(card, manifest)}
-    if card is not None:
-        differences = published_differences(card, manifest)
-        rows = [(*names, "not built" if found is None else f"{found:,}") for *names, found in differences.iter_rows()]
-        table = markdown_table(("split", "what", "published", "this build"), rows, numbers=2)
-        sections["Differences from the published counts"] = table if rows else "None: every published count is met."
     rejected = [(reason, f"{count:,}") for reason, count in sorted(manifest.rejected.items())]
     sections["Left out"] = "No image was left out."
     if rejected:
@@ -198,8 +210,6 @@ def dataset_card(card: DataCard | None, manifest: "Manifest") -> str:
     if isinstance(notes := facts.get("notes"), list) and notes:
         sections["Notes of this build"] = "\n".join(f"- {escape_markdown(str(note))}" for note in notes)
     sections["Reading"] = _READING.replace("SPLIT", json.dumps(next(iter(manifest.splits), "train")))
-    stated = [(name, _shown(value)) for name, value in _flat("", facts)]
-    sections["How it was built"] = markdown_table(("fact", "value"), stated, numbers=0)
     if card is not None or manifest.protocol:
         sections["Protocol"] = _protocol(card, manifest)
     if card is not None:
@@ -229,11 +239,11 @@ The tars are plain WebDataset (`key.jpg`, `key.json`): any of its readers, and `
 can read them."""
 
 
-def _items(manifest: "Manifest") -> int:
+def _items(manifest: Manifest) -> int:
     return sum(facts["items"] for facts in manifest.splits.values())
 
 
-def _header(card: DataCard | None, manifest: "Manifest") -> str:
+def _header(card: DataCard | None, manifest: Manifest) -> str:
     licence = own_licence(manifest)
     if card is not None:
         stated = dict(card.header)
@@ -253,7 +263,7 @@ def _header(card: DataCard | None, manifest: "Manifest") -> str:
     return yaml.safe_dump(own, sort_keys=False, allow_unicode=True)
 
 
-def _counts(card: DataCard | None, manifest: "Manifest") -> str:
+def _counts(card: DataCard | None, manifest: Manifest) -> str:
     rows = []
     for split, facts in manifest.splits.items():
         published = card.splits.get(split) if card else None
@@ -267,7 +277,7 @@ def _counts(card: DataCard | None, manifest: "Manifest") -> str:
     return markdown_table(("split", "what", "this build", "published"), rows, numbers=2)
 
 
-def _protocol(card: DataCard | None, manifest: "Manifest") -> str:
+def _protocol(card: DataCard | None, manifest: Manifest) -> str:
     """Return how the dataset is evaluated: by the card, and by the command."""
     parts = [] if card is None else [card.protocol]
     if manifest.protocol:
@@ -277,16 +287,233 @@ def _protocol(card: DataCard | None, manifest: "Manifest") -> str:
     return "\n\n".join(parts)
 
 
-def _shown(value: Any) -> str:
-    """Return a fact of the provenance for a table; long lists are left to ``dataset.json``."""
-    if isinstance(value, list) and len(value) > _MOST_LISTED:
-        return f"{len(value):,} entries, see `dataset.json`"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+# -- croissant.json: the directory described in Croissant 1.1 (docs.mlcommons.org/croissant) --------------------------
+#
+# The record set "items" has the facts of every item (shard, offset and size of its bytes, labels), read from the index
+# alone; "images" has the image with its labels and split, read from the tars. Every tar is a FileObject with SHA-256.
+
+_TERMS = (  # the terms of Croissant's own vocabulary that its context abbreviates
+    "arrayShape citeAs column containedIn equivalentProperty extract field fileProperty fileObject fileSet format "
+    "includes isArray isLiveDataset jsonPath key md5 parentField path recordSet references regex repeated replace "
+    "samplingRate separator source subField transform"
+)
+_COLUMNS = {  # of the index: type and description
+    "key": ("sc:Text", "Name of the item: its image is KEY.SUFFIX in the shard, its facts KEY.json."),
+    "shard": ("sc:Text", "File name of the tar that holds the item."),
+    "offset": ("cr:Int64", "Where the image's bytes begin in the tar."),
+    "size": ("cr:Int64", "Number of the image's bytes."),
+    "suffix": ("sc:Text", "Suffix of the image's name."),
+    "width": ("cr:Int32", "Pixels as stored, before the EXIF orientation is applied."),
+    "height": ("cr:Int32", "Pixels as stored, before the EXIF orientation is applied."),
+    "orientation": ("cr:Int8", "EXIF orientation, 1 to 8."),
+    "sha256": ("sc:Text", "SHA-256 of the image's bytes."),
+    "duplicate_of": ("sc:Text", "Key of the first item with the same bytes; empty where this is the first."),
+    "class_run": ("cr:Int32", "Number, within the shard, of the run of items of one class that the item stands in."),
+}
+_CLASS_COLUMNS = {
+    "level": ("sc:Text", "Name of the level."),
+    "label": ("cr:Int32", "Number of the class within its level, as items have it."),
+    "name": ("sc:Text", "Name of the class."),
+    "parent": ("cr:Int32", "Label of the class above, at the next coarser level; empty at the coarsest."),
+}
+_BOX_TEXT = "Side of the box to crop to, in pixels of the upright image; empty for the whole image."
+_IMAGES = "pictures"
+_WITHOUT_SUFFIX = rf"^(.+?)(?:\.(?:{'|'.join(IMAGE_SUFFIXES)}))?$"
 
 
-def _flat(prefix: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in facts.items():
-        if isinstance(value, Mapping):
-            yield from _flat(f"{prefix}{name} / ", value)
-        else:
-            yield f"{prefix}{name}", value
+def croissant(manifest: Manifest, card: DataCard | None, *, boxes: bool = False) -> dict[str, Any]:
+    """Return the content of ``croissant.json``.
+
+    Args:
+        manifest: of the dataset directory; its ``files`` hold the index and the hierarchy.
+        card: of the dataset; None: its own manifest states description and licence.
+        boxes: True if the index has boxes to crop to.
+    """
+    stated = manifest.provenance.get("description") if card is None else card.sections.get("Source")
+    items = sum(split["items"] for split in manifest.splits.values())
+    description = str(stated or "") or (
+        f"{card.title if card else manifest.name}: {items} images with labels at the levels "
+        f"{', '.join(manifest.levels)}, as WebDataset shards with an index."
+    )
+    licence = own_licence(manifest) if card is None else card.licence
+    # mlcroissant reads application/x-parquet, not the registered application/vnd.apache.parquet
+    tables = [_file(name, manifest.files[name], "application/x-parquet") for name in (INDEX, HIERARCHY)]
+    tars = [_file(s.name, {"bytes": s.bytes, "sha256": s.sha256}, "application/x-tar") for s in manifest.shards]
+    fields = _item_fields(manifest.levels, boxes)
+    return {
+        "@context": {
+            "@language": "en",
+            "@vocab": "https://schema.org/",
+            "sc": "https://schema.org/",
+            "cr": "http://mlcommons.org/croissant/",
+            "rai": "http://mlcommons.org/croissant/RAI/",
+            "dct": "http://purl.org/dc/terms/",
+            "conformsTo": "dct:conformsTo",
+            "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+            **{term: f"cr:{term}" for term in _TERMS.split()},
+            **{term: {"@id": f"cr:{term}", "@type": "@json"} for term in ("examples", "data")},
+            **{term: {"@container": "@language"} for term in ("name", "description")},
+        },
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.1",
+        "name": re.sub(r"[^A-Za-z0-9_.-]+", "-", manifest.name) or "dataset",
+        "description": description,
+        **({"license": licence} if licence else {}),
+        "version": f"1.0.0+{manifest.files[INDEX]['sha256'][:12]}",  # other items or labels make another
+        "distribution": [
+            *tables,
+            *tars,
+            {
+                **_named("cr:FileSet", _IMAGES, "The images in the tars."),
+                "containedIn": [{"@id": shard.name} for shard in manifest.shards],
+                "encodingFormat": "image/jpeg",
+                "includes": [f"*.{suffix}" for suffix in IMAGE_SUFFIXES],
+            },
+        ],
+        "recordSet": [
+            {
+                **_named("cr:RecordSet", "splits", "The splits of the dataset."),
+                "key": {"@id": "splits/name"},
+                "field": [_field("splits", "name", "The split.", "sc:Text")],
+                "dataType": "cr:Split",
+                "data": [{"splits/name": name} for name in manifest.splits],
+            },
+            {
+                **_named("cr:RecordSet", "classes", "The tree of classes, one record a class."),
+                "key": [{"@id": "classes/level"}, {"@id": "classes/label"}],
+                "field": [
+                    _field("classes", name, text, kind, _column(HIERARCHY, name))
+                    for name, (kind, text) in _CLASS_COLUMNS.items()
+                ],
+            },
+            {
+                **_named("cr:RecordSet", "items", "One record an item, in the order of the shards."),
+                "key": {"@id": "items/key"},
+                "field": fields,
+            },
+            {
+                **_named("cr:RecordSet", "images", "One record an image, with its labels and split."),
+                "key": {"@id": "images/key"},
+                "field": _image_fields(fields),
+            },
+        ],
+    }
+
+
+def _named(kind: str, name: str, description: str, place: str = "") -> dict[str, Any]:
+    return {"@type": kind, "@id": place or name, "name": name, "description": description}
+
+
+def _file(name: str, facts: Mapping[str, Any], form: str) -> dict[str, Any]:
+    return {
+        "@type": "cr:FileObject",
+        "@id": name,
+        "name": name,
+        "contentUrl": name,
+        "contentSize": f"{facts['bytes']} B",
+        "encodingFormat": form,
+        "sha256": facts["sha256"],
+    }
+
+
+def _field(
+    record: str, name: str, description: str, kind: str, source: Mapping[str, Any] | None = None, **more: object
+) -> dict[str, Any]:
+    named = _named("cr:Field", name, description, f"{record}/{name}")
+    return {**named, "dataType": kind, **({"source": source} if source else {}), **more}
+
+
+def _column(file: str, column: str) -> dict[str, Any]:
+    return {"fileObject": {"@id": file}, "extract": {"column": column}}
+
+
+def _item_fields(levels: Sequence[str], boxes: bool) -> list[dict[str, Any]]:
+    fields = [_field("items", name, text, kind, _column(INDEX, name)) for name, (kind, text) in _COLUMNS.items()]
+    split = {"field": {"@id": "splits/name"}}
+    fields.append(_field("items", "split", "Split of the item.", "sc:Text", _column(INDEX, "split"), references=split))
+    for c, level in enumerate(levels):
+        own = re.fullmatch(r"[A-Za-z0-9_.-]+", level) and not level.startswith("level_")
+        text = f"Class at level {c} of {len(levels)}, {level!r} (0 is the finest): label in classes; -1 is unknown."
+        fields.append(_field("items", level if own else f"level_{c}", text, "cr:Int32", _column(INDEX, level)))
+    sides = BOX if boxes else ()
+    return fields + [_field("items", side, _BOX_TEXT, "cr:Int32", _column(INDEX, side)) for side in sides]
+
+
+def _image_fields(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the fields of images: key and image out of the tars, joined by key with labels and split."""
+    files = {"fileSet": {"@id": _IMAGES}}
+    # mlcroissant applies the transform twice, so that what it leaves must pass unchanged
+    key = {**files, "extract": {"fileProperty": "fullpath"}, "transform": {"regex": _WITHOUT_SUFFIX}}
+    index = {"fileObject": {"@id": INDEX}, "extract": {"column": "key"}}
+    return [
+        _field("images", "key", "Name of the item.", "sc:Text", key, references=index),
+        _field("images", "image", "The picture.", "sc:ImageObject", {**files, "extract": {"fileProperty": "content"}}),
+        *(
+            {term: value for term, value in field.items() if term != "references"} | {"@id": f"images/{field['name']}"}
+            for field in items
+            if field["name"] not in _COLUMNS
+        ),
+    ]
+
+
+# -- both made anew ---------------------------------------------------------------------------------------------------
+
+
+def described(manifest: Manifest, card: DataCard | None, *, boxes: bool) -> tuple[dict[str, bytes], Manifest]:
+    """Return ``README.md`` and ``croissant.json`` of a dataset, and its manifest with their checksums.
+
+    Args:
+        manifest: of the dataset, with all other files.
+        card: of the dataset; None where hgld has none.
+        boxes: True if the index has boxes to crop to.
+    """
+    made = {
+        CARD: dataset_card(card, manifest).encode(),
+        CROISSANT: json_text(croissant(manifest, card, boxes=boxes)).encode(),
+    }
+    facts = {name: FileFacts(bytes=len(d), sha256=hashlib.sha256(d).hexdigest()) for name, d in made.items()}
+    return made, replace(manifest, files=dict(sorted({**manifest.files, **facts}.items())))
+
+
+@contextmanager
+def dataset_lock(root: Path) -> Iterator[None]:
+    """Hold a dataset directory against other processes that change its files.
+
+    Raises:
+        StorageError: another process holds it, or the folder is not writable.
+    """
+    busy = f"another process is changing the dataset in {root}; wait for it, or stop it."
+    with file_lock(root / ".dataset.lock", busy, keep=False):
+        yield
+
+
+def remake_card(root: Path) -> pl.DataFrame | None:
+    """Rewrite ``README.md`` and ``croissant.json`` of a dataset directory and enter them in its manifest.
+
+    If it is stopped in between, the same call repairs it.
+
+    Args:
+        root: the directory; its manifest and the columns of its index are read.
+
+    Returns:
+        differences from the published counts (:func:`published_differences`); None where hgld has no card of the
+        dataset.
+
+    Raises:
+        InputError: it is no dataset directory, or its manifest cannot be read.
+        StorageError: the disk is full or not writable.
+    """
+    if not (root / MANIFEST).is_file():
+        raise InputError(
+            f"{root} has no {MANIFEST}; expected a dataset directory. If it holds shards: hgld index {root}"
+        )
+    with dataset_lock(root), storage_errors(root):
+        manifest = read_manifest(root / MANIFEST)
+        if missing := [name for name in (INDEX, HIERARCHY) if name not in manifest.files]:
+            raise InputError(f"{root / MANIFEST} does not list {missing[0]}. Make it anew: hgld index {root} --force")
+        boxes = BOX[0] in parquet_schema(root / INDEX, fix=f"Make it anew: hgld index {root}")
+        card = known_card(manifest)
+        made, manifest = described(manifest, card, boxes=boxes)
+        for name, data in {**made, MANIFEST: manifest.to_json().encode()}.items():
+            write_atomic(root / name, data, racing=True)  # under the directory's own lock
+    return None if card is None else published_differences(card, manifest)

@@ -93,13 +93,10 @@ class ShardConfig:
     )
     workers: int = setting(0, "Processes at most; 0: one a core (Ray: those of the cluster).", least=0, key=False)
     ray_address: str = setting("", "Address of a running Ray cluster; default: one is started here.", key=False)
-    work: Path | None = setting(
-        None, "Folder of the work in progress; default: .build in --out. Needed where --out is a URL.", key=False
-    )
     keep_examined: bool = setting(
         False,
-        "Keep all examined images in the work folder, so that tars can be deleted once they are examined; images of "
-        "compressed tars and resized ones are always kept there until the build is done.",
+        "Keep all examined images in .build in --out until the build is done, so that tars can be deleted once they "
+        "are examined; resized images are always kept there.",
         key=False,
     )
 

@@ -29,10 +29,9 @@ from ..stage import Progress, UnitRecord, key_of, read_facts
 from .catalog import Catalog, Container
 from .config import MEGABYTE, ShardConfig
 from .image_checks import checked_image
-from .output import amount
-from .reading import compression_of, decompressed, opened_hashed, read_inside
+from .reading import opened_hashed, read_inside
 from .sources.own_tables import images_of
-from .work import run_counted
+from .work import amount, run_counted
 
 VERSION = 3  # raise it when the same image gives another row
 FILES_PER_UNIT = 2_000
@@ -176,8 +175,7 @@ def _examine_tar(
     found: dict[int, dict[str, Any]] = {}
     try:
         with open(unit.source, "rb", buffering=0) as file, opened_hashed(file, "md5") as (stored, hashed):
-            tar = decompressed(stored, compression_of(unit.source))
-            for member, data in stream_members(tar, where=str(unit.source), max_member_bytes=most):
+            for member, data in stream_members(stored, where=str(unit.source), max_member_bytes=most):
                 stem = PurePosixPath(member.name).stem.encode()
                 at = bisect_left(stems, stem)
                 if at == len(stems) or stems[at] != stem or member.kind == "directory" or at in found:
@@ -319,7 +317,6 @@ def plan_examination(catalog: Catalog, folder: Path, config: ShardConfig) -> Exa
         if catalog.image_column:
             files = sorted(set(tables[start:stop]))
         of = [container.role, container.path.name] if container else [catalog.image_column] * bool(catalog.image_column)
-        is_packed = bool(catalog.image_column) or bool(tar and is_there and compression_of(tar))
         return ExamineUnit(
             name=name,
             key=key_of(VERSION, limits, start, digest, of),
@@ -330,7 +327,7 @@ def plan_examination(catalog: Catalog, folder: Path, config: ShardConfig) -> Exa
             source=tar or catalog.root,
             container=container,
             image_column=catalog.image_column,
-            spooled=config.keep_examined or bool(config.resize) or is_packed,
+            spooled=config.keep_examined or bool(config.resize or catalog.image_column),
             config=config,
             record=folder / f"{record}.parquet",
         )

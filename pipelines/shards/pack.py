@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,12 @@ from hgld.data.format import BOX, item_json
 from hgld.data.index import SOURCE, index_schema
 from hgld.data.storage import advise
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
-from hgld.errors import ImageError, InputError, StorageError, quoted
+from hgld.errors import ImageError, InputError, quoted
+from hgld.files import aside_of, put_in_place, sync
 from hgld.tables import read_parquet
 
 from ..stage import UnitRecord
 from .examine import LOOSE
-from .output import ShardOutput
 from .reading import read_inside
 
 VERSION = 2  # raise it when the same plan gives another tar
@@ -40,7 +40,7 @@ class PackUnit:
             the place of the bytes; ``name/LEVEL``, the names of the classes.
         root: folder of the loose files.
         origins: tars and spools; the plan's ``origin`` is a position in this list.
-        out: folder or URL of the dataset.
+        out: folder of the dataset.
         record: path of the shard's part of the index.
     """
 
@@ -50,7 +50,7 @@ class PackUnit:
     plan: Path
     root: Path
     origins: tuple[Path, ...]
-    out: str
+    out: Path
     record: Path
 
 
@@ -89,12 +89,12 @@ def pack(unit: PackUnit) -> int:
 
     Raises:
         InputError: an image changed since it was examined.
-        StorageError: the shard cannot be written.
+        OSError: the shard cannot be written.
     """
     plan = read_parquet(unit.plan)
-    output = ShardOutput(unit.out)
     unit.record.unlink(missing_ok=True)  # a record of another plan must not describe the new shard
-    aside = output.aside(unit.name, unit.record.parent)
+    unit.out.mkdir(parents=True, exist_ok=True)
+    aside = aside_of(unit.out / unit.name, racing=True)
     try:
         with open(aside, "wb", buffering=1 << 20) as file, _Sources(unit.root, unit.origins) as sources:
             tar = TarWriter(file)
@@ -103,15 +103,8 @@ def pack(unit: PackUnit) -> int:
                 for row, image in sources.images(plan.iter_rows(named=True))
             ]
             sha256 = tar.finish()
-        output.publish(aside, unit.name)
-        output.settle()  # else a power failure could leave an older shard of that name beside the new record
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(
-            f"{unit.out}: {unit.name} could not be written ({error.strerror or error}). Free space, then run the same "
-            "command again: finished shards are kept."
-        ) from error
+        put_in_place(aside, unit.out / unit.name)
+        sync(unit.out)  # else a power failure could leave an older shard of that name beside the new record
     finally:
         aside.unlink(missing_ok=True)
     schema = index_schema(unit.levels, boxes=BOX[0] in plan.columns, sources=True)
@@ -134,7 +127,7 @@ class _Sources:
 
     def __init__(self, root: Path, origins: Sequence[Path]) -> None:
         self.root, self.origins = root, origins
-        self.opened: OrderedDict[int, int] = OrderedDict()  # origin: descriptor, the least recently used first
+        self.opened: dict[int, int] = {}  # descriptors by origin
 
     def __enter__(self) -> "_Sources":
         return self
@@ -172,21 +165,14 @@ class _Sources:
     def _bytes(self, row: Mapping[str, Any]) -> bytes:
         if row["origin"] == LOOSE:
             return read_inside(self.root, row["file"], row["size"])
-        descriptor, data = self._descriptor(row["origin"]), b""
-        while len(data) < row["size"]:
-            more = os.pread(descriptor, row["size"] - len(data), row["source_offset"] + len(data))
-            if not more:
-                break
-            data += more
-        return data
+        return os.pread(self._descriptor(row["origin"]), row["size"], row["source_offset"])
 
     def _descriptor(self, origin: int) -> int:
         if origin not in self.opened:
             if len(self.opened) == _MOST_OPEN:
-                os.close(self.opened.popitem(last=False)[1])
+                self.__exit__()
             try:
                 self.opened[origin] = os.open(self.origins[origin], os.O_RDONLY)
             except OSError as error:
                 raise InputError(f"{self.origins[origin]}: cannot be read ({error.strerror}). {_AGAIN}") from error
-        self.opened.move_to_end(origin)
         return self.opened[origin]

@@ -1,11 +1,8 @@
 """Readers of files from outside: regular files only, bounded, hashed while they are read."""
 
-import bz2
 import errno
-import gzip
 import hashlib
 import io
-import lzma
 import os
 import stat
 from collections.abc import Iterator
@@ -14,12 +11,11 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from hgld.data.tar import ByteStream
+from hgld.data.format import MAX_MANIFEST_BYTES, Manifest
 from hgld.errors import ImageError, InputError
 from hgld.files import open_regular
 
 _FILE_ERRORS = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
-_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
 
 
 class HashedReader(io.RawIOBase):
@@ -54,29 +50,6 @@ def opened_hashed(file: Any, algorithm: str) -> Iterator[tuple[BinaryIO, HashedR
         pass
 
 
-def compression_of(path: Path) -> str | None:
-    """Return the compression of a tar; None if it has none.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    try:
-        with open(path, "rb") as file:
-            begin = file.read(8)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    return next((name for magic, name in _COMPRESSIONS.items() if begin.startswith(magic)), None)
-
-
-def decompressed(file: BinaryIO, compression: str | None) -> ByteStream:
-    """Return the decompressed bytes of a file."""
-    if compression == "gzip":
-        return gzip.GzipFile(fileobj=file)
-    if compression == "bzip2":
-        return bz2.BZ2File(file)
-    return lzma.LZMAFile(file) if compression == "xz" else file
-
-
 @contextmanager
 def opened_regular(path: Path) -> Iterator[BinaryIO]:
     """Open a file of a dataset directory for reading; never through a link, never a device or pipe.
@@ -91,6 +64,16 @@ def opened_regular(path: Path) -> Iterator[BinaryIO]:
         raise InputError(f"{path}: cannot be read ({what}). Put the file itself there.") from error
     with file:
         yield file
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read the manifest of a dataset directory.
+
+    Raises:
+        InputError: it cannot be read, or is no manifest.
+    """
+    with opened_regular(path) as file:
+        return Manifest.from_json(file.read(MAX_MANIFEST_BYTES + 1), str(path))
 
 
 def read_inside(root: Path, file: str, most: int) -> bytes:

@@ -1,9 +1,9 @@
-"""The work folder of a build of shards, the key by which a build recognises its own work, and the provenance.
+"""The folder of a dataset while it is built, the key by which a build recognises its own work, and the provenance.
 
-A build begins only in an empty place. ``build.json`` in the work folder then says that the place is the build's, and
-with which key; so files there may be replaced when the options change before the build is done. A finished dataset is
-only touched again if files of it are lost. A build recognises its own files by its plans and tables, so a person's own
-files stay.
+A build begins only in an empty folder. ``build.json`` in its subfolder ``.build`` then says that the folder is the
+build's, and with which key; so files there may be replaced when the options change before the build is done. A finished
+dataset is only touched again if files of it are lost. A build recognises its own files by its plans and tables, so a
+person's own files stay.
 """
 
 import hashlib
@@ -18,27 +18,29 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from hgld.data.format import MANIFEST, MAX_MANIFEST_BYTES, Manifest
-from hgld.errors import ConfigError, InputError, quoted, some
-from hgld.files import file_lock, read_json, sync, write_atomic
+from hgld.data.format import MANIFEST, Manifest
+from hgld.errors import ConfigError, InputError, StorageError, quoted, some
+from hgld.files import PART, existing_parent, file_lock, read_json, sync, write_atomic
 from hgld.settings import key_fields
+from hgld.tables import POLARS_FAULTS
 from hgld.version import __version__
 
 from ..executor import run_units
 from ..stage import Progress, json_text, key_of, plain, sha256_of
 from .catalog import Catalog
 from .config import ShardConfig, SourceConfig
-from .output import ShardOutput
+from .reading import read_manifest
 
 if TYPE_CHECKING:
     from .cards import DataCard
 
-VERSION = 5  # raise it when the same images give another dataset
+VERSION = 6  # raise it when the same images give another dataset
 SCHEMA_VERSION = 1  # of build.json
 _ROWS_AT_ONCE = 100_000
 _CODECS = ("opencv-python-headless", "pillow", "simplejpeg")  # whose versions change the bytes of resized images
 _STATE = "build.json"
 _LOCK = "lock"
+_MARGIN = 64 << 20  # bytes of tables and other files beside the images
 
 
 def build_key(catalog: Catalog, options: SourceConfig, config: ShardConfig) -> str:
@@ -59,13 +61,7 @@ def _digest(table: pl.DataFrame | None) -> str | None:
 
 
 def _config(options: SourceConfig, config: ShardConfig) -> dict[str, Any]:
-    stated = {"source": plain(key_fields(options)), "shards": plain(key_fields(config))}
-    if not config.resize:
-        del stated["shards"]["quality"]  # of no effect
-    for name in ("test_classes", "val_classes", "merge_spellings"):
-        if not stated["source"][name]:
-            del stated["source"][name]  # of no effect
-    return stated
+    return {"source": plain(key_fields(options)), "shards": plain(key_fields(config))}
 
 
 def provenance(
@@ -134,14 +130,19 @@ def run_counted(
     return results
 
 
-# -- the work folder --------------------------------------------------------------------------------------------------
+# -- the folder -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class WorkFolder:
-    """The folder in which a build keeps its unfinished work: records of units, plans of shards, tables."""
+    """The folder of a dataset, and the one in it for unfinished work."""
 
-    path: Path
+    out: Path
+
+    @property
+    def path(self) -> Path:
+        """All unfinished work."""
+        return self.out / ".build"
 
     @property
     def examined(self) -> Path:
@@ -163,121 +164,113 @@ class WorkFolder:
         """The dataset's other files, before they are put in place."""
         return self.path / "tables"
 
-
-def work_path(output: ShardOutput, chosen: Path | None) -> Path:
-    """Return the work folder of the build that writes to ``output``.
-
-    Raises:
-        ConfigError: the output is a URL and no folder was chosen.
-    """
-    if chosen is not None:
-        return chosen.absolute() / f"shards-{hashlib.sha256(output.address.encode()).hexdigest()[:12]}"
-    if not output.is_local:
-        raise ConfigError(f"--out {output.root} is a URL: name a folder for the work in progress with --work DIR.")
-    return output.folder / ".build"
+    def drop_shards(self, *, keep: Collection[str]) -> None:
+        """Remove shards that earlier runs began, except those to keep; each plan goes after its shard."""
+        for plan in sorted(self.plans.glob("*.parquet")):
+            if plan.stem not in keep:
+                (self.out / plan.stem).unlink(missing_ok=True)
+                (self.packed / plan.name).unlink(missing_ok=True)
+                plan.unlink()
 
 
-def finished_dataset(output: ShardOutput, key: str) -> Manifest | None:
-    """Return the manifest of the dataset at the output if it is complete and was built with this key.
+def sizes_of(folder: Path) -> dict[str, int]:
+    """Return the bytes of every entry of a folder by name (folders: 0); empty if it does not exist."""
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {path.name: path.stat().st_size if path.is_file() else 0 for path in found}
+
+
+def finished_dataset(out: Path, key: str) -> Manifest | None:
+    """Return the manifest of the dataset in a folder if it is complete and was built with this key.
 
     Raises:
         ConfigError: another dataset lies there.
         InputError: its manifest cannot be read.
     """
-    manifest = _manifest_at(output)
+    manifest = _manifest_in(out)
     if manifest is None:
         return None
     if manifest.provenance.get("build_key") != key:
         raise ConfigError(
-            f"{output.root} holds the dataset {quoted(manifest.name)}, built from other lists or with other "
-            "options. Choose another --out, or delete that one first."
+            f"{out} holds the dataset {quoted(manifest.name)}, built from other lists or with other options. Choose "
+            "another --out, or delete that one first."
         )
-    sizes = output.sizes()
     expected = {shard.name: shard.bytes for shard in manifest.shards}
     expected |= {name: facts["bytes"] for name, facts in manifest.files.items()}
-    return manifest if all(sizes.get(name) == size for name, size in expected.items()) else None
+    return manifest if expected.items() <= sizes_of(out).items() else None
 
 
-def _manifest_at(output: ShardOutput) -> Manifest | None:
-    data = output.read(MANIFEST, MAX_MANIFEST_BYTES)
-    return None if data is None else Manifest.from_json(data, f"{output.root}/{MANIFEST}")
+def _manifest_in(out: Path) -> Manifest | None:
+    return read_manifest(out / MANIFEST) if (out / MANIFEST).is_file() else None
 
 
 @contextmanager
-def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolder]:
+def opened_work(out: Path, key: str) -> Iterator[WorkFolder]:
     """Open the work folder of a build and lock it for this process.
 
     Shards of another key are deleted; examined units are kept, and used where they are still valid. A dataset that lost
     files is not changed yet.
 
     Args:
-        path: of :func:`work_path`.
-        output: where the dataset goes.
+        out: folder of the dataset.
         key: of the build.
 
     Raises:
-        ConfigError: the output is not empty and not this build's.
+        ConfigError: the folder is not empty and not this build's.
         StorageError: another process is at work there.
     """
-    state = _read_state(path)
-    sizes = output.sizes()
-    foreign = [name for name in sizes if not name.startswith(".")]
-    if foreign and not state and MANIFEST not in sizes:
+    work, there = WorkFolder(out), sizes_of(out)
+    state = _read_state(work.path)
+    foreign = [name for name in there if not name.startswith(".")]
+    if foreign and not state and MANIFEST not in there:
         raise ConfigError(
-            f"{output.root} is not empty ({some(foreign, 3)}); shards are built into an empty or new folder. Choose "
-            "another --out."
+            f"{out} is not empty ({some(foreign, 3)}); shards are built into an empty or new folder. Choose another "
+            "--out."
         )
-    path.mkdir(parents=True, exist_ok=True)
-    with file_lock(path / _LOCK, f"another process is building {output.root} now; wait for it, or stop it."):
-        work = WorkFolder(path)
+    work.path.mkdir(parents=True, exist_ok=True)
+    with file_lock(work.path / _LOCK, f"another process is building {out} now; wait for it, or stop it."):
         if state != key:
-            _drop_shards(work, output, keep=())
-            # before anything else changes there, so that the place is known as ours
-            write_atomic(path / _STATE, json_text({"schema_version": SCHEMA_VERSION, "key": key}))
-            sync(path)
-            sync(path.parent)
-        output.remove_parts()
-        for part in path.rglob(".*.part"):
-            part.unlink(missing_ok=True)
+            work.drop_shards(keep=())
+            # before anything else changes there, so that the folder is known as ours
+            write_atomic(work.path / _STATE, json_text({"schema_version": SCHEMA_VERSION, "key": key}))
+            sync(work.path)
+            sync(out)
+        remove_parts(out)
         yield work
 
 
-def remove_work(path: Path) -> None:
+def remove_parts(out: Path) -> None:
+    """Remove partial files that killed writers left in a dataset's folder or its work folder."""
+    for part in [*out.glob(f".*{PART}"), *WorkFolder(out).path.rglob(f".*{PART}")]:
+        part.unlink(missing_ok=True)
+
+
+def remove_work(out: Path) -> None:
     """Remove the work folder of a finished build, if it still exists."""
+    path = WorkFolder(out).path
     if path.is_dir() and ((path / _STATE).is_file() or (path / _LOCK).is_file() or not any(path.iterdir())):
         for folder in (entry for entry in path.iterdir() if entry.is_dir()):
             shutil.rmtree(folder, ignore_errors=True)  # first: while build.json exists, the folder is known as ours
         shutil.rmtree(path, ignore_errors=True)
 
 
-def begin_packing(work: WorkFolder, output: ShardOutput, shards: Collection[str]) -> None:
-    """Clear the place for packing: remove its manifest, and shards of earlier runs that this run does not make.
+def begin_packing(work: WorkFolder, shards: Collection[str]) -> None:
+    """Clear the folder for packing: remove its manifest, and shards of earlier runs that this run does not make.
 
     These are the shards that have a plan, and those of the manifest that have a build's names. Should the build stop in
     between, every removed shard is still named by one of the two.
 
     Args:
         work: with the plans of this run's shards, and of earlier runs'.
-        output: where the dataset goes.
         shards: names of this run's shards.
     """
-    manifest = _manifest_at(output)
+    manifest = _manifest_in(work.out)
     if manifest is not None:  # a dataset that lost files
         for shard in manifest.shards:
             if shard.name not in shards and re.fullmatch(rf"{shard.split}-\d{{6,}}\.tar", shard.name):
-                output.remove(shard.name)
-        output.remove(MANIFEST)  # while the manifest exists, the dataset is complete
-        output.settle()
-    _drop_shards(work, output, keep=shards)
-
-
-def _drop_shards(work: WorkFolder, output: ShardOutput, *, keep: Collection[str]) -> None:
-    """Remove shards that runs with this work folder began, except those to keep; each plan goes after its shard."""
-    for plan in sorted(work.plans.glob("*.parquet")):
-        if plan.stem not in keep:
-            output.remove(plan.stem)
-            (work.packed / plan.name).unlink(missing_ok=True)
-            plan.unlink()
+                (work.out / shard.name).unlink(missing_ok=True)
+        (work.out / MANIFEST).unlink()  # while the manifest exists, the dataset is complete
+        sync(work.out)
+    work.drop_shards(keep=shards)
 
 
 def _read_state(path: Path) -> str | None:
@@ -287,3 +280,55 @@ def _read_state(path: Path) -> str | None:
     except InputError:
         return None
     return state.get("key") if state.get("schema_version") == SCHEMA_VERSION else None
+
+
+# -- the disk ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def storage_errors(out: Path) -> Iterator[None]:
+    """Turn an error of the disk into a :class:`StorageError`; files of the release have errors of their own."""
+    try:
+        yield
+    except (OSError, *POLARS_FAULTS) as error:
+        of_system = isinstance(error, OSError) or "(os error" in str(error)  # polars states it only in its message
+        if isinstance(error, StorageError) or not of_system:
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        place = getattr(error, "filename", None) or out
+        raise StorageError(
+            f"{out}: cannot be written ({reason}: {place}). Free space, or choose another folder; then run the same "
+            "command again: what was done is kept."
+        ) from error
+
+
+def check_space(out: Path, needed: int) -> None:
+    """Refuse a build for which the disk has too little free space.
+
+    Args:
+        out: folder that the bytes will be written to; it need not exist yet.
+        needed: number of bytes.
+
+    Raises:
+        StorageError: the disk has too little; the message says how much is free and how much is missing.
+    """
+    free, needed = shutil.disk_usage(existing_parent(out)).free, needed + _MARGIN
+    if free < needed:
+        raise StorageError(
+            f"{out}: {amount(free)} are free and about {amount(needed)} needed. Free {amount(needed - free)}, or "
+            "choose a folder of another disk."
+        )
+
+
+def amount(count: int) -> str:
+    """Format a number of bytes for people.
+
+    >>> amount(999), amount(166_000_000_000)
+    ('999 B', '166.0 GB')
+    """
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"

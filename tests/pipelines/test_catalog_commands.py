@@ -7,8 +7,7 @@ import pytest
 
 from hgld.cli import EXIT_BAD_INPUT, main
 from hgld.data.format import Manifest
-from hgld.pipelines.shards.cards import load_card
-from hgld.pipelines.shards.finish import remake_card
+from hgld.pipelines.shards.cards import load_card, remake_card
 from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
 from hgld.pipelines.stage import sha256_of
 from tests.pipelines.tiny_shards import TinyShards

@@ -19,8 +19,7 @@ from hgld import open_dataset
 from hgld.data import format as files
 from hgld.data import index as index_file
 from hgld.data.format import IMAGE_SUFFIXES
-from hgld.pipelines.shards.cards import load_card
-from hgld.pipelines.shards.croissant import croissant
+from hgld.pipelines.shards.cards import croissant, load_card
 from tests.pipelines.tiny_shards import LEVELS, TinyShards
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of rdflib, by mlcroissant

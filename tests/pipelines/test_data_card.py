@@ -145,19 +145,9 @@ def test_the_card_of_a_build_has_the_counts_found_beside_the_published(cards):
     assert "| train | classes of toy | 3 | 3 |" in body
     assert "| train | classes of kind | 2 | not stated |" in body
     assert "| train | items without a finest label | 5 |  |" in body
-    assert "| train | items | 12 | 11 |" in body
-    assert "| test | items | 1.2K | not built |" in body
     assert "| truncated | 1 |" in body
     assert "## Known faults\n\nNone." in body
     assert "in 1 tar of 0.00 GB" in body
-
-
-def test_a_build_that_meets_its_card_says_so(cards):
-    (cards / "toys.md").write_text(CARD)
-    test = {"items": 1_200, "shards": 2, "classes": {"toy": 3, "kind": 2}, "unlabelled": 0}
-    body = dataset_card(load_card("toys"), manifest({**manifest().splits, "test": test}))
-    assert "None: every published count is met." in body
-    assert "No image was left out." in body
 
 
 def test_ones_own_data_have_a_card_too():
@@ -198,19 +188,11 @@ def test_text_from_outside_cannot_become_markup():
     )
     header, body = parsed(text)
     assert header["pretty_name"] == " ".join(HOSTILE.split())
-    assert "21 entries" in body
     assert not re.search(r"(?<!\\)(<script|\[a|\*\*b|`c)", body)
     assert re.findall(r"^(?:# .*|---|```.*)$", body, re.MULTILINE)[1:] == ["```python", "```"]
     for line in body.splitlines():
         if line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", line)) in (3, 5), line
-
-
-def test_provenance_is_shown_whole():
-    provenance = {"tool": "hgld 1.0", "config": {"group_size": 4, "resize": 0}, "seeds": [3]}
-    body = dataset_card(None, manifest(provenance=provenance))
-    assert "| config / group\\_size | 4 |" in body
-    assert "| seeds | \\[3\\] |" in body
 
 
 def test_hugging_face_datasets_load_a_build_by_its_card(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hgld.data.format import BOX, parse_item_json
 from hgld.data.index import index_schema
-from hgld.errors import InputError, StorageError
+from hgld.errors import InputError
 from hgld.pipelines.shards import pack as pack_module
 from hgld.pipelines.shards.examine import LOOSE
 from hgld.pipelines.shards.pack import PackUnit, TarWriter, pack
@@ -94,7 +94,7 @@ def unit_of(tmp_path: Path, *, boxes: bool = False) -> PackUnit:
         plan=tmp_path / "plan.parquet",
         root=root,
         origins=(tmp_path / "a.tar", tmp_path / "a.spool"),
-        out=str(tmp_path / "out"),
+        out=tmp_path / "out",
         record=tmp_path / "packed" / "train-000000.tar.parquet",
     )
 
@@ -152,7 +152,7 @@ def test_a_full_disk_is_said_and_nothing_is_left(tmp_path, monkeypatch):
 
     unit = unit_of(tmp_path)
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match=r"train-000000\.tar could not be written \(No space left"):
+    with pytest.raises(OSError, match="No space left"):
         pack(unit)
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -169,17 +169,3 @@ def test_a_record_never_speaks_of_the_shard_of_another_plan(tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         pack(replace(first, key="another"))
     assert read_facts(first.record, first.key) is None
-
-
-def test_to_a_url(tmp_path):
-    import fsspec
-
-    unit = replace(unit_of(tmp_path), out="memory://packed")
-    pack(unit)
-    memory = fsspec.filesystem("memory")
-    facts = read_facts(unit.record, "key")
-    assert facts is not None
-    assert memory.info("/packed/train-000000.tar")["size"] == facts["bytes"]
-    assert hashlib.sha256(memory.cat_file("/packed/train-000000.tar")).hexdigest() == facts["sha256"]
-    assert [path.name for path in unit.record.parent.iterdir()] == [unit.record.name]
-    memory.rm("/packed", recursive=True)

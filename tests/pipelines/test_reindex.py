@@ -14,7 +14,7 @@ from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.errors import ConfigError, HierarchyError, InputError, StorageError
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
-from hgld.pipelines.shards.finish import dataset_lock, remake_card
+from hgld.pipelines.shards.cards import dataset_lock, remake_card
 from hgld.pipelines.stage import silent
 from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, picture
 

@@ -17,7 +17,7 @@ from hgld.data import index as index_file
 from hgld.data.format import BOX, MAX_IMAGE_BYTES, MOST_PIXELS
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.pipelines.check.verify import verify
-from hgld.pipelines.shards import output
+from hgld.pipelines.shards import work
 from hgld.pipelines.shards.build import build_catalog, build_shards
 from hgld.pipelines.shards.cards import load_card
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
@@ -83,9 +83,8 @@ def test_the_same_bytes_whatever_the_workers_the_order_and_the_place(loose, rele
     build(loose, tmp_path / "one")
     build(loose, tmp_path / "two", workers=2)
     moved = release.catalog(release.write(tmp_path / "elsewhere"))
-    build(replace(moved, items=moved.items.reverse()), tmp_path / "three", work=tmp_path / "work", keep_examined=True)
+    build(replace(moved, items=moved.items.reverse()), tmp_path / "three", keep_examined=True)
     assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two") == bytes_of(tmp_path / "three")
-    assert list((tmp_path / "work").iterdir()) == []
     everything = b"".join(bytes_of(tmp_path / "one").values())
     assert str(tmp_path).encode() not in everything
 
@@ -107,7 +106,7 @@ def test_workers_may_run_in_another_folder(release, tars, tmp_path, monkeypatch)
     catalog = (
         release.tar_catalog(here, release.write_tars(here, tars)) if tars else release.catalog(release.write(here))
     )
-    build(catalog, "out", work=Path("work"), keep_examined=True)
+    build(catalog, "out", keep_examined=True)
     monkeypatch.undo()
     assert found(tmp_path / "out") == []
     assert list(elsewhere.iterdir()) == []
@@ -125,9 +124,8 @@ def test_run_again_it_does_nothing(loose, tmp_path):
 
 def test_tars_give_the_same_shards_as_loose_files(release, tmp_path):
     containers = release.write_tars(tmp_path / "tars", tars=3)
-    packed = release.write_tars(tmp_path / "packed", tars=3, compress=True)
     build(release.tar_catalog(tmp_path, containers), tmp_path / "one")
-    build(release.tar_catalog(tmp_path, packed), tmp_path / "two", workers=2)
+    build(release.tar_catalog(tmp_path, containers), tmp_path / "two", workers=2)
     build(release.catalog(release.write(tmp_path / "source")), tmp_path / "three")
     one, two, three = (index_of(tmp_path / name) for name in ("one", "two", "three"))
     assert one.equals(two)
@@ -283,37 +281,8 @@ class TestThePlaceOfTheOutput:
         with pytest.raises(Stopped):
             build(loose, tmp_path / "out")
 
-    def test_a_url(self, loose, tmp_path):
-        import fsspec
-
-        with pytest.raises(ConfigError, match="--work DIR"):
-            build(loose, "memory://toy")
-        result = build(loose, "memory://toy", work=tmp_path / "work")
-        build(loose, tmp_path / "out")
-        memory = fsspec.filesystem("memory")
-        assert {path.rpartition("/")[2]: memory.cat_file(path) for path in memory.ls("/toy", detail=False)} == bytes_of(
-            tmp_path / "out"
-        )
-        assert not build(loose, "memory://toy", work=tmp_path / "work").was_run
-        assert hgld.open_dataset("memory://toy", "train").keys.sort().to_list() == sorted(
-            index_of(tmp_path / "out").filter(pl.col("split") == "train")["key"]
-        )
-        assert list((tmp_path / "work").iterdir()) == []
-        assert result.out == "memory://toy"
-        memory.rm("/toy", recursive=True)
-
-    def test_a_url_whose_files_are_seen_while_they_are_written(self, loose, tmp_path):
-        build(loose, f"file://{tmp_path}/url", work=tmp_path / "work")
-        build(loose, tmp_path / "out")
-        assert bytes_of(tmp_path / "url") == bytes_of(tmp_path / "out")
-
-    @pytest.mark.parametrize("url", ["nosuch://place", "simplecache::memory://toy"])
-    def test_urls_that_cannot_be(self, loose, tmp_path, url):
-        with pytest.raises(ConfigError, match="://"):
-            build(loose, url, work=tmp_path / "work")
-
-    def test_too_little_space_is_said_before_anything_is_read(self, loose, tmp_path, monkeypatch):
-        monkeypatch.setattr(output.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 1_000_000))
+    def test_too_little_space_is_said_before_a_shard_is_written(self, loose, tmp_path, monkeypatch):
+        monkeypatch.setattr(work.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 1_000_000))
         with pytest.raises(StorageError, match=r"1\.0 MB are free and about 67\.\d MB needed"):
             build(loose, tmp_path / "out")
         assert not list((tmp_path / "out").glob("*.tar"))

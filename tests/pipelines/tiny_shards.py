@@ -15,7 +15,7 @@ from hgld.data import format as files
 from hgld.data import index as index_file
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.pipelines.check.verify import verify
-from hgld.pipelines.shards.croissant import croissant
+from hgld.pipelines.shards.cards import croissant
 from hgld.pipelines.stage import silent, write_json
 
 LEVELS = ("species", "family")

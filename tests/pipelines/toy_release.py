@@ -1,6 +1,5 @@
 """A small release with loose files or tars, and the catalog an adapter would make of it."""
 
-import gzip
 import hashlib
 import io
 import tarfile
@@ -62,7 +61,7 @@ class ToyRelease:
         """Of loose files."""
         return Catalog(name="toy", levels=LEVELS, items=self.items(), root=root, **given)
 
-    def write_tars(self, root: Path, tars: int = 2, *, compress: bool = False) -> tuple[Container, ...]:
+    def write_tars(self, root: Path, tars: int = 2) -> tuple[Container, ...]:
         """The images in tars ``set_0.tar``, ..., beside members that nobody wants."""
         root.mkdir(parents=True, exist_ok=True)
         containers = []
@@ -73,10 +72,9 @@ class ToyRelease:
                     member = tarfile.TarInfo(f"deep/{stem_of(file)}.{file.rpartition('.')[2]}")
                     member.size = len(data)
                     tar.addfile(member, io.BytesIO(data))
-            data = gzip.compress(buffer.getvalue(), mtime=0) if compress else buffer.getvalue()
             path = root / f"set_{number}.tar"
-            path.write_bytes(data)
-            containers.append(Container(path, hashlib.md5(data).hexdigest(), "set"))
+            path.write_bytes(buffer.getvalue())
+            containers.append(Container(path, hashlib.md5(buffer.getvalue()).hexdigest(), "set"))
         return tuple(containers)
 
     def tar_catalog(self, root: Path, containers: tuple[Container, ...], **given: Any) -> Catalog:

@@ -31,7 +31,7 @@ from hgld.pipelines.hierarchy.groups import cluster, evidence, toplevel
 from hgld.pipelines.hierarchy.names import classes, clean
 from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.scrape.scrape import polite_client, run
-from hgld.pipelines.shards import build, examine, work
+from hgld.pipelines.shards import build, examine
 from hgld.pipelines.shards.build import build_catalog
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.pipelines.shards.sources import read_source
@@ -503,18 +503,3 @@ def executed(config: ShardConfig, world: World) -> Any:
     world.patch.setattr(executor, "_SupervisedPool", Pool)
     built(world.once("whole", lambda folder: loose(world)), config, world)
     return asked
-
-
-@witness(ShardConfig, SERIAL, work=lambda world: world.new())
-def worked_in(config: ShardConfig, world: World) -> Any:
-    """Whether the work in progress lies in the dataset's own folder."""
-    begun: list[bool] = []
-    run_units, out = executor.run_units, world.new()
-
-    def watched(*given: Any, **options: Any) -> None:
-        begun.append((out / ".build").is_dir())
-        run_units(*given, **options)
-
-    world.patch.setattr(work, "run_units", watched)
-    build_catalog(loose(world), None, str(out), SourceConfig(), config, silent)
-    return begun
