@@ -48,17 +48,6 @@ class FsspecRanges:
             answers = [error] * len(spans)
         return [_checked(answer, stop - start) for answer, (_, start, stop) in zip(answers, spans, strict=True)]
 
-    def size(self, url: str, deadline: Deadline) -> int | None:
-        """Return the bytes of a file, None where the service does not say.
-
-        Raises:
-            RemoteFault: the service does not answer, or refuses.
-        """
-        try:
-            return self._within("info", deadline, url)["size"]
-        except Exception as error:  # noqa: BLE001  # as above
-            raise _fault(error) from None
-
     def _within(self, method: str, deadline: Deadline, *arguments: Any, **options: Any) -> Any:
         """Call a method of the file system, which is given up at the deadline where it is an asynchronous one."""
         if not isinstance(self._system, AsyncFileSystem):

@@ -17,14 +17,13 @@ from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 import urllib3.exceptions
-from tenacity import RetryCallState, Retrying, retry_if_exception
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
@@ -49,7 +48,6 @@ _MISSING = (404, 410)
 _BEYOND = 416
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _HEADER = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
-_EMPTY_RANGE = re.compile(r"bytes \*/(\d{1,18})")
 
 
 @dataclass(frozen=True)
@@ -78,20 +76,13 @@ class HttpLimits:
     attempts: int = 6
 
     def __post_init__(self) -> None:
-        for name, least in {"redirects": 0, "attempts": 1}.items():
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ConfigError(
-                    f"limits of http(s): {name} is {quoted(value)}; expected a whole number from {least} on."
-                )
-        for name in ("connect", "headers", "silence", "whole", "slowest"):
-            value = getattr(self, name)
+        for name, value in vars(self).items():
+            is_count, least = name in ("redirects", "attempts"), -1 if name == "redirects" else 0
             most = math.inf if name in ("whole", "slowest") else _LONGEST_TIMEOUT
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-                unit = "bytes a second" if name == "slowest" else "seconds"
-                raise ConfigError(
-                    f"limits of http(s): {name} is {quoted(value)}; expected {unit}, more than 0 and at most {most:g}."
-                )
+            is_number = isinstance(value, int if is_count else (int, float)) and not isinstance(value, bool)
+            if not is_number or not least < value <= most:
+                expected = f"a {'whole ' * is_count}number above {least}, up to {most:g}"
+                raise ConfigError(f"limits of http(s): {name} is {quoted(value)}; expected {expected}.")
 
 
 @dataclass(eq=False)
@@ -430,27 +421,18 @@ def retry(
         RemoteFault: the failure does not pass, or the attempts are used up.
     """
     idle = 0
-
-    def fault_of(state: RetryCallState) -> RemoteFault:
-        fault = state.outcome.exception() if state.outcome else None
-        assert isinstance(fault, RemoteFault), "only these are retried"
-        return fault
-
-    def wait(state: RetryCallState) -> float:  # tenacity asks for it before it asks whether to stop
-        nonlocal idle
-        idle = 0 if fault_of(state).progress else idle + 1
-        jitter = random.uniform(0, first_wait)  # noqa: S311  # a pause is no secret
-        growing = min(first_wait * 2.0 ** (idle - 1) + jitter, longest_wait) if idle else 0.0
-        return max(fault_of(state).wait, growing)
-
-    return Retrying(
-        stop=lambda state: idle >= attempts,
-        wait=wait,
-        retry=retry_if_exception(lambda error: isinstance(error, RemoteFault) and error.passing),
-        before_sleep=lambda state: before_wait(state.upcoming_sleep, fault_of(state)),
-        sleep=sleep,
-        reraise=True,
-    )(attempt)
+    while True:
+        try:
+            return attempt()
+        except RemoteFault as fault:
+            idle = 0 if fault.progress else idle + 1
+            if not fault.passing or idle >= attempts:
+                raise
+            jitter = random.uniform(0, first_wait)  # noqa: S311  # a pause is no secret
+            growing = min(first_wait * 2.0 ** (idle - 1) + jitter, longest_wait) if idle else 0.0
+            pause = max(fault.wait, growing)
+            before_wait(pause, fault)
+        sleep(pause)
 
 
 # -- ranges -----------------------------------------------------------------------------------------------------------
@@ -511,7 +493,14 @@ class HttpRanges:
     """
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
-        self.limits, to, private, ca_file = _read_options(options)
+        known = ("headers", "allow_redirects_to", "allow_private", "ca_file", "limits")
+        if unknown := [name for name in options if name not in known]:
+            raise ConfigError(f"storage options of http(s): {', '.join(unknown)}; expected only {', '.join(known)}.")
+        limits = options.get("limits", {})
+        try:
+            self.limits = limits if isinstance(limits, HttpLimits) else HttpLimits(**limits)
+        except TypeError as error:
+            raise ConfigError(f"limits of http(s): {excerpt(error)}; expected fields of HttpLimits.") from error
         parts = urlsplit(root)
         own = {str(name): str(value) for name, value in options.get("headers", {}).items()}
         if wrong := [name for name, value in own.items() if not _HEADER.fullmatch(name + value)]:
@@ -523,7 +512,9 @@ class HttpRanges:
             own = {"Authorization": f"Basic {b64encode(login).decode()}", **own}
         reserved = ("accept-encoding", "range", "if-range")
         self._own = {name: value for name, value in own.items() if name.lower() not in reserved}
-        self._client = HttpClient(self.limits, allow_redirects_to=to, allow_private=private, ca_file=ca_file)
+        given = {name: options.get(name, ()) for name in ("allow_redirects_to", "allow_private")}
+        hosts = {name: [some] if isinstance(some, str) else some for name, some in given.items()}
+        self._client = HttpClient(self.limits, **hosts, ca_file=options.get("ca_file"))
         self._workers = ThreadPoolExecutor(_TOGETHER, "hgld http")
         self._seen: dict[str, tuple[int, str]] = {}  # of every address its size and version when it was first read
 
@@ -532,7 +523,7 @@ class HttpRanges:
 
         def one(span: tuple[str, int, int]) -> bytes | RemoteFault:
             try:
-                return self._get(*span, deadline)[0]
+                return self._get(*span, deadline)
             except RemoteFault as fault:
                 return fault
 
@@ -544,24 +535,15 @@ class HttpRanges:
             self._client.interrupt()
             raise
 
-    def size(self, url: str, deadline: Deadline) -> int | None:
-        """Return the bytes of a file, None where the server does not say.
-
-        Raises:
-            RemoteFault: the server does not answer, or refuses.
-        """
-        return self._get(url, 0, 1, deadline)[1]
-
-    def _get(self, url: str, start: int, stop: int, deadline: Deadline) -> tuple[bytes, int | None]:
-        """Return some bytes of a file, fewer where it ends, and its size where it is stated."""
+    def _get(self, url: str, start: int, stop: int, deadline: Deadline) -> bytes:
+        """Return some bytes of a file, fewer where it ends."""
         if start == stop:
-            return b"", None
+            return b""
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         with self._client.request(url, headers, own=self._own, deadline=deadline, asked=stop - start) as response:
             status = response.status
             if status == _BEYOND:
-                found = _EMPTY_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
-                return b"", int(found[1]) if found else None
+                return b""
             if status not in (200, 206):
                 raise fault_of_status(response)
             stated = _Stated(response, start, stop)
@@ -579,7 +561,7 @@ class HttpRanges:
             if stated.length is not None and len(body) < stated.length:
                 said = f"the answer ended after {len(body)} of {stated.length} bytes"
                 raise RemoteFault(said, passing=True, received=bytes(body))
-            return bytes(body), stated.total if stated.length is not None else len(body)
+            return bytes(body)
 
     def _refuse_another(self, url: str, stated: _Stated) -> None:
         """Refuse bytes of a file that is no longer the one of the first answer."""
@@ -601,23 +583,6 @@ def fault_of_status(response: urllib3.BaseHTTPResponse) -> RemoteFault:
     return RemoteFault(
         f"status {status}", passing=passing, missing=status in _MISSING, wait=wait, kind=f"http-{status}"
     )
-
-
-def _read_options(options: Mapping[str, Any]) -> tuple[HttpLimits, tuple[str, ...], tuple[str, ...], str | None]:
-    known = ("headers", "allow_redirects_to", "allow_private", "ca_file", "limits")
-    if unknown := [name for name in options if name not in known]:
-        raise ConfigError(f"storage options of http(s): {', '.join(unknown)}; expected only {', '.join(known)}.")
-    limits = options.get("limits", HttpLimits())
-    if not isinstance(limits, HttpLimits | Mapping):
-        raise ConfigError(f"limits of http(s): {quoted(limits)}; expected HttpLimits or a mapping of its fields.")
-    if isinstance(limits, Mapping):
-        names = [field.name for field in fields(HttpLimits)]
-        if set(limits) - set(names):
-            raise ConfigError(f"limits of http(s): {', '.join(limits)}; expected only {', '.join(names)}.")
-        limits = HttpLimits(**limits)
-    hosts = [options.get(name, ()) for name in ("allow_redirects_to", "allow_private")]
-    to, private = (tuple([given] if isinstance(given, str) else given) for given in hosts)
-    return limits, to, private, options.get("ca_file")
 
 
 def _broken(error: Exception) -> RemoteFault:

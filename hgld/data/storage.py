@@ -5,14 +5,14 @@ import io
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from braceexpand import braceexpand
@@ -23,10 +23,9 @@ from hgld.errors import ConfigError, InputError, ServiceError, StorageError, quo
 
 if TYPE_CHECKING:
     from hgld.data.fsspec_files import FsspecRanges
-    from hgld.data.http_files import Deadline, HttpRanges, RemoteFault
+    from hgld.data.http_files import HttpRanges, RemoteFault
 
 
-_Result = TypeVar("_Result")
 MOST_OPEN_FILES = 128  # a process may usually have 1,024
 _STREAM_BUFFER = 1 << 20
 
@@ -136,11 +135,10 @@ class LocalFiles:
             ) from error
         return data
 
-    def open_stream(self, name: str, offset: int) -> "io.BufferedReader[Any]":
-        """Open the file from ``offset`` to its end, to be closed by the caller."""
+    def open_stream(self, name: str) -> "io.BufferedReader[Any]":
+        """Open the file, to be closed by the caller."""
         file = io.BufferedReader(io.FileIO(self.path(name)), _STREAM_BUFFER)
-        advise(file.fileno(), offset, 0, sequential=True)
-        file.seek(offset)
+        advise(file.fileno(), 0, 0, sequential=True)
         return file
 
 
@@ -256,10 +254,7 @@ class ShardStorage:
             ServiceError: the server kept failing.
             StorageError: the disk failed.
         """
-        data = self._files.read_at(_checked(name), offset, size)
-        if len(data) != size:
-            raise self._cut_off(name, offset, size, len(data))
-        return data
+        return self.read_many([(name, offset, size)])[0]
 
     def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Read ranges (name, offset, size) of any files, in the order given.
@@ -275,26 +270,23 @@ class ShardStorage:
         result = self._files.read_many(requests)
         for (name, offset, size), data in zip(requests, result, strict=True):
             if len(data) != size:
-                raise self._cut_off(name, offset, size, len(data))
+                raise InputError(
+                    f"{self.where}/{name}: {len(data)} bytes at offset {offset}; expected {size}. The file is cut off, "
+                    "or the index belongs to other shards: hgld verify tells which."
+                )
         return result
 
-    def open_stream(self, name: str, offset: int = 0) -> "io.BufferedReader[Any]":
-        """Open a file at ``offset``, to be read to its end; cut connections are opened again where they broke.
+    def open_stream(self, name: str) -> "io.BufferedReader[Any]":
+        """Open a file to be read from front to end; cut connections are opened again where they broke.
 
         Raises:
             InputError: there is no such file.
         """
-        return self._files.open_stream(_checked(name), offset)
+        return self._files.open_stream(_checked(name))
 
     def exists(self, name: str) -> bool:
         """Tell whether there is a file of that name."""
         return self._files.exists(_checked(name))
-
-    def _cut_off(self, name: str, offset: int, size: int, found: int) -> InputError:
-        return InputError(
-            f"{self.where}/{name}: {found} bytes at offset {offset}; expected {size}. The file is cut off, or the "
-            "index belongs to other shards: hgld verify tells which."
-        )
 
     def __repr__(self) -> str:
         return f"ShardStorage({quoted(self.where)})"
@@ -346,7 +338,7 @@ class RemoteFiles:
         return urlunsplit((self._parts.scheme, self._parts.netloc, path, self._parts.query, ""))
 
     def exists(self, name: str) -> bool:
-        found = self.ask([(name, 0, 1)])[0]
+        found = self._ask([(name, 0, 1)])[0]
         if isinstance(found, bytes):  # none of an empty file
             return True
         if found.missing:
@@ -355,7 +347,8 @@ class RemoteFiles:
 
     def read_at(self, name: str, offset: int, size: int) -> bytes:
         """Read ``size`` bytes from ``offset``, fewer where the file ends."""
-        return self.accept((name, offset, offset + size), self.ask([(name, offset, offset + size)])[0])
+        span = (name, offset, offset + size)
+        return self._accept(span, self._ask([span])[0])
 
     def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Read ranges (name, offset, size), each shorter where its file ends."""
@@ -368,7 +361,7 @@ class RemoteFiles:
         )
         merged: Any = merge_offset_ranges(*columns, max_gap=_GAP, max_block=_MOST_SPAN)
         spans = list(zip(*merged, strict=True))
-        data = {span: self.accept(span, answer) for span, answer in zip(spans, self.ask(spans), strict=True)}
+        data = {span: self._accept(span, answer) for span, answer in zip(spans, self._ask(spans), strict=True)}
         begins = [(name, start) for name, start, _ in spans]
         result = []
         for name, offset, size in requests:
@@ -376,17 +369,18 @@ class RemoteFiles:
             result.append(data[span][offset - span[1] : offset - span[1] + size])
         return result
 
-    def open_stream(self, name: str, offset: int) -> "io.BufferedReader[Any]":
-        """Open the file from ``offset`` to its end, to be closed by the caller."""
-        return io.BufferedReader(_RemoteStream(self, name, offset, self._size(name)), _STREAM_BLOCK)
+    def open_stream(self, name: str) -> "io.BufferedReader[Any]":
+        """Open the file, to be closed by the caller."""
+        self.read_at(name, 0, 1)  # a missing file is told at once
+        return io.BufferedReader(_RemoteStream(self, name), _STREAM_BLOCK)
 
-    def ask(self, spans: Sequence[tuple[str, int, int]]) -> "list[bytes | RemoteFault]":
+    def _ask(self, spans: Sequence[tuple[str, int, int]]) -> "list[bytes | RemoteFault]":
         """Return the bytes or the fault of every span; failures that may pass are tried again with growing pauses.
 
         What came of a span before its connection broke is kept, and only the rest is asked for again.
         """
         served = self._served()  # first: it names the extra where this lacks it
-        from hgld.data.http_files import Deadline, RemoteFault
+        from hgld.data.http_files import Deadline, RemoteFault, retry
 
         came = [b""] * len(spans)
         answers: list[bytes | RemoteFault] = list(came)
@@ -406,46 +400,20 @@ class RemoteFiles:
                 worst = max(faults.values(), key=lambda fault: fault.wait)
                 raise RemoteFault(str(worst), passing=True, wait=worst.wait, progress=progress)
 
-        if spans:
-            with suppress(RemoteFault):
-                self._retried(ask_pending, deadline)
-        return answers
-
-    def accept(self, span: tuple[str, int, int], answer: "bytes | RemoteFault") -> bytes:
-        """Return the bytes of an answer, or raise its error for people."""
-        if isinstance(answer, bytes):
-            return answer
-        raise self._refusal(span[0], answer) from None  # its text may hold what the error's hides
-
-    def _size(self, name: str) -> int:
-        served = self._served()
-        from hgld.data.http_files import Deadline, RemoteFault
-
-        deadline = Deadline(served.limits)
-        try:
-            size = self._retried(lambda: served.size(self._url(name), deadline), deadline)
-        except RemoteFault as fault:
-            raise self._refusal(name, fault) from None
-        if size is None:
-            raise ServiceError(f"{self._where(name)}: the server does not say how large it is (Content-Range).")
-        return size
-
-    def _retried(self, attempt: "Callable[[], _Result]", deadline: "Deadline") -> "_Result":
-        from hgld.data.http_files import RemoteFault, retry
-
         def give_up_in_time(seconds: float, fault: RemoteFault) -> None:
             if deadline.left() <= seconds:
                 raise fault
 
-        return retry(attempt, attempts=self._served().limits.attempts, before_wait=give_up_in_time)
+        if spans:
+            with suppress(RemoteFault):
+                retry(ask_pending, attempts=served.limits.attempts, before_wait=give_up_in_time)
+        return answers
 
-    def cut_off(self, span: tuple[str, int, int], found: int) -> InputError:
-        """Return the error of a file that ends before its own size."""
-        name, start, stop = span
-        return InputError(
-            f"{self._where(name)}: {found} bytes at offset {start}; expected {stop - start}. The file was cut while it "
-            "was read."
-        )
+    def _accept(self, span: tuple[str, int, int], answer: "bytes | RemoteFault") -> bytes:
+        """Return the bytes of an answer, or raise its error for people."""
+        if isinstance(answer, bytes):
+            return answer
+        raise self._refusal(span[0], answer) from None  # its text may hold what the error's hides
 
     def _where(self, name: str) -> str:
         return without_secrets(self._url(name))
@@ -468,21 +436,15 @@ class RemoteFiles:
 class _RemoteStream(io.RawIOBase):
     """A file read in blocks of one request each."""
 
-    def __init__(self, files: RemoteFiles, name: str, offset: int, size: int) -> None:
-        self._files, self._name, self._position, self._size = files, name, offset, size
+    def __init__(self, files: RemoteFiles, name: str) -> None:
+        self._files, self._name, self._position = files, name, 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        stop = min(self._position + min(len(buffer), _STREAM_BLOCK), self._size)
-        if stop <= self._position:
-            return 0
-        span = (self._name, self._position, stop)
-        data = self._files.accept(span, self._files.ask([span])[0])
-        if len(data) < stop - self._position:
-            raise self._files.cut_off(span, len(data))
-        self._position = stop
+        data = self._files.read_at(self._name, self._position, min(len(buffer), _STREAM_BLOCK))
+        self._position += len(data)
         buffer[: len(data)] = data
         return len(data)
 

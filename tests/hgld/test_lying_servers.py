@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import re
 import resource
 import socket
 import time
@@ -268,26 +267,24 @@ def test_only_bytes_that_were_asked_for_lengthen_a_reading():
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        ({"slowest": 0}, "slowest is 0; expected bytes a second, more than 0"),
-        ({"whole": -1}, "whole is -1; expected seconds"),
-        ({"headers": math.nan}, "headers is nan; expected seconds"),
-        ({"silence": math.inf}, "silence is inf; expected seconds, more than 0 and at most 1e"),
-        ({"connect": "20"}, "connect is '20'; expected seconds"),
-        ({"attempts": 0}, "attempts is 0; expected a whole number from 1 on"),
-        ({"redirects": 2.5}, "redirects is 2.5; expected a whole number from 0 on"),
-        (5, "5; expected HttpLimits or a mapping"),
+        ({"slowest": 0}, "slowest is 0; expected a number above 0"),
+        ({"headers": math.nan}, "headers is nan; expected a number above 0"),
+        ({"silence": math.inf}, "silence is inf; expected a number above 0, up to 1e"),
+        ({"connect": "20"}, "connect is '20'; expected a number"),
+        ({"attempts": 0}, "attempts is 0; expected a whole number above 0"),
+        ({"redirects": 2.5}, "redirects is 2.5; expected a whole number"),
+        (5, ".*must be a mapping, not int; expected fields of HttpLimits"),
+        ({"patience": 1}, ".*'patience'; expected fields of HttpLimits"),
     ],
 )
 def test_limits_that_cannot_be_kept_are_refused(limits, said):
-    with pytest.raises(ConfigError, match=f"limits of http.*: {re.escape(said)}"):
+    with pytest.raises(ConfigError, match=f"limits of http.*: {said}"):
         ShardStorage("http://127.0.0.1:9", {"limits": limits}).exists("dataset.json")
 
 
 def test_unknown_options_of_http_are_refused():
     with pytest.raises(ConfigError, match=r"storage options of http.*: client_kwargs; expected only headers"):
         ShardStorage("http://127.0.0.1:9", {"client_kwargs": {}}).exists("dataset.json")
-    with pytest.raises(ConfigError, match=r"limits of http.*: patience; expected only connect"):
-        ShardStorage("http://127.0.0.1:9", {"limits": {"patience": 1}}).exists("dataset.json")
 
 
 # -- bytes of the index ------------------------------------------------------------------------------------------------
