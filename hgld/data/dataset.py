@@ -331,7 +331,13 @@ class ShardDataset(Dataset[dict[str, Any]]):
         Raises:
             InputError: the shard is missing or too short; names shard, key and offset.
         """
-        return self.read_many([self._position(index)])[0]
+        i = self._position(index)
+        try:
+            data = self.storage.read_at(self._shard_names[self._shard[i]], int(self._offset[i]), int(self._size[i]))
+        except InputError as error:
+            raise InputError(f"item {i}, key {quoted(self.keys[i])}: {error}") from error
+        self._verify(np.array([i]), [data])
+        return data
 
     def read_many(self, indices: Sequence[int] | np.ndarray | Tensor) -> list[bytes]:
         """Read the files of several images, in the order given; neighbours in a shard are read together.
@@ -352,10 +358,8 @@ class ShardDataset(Dataset[dict[str, Any]]):
         ]
         try:
             data = self.storage.read_many(requests)
-        except InputError as error:
-            if len(i) > 1:
-                return [self.read(position) for position in i.tolist()]  # one of them raises, with its key
-            raise InputError(f"item {i[0]}, key {quoted(self.keys[int(i[0])])}: {error}") from error
+        except InputError:
+            return [self.read(position) for position in i.tolist()]  # one of them raises, with its key
         self._verify(i, data)
         return data
 

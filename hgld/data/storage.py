@@ -254,7 +254,10 @@ class ShardStorage:
             ServiceError: the server kept failing.
             StorageError: the disk failed.
         """
-        return self.read_many([(name, offset, size)])[0]
+        data = self._files.read_at(_checked(name), offset, size)
+        if len(data) != size:
+            raise self._cut_off(name, offset, size, len(data))
+        return data
 
     def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Read ranges (name, offset, size) of any files, in the order given.
@@ -270,10 +273,7 @@ class ShardStorage:
         result = self._files.read_many(requests)
         for (name, offset, size), data in zip(requests, result, strict=True):
             if len(data) != size:
-                raise InputError(
-                    f"{self.where}/{name}: {len(data)} bytes at offset {offset}; expected {size}. The file is cut off, "
-                    "or the index belongs to other shards: hgld verify tells which."
-                )
+                raise self._cut_off(name, offset, size, len(data))
         return result
 
     def open_stream(self, name: str) -> "io.BufferedReader[Any]":
@@ -287,6 +287,12 @@ class ShardStorage:
     def exists(self, name: str) -> bool:
         """Tell whether there is a file of that name."""
         return self._files.exists(_checked(name))
+
+    def _cut_off(self, name: str, offset: int, size: int, found: int) -> InputError:
+        return InputError(
+            f"{self.where}/{name}: {found} bytes at offset {offset}; expected {size}. The file is cut off, or the "
+            "index belongs to other shards: hgld verify tells which."
+        )
 
     def __repr__(self) -> str:
         return f"ShardStorage({quoted(self.where)})"
