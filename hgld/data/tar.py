@@ -8,14 +8,13 @@ name, an offset and a size, and one that must not be used (a link, a device, a p
 """
 
 import gzip
-import io
 import lzma
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from hgld.errors import InputError, excerpt, quoted
 
@@ -122,26 +121,6 @@ class Member(NamedTuple):
     fault: str | None
 
 
-def walk_members(file: BinaryIO, size: int | None = None, *, where: str, recover: bool = False) -> Iterator[Member]:
-    """Yield the members of a tar in a seekable file, without reading their bytes.
-
-    Args:
-        file: at the beginning of the tar.
-        size: bytes of the tar; asked of the file if None.
-        where: what messages call the tar.
-        recover: do not stop at damage: give it as a member with a fault, and go on at the next sound header.
-
-    Raises:
-        InputError: a header is damaged or the tar is cut off (unless ``recover``); names tar, member and offset. All
-            members before were given.
-    """
-    if size is None:
-        begin = file.tell()
-        size = file.seek(0, io.SEEK_END) - begin
-        file.seek(begin)
-    yield from _walk(_Cursor(file, where, size, file.seek), recover)
-
-
 class ByteStream(Protocol):
     """Bytes that can be read from front to end: files, pipes, :class:`gzip.GzipFile`, HTTP responses."""
 
@@ -157,49 +136,58 @@ def stream_members(
         file: at the beginning of the tar; may give fewer bytes than asked for.
         where: what messages call the tar.
         max_member_bytes: a larger file has a fault and no bytes, so that memory stays bounded.
-        recover: as in :func:`walk_members`.
+        recover: do not stop at damage: give it as a member with a fault, and resume at the next sound header.
 
     Yields:
         members in order; the bytes are empty where there is a fault or no file.
 
     Raises:
-        InputError: as :func:`walk_members`, and where the compression is damaged.
+        InputError: a header or the compression is damaged, or the tar is cut off (unless ``recover``); names tar,
+            member and offset. All members before were given.
     """
-    cursor = _Cursor(file, where, None, None)
-    for member in _walk(cursor, recover):
-        if member.kind != "file" or member.fault is not None:
-            yield member, b""
-        elif member.size > max_member_bytes:
-            yield member._replace(fault=f"has {member.size} bytes, more than the {max_member_bytes} allowed"), b""
-        else:
-            try:
-                data = cursor.read(member.size)
-            except _Damage as damage:
-                if not recover:
-                    raise damage.error(where, member.name) from damage
-                yield member._replace(kind="damage", fault=damage.what), b""
+    cursor = _Cursor(file, where)
+    block: bytes | None = None
+    while True:
+        unread: Member | None = None
+        try:
+            member = _next_member(cursor, block)
+            if member is None:
                 return
+            block, data = None, b""
+            if member.kind == "file" and member.fault is None:
+                if member.size > max_member_bytes:
+                    fault = f"has {member.size} bytes, more than the {max_member_bytes} allowed"
+                    member = member._replace(fault=fault)
+                else:
+                    unread = member
+                    data, unread = cursor.read(member.size), None
             yield member, data
+            cursor.skip_to(member.offset + member.size + -member.size % BLOCK)
+        except _Damage as damage:
+            if not recover:
+                name = f"member {quoted(unread.name)}: " if unread else ""
+                raise InputError(
+                    f"{where}: {name}{damage.what} at offset {damage.offset}. Fetch or write the tar again."
+                ) from damage
+            unknown = Member("", damage.offset, 0, "damage", None)
+            yield (unread or unknown)._replace(kind="damage", fault=damage.what), b""
+            if (block := _find_header(cursor)) is None:
+                return
 
 
 class _Damage(Exception):  # noqa: N818  # not an error that leaves this module
-    """Damage of a tar, with its offset, and its member if that is known."""
+    """Damage of a tar, with its offset."""
 
-    def __init__(self, what: str, offset: int, member: Member | None = None) -> None:
+    def __init__(self, what: str, offset: int) -> None:
         super().__init__(what)
-        self.what, self.offset, self.member = what, offset, member
-
-    def error(self, where: str, name: str = "") -> InputError:
-        name = name or (self.member.name if self.member else "")
-        member = f"member {quoted(name)}: " if name else ""
-        return InputError(f"{where}: {member}{self.what} at offset {self.offset}. Fetch or write the tar again.")
+        self.what, self.offset = what, offset
 
 
 class _Cursor:
-    """A place in a tar that only moves forward; ``size`` and ``seek`` are None where it can only be read."""
+    """A position in a tar that only moves forward."""
 
-    def __init__(self, file: ByteStream, where: str, size: int | None, seek: Callable[[int, int], int] | None) -> None:
-        self.file, self.where, self.size, self.seek, self.position = file, where, size, seek, 0
+    def __init__(self, file: ByteStream, where: str) -> None:
+        self.file, self.where, self.position = file, where, 0
 
     def read(self, count: int) -> bytes:
         """Read exactly ``count`` bytes."""
@@ -221,36 +209,8 @@ class _Cursor:
             ) from error
 
     def skip_to(self, position: int) -> None:
-        if self.size is None or self.seek is None:
-            while self.position < position:
-                self.read(min(_CHUNK, position - self.position))
-        elif position > self.size:
-            raise _Damage("the tar is cut off", self.size)
-        elif position > self.position:
-            self.seek(position - self.position, io.SEEK_CUR)
-            self.position = position
-
-
-def _walk(cursor: _Cursor, recover: bool) -> Iterator[Member]:
-    """Yield members; reading a member's bytes moves the cursor, and the walk skips the rest when it goes on."""
-    block: bytes | None = None
-    while True:
-        try:
-            member = _next_member(cursor, block)
-            if member is None:
-                return
-            block, end = None, member.offset + member.size
-            if cursor.size is not None and end > cursor.size:
-                raise _Damage("the tar is cut off", cursor.size, member)
-            yield member
-            cursor.skip_to(end + -member.size % BLOCK)
-        except _Damage as damage:
-            if not recover:
-                raise damage.error(cursor.where) from damage
-            unknown = Member("", damage.offset, 0, "damage", None)
-            yield (damage.member or unknown)._replace(kind="damage", fault=damage.what)
-            if (block := _find_header(cursor)) is None:
-                return
+        while self.position < position:
+            self.read(min(_CHUNK, position - self.position))
 
 
 def _find_header(cursor: _Cursor) -> bytes | None:
@@ -281,8 +241,6 @@ def _next_member(cursor: _Cursor, block: bytes | None) -> Member | None:
     extended = _Extended()
     while True:
         if block is None:
-            if cursor.size is not None and cursor.position == cursor.size:
-                raise _Damage("the tar ends without its end mark", cursor.position)
             block = cursor.read(BLOCK)
         if not any(block):
             return None
