@@ -243,6 +243,12 @@ class RunConfig:
     monitor: str = setting(
         "H-AP", "Metric by which the best checkpoint is chosen, on the split val.", offered=offered_names
     )
+    monitor_tolerance: float = setting(
+        0.0,
+        "How far below the best value of --monitor a later checkpoint may be and still be chosen; never below the "
+        "start's value.",
+        least=0,
+    )
     select_on_test: bool = setting(
         False, "Choose the best checkpoint on the first of evaluate_on, though that is a test split; reports say so."
     )

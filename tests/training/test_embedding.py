@@ -1,6 +1,7 @@
 """Embeddings of a dataset: those of its images one by one, in its order, whatever the batches, threads and shares."""
 
 import math
+import resource
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,13 @@ from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.embedding_files import check_row_count, read_embeddings, read_labels
 from hgld.training.inference import embedding as module
-from hgld.training.inference.embedding import embed, faults_file, labels_file, write_embeddings
+from hgld.training.inference.embedding import (
+    embed,
+    faults_file,
+    keep_freed_memory,
+    labels_file,
+    write_embeddings,
+)
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
 from tests.training.untrained_run import small_model
@@ -204,3 +211,12 @@ def test_what_cannot_be_written_is_told_and_leaves_nothing_half(dataset, tmp_pat
     with pytest.raises(StorageError, match="No space left"):
         write_embeddings(tmp_path / "e.npy", rows, dataset)
     assert not list(tmp_path.iterdir())
+
+
+def test_freed_memory_is_not_cleared_anew_by_the_kernel():
+    keep_freed_memory(torch.device("cpu"))
+    torch.ones(2**24)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(8):
+        torch.ones(2**24)  # 64 MB, 16,384 pages
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 8 * 16_384 / 2

@@ -63,6 +63,7 @@ def test_a_run_of_no_epochs_is_its_start_evaluated(data, tmp_path):
         "epoch": 0,
         "step": 0,
         "on": "test",
+        "top": summary.values["test"]["H-AP"],
     }
     assert read_rows(tmp_path / "run" / "evaluations.csv")
     assert (tmp_path / "run" / "reports" / "test-epoch-0.json").is_file()
@@ -184,8 +185,17 @@ def test_a_run_from_anothers_weights(data, tmp_path):
     assert all(torch.equal(averaged[name], tuned[name]) for name in averaged)
 
 
-def test_the_best_checkpoint_is_the_one_with_the_best_value(data, tmp_path, monkeypatch):
-    worth = iter([0.2, 0.9, 0.4])
+@pytest.mark.parametrize(
+    ("tolerance", "worths", "chosen"),
+    [
+        (0.0, [0.1, 0.2, 0.9, 0.4], 2),
+        (0.1, [0.1, 0.2, 0.9, 0.85], 3),  # near the best one, and longer trained
+        (0.1, [0.1, 0.9, 0.85, 0.78], 2),  # the tolerance counts from the best value, not from the chosen one
+        (0.1, [0.88, 0.9, 0.85, 0.1], 1),  # never below the start
+    ],
+)
+def test_the_best_checkpoint_is_the_last_within_the_tolerance(tolerance, worths, chosen, data, tmp_path, monkeypatch):
+    worth = iter(worths)
 
     def judged(*args, **kwargs):
         reports = evaluate(*args, **kwargs)
@@ -194,11 +204,13 @@ def test_the_best_checkpoint_is_the_one_with_the_best_value(data, tmp_path, monk
 
     evaluate = loop.evaluate_splits
     monkeypatch.setattr(loop, "evaluate_splits", judged)
-    summary = train(options(epochs=3, steps_per_epoch=2, select_on_test=True), data, tmp_path)
-    assert summary.best == {"metric": "H-AP", "value": 0.9, "epoch": 2, "step": 4, "on": "test"}
+    config = options(epochs=3, steps_per_epoch=2, evaluate_start=True, select_on_test=True, monitor_tolerance=tolerance)
+    summary = train(config, data, tmp_path)
+    expected = {"metric": "H-AP", "value": worths[chosen], "epoch": chosen, "step": 2 * chosen, "on": "test"}
+    assert summary.best == expected | {"top": max(worths)}
     assert selection_of(find_checkpoint(tmp_path)) == "chosen by H-AP on test, a test split"
-    assert find_checkpoint(tmp_path).name == "step-00000004"
-    assert sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*")) == ["step-00000004", "step-00000006"]
+    names = {f"step-{2 * chosen:08d}", "step-00000006"}
+    assert {path.name for path in (tmp_path / "checkpoints").glob("step-*")} == names
 
 
 def test_what_is_evaluated_is_the_average(data, tmp_path):

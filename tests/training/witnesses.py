@@ -298,6 +298,7 @@ TRIAL = {"loss": "NormSoftmax", "steps_per_epoch": 2, "metrics": ("R@1", "AP"), 
 @witness(RunConfig, TRIAL, evaluate_start=True)
 @witness(RunConfig, {**TRIAL, "evaluate_start": True, "select_on_test": True}, blend=0.5)
 @witness(RunConfig, {**TRIAL, "select_on_test": True}, monitor="AP")
+@witness(RunConfig, {**TRIAL, "select_on_test": True, "lr": 0.1, "lr_head": 0.1}, monitor_tolerance=1.0)
 @witness(RunConfig, TRIAL, epochs=1, select_on_test=True)
 @witness(RunConfig, TRIAL, checkpoint_every=1, log_every=1, device="cuda:99", loggers=("wandb:project",))
 @witness(RunConfig, {**TRIAL, "checkpoint_every": 1}, keep=3)
