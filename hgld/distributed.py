@@ -111,7 +111,7 @@ def stop_requests() -> Iterator[StopRequests]:
 
 # -- Starting and leaving the group --
 
-TIMEOUT_MINUTES = 15.0  # evaluation on the main process may keep the others waiting
+_TIMEOUT = timedelta(minutes=15)  # evaluation on the main process may keep the others waiting
 _STARTS = itertools.count()
 _SECONDS_TO_REST = 0.5
 
@@ -136,12 +136,11 @@ class Processes:
         return self.index == 0
 
 
-def launch(device: str = "", timeout_minutes: float = TIMEOUT_MINUTES) -> Processes:
+def launch(device: str = "") -> Processes:
     """Join the processes that torchrun or Slurm started; without either, run alone.
 
     Args:
         device: ``cpu``, ``cuda``, ...; default: this process's GPU if there is one.
-        timeout_minutes: time after which a process that waits for another one gives up.
 
     Raises:
         ConfigError: the environment is incomplete, or there are more processes on this machine than GPUs.
@@ -150,21 +149,20 @@ def launch(device: str = "", timeout_minutes: float = TIMEOUT_MINUTES) -> Proces
     chosen = _device(device, local)
     if count > 1 and not dist.is_initialized():
         # Small facts are exchanged by gloo on the CPU, so that no exchange of them waits for the GPU.
-        backend, timeout = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo", timedelta(minutes=timeout_minutes)
-        store = _own_store(index, count, timeout)
-        dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=timeout)
+        backend, store = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo", _own_store(index, count)
+        dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=_TIMEOUT)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     return Processes(index, count, chosen)
 
 
-def _own_store(index: int, count: int, timeout: timedelta) -> Store:
+def _own_store(index: int, count: int) -> Store:
     """Return the store where the processes meet, with keys of this start alone.
 
     torchrun may keep one store over the restarts of its workers: there, the addresses of processes that are gone would
     be taken for those of the new ones. So would those of an earlier run of the same processes, in a sweep.
     """
-    store = next(iter(rendezvous("env://", index, count, timeout=timeout)))[0]
+    store = next(iter(rendezvous("env://", index, count, timeout=_TIMEOUT)))[0]
     return PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{next(_STARTS)}", store)
 
 
@@ -255,21 +253,23 @@ def _one_a_process() -> bool:
 
 
 class _Gather(torch.autograd.Function):
-    """Gather all processes' rows in their order; backward returns the own rows' gradient times the process count.
-
-    Every process computes the same loss of all rows, so the gradient of the one loss with respect to its own rows is
-    its slice; DistributedDataParallel then takes the mean over the processes, which the factor undoes.
-    """
+    """Gather all processes' rows in their order; backward returns the gradient of this process's rows."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, processes: Processes) -> Tensor:
-        ctx.processes, ctx.size = processes, len(rows)
+    def forward(ctx: Any, rows: Tensor, processes: Processes, adding: bool) -> Tensor:
+        ctx.processes, ctx.size, ctx.adding = processes, len(rows), adding
         return _gathered(rows, processes)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        start = ctx.processes.index * ctx.size
-        return grads[0][start : start + ctx.size] * ctx.processes.count, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        if ctx.adding:
+            own = grads[0].new_empty((ctx.size, *grads[0].shape[1:]))
+            _reduce_scatter(own, grads[0].contiguous())
+        else:
+            # Every process has this gradient. DistributedDataParallel takes the mean, which the factor undoes.
+            start = ctx.processes.index * ctx.size
+            own = grads[0][start : start + ctx.size] * ctx.processes.count
+        return own, None, None
 
 
 # The names of torch 2.13 on; the old ones warn there, or will.
@@ -283,19 +283,21 @@ def _gathered(rows: Tensor, processes: Processes) -> Tensor:
     return out
 
 
-def gather_with_gradients(rows: Tensor, processes: Processes) -> Tensor:
+def gather_with_gradients(rows: Tensor, processes: Processes, *, adding: bool = False) -> Tensor:
     """Gather all processes' rows, with a gradient path to this process's own.
 
     Args:
         rows: (b, ...) floating, the same b on every process.
         processes: of the run.
+        adding: whether every process computes a part of the loss, so that the gradients of all are added up. Otherwise
+            every process computes the same loss of all rows.
 
     Returns:
         (count x b, ...) in the order of the processes; ``rows`` itself where there is one process.
     """
     if processes.count == 1:
         return rows
-    gathered: Tensor = _Gather.apply(rows, processes)  # pyright: ignore[reportAssignmentType]
+    gathered: Tensor = _Gather.apply(rows, processes, adding)  # pyright: ignore[reportAssignmentType]
     return gathered
 
 
@@ -366,13 +368,7 @@ def from_main(value: Any, processes: Processes) -> Any:
     """Return the main process's value on every process; it must be JSON-ready (nothing is unpickled)."""
     if processes.count == 1:
         return value
-    text = json.dumps(value).encode() if processes.is_main else b""
-    size = torch.tensor([len(text)], device=processes.device)
-    dist.broadcast(size, 0)
-    data = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(int(size), dtype=torch.uint8)
-    data = data.to(processes.device)
-    dist.broadcast(data, 0)
-    return json.loads(bytes(data.cpu().tolist()))
+    return json.loads(from_all(json.dumps(value).encode() if processes.is_main else b"", processes)[0])
 
 
 def from_all(data: bytes, processes: Processes) -> list[bytes]:
@@ -413,42 +409,6 @@ def current_processes() -> Processes:
     on_gpu = "nccl" in dist.get_backend() and torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     return Processes(dist.get_rank(), dist.get_world_size(), device)
-
-
-class _GatherAll(torch.autograd.Function):
-    """Gather all processes' rows in their order; backward adds up what all of them found for this process's rows."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, processes: Processes) -> Tensor:
-        ctx.size = len(rows)
-        return _gathered(rows, processes)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _added_up(grads[0], ctx.size), None
-
-
-def _added_up(rows: Tensor, size: int) -> Tensor:
-    """Add up the (count x b, ...) rows of all processes, and return this process's b of the sums."""
-    own = rows.new_empty((size, *rows.shape[1:]))
-    _reduce_scatter(own, rows.contiguous())
-    return own
-
-
-def gather_adding_gradients(rows: Tensor, processes: Processes) -> Tensor:
-    """Gather all processes' rows; every process's gradient of them counts, not one that all have in common.
-
-    Args:
-        rows: (b, ...) floating, the same b on every process.
-        processes: of the run.
-
-    Returns:
-        (count x b, ...) in the order of the processes; ``rows`` itself where there is one process.
-    """
-    if processes.count == 1:
-        return rows
-    gathered: Tensor = _GatherAll.apply(rows, processes)  # pyright: ignore[reportAssignmentType]
-    return gathered
 
 
 def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[Tensor, dict[str, Tensor]]:
@@ -571,7 +531,7 @@ class DistributedLoss(nn.Module):
             everyone = gather_with_gradients(embeddings, processes)
             with _draws_of_main(processes, embeddings.device):
                 return self.loss(everyone, known, **given)
-        everyone = gather_adding_gradients(embeddings, processes)
+        everyone = gather_with_gradients(embeddings, processes, adding=True)
         own = torch.arange(len(embeddings), device=embeddings.device) + processes.index * len(embeddings)
         loss: Any = self.loss
         return add_up_terms(loss.query_sums(everyone[own], known[own], everyone, known, own), processes)[0]

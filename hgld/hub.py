@@ -1,6 +1,5 @@
-"""Datasets and trained models on the Hugging Face Hub: what is pushed, listed first; and what is read from there."""
+"""Datasets and trained models on the Hugging Face Hub, pushed and read."""
 
-import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 Kind = Literal["dataset", "model"]
 _ADDRESS = re.compile(r"hf:(?://)?(?:datasets/)?([\w.-]+/[\w.-]+)")
 _FILES_A_COMMIT = 25  # what a stopped push has to send again at most
-_READ = 1 << 20
 
 
 def is_address(place: object) -> bool:
@@ -56,15 +54,6 @@ class Contents:
     files: Mapping[str, Path | bytes]
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A file of a push: its path, its bytes, and whether it is ``new``, ``changed`` or already the ``same`` there."""
-
-    path: str
-    bytes: int
-    state: Literal["new", "changed", "same"]
-
-
 def dataset_contents(folder: Path) -> Contents:
     """Return what of a dataset directory is pushed: what its manifest names, its card and its Croissant metadata.
 
@@ -85,91 +74,38 @@ def dataset_contents(folder: Path) -> Contents:
     return Contents("dataset", {name: folder / name for name in (*cards, MANIFEST, *sizes)})
 
 
-def listing(address: str, contents: Contents) -> list[Listed]:
-    """Compare what is to be pushed with what the repository has, by size and hash.
-
-    Raises:
-        ServiceError: the Hub does not answer, or refuses.
-    """
-    with _asking(address) as api:
-        there = _hashes_there(api, repository(address), contents.kind)
-    listed = []
-    for path, content in contents.files.items():
-        size = len(content) if isinstance(content, bytes) else content.stat().st_size
-        known = there.get(path)
-        same = known is not None and known[0] == size and known[1] == _hash(content, size, known[1])
-        listed.append(Listed(path, size, "same" if same else "changed" if known else "new"))
-    return listed
-
-
 def push(
     address: str,
     contents: Contents,
     *,
-    listed: list[Listed] | None = None,
     private: bool = False,
     progress: Callable[[str, int, int | None], None] = lambda *_: None,
-) -> list[Listed]:
-    """Push files; those that are there already are not sent again, so a push that was stopped goes on.
+) -> None:
+    """Push files. The Hub's client does not send unchanged files again, so a push that was stopped resumes.
 
     The token is the one that ``hf auth login`` keeps (or ``HF_TOKEN``); hgld neither takes nor shows one.
 
     Args:
         address: ``hf:USER/NAME``; made where it does not exist.
         contents: what to push.
-        listed: what :func:`listing` said of it, so that files are not read for it again; None: it is asked.
         private: of a repository that is made.
         progress: called with a task, the number of files done and their total.
-
-    Returns:
-        what was listed before the first byte was sent.
 
     Raises:
         ServiceError: the Hub does not answer, or refuses.
     """
-    name, listed = repository(address), listing(address, contents) if listed is None else listed
-    waiting = [one.path for one in listed if one.state != "same"]
+    name, files = repository(address), list(contents.files.items())
     with _asking(address) as api:
         from huggingface_hub import CommitOperationAdd
 
-        if waiting:
-            api.create_repo(name, repo_type=contents.kind, private=private, exist_ok=True)
-        for start in range(0, len(waiting), _FILES_A_COMMIT):
-            paths = waiting[start : start + _FILES_A_COMMIT]
-            operations = [CommitOperationAdd(path, _sent(contents.files[path])) for path in paths]
-            message = f"hgld push: {paths[0]}" + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+        api.create_repo(name, repo_type=contents.kind, private=private, exist_ok=True)
+        for start in range(0, len(files), _FILES_A_COMMIT):
+            part = files[start : start + _FILES_A_COMMIT]
+            sent = [(path, content if isinstance(content, bytes) else str(content)) for path, content in part]
+            operations = [CommitOperationAdd(path, content) for path, content in sent]
+            message = f"hgld push: {part[0][0]}" + (f" and {len(part) - 1} more" if len(part) > 1 else "")
             api.create_commit(name, operations, commit_message=message, repo_type=contents.kind)
-            progress("push", start + len(paths), len(waiting))
-    return listed
-
-
-def _sent(content: Path | bytes) -> str | bytes:
-    return str(content) if isinstance(content, Path) else content
-
-
-def _hashes_there(api: "HfApi", name: str, kind: Kind) -> dict[str, tuple[int, str]]:
-    """Return size and hash of every file: SHA-256 of those in large file storage, git's SHA-1 of the others."""
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
-    from huggingface_hub.hf_api import RepoFile
-
-    try:
-        files = [f for f in api.list_repo_tree(name, recursive=True, repo_type=kind) if isinstance(f, RepoFile)]
-    except (RepositoryNotFoundError, RevisionNotFoundError):
-        return {}
-    return {f.path: (f.size, f.lfs.sha256 if f.lfs else f.blob_id) for f in files}
-
-
-def _hash(content: Path | bytes, size: int, like: str) -> str:
-    """Return the hash of a file in the form of another: SHA-256, or SHA-1 as git computes it."""
-    as_git = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    digest = hashlib.sha256() if len(like) == 64 else as_git
-    if isinstance(content, bytes):
-        digest.update(content)
-    else:
-        with content.open("rb") as file:
-            while block := file.read(_READ):
-                digest.update(block)
-    return digest.hexdigest()
+            progress("push", start + len(part), len(files))
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -232,31 +168,20 @@ def _asking(address: str) -> "Iterator[HfApi]":
 
 
 def _refusal(error: "HfHubHTTPError") -> str:
-    """Return what the Hub refused, and the way out; one without a token gets 401 for what is private or missing."""
+    """Return what the Hub refused, and a fix; without a token it answers 401 for what is private or missing."""
     from huggingface_hub import errors, get_token
 
     status = getattr(getattr(error, "response", None), "status_code", None)
-    known = get_token() is not None
+    log_in = "" if get_token() else " Log in first: hf auth login"
     if isinstance(error, errors.GatedRepoError):
-        log_in = "" if known else "log in (hf auth login) and "
-        return f"it is gated: {log_in}ask its owner for access on its page."
-    if isinstance(error, errors.DisabledRepoError):
-        return "the Hub has disabled this repository; only its owner can say why."
-    if isinstance(error, errors.RevisionNotFoundError):
-        return "the repository is there, but has no such revision or no file yet. Push something to it first."
-    if isinstance(error, errors.RemoteEntryNotFoundError):
-        return "the repository lacks a file that it listed: it changed meanwhile. Try again."
-    if isinstance(error, errors.RepositoryNotFoundError) or (status == 401 and not known):
-        seen = "or your token may not see it" if known else "or it is private and you are not logged in (hf auth login)"
-        return f"there is no such repository, {seen}. Is the name right, and is it one of this kind?"
-    ways = {
-        401: "It does not know your token; log in again: hf auth login",
-        403: "Your token may not do this: take one with the right to write there (hf auth login), or a name of yours.",
-        404: "There is nothing of that name.",
-        429: "You asked too often; wait some minutes. The same command goes on from here.",
-    }
-    later = "Try again later." if status is None or status >= 500 else "The Hub refuses this as it is."
-    return f"the Hub answered {status}: {_first_line(error)} {ways.get(status or 0, later)}"
+        return f"it is gated: ask its owner for access on its page.{log_in}"
+    if isinstance(error, errors.RepositoryNotFoundError) or (status == 401 and log_in):
+        return f"there is no such repository, or you may not see it. Check its name and type.{log_in}"
+    is_passing = status is None or status == 429 or status >= 500
+    fix = (
+        "Wait, then run the same command: it resumes." if is_passing else "Check the name and the rights of your token."
+    )
+    return f"the Hub answered {status}: {_first_line(error)} {fix}"
 
 
 def _first_line(error: Exception) -> str:

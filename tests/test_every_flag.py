@@ -421,7 +421,6 @@ DOORS = {  # of a service, or of something that takes long
     "hgld.pipelines.hierarchy.review.server.serve": lambda review, port, ready: _ask(port, **_reviewed(review)),
     "hgld.pipelines.hierarchy.review.propose.propose": _ask,
     "hgld.hub.push": _ask,
-    "hgld.hub.listing": lambda address, contents: [],
 }
 
 

@@ -20,7 +20,6 @@ from hgld.distributed import (
     add_up_terms,
     average_gradients,
     gather,
-    gather_adding_gradients,
     gather_with_gradients,
     without_gradient_exchange,
 )
@@ -119,7 +118,7 @@ class Backward:
     def _loss(self, own: Tensor, labels: Tensor, instances: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of all items; where it is a mean over queries, from the sums of every process's queries."""
         if self.processes.count > 1 and sums_over_queries(self.criterion):
-            everyone = gather_adding_gradients(own, self.processes)
+            everyone = gather_with_gradients(own, self.processes, adding=True)
             part = slice(self.processes.index * len(own), (self.processes.index + 1) * len(own))
             index = torch.arange(part.start, part.stop, device=own.device)
             sums = query_sums(self.criterion, everyone[part], labels[part], everyone, labels, index)

@@ -453,8 +453,6 @@ def _show_fetched(out: Path, fetched: "list[FetchResult]", as_json: bool) -> Non
 
 # -- push -------------------------------------------------------------------------------------------------------------
 
-_SHOWN = {"new": "+", "changed": "~", "same": "="}
-
 
 @dataclass(frozen=True, kw_only=True)
 class PushOptions:
@@ -471,8 +469,8 @@ def push(asked: PushOptions, *, as_json: bool) -> None:
     """Push a dataset directory or a run of hgld train to the Hugging Face Hub.
 
     Of a dataset: its shards, tables, card and Croissant metadata. Of a run: the weights of its best checkpoint, its
-    config, and a card with its evaluation. Every file is listed first; unchanged ones are not sent again, so after a
-    stop the same command resumes. The token is the one that `hf auth login` keeps.
+    config, and a card with its evaluation. Unchanged files are not sent again, so after a stop the same command
+    resumes. The token is the one that `hf auth login` keeps.
     """
     from hgld import hub
     from hgld.data.format import MANIFEST
@@ -485,19 +483,16 @@ def push(asked: PushOptions, *, as_json: bool) -> None:
         from hgld.training.inference.hub_run import run_contents
 
         contents = run_contents(folder, address)
-    listed = hub.listing(address, contents)
-    if not as_json:
-        for file in listed:
-            echo(f"{_SHOWN[file.state]} {file.bytes:>14,}  {file.path}")
+    sizes = {path: len(one) if isinstance(one, bytes) else one.stat().st_size for path, one in contents.files.items()}
     if not asked.dry_run:
         with progress_bars() as progress:
-            hub.push(address, contents, listed=listed, private=asked.private, progress=progress)
-    sent = [file for file in listed if file.state != "same"]
+            hub.push(address, contents, private=asked.private, progress=progress)
     if as_json:
-        files = [{"path": file.path, "bytes": file.bytes, "state": file.state} for file in listed]
+        files = [{"path": path, "bytes": size} for path, size in sizes.items()]
         facts = {"repository": hub.repository(address), "kind": contents.kind, "sent": not asked.dry_run}
         print_json(facts | {"files": files})
     else:
-        size = sum(file.bytes for file in sent)
+        for path, size in sizes.items():
+            echo(f"{size:>14,}  {path}")
         done = "would be sent" if asked.dry_run else "sent"
-        echo(f"{len(sent)} of {len(listed)} files, {size:,} bytes, {done} to the {contents.kind} {address}")
+        echo(f"{len(sizes)} files, {sum(sizes.values()):,} bytes, {done} to the {contents.kind} {address}")

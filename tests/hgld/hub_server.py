@@ -72,6 +72,7 @@ class _Handler(SilentHandler):
         if rest.startswith("/preupload"):
             modes = [
                 {"path": f["path"], "uploadMode": "lfs" if f["size"] >= LARGE else "regular", "shouldIgnore": False}
+                | ({"oid": object_id(files[f["path"]])} if f["path"] in files else {})
                 for f in json.loads(body)["files"]
             ]
             return self.answer({"files": modes})
@@ -125,9 +126,15 @@ def revision(files: dict[str, bytes]) -> str:
     return digest.hexdigest()
 
 
-def described(path: str, content: bytes) -> dict:
-    sha1 = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-    facts = {"type": "file", "path": path, "size": len(content), "oid": sha1}
+def object_id(content: bytes) -> str:
+    """SHA-256 of a file in large file storage, git's SHA-1 of others."""
     if len(content) >= LARGE:
-        facts["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 100}
+        return hashlib.sha256(content).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def described(path: str, content: bytes) -> dict:
+    facts = {"type": "file", "path": path, "size": len(content), "oid": object_id(content)}
+    if len(content) >= LARGE:
+        facts["lfs"] = {"oid": object_id(content), "size": len(content), "pointerSize": 100}
     return facts
