@@ -394,7 +394,7 @@ class DownloadOptions:
     out: Path = setting(..., "Folder of the release; then --source of build-shards.", path="folder")
     base_url: str = setting("", "URL of a mirror.  [default: the owners' server]")
     workers: int = setting(4, "Files at a time.", least=1)
-    retries: int = setting(8, "Attempts in a row without progress until a file is given up.", least=0)
+    retries: int = setting(8, "Attempts in a row without progress until a file is given up.", least=1)
     timeout: float = setting(60.0, "Time to wait for the next bytes.", unit="seconds", above=0)
 
 
@@ -415,14 +415,14 @@ def download(asked: DownloadOptions, hosts: HostOptions, *, as_json: bool) -> No
         )
     if not asked.tars and not asked.metadata:
         raise click.UsageError("say what to fetch: --tars or --metadata, or both.")
-    from hgld.pipelines.download import Downloader, Gldv2Request, download_gldv2
+    from hgld.pipelines.download import Downloader, download_gldv2
     from hgld.pipelines.shards.sources.gldv2 import BASE_URL
 
     out, limits = asked.out, {name: getattr(asked, name) for name in ("workers", "retries", "timeout")}
     with progress_bars() as progress:
         downloader = Downloader(progress=progress, **limits, **vars(hosts))
-        request = Gldv2Request(out, asked.split, asked.tars, asked.metadata, asked.base_url or BASE_URL)
-        fetched = download_gldv2(request, downloader)
+        base_url = asked.base_url or BASE_URL
+        fetched = download_gldv2(out, asked.split, asked.tars, downloader, has_lists=asked.metadata, base_url=base_url)
     _show_fetched(out, fetched, as_json)
     if not as_json:
         say_next("hgld", "build-shards", "gldv2", "--source", out, "--out", "SHARDS")
