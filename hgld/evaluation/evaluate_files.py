@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from torch import Tensor
 
-from hgld.data.dataset import ShardDataset, open_dataset
+from hgld.data.dataset import open_dataset
 from hgld.errors import ConfigError, InputError, quoted
 from hgld.evaluation.embedding_files import (
     KEY,
@@ -191,7 +191,10 @@ def evaluate_dataset_files(
             items = items.select(found["item"].to_list())
             rows.append(found["at"].to_numpy())
             splits[split] = EmbeddedSplit(
-                _rows_at(tables, rows[-1]), items.keys, items.labels.numpy(), contents=partial(_contents, items)
+                _rows_at(tables, rows[-1]),
+                items.keys,
+                items.labels.numpy(),
+                contents=partial(items.frame.get_column, "sha256"),
             )
     benchmark, stated = process_benchmark(Benchmark.of(dataset, splits), distractors=distractors, whitening=whitening)
     report = evaluate_protocol(name, benchmark, metrics=metrics, options=options)
@@ -216,10 +219,6 @@ def _roles(embeddings: Sequence[str | Path], labels: str | Path | None, levels: 
     return given
 
 
-def _contents(dataset: ShardDataset) -> pl.Series:
-    return dataset.frame["sha256"]
-
-
 def _rows_at(tables: Sequence[np.ndarray], places: np.ndarray) -> np.ndarray:
     """Return rows of tables that stand behind one another; consecutive ones of one table are not copied.
 
@@ -228,9 +227,8 @@ def _rows_at(tables: Sequence[np.ndarray], places: np.ndarray) -> np.ndarray:
         places: (n,) of the rows, from 0 over all tables.
     """
     begin, first, last = 0, int(places[0]), int(places[-1])
-    is_run = last - first + 1 == len(places) and bool((np.diff(places) == 1).all())
     for table in tables:
-        if is_run and begin <= first and last < begin + len(table):
+        if begin <= first and last < begin + len(table) and np.array_equal(places, np.arange(first, last + 1)):
             return table[first - begin : last - begin + 1]
         begin += len(table)
     return (tables[0] if len(tables) == 1 else np.concatenate(tables))[places]

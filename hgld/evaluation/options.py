@@ -1,6 +1,6 @@
 """Options of an evaluation; imports nothing heavy, because the help of ``hgld evaluate`` is made of them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,7 +8,6 @@ from hgld.errors import ConfigError
 from hgld.evaluation.metric import offered_names
 from hgld.settings import setting
 
-QUANTIZED = ("int8", "binary")
 DEFAULT_METRICS = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
 
 Progress = Callable[[str, int, int | None], None]
@@ -22,33 +21,12 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(map(float, text.split(",")))
-    except ValueError:
-        raise ValueError("numbers separated by commas") from None
-
-
 def _expansion(text: str) -> tuple[float, int]:
     try:
         alpha, k = text.split(",")
         return float(alpha), int(k)
     except ValueError:
         raise ValueError("two numbers, for instance 2,10") from None
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        sizes = tuple(map(int, text.split(",")))
-    except ValueError:
-        sizes = ()
-    if not sizes or not _ascend(sizes):
-        raise ValueError("whole numbers above 0, ascending, separated by commas")
-    return sizes
-
-
-def _ascend(sizes: Sequence[int]) -> bool:
-    return all(size >= 1 for size in sizes) and sorted(set(sizes)) == list(sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +58,11 @@ class EvaluationOptions:
         "In leave-one-out with population relevance count the query in its own class, as published H-AP does; it is "
         "never ranked.",
     )
-    weights: Sequence[float] | None = setting(
+    weights: tuple[float, ...] | None = setting(
         None,
         "Weights of the levels in wAP and weighted_ap relevance, coarsest first.  [default: equal]",
         flag="level-weights",
         metavar="X,Y,Z",
-        parse=_numbers,
     )
     normalize: bool = setting(True, "Rank by cosine similarities, or by dot products.")
     query_expansion: tuple[float, int] | None = setting(
@@ -95,13 +72,9 @@ class EvaluationOptions:
         (),
         "Evaluate embeddings truncated to these dimensions too, ascending: 32,64,128.",
         metavar="M,N,...",
-        parse=_sizes,
     )
-    quantize: tuple[str, ...] = setting(
-        (),
-        "Evaluate quantized embeddings too, with the difference in every metric: int8, binary.",
-        metavar="int8,binary",
-        parse=_names,
+    quantize: tuple[Literal["int8", "binary"], ...] = setting(
+        (), "Evaluate quantized embeddings too, with the difference in every metric.", metavar="int8,binary"
     )
     device: Any = setting(
         None,
@@ -114,10 +87,11 @@ class EvaluationOptions:
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        if not _ascend(self.truncate_dim):
-            raise ConfigError(f"truncate_dim is {self.truncate_dim}; expected ascending numbers from 1.")
-        if unknown := [kind for kind in self.quantize if kind not in QUANTIZED]:
-            raise ConfigError(f"quantize is {unknown[0]!r}; expected {', '.join(QUANTIZED)}.")
+        dims = self.truncate_dim
+        if any(dim < 1 for dim in dims) or sorted({*dims}) != [*dims]:
+            raise ConfigError(f"truncate_dim is {dims}; expected ascending numbers from 1.")
+        if unknown := {*self.quantize} - {"int8", "binary"}:
+            raise ConfigError(f"quantize is {unknown.pop()!r}; expected int8, binary.")
         if self.query_expansion is not None and not self.normalize:
             raise ConfigError(
                 "query expansion makes unit vectors; leave it out, or let embeddings be normalised (--normalize)."

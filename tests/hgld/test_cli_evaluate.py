@@ -102,7 +102,7 @@ def test_what_cannot_be_compared_is_refused(files, capsys, against, said):
         (["--levels", "fine,medium"], "no column 'medium'"),
         (["--levels", "fine,fine"], "levels are fine, fine"),
         (["--levels", "fine", "--metrics", "AP,best"], "metric 'best' is unknown"),
-        (["--levels", "fine", "--level-weights", "1,x"], "numbers separated by commas"),
+        (["--levels", "fine", "--level-weights", "1,x"], "'x'; expected a finite number"),
         (["--levels", "fine", "--level-weights", "1,2", "--metrics", "wAP"], "2 weights for 1 levels"),
         (["--levels", "fine", "--gallery-labels", "{}/l.parquet"], "come together"),
         (["--levels", "fine", "--whitening", "{}/e.npy"], "not a whitening"),

@@ -67,6 +67,11 @@ class Benchmark:
         split = self.splits.get(DISTRACTORS)
         return split.vectors if split is not None and len(split) else None
 
+    @property
+    def listed_keys(self) -> pl.DataFrame:
+        """Keys by named list (list, key); empty if the dataset has none."""
+        return pl.DataFrame(schema={"list": pl.String, "key": pl.String}) if self.lists is None else self.lists
+
     def gallery(self, split: str) -> tuple[Tensor | np.ndarray, np.ndarray]:
         """Return embeddings and labels of a split with the distractors, if there are any, behind them."""
         return with_distractors(self[split].vectors, self[split].labels, self.distractors)
@@ -77,7 +82,7 @@ class Benchmark:
         Raises:
             InputError: there is no such list, or none of its items is in the split.
         """
-        table = self.lists if self.lists is not None else pl.DataFrame(schema={"list": pl.String, "key": pl.String})
+        table = self.listed_keys
         keys = table.filter(pl.col("list") == name)["key"]
         places = np.flatnonzero(self[split].keys.is_in(keys.implode()).to_numpy())
         if not len(places):
@@ -91,8 +96,8 @@ class Benchmark:
     def listed_without_embedding(self) -> dict[str, int]:
         """Count by list the keys that are in none of the splits: images that could not be read or embedded."""
         keys = pl.concat([split.keys for split in self.splits.values()])
-        lost = pl.DataFrame() if self.lists is None else self.lists.filter(~pl.col("key").is_in(keys.implode()))
-        return dict(lost["list"].value_counts().sort("list").iter_rows()) if len(lost) else {}
+        lost = self.listed_keys.filter(~pl.col("key").is_in(keys.implode()))
+        return dict(lost["list"].value_counts().sort("list").iter_rows())
 
     def judged(self, query: str, gallery: str, verdicts: Sequence[str]) -> tuple[list[list[np.ndarray]], int]:
         """Return the judgements of a split's items about those of another.

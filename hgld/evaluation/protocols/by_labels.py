@@ -23,7 +23,6 @@ import torch
 
 from hgld.errors import ConfigError, InputError, quoted
 from hgld.evaluation.evaluate import evaluate_known_levels, evaluate_labelled
-from hgld.evaluation.metric import Metric
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import expand_by_options
 from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit
@@ -139,9 +138,7 @@ def evaluate_faces(benchmark: Benchmark, options: EvaluationOptions) -> Retrieva
 
 def _average_templates(benchmark: Benchmark, split: EmbeddedSplit, rows: np.ndarray) -> tuple[EmbeddedSplit, int]:
     """Return the items of some rows with every template's frames as one item, and the number of templates."""
-    empty = pl.DataFrame(schema={"list": pl.String, "key": pl.String})
-    lists = empty if benchmark.lists is None else benchmark.lists
-    framed = lists.filter(pl.col("list").str.starts_with(_TEMPLATE))
+    framed = benchmark.listed_keys.filter(pl.col("list").str.starts_with(_TEMPLATE))
     keys = pl.DataFrame({"key": split.keys.gather(rows)})
     named = keys.join(framed, on="key", how="left", maintain_order="left")
     if len(named) > len(keys):
@@ -174,8 +171,15 @@ _VEHICLE = "vehicle"
 _DRAWS = 10
 
 
-def evaluate_vehicle_lists(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+def evaluate_vehicle_lists(
+    benchmark: Benchmark, options: EvaluationOptions, *, is_drawn: bool = True
+) -> RetrievalReport:
     """Evaluate the lists ``small``, ``medium`` and ``large`` of the split ``test``: ten drawn galleries each.
+
+    Args:
+        benchmark: with the lists.
+        options: the metrics, and how to rank.
+        is_drawn: False for leave-one-out in each list.
 
     Returns:
         a report of ``R@1/small`` and so on; its settings list the mean of every draw.
@@ -183,27 +187,24 @@ def evaluate_vehicle_lists(benchmark: Benchmark, options: EvaluationOptions) -> 
     Raises:
         InputError: a list is missing, or no vehicle of it has two images.
     """
-    return _evaluate_lists(benchmark, options, drawn=True)
-
-
-def evaluate_vehicle_lists_leave_one_out(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate the three lists of the split ``test``, in each of which every image queries the others."""
-    return _evaluate_lists(benchmark, options, drawn=False)
-
-
-def _evaluate_lists(benchmark: Benchmark, options: EvaluationOptions, *, drawn: bool) -> RetrievalReport:
     split, reports, unknown = benchmark["test"], {}, 0
     for name in _TEST_LISTS:
         rows = benchmark.listed(name, "test")
         known = rows[split.labels[rows, 0] >= 0]
         unknown += len(rows) - len(known)
         side = split.vectors[known], split.labels[known, :1]
-        if drawn:
-            reports[name] = _evaluate_draws(*side, options)
-        else:
-            reports[name] = evaluate_labelled(side, levels=(_VEHICLE,), options=options)
+        reports[name] = (
+            _evaluate_draws(*side, options)
+            if is_drawn
+            else evaluate_labelled(side, levels=(_VEHICLE,), options=options)
+        )
     report = join_reports(reports)
     return replace(report, settings=report.settings | ({"without_vehicle": unknown} if unknown else {}))
+
+
+def evaluate_vehicle_lists_leave_one_out(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the three lists of the split ``test``, in each of which every image queries the others."""
+    return evaluate_vehicle_lists(benchmark, options, is_drawn=False)
 
 
 def _evaluate_draws(embeddings: Any, vehicles: np.ndarray, options: EvaluationOptions) -> RetrievalReport:
@@ -324,31 +325,34 @@ def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
         mean of theirs.
 
     Raises:
-        ConfigError: no reports, two of one level, a metric that some level lacks, or fewer than two levels.
+        ConfigError: no reports, a metric that some level lacks, or fewer than two levels.
     """
-    values = {name: value for report in reports for name, value in report.values.items()}
-    graded = [name for name in values if not Metric.parse(name).binary]
     levels = list(dict.fromkeys(level for report in reports for level in report.settings.get("levels", ())))
-    kinds = list(dict.fromkeys(name.partition("/")[0] for name in values if name not in graded))
-    given = sorted(name for report in reports for name in report.values if name not in graded)
-    expected = sorted(f"{kind}/{level}" for kind in kinds for level in levels)
-    if not kinds or given != expected or len(levels) < 2 or AVERAGE in levels:
+    found: dict[str, list[float]] = {}
+    undefined: dict[str, int] = {}
+    for report in reports:
+        for name, value in report.values.items():
+            found.setdefault(name, []).append(value)
+            undefined[name] = undefined.get(name, 0) + report.undefined[name]
+    values = {name: _mean(each) for name, each in found.items()}
+    of_levels = [name for name in values if "/" in name]
+    kinds = dict.fromkeys(name.partition("/")[0] for name in of_levels)
+    parts = {kind: [f"{kind}/{level}" for level in levels] for kind in kinds}
+    expected = {name for names in parts.values() for name in names}
+    if not kinds or {*of_levels} != expected or len(levels) < 2 or AVERAGE in levels:
         raise ConfigError(
             f"levels are {', '.join(levels)}, metrics {', '.join(values)}; expected the same binary metrics of two or "
-            f"more levels, each once, none of them named {AVERAGE!r}."
+            f"more levels, none of them named {AVERAGE!r}."
         )
-    values |= {name: _mean([report.values.get(name, math.nan) for report in reports]) for name in graded}
-    undefined = {name: count for report in reports for name, count in report.undefined.items()}
-    undefined |= {name: sum(report.undefined.get(name, 0) for report in reports) for name in graded}
     rows = _stack([report.per_query for report in reports])
-    for kind in kinds:
-        name, parts = f"{kind}/{AVERAGE}", [f"{kind}/{level}" for level in levels]
-        values[name] = _mean([values[part] for part in parts])
-        undefined[name] = sum(undefined[part] for part in parts)
-        if len(reports) == 1 and set(parts) <= set(rows.columns):
-            mean = pl.mean_horizontal(pl.col(*parts).fill_nan(None)).fill_null(math.nan)
-            rows = rows.with_columns(mean.alias(name))
-            undefined[name] = int(rows[name].is_nan().sum())
+    for kind, names in parts.items():
+        average = f"{kind}/{AVERAGE}"
+        values[average] = _mean([values[name] for name in names])
+        undefined[average] = sum(undefined[name] for name in names)
+        if len(reports) == 1 and {*names} <= {*rows.columns}:
+            mean = pl.mean_horizontal(pl.col(*names).fill_nan(None)).fill_null(math.nan)
+            rows = rows.with_columns(mean.alias(average))
+            undefined[average] = int(rows[average].is_nan().sum())
     return _report(values, rows, undefined, reports, {"levels": levels, "average": "mean over levels"})
 
 
