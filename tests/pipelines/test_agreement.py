@@ -51,7 +51,6 @@ def said(who: str, *decisions: tuple[type[Decision], dict[str, Any]], role: Role
             kind(who=who, when=START + timedelta(minutes=i), why=f"{who} says so", **fields),
             Path(f"{who}.yaml"),
             i + 1,
-            1,
             role,
         )
         for i, (kind, fields) in enumerate(decisions)

@@ -35,7 +35,7 @@ def toy(n=24, seed=0, dim=6):
 def decided(place, decisions):
     grouping = Grouping.of({**place}, LABELS, {})
     for number, decision in enumerate(decisions, 1):
-        grouping.apply(Entry(decision, Path("ada.yaml"), number, line=1))
+        grouping.apply(Entry(decision, Path("ada.yaml"), number))
     assert not grouping.unmatched
     return grouping
 

@@ -386,14 +386,14 @@ def test_refusals_follow_what_becomes_of_a_group():
         Merge(groups=("ship", "park"), to="park", **SAID),
     ]
     place, labels = {"peak": 0, "tug": 1, "yacht": 2, "urban park": 3}, {0: "hill", 1: "ship", 2: "boat", 3: "park"}
-    made = Grouping.of(place, labels, {}).apply_all(Entry(d, Path("d.yaml"), i, 0) for i, d in enumerate(entries))
+    made = Grouping.of(place, labels, {}).apply_all(Entry(d, Path("d.yaml"), i) for i, d in enumerate(entries))
     assert made.refused == {"peak": {3, "a proposed one"}}
     assert made.decided == {}  # only the group of the tug was meant
     taken = Accept(group="park", names=("peak", "tug"), **SAID)
-    made.apply(Entry(taken, Path("d.yaml"), 9, 0))
+    made.apply(Entry(taken, Path("d.yaml"), 9))
     assert made.refused == {"peak": {"a proposed one"}}
     assert made.decided == {"peak": 3, "tug": 3}
-    made.apply(Entry(Merge(groups=("park",), to="green", **SAID), Path("d.yaml"), 10, 0))
+    made.apply(Entry(Merge(groups=("park",), to="green", **SAID), Path("d.yaml"), 10))
     assert made.decided == {"peak": "green", "tug": "green"}  # and not "urban park", which went along
 
 

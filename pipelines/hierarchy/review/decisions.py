@@ -42,7 +42,6 @@ MAX_BYTES = 16 * 2**20
 _MAX_TEXT = {"who": 100, "why": 5_000}
 _MAX_LABEL = 500
 _MAX_DEPTH = 8
-_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # scalars stay text: no, 1984 and 2026-11-21 are not converted
 
 _NOT_IN_YAML = {code: f"\\u{code:04x}" for code in (0xFEFF, 0xFFFE, 0xFFFF)}  # letters that YAML has as escapes alone
 
@@ -208,7 +207,7 @@ ACTIONS: dict[str, type[Decision]] = {
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A decision with its position: the file, its number there (from 1), its first line, the file's role.
+    """A decision with its file, its number there (from 1) and the file's role.
 
     Entries are compared by identity: a file may hold the same decision twice.
     """
@@ -216,7 +215,6 @@ class Entry:
     decision: Decision
     file: Path
     number: int
-    line: int
     role: Role = "annotator"
 
     @property
@@ -283,133 +281,74 @@ def parse_decisions(text: str | bytes, path: Path) -> list[Entry]:
         try:
             text = text.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            before = text[: error.start].decode("utf-8-sig")
             said = f"byte 0x{text[error.start]:02x} is not UTF-8; save the file as UTF-8."
-            raise _refusal(path, text.decode("utf-8-sig", "replace"), before.count("\n") + 1, said) from error
+            line = text.count(b"\n", 0, error.start) + 1
+            raise _refusal(path, text.decode("utf-8-sig", "replace"), said, line=line) from error
     if not text.strip("\ufeff \t\r\n"):
         return []
     try:
-        header = _members(_document(text), "the file")
-        version = _scalar(header.pop("schema_version", None))
-        if version != str(SCHEMA_VERSION):
-            raise SchemaError(
-                f"{path}: schema_version is {quoted(version)}; this hgld reads decisions of version {SCHEMA_VERSION}. "
-                f"Begin the file with 'schema_version: {SCHEMA_VERSION}'."
-            )
-        role_node = header.pop("role", None)
-        role: Any = _scalar(role_node) if role_node else "annotator"
-        if role_node and role not in get_args(Role):
-            raise _TextError(f"role is {quoted(role)}; expected {' or '.join(get_args(Role))}.", role_node)
-        listed = header.pop("decisions", None)
-        if header:
-            unknown = next(iter(header))
-            raise _TextError(f"unknown field {quoted(unknown)}; expected schema_version, role, decisions.", 1)
-        if listed is None:
-            raise _TextError("the field 'decisions' is missing.", 1)
-        nodes = [] if listed.value == "" else _sequence(listed, "decisions")
-    except _TextError as error:
-        raise _refusal(path, text, error.line, str(error)) from error
+        content = _load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "context_mark", None) or getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
+        parts = [getattr(error, name, None) for name in ("context", "problem", "reason")]
+        raise _refusal(path, text, f"not YAML: {', '.join(filter(None, parts))}.", line=line) from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: the file is not a mapping of fields; expected schema_version, role, decisions.")
+    if (version := content.get("schema_version")) != str(SCHEMA_VERSION):
+        raise SchemaError(
+            f"{path}: schema_version is {quoted(version)}; this hgld reads decisions of version {SCHEMA_VERSION}. "
+            f"Begin the file with 'schema_version: {SCHEMA_VERSION}'."
+        )
+    role, listed = content.get("role", "annotator"), content.get("decisions") or []
+    if role not in get_args(Role):
+        raise InputError(f"{path}: role is {quoted(role)}; expected {' or '.join(get_args(Role))}.")
+    if unknown := [field for field in content if field not in ("schema_version", "role", "decisions")]:
+        raise InputError(f"{path}: unknown field {quoted(unknown[0])}; expected schema_version, role, decisions.")
+    if "decisions" not in content or not isinstance(listed, list):
+        raise InputError(f"{path}: the field 'decisions' is missing or not a list.")
     entries = []
-    for number, node in enumerate(nodes, 1):
-        line = node.start_mark.line + 1
+    for number, said in enumerate(listed, 1):
         try:
-            said = {name: _plain(value, name) for name, value in _members(node, "an entry").items()}
-            if said.get("why") == "":
-                del said["why"]
-            entries.append(Entry(make_decision(said), path, number, line, role))
+            entries.append(Entry(make_decision(said), path, number, role))
         except InputError as error:
-            line = error.line if isinstance(error, _TextError) else line
-            raise _refusal(path, text, line, str(error), (number, len(nodes))) from error
+            raise _refusal(path, text, str(error), number=number) from error
     return entries
 
 
-class _TextError(InputError):
-    """YAML text that cannot be read, at a node or line."""
+class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # values stay text: no, 1984, 2026-11-21
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found = super().construct_mapping(node, deep)
+        if len(found) < len(node.value):
+            raise yaml.MarkedYAMLError(problem="a field is given twice", problem_mark=node.start_mark)
+        return found
 
-    def __init__(self, message: str, at: yaml.Node | int) -> None:
-        super().__init__(message)
-        self.line = at if isinstance(at, int) else at.start_mark.line + 1
+
+def _load(text: str) -> Any:
+    """Return the content of a YAML text: texts, lists and dictionaries.
+
+    The events are read first: enough brackets crash the loader, and aliases may stand for endless lists.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:
+            said = "nested too deep" if depth > _MAX_DEPTH else f"*{event.anchor} is a YAML alias; write '*' in quotes"
+            raise yaml.MarkedYAMLError(problem=said, problem_mark=event.start_mark)
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - it constructs texts alone
 
 
-def _refusal(path: Path, text: str, line: int, said: str, entry: tuple[int, int] | None = None) -> InputError:
-    """Return the error of a line, with its entry's number and that of all; counted in the text if not known."""
+def _refusal(path: Path, text: str, said: str, *, line: int = 0, number: int = 0) -> InputError:
+    """Return the error of a line, or of an entry; the other is counted in the text."""
     starts = [row for row, content in enumerate(text.splitlines(), 1) if content.startswith("-")]
-    number, last = entry or (sum(row <= line for row in starts), len(starts))
-    where = f"entry {number} (line {line})" if number else f"line {line}"
-    cut = " If its writing was cut off, delete it and decide again." if number and number == last else ""
+    number = number or sum(row <= line for row in starts)
+    line = line or (starts[number - 1] if number <= len(starts) else 0)
+    where = f"entry {number} (line {line})" if number and line else f"entry {number}" if number else f"line {line}"
+    cut = " If its writing was cut off, delete it and decide again." if number and number == len(starts) else ""
     return InputError(f"{path}: {where}: {said}{cut}")
 
 
-def _document(text: str) -> yaml.Node:
-    """Return the one document of a YAML text, without aliases and deep nesting.
-
-    The events are read first: the composer recurses, and enough brackets crash the process.
-    """
-    depth = documents = 0
-    try:
-        for event in yaml.parse(text, Loader=_LOADER):
-            line = event.start_mark.line + 1 if event.start_mark else 1
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            documents += isinstance(event, yaml.DocumentStartEvent)
-            if isinstance(event, yaml.AliasEvent):
-                raise _TextError(f"*{event.anchor} is a YAML alias; write '*' inside quotes.", line)
-            if depth > _MAX_DEPTH:
-                raise _TextError("lists and mappings are nested too deep.", line)
-            if documents > 1:
-                raise _TextError("a second YAML document begins; expected one.", line)
-        root = yaml.compose(text, Loader=_LOADER)
-    except yaml.MarkedYAMLError as error:
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        mark = error.problem_mark
-        if mark is None:
-            raise _TextError(f"not YAML: {said}.", 1) from error
-        raise _TextError(f"not YAML: {said}.", (error.context_mark or mark).line + 1) from error
-    except yaml.YAMLError as error:  # a character that no YAML has
-        line = text.count("\n", 0, getattr(error, "position", 0)) + 1
-        raise _TextError(f"not YAML: {getattr(error, 'reason', error)}.", line) from error
-    if root is None:
-        raise _TextError("the text is empty.", 1)
-    return root
-
-
-def _scalar(node: yaml.Node | None) -> str | None:
-    return node.value if isinstance(node, yaml.ScalarNode) else None
-
-
-def _sequence(node: yaml.Node, what: str) -> list[yaml.Node]:
-    if not isinstance(node, yaml.SequenceNode):
-        raise _TextError(f"{what} is not a list.", node)
-    return node.value
-
-
-def _members(node: yaml.Node, what: str) -> dict[str, yaml.Node]:
-    if not isinstance(node, yaml.MappingNode):
-        raise _TextError(f"{what} is not a mapping of fields, each with 'name: value'.", node)
-    found: dict[str, yaml.Node] = {}
-    for key, value in node.value:
-        name = _text(key, "a field's name")
-        if name in found:
-            raise _TextError(f"the field {quoted(name)} is given twice.", key)
-        found[name] = value
-    return found
-
-
-def _text(node: yaml.Node, what: str) -> str:
-    if not isinstance(node, yaml.ScalarNode):
-        raise _TextError(f"{what} is not a text.", node)
-    return unicodedata.normalize("NFC", node.value)
-
-
-def _plain(node: yaml.Node, what: str) -> Any:
-    """Return the texts, or lists of texts, of an entry's field."""
-    return (
-        [_text(member, f"a member of {what}") for member in node.value]
-        if isinstance(node, yaml.SequenceNode)
-        else _text(node, what)
-    )
-
-
-def make_decision(said: Mapping[str, Any], **own: Any) -> Decision:
+def make_decision(said: Any, **own: Any) -> Decision:
     """Return the decision that the fields of an entry state.
 
     Args:
@@ -419,6 +358,8 @@ def make_decision(said: Mapping[str, Any], **own: Any) -> Decision:
     Raises:
         InputError: it is no decision.
     """
+    if not isinstance(said, Mapping):
+        raise InputError("an entry is not a mapping of fields, each with 'name: value'.")
     action = said.get("action")
     kind = ACTIONS.get(action) if isinstance(action, str) else None
     if kind is None:
@@ -431,11 +372,14 @@ def make_decision(said: Mapping[str, Any], **own: Any) -> Decision:
             continue
         if name not in known:
             raise InputError(f"{kind.action} has no field {quoted(name[:50])}; its fields are {', '.join(known)}.")
+        if name == "why" and value == "":
+            continue
         is_list = name in ("names", "groups")
         members = value if isinstance(value, list) else [value]
         if isinstance(value, list) > is_list or not all(isinstance(member, str) for member in members):
             raise InputError(f"{kind.action}: {name} is not a {'list of texts' if is_list else 'text'}.")
-        values[name] = tuple(members) if is_list else value
+        texts = tuple(unicodedata.normalize("NFC", member) for member in members)
+        values[name] = texts if is_list else texts[0]
     if missing := [name for name, field in known.items() if field.default is MISSING and name not in values]:
         raise InputError(f"{kind.action} lacks {', '.join(missing)}.")
     if isinstance(values["when"], str):

@@ -140,7 +140,7 @@ class Journal:
             append_locked(file, self.path, decisions, self.role)
             self._known = self._stamp()
         for decision in decisions:
-            self.entries.append(Entry(decision, self.path, len(self.entries) + 1, line=0, role=self.role))
+            self.entries.append(Entry(decision, self.path, len(self.entries) + 1, self.role))
 
     def take_back(self, count: int) -> list[Decision]:
         """Delete the file's last entries, if they are this annotator's and in the form that a page writes.

@@ -136,7 +136,7 @@ class Review:
         before, number = self._view.grouping, len(self.journal.entries) + 1
         trial = before.copy()
         for place, decision in enumerate(decisions, number):
-            trial.apply(Entry(decision, self.journal.path, place, line=0, role=self.journal.role))
+            trial.apply(Entry(decision, self.journal.path, place, self.journal.role))
         missed = trial.unmatched[len(before.unmatched) :]
         if missed:
             raise InputError(f"{missed[0].reason}.")

@@ -17,7 +17,6 @@ from hgld.tables import parquet_schema, read_parquet
 
 from ..groups.group_names import Member, propose_labels
 from ..groups.levels import LANDMARKS
-from ..groups.toplevel import Anchors
 from ..landmark_images import ImagePlace, LandmarkKey, find_images, listed_images, read_image
 from ..names.class_graph import ClassGraph
 from ..names.classes import SPLIT
@@ -140,17 +139,10 @@ class BuildTables:
         rows = self._landmarks.slice(first + start, max(min(most, count - start), 0)).drop("name", "images")
         return [{**row, "link": link_of(row.pop("category"), row["id"])} for row in rows.iter_rows(named=True)]
 
-    def classes_of(self, name: str) -> list[list[list[str | None]]]:
-        """Return the paths of a name's Wikidata classes up to the nearest class that is natural or human-made.
-
-        Each is a list of (id, label, link); the path of a class that reaches none of them is that class alone. Only
-        what Wikidata calls Q and a number has a link there.
-        """
+    def classes_of(self, name: str) -> list[list[str | None]]:
+        """Return id, label and link of a name's classes; only Wikidata's have a link."""
         ids, _ = self._classes.get(name, ([], []))
-        return [
-            [[step, self.graph.label(step) or step, wikidata_link(step)] for step in self._path(class_id)]
-            for class_id in ids[:_MOST_CLASSES]
-        ]
+        return [[id_, self.graph.label(id_) or id_, wikidata_link(id_)] for id_ in ids[:_MOST_CLASSES]]
 
     def spellings(self, name: str) -> list[str]:
         """Return the scraped texts that were cleaned to this name."""
@@ -160,10 +152,6 @@ class BuildTables:
     def graph(self) -> ClassGraph:
         """The class graph; empty where the build has none."""
         return ClassGraph.read(self._stages / "scrape" / "classes.parquet")
-
-    @cached_property
-    def _anchors(self) -> Anchors:
-        return Anchors.read()
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -194,12 +182,6 @@ class BuildTables:
     def _domain(self) -> str:
         """The domain of the build's names, as its clean stage states it."""
         return str(read_json(self._stages / "clean" / "done.json")["config"]["domain"])
-
-    def _path(self, class_id: str) -> tuple[str, ...]:
-        above = {class_id: 0, **self.graph.ancestors(class_id)}
-        known = above.keys() & self._anchors.classes.keys()
-        nearest = min(known, key=lambda other: (above[other], other), default=class_id)
-        return self.graph.path(class_id, nearest)
 
 
 def classes_above(details: Mapping[str, Any], labels: pl.DataFrame | None) -> Classes:

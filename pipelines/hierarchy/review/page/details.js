@@ -44,7 +44,7 @@ export class Details {
     this.element.replaceChildren(
       ...about,
       ...part("Does not belong to", found.not_in.length ? [node("p", { textContent: found.not_in.join(" · "), dir: "auto" })] : []),
-      ...part("A kind of", found.classes.map(path)),
+      ...part("A kind of", found.classes.map(kind)),
       ...part("Also written", spellings.length ? [node("p", { className: "dim", textContent: spellings.slice(0, 20).join(" · "), dir: "auto" })] : []),
       ...part(`${model.item[0].toUpperCase()}${model.item.slice(1)}s`, found.landmarks.length ? [grid, more] : []),
     );
@@ -150,11 +150,9 @@ function evidenceOf(title, method, evidence) {
   return [node("h3", { textContent: title }), node("p", { textContent: method && method !== "p279" ? `${method}: ${evidence}` : evidence, dir: "auto" })];
 }
 
-function path(steps) {
-  return node("p", { className: "path", dir: "auto" }, steps.flatMap(([id, label, link], index) => [
-    ...(index ? [" → "] : []),
-    link ? node("a", { textContent: label, title: id, href: link, target: "_blank", rel: "noopener noreferrer" }) : node("span", { textContent: label, title: id }),
-  ]));
+function kind([id, label, link]) {
+  const shown = link ? node("a", { textContent: label, title: id, href: link, target: "_blank", rel: "noopener noreferrer" }) : node("span", { textContent: label, title: id });
+  return node("p", { className: "path", dir: "auto" }, [shown]);
 }
 
 // A decision's subject and outcome, in a line.
