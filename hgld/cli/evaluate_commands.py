@@ -127,7 +127,8 @@ def evaluate(
         _show(report, comparison, as_json)
     out = asked.out
     if out is not None and out.suffix == ".json" and not as_json and asked.data:
-        say_next("hgld", "report", out, "--data", asked.data, "--out", out.with_suffix(".html"), err=True)
+        seen_too = ["--seen"] if seen.seen else []
+        say_next("hgld", "report", out, "--data", asked.data, *seen_too, "--out", out.with_suffix(".html"), err=True)
     return 0
 
 

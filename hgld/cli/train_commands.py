@@ -254,6 +254,17 @@ def _unsaid(text: str) -> None:
     pass
 
 
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    """Return a cell of a sweep's table as reports show it: in per cent, with the standard deviation over the seeds."""
+    from hgld.training.progress import metric_text
+
+    value, deviation = row.get(name), row.get(f"{name} ±")
+    if not isinstance(value, float):
+        return str(value or "")
+    texts = [metric_text(name.rpartition(": ")[2], number) for number in (value, deviation) if number is not None]
+    return " ± ".join(texts)
+
+
 def _sweep(
     config: "TrainConfig",
     sweeps: tuple[str, ...],
@@ -287,8 +298,7 @@ def _sweep(
         if as_json:
             print_json({"runs": rows, "folder": str(out)})
         else:
-            columns = list(dict.fromkeys(name for row in rows for name in row))
-            cells = [[f"{v:.4f}" if isinstance(v, float) else v or "" for v in map(row.get, columns)] for row in rows]
-            echo(markdown_table(columns, cells), nl=False)
+            columns = [name for name in dict.fromkeys(name for row in rows for name in row) if not name.endswith(" ±")]
+            echo(markdown_table(columns, [[_cell(row, name) for name in columns] for row in rows]), nl=False)
     is_whole = len(found) == len(runs) and all(one is None or one.finished for one in found.values())
     return 0 if is_whole else EXIT_STOPPED

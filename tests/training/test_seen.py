@@ -76,11 +76,13 @@ def test_with_seen_every_output_says_so(world, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     asked = ["--checkpoint", world / "run", "--data", world / "resplit", "--seen"]
     said = "TRAINED ON: 36 of 36 images of the queries, as small, train."
-    for form in ("x.json", "x.md"):
-        code, out, err = run(capsys, "evaluate", *asked, "--split", "val", "--out", form, "--json")
-        assert code == 0
-        assert json.loads(out)["settings"]["trained_on"]["images"] == 36
-        assert said in err
+    code, out, err = run(capsys, "evaluate", *asked, "--split", "val", "--out", "x.md", "--json")
+    assert code == 0
+    assert json.loads(out)["settings"]["trained_on"]["images"] == 36
+    assert said in err
+    code, _, err = run(capsys, "evaluate", *asked, "--split", "val", "--out", "x.json")
+    assert (code, said in err) == (0, True)
+    assert f"next: hgld report x.json --data {world / 'resplit'} --seen --out x.html" in err
     assert said in (tmp_path / "x.md").read_text()
     code, _, err = run(capsys, "report", "x.json")
     assert code == 2
