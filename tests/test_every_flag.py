@@ -154,7 +154,6 @@ LAW: list[tuple[str, dict[str, str]]] = [
             "out": "other.npy",
             "parts": "2",
             "fit-whitening": "w.safetensors",
-            "dry-run": "",
             "checkpoint": "sure",
             "model": "=embed --model pixels --data data --split test --out made.npy",
             "checkpoint-choice": "last",

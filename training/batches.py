@@ -75,12 +75,6 @@ class TrainingData:
         self.steps_per_epoch = config.batch.steps_per_epoch or self._length
 
     @property
-    def sampler(self) -> BatchSampler:
-        """The batches of this process, as positions in the dataset."""
-        assert self._reader.sampler is not None  # streams have one of a dataset directory
-        return self._reader.sampler
-
-    @property
     def hierarchy(self) -> Hierarchy:
         """The tree of classes of the dataset, all splits."""
         return self.dataset.hierarchy
@@ -219,28 +213,6 @@ def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
     ]
     table[known] = merged.with_columns(pl.col(names[0]).min().over("of"), *coarse).select(names).collect().to_numpy()
     return torch.from_numpy(table)
-
-
-def epoch_coverage(config: TrainConfig, place: str) -> dict[str, int]:
-    """Count the images that the first epoch of a run shows, on any number of processes, without reading one.
-
-    Returns:
-        ``steps``; ``seen``, the images that come at least once; ``images`` of the training split; for sampler
-        hierarchical-pk ``left_out_combinations``, the combinations of super-classes with too few classes for a batch.
-
-    Raises:
-        ConfigError: a batch that cannot be made of this dataset.
-        InputError: no dataset is there, or it has no such split.
-    """
-    data = TrainingData(config, place, Processes(0, 1, torch.device("cpu")))
-    sampler = data.sampler
-    seen = torch.zeros(len(data.dataset), dtype=torch.bool)
-    for step in range(data.steps_per_epoch):
-        seen[torch.from_numpy(sampler.batch(*divmod(step, len(sampler))))] = True
-    found = {"steps": data.steps_per_epoch, "seen": int(seen.sum()), "images": len(seen)}
-    if isinstance(sampler, HierarchicalPKSampler):
-        found["left_out_combinations"] = sampler.left_out_combinations
-    return found
 
 
 def train_view(images: ImagesConfig, size: int) -> TrainView:

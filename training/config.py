@@ -66,7 +66,6 @@ class ModelConfig:
         "1,000 classes of ImageNet (torchvision, timm).",
     )
     freeze_batch_norm: bool = setting(False, "Keep batch norm's statistics and parameters as they were pretrained.")
-    gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass: slower, less memory.")
     compile: bool = setting(False, "torch.compile the backbone and the loss.")
 
 

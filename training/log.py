@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from hgld.errors import InputError, StorageError, excerpt
 from hgld.files import write_atomic
 
@@ -68,11 +66,6 @@ class RunLog:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         _append(self._run / LOG, {"step": step, "time": now, **row})
         self._show(step, {f"train/{name}": value for name, value in row.items()})
-
-    def pictures(self, step: int, images: Tensor) -> None:
-        """Show the loggers images of a step's batch, (n, 3, H, W) uint8, as the model saw them."""
-        for logger in self._loggers:
-            logger.pictures(step, "train/batch", images)
 
     def evaluation(self, step: int, epoch: int, split: str, values: Mapping[str, float]) -> None:
         """Write the metrics of a split."""

@@ -1,6 +1,6 @@
 """Loggers that a run writes to beside its files: TensorBoard, Weights & Biases, and those of other packages.
 
-A logger has three methods (:class:`Logger`). One of another package is a function of a :class:`LoggedRun` and an entry
+A logger has two methods (:class:`Logger`). One of another package is a function of a :class:`LoggedRun` and an entry
 point of the group ``hgld.loggers``: MLflow, Comet, a database.
 """
 
@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-
-from torch import Tensor
 
 from hgld.errors import optional_dependency
 from hgld.files import write_atomic
@@ -25,9 +23,6 @@ class Logger(Protocol):
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         """Log numbers of a step by name: ``train/loss``, ``test/H-AP``."""
-
-    def pictures(self, step: int, name: str, images: Tensor) -> None:
-        """Log images that a step saw: (n, 3, H, W) uint8."""
 
     def close(self) -> None:
         """Finish the log; the run has ended in any way, and may go on some day."""
@@ -66,9 +61,6 @@ class TensorBoardLogger:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
-    def pictures(self, step: int, name: str, images: Tensor) -> None:
-        self._writer.add_images(name, images.cpu(), step)
-
     def close(self) -> None:
         self._writer.close()
 
@@ -88,7 +80,6 @@ class WandbLogger:
         ):
             import wandb  # pyright: ignore[reportMissingImports]
 
-        self._wandb: Any = wandb
         self._run: Any = wandb.init(
             project=run.project,
             dir=str(run.folder),
@@ -100,10 +91,6 @@ class WandbLogger:
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
-
-    def pictures(self, step: int, name: str, images: Tensor) -> None:
-        shown = [self._wandb.Image(image.permute(1, 2, 0).cpu().numpy()) for image in images]
-        self._run.log({name: shown}, step=step)
 
     def close(self) -> None:
         self._run.finish()

@@ -48,7 +48,6 @@ from .step import Backward, StepInput, StepValues
 
 SUMMARY = "summary.json"
 LOCK = ".hgld-train"
-_PICTURES = 16  # of a batch that the loggers are shown
 _LEAST_SCALE = 2.0**-14  # below it even gradients that are infinite for fp16 would be representable
 
 
@@ -282,8 +281,6 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
                 write_faults(state.folder, state.step, epoch, state.processes.index, told)
             for timing in (monitor.total, monitor.recent):
                 timing.add(state.config.batch.batch_size, time.monotonic() - began, waited, len(batch.faults))
-            if monitor.log is not None and (state.step - 1) % state.data.steps_per_epoch == 0:
-                monitor.log.pictures(state.step, batch.images[:_PICTURES])
             monitor.reporter.advance(state.step)
             if state.step % asked.log_every == 0 or state.step == state.total:
                 row = _row(state, values, monitor.recent)

@@ -247,7 +247,7 @@ def _backbone(config: TrainConfig) -> Backbone:
     model = config.model
     token = None if "pooling" in config.to_derive else model.pooling == "token"
     size = None if "size" in config.to_derive else config.images.size
-    options = BackboneOptions(model.pretrained, False, token, size, gradient_checkpointing=False)
+    options = BackboneOptions(model.pretrained, False, token, size)
     with torch.random.fork_rng(devices=[]):
         return build_backbone(model.backbone, options)
 
@@ -480,8 +480,7 @@ def _refuse_split_batch(config: TrainConfig, share: int, *, batch_norm: bool) ->
         raise ConfigError(
             f"--micro-batch-size is {micro} and {config.model.backbone} has batch norm, which in training would "
             "normalise every micro-batch by itself: the gradients would not be those of the "
-            f"{share} images of a process. Set --freeze-batch-norm, or --micro-batch-size 0 (with "
-            "--gradient-checkpointing where memory is short)."
+            f"{share} images of a process. Set --freeze-batch-norm, or --micro-batch-size 0."
         )
 
 

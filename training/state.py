@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 # Options that change the weights by no more than rounding: a run may go on with others.
 _MAY_CHANGE = {
-    *("workers", "device", "micro_batch_size", "compile", "gradient_checkpointing", "deterministic"),
+    *("workers", "device", "micro_batch_size", "compile", "deterministic"),
     *("log_every", "keep", "checkpoint_every", "loggers"),
     *("evaluate_on", "evaluate_every", "metrics", "monitor", "select_on_test"),
 }

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hgld.evaluation.options import Progress
     from hgld.training.inference.embedder import Embedder
 
-_TRIED = 8  # images of a dry run
 _FULL = 0.5  # power of a whitening
 
 
@@ -47,7 +46,6 @@ class EmbedOptions:
         least=0,
         most=1,
     )
-    dry_run: bool = setting(False, "Say what would be read and written, then stop.")
 
 
 @verb()
@@ -71,9 +69,6 @@ def embed(
     source = model.source()
     dataset = open_dataset(asked.data, asked.split)
     with progress_bars() as progress, open_embedder(source, view, asked.data) as embedder:
-        if asked.dry_run:
-            _say_plan(out, embedder, dataset, as_json=as_json)
-            return
         if asked.parts is not None:
             _embed_parts(asked, asked.parts, embedder, dataset, progress, as_json=as_json)
             return
@@ -119,32 +114,6 @@ def _say_next(out: Path, data: str, dataset: "ShardDataset") -> None:
     else:
         labels = ("--labels", labels_file(out), "--levels", ",".join(dataset.levels))
         say_next("hgld", "evaluate", "--embeddings", out, *labels)
-
-
-def _say_plan(out: Path, embedder: "Embedder", dataset: "ShardDataset", *, as_json: bool) -> None:
-    """Say how many bytes would be read and written; the first images, one of which can be read, tell the dimensions."""
-    import shutil
-
-    from hgld.files import existing_parent
-
-    dim = embedder.embed_readable(dataset.select(range(min(len(dataset), _TRIED)))).vectors.shape[1]
-    if not embedder.processes.is_main:
-        return
-    plan = {
-        "images": len(dataset),
-        "read_bytes": int(dataset.places[3].sum()),
-        "dimensions": dim,
-        "write_bytes": 4 * dim * len(dataset),
-        "free_bytes": shutil.disk_usage(existing_parent(out)).free,
-    }
-    if as_json:
-        print_json({"out": str(out)} | plan)
-        return
-    echo(
-        f"{out}: {plan['images']:,} images, {plan['read_bytes'] / 1e6:,.1f} MB to read; {dim} dimensions, "
-        f"{plan['write_bytes'] / 1e6:,.1f} MB to write (float32); {plan['free_bytes'] / 1e9:,.1f} GB free. Nothing was "
-        "written."
-    )
 
 
 def _embed_parts(

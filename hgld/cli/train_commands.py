@@ -174,28 +174,17 @@ def _print_config(config: "TrainConfig", data: str | None, as_json: bool) -> Non
     from hgld.training.recipes import RECIPES
 
     told = RECIPES[config.recipe].text if config.recipe in RECIPES else "A config of its own."
-    epoch = None
     if data is not None:
-        from hgld.training.batches import epoch_coverage
         from hgld.training.plan import plan_alone
 
         config = plan_alone(config, data)
-        epoch = epoch_coverage(config, data)
     if as_json:
         known = {name: value for name, value in flat(config).items() if name not in config.to_derive}
-        facts = {"to_derive": list(config.to_derive), "plan": dict(config.plan), **({"epoch": epoch} if epoch else {})}
+        facts = {"to_derive": list(config.to_derive), "plan": dict(config.plan)}
         print_json({"recipe": config.recipe, "text": told, "fields": known, **facts})
         return
     for line in told.splitlines():
         echo(f"# {line}".rstrip())
-    if epoch:
-        echo(f"# An epoch of {epoch['steps']:,} steps shows {epoch['seen']:,} of {epoch['images']:,} images.")
-        if left_out := epoch.get("left_out_combinations"):
-            classes = config.batch.batch_size // config.batch.images_per_class
-            echo(
-                f"# {left_out:,} combinations of {config.batch.super_classes} super-classes have fewer than the "
-                f"{classes} classes of a batch and are left out."
-            )
     echo(config_text(config), nl=False)
 
 

@@ -211,7 +211,7 @@ def _natural_order(path: Path) -> list[tuple[int, str]]:
 # -- seeds -------------------------------------------------------------------------------------------------------------
 
 # Options of a config that depend on the machine, or change no result; and the seed itself.
-_OF_MACHINE = {"seed", "workers", "device", "amp", "micro_batch_size", "compile", "gradient_checkpointing", "keep"}
+_OF_MACHINE = {"seed", "workers", "device", "amp", "micro_batch_size", "compile", "keep"}
 _OF_MACHINE |= {"deterministic", "log_every", "checkpoint_every", "loggers"}
 _REASONS = "plan"  # section of the texts that say why an option was chosen
 _SEED = re.compile(r"(^|[,._-])seed=?\d+|[._-]?\d+$")

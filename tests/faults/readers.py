@@ -423,7 +423,7 @@ def _onnx(folder: Path) -> None:
 def _(folder: Path) -> None:
     onnx_network(
         str(folder / "n.onnx"),
-        BackboneOptions("default", load_weights=True, token=None, image_size=None, gradient_checkpointing=False),
+        BackboneOptions("default", load_weights=True, token=None, image_size=None),
     )
 
 

@@ -68,24 +68,10 @@ def test_parts_are_kept_and_joined_to_the_file_of_one_go(places, tmp_path, capsy
     }
 
 
-def test_a_dry_run_says_the_sizes_and_writes_nothing(places, tmp_path, capsys):
-    folder, out = places[0], tmp_path / "embeddings.npy"
-    code, printed, _ = run(capsys, "embed", *of_run(folder, "--out", out, "--split", "gallery", "--dry-run", "--json"))
-    assert code == 0
-    plan, gallery = json.loads(printed), open_dataset(folder / "data", "gallery")
-    assert plan["images"] == len(gallery)
-    assert plan["read_bytes"] == sum(len(gallery.read(i)) for i in range(len(gallery)))
-    assert not list(tmp_path.iterdir())
-    assert run(capsys, "embed", *of_run(folder, "--out", out, "--split", "gallery"))[0] == 0
-    assert plan["write_bytes"] == np.load(out).nbytes
-
-
-def test_a_dry_run_passes_over_what_is_unreadable_and_without_a_protocol_labels_are_named(places, tmp_path, capsys):
+def test_without_a_protocol_the_next_command_names_labels(places, tmp_path, capsys):
     items = items_of_classes([3, 2], ["test"])
     write_dataset(tmp_path / "data", [Item((0, 0), "test", b"not a picture"), *items])
     asked = ["--checkpoint", places[0] / "run", "--data", tmp_path / "data", "--out", tmp_path / "e.npy"]
-    code, printed, _ = run(capsys, "embed", *asked, "--dry-run", "--json")
-    assert (code, json.loads(printed)["images"]) == (0, 6)
     code, printed, _ = run(capsys, "embed", *asked)
     assert code == 0
     assert f"next: hgld evaluate --embeddings {tmp_path}/e.npy --labels {tmp_path}/e.labels.parquet" in printed

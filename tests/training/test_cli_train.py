@@ -69,25 +69,6 @@ def test_show_prints_the_recipe_with_what_flags_changed(capsys):
     assert shown["fields"] == json.loads(json.dumps(flat(load_recipe("happier-sop"))))
 
 
-def test_show_with_data_says_how_many_images_an_epoch_shows(capsys, data):
-    given = (RECIPE, "--show", "--data", data, *FLAGS, "--stream")
-    assert "\n# An epoch of 6 steps shows 48 of 48 images.\n" in run(capsys, *given)[1]
-    assert "\n# An epoch of 2 steps shows 16 of 48 images.\n" in run(capsys, *given, "--steps-per-epoch", 2)[1]
-    shown = json.loads(run(capsys, *given, "--json")[1])
-    assert shown["epoch"] == {"steps": 6, "seen": 48, "images": 48}
-    assert "epoch" not in json.loads(run(capsys, RECIPE, "--show", "--json")[1])
-
-
-def test_show_with_data_says_how_many_combinations_of_super_classes_are_left_out(capsys, tmp_path):
-    # Super-classes of 4, 4, 4 and 1 classes: the last one reaches the 6 of a batch with none of the others.
-    place = str(write_small(tmp_path / "data", held_out=(13, 14, 15, 16, 17)))
-    given = (RECIPE, "--show", "--data", place, *FLAGS, "--sampler", "hierarchical-pk", "--batch-size")
-    out = run(capsys, *given, 12)[1]
-    assert "\n# 3 combinations of 2 super-classes have fewer than the 6 classes of a batch and are left out.\n" in out
-    assert json.loads(run(capsys, *given, 12, "--json")[1])["epoch"]["left_out_combinations"] == 3
-    assert "left out" not in run(capsys, *given, 8)[1]
-
-
 @pytest.mark.parametrize("name", ["happier-sop", "softbin-ap-landmarks-clean", "multigrain", "finetune"])
 def test_what_show_prints_is_read_again_by_config(name, capsys, tmp_path):
     given = ("--loss", "HAPPIER", "--alpha", 2) if name == "finetune" else ()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
-from hgld.training.batches import TrainingData, epoch_coverage, merged_labels
+from hgld.training.batches import TrainingData, merged_labels
 from hgld.training.config import TrainConfig, with_fields
 from hgld.training.config_checks import check_config
 from tests.hgld.small_dataset import items_of_classes, write_dataset
@@ -102,16 +102,6 @@ def test_every_sampler_gives_whole_batches(sampler, data):
         assert torch.equal(source.labels[batch.indices], batch.labels)
         counts = batch.indices.unique(return_counts=True)[1]
         assert (counts == 2).all() == (sampler == "repeated-augmentation")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_how_many_images_of_an_epoch_are_seen_is_counted(stream, data):
-    for fields in ({}, {"steps_per_epoch": 2}, {"steps_per_epoch": 3 * STEPS}):
-        config = options(stream=stream, **fields)
-        shown = {i for batch in TrainingData(config, data, ALONE).batches(0) for i in batch.indices.tolist()}
-        steps = fields.get("steps_per_epoch", STEPS)
-        assert epoch_coverage(config, data) == {"steps": steps, "seen": len(shown), "images": 48}
-        assert (len(shown) == 48) == (steps >= STEPS)
 
 
 def test_it_says_what_it_is(data):

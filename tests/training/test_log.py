@@ -7,7 +7,6 @@ from importlib.metadata import EntryPoint
 from types import ModuleType
 
 import pytest
-import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hgld.errors import ConfigError, InputError, MissingExtraError, StorageError
@@ -101,7 +100,6 @@ def wandb(monkeypatch):
     runs = []
     fake = ModuleType("wandb")
     fake.__spec__ = ModuleSpec("wandb", None)
-    vars(fake)["Image"] = lambda pixels: pixels.shape
     vars(fake)["init"] = lambda **started: runs.append(FakeRun(**started)) or runs[-1]
     monkeypatch.setitem(sys.modules, "wandb", fake)
     return runs
@@ -144,7 +142,6 @@ def test_tensorboard_goes_on_without_the_steps_that_are_done_again(tmp_path):
         log = RunLog(tmp_path, from_step=begin)
         for step in steps:
             log.step(step, ROW | {"loss": step + begin / 10})
-        log.pictures(steps[0], torch.zeros(3, 3, 8, 8, dtype=torch.uint8))
         log.close()
     shown = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     losses = [(event.step, round(event.value, 3)) for event in shown.Scalars("train/loss")]
@@ -161,9 +158,6 @@ def test_loggers_of_other_packages_get_what_tensorboard_gets(tmp_path, monkeypat
         def numbers(self, step, values):
             told.append((step, sorted(values)))
 
-        def pictures(self, step, name, images):
-            told.append((step, name, tuple(images.shape)))
-
         def close(self):
             told.append("closed")
 
@@ -172,11 +166,9 @@ def test_loggers_of_other_packages_get_what_tensorboard_gets(tmp_path, monkeypat
     monkeypatch.setattr(EntryPoint, "load", lambda self: Kept)
     log = RunLog(tmp_path, loggers=["mlflow:landmarks"], config={"lr": 1.0})
     log.step(2, {"loss": 1.0})
-    log.pictures(2, torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
     log.evaluation(4, 1, "test", {"AP": 0.5})
     log.close()
-    batch = (2, "train/batch", (2, 3, 4, 4))
-    assert told == [("landmarks", 0, 1.0), (2, ["train/loss"]), batch, (4, ["test/AP"]), "closed"]
+    assert told == [("landmarks", 0, 1.0), (2, ["train/loss"]), (4, ["test/AP"]), "closed"]
     with pytest.raises(ConfigError, match=r"no logger 'comet'.*tensorboard, wandb, mlflow"):
         RunLog(tmp_path, loggers=["comet"])
 
@@ -185,8 +177,7 @@ def test_a_run_logs_to_wandb_from_its_main_process(tmp_path, wandb):
     place = write_small(tmp_path / "data")
     train(options(epochs=1, loggers=("wandb:landmarks",)), str(place), tmp_path / "run")
     [run] = wandb
-    assert [step for step, _ in run.rows] == [1, 2, 4, 6, 6]
-    assert len(run.rows[0][1]["train/batch"]) == 8
+    assert [step for step, _ in run.rows] == [2, 4, 6, 6]
     assert run.started["config"]["batch_size"] == 8
     assert run.rows[-1][1].keys() == {f"test/{name}" for name in read_rows(tmp_path / "run" / EVALUATIONS)[0]} - {
         "test/step",

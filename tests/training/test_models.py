@@ -16,10 +16,9 @@ from torch import nn
 import hgld
 from hgld.errors import ConfigError, InputError, MissingResourceError
 from hgld.training.config import ModelConfig
-from hgld.training.models.backbone import BackboneOptions, recompute_stages
+from hgld.training.models.backbone import BackboneOptions
 from hgld.training.models.backbones import build_backbone, build_model
 from hgld.training.models.embedding_model import init_projection_pca, principal_components
-from hgld.training.models.small_net import SmallNet
 
 
 def model_of(backbone: str, size: int = 64, **options) -> Any:  # parts of backbones are looked into
@@ -255,7 +254,6 @@ def test_weights_that_cannot_be_had(monkeypatch, tmp_path, backbone, options):
         ("timm:resnet18.a9_in1k", {}, r"a9_in1k.*it has .*resnet18\.a1_in1k"),
         ("timm:resnet18", {"pretrained": "a9_in1k"}, "'a9_in1k'; timm:resnet18 has .*a1_in1k"),
         ("timm:resnet18.a1_in1k", {"pretrained": "a2_in1k"}, "the name has the tag a1_in1k"),
-        ("torchvision:alexnet", {"gradient_checkpointing": True}, "no blocks for gradient_checkpointing"),
     ],
 )
 def test_what_cannot_be_built_is_said(backbone, options, expected):
@@ -279,42 +277,6 @@ def test_a_tag_of_timm_names_the_weights(monkeypatch):
 def test_patches_must_divide_a_fixed_size():
     with pytest.raises(ConfigError, match="size is 100, take 96"):
         model_of("torchvision:vit_b_32", 100, pooling="token")
-
-
-@pytest.mark.parametrize(
-    ("backbone", "pooling", "size"),
-    [
-        ("small", "gem", 32),
-        ("small-resnet", "avg", 32),
-        ("torchvision:resnet18", "avg", 32),
-        pytest.param("torchvision:mobilenet_v3_small", "avg", 64, marks=pytest.mark.slow),
-        ("timm:test_vit", "token", 64),
-    ],
-)
-def test_gradient_checkpointing_changes_no_gradient_and_no_statistic(backbone, pooling, size):
-    plain = model_of(backbone, size, pooling=pooling).train()
-    saving = model_of(backbone, size, pooling=pooling, gradient_checkpointing=True).train()
-    assert saving.state_dict().keys() == plain.state_dict().keys()
-    saving.load_state_dict(plain.state_dict())
-    for model in (plain, saving):
-        torch.manual_seed(7)
-        model(images(size, 4)).square().mean().backward()
-    for (name, a), (_, b) in zip(plain.named_parameters(), saving.named_parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, msg=lambda m, name=name: f"{name}: {m}")
-    for (name, a), (_, b) in zip(plain.named_buffers(), saving.named_buffers(), strict=True):
-        assert torch.equal(a, b), name
-
-
-def test_recomputed_stages_keep_only_their_inputs():
-    kept = []
-    for recompute in (False, True):
-        net, sizes = SmallNet(8), []
-        if recompute:
-            recompute_stages(net.stages.children())
-        with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: s.append(t.numel()) or t, lambda t: t):
-            net(images(32))
-        kept.append(sum(sizes))
-    assert kept[1] < kept[0] / 2
 
 
 def test_frozen_batch_norm_moves_nothing():
@@ -412,7 +374,7 @@ def test_a_clip_model_of_a_folder_or_repository_keeps_its_whole_name(tmp_path):
     name = f"local-dir:{folder}"
     own = open_clip.create_model(name, load_weights=False)
     save_file(own.state_dict(), folder / "open_clip_model.safetensors")
-    options = {"load_weights": True, "token": True, "image_size": None, "gradient_checkpointing": False}
+    options = {"load_weights": True, "token": True, "image_size": None}
     made = build_backbone(f"open_clip:{name}", BackboneOptions("default", **options))
     images = torch.randn(2, 3, 32, 32)
     visual: Any = own.eval().visual

@@ -150,20 +150,6 @@ def embedded(config: TrainConfig, world: World) -> Any:
     return digest(model(images)), learns, digest(*model.buffers())
 
 
-@witness(ModelConfig, gradient_checkpointing=True)
-def computed(config: TrainConfig, world: World) -> Any:
-    """How often the first convolution is computed in a forward and a backward pass."""
-    model = build_model(config.model, image_size=config.images.size).train()
-    stages = model.backbone.stages
-    assert isinstance(stages, nn.Sequential)
-    calls: list[int] = []
-    next(module for module in stages[0].modules() if not list(module.children())).register_forward_hook(
-        lambda *_: calls.append(1)
-    )
-    model(torch.randn(2, 3, 16, 16)).sum().backward()
-    return len(calls)
-
-
 @witness(ModelConfig, compile=True)
 def compiled(config: TrainConfig, world: World) -> Any:
     """The modules that torch is asked to compile."""

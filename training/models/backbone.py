@@ -1,64 +1,17 @@
-"""Backbones as embedding models take them: options, gradient checkpointing, and errors that all libraries share."""
+"""Backbones as embedding models take them: options, and errors that all libraries share."""
 
 import logging
 import pickle
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from textwrap import shorten
-from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
 
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, MissingResourceError
-
-# -- Gradient checkpointing: activations inside a stage are computed again in the backward pass, not kept --
-
-
-def recompute_stages(stages: Iterable[nn.Module]) -> None:
-    """Make modules keep only their inputs for the backward pass; names of parameters stay as they are.
-
-    The second forward pass replays dropout and leaves the statistics of batch norm alone, so that a step is the same
-    as without.
-    """
-    for stage in stages:
-        setattr(stage, "forward", partial(_recomputed, stage, stage.forward))  # noqa: B010  # forward is not assignable
-
-
-def _recomputed(stage: nn.Module, forward: Any, *inputs: Any) -> Any:
-    if not torch.is_grad_enabled():
-        return forward(*inputs)
-    if torch.compiler.is_compiling():  # which writes statistics once, whatever it computes again
-        return checkpoint(forward, *inputs, use_reentrant=False)
-    return checkpoint(
-        forward, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_kept(stage))
-    )
-
-
-@contextmanager
-def _statistics_kept(stage: nn.Module) -> Iterator[None]:
-    """Keep the running statistics of batch norm as they are, while it normalises by its batch."""
-    norms = [m for m in stage.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
-    momenta = [norm.momentum for norm in norms]
-    counts = [None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone() for norm in norms]
-    try:
-        for norm in norms:
-            norm.momentum = 0.0
-        yield
-    finally:
-        for norm, momentum, count in zip(norms, momenta, counts, strict=True):
-            norm.momentum = momentum
-            if count is not None and norm.num_batches_tracked is not None:
-                norm.num_batches_tracked.copy_(count)
-
-
-# -- Backbones, and errors where they cannot be had --
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -79,14 +32,12 @@ class BackboneOptions:
         token: whether the model returns its own vector rather than a feature map; None: what is usual for it, as
             :attr:`Backbone.token` then says.
         image_size: side of the images, pixels; None: as its library tests it.
-        gradient_checkpointing: whether to recompute activations in the backward pass.
     """
 
     pretrained: str
     load_weights: bool
     token: bool | None
     image_size: int | None
-    gradient_checkpointing: bool
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def build_model(
             images that it expects), as a checkpoint's weights need it.
 
     Raises:
-        ConfigError: no such backbone, or one that does not have the pooling, the image size or gradient checkpointing.
+        ConfigError: no such backbone, or one that does not have the pooling or the image size.
         MissingResourceError: pretrained weights that cannot be had.
         InputError: a file of weights that is damaged or of another model.
     """
@@ -89,7 +89,6 @@ def build_model(
         load_weights=load_weights,
         token=pooling is None,
         image_size=image_size,
-        gradient_checkpointing=config.gradient_checkpointing,
     )
     backbone = build_backbone(config.backbone, options)
     model = EmbeddingModel(

@@ -157,7 +157,6 @@ def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingM
         load_weights=not is_saved,
         token=None if not network.pooling else network.pooling == "token",
         image_size=size,
-        gradient_checkpointing=False,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)

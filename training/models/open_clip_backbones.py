@@ -68,8 +68,6 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     """
     clip, name, known = _create(name, options)
     token = options.token is not False
-    if options.gradient_checkpointing:
-        clip.visual.set_grad_checkpointing(True)
     mean, std = known.get("mean") or clip.visual.image_mean, known.get("std") or clip.visual.image_std
     own = clip.visual.image_size
     size = options.image_size or (own if isinstance(own, int) else own[0])
@@ -95,7 +93,7 @@ def open_clip_texts(name: str, weights: str, texts: Sequence[str]) -> Tensor:
         MissingResourceError: its weights or its tokenizer cannot be had here.
         InputError: the file of weights is damaged, of another model or without a text tower.
     """
-    options = BackboneOptions(weights, load_weights=True, token=None, image_size=None, gradient_checkpointing=False)
+    options = BackboneOptions(weights, load_weights=True, token=None, image_size=None)
     clip, name, _ = _create(name, options, texts=True)
     try:
         with quiet_libraries():

@@ -9,7 +9,7 @@ from torch.nn.functional import avg_pool2d, conv2d, relu
 
 from hgld.errors import ConfigError
 
-from .backbone import Backbone, BackboneOptions, recompute_stages
+from .backbone import Backbone, BackboneOptions
 from .weights import load_into, read_weights, weights_file
 
 
@@ -154,6 +154,4 @@ def _backbone(name: str, make: Callable[[], SmallNet | SmallResNet], options: Ba
         )
     if options.load_weights and path is not None:
         load_into(net, read_weights(path), str(path))
-    if options.gradient_checkpointing:
-        recompute_stages(net.stages.children())
     return Backbone(net, net.num_features)

@@ -50,7 +50,7 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
     divide are padded with zeros, which is the mean colour.
 
     Raises:
-        ConfigError: no such model, or one that does not have the pooling or gradient checkpointing.
+        ConfigError: no such model, or one that does not have the pooling.
         MissingResourceError: its weights cannot be had here.
         InputError: the file of weights is damaged or of another model.
     """
@@ -61,8 +61,6 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
     plain = _plain(name)
     tagged = name if path is not None else _tagged(name, options.pretrained)
     net = _create(tagged, plain, options, fetch=options.load_weights and path is None and options.pretrained != "none")
-    if options.gradient_checkpointing:
-        _checkpoint(net, name)
     module = TimmNet(net, token=options.token is not False)
     known = resolve_model_data_config(net)
     view = _view(known)
@@ -124,13 +122,6 @@ def _create(name: str, plain: nn.Module, options: BackboneOptions, *, fetch: boo
         if not fetch:
             raise ConfigError(f"timm:{name} cannot be built with {arguments} ({error}).") from error
         raise no_weights(f"timm:{name}", "timm", "Hugging Face's cache (HF_HOME)", error) from error
-
-
-def _checkpoint(net: Any, name: str) -> None:
-    try:
-        net.set_grad_checkpointing(True)
-    except (AssertionError, AttributeError) as error:
-        raise ConfigError(f"timm:{name} has no gradient_checkpointing; leave it off.") from error
 
 
 def _probe(module: TimmNet, name: str, image_size: int) -> int:

@@ -18,7 +18,6 @@ from .backbone import (
     Backbone,
     BackboneOptions,
     no_weights,
-    recompute_stages,
     require_size,
 )
 from .weights import load_into, read_weights, weights_file
@@ -58,15 +57,6 @@ class ConvolutionalNet(nn.Module):
                 return net.permute(net.norm(net.features(images)))
         return net.features(images)
 
-    def stages(self) -> list[nn.Module]:
-        """Return the parts whose activations may be recomputed."""
-        net: Any = self.net
-        if isinstance(net, torchvision.models.ResNet):
-            return [block for layer in (net.layer1, net.layer2, net.layer3, net.layer4) for block in layer.children()]
-        if isinstance(net, torchvision.models.RegNet):
-            return [block for stage in net.trunk_output.children() for block in stage.children()]
-        return [part for part in net.features.children() if any(part.children())]
-
 
 class VisionTransformer(nn.Module):
     """A ViT of torchvision up to its class token, (B, 3, S, S) -> (B, F), or its patch tokens, (B, F, N, 1).
@@ -89,10 +79,6 @@ class VisionTransformer(nn.Module):
         patches = self.net._process_input(images)  # (B, N, F); the class token stays what they look at
         tokens = self.net.encoder(torch.cat([self.net.class_token.expand(len(patches), -1, -1), patches], dim=1))
         return tokens[:, 1:].transpose(1, 2).unsqueeze(-1)
-
-    def stages(self) -> list[nn.Module]:
-        """Return the parts whose activations may be recomputed."""
-        return list(self.net.encoder.layers.children())
 
 
 def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
@@ -119,11 +105,6 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
     side = size if isinstance(module, VisionTransformer) else _SIDE
     with torch.no_grad():
         features = module.eval()(torch.zeros(1, 3, side, side)).shape[1]
-    if options.gradient_checkpointing:
-        stages = module.stages()
-        if not stages:
-            raise ConfigError(f"torchvision:{name} has no blocks for gradient_checkpointing; leave it off.")
-        recompute_stages(stages)
     view = TestView(known.crop_size[0], max(known.resize_size[0], known.crop_size[0]))
     view = replace(view, interpolation="bicubic" if known.interpolation.value == "bicubic" else "bilinear")
     token = isinstance(module, VisionTransformer) and module.token
