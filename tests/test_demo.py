@@ -17,7 +17,7 @@ import pytest
 
 import hgld
 from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, cli, demo_commands, main
-from hgld.cli.demo_commands import DemoResult, DemoSize, demo_text, run_demo
+from hgld.cli.demo_commands import BASELINE, HIERARCHICAL, DemoResult, DemoSize, demo_runs, demo_text, run_demo
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.report import RetrievalReport
 from hgld.pipelines.demo import drawings
@@ -25,7 +25,6 @@ from hgld.pipelines.demo.dataset import DrawnConfig, build_drawn_dataset
 from hgld.pipelines.demo.drawings import painter_of
 from hgld.pipelines.stage import silent
 from hgld.training.config import flat
-from hgld.training.demo_runs import BASELINE, HIERARCHICAL, demo_runs
 from tests.undrawn import without_figures
 
 ROOT = Path(__file__).parents[1]

@@ -480,7 +480,7 @@ def push(asked: PushOptions, *, as_json: bool) -> None:
     if (folder / MANIFEST).is_file():
         contents = hub.dataset_contents(folder)
     else:
-        from hgld.training.inference.hub_run import run_contents
+        from hgld.training.inference.export import run_contents
 
         contents = run_contents(folder, address)
     sizes = {path: len(one) if isinstance(one, bytes) else one.stat().st_size for path, one in contents.files.items()}

@@ -30,6 +30,7 @@ LABEL_FILE = "train_label_to_hierarchical.csv"
 MARKER, RESULT = ".hgld-demo", "result.json"
 SPLIT = "test"
 DATASET = "drawings, shards"
+BASELINE, HIERARCHICAL = "ROADMAP", "HAPPIER"  # losses of the two runs
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,6 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
     from hgld.pipelines.hierarchy.build import build_hierarchy
     from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig
     from hgld.report_page.page import make_report
-    from hgld.training.demo_runs import demo_runs
 
     config = BuildConfig("sample", embed=EmbedConfig(encoder="lexical"), cluster=ClusterConfig(seed=seed))
     build = build_hierarchy(out / LABELS, config, _part("hierarchy", progress))
@@ -122,6 +122,26 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
     )
     _keep(out, result)
     return result
+
+
+def demo_runs(seed: int, *, epochs: int, steps: int) -> dict[str, "TrainConfig"]:
+    """Return the configs of the two runs by name, which differ only in the levels of labels that their loss sees.
+
+    Both train the small residual net from scratch with the rates of the small recipes. ROADMAP is HAPPIER with one
+    level: the same surrogate of AP and the same proxies, for landmarks alone.
+
+    Args:
+        seed: seed of everything random: the runs start from the same weights and see the same batches.
+        epochs: epochs of a run, each followed by an evaluation.
+        steps: steps per epoch.
+    """
+    from hgld.training.config import TrainConfig, with_fields
+
+    fields: dict[str, Any] = {"backbone": "small-resnet", "pretrained": "none", "dim": 128, "size": 32, "resize": 32}
+    fields |= {"crop_min": 0.7, "workers": 1, "batch_size": 64, "images_per_class": 4, "decomposability": "proxy"}
+    fields |= {"lr": 2e-3, "lr_head": 2e-3, "lr_proxies": 1e-2, "device": "cpu", "seed": seed}
+    fields |= {"epochs": epochs, "steps_per_epoch": steps, "warmup_steps": min(30, epochs * steps // 10)}
+    return {name: with_fields(TrainConfig(), {**fields, "loss": name}) for name in (BASELINE, HIERARCHICAL)}
 
 
 def _typical(run: Path, epochs: int, data: str) -> str:

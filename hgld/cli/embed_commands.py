@@ -126,7 +126,7 @@ def _embed_parts(
     as_json: bool,
 ) -> None:
     from hgld.training.inference.embedding import labels_file
-    from hgld.training.inference.embedding_parts import embed_in_parts
+    from hgld.training.inference.kept import embed_in_parts
 
     out = asked.out
     joined = embed_in_parts(out, count, embedder, dataset, progress, partial(echo, err=as_json))

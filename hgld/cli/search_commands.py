@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from hgld.pipelines.stage import Progress
     from hgld.prediction import Calibration
     from hgld.prediction.predict import Answer
-    from hgld.training.inference.answers import Asking
     from hgld.training.inference.embedder import Embedder
-    from hgld.training.inference.search import QueryMatches
+    from hgld.training.inference.search import Asking, QueryMatches
     from hgld.training.models.networks import Network
 
 _MOST_SHOWN = 10  # findings of an audit of one kind
@@ -157,7 +156,7 @@ def _asking(
     """Return how the open model predicts: by the calibration that belongs to it, if there is one."""
     from hgld.prediction.predict import MIN_CONFIDENCE
     from hgld.training.checkpoint import find_checkpoint
-    from hgld.training.inference.answers import Asking, calibration_of
+    from hgld.training.inference.search import Asking, calibration_of
 
     run = find_checkpoint(source, view.which).parent.parent if isinstance(source, Path) else None
     calibration, why_not = calibration_of(embedder, run, asked.calibration, dataset)
@@ -239,7 +238,7 @@ def calibrate(
     from hgld.evaluation.protocols.benchmark import filled_splits
     from hgld.prediction.calibration import CALIBRATION, NEIGHBORS, UNKNOWN
     from hgld.training.checkpoint import find_checkpoint
-    from hgld.training.inference.answers import calibrate_answers
+    from hgld.training.inference.search import calibrate_answers
 
     source = model.source()
     out, elsewhere = asked.out, () if asked.out is None else ("--calibration", asked.out)

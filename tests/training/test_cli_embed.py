@@ -11,7 +11,7 @@ import torch
 from hgld import open_dataset
 from hgld.cli import main
 from hgld.data.views import TestView
-from hgld.training.inference import embedding_parts
+from hgld.training.inference import kept
 from hgld.training.inference.embedding import embed
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
@@ -42,14 +42,14 @@ def test_parts_are_kept_and_joined_to_the_file_of_one_go(places, tmp_path, capsy
     whole, out = tmp_path / "whole.npy", tmp_path / "parts.npy"
     assert run(capsys, "embed", *of_run(folder, "--out", whole))[0] == 0
     asked = of_run(folder, "--out", out, "--parts", "3")
-    write = embedding_parts.write_embeddings
+    write = kept.write_embeddings
 
     def stopped(file, *rest):
         if file.name == "0002.npy":
             raise KeyboardInterrupt
         write(file, *rest)
 
-    monkeypatch.setattr(embedding_parts, "write_embeddings", stopped)
+    monkeypatch.setattr(kept, "write_embeddings", stopped)
     assert run(capsys, "embed", *asked)[0] == 130
     monkeypatch.undo()
     assert not out.exists()

@@ -1,21 +1,30 @@
-"""Embeddings that the user's cache keeps, by model, dataset and view: a second search embeds only its query."""
+"""Embeddings that are kept: in the user's cache for a second search; in parts while a large dataset is embedded."""
 
 import hashlib
 import json
 import logging
-from dataclasses import fields
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 
 from hgld.data.batch import Fault
 from hgld.data.dataset import ShardDataset
+from hgld.distributed import from_main
+from hgld.errors import ConfigError, InputError
 from hgld.evaluation.options import Progress
+from hgld.files import write_atomic
+from hgld.tables import read_csv, read_parquet
 from hgld.user_cache import MOST_BYTES, KeptFolder, digest_of
 
 from .embedder import Embedded, Embedder
+from .embedding import FAULTS, faults_file, labels_file, write_embeddings, write_together
 
 _VECTORS, _POSITIONS, _FAULTS = "vectors.npy", "positions.npy", "faults.json"
 # Fields of an embedder that do not change embeddings, or (the model) are known in another way.
@@ -93,3 +102,108 @@ def embedding_facts(embedder: Embedder) -> dict[str, Any]:
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     seen = {name: value for name, value in options.items() if name not in _NOT_SEEN}
     return {"weights": digest.hexdigest(), "options": seen}
+
+
+# -- embeddings of a large dataset in parts --
+
+_ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True)
+class JoinedEmbeddings:
+    """A file of embeddings that parts were joined to.
+
+    Attributes:
+        shape: N and D.
+        unreadable: items that were left out.
+    """
+
+    shape: tuple[int, int]
+    unreadable: int
+
+
+def embed_in_parts(
+    out: Path,
+    count: int,
+    embedder: Embedder,
+    dataset: ShardDataset,
+    progress: Progress | None = None,
+    say: Callable[[str], object] = lambda text: None,
+) -> JoinedEmbeddings | None:
+    """Embed a dataset in parts, which lie in ``X.parts/`` meanwhile, and join them to ``X.npy``.
+
+    The same call resumes after a stop: parts that are done are not made again.
+
+    Args:
+        out: the ``.npy`` file.
+        count: number of parts.
+        embedder: the model; its processes share the work of a part.
+        dataset: N items.
+        progress: see :func:`hgld.training.inference.embedding.embed`.
+        say: called with a line about each part, on the main process.
+
+    Returns:
+        the joined file; None on other processes than the main one.
+
+    Raises:
+        ConfigError: more parts than items, or a file that is no ``.npy``.
+        InputError: the parts that are there were made by another model, with other options, or of other items.
+        StorageError: the disk is full or not writable.
+    """
+    if not 1 <= count <= len(dataset) or out.suffix != ".npy":
+        raise ConfigError(f"{count} parts of {out}; expected a .npy file, and 1 to {len(dataset)} parts.")
+    folder, processes = out.with_suffix(".parts"), embedder.processes
+    keys = hashlib.sha256("\n".join(dataset.keys).encode()).hexdigest()
+    facts = json.dumps({"parts": count, "items": keys, **embedding_facts(embedder)}, sort_keys=True)
+    record, made_of = folder / "made-of.json", None
+    if processes.is_main:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not record.exists():
+            write_atomic(record, facts)
+        made_of = record.read_text(encoding="utf-8", errors="replace")
+    if from_main(made_of, processes) != facts:
+        raise InputError(
+            f"{folder} was made by another model, with other options or of other items. Remove it, or write elsewhere."
+        )
+    bounds = [len(dataset) * number // count for number in range(count + 1)]
+    files = [folder / f"{number:04d}.npy" for number in range(1, count + 1)]
+    for number, file in enumerate(files):
+        done = file.with_suffix(".done")
+        kept = from_main(done.exists(), processes)
+        if not kept:
+            embedded = embedder.embed_readable(dataset.select(range(*bounds[number : number + 2])), progress)
+            if processes.is_main:
+                write_embeddings(file, embedded.vectors, embedded.dataset, embedded.faults)
+                done.touch()
+        if processes.is_main:
+            say(f"{file}: part {number + 1} of {count}{', as it was' if kept else ''}")
+    if not processes.is_main:
+        return None
+    faults = pl.concat([_faults(file, first) for file, first in zip(files, bounds, strict=False)])
+    tables = [np.load(file, mmap_mode="r") for file in files]
+    shape = (sum(map(len, tables)), tables[0].shape[1])
+    write_together(
+        out,
+        rows=partial(_join_rows, tables, shape=shape),
+        items=lambda aside: pl.concat([read_parquet(labels_file(file)) for file in files]).write_parquet(aside),
+        faults=faults,
+    )
+    shutil.rmtree(folder)
+    return JoinedEmbeddings(shape, len(faults))
+
+
+def _join_rows(tables: Sequence[np.ndarray], out: Path, *, shape: tuple[int, int]) -> None:
+    """Write the rows of tables behind one another; not by a memory map, where a full disk would end the process."""
+    with open(out, "wb") as joined:
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(joined, header)
+        for rows in tables:
+            starts = range(0, len(rows), _ROWS_AT_ONCE)
+            joined.writelines(np.ascontiguousarray(rows[i : i + _ROWS_AT_ONCE], np.float32).data for i in starts)
+
+
+def _faults(file: Path, first: int) -> pl.DataFrame:
+    """Read the items of a part that could not be read, numbered as in the whole dataset."""
+    if not faults_file(file).exists():
+        return pl.DataFrame(schema=FAULTS)
+    return read_csv(faults_file(file), schema=FAULTS).with_columns(pl.col("item") + first)

@@ -32,10 +32,10 @@ from ..checkpoint import find_checkpoint
 from ..evaluation import RetrievalTask, SplitEmbedder, evaluate_by_protocol, evaluate_task
 from ..models.embedding_model import EmbeddingModel
 from ..models.networks import Network, save_network, source_of
-from .answers import calibration_of
 from .embedder import Embedded, Embedder, make_embedder
-from .hub_run import write_run
+from .export import write_run
 from .kept import embed_once
+from .search import calibration_of
 
 _OWN_AT_ONCE, _OWN_WORKERS = 64, 2  # images at a time, and threads, of a module of one's own
 
