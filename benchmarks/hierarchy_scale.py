@@ -23,7 +23,7 @@ from hgld.pipelines.stage import silent
 
 MOST_SECONDS = 60
 MOST_BYTES = 4 * 2**30
-TIMED = ("clean", "embed", "evidence", "cluster", "toplevel", "review", "assign", "export", "report")
+TIMED = ("clean", "embed", "evidence", "cluster", "toplevel", "review", "export", "report")
 
 HEADS = """\
 church building,chapel,cathedral,monastery,abbey,mosque,synagogue,temple,shrine,pagoda,castle,fortress,palace,

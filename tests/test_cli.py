@@ -61,7 +61,7 @@ def test_a_build_for_people_then_for_machines(hgld, table, tmp_path):
     arguments = ("build-hierarchy", "--names", table, "--out", tmp_path / "out", "--encoder", "lexical")
     code, out, err = hgld(*arguments)
     assert (code, err) == (0, "")
-    for stage in ("scrape", "clean", "embed", "cluster", "toplevel", "review", "assign", "export", "report"):
+    for stage in ("scrape", "clean", "embed", "cluster", "toplevel", "review", "export", "report"):
         assert f"\n{stage} " in f"\n{out}"
     assert str(tmp_path / "out" / "train_label_to_hierarchical.csv") in out
     code, out, err = hgld(*arguments, "--json")

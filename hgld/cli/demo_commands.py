@@ -109,7 +109,7 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
     folders = [out / RUNS / name for name in configs]
     title, shown = "hgld demo: drawn landmarks", _part("report", progress)
     make_report(folders, out / REPORT, data=dataset.out, title=title, progress=shown)
-    counts = build.stages["assign"].result.counts
+    counts = build.stages["export"].result.counts
     result = DemoResult(
         labelled=int(counts["landmarks"]),
         groups=int(counts["groups"]),

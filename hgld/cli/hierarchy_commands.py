@@ -184,7 +184,7 @@ class ReviewOptions:
         (), "Decisions of another annotator, to compare.", path="file", repeated=True
     )
     adjudicate: bool = setting(False, "Settle the conflicts of --compare-with in a file of its own.")
-    images: Path | None = setting(None, "Landmarks' images: a folder or a tar; of --classes the folder of the list.")
+    images: Path | None = setting(None, "Folder of the landmarks' images; for --classes the folder of the list.")
     order: Literal["items", "names"] = setting("items", "Count that an action should put right most of.")
     propose: str = setting("", "Ask a language model first, at an OpenAI-compatible server: .../v1.", metavar="URL")
     propose_model: str = setting("", "Name of the model at that server.", metavar="NAME")

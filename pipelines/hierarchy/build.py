@@ -15,7 +15,7 @@ from hgld.settings import options_of
 from hgld.taxonomy.formats import read_taxonomy
 
 from ..stage import Progress, StageRun, is_intact, json_text, own_folder, plain, refuse_foreign
-from . import assign, export, sample
+from . import export, sample
 from .config import SPLIT_NAME, BuildConfig
 from .encoders import embed
 from .encoders.registry import make_encoder
@@ -169,7 +169,6 @@ def run_stages(root: Path, config: BuildConfig, levels: _Levels, progress: Progr
     is_tree = groups is not None and groups.of_class is not None
     before = stages["cluster"], stages["toplevel"]
     stages["review"] = review.run(root, *before, config.review, progress, learns=not is_tree)
-    stages["assign"] = assign.run(root, stages, progress, plan=plan)
     stages["export"] = export.run(root, stages, progress, plan=plan)
     return stages
 
@@ -208,6 +207,7 @@ def _sources(config: BuildConfig) -> list[tuple[str, Path]]:
 def _publish(out: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any]) -> dict[str, Path]:
     """Put the export's and the report's files beside ``stages/``, and remove those of an earlier build."""
     made = {name: stages[s].path(name) for s in ("export", "report") for name in stages[s].record["outputs"]}
+    made = {name: file for name, file in made.items() if name not in export.INNER}
     record = complete_provenance(facts, list(stages.values()), made)
     files = {name: out / name for name in (*made, PROVENANCE)}
     try:

@@ -1,7 +1,15 @@
-"""The export stage: label tables, the table of raw scraped names, the hierarchy, and the dropped landmarks or items."""
+"""The export stage: labels of every landmark or item at all levels, as tables, with the tree and what was dropped.
 
-from collections.abc import Mapping
+A group of the clustering keeps its labels, whatever it is called now. A group that decisions made has the labels that
+the groups of its names agree on, and none where they differ. What people set goes before both; the coarsest label is
+the review's. Where people gave groups of one coarser class different tops, the top of most landmarks keeps that class,
+and each of the others gets one of its own, ``CLASS (TOP)``, so that every class has one parent.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -15,72 +23,114 @@ from .groups.given import NONE
 from .groups.levels import HUMAN_MADE, LANDMARK_LEVELS, LANDMARKS, NATURAL, LevelPlan
 from .names.landmark_tables import KEY, with_item_columns
 
-VERSION = 2  # 2: levels of any name
+VERSION = 3  # 3: the labels of landmarks too
 LABEL_SUFFIX = "_label_to_hierarchical.csv"
 RAW_NAMES = "raw_names.csv"
 LABELS = "labels.csv"
 HIERARCHY = "hierarchy.parquet"
 DROPPED = "dropped.parquet"
+INNER = ("landmarks.parquet", "groups.parquet")
+"""Tables that later stages read, and that are not among a build's results."""
+
 COLUMNS = ("landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made")
+_INPUTS = (
+    *("scrape/landmarks", "scrape/dropped", "clean/landmarks", "clean/dropped", "cluster/names", "toplevel/levels"),
+    *(f"review/{name}" for name in ("names", "groups", "set_levels", "items", "dropped")),
+)
+_MOST_NOTES = 10
 
 
 def run(root: Path, stages: Mapping[str, StageRun], progress: Progress, *, plan: LevelPlan = LANDMARKS) -> StageRun:
     """Write the build's tables, all or none of them.
 
     Landmarks get ``{split}_label_to_hierarchical.csv`` with GLDv2's columns, quoting and line ends, sorted by landmark
-    id; ``supercategory`` is the name as scraped, an undecided top level, or one of
-    other classes than natural and human-made, is an empty field. ``raw_names.csv`` has every landmark that was asked
-    for. Items, and landmarks at other levels than GLDv2's, get ``labels.csv``: id, name, and one column per level above
-    the items. ``dropped.parquet`` has those without labels, with the stage that left them out and its reason.
+    id; ``supercategory`` is the name as scraped. An undecided top level, or one with other classes than natural and
+    human-made, is an empty field. ``raw_names.csv`` has every landmark that was asked for. Items, and landmarks at
+    other levels than GLDv2's, get ``labels.csv``: id, name, and one column per level above the items.
+    ``dropped.parquet`` has those without labels, with the stage that excluded them and its reason.
+
+    ``groups.parquet`` has a row for every reviewed group: label, and a column per level above the items. The first of
+    these columns is the label again; it is null for the names that fit no given group. ``landmarks.parquet`` has the
+    labelled landmarks with their names and groups.
 
     Raises:
         TableError: a landmark is neither labelled nor dropped.
     """
-    files = (
-        "scrape/landmarks",
-        "scrape/dropped",
-        "clean/dropped",
-        "assign/landmarks",
-        "assign/dropped",
-        "assign/groups",
-    )
-    inputs = files_of(stages, *(f"{file}.parquet" for file in files))
+    inputs = files_of(stages, *(f"{file}.parquet" for file in _INPUTS))
+    work = partial(_export, inputs, plan, progress)
+    return run_stage("export", root, version=VERSION, config={"plan": asdict(plan)}, inputs=inputs, work=work)
 
-    def work(directory: Path) -> StageResult:
-        scrape, unread, clean_dropped, placed, assign_dropped, levels = map(read_parquet, inputs.values())
-        labelled, items = placed, "id" in scrape.columns
-        splits = scrape["split"].unique().sort().to_list()
+
+def _export(inputs: Mapping[str, Path], plan: LevelPlan, progress: Progress, directory: Path) -> StageResult:
+    table = {role.removesuffix(".parquet"): read_parquet(file) for role, file in inputs.items()}
+    scrape, levels = table["scrape/landmarks"], _levels(table, plan)
+    joined, notes = _join(table)
+    placed = joined.drop_nulls("hierarchical_label")
+    levels.write_parquet(directory / "groups.parquet")
+    placed.select("split", "landmark_id", "category", "title", "supercategory", "name", *COLUMNS[3:]).write_parquet(
+        directory / "landmarks.parquet"
+    )
+    splits, are_items = scrape["split"].unique().sort().to_list(), "id" in scrape.columns
+    if not are_items:
+        labelled = placed.select("split", *COLUMNS)
         if plan.into:
             none = pl.col("hierarchical_label") == NONE
             labelled = labelled.with_columns(hierarchical_label=pl.when(~none).then("hierarchical_label"))
         if {*plan.top} != {NATURAL, HUMAN_MADE}:  # another top level is no answer to GLDv2's question
             labelled = labelled.with_columns(natural_or_human_made=pl.lit(None, pl.String))
-        if not items:
-            for split in splits:
-                rows = labelled.filter(pl.col("split") == split).select(COLUMNS).sort("landmark_id")
-                _write_csv(rows, directory / f"{split}{LABEL_SUFFIX}")
-            write_raw_names(scrape, directory / RAW_NAMES)
-        named = with_levels(placed, with_item_columns(scrape), levels, plan)
-        if items or plan.names != LANDMARK_LEVELS:
-            _write_csv(named.select("id", "name", *plan.names[1:]), directory / LABELS)
-        tree = {plan.names[0]: named["key"], **{level: named[level] for level in plan.names[1:]}}
-        Hierarchy.from_columns({level: labels.to_list() for level, labels in tree.items()}).to_parquet(
-            directory / HIERARCHY
-        )
-        dropped = _all_dropped(scrape, labelled, {"assign": assign_dropped, "clean": clean_dropped})
-        if items:
-            dropped = _with_unread(dropped, scrape, unread)
-        dropped.write_parquet(directory / DROPPED)
-        progress("write label tables", 1, 1)
-        counts = {
-            "items" if items else "landmarks": len(labelled),
-            "without labels": len(dropped),
-            "names": labelled["name"].n_unique(),
-        }
-        return StageResult(counts, details={"splits": splits, "levels": list(plan.names)})
+        for split in splits:
+            _write_csv(labelled.filter(split=split).drop("split"), directory / f"{split}{LABEL_SUFFIX}")
+        write_raw_names(scrape, directory / RAW_NAMES)
+    named = with_levels(placed, with_item_columns(scrape), levels, plan)
+    if are_items or plan.names != LANDMARK_LEVELS:
+        _write_csv(named.select("id", "name", *plan.names[1:]), directory / LABELS)
+    tree = {plan.names[0]: named["key"], **{level: named[level] for level in plan.names[1:]}}
+    Hierarchy.from_columns({level: labels.to_list() for level, labels in tree.items()}).to_parquet(
+        directory / HIERARCHY
+    )
+    dropped = _dropped(table, joined, are_items)
+    dropped.write_parquet(directory / DROPPED)
+    progress("write label tables", 1, 1)
+    counts = {
+        "items" if are_items else "landmarks": len(placed),
+        "without labels": len(dropped),
+        "names": placed["name"].n_unique(),
+        "groups": placed["hierarchical_label"].n_unique(),
+        **{level: levels[level].drop_nulls().n_unique() for level in plan.above},
+        **{f"{plan.names[1]} without {level}": n for level in plan.above if (n := levels[level].null_count())},
+        **({"put elsewhere by decision": n} if (n := joined["put_label"].count()) else {}),
+    }
+    details = {"splits": splits, "levels": list(plan.names)}
+    by_people = dropped.filter(stage="review")["reason"].value_counts()
+    return StageResult(counts, dict(by_people.iter_rows()), notes, details)
 
-    config = {"plan": asdict(plan)}
-    return run_stage("export", root, version=VERSION, config=config, inputs=inputs, work=work)
+
+def _join(table: Mapping[str, pl.DataFrame]) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Return every named landmark with its name, group and top (null where its name was dropped), and notes."""
+    ids = with_item_columns(table["scrape/landmarks"]).select(
+        *KEY, id=pl.coalesce("id", pl.col(KEY[1]).cast(pl.String))
+    )
+    ids = ids.join(table["clean/landmarks"].select(KEY), on=KEY, how="semi")
+    items = table["review/items"].join(ids, on=("split", "id"), how="left")
+    fits = pl.col("landmark_id").is_not_null() & pl.col("label").is_not_null()
+    put = items.filter(fits).select(*KEY, put_name="name", put_label="label")
+    joined = (
+        table["clean/landmarks"]
+        .join(table["review/names"].select("name", "label"), on="name", how="left", maintain_order="left")
+        .join(put, on=KEY, how="left", maintain_order="left")
+        .with_columns(name=pl.coalesce("put_name", "name"), label=pl.coalesce("put_label", "label"))
+        .join(table["review/groups"].select("label", "top"), on="label", how="left", maintain_order="left")
+        .rename({"label": "hierarchical_label", "top": "natural_or_human_made"})
+        .sort(KEY)
+    )
+    notes = [
+        f"A decision of {row['who']} about the item {row['split']}/{row['id']} fits nothing: "
+        + ("no item of this id has a name." if row["landmark_id"] is None else "its new name or group is gone.")
+        for row in items.filter(~fits).iter_rows(named=True)
+    ]
+    if (more := len(notes) - _MOST_NOTES) > 0:
+        notes[_MOST_NOTES:] = [f"{more} more decisions about single items fit nothing."]
+    return joined, tuple(notes)
 
 
 def with_levels(labelled: pl.DataFrame, scrape: pl.DataFrame, levels: pl.DataFrame, plan: LevelPlan) -> pl.DataFrame:
@@ -132,35 +182,85 @@ def _write_csv(rows: pl.DataFrame, file: Path) -> None:
     rows.with_columns(empty_is_null).write_csv(file, quote_style="necessary", line_terminator="\n")
 
 
-def _all_dropped(scrape: pl.DataFrame, labelled: pl.DataFrame, stages: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """Return a row for every scraped landmark without a label, with the last stage that excluded it and its reason."""
+def _dropped(table: Mapping[str, pl.DataFrame], joined: pl.DataFrame, are_items: bool) -> pl.DataFrame:
+    """Return a row for every scraped landmark without a label, with the last stage that excluded it and its reason.
+
+    Items have their ids, and before them are the rows of the list that became no item, with their lines.
+    """
     columns = ["split", "landmark_id", "category", "stage", "reason", "detail"]
-    rejected = [rows.with_columns(stage=pl.lit(stage)).select(columns) for stage, rows in stages.items()]
-    drops = pl.concat(rejected).unique(KEY, keep="first", maintain_order=True)
-    missing = scrape.select(KEY).join(labelled, on=KEY, how="anti")
+    left = joined.filter(pl.col("hierarchical_label").is_null()).join(table["review/dropped"], on="name", how="left")
+    why = pl.concat_str("name", pl.concat_str("who", "why", separator=": ", ignore_nulls=True), separator=" - ")
+    by_people = left.select(*KEY, "category", reason=pl.lit("name-dropped"), detail=why)
+    stages = {"review": by_people, "clean": table["clean/dropped"]}
+    drops = pl.concat([rows.with_columns(stage=pl.lit(stage)).select(columns) for stage, rows in stages.items()])
+    missing = table["scrape/landmarks"].select(KEY).join(joined.drop_nulls("hierarchical_label"), on=KEY, how="anti")
     rows = missing.join(drops, on=KEY, how="left").sort(KEY)
     lost = rows.filter(pl.col("reason").is_null())
     if len(lost):
         raise TableError(
             f"stage 'export': {len(lost)} landmarks have neither a label nor a reason, the first is "
-            f"{lost['split'][0]}/{lost['landmark_id'][0]}. The stages' folders were mixed: remove stages/clean and "
-            "stages/assign and run the same command again."
+            f"{lost['split'][0]}/{lost['landmark_id'][0]}. The stages' folders were mixed: remove stages/clean and run "
+            "the same command again."
         )
-    return rows.select(columns)
+    if not are_items:
+        return rows.select(columns)
+    ids = table["scrape/landmarks"].select(*KEY, "id")
+    unread = table["scrape/dropped"].with_columns(stage=pl.lit("scrape")).rename({"landmark_id": "id"})
+    return pl.concat(
+        [unread, rows.select(columns).join(ids, on=KEY, how="left", maintain_order="left")], how="diagonal"
+    ).select(*columns, "id", "row")
 
 
-def _with_unread(dropped: pl.DataFrame, scrape: pl.DataFrame, unread: pl.DataFrame) -> pl.DataFrame:
-    """Return the drops of items with their ids, after the rows of the list that became no item, with their lines."""
-    ids = scrape.select(*KEY, "id")
-    of_items = dropped.join(ids, on=KEY, how="left", maintain_order="left").with_columns(row=pl.lit(None, pl.Int64))
-    rows = unread.select(
-        "split",
-        pl.lit(None, pl.Int64).alias("landmark_id"),
-        "category",
-        pl.lit("scrape").alias("stage"),
-        "reason",
-        pl.lit(None, pl.String).alias("detail"),
-        pl.col("landmark_id").alias("id"),
-        "row",
-    )
-    return pl.concat([rows, of_items.select(rows.columns)])
+# -- levels of groups --------------------------------------------------------------------------------------------------
+
+
+def _levels(table: Mapping[str, pl.DataFrame], plan: LevelPlan) -> pl.DataFrame:
+    groups = table["review/groups"]
+    rows = labels_above(table["cluster/names"], table["toplevel/levels"], table["review/names"], groups, plan.above)
+    set_at = {(label, level): name for label, level, name, _ in table["review/set_levels"].iter_rows()}
+    for label, row in zip(groups["label"].to_list(), rows, strict=True):
+        row[:] = [set_at.get((label, level), name) for level, name in zip(plan.above, row, strict=True)]
+    one_parent_each(rows, groups["landmarks"].to_list())
+    own = [None if plan.into and label == NONE else label for label in groups["label"]]
+    columns = {plan.names[1]: own, **{level: [row[depth] for row in rows] for depth, level in enumerate(plan.above)}}
+    return pl.DataFrame({"label": groups["label"], **columns}, schema=dict.fromkeys(["label", *columns], pl.String))
+
+
+def labels_above(
+    names: pl.DataFrame, levels: pl.DataFrame, reviewed: pl.DataFrame, groups: pl.DataFrame, above: Sequence[str]
+) -> list[list[str | None]]:
+    """Return the labels of every reviewed group at the levels above it, finest first; the last one is the review's.
+
+    Args:
+        names: cluster's ``names.parquet``.
+        levels: the top-level stage's ``levels.parquet``.
+        reviewed: review's ``names.parquet``.
+        groups: review's ``groups.parquet``.
+        above: names of the levels.
+    """
+    known = {(group, level): label for group, level, label in levels.select("group", "level", "label").iter_rows()}
+    sources = dict(reviewed.select("name", "label").join(names, on="name").group_by("label").agg("group").iter_rows())
+    rows = []
+    for label, group, top in groups.select("label", "group", "top").iter_rows():
+        of = sources.get(label, []) if group is None else [group]
+        found = [{known.get((source, level)) for source in of} for level in above[:-1]]
+        rows.append([*(one.pop() if len(one) == 1 else None for one in found), top] if above else [])
+    return rows
+
+
+def one_parent_each(rows: list[list[str | None]], sizes: Sequence[int]) -> None:
+    """Divide, in place, the classes that are below several classes of the next coarser level, the coarsest first."""
+    for depth in reversed(range(len(rows[0]) - 1 if rows else 0)):
+        parents: dict[str, Counter[str | None]] = defaultdict(Counter)
+        for row, size in zip(rows, sizes, strict=True):
+            if (label := row[depth]) is not None:
+                parents[label][row[depth + 1]] += size
+        main = {label: min(found, key=lambda p: (-found[p], p is None, p or "")) for label, found in parents.items()}
+        taken = {row[depth] for row in rows}
+        for row in rows:
+            label, parent = row[depth], row[depth + 1]
+            if label is not None and parent != main[label]:
+                free = f"{label} ({parent or 'undecided'})"
+                while free in taken:
+                    free += "'"
+                row[depth] = free

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError
-from hgld.pipelines.hierarchy.assign import labels_above, one_parent_each
 from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, LevelsConfig, NamesConfig
+from hgld.pipelines.hierarchy.export import labels_above, one_parent_each
 from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups
 from hgld.pipelines.hierarchy.groups.levels import LANDMARK_LEVELS, plan_levels
 

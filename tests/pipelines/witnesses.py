@@ -11,8 +11,8 @@ import polars as pl
 
 from hgld.errors import HgldError
 from hgld.pipelines import executor
-from hgld.pipelines.hierarchy import assign
 from hgld.pipelines.hierarchy import build as building
+from hgld.pipelines.hierarchy import export
 from hgld.pipelines.hierarchy.config import (
     BuildConfig,
     CleanConfig,
@@ -170,7 +170,7 @@ def stages(root: Path, world: World, **given: Any) -> dict[str, Any]:
         run = stage.run(root, runs, config, silent)
         runs[run.name] = run
     runs["review"] = review.run(root, runs["cluster"], runs["toplevel"], config.review, silent)
-    runs["assign"] = assign.run(root, runs, silent)
+    runs["export"] = export.run(root, runs, silent)
     return {
         f"{run.name}/{file}": data
         for run in runs.values()

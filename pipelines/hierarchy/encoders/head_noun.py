@@ -16,26 +16,16 @@ Which names are English is not decided here (``languages.py``).
 import re
 import unicodedata
 from dataclasses import dataclass
+from pathlib import Path
 
-GENERAL_NOUNS = frozenset({
-    "area", "base", "building", "center", "centre", "complex", "construction", "entity", "establishment",
-    "facility", "feature", "formation", "hall", "home", "house", "institution", "item", "location", "object",
-    "organisation", "organization", "place", "plant", "point", "post", "property", "region", "room", "site",
-    "space", "station", "structure", "system", "thing", "unit", "venue", "work", "works", "zone",
-})  # fmt: skip
-TRANSPARENT_NOUNS = frozenset({
-    "chain", "cluster", "collection", "couple", "form", "group", "kind", "number", "pair", "part", "piece",
-    "portion", "range", "row", "section", "segment", "series", "set", "sort", "subset", "type", "variety",
-})  # fmt: skip
-_PREPOSITIONS = frozenset({
-    "about", "across", "after", "against", "along", "among", "around", "as", "at", "before", "behind", "below",
-    "beneath", "beside", "between", "beyond", "by", "during", "for", "from", "in", "into", "near", "of", "on",
-    "onto", "outside", "per", "since", "that", "to", "toward", "towards", "under", "upon", "via", "where", "which",
-    "who", "whose", "with", "within", "without",
-})  # fmt: skip
-_DETERMINERS = frozenset({
-    "a", "an", "the", "this", "that", "these", "those", "its", "their", "his", "her",
-})  # fmt: skip
+import yaml
+
+WORDS = Path(__file__).with_name("closed_words.yaml")
+_CLASSES = {name: words.split() for name, words in yaml.safe_load(WORDS.read_text(encoding="utf-8")).items()}
+GENERAL_NOUNS = frozenset(_CLASSES["general_nouns"])
+TRANSPARENT_NOUNS = frozenset(_CLASSES["transparent_nouns"])
+_PREPOSITIONS, _DETERMINERS = frozenset(_CLASSES["prepositions"]), frozenset(_CLASSES["determiners"])
+_IRREGULAR_PLURALS = dict(pair.split(":") for pair in _CLASSES["irregular_plurals"])
 _PARTICIPLE = re.compile(r"(?:[^e]ed|built|known|made)$")
 _NOT_PARTICIPLE = re.compile(r"(?:bed|shed|sled)$")
 
@@ -43,13 +33,6 @@ _SAME_IN_PLURAL = re.compile(
     r"(?:works|barracks|headquarters|headwaters|narrows|rapids|series|species|sports|aircraft|gallows|tennis|news|means"
     r"|^(?:alps|atlas|canvas|chaos|cosmos|falls|gas|lens|pancreas|physics))$"
 )
-_IRREGULAR_PLURALS = {
-    "caches": "cache", "canoes": "canoe", "children": "child", "feet": "foot", "gases": "gas", "geese": "goose",
-    "halves": "half", "knives": "knife", "leaves": "leaf", "lenses": "lens", "lives": "life", "loaves": "loaf",
-    "men": "man", "mice": "mouse", "movies": "movie", "niches": "niche", "oases": "oasis", "oxen": "ox",
-    "people": "person", "prairies": "prairie", "shelves": "shelf", "shoes": "shoe", "teeth": "tooth",
-    "wharves": "wharf", "wolves": "wolf", "women": "woman",
-}  # fmt: skip
 _PLURAL_ENDINGS = (  # the first match decides; the text of its group is removed
     (re.compile(r"..(ies)$"), "y"),  # cemeteries
     (re.compile(r"(?:ss|sh|ch|x|zz|o|[^aeo]us)(es)$"), ""),  # churches, buses; not houses

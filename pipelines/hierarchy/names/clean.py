@@ -26,7 +26,6 @@ from .landmark_tables import ITEMS, KEY, with_item_columns
 from .languages import english_names
 
 RULES = Path(__file__).with_name("name_rules.yaml")
-_KINDS = ("rewrite", "irrelevant")
 
 
 def name_key(name: str) -> str:
@@ -35,26 +34,13 @@ def name_key(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Rewrite:
-    """A rule that replaces the matches of a pattern."""
-
-    pattern: re.Pattern[str]
-    replacement: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Irrelevance:
-    """A rule that leaves out the names that fully match a pattern, and the classes of these ids."""
-
-    pattern: re.Pattern[str]
-    class_ids: frozenset[str]
-    reason: str
-
-
-@dataclass(frozen=True)
 class NameRules:
     """The rules of ``name_rules.yaml``.
+
+    Attributes:
+        max_length: letters of a spelling at most.
+        rewrites: (pattern, replacement) pairs.
+        irrelevances: (pattern of whole names, ids of classes, reason) of what says nothing about a landmark.
 
     >>> rules = NameRules.read()
     >>> rules.canonical("Church  building (1172-1954)")
@@ -66,24 +52,20 @@ class NameRules:
     """
 
     max_length: int
-    rewrites: tuple[Rewrite, ...]
-    irrelevances: tuple[Irrelevance, ...]
+    rewrites: tuple[tuple[re.Pattern[str], str], ...]
+    irrelevances: tuple[tuple[re.Pattern[str], frozenset[str], str], ...]
 
     @classmethod
     def read(cls, domain: str = "landmarks") -> "NameRules":
         """Read the rules, without those of another domain."""
         data = _parsed()
-        of_domain = {kind: [rule for rule in data[kind] if rule.get("domain", domain) == domain] for kind in _KINDS}
+        rewrites, irrelevant = (
+            [rule for rule in data[part] if rule.get("domain", domain) == domain] for part in ("rewrite", "irrelevant")
+        )
         return cls(
             data["max_length"],
-            tuple(
-                Rewrite(re.compile(rule["pattern"]), rule["replacement"], rule["reason"])
-                for rule in of_domain["rewrite"]
-            ),
-            tuple(
-                Irrelevance(re.compile(rule["pattern"]), frozenset(rule.get("class_ids", ())), rule["reason"])
-                for rule in of_domain["irrelevant"]
-            ),
+            tuple((re.compile(rule["pattern"]), rule["replacement"]) for rule in rewrites),
+            tuple((re.compile(r["pattern"]), frozenset(r.get("class_ids", ())), r["reason"]) for r in irrelevant),
         )
 
     def canonical(self, raw: str) -> str:
@@ -98,8 +80,8 @@ class NameRules:
         name = raw
         for _ in range(2 * self.max_length):  # "(((" loses one parenthesis at a time
             before, name = name, unicodedata.normalize("NFC", name)
-            for rule in self.rewrites:
-                name = rule.pattern.sub(rule.replacement, name)
+            for pattern, replacement in self.rewrites:
+                name = pattern.sub(replacement, name)
             if name == before:
                 return name
         return name
@@ -107,9 +89,9 @@ class NameRules:
     def irrelevance(self, name: str, class_id: str | None = None) -> str | None:
         """Return the reason why a canonical name, or its class, does not say what a landmark is; None if it does."""
         key = name_key(name)
-        for rule in self.irrelevances:
-            if class_id in rule.class_ids or rule.pattern.fullmatch(key):
-                return rule.reason
+        for pattern, class_ids, reason in self.irrelevances:
+            if class_id in class_ids or pattern.fullmatch(key):
+                return reason
         return None
 
 
@@ -120,7 +102,7 @@ def _parsed() -> Any:
 
 # -- the stage -----------------------------------------------------------------------------------------------------
 
-VERSION = 4  # 4: one policy for several names
+VERSION = 5  # 5: no table of names beside the one that is kept
 PUBLISHED: dict[str, Any] = {
     "source": "Ramzi et al., Optimization of Rank Losses for Image Retrieval, arXiv 2309.08250; rounded",
     "splits": {
@@ -135,8 +117,7 @@ _MOST_DETAIL = 300  # characters of a detail: scraped text may be anything
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
     """Clean the names of scraped landmarks into ``root/clean`` (see docs/reference/build-files.md for the files).
 
-    Beside those, ``left_out.parquet`` (split, landmark_id, raw, class_id, reason) holds the names that a landmark
-    had besides the one that it keeps. The result's details hold this build's figures (``own``) and the published ones
+    The result's details hold this build's figures (``own``) and the published ones
     (``published``) in the same form.
 
     Args:
@@ -173,21 +154,20 @@ def _clean(landmarks: Path, config: BuildConfig, progress: Progress, directory: 
     )
     dropped = _dropped(table, mentions, kept)
     if kept.is_empty():
+        reasons = ", ".join(f"{reason}: {n}" for reason, n in dropped["reason"].value_counts(sort=True).iter_rows())
         raise TableError(
             f"{landmarks}: none of its {len(table)} landmarks has a name that can be used "
-            f"({_tally(dropped)}). Check the scrape's statuses, or the rules in {RULES.name}."
+            f"({reasons}). Check the scrape's statuses, or the rules in {RULES.name}."
         )
     names = _with_english(_names(kept, table), domain, config.names.language_of_names)
-    left_out = _left_out(mentions, kept)
     kept.write_parquet(directory / "landmarks.parquet")
     names.write_parquet(directory / "names.parquet")
-    left_out.write_parquet(directory / "left_out.parquet")
     progress("clean", len(table), len(table))
-    counts, details = _figures(table, kept, names, left_out)
+    counts, details = _figures(table, kept, names)
     return StageResult(counts, write_dropped(directory, dropped), details=details)
 
 
-HYPHENS = Rewrite(re.compile(r"(?<=\w)-+(?=\w)"), " ", "in a list without spaces hyphens are spaces")
+HYPHENS = (re.compile(r"(?<=\w)-+(?=\w)"), " ")
 _LEAST_HYPHENATED = 0.25
 
 
@@ -197,7 +177,7 @@ def hyphens_are_spaces(names: Sequence[str]) -> bool:
     >>> hyphens_are_spaces(["Golden-Delicious", "Royal-Gala", "Kiwi"]), hyphens_are_spaces(["T-shirt", "red coat"])
     (True, False)
     """
-    hyphenated = sum(HYPHENS.pattern.search(name) is not None for name in names)
+    hyphenated = sum(HYPHENS[0].search(name) is not None for name in names)
     return hyphenated >= _LEAST_HYPHENATED * len(names) and not any(re.search(r"\s", name.strip()) for name in names)
 
 
@@ -214,17 +194,10 @@ def _mentions(table: pl.DataFrame, rules: NameRules, progress: Progress) -> pl.D
     for done, (raw, class_id, times) in enumerate(spellings.iter_rows(), 1):
         spelling = rules.canonical(raw)
         reason = rules.irrelevance(spelling, class_id) if spelling else "nothing is left of the name"
-        rows.append((raw, class_id, times, spelling, name_key(spelling), sum(map(str.isupper, spelling)), reason))
+        rows.append((raw, class_id, spelling, name_key(spelling), reason, times, sum(map(str.isupper, spelling))))
         progress("clean: distinct names", done, len(spellings))
-    schema = {
-        "raw": pl.String,
-        "class_id": pl.String,
-        "times": pl.Int64,
-        "spelling": pl.String,
-        "key": pl.String,
-        "capitals": pl.Int64,
-        "reason": pl.String,
-    }
+    texts = dict.fromkeys(("raw", "class_id", "spelling", "key", "reason"), pl.String)
+    schema = texts | {"times": pl.Int64, "capitals": pl.Int64}
     vocabulary = pl.DataFrame(rows, schema=schema, orient="row")
     shown = (
         vocabulary.group_by("key", "spelling", "capitals")
@@ -278,16 +251,6 @@ def _dropped(table: pl.DataFrame, mentions: pl.DataFrame, kept: pl.DataFrame) ->
     )
 
 
-def _left_out(mentions: pl.DataFrame, kept: pl.DataFrame) -> pl.DataFrame:
-    """Return the names of kept landmarks other than the one they keep (other spellings of that one do not count)."""
-    return (
-        mentions.join(kept.select(*KEY, pl.col("name").alias("taken")), on=KEY)
-        .filter((pl.col("name") != pl.col("taken")) | pl.col("reason").is_not_null())
-        .select(*KEY, "raw", "class_id", pl.col("reason").fill_null("not the most common name"))
-        .sort(*KEY, "raw", "class_id")
-    )
-
-
 def _names(kept: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     """Return the table of names, with the facts of their items: a landmark counts once, an item as often as stated."""
     facts = kept.join(table.select(*KEY, *ITEMS), on=KEY, how="left", maintain_order="left")
@@ -313,9 +276,7 @@ def _with_english(names: pl.DataFrame, domain: str, language: str) -> pl.DataFra
     return names.with_columns(pl.Series("english", map(english, spellings), dtype=pl.Boolean))
 
 
-def _figures(
-    table: pl.DataFrame, kept: pl.DataFrame, names: pl.DataFrame, left_out: pl.DataFrame
-) -> tuple[dict[str, int], dict[str, Any]]:
+def _figures(table: pl.DataFrame, kept: pl.DataFrame, names: pl.DataFrame) -> tuple[dict[str, int], dict[str, Any]]:
     """Return counts for people, and the same figures in the form of :data:`PUBLISHED`."""
     splits = {}
     for split in table["split"].unique().sort():
@@ -326,12 +287,7 @@ def _figures(
             "kept": int((kept["split"] == split).sum()),
         }
     counts = {f"{what} ({split})": n for split, figures in splits.items() for what, n in figures.items()}
-    counts |= {"names": len(names), "names left out of kept landmarks": len(left_out)}
+    counts["names"] = len(names)
     if not names["english"].all():
         counts["English names"] = int(names["english"].sum())
     return counts, {"own": {"splits": splits, "names": len(names)}, "published": PUBLISHED}
-
-
-def _tally(dropped: pl.DataFrame) -> str:
-    reasons = dropped.group_by("reason").len().sort("len", "reason", descending=[True, False])
-    return ", ".join(f"{reason}: {n}" for reason, n in reasons.iter_rows())

@@ -19,12 +19,7 @@ from hgld.tables import read_parquet
 WORDS = Path(__file__).with_name("english_words.txt")
 LEAST_SHARE = 0.2
 _WORD = re.compile(r"[^\W\d_]+")
-_FOREIGN = frozenset({  # articles and prepositions of other languages in Latin letters; no English words among them
-    "der", "das", "dem", "des", "ein", "eine", "und", "mit", "für", "von", "vom", "zum", "zur", "im", "am", "auf",
-    "le", "la", "les", "du", "et", "aux", "avec", "sur", "pour", "une", "el", "los", "las", "del", "y", "de", "con",
-    "il", "lo", "gli", "della", "dei", "delle", "di", "da", "do", "dos", "em", "na", "het", "een", "en",
-    "och", "för", "med", "til", "og", "af", "ja", "nad", "pod", "ve", "ile", "dan", "yang",
-})  # fmt: skip
+FOREIGN_WORDS = Path(__file__).with_name("foreign_words.txt")
 
 
 def script_of(text: str) -> str:
@@ -49,10 +44,14 @@ def _script(letter: str) -> str:
     return "cjk" if script in ("cjk", "hiragana", "katakana", "hangul", "halfwidth", "ideographic") else script
 
 
-@cache
 def common_words() -> frozenset[str]:
     """Return the words by which a name is known to be English."""
-    lines = WORDS.read_text(encoding="utf-8").splitlines()
+    return _words(WORDS)
+
+
+@cache
+def _words(file: Path) -> frozenset[str]:
+    lines = file.read_text(encoding="utf-8").splitlines()
     return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
 
 
@@ -74,7 +73,7 @@ def has_english_words(name: str) -> bool:
 def _plain_words(name: str) -> list[str]:
     """Return the words of a name in lower case; none if it has accents or a function word of another language."""
     words = [word.lower() for word in _WORD.findall(name)]
-    return words if name.isascii() and not _FOREIGN.intersection(words) else []
+    return words if name.isascii() and not _words(FOREIGN_WORDS).intersection(words) else []
 
 
 @dataclass(frozen=True)

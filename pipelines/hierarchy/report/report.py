@@ -33,8 +33,8 @@ _READ = {
     "decisions": ("review", "decisions.json"),
     "proposals": ("cluster", "groups.parquet"),
     "clustered": ("cluster", "names.parquet"),
-    "landmarks": ("assign", "landmarks.parquet"),
-    "levels": ("assign", "groups.parquet"),
+    "landmarks": ("export", "landmarks.parquet"),
+    "levels": ("export", "groups.parquet"),
 }
 _FIXED_COLORS = {"natural": "#4f9a5f", "human-made": "#b98a3c"}
 

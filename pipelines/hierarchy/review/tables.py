@@ -17,7 +17,7 @@ from hgld.tables import parquet_schema, read_parquet
 
 from ..groups.group_names import Member, propose_labels
 from ..groups.levels import LANDMARKS
-from ..landmark_images import ImagePlace, LandmarkKey, find_images, listed_images, read_image
+from ..landmark_images import LandmarkKey, find_images, listed_images, read_image
 from ..names.class_graph import ClassGraph
 from ..names.classes import SPLIT
 from ..names.clean import NameRules
@@ -232,7 +232,7 @@ class Thumbnails:
     """
 
     def __init__(self, place: Path | None, listed: Mapping[LandmarkKey, Sequence[str]] | None = None) -> None:
-        self._images: Mapping[LandmarkKey, Sequence[ImagePlace]] = {}
+        self._images: Mapping[LandmarkKey, Sequence[Path]] = {}
         if place and listed:
             if not place.is_dir():
                 raise ConfigError(f"--images {place}: expected the folder of the table that lists the images.")
@@ -258,7 +258,7 @@ class Thumbnails:
 
 
 @lru_cache(maxsize=1024)  # thumbnails of some 10 kB
-def _thumbnail(image: ImagePlace) -> bytes:
+def _thumbnail(image: Path) -> bytes:
     picture = read_image(image)
     picture.thumbnail((_SIDE, _SIDE))
     data = io.BytesIO()

@@ -4,12 +4,12 @@ Pure functions of a store: the same answers give the same statuses, in whatever 
 came in.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from .store import Question, ScrapeStore
-from .wikidata import WIKIMEDIA_CATEGORY, Entity
+from .wikidata import WIKIMEDIA_CATEGORY
 
 MAX_REDIRECTS = 8
 _MAX_TOPICS = 3
@@ -34,45 +34,27 @@ class Unanswered:
     keys: tuple[str, ...]
 
 
-class _UnansweredError(Exception):
-    pass
-
-
-class _FailedError(Exception):
-    pass
-
-
-class _Reader:
-    """A reader of the store for one title."""
-
-    def __init__(self, store: ScrapeStore):
-        self._store = store
-
-    def answer(self, question: Question, key: str) -> Any:
-        known = self._store.answers[question]
-        if key in known:
-            return known[key]
-        if kind := self._store.failures.get((question, key)):
-            raise _FailedError(kind)
-        raise _UnansweredError(Unanswered(question, (key,)))
-
-    def answers(self, question: Question, keys: tuple[str, ...]) -> list[Any]:
-        """Return the answers to several keys; missing ones are asked for together."""
-        lacking = [key for key in keys if key not in self._store.answers[question]]
-        if len(lacking) > 1 and not any((question, key) in self._store.failures for key in lacking):
-            raise _UnansweredError(Unanswered(question, tuple(lacking)))
-        return [self.answer(question, key) for key in keys]
+Steps = Generator[tuple[Question, tuple[str, ...]], list[Any], Resolution]
+"""A way to a resolution: yields what it needs to know, is sent the answers, returns the resolution."""
 
 
 def resolve(title: str, store: ScrapeStore, route: str) -> Resolution | Unanswered:
     """Return the status of a category, or the open question."""
-    trail, reader = [title], _Reader(store)
+    trail = [title]
+    steps = _by_infobox(trail) if route == "html" else _by_item(trail)
     try:
-        return _by_infobox(trail, reader) if route == "html" else _by_item(trail, reader)
-    except _UnansweredError as error:
-        return error.args[0]
-    except _FailedError as error:
-        return Resolution(f"error({error})", _end(trail))
+        question, keys = next(steps)
+        while True:
+            known = store.answers[question]
+            lacking = tuple(key for key in keys if key not in known)
+            for key in lacking:
+                if kind := store.failures.get((question, key)):
+                    return _error(kind, trail)
+            if lacking:
+                return Unanswered(question, lacking)
+            question, keys = steps.send([known[key] for key in keys])
+    except StopIteration as done:
+        return done.value
 
 
 def unanswered_classes(classes: Iterable[str], store: ScrapeStore) -> tuple[list[str], list[str]]:
@@ -95,14 +77,15 @@ def unanswered_classes(classes: Iterable[str], store: ScrapeStore) -> tuple[list
     return answered, lacking
 
 
-def _by_infobox(trail: list[str], reader: _Reader) -> Resolution:
+def _by_infobox(trail: list[str]) -> Steps:
     while True:
-        page = reader.answer("infobox", trail[-1])
+        (page,) = yield "infobox", (trail[-1],)
         if not page.exists:
             return Resolution("missing", _end(trail))
         if page.redirected_to is None:
             break
-        _follow(trail, page.redirected_to)
+        if problem := _follow(trail, page.redirected_to):
+            return _error(problem, trail)
         if page.names:  # the server showed the other category's page in this one's place
             break
     if not page.present:
@@ -111,54 +94,55 @@ def _by_infobox(trail: list[str], reader: _Reader) -> Resolution:
     return Resolution(status, _end(trail), page.item, page.names, (None,) * len(page.names))
 
 
-def _by_item(trail: list[str], reader: _Reader) -> Resolution:
-    item = reader.answer("sitelink", trail[-1])
+def _by_item(trail: list[str]) -> Steps:
+    (item,) = yield "sitelink", (trail[-1],)
     while item is None:
-        page = reader.answer("page", trail[-1])
-        if page.title != trail[-1]:
-            _follow(trail, page.title)
-        if page.state == "missing":
+        (page,) = yield "page", (trail[-1],)
+        problem = _follow(trail, page.title) if page.title != trail[-1] else None
+        if page.state == "missing" and not problem:
             return Resolution("missing", _end(trail))
         if page.state != "exists":
-            raise _FailedError("redirect-loop" if page.state == "loop" else "invalid-title")
-        if page.item is not None:
-            item = page.item
-        elif page.moved_to is not None:
-            _follow(trail, page.moved_to)
-            item = reader.answer("sitelink", trail[-1])
-        else:
+            problem = problem or ("redirect-loop" if page.state == "loop" else "invalid-title")
+        elif page.item is None and page.moved_to is None:
             return Resolution("no-item", _end(trail))
-    subject = _subject(item, reader)
-    if subject is None:
-        return Resolution("no-item", _end(trail))
-    classes = [c for c in reader.answers("entity", subject.instance_of) if c.item is not None]
-    named = dict.fromkeys((c.item, c.label or c.item) for c in classes)
-    status = "found" if named else "no-instance-of"
-    return Resolution(status, _end(trail), subject.item, tuple(n for _, n in named), tuple(i for i, _ in named))
-
-
-def _subject(item: str, reader: _Reader) -> Entity | None:
-    """Return the item itself or, of a category's item, its main topic; None where the item was deleted."""
-    subject, seen = None, set[str]()
+        elif page.item is None:
+            problem = problem or _follow(trail, page.moved_to)
+        if problem:
+            return _error(problem, trail)
+        item = page.item
+        if item is None:
+            (item,) = yield "sitelink", (trail[-1],)
+    subject, seen = None, set[str]()  # the item itself or, for a category's item, its main topic
     while item not in seen and len(seen) <= _MAX_TOPICS:
         seen.add(item)
-        entity: Entity = reader.answer("entity", item)
+        (entity,) = yield "entity", (item,)
         if entity.item is None:
             break
         subject = entity
         if WIKIMEDIA_CATEGORY not in entity.instance_of or not entity.main_topic:
             break
         item = entity.main_topic[0]
-    return subject
+    if subject is None:  # it was deleted
+        return Resolution("no-item", _end(trail))
+    classes = yield "entity", subject.instance_of
+    named = dict.fromkeys((c.item, c.label or c.item) for c in classes if c.item is not None)
+    status = "found" if named else "no-instance-of"
+    return Resolution(status, _end(trail), subject.item, tuple(n for _, n in named), tuple(i for i, _ in named))
 
 
-def _follow(trail: list[str], title: str) -> None:
+def _follow(trail: list[str], title: str) -> str | None:
+    """Add a title to the trail of redirects; return the problem if that cannot be."""
     if title in trail:
-        raise _FailedError("redirect-loop")
+        return "redirect-loop"
     if len(trail) > MAX_REDIRECTS:
-        raise _FailedError("redirect-chain")
+        return "redirect-chain"
     trail.append(title)
+    return None
 
 
 def _end(trail: list[str]) -> str | None:
     return trail[-1] if len(trail) > 1 else None
+
+
+def _error(kind: str, trail: list[str]) -> Resolution:
+    return Resolution(f"error({kind})", _end(trail))

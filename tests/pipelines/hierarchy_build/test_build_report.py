@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 import yaml
 
-from hgld.pipelines.hierarchy import assign
+from hgld.pipelines.hierarchy import export
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.groups.group_names import Proposal
 from hgld.pipelines.hierarchy.provenance import provenance
@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
 def write_report(root, tiny_stages, change=None, source: Source = "sample", levels=None):
     stages = tiny_stages(root)
-    stages["assign"] = assign.run(root, stages, silent)
+    stages["export"] = export.run(root, stages, silent)
     if change:
         change(stages)
     encoder = json.loads(stages["embed"].path("encoder.json").read_text())
@@ -116,7 +116,7 @@ def test_published_figures_stand_beside_the_lists_that_they_are_about(tmp_path, 
 
 def test_a_build_of_other_things_is_told_in_its_own_words(tmp_path, tiny_stages):
     def of_things(stages):
-        file = stages["assign"].path("groups.parquet")
+        file = stages["export"].path("groups.parquet")
         groups = pl.read_parquet(file).select(
             "label", group="label", kind=pl.lit("a <kind>"), realm="natural_or_human_made"
         )
@@ -146,7 +146,7 @@ def test_what_stages_say_has_an_explanation():
     known = set(yaml.safe_load(build_report.WORDS.read_text(encoding="utf-8")))
     methods = set(get_args(get_type_hints(Proposal)["method"])) | {"decision"}
     assert methods | {"missing", "no-item", "no-instance-of", "error"} <= known
-    stages = "scrape clean embed evidence cluster toplevel review assign export"
+    stages = "scrape clean embed evidence cluster toplevel review export"
     assert set(stages.split()) <= known
     assert {"applied", "unmatched", "conflicts", "withheld", "overruled", "kappa"} <= known
 

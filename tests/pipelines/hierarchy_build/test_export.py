@@ -6,7 +6,7 @@ import pytest
 
 from hgld import Hierarchy
 from hgld.errors import TableError
-from hgld.pipelines.hierarchy import assign, export
+from hgld.pipelines.hierarchy import export
 from hgld.pipelines.hierarchy.groups.levels import LANDMARKS, LevelPlan
 from hgld.pipelines.stage import silent
 
@@ -14,8 +14,7 @@ HEADER = ["landmark_id", "category", "supercategory", "hierarchical_label", "nat
 
 
 def build(root, stages, plan=LANDMARKS):
-    assigned = assign.run(root, stages, silent, plan=plan)
-    return assigned, export.run(root, stages | {"assign": assigned}, silent, plan=plan)
+    return export.run(root, stages, silent, plan=plan)
 
 
 def rows_of(file):
@@ -25,8 +24,8 @@ def rows_of(file):
 
 def test_label_csvs_have_gldv2s_columns_and_every_labelled_landmark(tmp_path, tiny_stages):
     stages = tiny_stages(tmp_path)
-    assigned, exported = build(tmp_path, stages)
-    labelled = pl.read_parquet(assigned.path("landmarks.parquet"))
+    exported = build(tmp_path, stages)
+    labelled = pl.read_parquet(exported.path("landmarks.parquet"))
     for split in ("train", "index"):
         header, *rows = rows_of(exported.path(f"{split}_label_to_hierarchical.csv"))
         assert header == HEADER
@@ -36,7 +35,7 @@ def test_label_csvs_have_gldv2s_columns_and_every_labelled_landmark(tmp_path, ti
 
 
 def test_another_top_level_is_not_told_as_natural_or_human_made(tmp_path, tiny_stages):
-    _, exported = build(tmp_path, tiny_stages(tmp_path), LevelPlan(("place", "kind", "realm"), (2,), ()))
+    exported = build(tmp_path, tiny_stages(tmp_path), LevelPlan(("place", "kind", "realm"), (2,), ()))
     rows = rows_of(exported.path("train_label_to_hierarchical.csv"))
     assert {row[4] for row in rows[1:]} == {""}
     header, *rows = rows_of(exported.path("labels.csv"))
@@ -46,7 +45,7 @@ def test_another_top_level_is_not_told_as_natural_or_human_made(tmp_path, tiny_s
 
 def test_names_and_categories_are_kept_as_given(tmp_path, tiny_stages):
     stages = tiny_stages(tmp_path)
-    _, exported = build(tmp_path, stages)
+    exported = build(tmp_path, stages)
     scraped = pl.read_parquet(stages["scrape"].path("landmarks.parquet")).filter(pl.col("split") == "train")
     given = dict(scraped.select("landmark_id", "category").iter_rows())
     rows = rows_of(exported.path("train_label_to_hierarchical.csv"))[1:]
@@ -57,7 +56,7 @@ def test_names_and_categories_are_kept_as_given(tmp_path, tiny_stages):
 
 def test_raw_names_hold_every_landmark_and_can_be_read_back(tmp_path, tiny_stages):
     stages = tiny_stages(tmp_path)
-    _, exported = build(tmp_path, stages)
+    exported = build(tmp_path, stages)
     header, *rows = rows_of(exported.path("raw_names.csv"))
     table = [dict(zip(header, row, strict=True)) for row in rows]
     scraped = pl.read_parquet(stages["scrape"].path("landmarks.parquet"))
@@ -81,7 +80,7 @@ def unbarred(text):
 
 
 def test_hierarchy_is_the_tree_of_the_csvs(tmp_path, tiny_stages):
-    _, exported = build(tmp_path, tiny_stages(tmp_path))
+    exported = build(tmp_path, tiny_stages(tmp_path))
     tree = Hierarchy.from_parquet(exported.path("hierarchy.parquet"))
     assert tree.levels == ("landmark", "hierarchical_label", "natural_or_human_made")
     assert tree.num_classes == (6, 5, 2)
@@ -93,16 +92,16 @@ def test_hierarchy_is_the_tree_of_the_csvs(tmp_path, tiny_stages):
 
 def test_every_scraped_landmark_is_labelled_or_dropped_once(tmp_path, tiny_stages):
     stages = tiny_stages(tmp_path, without="bridge")
-    assigned, exported = build(tmp_path, stages)
+    exported = build(tmp_path, stages)
     key = ["split", "landmark_id"]
-    labelled = pl.read_parquet(assigned.path("landmarks.parquet")).select(key)
+    labelled = pl.read_parquet(exported.path("landmarks.parquet")).select(key)
     dropped = pl.read_parquet(exported.path("dropped.parquet"))
     asked = pl.read_parquet(stages["scrape"].path("landmarks.parquet")).select(key)
     assert pl.concat([labelled, dropped.select(key)]).sort(key).equals(asked.sort(key))
     reasons = {(s, i): (stage, reason) for s, i, _, stage, reason, _ in dropped.iter_rows()}
     assert reasons == {
         ("index", 2): ("clean", "missing"),
-        ("train", 3): ("assign", "name-dropped"),
+        ("train", 3): ("review", "name-dropped"),
         ("train", 4): ("clean", "no-item"),
         ("train", 7): ("clean", "several-names"),
     }
@@ -118,13 +117,13 @@ def test_a_landmark_without_label_or_reason_is_refused(tmp_path, tiny_stages):
 
 def test_single_landmarks_stand_where_decisions_put_them(tmp_path, tiny_stages):
     stages = tiny_stages(tmp_path)
-    before = pl.read_parquet(build(tmp_path, stages)[0].path("landmarks.parquet"))
+    before = pl.read_parquet(build(tmp_path, stages).path("landmarks.parquet"))
     first = before.row(0, named=True)
     label = before.filter(pl.col("hierarchical_label") != first["hierarchical_label"])["hierarchical_label"][0]
     items = stages["review"].path("items.parquet")
     told = [(first["split"], number, None, label, "ada", None) for number in (str(first["landmark_id"]), "999")]
     pl.DataFrame(told, schema=pl.read_parquet_schema(items), orient="row").write_parquet(items)
-    after, _ = build(tmp_path, stages)
+    after = build(tmp_path, stages)
     now = pl.read_parquet(after.path("landmarks.parquet"))
     assert now[1:].equals(before[1:])
     assert (now["name"][0], now["hierarchical_label"][0]) == (first["name"], label)

@@ -45,7 +45,7 @@ def test_the_build_has_what_the_page_showed(tmp_path):
     tops = pl.read_parquet(one.stages["review"].path("groups.parquet")).select("label", "top").rows()
     assert sorted(tops) == sorted((label, top) for label, (top, _) in review.snapshot()["groups"].items())
     assert one.stages["review"].result.counts["taught elsewhere"] > 0
-    rows = pl.read_parquet(one.stages["assign"].path("landmarks.parquet"))
+    rows = pl.read_parquet(one.stages["export"].path("landmarks.parquet"))
     key = (pl.col("split") == landmark["split"]) & (pl.col("landmark_id") == landmark["landmark_id"])
     assert rows.filter(key)["hierarchical_label"].to_list() == ["made"]
     for name, path in one.files.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hgld.cli import hierarchy_commands, main
+from hgld.cli import main
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, hang
 
@@ -74,7 +74,7 @@ def arguments(tmp_path, server):
     train = {i: f"http://commons.wikimedia.org/wiki/Category:Landmark_{i}" for i in range(LANDMARKS)}
     train |= {i: category for i, (category, _) in FURTHER.items()}
     index = {i: f"http://commons.wikimedia.org/wiki/Category:Landmark_{LANDMARKS - 1 - i}" for i in range(LANDMARKS)}
-    given = ["build-hierarchy", "--out", tmp_path / "out", "--encoder", "lexical", "--cache", tmp_path / "cache"]
+    given = ["build-hierarchy", "--out", tmp_path / "out", "--encoder", "lexical"]
     for split, categories in {"train": train, "index": index}.items():
         with open(tmp_path / f"{split}.csv", "w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("landmark_id", "category"), *categories.items()])
@@ -95,18 +95,9 @@ def labels(out: Path, split: str) -> dict[int, dict[str, str]]:
         return {int(row["landmark_id"]): row for row in csv.DictReader(file)}
 
 
-def test_people_are_shown_the_plan_first(arguments, capsys, monkeypatch):
-    monkeypatch.setattr(hierarchy_commands, "is_terminal", lambda stream: True)
-    assert build(*arguments) == 0
-    printed = capsys.readouterr()
-    assert "48 landmarks in 27 Commons categories, 27 to ask for." in printed.err
-    assert "to ask for" not in printed.out
-
-
-def test_from_categories_to_labels(arguments, server, tmp_path, capsys):
+def test_from_categories_to_labels(arguments, server, tmp_path):
     out = tmp_path / "out"
     assert build(*arguments) == 0
-    assert "to ask for" not in capsys.readouterr().err, "nobody sits there"
     train, index = labels(out, "train"), labels(out, "index")
     assert set(train) == {*range(LANDMARKS), *NAMED}
     assert set(index) == set(range(LANDMARKS))
