@@ -100,28 +100,6 @@ def test_keywords_count_before_the_options_that_they_repeat():
     assert (report.settings["relevance"], report.settings["alpha"]) == ("total", 2.0)
 
 
-def test_an_exact_duplicate_of_the_query_is_ranked_and_the_query_is_not():
-    embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    report = evaluate(embeddings, torch.tensor([0, 1, 0]), metrics=["AP", "R@1"])
-    assert report.per_query["AP/level0"].to_list()[0] == 0.5
-    assert report.undefined["AP/level0"] == 1
-
-
-def test_distractors_match_nothing():
-    query, gallery = torch.eye(3)[:1], torch.eye(3)[[0, 1]]
-    report = evaluate(query, np.array([-1]), gallery, np.array([-1, -1]), metrics=["R@1"])
-    assert report.undefined == {"R@1/level0": 1}
-    report = evaluate(query, np.array([5]), gallery, np.array([-1, 5]), metrics=["AP"])
-    assert report.values["AP/level0"] == 0.5
-
-
-def test_the_finest_match_decides_where_coarser_labels_are_unknown():
-    labels = torch.tensor([[0, -1, -1], [0, 0, 0], [1, 0, 0]])
-    report = evaluate(torch.eye(3), labels, levels=LEVELS, metrics=["R@2"])
-    assert report.per_query["R@2/coarse"].to_list() == [1.0, 1.0, 1.0]
-    assert report.undefined["R@2/fine"] == 1
-
-
 def test_levels_without_names_are_numbered_from_the_finest():
     report = evaluate(torch.eye(2), torch.zeros(2, 3).long(), metrics=["AP"])
     assert list(report.values) == ["AP/level0", "AP/level1", "AP/level2"]

@@ -50,14 +50,6 @@ def test_compositions_are_the_weighted_sums_of_the_papers(kind, decomposability)
     assert len(list(loss.parameters())) == (decomposability == "proxy")
 
 
-def test_happier_f_and_other_weights():
-    loss = HAPPIER(4, 5, alpha=5.0, lambda_=0.4)
-    embeddings = batch()
-    terms = loss.terms(embeddings, LABELS)
-    torch.testing.assert_close(terms["rank"], SupHAP(5.0)(embeddings, LABELS))
-    torch.testing.assert_close(loss(embeddings, LABELS), 0.6 * terms["rank"] + 0.4 * terms["decomposability"])
-
-
 @pytest.mark.parametrize("kind", list(RANKS))
 def test_compositions_hand_on_the_options_of_the_rank_term(kind):
     embeddings = batch()
@@ -171,13 +163,6 @@ def test_simix_with_references():
     )
     torch.manual_seed(3)
     torch.testing.assert_close(SiMix(plain)(embeddings, LABELS, references, ref_labels, self_index), expected)
-
-
-def test_simix_of_every_query_is_refused_where_a_scalar_is_needed():
-    each = SiMix(SupAP(normalize=False, reduction="none"))
-    for wrap in (lambda: CrossBatchMemory(each, 20, 5), lambda: Composition(each, CalibrationLoss())):
-        with pytest.raises(ConfigError, match="SiMix has reduction='none'"):
-            wrap()
 
 
 def test_simix_refuses_a_loss_that_normalises():

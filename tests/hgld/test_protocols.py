@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError, TableError
-from hgld.evaluation.evaluate import evaluate, with_distractors
+from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit, evaluate_protocol
 from hgld.evaluation.protocols.by_labels import average_over_levels
@@ -97,6 +97,9 @@ def test_positions_and_values_equal_their_references_in_any_order_of_the_gallery
 
 
 def test_embeddings_of_other_dimensions_are_refused():
+    others = {"test": (random_unit(0, 4, 3), np.array([0, 0, 1, 1])), "distractors": (random_unit(1, 2, 4), -1)}
+    with pytest.raises(InputError, match="as many dimensions"):
+        measured("leave-one-out", benchmark(**others))
     with pytest.raises(InputError, match="query embeddings have 2 dimensions, gallery embeddings 3"):
         measured("copydays", benchmark(query=(random_unit(0, 2, 2), 0), gallery=(random_unit(1, 4, 3), 0)))
 
@@ -163,21 +166,6 @@ def test_vehicles_are_drawn_ten_times_and_match_as_the_reference_says():
     )
     with pytest.raises(InputError, match="no vehicle has two images"):
         measured("vehicleid", lonely)
-
-
-def test_distractors_are_a_gallery_written_out_and_fit_it():
-    items, others, labels = random_unit(0, 6, 4), random_unit(1, 5, 4), np.array([0, 0, 1, 2, 2, 3])
-    report = measured("leave-one-out", benchmark(test=(items, labels), distractors=(others, 0)))
-    gallery, known = with_distractors(items, labels[:, None], others)
-    assert known[:, 0].tolist() == [*labels, -1, -1, -1, -1, -1]
-    order = [[j for j in np.argsort(-row) if j != i] for i, row in enumerate(items @ gallery.T)]
-    ranks = [1 + next(n for n, j in enumerate(row) if j < 6 and labels[j] == labels[i])
-             for i, row in enumerate(order) if labels[i] in (0, 2)]  # fmt: skip
-    assert report.values["AP/group"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
-    assert report.settings["count_query"]
-    assert torch.is_tensor(with_distractors(torch.from_numpy(items), labels[:, None], others)[0])
-    with pytest.raises(InputError, match="as many dimensions"):
-        with_distractors(items, labels[:, None], others[:, :3])
 
 
 def test_averages_over_the_levels_of_one_report_and_of_one_per_level(tmp_path):

@@ -75,25 +75,10 @@ def test_relevance_is_its_definition(case, kind, alpha):
     )
 
 
-def test_one_level_and_one_dimension_are_the_binary_case():
-    assert hgld.shared_levels(torch.tensor([4, -1]), torch.tensor([4, 4, -1])).tolist() == [[1, 1, 0], [0, 0, 0]]
-
-
-def test_a_match_counts_where_coarser_labels_are_unknown():
-    assert hgld.shared_levels(torch.tensor([[7, -1, 0]]), torch.tensor([[7, 3, -1]])).tolist() == [[3]]
-
-
 def test_counting_the_query_dilutes_only_its_own_class():
     grades = torch.tensor([[2, 2, 1]])
     assert hgld.graded_relevance(grades, 2, count_query=True).tolist()[0] == pytest.approx([1 / 3, 1 / 3, 1 / 2])
     assert hgld.graded_relevance(grades, 2).tolist()[0] == pytest.approx([1 / 2, 1 / 2, 1 / 2])
-
-
-def test_weights_are_renormalised_over_levels_with_positives():
-    # no item shares the finest level, so the coarser one carries all the weight
-    assert hgld.graded_relevance(torch.tensor([[1, 1, 0]]), 2, "weighted_ap", weights=[1.0, 3.0]).tolist() == [
-        [0.5, 0.5, 0.0]
-    ]
 
 
 def test_a_level_with_zero_weight_alone_gives_zero_and_no_nan():
