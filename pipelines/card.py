@@ -82,12 +82,10 @@ def write_card(
         classes = [len(landmarks), len(groups), *(levels[level].drop_nulls().n_unique() for level in names[2:])]
         header = {"pretty_name": "Hierarchical labels", **own, "tags": ["hierarchical-labels"]}
         header["configs"] = [{"config_name": "labels", "data_files": "labels.csv"}]
-        top = names[-1] if len(names) > 2 else None
         rows = [(name, f"{count:,}") for name, count in zip(names, classes, strict=True)]
         sections = {
             "Levels": markdown_table(("level", "classes"), rows),
             "Left out": left_out,
-            "Groups": _groups(groups, landmarks, "items", top),
             "Files": _FILES_OF_ITEMS,
         }
     else:
@@ -101,7 +99,6 @@ def write_card(
             # what was published is about GLDv2's lists, and says nothing beside other data
             "Counts": _counts(clean, landmarks, groups, beside_published=source == "landmarks"),
             "Left out": left_out,
-            "Groups": _groups(groups, landmarks, "landmarks", "top"),
             **{title: published[title] for title in ("Levels", "Files", "Licence", "Known faults")},
         }
     inputs = ", ".join(f"{given['role']} {escape_markdown(given['file'])}" for given in facts["inputs"])
@@ -150,14 +147,3 @@ def labelled_groups(groups: pl.DataFrame, landmarks: pl.DataFrame) -> pl.DataFra
     counted = landmarks.group_by(label="hierarchical_label").len("labelled")
     rows = groups.join(counted, on="label", how="left").with_columns(pl.col("labelled").fill_null(0))
     return rows.sort(["labelled", "label"], descending=[True, False])
-
-
-def _groups(groups: pl.DataFrame, landmarks: pl.DataFrame, unit: str, top_level: str | None) -> str:
-    rows = [
-        (label, *([] if top_level is None else [top or "undecided"]), f"{names:,}", f"{count:,}")
-        for label, top, names, count in labelled_groups(groups, landmarks)
-        .select("label", "top", "names", "labelled")
-        .iter_rows()
-    ]
-    above = [] if top_level is None else [escape_markdown(top_level)]
-    return markdown_table(("group", *above, "names", unit), rows, numbers=2)

@@ -87,7 +87,7 @@ _Argument = TypeVar("_Argument")
 
 
 class ProcessEndedError(Exception):
-    """The end of a process before its result: a signal, as a crash in native code is, or no end in time."""
+    """The end of a process before its result: a crash in native code, an exit, or no end in time."""
 
 
 def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seconds: float, memory: int) -> _Result:
@@ -102,8 +102,7 @@ def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seco
         memory: bytes that the process may address beyond what it has when it begins (Linux; a MemoryError there).
 
     Raises:
-        ProcessEndedError: a signal ended it before its result, or it was killed.
-        HgldError: it did not begin, or left by itself without a result.
+        ProcessEndedError: it ended before its result, or was killed.
         Exception: what ``work`` raised.
     """
     context = multiprocessing.get_context(START)
@@ -118,12 +117,8 @@ def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seco
     except (EOFError, OSError):  # OSError: within the answer
         process.join()
         code = process.exitcode or 0
-        if code < 0:
-            raise ProcessEndedError(f"{signal.strsignal(-code)}") from None
-        raise HgldError(
-            f"a process of its own for one call did not begin, or ended early (exit status {code}); what it printed "
-            "says why. A script that calls hgld does so under `if __name__ == '__main__':`."
-        ) from None
+        ended = f"exit status {code}; a script calls hgld under `if __name__ == '__main__':`"
+        raise ProcessEndedError(f"{signal.strsignal(-code)}" if code < 0 else ended) from None
     finally:
         process.kill()
         process.join()
@@ -137,29 +132,24 @@ def _answer(work: Callable[[Any], Any], argument: Any, memory: int, answer: Conn
     """Send the result of a call, or its error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, and with it this
     try:
-        with _most_memory(memory):
-            told = work(argument), None
+        _limit_memory(memory)
+        told = work(argument), None
     except Exception as error:  # noqa: BLE001  # raised again by the parent
         told = None, error
     answer.send(told)
 
 
-@contextmanager
-def _most_memory(more: int) -> "Iterator[None]":
+def _limit_memory(more: int) -> None:
+    """Limit the memory that this process may address to so many bytes more than it has now (Linux)."""
     try:
         import resource
 
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         before, most = resource.getrlimit(resource.RLIMIT_AS)
     except (ImportError, OSError):  # not Linux: the memory of the machine is the limit
-        yield
         return
     limit = used + more if before == resource.RLIM_INFINITY else min(used + more, before)
     resource.setrlimit(resource.RLIMIT_AS, (limit, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (before, most))
 
 
 def worker_died(unit: Unit, why: str) -> HgldError:

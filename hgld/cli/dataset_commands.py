@@ -4,7 +4,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -148,23 +148,11 @@ def index(asked: IndexOptions, *, as_json: bool) -> None:
     with progress_bars() as progress:
         rebuilt = rebuild_index(asked.root, levels=levels, force=asked.force, workers=asked.workers, progress=progress)
     if as_json:
-        print_json(_rebuilt_json(rebuilt))
+        told = {name: getattr(rebuilt.manifest, name) for name in ("name", "levels", "group_size", "splits")}
+        print_json(told | {"rejected": rebuilt.rejected.to_dicts(), "notes": rebuilt.notes})
     else:
         echo(_rebuilt_text(asked.root, rebuilt))
         say_next("hgld", "verify", asked.root)
-
-
-def _rebuilt_json(rebuilt: "RebuildResult") -> dict[str, object]:
-    manifest = rebuilt.manifest
-    return {
-        "name": manifest.name,
-        "levels": list(manifest.levels),
-        "group_size": manifest.group_size,
-        "splits": dict(manifest.splits),
-        "shards": len(manifest.shards),
-        "rejected": rebuilt.rejected.to_dicts(),
-        "notes": list(rebuilt.notes),
-    }
 
 
 def _rebuilt_text(root: Path, rebuilt: "RebuildResult") -> str:
@@ -201,21 +189,10 @@ def verify(asked: VerifyOptions, *, as_json: bool) -> int:
     with progress_bars() as progress:
         found = verify_dataset(asked.root, decode=asked.decode, workers=asked.workers, progress=progress)
     if as_json:
-        print_json(_verification_json(found))
+        print_json(vars(found) | {"findings": found.findings.to_dicts()})
     else:
         _show(asked.root, found)
     return EXIT_CHECK_FAILED if len(found.findings) else 0
-
-
-def _verification_json(found: "Verification") -> dict[str, object]:
-    return {
-        "name": found.name,
-        "items": found.items,
-        "shards": found.shards,
-        "bytes": found.bytes,
-        "findings": found.findings.to_dicts(),
-        "notes": list(found.notes),
-    }
 
 
 def _show(root: Path, found: "Verification") -> None:
@@ -283,7 +260,10 @@ def datasets(asked: DatasetsOptions, *, as_json: bool) -> None:
         if as_json:
             print_json(_card_facts(source, card) | {"card": card.text})
         else:
-            echo(f"{card.text.split('---', 2)[2].strip()}\n\n{_obtain(source, card)}")
+            steps = "\n".join(f"  {number}. {step}" for number, step in enumerate(card.obtain, start=1))
+            echo(card.text.split("---", 2)[2].strip())
+            echo(f"\nTo obtain the files:\n{steps}\nLicence: {card.licence}. {card.licence_note}")
+            echo(f"Then: hgld build-shards {source} --source DIR --out OUT")
         return
     cards = {source: load_card(source) for source in _card_names()}
     if as_json:
@@ -293,31 +273,8 @@ def datasets(asked: DatasetsOptions, *, as_json: bool) -> None:
 
 
 def _card_facts(source: str, card: "DataCard") -> dict[str, Any]:
-    return {
-        "name": source,
-        "title": card.title,
-        "levels": list(card.levels),
-        "splits": {
-            split: {
-                "items": None if facts.items is None else facts.items.text,
-                "classes": {level: count.text for level, count in facts.classes.items()},
-            }
-            for split, facts in card.splits.items()
-        },
-        "licence": card.licence,
-        "licence_note": card.licence_note,
-        "obtain": list(card.obtain),
-        "protocol": card.protocol,
-        "download": source in _DOWNLOADABLE,
-    }
-
-
-def _obtain(source: str, card: "DataCard") -> str:
-    steps = "\n".join(f"  {number}. {step}" for number, step in enumerate(card.obtain, start=1))
-    return (
-        f"To obtain the files:\n{steps}\nLicence: {card.licence}. {card.licence_note}\n"
-        f"Then: hgld build-shards {source} --source DIR --out OUT"
-    )
+    facts = {name: value for name, value in asdict(card).items() if name not in ("header", "sections", "text")}
+    return facts | {"name": source, "download": source in _DOWNLOADABLE}
 
 
 def _print_table(cards: "dict[str, DataCard]") -> None:
@@ -326,7 +283,11 @@ def _print_table(cards: "dict[str, DataCard]") -> None:
 
     table = Table("name", "levels, finest first", "splits as published", "licence", box=None, pad_edge=False)
     for source, card in cards.items():
-        splits = [_split_text(split, facts, card.levels[0]) for split, facts in card.splits.items()]
+        splits = []
+        for split, facts in card.splits.items():
+            items = f"{facts.items.shown} images" if facts.items else "images not stated"
+            classes = facts.classes.get(card.levels[0])
+            splits.append(f"{split}: {items}" + (f", {classes.shown} classes of {card.levels[0]}" if classes else ""))
         levels = ", ".join(card.levels)
         table.add_row(*map(Text, (source, levels, "\n".join(splits) or "not stated", card.licence)))
     print_rich(table, width=max(100, shutil.get_terminal_size().columns))
@@ -334,12 +295,6 @@ def _print_table(cards: "dict[str, DataCard]") -> None:
         "\nhgld datasets NAME prints a card and how to obtain the files. For your own images:\n"
         "hgld build-shards folders --source DIR, or hgld build-shards manifest --source TABLE --levels FINE,COARSE."
     )
-
-
-def _split_text(split: str, facts: Any, finest: str) -> str:
-    items = "images not stated" if facts.items is None else f"{facts.items} images"
-    classes = facts.classes.get(finest)
-    return f"{split}: {items}" + (f", {classes} classes of {finest}" if classes else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,17 +385,7 @@ def download(asked: DownloadOptions, hosts: HostOptions, *, as_json: bool) -> No
 
 def _show_fetched(out: Path, fetched: "list[FetchResult]", as_json: bool) -> None:
     if as_json:
-        files = [
-            {
-                "path": str(file.path.relative_to(out)),
-                "bytes": file.bytes,
-                "received": file.received,
-                "outcome": file.outcome,
-                "checked": file.checked,
-            }
-            for file in fetched
-        ]
-        print_json({"files": files})
+        print_json({"files": [vars(file) | {"path": str(file.path.relative_to(out))} for file in fetched]})
         return
     there = sum(file.outcome == "there" for file in fetched)
     checked = sum(file.checked for file in fetched)

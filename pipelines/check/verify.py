@@ -4,7 +4,7 @@ The index is checked against the tars, the hierarchy and the manifest, its rows 
 against each other: classes and images of training that other splits share.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -37,7 +37,6 @@ _COMPARED = {  # columns that the index and a scan of the tars share, and the ki
     "split": "split",
 }
 _STORED = " in the tar"
-_ROWS_TOGETHER = 200_000  # of the index and of the tars
 _COUNT, _FIRST, _IMPLIED, _NAME = "items counted", "first of them", "implied value", "name of the class"
 _Read = TypeVar("_Read")
 
@@ -96,12 +95,13 @@ def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Prog
     stored = pl.concat([pl.DataFrame(schema={**ITEMS, "shard": pl.String}), *parts])
     if index is not None:
         stored = without_set_aside(stored, index, rejected)
-    for shards in _together(stored["shard"], None if index is None else index["shard"], [s.name for s in scans]):
-        part = stored.filter(pl.col("shard").is_in(shards))
+    items, rows = _by_shard(stored), {} if index is None else _by_shard(index)
+    for scan in scans:
+        part = items.get(scan.name, stored.clear())
         if tree is not None:
             check.names(part, tree)
         if index is not None:
-            check.against_tars(index.filter(pl.col("shard").is_in(shards)), part)
+            check.against_tars(rows.get(scan.name, index.clear()), part)
     if index is not None:
         if tree is not None:
             check.labels(index, tree)
@@ -394,15 +394,5 @@ def _flat(facts: SplitFacts | None) -> dict[str, int]:
     return {"items": facts["items"], "shards": facts["shards"], "unlabelled": facts["unlabelled"], **classes}
 
 
-def _together(stored: pl.Series, indexed: pl.Series | None, scanned: Sequence[str]) -> list[list[str]]:
-    """Return shards that are checked together: what compares their items takes memory that no dataset makes grow.
-
-    Args:
-        stored: the shard of every item that was read.
-        indexed: the shard of every row of the index; None without one.
-        scanned: names of the shards that were read.
-    """
-    rows = stored if indexed is None else pl.concat([stored, indexed])
-    counts = rows.to_frame("shard").group_by("shard").len().filter(pl.col("shard").is_in(scanned)).sort("shard")
-    groups = counts.group_by((pl.col("len").cum_sum() - 1) // _ROWS_TOGETHER, maintain_order=True).agg("shard")
-    return groups["shard"].to_list()
+def _by_shard(table: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    return {str(shard): part for (shard,), part in table.partition_by("shard", as_dict=True).items()}

@@ -45,27 +45,28 @@ _UNITS = {"k": 1_000, "m": 1_000_000}
 _FROM_CARD = ("Source", "As shards", "Levels", "Splits", "Licence", "Known faults")
 
 
-@dataclass(frozen=True)
-class PublishedCount:
+class PublishedCount(str):
     """A count as a publication prints it: exact, or rounded to thousands or millions.
 
     >>> PublishedCount("11788").agrees(11788), PublishedCount("343.1K").agrees(343_090), PublishedCount("2M").agrees(9)
     (True, True, False)
     """
 
-    text: str
+    __slots__ = ()
 
     def agrees(self, found: int) -> bool:
         """Tell whether ``found`` items would be printed as this count."""
-        rounded = _ROUNDED.fullmatch(self.text)
+        rounded = _ROUNDED.fullmatch(self)
         if rounded is None:
-            return found == int(self.text)
+            return found == int(self)
         unit = _UNITS[rounded[3].lower()]
         step = Decimal(unit) / 10 ** len(rounded[2] or "")
-        return abs(found - Decimal(self.text[:-1]) * unit) <= step / 2
+        return abs(found - Decimal(self[:-1]) * unit) <= step / 2
 
-    def __str__(self) -> str:
-        return f"{int(self.text):,}" if self.text.isdigit() else self.text
+    @property
+    def shown(self) -> str:
+        """The count with separators of thousands."""
+        return f"{int(self):,}" if self.isdigit() else str(self)
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def published_differences(card: DataCard, manifest: Manifest) -> pl.DataFrame:
         rounded otherwise.
     """
     rows = [
-        (split, what, str(count), found)
+        (split, what, count.shown, found)
         for split, published in card.splits.items()
         for what, count, found in _compared(published, manifest.splits.get(split))
         if found is None or not count.agrees(found)
@@ -267,7 +268,7 @@ def _counts(card: DataCard | None, manifest: Manifest) -> str:
     rows = []
     for split, facts in manifest.splits.items():
         published = card.splits.get(split) if card else None
-        printed = {what: str(count) for what, count, _ in _compared(published, facts)} if published else {}
+        printed = {what: count.shown for what, count, _ in _compared(published, facts)} if published else {}
         found = {"items": facts["items"]}
         found |= {f"classes of {level}": facts["classes"].get(level, 0) for level in manifest.levels}
         for what, count in found.items():

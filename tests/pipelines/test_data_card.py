@@ -82,7 +82,7 @@ def test_exact_counts_of_a_header_are_those_of_the_prose(name):
     prose = card.text.split("---\n", 2)[2]
     for split in card.splits.values():
         for count in filter(None, (split.items, *split.classes.values())):
-            assert re.search(rf"(?<![\d,]){re.escape(str(count))}(?![\d,])", prose), f"{name}: {count}"
+            assert re.search(rf"(?<![\d,]){re.escape(count.shown)}(?![\d,])", prose), f"{name}: {count}"
 
 
 def test_an_unknown_card_is_refused():

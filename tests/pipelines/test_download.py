@@ -83,7 +83,7 @@ def test_the_part_of_an_earlier_run_is_used_only_if_it_fits(server, tmp_path, ke
     assert (got.received, got.path.read_bytes()) == (received, DATA)
 
 
-@pytest.mark.parametrize("answer", [None, faults.whole, faults.other_range, faults.other_version])
+@pytest.mark.parametrize("answer", [None, faults.whole, faults.other_range])
 def test_a_file_that_was_replaced_between_the_runs_is_not_glued_to_the_old_part(server, tmp_path, answer):
     changed = DATA[::-1]
     server.faults["a.tar"] = [faults.cut_after(300_000), faults.status(404)]

@@ -26,7 +26,6 @@ from hgld.pipelines.shards.sources.release import (
     find_folder,
     read_bytes,
     read_csv,
-    read_json,
     read_lines,
     read_words,
     relative_path,
@@ -278,7 +277,6 @@ def test_lists_are_bounded_and_errors_name_the_line(tmp_path):
     for data, read, said in (
         (b"a b\n\xff\n", read_lines, "line 2: not UTF-8"),
         (b"a" * (1 << 21), read_lines, "line 1: 2,097,152 bytes"),
-        (b"[" * 100_000, read_json, "not valid JSON"),
         (b"a,b\n1,\xff\xfe\n", lambda path: read_csv(path, ["a"]), "not UTF-8"),
     ):
         path.write_bytes(data)

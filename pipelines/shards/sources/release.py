@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import InputError, TableError, excerpt, quoted
-from hgld.files import parse_json
 from hgld.tables import read_csv as read_table
 
 from ...executor import ProcessEndedError, run_alone
@@ -128,16 +127,6 @@ def read_csv(path: Path, columns: Sequence[str], *, filled: Sequence[str] = ()) 
             row = table[column].is_null().arg_true()[0] + 2
             raise TableError(f"{path}, row {row}: {column} is empty; expected a value in every row. Is the file whole?")
     return table.select(columns)
-
-
-def read_json(path: Path) -> Any:
-    """Read the content of a JSON file.
-
-    Raises:
-        InputError: the file is missing, cannot be read, is too large, or not JSON.
-    """
-    data = read_bytes(path)
-    return parse_json(data, str(path), max_bytes=len(data), max_values=1 << 27)  # a release of 3 million images
 
 
 def read_mats(wanted: Mapping[Path, Sequence[str]]) -> list[dict[str, Any]]:
