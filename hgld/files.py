@@ -54,18 +54,24 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
 
 
 def parse_json(
-    data: bytes | str, where: str, *, max_bytes: int = _MOST_JSON_BYTES, max_values: int = _MOST_JSON_VALUES
+    data: bytes | str,
+    where: str,
+    *,
+    kind: type | None = None,
+    max_bytes: int = _MOST_JSON_BYTES,
+    max_values: int = _MOST_JSON_VALUES,
 ) -> Any:
     """Parse JSON from outside; text that would take too much memory is refused before it is parsed.
 
     Args:
         data: the text.
         where: name of the source in messages.
+        kind: ``dict`` or ``list``: what the text must hold; None: anything.
         max_bytes: most bytes that the text may have.
         max_values: most values, keys and brackets that it may hold.
 
     Raises:
-        InputError: not JSON, too large, or nested too deep.
+        InputError: not JSON, too large, nested too deep, or something else than ``kind``.
     """
     if len(data) > max_bytes:
         raise InputError(f"{where}: more than {max_bytes:,} bytes; expected a smaller JSON file.")
@@ -73,43 +79,35 @@ def parse_json(
     if len(data) > max_values and (values := sum(data.count(mark) for mark in marks)) > max_values:  # type: ignore[arg-type]
         raise InputError(f"{where}: JSON of {values:,} values and brackets; expected at most {max_values:,}.")
     try:
-        return json.loads(data)
+        found = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not valid JSON ({excerpt(error)}).") from error
+    if kind is not None and not isinstance(found, kind):
+        expected = "object" if kind is dict else kind.__name__
+        raise InputError(f"{where}: holds {type(found).__name__}; expected a JSON {expected}.")
+    return found
 
 
-def read_json(
-    path: Path,
-    *,
-    kind: type | None = None,
-    max_bytes: int = _MOST_JSON_BYTES,
-    max_values: int = _MOST_JSON_VALUES,
-    fix: str = "",
-) -> Any:
+def read_json(path: Path, *, max_bytes: int = _MOST_JSON_BYTES, fix: str = "", **bounds: Any) -> Any:
     """Read a JSON file within the bounds of :func:`parse_json`.
 
     Args:
         path: the file.
-        kind: ``dict`` or ``list``: what the file must hold; None: anything.
         max_bytes: most bytes that it may have.
-        max_values: most values, keys and brackets that it may hold.
         fix: last sentence of messages: what to do about a file that cannot be used.
+        bounds: ``kind`` and ``max_values`` of :func:`parse_json`.
 
     Raises:
-        InputError: it cannot be read, holds something else than ``kind``, or is refused by :func:`parse_json`.
+        InputError: it cannot be read, or is refused by :func:`parse_json`.
     """
     try:
         with open_regular(path) as file:
             data = file.read(max_bytes + 1)
-        found = parse_json(data, str(path), max_bytes=max_bytes, max_values=max_values)
+        return parse_json(data, str(path), max_bytes=max_bytes, **bounds)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}). {fix}".rstrip()) from error
     except InputError as error:
         raise InputError(f"{error} {fix}".rstrip()) from error
-    if kind is not None and not isinstance(found, kind):
-        expected = "object" if kind is dict else kind.__name__
-        raise InputError(f"{path}: holds {type(found).__name__}; expected a JSON {expected}. {fix}".rstrip())
-    return found
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

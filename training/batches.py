@@ -223,7 +223,6 @@ def train_view(images: ImagesConfig, size: int) -> TrainView:
         flip=images.flip,
         jitter=images.jitter,
         lighting=images.lighting,
-        rotation=images.rotation,
         autoaugment=images.autoaugment,
         erasing=images.erasing,
     )

@@ -88,7 +88,6 @@ class ImagesConfig:
     flip: float = setting(0.5, "Probability of a horizontal flip.", least=0, most=1)
     jitter: float = setting(0.0, "Strength of the colour jitter; MultiGrain takes 0.3.", least=0)
     lighting: float = setting(0.0, "Strength of the lighting noise; MultiGrain takes 0.1.", least=0)
-    rotation: float = setting(0.0, "Largest angle of a random rotation.", unit="degrees", least=0, most=180)
     autoaugment: bool = setting(False, "Policies of AutoAugment for ImageNet, as torchvision has them.")
     erasing: float = setting(
         0.0, "Probability that a rectangle of 2 to 33% of the image is painted over (random erasing).", least=0, most=1

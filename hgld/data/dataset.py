@@ -61,14 +61,11 @@ def read_rows(
     table = storage.table(INDEX, manifest.files.get(INDEX))
     frame, levels = read_index(table, f"{storage.where}/{INDEX}", leave_out=leave_out)
     if levels != manifest.levels:
-        raise _other_levels(storage, INDEX, levels, manifest)
+        raise _other_build(f"{storage.where}/{INDEX}: levels {', '.join(levels)}", ", ".join(manifest.levels))
     found = dict(frame.group_by("split").len().iter_rows())
     expected = {name: facts["items"] for name, facts in manifest.splits.items() if facts["items"]}
     if found != expected:
-        raise InputError(
-            f"{storage.where}: {INDEX} has {_counts(found)}; {MANIFEST} says {_counts(expected)}. They come from "
-            "different builds: hgld index --force writes both again from the shards."
-        )
+        raise _other_build(f"{storage.where}: {INDEX} has {_counts(found)}", _counts(expected))
     _check_places(storage, manifest, frame)
     return frame if split is None else frame.filter(pl.col("split") == split)
 
@@ -84,7 +81,8 @@ def read_hierarchy(storage: ShardStorage, manifest: Manifest) -> Hierarchy:
     table = storage.table(HIERARCHY, manifest.files.get(HIERARCHY))
     hierarchy = Hierarchy.from_parquet(table, f"{storage.where}/{HIERARCHY}")
     if hierarchy.levels != manifest.levels:
-        raise _other_levels(storage, HIERARCHY, hierarchy.levels, manifest)
+        found = f"{storage.where}/{HIERARCHY}: levels {', '.join(hierarchy.levels)}"
+        raise _other_build(found, ", ".join(manifest.levels))
     return hierarchy
 
 
@@ -113,15 +111,11 @@ def _check_places(storage: ShardStorage, manifest: Manifest, index: pl.DataFrame
     wrong = joined.filter(~inside.fill_null(value=False) | (pl.col("size") > MAX_IMAGE_BYTES)).head(1).collect()
     if len(wrong):
         row = wrong.row(0, named=True)
-        if row["of_split"] == row["split"] and row["offset"] + row["size"] <= row["bytes"]:
-            raise InputError(
-                f"{storage.where}/{INDEX}: key {quoted(row['key'])} has {row['size']} bytes; an image may have "
-                f"{MAX_IMAGE_BYTES}. Leave it out where the shards are made (--max-file-mb)."
-            )
         raise InputError(
             f"{storage.where}/{INDEX}: key {quoted(row['key'])} has {row['size']} bytes at offset {row['offset']} of "
             f"{row['shard']}; by {MANIFEST} that shard has {row['bytes'] or 0} bytes, of split "
-            f"{quoted(row['of_split'])}. hgld index --force writes both again from the shards."
+            f"{quoted(row['of_split'])}, and an image may have {MAX_IMAGE_BYTES}. hgld index --force writes both again "
+            "from the shards; --max-file-mb leaves large images out where shards are made."
         )
 
 
@@ -129,10 +123,10 @@ def _counts(splits: Mapping[str, int]) -> str:
     return ", ".join(f"{splits[name]} items of {name}" for name in sorted(splits)) or "no items"
 
 
-def _other_levels(storage: ShardStorage, name: str, levels: Sequence[str], manifest: Manifest) -> InputError:
+def _other_build(found: str, stated: str) -> InputError:
     return InputError(
-        f"{storage.where}/{name}: levels {', '.join(levels)}; {MANIFEST} says {', '.join(manifest.levels)}. They come "
-        "from different builds: hgld index --force writes both again from the shards."
+        f"{found}; {MANIFEST} says {stated}. They come from different builds: hgld index --force writes both again "
+        "from the shards."
     )
 
 
@@ -363,13 +357,11 @@ class ShardDataset(Dataset[dict[str, Any]]):
         self._verify(i, data)
         return data
 
-    def is_as_indexed(self, position: int, data: bytes) -> bool:
-        """Tell whether an image's bytes have the SHA-256 of the index; True where reads are not verified."""
-        return self._sha256 is None or hashlib.sha256(data).digest() == self._sha256[position].tobytes()
-
     def _verify(self, positions: np.ndarray, data: Sequence[bytes]) -> None:
+        if self._sha256 is None:
+            return
         for position, content in zip(positions.tolist(), data, strict=True):
-            if not self.is_as_indexed(position, content):
+            if hashlib.sha256(content).digest() != self._sha256[position].tobytes():
                 raise InputError(
                     f"item {position}, key {quoted(self.keys[position])}: {self.storage.where}/"
                     f"{self._shard_names[self._shard[position]]}: the {len(content)} bytes at offset "
@@ -384,22 +376,17 @@ class ShardDataset(Dataset[dict[str, Any]]):
             InputError: as :meth:`read_many`.
         """
         i = self._positions(indices)
-        return self.encoded_from(i, self.read_many(i))
-
-    def encoded_from(self, indices: np.ndarray, data: Sequence[bytes]) -> list[EncodedImage]:
-        """Return the images of some items whose files were read by other means, as :meth:`encoded` does."""
-        facts = zip(indices.tolist(), data, self._orientation[indices].tolist(), self._boxes_of(indices), strict=True)
-        return [EncodedImage(content, turn, box, self._where(position)) for position, content, turn, box in facts]
+        boxes: Any = [None] * len(i) if self._boxes is None else self._boxes[i].tolist()
+        facts = zip(i.tolist(), self.read_many(i), self._orientation[i].tolist(), boxes, strict=True)
+        return [
+            EncodedImage(content, turn, tuple(box) if box and box[0] >= 0 else None, self._where(position))
+            for position, content, turn, box in facts
+        ]
 
     @property
     def places(self) -> tuple[Sequence[str], np.ndarray, np.ndarray, np.ndarray]:
         """Return the names of the shards, and every item's shard (a number into them), offset and size, each (N,)."""
         return self._shard_names, self._shard, self._offset, self._size
-
-    def _boxes_of(self, positions: np.ndarray) -> list[tuple[int, int, int, int] | None]:
-        if self._boxes is None:
-            return [None] * len(positions)
-        return [None if left < 0 else (left, *others) for left, *others in self._boxes[positions].tolist()]
 
     def _where(self, position: int) -> str:
         shard = self._shard_names[self._shard[position]]

@@ -110,18 +110,6 @@ def check_levels(levels: Sequence[str], where: str) -> tuple[str, ...]:
     return tuple(levels)
 
 
-def json_object(data: bytes | str, where: str) -> dict[str, Any]:
-    """Parse a JSON object from outside.
-
-    Raises:
-        InputError: not JSON, or another kind of value.
-    """
-    found = parse_json(data, where)
-    if not isinstance(found, dict):
-        raise InputError(f"{where}: expected a JSON object, found {short(found)}.")
-    return found
-
-
 def short(value: object) -> str:
     """Return a value as messages show it: at most 80 letters."""
     text = repr(value)
@@ -201,7 +189,7 @@ def parse_item_json(data: bytes, where: str) -> ItemFacts:
     """
     if len(data) > MAX_ITEM_JSON_BYTES:
         raise InputError(f"{where}: {len(data)} bytes; expected at most {MAX_ITEM_JSON_BYTES}.")
-    facts = json_object(data, where)
+    facts = parse_json(data, where, kind=dict)
     labels = facts.get("labels")
     if not (
         isinstance(labels, list) and labels and all(type(label) is int and -1 <= label <= MAX_LABEL for label in labels)
@@ -319,7 +307,7 @@ class Manifest:
         """
         if len(text) > MAX_MANIFEST_BYTES:
             raise InputError(f"{where}: more than {MAX_MANIFEST_BYTES} bytes; expected a manifest.")
-        facts = json_object(text, where)
+        facts = parse_json(text, where, kind=dict)
         version = facts.get("schema_version")
         if version != SCHEMA_VERSION:
             raise SchemaError(

@@ -170,7 +170,7 @@ class BatchDecoder:
     def _begin(self, pool: ThreadPoolExecutor, epoch: int, step: int, wanted: BatchItems) -> _Pending:
         """Start the threads on a batch."""
         items = wanted.items
-        where = places(step, wanted.first + len(items))[wanted.first :]
+        where = places(step, len(items), wanted.first)
         images = self._buffers.take(len(items), self._view.shape(*wanted.sizes(items).T))
         edges = np.linspace(0, len(items), self._workers + 1).astype(int).tolist()
         parts = [

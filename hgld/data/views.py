@@ -144,24 +144,6 @@ def change_colors(pixels: NDArray[np.uint8], matrix: NDArray[np.float64]) -> NDA
     return np.asarray(cv2.transform(pixels, np.column_stack([matrix[:, :3], offset])), dtype=np.uint8)
 
 
-# -- rotation ---------------------------------------------------------------------------------------------------------
-
-
-def rotate(pixels: NDArray[np.uint8], degrees: float) -> NDArray[np.uint8]:
-    """Rotate a picture about its middle, counter-clockwise; bilinear, black where nothing was.
-
-    Args:
-        pixels: (H, W, 3).
-        degrees: the angle.
-
-    Returns:
-        (H, W, 3), new memory.
-    """
-    height, width = pixels.shape[:2]
-    turn = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), degrees, 1.0)
-    return np.asarray(cv2.warpAffine(pixels, turn, (width, height), flags=cv2.INTER_LINEAR), dtype=np.uint8)
-
-
 # -- erasing ----------------------------------------------------------------------------------------------------------
 #
 # Source: Zhong, Zheng, Kang, Li and Yang, "Random Erasing Data Augmentation", AAAI 2020, with the mean colour of
@@ -216,7 +198,7 @@ _WIDEST = 4  # a test view of a longer strip starts from its middle, so that the
 class ViewParameters:
     """Parameters of a view of N images, whose steps follow one another as the attributes do.
 
-    Cut out ``crop``, resize it, cut out the window, rotate, change by a policy, change the colours, erase, mirror.
+    Cut out ``crop``, resize it, cut out the window, change by a policy, change the colours, erase, mirror.
 
     Attributes:
         shape: height H and width W of what comes out of every image, pixels.
@@ -225,7 +207,6 @@ class ViewParameters:
         resized: (N, 2) int64 width and height that the crop is resized to.
         window: (N, 2) int64 left, top of the part of H x W pixels in the resized crop.
         flip: (N,) bool: mirrored left to right.
-        rotation: (N,) float64 degrees of :func:`rotate`, or None: upright.
         policies: (N, 5) float64 in (0, 1), the draws of :mod:`hgld.data.autoaugment`, or None: no policy.
         colors: (N, 3, 7) float64 of :func:`hgld.data.views.color_matrices`, or None: colours as they are.
         erased: (N, 4) int64 left, top, width, height of the rectangle that is painted over, of no width where there is
@@ -239,7 +220,6 @@ class ViewParameters:
     resized: NDArray[np.int64]
     window: NDArray[np.int64]
     flip: NDArray[np.bool_]
-    rotation: NDArray[np.float64] | None = None
     policies: NDArray[np.float64] | None = None
     colors: NDArray[np.float64] | None = None
     erased: NDArray[np.int64] | None = None
@@ -255,7 +235,7 @@ class ViewParameters:
 
 
 def vary(pixels: NDArray[np.uint8], parameters: ViewParameters, row: int) -> NDArray[np.uint8]:
-    """Rotate the square of an image, apply its policy, change its colours and erase a part, as its parameters say.
+    """Apply the policy of an image's square, change its colours and erase a part, as its parameters say.
 
     Args:
         pixels: (H, W, 3) RGB.
@@ -265,8 +245,6 @@ def vary(pixels: NDArray[np.uint8], parameters: ViewParameters, row: int) -> NDA
     Returns:
         (H, W, 3).
     """
-    if parameters.rotation is not None:
-        pixels = rotate(np.ascontiguousarray(pixels), float(parameters.rotation[row]))
     if parameters.policies is not None:
         pixels = _policy()(pixels, parameters.policies[row])
     if parameters.colors is not None:
@@ -294,7 +272,7 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class TrainView:
-    """Random crop, resized to a square, mirrored at random, optionally rotated, changed in its colours, partly erased.
+    """Random crop, resized to a square, mirrored at random, optionally changed in its colours, partly erased.
 
     Attributes:
         size: side of the square, pixels.
@@ -305,7 +283,6 @@ class TrainView:
             order (torchvision's ColorJitter). MultiGrain takes 0.3.
         lighting: standard deviation of AlexNet's lighting noise along the principal components of ImageNet's colours.
             MultiGrain takes 0.1.
-        rotation: largest angle r, degrees: rotated by an angle in [-r, r], black where nothing was.
         autoaugment: whether a policy of AutoAugment for ImageNet changes the square
             (:mod:`hgld.data.autoaugment`), before the jitter.
         erasing: probability that a rectangle of 2 to 33% of the square is painted over with ImageNet's mean colour.
@@ -317,20 +294,21 @@ class TrainView:
     flip: float = 0.5
     jitter: float = 0.0
     lighting: float = 0.0
-    rotation: float = 0.0
     autoaugment: bool = False
     erasing: float = 0.0
 
     def __post_init__(self) -> None:
-        _expect(self, "size", 1 <= self.size <= _LONGEST_SIDE, f"1 to {_LONGEST_SIDE} pixels")
         scale, ratio = 0 < self.scale[0] <= self.scale[1] <= 1, 0 < self.ratio[0] <= self.ratio[1] < np.inf
-        _expect(self, "scale", scale, "a least and a largest share of the area, above 0 and up to 1")
-        _expect(self, "ratio", ratio, "a least and a largest width / height, above 0")
-        _expect(self, "flip", 0 <= self.flip <= 1, "a probability")
-        _expect(self, "jitter", 0 <= self.jitter <= 1, "0 to 1")
-        _expect(self, "lighting", 0 <= self.lighting < np.inf, "a deviation, 0 or more")
-        _expect(self, "rotation", 0 <= self.rotation <= 180, "0 to 180 degrees")
-        _expect(self, "erasing", 0 <= self.erasing <= 1, "a probability")
+        _check(
+            self,
+            size=(1 <= self.size <= _LONGEST_SIDE, f"1 to {_LONGEST_SIDE} pixels"),
+            scale=(scale, "a least and a largest share of the area, above 0 and up to 1"),
+            ratio=(ratio, "a least and a largest width / height, above 0"),
+            flip=(0 <= self.flip <= 1, "a probability"),
+            jitter=(0 <= self.jitter <= 1, "0 to 1"),
+            lighting=(0 <= self.lighting < np.inf, "a deviation, 0 or more"),
+            erasing=(0 <= self.erasing <= 1, "a probability"),
+        )
         if self.autoaugment:
             _policy()  # before any work
 
@@ -356,17 +334,16 @@ class TrainView:
         """
         sizes, places = _checked(widths, heights, positions)
         colored = self.jitter > 0 or self.lighting > 0
-        needed = {44: self.erasing, 36: self.autoaugment or self.rotation, 32: colored}
+        needed = {44: self.erasing, 36: self.autoaugment, 32: colored}
         numbers = uniforms(seed, epoch, places, next((count for count, asked in needed.items() if asked), 24))
         crop = _random_crops(sizes, numbers[:, :22], self.scale, self.ratio)
         flip = numbers[:, 22] < self.flip
         colors = color_matrices(numbers[:, 23:30], self.jitter, self.lighting) if colored else None
-        rotation = self.rotation * (2 * numbers[:, 30] - 1) if self.rotation else None
         policies = numbers[:, 31:36] if self.autoaugment else None
         erased = random_rectangles(numbers[:, 36:41], self.erasing, self.size) if self.erasing else None
         resized, window = np.full_like(sizes, self.size), np.zeros_like(sizes)
         shape = self.size, self.size
-        return ViewParameters(shape, sizes, crop, resized, window, flip, rotation, policies, colors, erased)
+        return ViewParameters(shape, sizes, crop, resized, window, flip, policies, colors, erased)
 
 
 MOST_VIEWED = 1 << 22  # pixels of a whole image at its own size: 2,048 x 2,048
@@ -401,15 +378,16 @@ class TestView:
     __test__ = False  # not a test of pytest's
 
     def __post_init__(self) -> None:
-        _expect(self, "size", 1 <= self.size <= _LONGEST_SIDE, f"1 to {_LONGEST_SIDE} pixels")
         fits = self.resize_mode != "crop" or self.size <= self.resize <= _LONGEST_SIDE
-        _expect(self, "resize", fits, f"{self.size} (the size) to {_LONGEST_SIDE} pixels")
-        _expect(
-            self, "resize_mode", self.resize_mode in get_args(ResizeMode), f"one of {', '.join(get_args(ResizeMode))}"
-        )
-        _expect(self, "max_pixels", 1 <= self.max_pixels <= MOST_PIXELS, f"1 to {MOST_PIXELS}")
         largest = self.max_pixels * self.scale**2 if self.scale > 0 else np.inf
-        _expect(self, "scale", largest <= MOST_PIXELS, f"more than 0, and images of at most {MOST_PIXELS} pixels")
+        _check(
+            self,
+            size=(1 <= self.size <= _LONGEST_SIDE, f"1 to {_LONGEST_SIDE} pixels"),
+            resize=(fits, f"{self.size} (the size) to {_LONGEST_SIDE} pixels"),
+            resize_mode=(self.resize_mode in get_args(ResizeMode), f"one of {', '.join(get_args(ResizeMode))}"),
+            max_pixels=(1 <= self.max_pixels <= MOST_PIXELS, f"1 to {MOST_PIXELS}"),
+            scale=(largest <= MOST_PIXELS, f"more than 0, and images of at most {MOST_PIXELS} pixels"),
+        )
 
     @property
     def is_square(self) -> bool:
@@ -511,38 +489,37 @@ class TestView:
         """
         sizes, _ = _checked(widths, heights, np.zeros_like(np.asarray(widths)) if positions is None else positions)
         height, width = self.shape(*sizes.T)
-        upright = np.zeros(len(sizes), dtype=np.bool_)
-        if self.resize_mode != "crop":
-            whole, resized = np.hstack([np.zeros_like(sizes), sizes]), np.empty_like(sizes)
-            resized[:] = width, height
-            placed = (sizes, whole, resized, np.zeros_like(sizes), upright)
-            return ViewParameters((height, width), *placed, interpolation=self.interpolation)
-        short = sizes.min(axis=1, keepdims=True)
-        kept = np.minimum(sizes, _WIDEST * short)
-        kept += (sizes - kept) % 2 * (kept < sizes)  # the same number of pixels goes at both ends: the middle stays
-        resized = np.where(kept == short, self.resize, self.resize * kept // short)
-        window = np.rint((resized - self.size) / 2).astype(np.int64)
-        crop = np.hstack([(sizes - kept) // 2, kept])
-        return ViewParameters((height, width), sizes, crop, resized, window, upright, interpolation=self.interpolation)
+        if self.resize_mode == "crop":
+            short = sizes.min(axis=1, keepdims=True)
+            kept = np.minimum(sizes, _WIDEST * short)
+            kept += (sizes - kept) % 2 * (kept < sizes)  # the same number of pixels goes at both ends
+            resized = np.where(kept == short, self.resize, self.resize * kept // short)
+        else:
+            kept, resized = sizes, np.broadcast_to(np.array([width, height]), sizes.shape)
+        window = np.rint((resized - (width, height)) / 2).astype(np.int64)
+        crop, flip = np.hstack([(sizes - kept) // 2, kept]), np.zeros(len(sizes), dtype=np.bool_)
+        return ViewParameters((height, width), sizes, crop, resized, window, flip, interpolation=self.interpolation)
 
 
-def places(step: int, count: int, process_index: int = 0) -> NDArray[np.int64]:
+def places(step: int, count: int, first: int = 0) -> NDArray[np.int64]:
     """Return the positions of a part of a batch: the step of the epoch and the slot in the batch of all processes.
 
     Args:
         step: of the epoch, from 0.
         count: items of the part.
-        process_index: which part.
+        first: slot of the first of them.
 
     Returns:
         (count,).
     """
-    return (np.int64(step) << 32) + process_index * count + np.arange(count, dtype=np.int64)
+    return (np.int64(step) << 32) + first + np.arange(count, dtype=np.int64)
 
 
-def _expect(view: object, name: str, fine: bool, expected: str) -> None:
-    if not fine:
-        raise ConfigError(f"{name} of a view is {getattr(view, name)}; expected {expected}.")
+def _check(view: object, **fields: tuple[bool, str]) -> None:
+    """Refuse a view of which a field is not fine; each comes with what is expected of it."""
+    for name, (is_fine, expected) in fields.items():
+        if not is_fine:
+            raise ConfigError(f"{name} of a view is {getattr(view, name)}; expected {expected}.")
 
 
 def _checked(

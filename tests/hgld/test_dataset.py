@@ -447,7 +447,7 @@ def test_an_index_that_points_elsewhere_is_refused(tmp_path, column, value):
 
 def test_an_image_of_more_bytes_than_any_may_have_is_refused(root, monkeypatch):
     monkeypatch.setattr("hgld.data.dataset.MAX_IMAGE_BYTES", 10)
-    refused(root, r"index.parquet: key '.*' has \d+ bytes; an image may have 10\.")
+    refused(root, r"index.parquet: key '.*' has .* and an image may have 10\.")
 
 
 def test_labels_that_contradict_the_tree_are_refused(tmp_path):

@@ -100,7 +100,7 @@ def test_images_are_seen_by_the_view_and_numbered_by_their_keys(folder):
         batch = list(stream(tars(folder), process_index=process, process_count=2))[3]
         items = [numbers[index] for index in batch.indices.tolist()]
         assert torch.equal(batch.labels, dataset.labels[items])
-        seen = places(3, P * K // 2, process)
+        seen = places(3, P * K // 2, process * P * K // 2)
         parameters = VIEW.parameters(*dataset.sizes[items].T, seed=0, epoch=0, positions=seen)
         expected = torch.empty_like(batch.images)
         decode_batch(dataset.encoded(items), parameters, expected)

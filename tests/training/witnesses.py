@@ -77,7 +77,7 @@ def drawn(config: TrainConfig, world: World) -> Any:
 
 @witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, size=24, crop_min=0.9, flip=1.0)
 @witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, jitter=0.5, lighting=0.5)
-@witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, rotation=20.0, autoaugment=True, erasing=0.5)
+@witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, autoaugment=True, erasing=0.5)
 @witness(RunConfig, {"sampler": "shuffled", "batch_size": 48}, seed=1)
 def pictures(config: TrainConfig, world: World) -> Any:
     """The views of a batch of images that are all the same, so that it does not count which of them were drawn."""
