@@ -53,11 +53,11 @@ def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray 
 
 
 class MeanCurves:
-    """Curves of every level and of the hierarchy: means over the queries that have one.
+    """Mean precision-recall curves of every level and of the hierarchy, over the queries that have positives.
 
     Args:
-        gain: gain of a grade to a query, for the hierarchy.
-        num_levels: L.
+        gain: gain function of the hierarchical curve.
+        num_levels: number of levels L.
     """
 
     def __init__(self, gain: GainFunction, num_levels: int) -> None:
@@ -152,11 +152,11 @@ def draw_scores(figures: Figures, table: ScoreTable, where: str) -> list[Figure]
 
 @dataclass(frozen=True, eq=False)
 class Severity:
-    """Mistakes of a run by their severity.
+    """What the first results of a run have in common with their queries.
 
     Attributes:
-        by_rank: (ranks, L + 1) share of the queries with each grade 0..L at every rank; no row without a query.
-        queries: number of queries that have an item of their finest class to find; the others are not counted.
+        by_rank: (ranks, L + 1) share of queries with each grade 0..L at every rank; (0, L + 1) without queries.
+        queries: number of queries whose finest class has another item; only these are counted.
     """
 
     by_rank: np.ndarray
@@ -186,7 +186,7 @@ class Severity:
 
 
 def severity(first: FirstRanks, num_levels: int) -> Severity:
-    """Count the grades at the first ranks, over queries that have an item of their own finest class to find."""
+    """Count the grades at the first ranks, over queries whose finest class has another item."""
     top = first.grades[first.findable]  # (Q, ranks)
     if not len(top):
         return Severity(np.zeros((0, num_levels + 1)), 0)
@@ -225,7 +225,7 @@ _MOST_COLUMNS = 6
 
 
 def draw_training(figures: Figures, runs: Sequence[Run], metrics: Sequence[str]) -> list[Figure]:
-    """Draw losses and rates over the steps, metrics over the epochs, of the runs that have a log."""
+    """Draw losses and rates over the steps, and metrics over the epochs."""
     drawn = []
     logged = [run for run in runs if "step" in run.log]
     for column in _columns(logged):
@@ -242,7 +242,7 @@ def draw_training(figures: Figures, runs: Sequence[Run], metrics: Sequence[str])
 
 
 def _columns(runs: Sequence[Run]) -> list[str]:
-    """Choose the columns of the logs to draw: the loss, its parts, one rate, others."""
+    """Return the columns of the logs to draw: the loss and its parts, one learning rate, others."""
     known = dict.fromkeys(c for run in runs for c in run.log if c not in {"step", "epoch"})
     finite = [c for c in known if any(math.isfinite(v) for run in runs for v in run.log.get(c, []))]
     losses = [c for c in finite if "loss" in c.lower()]

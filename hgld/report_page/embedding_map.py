@@ -26,8 +26,8 @@ def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
     """Map points to the plane (van der Maaten and Hinton, JMLR 2008), by cosine distance, from their first two PCs.
 
     Args:
-        points: (N, D) unit rows for which :func:`why_no_map` gives no reason.
-        seed: seed of the random part.
+        points: (N, D) unit rows; :func:`why_no_map` must be empty for them.
+        seed: seed of t-SNE.
 
     Returns:
         (N, 2).
@@ -43,7 +43,7 @@ def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def why_no_map(points: np.ndarray) -> str:
-    """Return the reason why unit rows have no map, in words for the page; empty if they have one."""
+    """Return the reason why unit rows cannot be drawn as a map; empty if they can."""
     if len(points) < _FEWEST_POINTS:
         return f"there are {len(points)}, and a map needs {_FEWEST_POINTS}"
     rows = points.astype(np.float64)
@@ -65,7 +65,7 @@ def draw_maps(
         split: name of the split.
 
     Returns:
-        the maps, and a sentence about each kind that cannot be drawn.
+        the maps, and a sentence about each map that cannot be drawn.
     """
     drawn, missing = [], []
     means, labels, sizes = class_means(items)

@@ -1,4 +1,4 @@
-"""The report page: one HTML file with everything in it, and its plots as files of their own."""
+"""The report of some runs: their scores, papers' tables, and one HTML page that needs no other file."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -87,13 +87,13 @@ def _split_section(
     figures: Figures,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """Return the values that the template shows of one split.
+    """Return what the template shows for one split.
 
     Args:
-        split: its name.
-        evaluations: by run; at least one.
+        split: name of the split.
+        evaluations: at least one evaluation, by run.
         scores: values of the runs.
-        dataset: for images and class names; None without.
+        dataset: dataset with images and class names; None without.
         figures: drawer.
         progress: called with a task, the number of queries done and their total.
     """
@@ -145,7 +145,7 @@ def _split_section(
 
 
 def _name_of(evaluation: Evaluation, dataset: "ShardDataset | None") -> NameOf:
-    """Return the names of classes: those of the label table, else of the dataset's hierarchy, else the ids."""
+    """Return the function that names classes: by the label table, else the dataset's hierarchy, else their ids."""
     assert evaluation.ranked is not None
     tables, levels = evaluation.ranked.names, evaluation.levels
     known = {} if dataset is None else dict(zip(dataset.levels, dataset.hierarchy.names, strict=True))
@@ -164,9 +164,9 @@ def _name_of(evaluation: Evaluation, dataset: "ShardDataset | None") -> NameOf:
 def _albums(
     ranked: Mapping[str, Evaluation], first: Mapping[str, FirstRanks], names: Mapping[str, NameOf], baseline: str
 ) -> list[dict[str, Any]]:
-    """Return galleries of runs with values per query: changed queries of two runs, typical and worst ones of each.
+    """Return galleries: the queries that changed most between two runs, and typical and worst queries of each run.
 
-    Queries are chosen by H-AP, else by the finest level's AP, else by the first share that all runs have.
+    The metric that ranks queries is H-AP, else AP of the finest level, else the first share that all runs have.
     """
     paired = {name: e for name, e in ranked.items() if not e.report.per_query.is_empty()}
     if not paired:
@@ -181,7 +181,7 @@ def _albums(
     chosen: list[tuple[str, str, list[int], dict[str, Evaluation]]] = []
     task = one.report.settings.get("labels_sha256")
     same = (n for n, e in paired.items() if n != leading and e.report.settings.get("labels_sha256") == task)
-    for name in list(same)[:1]:  # two runs; a third would make the page a wall of images
+    for name in list(same)[:1]:  # one other run: with more, the page would be a wall of images
         pair = {leading: one, name: paired[name]}
         rose, fell = changed_queries(one, paired[name], metric)
         says = f"By the change of their {metric}, one query per class."
@@ -212,7 +212,7 @@ def paper_tables(runs: Sequence[Run], papers: Sequence[str], published_of: Publi
     Args:
         runs: from :func:`hgld.report_page.runs.read_runs`.
         papers: tables as :func:`hgld.published.find_table` takes them, for example ``SupRank Table V``.
-        published_of: finds the values of a run's recipe, to which its difference is stated.
+        published_of: finds the published values of a run's recipe; the table states the difference to them.
 
     Raises:
         ConfigError: no such paper or table.
@@ -252,7 +252,7 @@ def _check_runs(runs: Sequence[Run], baseline: str | None, *, seen: bool) -> Non
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 10_000_000
-_FOOTER_BYTES = 20_000  # its words on the images are known only when these are made
+_FOOTER_BYTES = 20_000  # room for the footer, which counts the images
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -264,13 +264,13 @@ class Report:
         runs: names of the runs.
         scores: values of the runs by split.
         papers: tables of papers with the runs in them.
-        figures: files in the folder of figures.
-        out: the page; empty if none was asked for.
-        bytes: its size.
-        pictures: thumbnails made.
-        pictures_left_out: places without their image, for want of room.
+        figures: names of the files in the folder of figures.
+        out: path of the page; empty without a page.
+        bytes: size of the page.
+        pictures: number of thumbnails on the page.
+        pictures_left_out: number of thumbnails left out, because the page has a size limit.
         unreadable: images that could not be read, with the reason.
-        notes: mismatches of ``data`` with the runs, as the page states them too.
+        notes: sentences about runs that ``data`` does not belong to; the page has them too.
     """
 
     runs: tuple[str, ...]
@@ -302,10 +302,11 @@ def make_report(
 
     Args:
         places: run folders, or kept evaluations (:func:`hgld.report_page.runs.read_runs`).
-        out: the HTML file; written aside and renamed. None: no page.
+        out: path of the HTML file; None: write no page.
         data: the dataset directory or URL, for images and class names.
         figures: folder to keep the figures in as PDF and PNG; None keeps none.
-        papers: tables of papers to put the runs into: :func:`paper_tables`. Default of a page: those of their recipes.
+        papers: tables of papers to put the runs into (:func:`paper_tables`). Default: for a page, the tables that
+            the runs' recipes come from.
         published_of: finds the published values of a run's recipe.
         baseline: name of the run that the others are compared with; the first if None.
         title: heading of the page.
@@ -314,8 +315,8 @@ def make_report(
 
     Raises:
         InputError: files that cannot be read or do not belong together.
-        ConfigError: an unknown baseline, or a page that would be too large.
-        StorageError: the disk refuses.
+        ConfigError: unknown baseline, or the page would be too large.
+        StorageError: a file cannot be written.
     """
     page = None if out is None else Path(out)
     if page is not None and (page.is_dir() or not os.access(page.parent, os.W_OK | os.X_OK)):
@@ -355,7 +356,7 @@ def _write_page(
     data: str | Path | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """Write the page; return its facts, by the fields of :class:`Report`."""
+    """Write the page; return the fields of :class:`Report` that describe it."""
     dataset, sections, notes = None, [], []
     if data is not None:
         from hgld.data.dataset import open_dataset
@@ -413,7 +414,7 @@ def _write_page(
 
 
 def _own_dataset(split: str, stated: str, dataset: "ShardDataset | None") -> tuple["ShardDataset | None", list[str]]:
-    """Return the dataset if the evaluations are of it, and notes on a mismatch."""
+    """Return the dataset if the evaluations belong to it, and notes if they do not or may not."""
     if dataset is None or stated == dataset.manifest.name:
         return dataset, []
     named = dataset.manifest.name

@@ -1,4 +1,4 @@
-"""Sources of a report page: run folders of training, and kept evaluations with their embeddings beside them."""
+"""Readers of what a report shows: run folders of training, and reports that ``hgld evaluate --out`` kept."""
 
 import json
 import math
@@ -34,9 +34,9 @@ class Items:
     """One side of a retrieval task.
 
     Attributes:
-        embeddings: (N, D) floating, as the file has them.
+        embeddings: (N, D) of any floating dtype.
         labels: (N, L) int64 class ids, finest level first, -1 where unknown.
-        keys: (N,) keys, None if the files have none.
+        keys: (N,) keys; None if the files have no keys.
     """
 
     embeddings: np.ndarray
@@ -50,8 +50,8 @@ class Ranked:
 
     Attributes:
         query: the queries.
-        gallery: the gallery; None where every query is ranked against the other queries (leave-one-out).
-        names: for every level the class names by id, if the label table holds names; else empty.
+        gallery: the gallery; None if every query is ranked against the other queries (leave-one-out).
+        names: class names by id, per level; empty if the label table holds ids.
     """
 
     query: Items
@@ -60,7 +60,7 @@ class Ranked:
 
     @property
     def other_side(self) -> Items:
-        """The items that are searched."""
+        """The items that are searched: the gallery, or the queries themselves."""
         return self.query if self.gallery is None else self.gallery
 
 
@@ -71,10 +71,10 @@ class Evaluation:
     Attributes:
         report: metrics and values per query.
         epoch: epoch of training; None for an evaluation that belongs to no run.
-        ranked: the embeddings, where they are kept.
-        why_not: reason why ``ranked`` is None, in words for the page.
-        seeds: reports by seed of the runs that ``report`` is the mean of; empty for a single run. The embeddings are
-            those of the first seed.
+        ranked: the embeddings; None if they are not kept.
+        why_not: reason why ``ranked`` is None, as the page prints it.
+        seeds: reports by seed, if ``report`` is their mean; empty for a single run. ``ranked`` then holds the
+            embeddings of the first seed.
     """
 
     report: RetrievalReport
@@ -85,12 +85,12 @@ class Evaluation:
 
     @property
     def first_seed(self) -> "Evaluation":
-        """The evaluation of the first seed: the one whose embeddings are here."""
+        """The evaluation of the first seed, which ``ranked`` belongs to."""
         return replace(self, report=next(iter(self.seeds.values())), seeds={}) if self.seeds else self
 
     @property
     def classes(self) -> np.ndarray | None:
-        """Finest class (Q,) of every query; None without the embeddings' labels."""
+        """(Q,) finest class of every query; None without embeddings."""
         return None if self.ranked is None else self.ranked.query.labels[:, 0]
 
     @property
@@ -100,7 +100,7 @@ class Evaluation:
 
     @property
     def dataset(self) -> str:
-        """Name of the dataset today; empty if the report does not say it, as one of plain embeddings."""
+        """Name of the dataset; empty if the report does not state it, as reports of plain embeddings."""
         return str(self.report.settings.get("dataset", ""))
 
 
@@ -109,13 +109,13 @@ class Run:
     """One run or kept evaluation.
 
     Attributes:
-        name: as the page calls it.
-        evaluations: by their task: ``SPLIT``, ``QUERY/GALLERY`` or the protocol, with `` of DATASET`` behind if the
-            page has several; ``evaluation`` if the report does not say it.
-        log: rows of ``log.csv`` as numbers by column; empty without a log.
-        history: the same of ``evaluations.csv`` for every split.
-        config: options that it was trained with, by section; empty if nothing says them.
-        calibration: calibration of its answers, if ``hgld calibrate`` has made one.
+        name: name on the page.
+        evaluations: evaluations by task. A task is named ``SPLIT``, ``QUERY/GALLERY`` or by its protocol, followed by
+            `` of DATASET`` if the page has several datasets; ``evaluation`` if the report does not state it.
+        log: numbers of ``log.csv`` by column; empty without a log.
+        history: numbers of ``evaluations.csv`` by split and column.
+        config: training options by section; empty if unknown.
+        calibration: calibration of the predictions; None if ``hgld calibrate`` has made none.
     """
 
     name: str
@@ -127,36 +127,37 @@ class Run:
 
     @property
     def recipe(self) -> str:
-        """Name of the recipe that it was trained by; empty if nothing says it."""
+        """Name of the recipe; empty if unknown."""
         found = self.config.get("recipe", "")
         return found if isinstance(found, str) else ""
 
     @property
     def seed(self) -> int | None:
-        """Seed that it was trained with; None if nothing says it."""
+        """Seed of the training; None if unknown."""
         section = self.config.get("run")
         found = section.get("seed") if isinstance(section, dict) else None
         return found if type(found) is int else None
 
     @property
     def seeds(self) -> list[int]:
-        """Seeds of the runs that this one is the mean of; empty for a single run."""
+        """Seeds, if this run is the mean of several; empty for a single run."""
         return sorted({seed for evaluation in self.evaluations.values() for seed in evaluation.seeds})
 
 
 def read_runs(places: Sequence[str | Path]) -> list[Run]:
-    """Read run folders and kept evaluations; runs that differ in their seed alone become one, with the mean values.
+    """Read run folders and kept evaluations; runs that differ only in their seed become one run with the mean values.
 
     Args:
         places: run folders of ``hgld train``, folders of several such runs (``hgld train --seeds 5``), or JSON files
             that ``hgld evaluate --out X.json`` kept.
 
     Returns:
-        one run per path or group of seeds, named by its folder or file; where names repeat, with a number behind.
+        one run per path or group of seeds, in the order of ``places``, named by its folder or file; a repeated name
+        gets a number.
 
     Raises:
-        InputError: a path that is neither, or whose files do not belong together.
-        SchemaError: a report that cannot be read or shown.
+        InputError: a path is neither a run nor a report, or its files do not belong together.
+        SchemaError: a report cannot be read or shown.
     """
     runs, names, parents = [], set(), {}
     for place in (run for named in places for run in _runs_within(Path(named))):
@@ -170,7 +171,7 @@ def read_runs(places: Sequence[str | Path]) -> list[Run]:
 
 
 def _unused(name: str, names: Collection[str]) -> str:
-    """Return a name, with a number behind it if it is among ``names``."""
+    """Return a name that is not among ``names``: the name itself, or the name and a number."""
     return next(n for n in [name, *(f"{name} ({i})" for i in range(2, len(names) + 3))] if n not in names)
 
 
@@ -204,16 +205,16 @@ def _is_run(folder: Path) -> bool:
 
 
 def _natural_order(path: Path) -> list[tuple[int, str]]:
-    """Order names with numbers in them by the numbers: ``seed=10`` behind ``seed=9``."""
+    """Return a key that sorts ``seed=10`` after ``seed=9``."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
 # -- seeds -------------------------------------------------------------------------------------------------------------
 
-# Options of a config that depend on the machine, or change no result; and the seed itself.
+# Options that may differ between runs of one group: the seed, and what depends on the machine or changes no result.
 _OF_MACHINE = {"seed", "workers", "device", "amp", "micro_batch_size", "compile", "keep"}
 _OF_MACHINE |= {"deterministic", "log_every", "checkpoint_every", "loggers"}
-_REASONS = "plan"  # section of the texts that say why an option was chosen
+_REASONS = "plan"  # section of a config: why each option was chosen
 _SEED = re.compile(r"(^|[,._-])seed=?\d+|[._-]?\d+$")
 
 
@@ -230,7 +231,7 @@ def _merge_seeds(runs: Sequence[Run], parents: Mapping[str, Path]) -> list[Run]:
     merged, names = [], set[str]()
     for members in groups.values():
         by_seed = {run.seed: run for run in members if run.seed is not None}
-        if len(members) == 1 or len(by_seed) < len(members):  # one seed twice is no group of seeds
+        if len(members) == 1 or len(by_seed) < len(members):  # no group of seeds: one seed stands twice
             found = members
         else:
             stems = {_SEED.sub("", run.name).strip(",._-") or parents[run.name].name for run in members}
@@ -256,7 +257,7 @@ def _group_key(run: Run, parent: Path) -> str:
 
 
 def _mean_run(name: str, runs: Mapping[int, Run]) -> Run:
-    """Return the mean of runs by seed: its values are means, all else is that of the first seed."""
+    """Return a run whose values are the means over seeds; everything else is that of the first seed."""
     ordered = dict(sorted(runs.items()))
     first = next(iter(ordered.values()))
     evaluations = {}
@@ -275,7 +276,7 @@ def mean_report(reports: Mapping[int, RetrievalReport]) -> RetrievalReport:
         reports: by seed, at least one.
 
     Raises:
-        InputError: they are of different queries or tasks, or without values per query.
+        InputError: the reports are of different queries or tasks, or lack values per query.
     """
     named = {f"seed {seed}": report for seed, report in reports.items()}
     first = next(iter(reports.values()))
@@ -293,7 +294,7 @@ def mean_report(reports: Mapping[int, RetrievalReport]) -> RetrievalReport:
 
 
 def _by_task(kept: Mapping[str, Evaluation], *, several: bool) -> dict[str, Evaluation]:
-    """Name a run's evaluations by their task, so that those of one task meet, whatever their files are called."""
+    """Return evaluations by task, so that evaluations of one task meet whatever their files are called."""
     tasks = {}
     for name, evaluation in kept.items():
         settings = evaluation.report.settings
@@ -302,7 +303,7 @@ def _by_task(kept: Mapping[str, Evaluation], *, several: bool) -> dict[str, Eval
         tasks[name] = f"{task} of {evaluation.dataset}" if several and evaluation.dataset else task
     found: dict[str, Evaluation] = {}
     for name in sorted(kept, key=lambda name: (tasks[name] != name, name)):
-        task = tasks[name]  # two datasets may have one name: the run's own goes first, the other keeps its file's
+        task = tasks[name]  # two datasets may have one name: the second evaluation keeps its file's name too
         found[f"{task} ({name})" if task in found else task] = kept[name]
     return found
 
@@ -341,10 +342,10 @@ def _read_kept(name: str, path: Path) -> Run:
 def read_report(path: Path) -> RetrievalReport:
     """Read a report that :meth:`hgld.evaluation.report.RetrievalReport.save_json` wrote.
 
-    Settings that the page computes with are checked, the others are only shown.
+    Checks the settings that the page computes with; the others are only shown.
 
     Raises:
-        SchemaError: the file cannot be read, or a setting or metric in it is none that a page can show.
+        SchemaError: the file cannot be read, or the page cannot show one of its settings or metrics.
     """
     report = RetrievalReport.load_json(path)
     for setting, (check, expected) in _SETTINGS.items():
@@ -385,7 +386,7 @@ _SETTINGS = {
 def _read_embeddings(report: RetrievalReport, path: Path, folder: Path) -> tuple[Ranked | None, str]:
     """Return the embeddings that a kept report was made from, or the reason why they cannot be shown.
 
-    Embeddings or labels that were written since the report are refused: the page would contradict itself.
+    Fails if embeddings or labels were written after the report: tables and figures would contradict each other.
     """
     settings, files = report.settings, report.settings.get("files")
     if not isinstance(files, dict) or not {"embeddings", "labels"} <= set(files):
@@ -449,7 +450,7 @@ def _read_ranked(pairs: Sequence[tuple[Path, Path]], levels: list[str]) -> Ranke
 
 
 def _read_log(path: Path) -> pl.DataFrame:
-    """Read a table that training appends to, as text; a last line that is not whole yet is left out."""
+    """Read a table that training appends to, as text, without an unfinished last line."""
     if not path.is_file():
         return pl.DataFrame()
     if path.stat().st_size > _MOST_LOG_BYTES:

@@ -24,22 +24,21 @@ _SEED_TEST = "the tooltip and JSON have the paired t-test over seeds too"
 
 @dataclass(frozen=True)
 class Score:
-    """A value of a table.
+    """One run's value of one metric, with its interval and its comparison.
 
     Attributes:
-        metric: its name, with its level.
-        value: as the report has it; NaN if undefined.
+        metric: name of the metric, with its level.
+        value: the value, a share where the metric is one; NaN if undefined.
         low: lower end of its confidence interval; NaN without values per query.
         high: upper end.
-        difference: difference to the run that it is compared with; NaN without a comparison.
+        difference: difference to the baseline; NaN without a comparison.
         difference_low: lower end of the difference's confidence interval.
         difference_high: upper end.
-        p_value: probability of no difference, two-sided.
-        best: whether no run has a better value.
+        p_value: two-sided p-value of no difference to the baseline.
+        best: True if no run has a better value.
         deviation: standard deviation over the seeds; NaN for a single run.
         seeds: number of runs that the value is the mean of.
-        seed_p_value: probability of no difference by the paired t-test over the seeds that both have; NaN with fewer
-            than two.
+        seed_p_value: p-value of the paired t-test over the common seeds; NaN with fewer than two.
     """
 
     metric: str
@@ -67,20 +66,20 @@ class Score:
 
     @property
     def interval(self) -> str:
-        """Its interval; empty if there is none."""
+        """The confidence interval; empty if there is none."""
         digits = 1 if self.scale == 100 else 2
         low, high = (number(end * self.scale, digits) for end in (self.low, self.high))
         return "" if math.isnan(self.low) else f"{low}–{high}"
 
     @property
     def p_text(self) -> str:
-        """Its p-values in words; empty if there is none."""
+        """The p-values in words; empty without a comparison."""
         over_seeds = "" if math.isnan(self.seed_p_value) else f", over seeds {_p_text(self.seed_p_value)}"
         return "" if math.isnan(self.p_value) else _p_text(self.p_value) + over_seeds
 
     @property
     def change(self) -> str:
-        """``better`` or ``worse`` if the value differs from the other run's beyond chance; else empty."""
+        """``better`` or ``worse`` if the value differs significantly from the baseline's; else empty."""
         if not self.p_value < SIGNIFICANT:
             return ""
         return "better" if (self.difference > 0) != lower_is_better(self.metric) else "worse"
@@ -93,7 +92,7 @@ class Score:
 
     @property
     def bar(self) -> tuple[float, float, float]:
-        """The value between the ends of its deviation over seeds, or of its interval; thrice the value without."""
+        """Lower end, value and upper end: of value ± deviation over seeds, else of the interval."""
         low, high = self.low, self.high
         if not math.isnan(self.deviation):
             low, high = self.value - self.deviation, self.value + self.deviation
@@ -178,12 +177,12 @@ class ScoreTable:
     """Results of several runs on one split.
 
     Attributes:
-        metrics: metric of every column, those of the finest level first, those of all levels at the end.
-        runs: name and scores.
-        baseline: the run that the others are compared with.
-        dataset: its name; empty if no run says it.
-        warnings: what runs were trained on of the queries.
-        notes: remarks for readers, and the runs that could not be compared.
+        metrics: one metric per column: the finest level first, metrics over all levels last.
+        runs: names of the runs with their scores.
+        baseline: name of the run that the others are compared with.
+        dataset: name of the dataset; empty if no run states it.
+        warnings: a sentence per run that was trained on classes or images of the queries.
+        notes: how values were made, and which runs could not be compared.
     """
 
     metrics: tuple[str, ...]
@@ -205,7 +204,7 @@ class ScoreTable:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row for every run and value, ready for JSON: None for what is not known."""
+        """One row per run and metric, ready for JSON: None if a value is not known."""
         facts = ("value", "deviation", "seeds", "low", "high", "difference", "difference_low", "difference_high")
         return [
             {"run": name, "metric": score.metric}
@@ -223,7 +222,7 @@ def score_table(evaluations: Mapping[str, Evaluation], baseline: str | None = No
 
     Args:
         evaluations: by run.
-        baseline: the run that the others are compared with; the first if None or not of this split.
+        baseline: name of the run that the others are compared with. Default: the first run.
     """
     reports = {name: evaluation.report for name, evaluation in evaluations.items()}
     seeds = {name: evaluation.seeds for name, evaluation in evaluations.items() if evaluation.seeds}
@@ -270,7 +269,7 @@ def score_table(evaluations: Mapping[str, Evaluation], baseline: str | None = No
 
 
 def best_first(reports: Mapping[str, RetrievalReport]) -> ScoreTable:
-    """Lay out the values of models on one task: by their first metric, the others compared with the best one."""
+    """Lay out the values of models on one task, the best model by the first metric first; it is the baseline."""
     metric = order_metrics(reports.values())[0]
     sign = 1 if lower_is_better(metric) else -1
     values = {name: sign * report.values.get(metric, math.nan) for name, report in reports.items()}
@@ -279,7 +278,7 @@ def best_first(reports: Mapping[str, RetrievalReport]) -> ScoreTable:
 
 
 def _common_classes(evaluations: Iterable[Evaluation]) -> np.ndarray | None:
-    """Return the classes (Q,) of the queries, if all evaluations are of the same labels and one of them has these."""
+    """Return the (Q,) classes of the queries; None if the labels differ or no evaluation has them."""
     found = list(evaluations)
     labels = {str(evaluation.report.settings.get("labels_sha256")) for evaluation in found}
     known = (evaluation.classes for evaluation in found if evaluation.classes is not None)

@@ -5,9 +5,7 @@ import json
 import math
 import re
 import statistics
-import subprocess
 from dataclasses import replace
-from shutil import which
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from scipy.stats import ttest_rel
 from hgld.cli import main
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.report import RetrievalReport, compare
-from hgld.report_page.latex import choose_columns, escape_latex, latex_tables, row_labels
+from hgld.report_page.latex import choose_columns, escape_latex, row_labels
 from hgld.report_page.page import make_report
 from hgld.report_page.runs import mean_report, read_runs
 from hgld.report_page.scores import seed_p_value
@@ -214,18 +212,6 @@ def test_a_latex_table_is_whole(group, tmp_path, capsys):
     assert best[-1] == f"\\textbf{{{mean:.1f}}} {{\\scriptsize$\\pm${deviation:.1f}}}"
     assert f"{mean:.2f} ± {deviation:.2f}" in shown
     assert str(out) in shown
-
-
-@pytest.mark.skipif(which("pdflatex") is None, reason="no pdflatex")
-def test_pdflatex_takes_the_table(group, tmp_path):
-    folder, _ = group
-    (tmp_path / "t.tex").write_text(
-        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}"
-        + latex_tables(make_report([folder]).scores)
-        + "\\end{document}",
-        encoding="utf-8",
-    )
-    subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True, capture_output=True)
 
 
 def test_columns_are_chosen_by_their_names_and_many_are_cut_to_a_column(group):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -38,51 +39,28 @@ def write_build(root: Path, groups: dict = GROUPS, *, english: bool = True) -> P
     for stage in ("cluster", "toplevel", "clean", "scrape"):
         (stages / stage).mkdir(parents=True)
     names = sorted((n, g, *facts) for g, (_, _, members) in groups.items() for n, facts in members.items())
-    pl.DataFrame(
-        [
-            (n, count, g, g, confidence, second, 0.75 if doubtful else 0.125, doubtful)
-            for n, g, count, confidence, doubtful, second in names
-        ],
-        schema={
-            "name": pl.String,
-            "landmarks": pl.Int64,
-            "cluster": pl.Int32,
-            "group": pl.Int32,
-            "confidence": pl.Float32,
-            "next_group": pl.Int32,
-            "wrong": pl.Float32,
-            "doubtful": pl.Boolean,
-        },
-        orient="row",
-    ).write_parquet(stages / "cluster" / "names.parquet")
+    clustered = [
+        (n, count, g, g, confidence, second, 0.75 if doubtful else 0.125, doubtful)
+        for n, g, count, confidence, doubtful, second in names
+    ]
+    columns = ("name", "landmarks", "cluster", "group", "confidence", "next_group", "wrong", "doubtful")
+    kinds = {"confidence": pl.Float32, "wrong": pl.Float32} | dict.fromkeys(
+        ("cluster", "group", "next_group"), pl.Int32
+    )
+    _write(stages / "cluster" / "names.parquet", clustered, columns, kinds)
     labelled = [(g, label, "medoid", f"nearest to all: {label}", len(m), 1) for g, (label, _, m) in groups.items()]
-    pl.DataFrame(
-        labelled, schema=["group", "label", "method", "evidence", "names", "landmarks"], orient="row"
-    ).write_parquet(stages / "cluster" / "groups.parquet")
-    pl.DataFrame(
-        [(g, label, top, top and "p279", f"P279 path of {label}", 0.5) for g, (label, top, _) in groups.items()],
-        schema={
-            "group": pl.Int32,
-            "label": pl.String,
-            "top": pl.String,
-            "method": pl.String,
-            "evidence": pl.String,
-            "margin": pl.Float64,
-        },
-        orient="row",
-    ).write_parquet(stages / "toplevel" / "groups.parquet")
+    columns = ("group", "label", "method", "evidence", "names", "landmarks")
+    _write(stages / "cluster" / "groups.parquet", labelled, columns)
+    tops = [(g, label, top, top and "p279", f"P279 path of {label}", 0.5) for g, (label, top, _) in groups.items()]
+    columns = ("group", "label", "top", "method", "evidence", "margin")
+    kinds = {"group": pl.Int32} | dict.fromkeys(("top", "method"), pl.String)
+    _write(stages / "toplevel" / "groups.parquet", tops, columns, kinds)
     (stages / "toplevel" / "done.json").write_text("{}")
-    pl.DataFrame(
-        [(n, count, ["Q1000001"] if n == "mountain" else [], [n, n.upper()], english) for n, _, count, *_ in names],
-        schema={
-            "name": pl.String,
-            "landmarks": pl.Int64,
-            "class_ids": pl.List(pl.String),
-            "raw": pl.List(pl.String),
-            "english": pl.Boolean,
-        },
-        orient="row",
-    ).write_parquet(stages / "clean" / "names.parquet")
+    cleaned = [
+        (n, count, ["Q1000001"] if n == "mountain" else [], [n, n.upper()], english) for n, _, count, *_ in names
+    ]
+    kinds = {"class_ids": pl.List(pl.String)}
+    _write(stages / "clean" / "names.parquet", cleaned, ("name", "landmarks", "class_ids", "raw", "english"), kinds)
     domain = "landmarks" if english else "general"
     (stages / "clean" / "done.json").write_text(json.dumps({"config": {"domain": domain}}))
     (stages / "evidence").mkdir()
@@ -91,25 +69,16 @@ def write_build(root: Path, groups: dict = GROUPS, *, english: bool = True) -> P
     block = {"name": "text", "weight": 1.0, "is_form": False, "known": len(names)}
     (stages / "evidence" / "evidence.json").write_text(json.dumps({"blocks": [block], "agreement": [[None]]}))
     landmarks = [(n, i) for n, _, count, *_ in names for i in range(count)]
-    pl.DataFrame(
-        [("train", k, "http://x", f"Category:{n} {i}", n, n, None) for k, (n, i) in enumerate(landmarks)],
-        schema={
-            "split": pl.String,
-            "landmark_id": pl.Int64,
-            "category": pl.String,
-            "title": pl.String,
-            "supercategory": pl.String,
-            "name": pl.String,
-            "class_id": pl.String,
-        },
-        orient="row",
-    ).write_parquet(stages / "clean" / "landmarks.parquet")
-    pl.DataFrame(
-        [("Q1000001", "mountain range", "en", ["Q8502"]), ("Q8502", "mountain", "en", [])],
-        schema={"class_id": pl.String, "label": pl.String, "language": pl.String, "parents": pl.List(pl.String)},
-        orient="row",
-    ).write_parquet(stages / "scrape" / "classes.parquet")
+    items = [("train", k, "http://x", f"Category:{n} {i}", n, n, None) for k, (n, i) in enumerate(landmarks)]
+    columns = ("split", "landmark_id", "category", "title", "supercategory", "name", "class_id")
+    _write(stages / "clean" / "landmarks.parquet", items, columns, {"class_id": pl.String})
+    classes = [("Q1000001", "mountain range", "en", ["Q8502"]), ("Q8502", "mountain", "en", [])]
+    _write(stages / "scrape" / "classes.parquet", classes, ("class_id", "label", "language", "parents"))
     return root
+
+
+def _write(file: Path, rows: list, columns: tuple[str, ...], kinds: Any = None) -> None:
+    pl.DataFrame(rows, schema=columns, schema_overrides=kinds, orient="row").write_parquet(file)
 
 
 def opened(
