@@ -2,8 +2,8 @@
 
 A group of the clustering keeps its labels, whatever it is called now. A group that decisions made has the labels that
 the groups of its names agree on, and none where they differ. What people set goes before both; the coarsest label is
-the review's. Where people gave groups of one coarser class different tops, the top of most landmarks keeps that class,
-and each of the others gets one of its own, ``CLASS (TOP)``, so that every class has one parent.
+the review's. Every class has one parent: where people gave groups of one coarser class different tops, the top of most
+landmarks keeps that class. Each of the others gets a class of its own, ``CLASS (TOP)``.
 """
 
 from collections import Counter, defaultdict

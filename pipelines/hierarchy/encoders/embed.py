@@ -55,8 +55,8 @@ def choose_encoder(config: EmbedConfig, source: str) -> tuple[EmbedConfig, str]:
 
     Args:
         config: the options; ``auto`` is replaced.
-        source: the build's: ``classes`` take the best encoder at hand, ``sample`` takes ``lexical``, landmarks the
-            published one.
+        source: the build's: ``classes`` take the best encoder on this machine, ``sample`` takes ``lexical``,
+            landmarks the published one.
     """
     if config.encoder != AUTO:
         return config, ""

@@ -1,14 +1,14 @@
 """Parser of short English noun phrases: the head noun of a name, which states a kind of thing.
 
-Names of classes are noun phrases, and English puts the noun that says the kind last before any preposition: a
-"Washington state park" is a park, an "unincorporated community in the United States" is a community. The rules here
-are those of the language (Huddleston and Pullum, The Cambridge Grammar of the English Language, ch. 5) over closed
-classes of words. Two classes of nouns cannot be heads alone:
+Class names are noun phrases. English puts the noun that says the kind last, before any preposition: a "Washington state
+park" is a park. An "unincorporated community in the United States" is a community. The rules here are those of English
+(Huddleston and Pullum, The Cambridge Grammar of the English Language, ch. 5) over closed classes of words. Two classes
+of nouns cannot be heads alone:
 
-* *general* nouns (building, site, area, house ...) say little by themselves, so they take along the word before
-  them: "Catholic church building" -> "church building"; or, with none, what stands behind "of": "place of worship".
-* *transparent* nouns (group, section ...) name an amount of the thing that stands behind "of", which then is the
-  head: "group of lakes" -> "lake".
+* *general* nouns (building, site, area, house ...) say little by themselves, so they take along the word before them:
+  "Catholic church building" -> "church building"; or, with none, what follows "of": "place of worship".
+* *transparent* nouns (group, section ...) name an amount of the thing that follows "of", which then is the head: "group
+  of lakes" -> "lake".
 
 Which names are English is not decided here (``languages.py``).
 """

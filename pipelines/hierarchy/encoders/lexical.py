@@ -10,8 +10,8 @@ A name's features are three blocks of unit length; latent semantic analysis make
   was written from general knowledge of places, without sight of any labelled set. A name that the lexicon does not know
   has this block empty and rests on the other two.
 
-All of it is fitted on the names at hand: the encoder's key is a hash of them, and its space is of no use for the names
-of another build. Outside its lexicon it knows no meanings: two heads that share no letters and no modifiers are
+All of it is fitted on the names of one build: the encoder's key is a hash of them, and its space is of no use for other
+names. Outside its lexicon it knows no meanings: two heads that share no letters and no modifiers are
 unrelated to it.
 """
 

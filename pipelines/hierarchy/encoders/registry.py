@@ -5,7 +5,7 @@ for, so that a build whose embeddings are cached needs none. An encoder of hgld 
 :data:`ENCODERS`; one of another package its class and an entry point of the group ``hgld.encoders``
 (:mod:`hgld.plugins`).
 
-``auto`` is, for names of anything, the best encoder whose weights are on this machine already (:func:`local_encoder`).
+``auto`` is, for ``--classes``, the best encoder whose weights are on this machine already (:func:`local_encoder`).
 """
 
 import inspect

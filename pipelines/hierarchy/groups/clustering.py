@@ -126,7 +126,7 @@ def numbers_to_try(count: int) -> list[int]:
 def ward_cuts(points: np.ndarray, weights: np.ndarray, numbers: Sequence[int]) -> list[np.ndarray]:
     """Join weighted points by Ward's criterion and cut the tree at several numbers of groups.
 
-    scipy's linkage knows no weights, so a point stands in it as often as it weighs, at most some 2,000 times in all.
+    scipy's linkage knows no weights, so a point is repeated as often as it weighs, at most some 2,000 times in all.
 
     Args:
         points: (n, D) points.

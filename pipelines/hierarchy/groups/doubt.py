@@ -1,7 +1,7 @@
-"""Doubt: for every placement the probability that it is wrong, and how many placements are wrong in all.
+"""Uncertainty: the probability that each placement is wrong, and how many placements are wrong in all.
 
-A placement is *wrong* if the group that people would give the name is not the one that most names of its group have;
-in predefined groups, if it is another group than the given one. Nothing here sees such groups: a placement is described
+A placement is *wrong* if people would give the name another group than most names of its group have. In predefined
+groups it is wrong if people would give the name another group. Nothing here sees such groups: a placement is described
 by a few features (:func:`features`) that mean the same in any data,
 
 * *margins*: the rank of its simplified silhouette among those of all names, by the joint evidence and by every single
@@ -190,7 +190,7 @@ def still_wrong(
 
     Args:
         wrong: (N,) probabilities.
-        spreads: of the level of their log-odds.
+        spreads: standard deviations of the level of their log-odds.
         weights: (N,) items of each name; None: names are counted.
         groups: (N,) labels 0..G-1, within which errors go together; None: each name is a group of its own.
     """

@@ -7,8 +7,8 @@ Landmarks have one block, the encoder's, as published. Names of ``--classes`` ha
 - ``classes``: what they are kinds of, by P279 or a tree.
 
 Blocks are joined side by side, each scaled by the root of its weight, so that the cosine of two names is the weighted
-mean of their cosines by each block. Weights are found without labels, by agreement: names are grouped by each block
-alone, on resamples of the names that two blocks both know, and the adjusted Rand index of the two groupings says how
+mean of their cosines by each block. Weights are found without labels, by agreement. Names are grouped by each
+block alone, on resamples of the names that two blocks both know. The adjusted Rand index of the two groupings says how
 far they agree beyond chance.
 
 * The first block is what names are embedded with; it always takes part.
@@ -100,8 +100,8 @@ class Evidence:
     def joint(self, form: float | None = None) -> np.ndarray:
         """Return (N, D) float32 unit rows of all blocks that take part.
 
-        A name that a block does not know borrows the mean row of the 5 names that the block knows and that are
-        nearest to it by the other blocks, so that what is missing neither joins nor parts names.
+        A name that a block does not know borrows a row: the mean of the 5 known names that are nearest to it by the
+        other blocks. So missing rows neither join nor part names.
 
         Args:
             form: another weight of the blocks of form together, if any takes part.
@@ -131,7 +131,7 @@ def weigh(blocks: Sequence[Block], *, groups: int, seed: int = 0) -> Evidence:
     Args:
         blocks: about the same names.
         groups: the number of groups at which they are compared.
-        seed: of the resamples.
+        seed: seed of the resamples.
     """
     found = np.full((len(blocks), len(blocks)), np.nan)
     with threadpool_limits(limits=1):

@@ -138,8 +138,8 @@ def tree_groups(
     Args:
         taxonomy: as read.
         config: the rules.
-        class_ids: of the names.
-        names: of the levels, finest first; empty: those of the rules.
+        class_ids: classes of the names.
+        names: level names, finest first; empty: those of the rules.
 
     Raises:
         ConfigError: the names of the levels are not as many as the levels.

@@ -1,20 +1,20 @@
 """Labels for groups, proposed from what their names have in common, with the evidence.
 
-There are three kinds of proposal; the first that applies is taken:
+There are three methods; the first that applies is taken:
 
-1. ``head-noun``: the head noun of English names that carry at least half of the group's landmarks; in the domain
-   ``general`` ``shared-word`` too, the word of names in any language that do, as it stands in them, or the last signs
-   of Chinese, Japanese or Korean names. There, either is of at least two names, so that a name alone in its group is
-   not cut, and a singular is taken only of common English words and where it stands in a name.
-2. ``p279``: the Wikidata class that says best which names are in the group: of the classes above names that carry at
-   least half of its landmarks, the one of highest F1 (harmonic mean of the share of the group's landmarks below the
-   class and the share of the class's landmarks that are in the group), if that is at least 0.25.
+1. ``head-noun``: the head noun of English names that carry at least half of the group's landmarks. In the domain
+   ``general`` ``shared-word`` too: the word that such names share in any language, or their last signs in Chinese,
+   Japanese or Korean. There at least two names must share it, so that a name alone in its group is not cut. There a
+   singular is taken only if it is a common English word or occurs in a name.
+2. ``p279``: the Wikidata class that says best which names are in the group. Candidates are above names that carry at
+   least half of its landmarks; the highest F1 wins if it is at least 0.25. F1 is the harmonic mean of the share of the
+   group's landmarks below the class, and the share of the class's landmarks that are in the group.
 3. ``medoid``: the name nearest to the group's centre; of those within 0.02 of its cosine the one with the most
-   landmarks. Always there.
+   landmarks. It always exists.
 
-Labels are unique, whatever the case of their letters. A group does not take another group's name as its label, and
-between two groups that want the same label the one that has it among its own names, then the one with more landmarks,
-gets it; the other takes its next proposal.
+Labels are unique, whatever the case of their letters. A group does not take another group's name as its label. If two
+groups want the same label, the one that has it among its own names gets it, then the one with more landmarks; the other
+takes its next proposal.
 """
 
 import re
@@ -67,7 +67,7 @@ def propose_labels(
         graph: the P279 graph; may be empty.
         rules: the rules by which a class's label, raw text of Wikidata, becomes a name; if nothing is left of it, the
             class is not proposed.
-        domain: of the names.
+        domain: domain of the names.
     """
     owners: dict[str, set[int]] = defaultdict(set)
     for place, members in enumerate(groups):
@@ -103,7 +103,7 @@ def label_groups(
         groups: (N,) their groups 0..G-1, none of them empty.
         centrality: (N,) cosines with the centres of their groups.
         graph: the P279 graph.
-        domain: of the names.
+        domain: domain of the names.
     """
     members: list[list[Member]] = [[] for _ in range(int(groups.max()) + 1)]
     rows = names.select("name", "landmarks", "class_ids", "english").iter_rows()

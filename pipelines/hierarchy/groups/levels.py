@@ -126,7 +126,7 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
 
 
 def check_names(names: tuple[str, ...]) -> None:
-    """Refuse names of levels that are fewer than two, or taken by columns of tables.
+    """Refuse level names that are fewer than two, or taken by columns of tables.
 
     Raises:
         ConfigError: naming the level.

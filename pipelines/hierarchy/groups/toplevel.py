@@ -130,7 +130,7 @@ def _decide(
     if plan.into:  # names that fit no group have no coarser class either
         inside = (names["group"] < groups["group"].max()).to_numpy()
         names, meaning, kept = names.filter(inside), meaning[inside], np.flatnonzero(inside)
-    filled, units = np.unique(names["group"].to_numpy(), return_inverse=True)  # units: of names, at the level at hand
+    filled, units = np.unique(names["group"].to_numpy(), return_inverse=True)  # units: of names, at the current level
     above = np.arange(len(filled))  # of groups with names: their unit
     for level, wanted in zip(plan.above[plan.given :], plan.numbers if len(names) else (), strict=False):
         progress(f"level {level}", 0, 1)
@@ -304,13 +304,12 @@ def class_shares(rows: np.ndarray, texts: Sequence[np.ndarray], around: np.ndarr
        names is taken off, because some texts are near to everything.
     2. Scores become shares by a softmax whose scale is a third of the scores' standard deviation, because encoders
        differ in how far they spread cosines. A name that no text says anything about has equal shares.
-    3. Shares spread over the 10 nearest neighbours of each name: every round a name takes seven tenths of its
-       neighbours' mean share and three tenths of its own (label spreading, Zhou et al., "Learning with local and global
-       consistency", NIPS 2003).
+    3. Shares spread over the 10 nearest neighbours of each name (label spreading, Zhou et al., NIPS 2003). In each
+       round a name takes seven tenths of its neighbours' mean share and three tenths of its own.
 
     Args:
         rows: (N, D) unit rows of the names.
-        texts: of every class, two at least, the (T, D) unit rows of its texts in the same space.
+        texts: (T, D) unit rows of the texts of each class, in the same space; at least two classes.
         around: (N, E) unit rows that say which names are neighbours, such as the joint evidence.
     """
     with threadpool_limits(limits=1):

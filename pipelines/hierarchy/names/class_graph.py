@@ -84,7 +84,7 @@ class ClassGraph:
 
     @cached_property
     def information_content(self) -> Mapping[str, float]:
-        """Information content of each class, from 0 (everything lies below it) to 1 (nothing does).
+        """Information content of each class, from 0 (every class is below it) to 1 (nothing does).
 
         It is ``1 - log(below + 1) / log(all)``, the intrinsic information content of Seco, Veale and Hayes (ECAI 2004),
         which needs no corpus: ``below`` is the number of descendants in this graph, ``all`` that of its classes.
@@ -99,10 +99,10 @@ class ClassGraph:
     def rows(self, members: Sequence[Sequence[str]]) -> np.ndarray:
         """Return rows of sets of classes: what they are kinds of, as evidence beside the text.
 
-        A set's features are its classes and all their ancestors, each by the root of its information content, so that
-        the cosine of two sets is the content of the ancestors that they share against that of their own (compare
-        simGIC, the Jaccard index of the same sets: Pesquita et al., BMC Bioinformatics 9, S4, 2008). The 128 leading
-        axes keep inner products best.
+        A set's features are its classes and all their ancestors, each by the root of its information content. So the
+        cosine of two sets compares the content of their common ancestors with the content of all. (simGIC is the
+        Jaccard index of the same sets: Pesquita et al., BMC Bioinformatics 9, S4, 2008.) The 128 leading axes keep
+        inner products best.
 
         Args:
             members: the ids of the classes of each name; those that the graph does not know are ignored.

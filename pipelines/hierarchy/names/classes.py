@@ -1,8 +1,8 @@
-"""The source ``--classes``: a list of names of anything becomes the tables that a scrape leaves.
+"""The source ``--classes``: a list of class names becomes the tables that a scrape leaves.
 
-The file is a plain list or a table (``name_tables.py``). Beside ``name`` are read, if they are there: ``id``;
-``count``, of what the item stands for (1 if empty); ``description``; ``image``, one path or several separated by ``|``
-or ``;``; ``language``, a code such as ``en``. Other columns are ignored, and said.
+The file is a plain list or a table (``name_tables.py``). Further columns are optional: ``id``; ``count``, the
+number that the item stands for (1 if empty); ``description``; ``image``, one path or several separated by ``|`` or
+``;``; ``language``, a code such as ``en``. A note lists ignored columns.
 
 An item is a row. Items of the same name but different ids are two items of one name. Rows without a name and rows that
 repeat an earlier one are left out and listed with their line. Without ids a name is its item's id.
@@ -101,7 +101,7 @@ def item_table(
     Args:
         items: in order.
         classes: class ids by the items' ids.
-        statuses: of items that are to be dropped, by their ids.
+        statuses: statuses of items that are to be dropped, by their ids.
     """
     classes, statuses = classes or {}, statuses or {}
     columns = {

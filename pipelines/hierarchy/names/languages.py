@@ -1,10 +1,11 @@
 """English among names: English rules (singulars, articles, head nouns) apply to English names alone.
 
-A language that is said decides, that of a name before that of the whole list. Where none is said a name is evidently
-English if it is in Latin letters without accents and has a word that is common in English and in few other languages
-(``english_words.txt``), and no function word of another language. Where a fifth of the names in Latin letters are so,
-these are English, and those without accents or foreign words that end in a word of theirs ("afghan restaurant" beside
-"seafood restaurant"). Whatever is not known to be English is taken as it is: "platanoides" and "Brücke" are not cut.
+A language that is said decides, that of a name before that of the whole list. Otherwise a name is evidently English if
+it is in Latin letters without accents, has a word of ``english_words.txt`` and no function word of another language
+(``foreign_words.txt``). The English words are common in English and in few other languages. Where a fifth of the names
+in Latin letters are so, these are English, and those without accents or foreign words that end in a word of theirs
+("afghan restaurant" beside "seafood restaurant"). Whatever is not known to be English is taken as it is: "platanoides"
+and "Brücke" are not cut.
 """
 
 import re

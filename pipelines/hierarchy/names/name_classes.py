@@ -82,7 +82,7 @@ def classes_in_tree(
         items: the names.
         group_of: the classes that have a group, if the tree is the levels: items without a class, or of a class
             without a group, have a status of their own, by which they are dropped.
-        rules: by which the tree is the levels, for the stage's key.
+        rules: rules by which the tree is the levels, for the stage's key.
 
     Raises:
         HierarchyError: no name is in the tree.

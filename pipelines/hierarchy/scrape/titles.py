@@ -68,7 +68,7 @@ def page_url(api_url: str, title: str, language: str) -> str:
     """Return the address of a page's HTML on the wiki whose action API is at ``api_url``.
 
     Wikimedia's own wikis ask robots to keep to ``/wiki/``; another wiki's short addresses are not known to us, but
-    ``index.php`` always stands beside ``api.php``.
+    ``index.php`` is always in the folder of ``api.php``.
     """
     name = quote(title.replace(" ", "_"), safe="/:,()!'*;@")
     base = api_url.removesuffix("api.php")

@@ -1,4 +1,4 @@
-"""Builds of a list of names of anything, for the tests of what comes out."""
+"""Builds of a list of class names, for the tests of what comes out."""
 
 import csv
 

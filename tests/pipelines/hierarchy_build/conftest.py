@@ -185,7 +185,7 @@ def tiny_stages() -> Callable[..., dict[str, StageRun]]:
 
 @pytest.fixture
 def build(tmp_path):
-    """Build a list of names with the encoder that needs no weights; pictures are not drawn."""
+    """Build a list of names with the encoder that needs no weights."""
 
     def make(text, out="out", **options):
         file = tmp_path / "list.csv"

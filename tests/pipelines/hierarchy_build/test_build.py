@@ -129,7 +129,6 @@ def test_a_second_run_does_nothing(sample_build, sample_config):
 
 
 def test_the_same_build_elsewhere_has_the_same_bytes(names_config, tmp_path):
-    """But for its pictures, of which tests/pipelines/hierarchy_build/test_build_report.py holds the same."""
     build_hierarchy(tmp_path / "out", names_config, silent)
     other = replace(names_config.embed, batch_size=3)
     build_hierarchy(tmp_path / "other", replace(names_config, embed=other), silent)

@@ -1,4 +1,4 @@
-"""Builds from lists of names of anything, from the file to the label table."""
+"""Builds from lists of class names, from the file to the label table."""
 
 import json
 
