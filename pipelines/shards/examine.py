@@ -122,7 +122,8 @@ def examine(unit: ExamineUnit) -> str | None:
                 found, tar_facts = _examine_tar(unit, unit.container, rows, spool)
                 facts |= tar_facts
             else:
-                images = _images_in_tables(unit, rows) if unit.image_column else _images_in_files(unit, rows)
+                most = unit.config.max_file_mb * MEGABYTE
+                images = read_images(unit.source, rows["file"], unit.image_column, most)
                 found = []
                 for number, (row, image) in enumerate(zip(rows.iter_rows(named=True), images, strict=True)):
                     own = image if isinstance(image, dict) else _facts(image, row, unit.config, spool)
@@ -197,24 +198,34 @@ def _examine_tar(
     return [{"row": unit.start + at, **row} for at, row in found.items()], {"bytes": hashed.bytes, "md5": md5}
 
 
-def _images_in_files(unit: ExamineUnit, rows: pl.DataFrame) -> Iterator[bytes | dict[str, Any]]:
-    """Yield the bytes of every file, or why it is rejected."""
-    for file in rows["file"]:
+def read_images(source: Path, files: Iterable[str], image_column: str, most: int) -> Iterator[bytes | dict[str, Any]]:
+    """Yield the bytes of every image, or why it is rejected.
+
+    Args:
+        source: the folder.
+        files: paths in it; with ``image_column`` TABLE/ROW/NAME, in the order of the tables' rows.
+        image_column: of parquet files in the folder; empty: the images are files.
+        most: bytes of an image.
+    """
+    if image_column:
+        yield from _images_in_tables(source, files, image_column, most)
+        return
+    for file in files:
         try:
-            yield read_inside(unit.source, file, unit.config.max_file_mb * MEGABYTE)
+            yield read_inside(source, file, most)
         except ImageError as error:
             yield _rejected(error.reason, str(error))
 
 
-def _images_in_tables(unit: ExamineUnit, rows: pl.DataFrame) -> Iterator[bytes | dict[str, Any]]:
-    """Yield the bytes of every image that parquet files hold, or why it is rejected; rows are in the files' order."""
-    most = unit.config.max_file_mb * MEGABYTE
-    places = (file.split("/", 2)[:2] for file in rows["file"])
+def _images_in_tables(
+    source: Path, files: Iterable[str], image_column: str, most: int
+) -> Iterator[bytes | dict[str, Any]]:
+    places = (file.split("/", 2)[:2] for file in files)
     for table, part in groupby(places, lambda place: place[0]):
         wanted = [int(number) - 1 for _, number in part]
         found = iter(wanted)
         row = next(found)
-        for start, cells in images_of(unit.source / table, unit.image_column, wanted):
+        for start, cells in images_of(source / table, image_column, wanted):
             while row is not None and row < start + len(cells):
                 data, _ = cells[row - start]
                 if data is None:

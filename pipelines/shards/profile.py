@@ -1,23 +1,28 @@
-"""Profile of the user's own images before they are built: images, classes, missing files, and proposed splits."""
+"""Profile of the user's own images before they are built: images, classes, broken files, and proposed splits."""
 
 import os
 import shlex
+import warnings
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from hgld.errors import HgldError, excerpt, quoted
+from hgld.errors import HgldError, ImageError, excerpt, quoted
 from hgld.settings import options_of
 
 from .build import with_options
 from .catalog import Catalog
 from .catalog_changes import default_parts
-from .config import ShardConfig, SourceConfig
+from .config import MEGABYTE, ShardConfig, SourceConfig
+from .examine import read_images
+from .image_checks import checked_image
 from .sources.own_images import OwnImages, merge_spellings, plain_name, read_own_images
 
+_MOST_DECODED = 500  # images; the build decodes all
 _SHORTEST_MERGED = 3  # letters of a name: A and a may well be two classes
 
 
@@ -31,6 +36,8 @@ class Profile:
         catalog: what would be built; None if that cannot be.
         problem: why it cannot be built; empty: it can.
         missing: paths of the files that are not there.
+        decoded: number of images that were decoded.
+        broken: path and reason of those that could not be.
     """
 
     images: OwnImages
@@ -38,15 +45,18 @@ class Profile:
     catalog: Catalog | None
     problem: str
     missing: tuple[str, ...]
+    decoded: int
+    broken: tuple[tuple[str, str], ...]
 
 
-def profile(kind: str, source: Path, options: SourceConfig, *, is_final: bool) -> Profile:
-    """Read the user's own images, and propose what nobody stated: folder, levels and splits.
+def profile(kind: str, source: Path, options: SourceConfig, config: ShardConfig, *, is_final: bool) -> Profile:
+    """Read the user's own images, decode some, and propose what nobody stated: folder, levels and splits.
 
     Args:
         kind: folders or manifest.
         source: the folder or table.
         options: as they were given.
+        config: limits of the images.
         is_final: True if spellings of a name are to stay several classes, where nobody asked for one.
 
     Raises:
@@ -70,9 +80,28 @@ def profile(kind: str, source: Path, options: SourceConfig, *, is_final: bool) -
         catalog, problem = with_options(kind, images.catalog(options), options), ""
     except HgldError as error:
         catalog, problem = None, str(error)
-    files = [] if images.image_column else images.items["file"].to_list()
-    missing = tuple(file for file in files if not os.path.isfile(os.path.join(images.root, file)))  # noqa: PTH113, PTH118
-    return Profile(images, options, catalog, problem, missing)
+    files = images.items["file"].to_list()
+    missing: tuple[str, ...] = ()
+    if not images.image_column:
+        missing = tuple(file for file in files if not os.path.isfile(os.path.join(images.root, file)))  # noqa: PTH113, PTH118
+    lost = set(missing)
+    there = [file for file in files if file not in lost]
+    sample = there[:: max(1, -(-len(there) // _MOST_DECODED))]
+    return Profile(images, options, catalog, problem, missing, len(sample), tuple(_broken(images, sample, config)))
+
+
+def _broken(images: OwnImages, files: Sequence[str], config: ShardConfig) -> Iterator[tuple[str, str]]:
+    """Yield the path of every image that cannot be used, and the reason."""
+    found = read_images(images.root, files, images.image_column, config.max_file_mb * MEGABYTE)
+    with warnings.catch_warnings(action="ignore"):  # Pillow warns about odd metadata and large images
+        for file, image in zip(files, found, strict=True):
+            if isinstance(image, dict):
+                yield file, image["reason"]
+                continue
+            try:
+                checked_image(image, None, max_pixels=config.max_pixels, resize=0, quality=config.quality)
+            except ImageError as error:
+                yield file, error.reason
 
 
 # -- reports for people and machines ----------------------------------------------------------------------------------
@@ -104,7 +133,12 @@ def facts(found: Profile) -> dict[str, Any]:
         "unused_columns": list(images.unused),
         "spellings": [{"level": level, "names": dict(counts)} for level, counts in images.spellings],
         "left_out": dict(sorted(Counter(images.dropped["reason"]).items())),
-        "missing": len(found.missing),
+        "missing_values": dict(images.missing),
+        "files": {
+            "missing": len(found.missing),
+            "decoded": found.decoded,
+            "broken": dict(sorted(Counter(reason for _, reason in found.broken).items())),
+        },
         "splits": _splits(found.catalog),
         "without_finest_label": unlabelled,
         "problem": found.problem,
@@ -133,13 +167,13 @@ def text(found: Profile) -> str:
     above = "".join(f"; {level['name']}, {level['classes']:,}" for level in coarser)
     lines.append(f"levels, finest first: {finest['name']}, {_number(finest['classes'], 'class')}{sizes}{above}")
     if unknown := [f"{level['unknown']:,} of {level['name']}" for level in told["levels"] if level["unknown"]]:
-        lines.append(f"unknown labels: {', '.join(unknown)}")
+        ways = ", ".join(f"{way or 'empty'} {count:,}" for way, count in list(images.missing.items())[:5])
+        lines.append(f"unknown labels: {', '.join(unknown)}{f' (cells: {ways})' if ways else ''}")
     if images.unused:
         lines.append(f"other columns: {excerpt(', '.join(images.unused))}")
     if told["left_out"]:
         lines.append(f"left out: {', '.join(f'{count:,} {reason}' for reason, count in told['left_out'].items())}")
-    if found.missing:
-        lines.append(f"files: {told['missing']:,} of {told['images']:,} missing ({excerpt(found.missing[0])})")
+    lines.append(_text_of_files(found))
     if images.spellings:
         shown = [way.items() for _, way in images.spellings[:3]]
         ways = [" / ".join(f"{quoted(name)} {count:,}" for name, count in way) for way in shown]
@@ -166,6 +200,19 @@ def text(found: Profile) -> str:
     if found.options.val_classes and found.catalog is not None:
         lines += [note for note in found.catalog.notes if "hgld calibrate" in note]
     return "\n".join(lines)
+
+
+def _text_of_files(found: Profile) -> str:
+    parts = []
+    if found.missing:
+        parts.append(f"{len(found.missing):,} of {len(found.images.items):,} missing ({excerpt(found.missing[0])})")
+    if found.broken:
+        reasons = Counter(reason for _, reason in found.broken)
+        listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
+        parts.append(f"of {found.decoded:,} decoded {listed} ({excerpt(found.broken[0][0])})")
+    else:
+        parts.append(f"{found.decoded:,} decoded, none broken")
+    return f"files: {'; '.join(parts)}"
 
 
 def _number(count: int, what: str) -> str:

@@ -119,7 +119,7 @@ def test_for_machines(labels, tmp_path, capsys):
     _, shown, _ = run(capsys, *given(labels, tmp_path / "out"), "--json")
     result = json.loads(shown)
     assert result["rejected"] == {"empty": 1, "no species: may show a class of test": 1}
-    assert result["profile"]["missing"] == 0
+    assert result["profile"]["files"]["missing"] == 0
     assert result["levels"] == list(LEVELS)
     assert sum(split["items"] for split in result["splits"].values()) == 21
     assert result["differences"] is None

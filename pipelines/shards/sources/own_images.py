@@ -76,6 +76,7 @@ class OwnImages:
             the class (null: unknown) per level.
         dropped: what cannot be used, with the reason.
         unused: columns that are no levels.
+        missing: number of cells by the way in which an unknown label is written.
         spellings: names by level that differ in case, accents or what stands between words only, with their numbers of
             images.
         image_column: column of the parquet files that holds the images; empty: they are files.
@@ -90,6 +91,7 @@ class OwnImages:
     dropped: pl.DataFrame
     columns: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
+    missing: Mapping[str, int] = field(default_factory=dict)
     spellings: Sequence[tuple[str, Mapping[str, int]]] = ()
     judgements: pl.DataFrame | None = None
     lists: pl.DataFrame | None = None
@@ -349,6 +351,8 @@ def _read_table(source: Path, options: "SourceConfig") -> OwnImages:
     )
     if SPLIT not in given and table.splits is not None:
         rows = rows.with_columns(table.splits.alias(SPLIT))
+    cells = pl.concat([table.cells[column].alias("cell") for column in columns.values()])
+    missing = cells.filter(cells.is_in(MISSING)).value_counts().sort("count", "cell", descending=[True, False])
     good, dropped = _usable(rows, source, None if table.image_column else root)
     paths = good["file"]
     if table.image_column:
@@ -371,6 +375,7 @@ def _read_table(source: Path, options: "SourceConfig") -> OwnImages:
         items=good,
         dropped=pl.concat([dropped, strange]),
         unused=tuple(name for name in free if name not in columns.values()),
+        missing=dict(missing.iter_rows()),
         lists=pl.concat(lists).unique(maintain_order=True) if lists else None,
         judgements=judgements,
         image_column=table.image_column,
