@@ -181,7 +181,6 @@ LAW: list[tuple[str, dict[str, str]]] = [
             "distractors": "a6.npy",
             "whitening": "w6.safetensors",
             "out": "r.md",
-            "against": "r1.json",
             "metrics": "AP",
             "alpha": "2",
             "relevance": "total",

@@ -28,11 +28,10 @@ from hgld.settings import setting
 
 if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset
-    from hgld.evaluation.report import Comparison, RetrievalReport
+    from hgld.evaluation.report import RetrievalReport
     from hgld.training.inference.embedder import Spent
     from hgld.training.models.networks import Network
 
-_THIS = "this"  # name of the new evaluation in a comparison
 _PIXELS = "raw pixels, 32 px"
 
 
@@ -64,11 +63,6 @@ class EvaluateOptions:
         "File to keep the report in: .json (with its per-query table) or .md; for several models .json.",
         path="new",
     )
-    against: tuple[Path, ...] = setting(
-        (),
-        "Report kept by --out X.json, to compare with; several times: all with the first.",
-        repeated=True,
-    )
 
     @property
     def splits(self) -> dict[str, str | None]:
@@ -99,32 +93,27 @@ def evaluate(
     hgld evaluate --model timm:NAME --data DIR --split test    every test image against the others
     hgld evaluate --embeddings E.npy --labels L.parquet --levels fine,coarse
 
-    Several models make a leaderboard with intervals and paired tests, raw pixels below. --against compares with earlier
-    reports.
+    Several models make a leaderboard with intervals and paired tests, raw pixels below; hgld report compares
+    reports that --out kept.
     """
     sources = model.sources()
     asked = _with_split(asked) if sources else asked
     _refuse_contradictions(asked, options, view, is_model=bool(sources))
     if len(sources) > 1:
         _refuse(
-            {"against": asked.against, "truncate-dim": options.truncate_dim, "quantize": options.quantize},
+            {"truncate-dim": options.truncate_dim, "quantize": options.quantize},
             "goes with one model; several make a leaderboard",
         )
         return _lead(sources, asked, view, options, seen, as_json)
-    save, earlier = _saver(asked.out), _load_reports(asked.against)
+    save = _saver(asked.out)
     with progress_bars() as progress:
         report = _measure(sources[0] if sources else None, asked, view, replace(options, progress=progress), seen)
     if report is None:
         return 0
     try:
-        comparison = _compare(earlier, report)
-    except HgldError:
-        save(report)  # it cannot be compared, but it can be kept
-        raise
-    try:
         save(report)
     finally:  # what cannot be kept is shown all the same
-        _show(report, comparison, as_json)
+        _show(report, as_json=as_json)
     out = asked.out
     if out is not None and out.suffix == ".json" and not as_json and asked.data:
         seen_too = ["--seen"] if seen.seen else []
@@ -246,12 +235,11 @@ def _queries(data: str, asked: EvaluateOptions) -> "list[ShardDataset]":
     return [open_dataset(data, split) for split in protocol_of(name).queries]
 
 
-def _show(report: "RetrievalReport", comparison: "Comparison | None", as_json: bool) -> None:
+def _show(report: "RetrievalReport", *, as_json: bool) -> None:
     if as_json:
-        print_json(report.to_dict() | ({} if comparison is None else {"comparison": comparison.to_dict()}))
+        print_json(report.to_dict())
         return
-    compared = "" if comparison is None else f"\n{comparison.to_markdown()}"
-    echo(_smaller_table(report) + report.summary() + compared)
+    echo(_smaller_table(report) + report.summary())
     say_selection(str(report.settings.get("checkpoint", "")), str(report.settings.get("selection", "")))
 
 
@@ -272,28 +260,6 @@ def _smaller_table(report: "RetrievalReport") -> str:
 
 
 # -- reports that are kept ---------------------------------------------------------------------------------------------
-
-
-def _load_reports(files: tuple[Path, ...]) -> "dict[str, RetrievalReport]":
-    """Load kept reports, by the names of their files; bad ones are refused before any work."""
-    if not files:
-        return {}
-    from hgld.evaluation.report import RetrievalReport
-
-    names = [file.stem for file in files]
-    if _THIS in names or len(set(names)) != len(names):
-        raise click.UsageError(
-            f"--against: the reports are named {', '.join(names)}; expected different names, none of them {_THIS!r}."
-        )
-    return {name: RetrievalReport.load_json(file) for name, file in zip(names, files, strict=True)}
-
-
-def _compare(earlier: "dict[str, RetrievalReport]", report: "RetrievalReport") -> "Comparison | None":
-    if not earlier:
-        return None
-    from hgld.evaluation.report import compare
-
-    return compare({**earlier, _THIS: report})
 
 
 def _saver(out: Path | None) -> "Callable[[RetrievalReport], None]":
@@ -382,7 +348,7 @@ def _lead(
         if as_json:
             print_json(facts)
         elif table:
-            print_scores({asked.split or asked.query_split or "model": table})
+            print_scores({asked.split or asked.query_split or "model": table}, ())
             speeds = [[m["model"], str(m["dimensions"]), f"{m['images_per_second']:,.1f}"] for m in models]
             echo(text_table(["model", "dimensions", "images/s: read, decoded and embedded"], speeds))
     return code

@@ -377,7 +377,7 @@ def evaluate_known_levels(
         ConfigError: a metric of a level without labels.
     """
     known = [(labels >= 0).any(axis=0) for _, labels in (query, gallery or query)]
-    kept = np.flatnonzero(known[0] & known[1])
+    kept = np.flatnonzero(known[0] & known[1]).tolist()
     names = [levels[column] for column in kept]
     without = [level for level in levels if level not in names]
     if not names:

@@ -259,56 +259,14 @@ _WEIGHTS_AT_ONCE = 4_000_000
 _SAME = ("protocol", "levels", "queries", "gallery", "labels_sha256", "relevance", "alpha", "weights", "count_query")
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """Reports on the same queries, compared with one of them.
-
-    Attributes:
-        frame: one row per report and metric: report, metric, value, low, high (95 % confidence interval of the value),
-            difference (to the baseline on the queries where both are defined), difference_low, difference_high,
-            p_value (two-sided, of no difference); the last four are null for the baseline itself.
-        baseline: the report that the others are compared with.
-        samples: resamples behind every interval and p-value.
-        units: what is resampled: ``queries``, or the ``classes`` of the queries.
-    """
-
-    frame: pl.DataFrame = field(repr=False)
-    baseline: str
-    samples: int
-    units: str = "queries"
-
-    def to_markdown(self) -> str:
-        """Return a table with one row per report and metric."""
-        rows = []
-        for row in self.frame.iter_rows(named=True):
-            cells = [row["report"], row["metric"], number(row["value"], 4), _interval(row["low"], row["high"])]
-            if row["p_value"] is None:
-                rows.append([*cells, "", "", ""])
-            else:
-                apart = _interval(row["difference_low"], row["difference_high"])
-                rows.append([*cells, f"{row['difference']:+.4f}", apart, f"{row['p_value']:.4f}"])
-        header = ["report", "metric", "value", "95% interval", "difference", "its interval", "p"]
-        note = (
-            f"Intervals: percentile bootstrap over {self.units}; p: paired sign-flip permutation test of the mean "
-            f"difference, two-sided, not corrected for several comparisons; {self.samples} resamples each."
-        )
-        return markdown_table(header, rows) + f"\n{note}\n"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the rows of the frame (None for NaN) and the settings behind them, ready for JSON."""
-        rows = self.frame.with_columns(pl.selectors.float().fill_nan(None)).to_dicts()
-        return {"baseline": self.baseline, "confidence": 1 - _ALPHA, "samples": self.samples, "rows": rows}
-
-
 def compare(
     reports: Mapping[str, RetrievalReport],
     *,
     metrics: Sequence[str] | None = None,
-    baseline: str | None = None,
     samples: int = 2000,
     classes: np.ndarray | None = None,
-) -> Comparison:
-    """Compare reports on the same queries.
+) -> pl.DataFrame:
+    """Compare reports on the same queries with the first of them.
 
     Confidence intervals are those of the percentile bootstrap over queries (Efron 1979), differences are tested with
     the paired randomisation test that Smucker, Allan and Carterette (CIKM 2007) recommend for retrieval: under the
@@ -317,26 +275,25 @@ def compare(
     queries of a class are resampled, and change their signs, together.
 
     Args:
-        reports: by name, each with its ``per_query`` table.
+        reports: by name, each with its ``per_query`` table; the first is the baseline.
         metrics: which to compare; None takes those that all reports have.
-        baseline: name of the report that the others are compared with; the first if None.
         samples: resamples, with seed 0; the smallest p-value is 1 / (samples + 1).
         classes: (Q,) integer class of every query, below 0 for a query of an unknown class; None: queries are resampled
             one by one.
 
     Returns:
-        the comparison.
+        one row per report and metric: report, metric, value, low, high (95 % confidence interval of the value),
+        difference (to the baseline on the queries where both are defined), difference_low, difference_high, p_value
+        (two-sided, of no difference); the last four are null for the baseline itself.
 
     Raises:
-        ConfigError: an unknown baseline or metric, or no metric in common.
+        ConfigError: no report, an unknown metric, or no metric in common.
         InputError: reports of different tasks, or without values per query.
     """
     names = list(reports)
-    first = baseline if baseline is not None else next(iter(names), "")
-    if first not in reports:
-        raise ConfigError(
-            f"baseline {quoted(first)} is not among the reports ({', '.join(names) or 'there are none'})."
-        )
+    if not names:
+        raise ConfigError("there are no reports to compare.")
+    first = names[0]
     chosen = _common_metrics(reports, metrics)
     check_same_task(reports, first)
     tables = {name: reports[name].per_query.select(chosen).to_numpy().astype(np.float64) for name in names}
@@ -358,8 +315,7 @@ def compare(
             rows.append(row)
     numbers = ("value", "low", "high", "difference", "difference_low", "difference_high", "p_value")
     schema = {"report": pl.String(), "metric": pl.String(), **dict.fromkeys(numbers, pl.Float64())}
-    units = "queries" if classes is None else "classes"
-    return Comparison(pl.DataFrame(rows, schema=schema), first, samples, units)
+    return pl.DataFrame(rows, schema=schema)
 
 
 def _units(classes: np.ndarray | None, num_queries: int) -> np.ndarray:
@@ -453,7 +409,3 @@ def _batches(samples: int, num_units: int) -> Iterator[int]:
     step = max(1, _WEIGHTS_AT_ONCE // num_units)
     for start in range(0, samples, step):
         yield min(step, samples - start)
-
-
-def _interval(low: float, high: float) -> str:
-    return f"{number(low, 4)} .. {number(high, 4)}"

@@ -148,7 +148,7 @@ def _compare_with(
             paired = []
         if alone := [metric for metric in measured[name] if metric not in paired]:
             comparisons.append(compare({name: report}, metrics=alone, classes=classes))
-        for row in (row for comparison in comparisons for row in comparison.frame.iter_rows(named=True)):
+        for row in (row for comparison in comparisons for row in comparison.iter_rows(named=True)):
             if row["report"] == name:
                 facts = {key: value for key, value in row.items() if key not in ("report", "metric", "value")}
                 found[name, row["metric"]] = {k: math.nan if v is None else v for k, v in facts.items()}

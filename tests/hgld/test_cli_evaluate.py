@@ -56,46 +56,6 @@ def test_a_person_gets_a_table_and_keeps_the_report(files, capsys):
     assert kept.settings["query_expansion"] == {"alpha": 2.0, "k": 3}
 
 
-def test_a_report_is_compared_with_kept_ones(files, capsys):
-    arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet", "--levels", "fine,coarse"]
-    arguments += ["--metrics", "R@1,H-AP"]
-    run(capsys, *arguments, "--out", files / "before.json")
-    run(capsys, *arguments, "--no-normalize", "--out", files / "plain.json")
-    against = ["--against", files / "plain.json", "--against", files / "before.json"]
-    code, out, _ = run(capsys, *arguments, *against)
-    assert code == 0
-    assert all(f"| {name} | H-AP |" in out for name in ("plain", "before", "this"))
-    code, out, _ = run(capsys, *arguments, *against, "--json")
-    printed = json.loads(out)
-    rows = {(row["report"], row["metric"]): row for row in printed["comparison"]["rows"]}
-    plain, this = rows["plain", "H-AP"], rows["this", "H-AP"]
-    assert printed["comparison"]["baseline"] == "plain"
-    assert plain["p_value"] is None
-    assert this["value"] == printed["values"]["H-AP"]
-    assert this["difference"] == pytest.approx(this["value"] - plain["value"])
-    assert rows["before", "H-AP"]["p_value"] == this["p_value"]
-
-
-@pytest.mark.parametrize(
-    ("against", "said"),
-    [
-        (["none.json"], "none.json: cannot be read"),
-        (["l.parquet"], "l.parquet: not valid JSON"),
-        (["a.json", "b/a.json"], "different names"),
-        (["this.json"], "none of them 'this'"),
-        (["a.json"], "different tasks: alpha is 1.0 and 2.0"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(files, capsys, against, said):
-    arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet", "--levels", "fine,coarse"]
-    run(capsys, *arguments, "--out", files / "a.json")
-    reports = [part for name in against for part in ("--against", files / name)]
-    code, out, err = run(capsys, *arguments, "--alpha", "2", *reports)
-    assert code == 2
-    assert said in err
-    assert not out
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -81,7 +81,7 @@ def test_metrics_of_the_set_are_values_without_a_column(tmp_path):
     again = RetrievalReport.load_json(tmp_path / "r.json")
     assert again.values == report.values
     assert again.per_query.equals(report.per_query)
-    assert compare({"a": report, "b": again}).frame["metric"].unique().to_list() == ["R@1/fine"]
+    assert compare({"a": report, "b": again})["metric"].unique().to_list() == ["R@1/fine"]
     kept = json.loads((tmp_path / "r.json").read_text())
     kept["settings"]["of_set"] = ["other"]
     (tmp_path / "r.json").write_text(json.dumps(kept))

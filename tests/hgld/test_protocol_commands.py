@@ -16,6 +16,7 @@ from hgld.evaluation import evaluate_files
 from hgld.evaluation.protocols import PROTOCOLS, protocol_of, value_parts
 from hgld.evaluation.protocols.benchmark import EmbeddedSplit, evaluate_protocol
 from hgld.evaluation.protocols.by_labels import find_queries
+from hgld.evaluation.report import RetrievalReport
 from hgld.report_page.runs import read_runs
 from tests.hgld.small_dataset import LEVELS, Item, write_dataset
 
@@ -182,10 +183,9 @@ def test_dyml_by_hand(tmp_path, capsys):
     assert found["settings"]["overlap"].startswith("none:")
     assert found["undefined"]["AP/average"] == 0
     assert "takes no distractors" in evaluated(capsys, folder, angles, "--distractors", str(folder / "e.npy"))
-    kept = ["--out", str(tmp_path / "kept.json")]
-    assert evaluated(capsys, folder, angles, *kept)["values"] == values
-    compared = evaluated(capsys, folder, angles, "--against", str(tmp_path / "kept.json"))["comparison"]["rows"]
-    assert {row["metric"] for row in compared} == {name for name in values if not name.endswith("/average")}
+    assert evaluated(capsys, folder, angles, "--out", str(tmp_path / "kept.json"))["values"] == values
+    kept = RetrievalReport.load_json(tmp_path / "kept.json")
+    assert {*kept.query_metrics} == {name for name in values if not name.endswith("/average")}
     assert found["settings"]["printed"] == ["AP/average", "ASI", "R@1/average"]
 
 

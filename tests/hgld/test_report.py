@@ -91,7 +91,7 @@ def noisy(mean: float, seed: int, size: int = 200) -> RetrievalReport:
 
 def test_a_real_difference_is_found_and_chance_is_not():
     found = compare({"a": noisy(0.0, 1), "same": noisy(0.0, 2), "better": noisy(0.01, 3)}, samples=500)
-    rows = {row["report"]: row for row in found.frame.iter_rows(named=True)}
+    rows = {row["report"]: row for row in found.iter_rows(named=True)}
     assert rows["a"]["p_value"] is None
     assert rows["better"]["p_value"] == pytest.approx(1 / 501)
     assert rows["better"]["difference_low"] > 0
@@ -99,14 +99,13 @@ def test_a_real_difference_is_found_and_chance_is_not():
     assert rows["same"]["difference_low"] < 0 < rows["same"]["difference_high"]
     for row in rows.values():
         assert row["low"] < row["value"] < row["high"]
-    assert len(found.to_markdown().splitlines()) == 7
 
 
 def test_intervals_and_p_values_are_those_of_theory():
     values = np.random.default_rng(5).normal(0.5, 0.1, 400)
     one = report({"H-AP": values}, queries=400)
     two = report({"H-AP": values + np.random.default_rng(6).normal(0.002, 0.03, 400)}, queries=400)
-    frame = compare({"one": one, "two": two}, samples=4000).frame
+    frame = compare({"one": one, "two": two}, samples=4000)
     row = frame.row(0, named=True)
     half = 1.96 * values.std() / 20
     assert row["low"] == pytest.approx(values.mean() - half, abs=0.15 * half)
@@ -115,17 +114,17 @@ def test_intervals_and_p_values_are_those_of_theory():
 
     apart = two.per_query["H-AP"].to_numpy() - values
     assert frame.row(1, named=True)["p_value"] == pytest.approx(ttest_rel(apart, 0 * apart).pvalue, abs=0.03)
-    assert compare({"one": one, "two": two}, samples=4000).frame.equals(frame)
+    assert compare({"one": one, "two": two}, samples=4000).equals(frame)
 
 
 def test_identical_reports_do_not_differ():
-    row = compare({"a": noisy(0, 1), "b": noisy(0, 1)}, samples=100).frame.row(1, named=True)
+    row = compare({"a": noisy(0, 1), "b": noisy(0, 1)}, samples=100).row(1, named=True)
     assert (row["difference"], row["p_value"]) == (0.0, 1.0)
 
 
 def test_a_metric_that_is_nowhere_defined_stays_undefined():
     empty = report({"AP/fine": np.full(5, np.nan)})
-    row = compare({"a": empty, "b": empty}, samples=10).frame.row(1, named=True)
+    row = compare({"a": empty, "b": empty}, samples=10).row(1, named=True)
     assert np.isnan(row["low"])
     assert np.isnan(row["p_value"])
 
@@ -133,8 +132,7 @@ def test_a_metric_that_is_nowhere_defined_stays_undefined():
 @pytest.mark.parametrize(
     ("reports", "options", "error", "message"),
     [
-        ({}, {}, ConfigError, "there are none"),
-        ({"a": report()}, {"baseline": "b"}, ConfigError, "baseline 'b' is not among the reports"),
+        ({}, {}, ConfigError, "there are no reports"),
         ({"a": report()}, {"metrics": ["NDCG"]}, ConfigError, "NDCG"),
         ({"a": report(), "b": report(alpha=2.0)}, {}, InputError, "alpha is None and 2.0"),
         ({"a": report(), "b": report({"H-AP": np.ones(3)})}, {}, InputError, "different queries"),

@@ -120,7 +120,7 @@ def test_namesakes_are_told_apart():
         ),
         ("evaluate --model small --model small --data DATA --split test", "'small, default' is named twice"),
         ("evaluate --model small --model pixels --data DATA --split test --out b.tex", "written as .json"),
-        ("evaluate --model small --model pixels --data DATA --split test --against r.json", "--against goes with one"),
+        ("evaluate --model small --model pixels --data DATA --split test --quantize int8", "--quantize goes with one"),
         ("evaluate --model small --split test", "a model needs --data DIR"),
         ("evaluate --model small --data DATA --split test --embeddings e.npy", "--embeddings cannot be combined"),
         ("evaluate --resize-mode squash", "--resize-mode goes with --checkpoint or --model; neither is given."),
