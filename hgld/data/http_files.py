@@ -238,13 +238,13 @@ class _Watched(_Guarded):
     """Half of a connection: it refuses private addresses behind public names, and watches the time."""
 
     response_class = _WatchedResponse
-    meant: Callable[[str], bool] = staticmethod(names_private)
+    allowed: Collection[str] | None = ()  # hosts that may be private, beside those whose name says so; None: all
 
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()
         try:
             reached = made.getpeername()[0]
-            if is_private(reached) and not self.meant(self.host):
+            if self.allowed is not None and is_private(reached) and not names_private(self.host, self.allowed):
                 raise RemoteFault(
                     f"{self.host} is the private address {reached}",
                     hint=f"If you mean it, name the host once more: --allow-private {self.host} (allow_private).",
@@ -256,18 +256,13 @@ class _Watched(_Guarded):
 
 
 def _guarded_pools(allowed: Collection[str] | None) -> dict[str, type[HTTPConnectionPool]]:
-    """Return the kinds of connections that do not reach private addresses by public names, for a pool of urllib3's.
+    """Return pools of urllib3's whose connections reach no private addresses by public names but the allowed ones."""
 
-    Args:
-        allowed: hosts that may be private, beside those whose name says so; None: all.
-    """
-    meant = staticmethod(lambda host: allowed is None or names_private(host, allowed))
-    plain = type("_PlainConnection", (_Watched, HTTPConnection), {"meant": meant})
-    secure = type("_SecureConnection", (_Watched, HTTPSConnection), {"meant": meant})
-    return {
-        "http": type("_PlainPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
-        "https": type("_SecurePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
-    }
+    def pool(kind: type[HTTPConnectionPool], connection: type) -> type[HTTPConnectionPool]:
+        made = type(f"_{connection.__name__}", (_Watched, connection), {"allowed": allowed})
+        return type(f"_{kind.__name__}", (kind,), {"ConnectionCls": made})
+
+    return {"http": pool(HTTPConnectionPool, HTTPConnection), "https": pool(HTTPSConnectionPool, HTTPSConnection)}
 
 
 # -- one client -------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ A view turns the sizes of a batch's images into parameters, vectorised and by po
 (:mod:`hgld.data.decode`) then carry them out. All parameters are in coordinates of the upright image, cut to its box.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import permutations
@@ -184,6 +183,34 @@ def erase(pixels: NDArray[np.uint8], rectangle: NDArray[np.int64]) -> NDArray[np
     return pixels
 
 
+# -- policies ---------------------------------------------------------------------------------------------------------
+#
+# Source: Cubuk, Zoph, Mané, Vasudevan and Le, "AutoAugment: learning augmentation strategies from data", CVPR 2019;
+# Berman et al., "MultiGrain", 2019, takes them in place of colour jitter and lighting.
+
+
+def apply_policy(pixels: NDArray[np.uint8], numbers: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Change a picture by one of torchvision's 25 policies of AutoAugment for ImageNet.
+
+    Args:
+        pixels: (H, W, 3) RGB.
+        numbers: (5,) uniform in (0, 1): which policy, whether each of its steps is taken, and the steps' signs.
+
+    Returns:
+        (H, W, 3), new memory.
+    """
+    import torch
+    from PIL import Image
+    from torchvision.transforms import AutoAugment  # takes a second to import
+
+    def drawn(count: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+        return int(numbers[0] * count), torch.from_numpy(numbers[1:3]), torch.from_numpy(numbers[3:5] < 0.5).long()
+
+    policy = AutoAugment()
+    vars(policy)["get_params"] = drawn  # torch's one generator is shared by all threads that decode
+    return np.array(policy(Image.fromarray(np.ascontiguousarray(pixels))))
+
+
 # -- crops ------------------------------------------------------------------------------------------------------------
 
 ResizeMode = Literal["crop", "squash", "longest", "original"]
@@ -207,7 +234,7 @@ class ViewParameters:
         resized: (N, 2) int64 width and height that the crop is resized to.
         window: (N, 2) int64 left, top of the part of H x W pixels in the resized crop.
         flip: (N,) bool: mirrored left to right.
-        policies: (N, 5) float64 in (0, 1), the draws of :mod:`hgld.data.autoaugment`, or None: no policy.
+        policies: (N, 5) float64 in (0, 1), the draws of :func:`apply_policy`, or None: no policy.
         colors: (N, 3, 7) float64 of :func:`hgld.data.views.color_matrices`, or None: colours as they are.
         erased: (N, 4) int64 left, top, width, height of the rectangle that is painted over, of no width where there is
             none; or None: nowhere.
@@ -246,16 +273,12 @@ def vary(pixels: NDArray[np.uint8], parameters: ViewParameters, row: int) -> NDA
         (H, W, 3).
     """
     if parameters.policies is not None:
-        pixels = _policy()(pixels, parameters.policies[row])
+        pixels = apply_policy(pixels, parameters.policies[row])
     if parameters.colors is not None:
         pixels = change_colors(np.ascontiguousarray(pixels), parameters.colors[row])
     if parameters.erased is not None:
         pixels = erase(pixels, parameters.erased[row])
     return pixels
-
-
-def _policy() -> Callable[[NDArray[np.uint8], NDArray[np.float64]], NDArray[np.uint8]]:
-    return import_module("hgld.data.autoaugment").apply_policy  # torchvision takes a second to import
 
 
 class View(Protocol):
@@ -284,7 +307,7 @@ class TrainView:
         lighting: standard deviation of AlexNet's lighting noise along the principal components of ImageNet's colours.
             MultiGrain takes 0.1.
         autoaugment: whether a policy of AutoAugment for ImageNet changes the square
-            (:mod:`hgld.data.autoaugment`), before the jitter.
+            (:func:`apply_policy`), before the jitter.
         erasing: probability that a rectangle of 2 to 33% of the square is painted over with ImageNet's mean colour.
     """
 
@@ -310,7 +333,7 @@ class TrainView:
             erasing=(0 <= self.erasing <= 1, "a probability"),
         )
         if self.autoaugment:
-            _policy()  # before any work
+            import_module("torchvision.transforms")  # takes a second, before any work
 
     def shape(self, widths: ArrayLike, heights: ArrayLike) -> tuple[int, int]:
         """Return (size, size)."""

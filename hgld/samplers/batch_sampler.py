@@ -4,11 +4,10 @@ A batch is a function of (seed, epoch, step), and processes take equal parts of 
 """
 
 import functools
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 import torch.utils.data
@@ -71,7 +70,6 @@ def choose(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 # -- items by class ---------------------------------------------------------------------------------------------------
 
 Short = Literal["repeat", "drop", "refuse"]
-_SHORT = ("repeat", "drop", "refuse")
 
 
 def label_column(labels: Labels, level: int | str) -> np.ndarray:
@@ -140,8 +138,7 @@ class ClassItems:
         Raises:
             ConfigError: a class is too small and ``short`` is "refuse", or ``short`` is none of the three.
         """
-        if short not in _SHORT:
-            raise ConfigError(f"short is {short!r}; expected {', '.join(_SHORT)}.")
+        check_short(short)
         known = np.flatnonzero(labels >= 0)
         items = known[np.argsort(labels[known], kind="stable")]
         label, count = np.unique(labels[items], return_counts=True)
@@ -175,6 +172,16 @@ class ClassItems:
         return self.items[self.start[classes][:, None] + np.where(count[:, None] < k, cycled, chosen)]
 
 
+def check_short(short: str) -> None:
+    """Refuse a name that says nothing of classes with too few items.
+
+    Raises:
+        ConfigError: it is none of :data:`Short`.
+    """
+    if short not in get_args(Short):
+        raise ConfigError(f"short is {short!r}; expected {', '.join(get_args(Short))}.")
+
+
 def check_enough(classes: int, p: int) -> None:
     """Refuse batches of more classes than there are.
 
@@ -188,9 +195,6 @@ def check_enough(classes: int, p: int) -> None:
 # -- the sampler ------------------------------------------------------------------------------------------------------
 
 _MOST = 1 << 32
-
-
-_PLACE = {"process_index": 0, "process_count": 1, "sampler": None}
 
 
 class Place(TypedDict, total=False):
@@ -213,7 +217,7 @@ def _kept_arguments(init: Callable[..., None]) -> Callable[..., None]:
     return keep
 
 
-def _place(process_index: int, process_count: int, sampler: object) -> tuple[int, int]:
+def _place(process_index: int = 0, process_count: int = 1, sampler: object = None) -> tuple[int, int]:
     """Return the process's place, which a distributed sampler tells where it is given one.
 
     Raises:
@@ -278,7 +282,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         drop_last: bool = False,
         **place: Unpack[Place],
     ) -> None:
-        process_index, process_count = _place(**{**_PLACE, **place})
+        process_index, process_count = _place(**place)
         check_place(seed, process_index, process_count)
         if parts % process_count:
             fitting = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)
@@ -382,19 +386,13 @@ class _Items(list[int]):
         )
 
 
-def _with_defaults(sampler: BatchSampler) -> dict[str, Any]:
-    parameters = inspect.signature(type(sampler).__init__).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty} | _PLACE
-    return {name: default for name, default in defaults.items() if name not in sampler._arguments[1]}
-
-
 # Lightning looks these up to make a batch sampler again. It writes them itself where the sampler is made in a
 # train_dataloader hook; here they are there for samplers made anywhere.
 for _name, _read in {
     "__pl_saved_args": lambda sampler: sampler._arguments[0],
     "__pl_saved_kwargs": lambda sampler: dict(sampler._arguments[1]),
     "__pl_saved_arg_names": lambda _: (),
-    "__pl_saved_default_kwargs": _with_defaults,
+    "__pl_saved_default_kwargs": lambda _: {"sampler": None},
 }.items():
     setattr(BatchSampler, _name, property(_read))
 

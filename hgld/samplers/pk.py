@@ -5,7 +5,7 @@ They are planned to cover every item, drawn class by class, or drawn out of few 
 
 import itertools
 import math
-from typing import Literal, Unpack
+from typing import Literal, Unpack, get_args
 
 import numpy as np
 
@@ -158,7 +158,6 @@ def _shuffled_rows(table: np.ndarray, *key: int) -> np.ndarray:
 # -- the sampler ------------------------------------------------------------------------------------------------------
 
 Coverage = Literal["exact", "classes"]
-_COVERAGE = ("exact", "classes")
 _DRAWN_CLASSES, _DRAWN_ORDER, _DRAWN_ITEMS = range(3)  # uses of random numbers in a batch of drawn classes
 
 
@@ -217,8 +216,8 @@ class PKSampler(BatchSampler):
         **place: Unpack[Place],
     ) -> None:
         at_least(1, p=p, k=k)
-        if coverage not in _COVERAGE:
-            raise ConfigError(f"coverage is {coverage!r}; expected {' or '.join(_COVERAGE)}.")
+        if coverage not in get_args(Coverage):
+            raise ConfigError(f"coverage is {coverage!r}; expected {' or '.join(get_args(Coverage))}.")
         self.p, self.k, self.coverage = p, k, coverage
         self._classes = ClassItems.from_labels(label_column(labels, level), k=k, short=short)
         self.left_out, self.dropped = self._classes.left_out, self._classes.dropped

@@ -9,7 +9,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from hgld.samplers.batch_sampler import (
     at_least,
     below,
     check_place,
+    check_short,
     random_words,
     shuffled,
 )
@@ -187,8 +187,7 @@ def check_options(
         ConfigError: with the way out.
     """
     at_least(1, p=p, k=k, num_streams=num_streams, window=window)
-    if short not in get_args(Short):
-        raise ConfigError(f"short is {short!r}; expected {', '.join(get_args(Short))}.")
+    check_short(short)
     check_place(seed, process_index, process_count)
     fitting = [n for n in range(1, p + 1) if p % n == 0]
     if p % num_streams:

@@ -10,7 +10,6 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -193,18 +192,6 @@ def drawn(count: int, seed: int) -> list[tuple[str, int]]:
     """As many cases of every reader, in turns, so that an early end has met all of them."""
     a_reader = -(-count // len(READERS))
     return [(name, seed * 1_000_000 + number) for number in range(a_reader) for name in READERS]
-
-
-def table(outcomes: Sequence[Outcome]) -> str:
-    """Counts by reader and verdict, as a table of docs/project/reliability.md."""
-    counts = Counter((one.reader, one.verdict) for one in outcomes)
-    lines = [f"| reader | cases | {' | '.join(VERDICTS)} |", f"|---|{'---|' * (len(VERDICTS) + 1)}"]
-    for name in READERS:
-        row = [counts[name, verdict] for verdict in VERDICTS]
-        lines.append(f"| {name} | {sum(row):,} | {' | '.join(f'{n:,}' for n in row)} |")
-    total = [sum(counts[name, verdict] for name in READERS) for verdict in VERDICTS]
-    lines.append(f"| **all** | {sum(total):,} | {' | '.join(f'{n:,}' for n in total)} |")
-    return "\n".join(lines)
 
 
 def keep(outcome: Outcome, work: Path) -> Path:

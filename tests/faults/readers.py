@@ -29,8 +29,6 @@ from hgld.evaluation.protocols.ground_truths import read_in_shop, read_retrieval
 from hgld.evaluation.report import RetrievalReport
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
-from hgld.pipelines.hierarchy.compare import LabelTable
-from hgld.pipelines.hierarchy.groups.given import read_groups
 from hgld.pipelines.hierarchy.landmark_images import find_images, read_image
 from hgld.pipelines.hierarchy.names.landmark_tables import read_landmarks
 from hgld.pipelines.hierarchy.names.name_tables import NameTable
@@ -45,7 +43,6 @@ from hgld.pipelines.stage import silent
 from hgld.pipelines.web import AnswerError, _json_object
 from hgld.prediction import Calibration
 from hgld.samplers import EpochSampler
-from hgld.tables import CsvText
 from hgld.taxonomy.formats import read_taxonomy
 from hgld.training.config import read_config
 from hgld.training.inference.embedder import load_run
@@ -280,16 +277,12 @@ def _manifest(folder: Path) -> None:
     pl.DataFrame(rows).write_parquet(folder / "table.parquet")
 
 
-@reader("manifest", _manifest)
-def _(folder: Path) -> None:
-    errors = []
-    for name in ("table.csv", "table.parquet"):
-        try:
-            read_release("manifest", folder / name, SourceConfig(levels=("fine", "coarse")))
-        except HgldError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
+def _release(path: Path) -> None:
+    if path.is_file():
+        read_release("manifest", path, SourceConfig(levels=("fine", "coarse")))
+
+
+READERS["manifest"] = Reader(_manifest, lambda folder: _each(folder, _release))
 
 
 def _folders(folder: Path) -> None:
@@ -310,8 +303,6 @@ def _(folder: Path) -> None:
 _CASTLES = "".join(f"{n},http://commons.wikimedia.org/wiki/Category:Castle_{n}\n" for n in range(8))
 _NAMES = 'name,class\ncastle,fort\nabbey,church\n"tower, old",fort\n'
 file_reader("landmarks csv", "l.csv", f"landmark_id,category\n{_CASTLES}", lambda path: read_landmarks({"train": path}))
-file_reader("any csv", "l.csv", _LABELS.write_csv, lambda path: list(CsvText.read(path).select(["key", "fine"])))
-file_reader("groups csv", "g.csv", "name,group,top\ncastle,fort,building\nabbey,church,building\n", read_groups)
 file_reader(
     "name table",
     "n.csv",
@@ -339,10 +330,6 @@ decisions:
 
 
 file_reader("decisions", "d.yaml", _DECISIONS, lambda path: read_decisions([path]))
-READERS["label table"] = Reader(
-    lambda folder: (_LABELS.write_csv(folder / "l.csv"), _LABELS.write_parquet(folder / "l.parquet")),
-    lambda folder: _each(folder, LabelTable.read),
-)
 
 
 def _landmarks(folder: Path) -> None:

@@ -20,12 +20,11 @@ import hgld
 from hgld import Hierarchy, open_dataset
 from hgld.data.dataset import ShardDataset
 from hgld.data.format import HIERARCHY, INDEX, MANIFEST
-from hgld.data.images import EncodedImage
 from hgld.data.index import read_index, write_index
 from hgld.data.storage import ShardStorage
-from hgld.errors import ConfigError, HgldError, HierarchyError, InputError, SchemaError
+from hgld.errors import ConfigError, HgldError, HierarchyError, InputError
 from hgld.samplers import EpochSampler, PKSampler
-from tests.fake_releases.pictures import jpeg, png
+from tests.fake_releases.pictures import jpeg
 from tests.hgld.range_server import serve
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 
@@ -117,12 +116,6 @@ def test_a_shard_that_is_shortened_or_removed_under_an_open_dataset(root):
         late.read(1)
 
 
-def test_no_shard_is_opened_for_labels(root):
-    for shard in root.glob("*.tar"):
-        shard.unlink()
-    assert len(open_dataset(root, "train").labels) == 15
-
-
 def test_encoded_images_know_how_they_are_read_and_where_they_are(root):
     dataset = open_dataset(root, "train")
     third = dataset.encoded([7, 2])[1]
@@ -166,13 +159,10 @@ def test_some_items_are_a_dataset_too(root):
 def test_slices_lists_and_masks_are_datasets(root):
     dataset = open_dataset(root, "train")
     whole = dataset.keys.to_list()
-    is_even = np.arange(15) % 2 == 0
     for chosen, expected in (
-        (dataset[:5], whole[:5]),
         (dataset[::-7], whole[::-7]),
-        (dataset[[4, 2]], [whole[4], whole[2]]),
         (dataset[torch.tensor([4, 2])], [whole[4], whole[2]]),
-        (dataset[is_even], whole[::2]),
+        (dataset[np.arange(15) % 2 == 0], whole[::2]),
         (dataset[20:], []),
     ):
         assert isinstance(chosen, ShardDataset)
@@ -238,7 +228,7 @@ def test_levels_can_be_chosen(root):
 # -- images ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation", [1, 6])
 def test_images_are_upright_and_cropped(tmp_path, orientation):
     data = jpeg(np.random.default_rng(3), orientation=orientation)
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
@@ -253,38 +243,6 @@ def test_images_are_upright_and_cropped(tmp_path, orientation):
     assert np.array_equal(np.asarray(dataset.image(0)), np.asarray(upright))
     assert np.array_equal(np.asarray(dataset.image(1)), np.asarray(upright.crop(box)))
     assert [image.box for image in dataset.encoded([0, 1])] == [None, box]
-
-
-def test_kinds_of_images(tmp_path):
-    rng = np.random.default_rng(0)
-    picture = Image.open(io.BytesIO(png(rng)))
-
-    def saved(image: Image.Image, kind: str, **options) -> bytes:
-        file = io.BytesIO()
-        image.save(file, kind, **options)
-        return file.getvalue()
-
-    deep = Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257)
-    palette = picture.quantize(16)
-    files = {
-        "png": png(rng),
-        "webp": saved(picture, "WEBP", lossless=True),
-        "gif": saved(palette, "GIF"),
-        "grey": saved(picture.convert("L"), "JPEG"),
-        "cmyk": saved(picture.convert("CMYK"), "JPEG"),
-        "deep": saved(deep, "PNG"),
-        "alpha": saved(picture.convert("RGBA"), "PNG"),
-        "clear": saved(palette, "PNG", transparency=0),
-        "clears": saved(palette, "PNG", transparency=bytes(16)),
-    }
-    write_dataset(tmp_path, [Item((0, 0), "train", data, suffix="png") for data in files.values()], per_shard=50)
-    dataset = open_dataset(tmp_path, "train")
-    images = {name: dataset.image(i) for i, name in enumerate(files)}
-    assert {(image.mode, image.size) for image in images.values()} == {("RGB", (40, 32))}
-    assert np.array_equal(np.asarray(images["webp"]), np.asarray(picture))
-    assert np.array_equal(np.asarray(images["alpha"]), np.asarray(picture))
-    assert np.array_equal(np.asarray(images["deep"]), np.asarray(picture.convert("L").convert("RGB")))
-    assert np.array_equal(np.asarray(images["clears"]), np.asarray(palette.convert("RGB")))
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
@@ -363,22 +321,6 @@ def test_a_system_that_takes_no_advice_reads_all_the_same(root, monkeypatch):
         assert stream.read(1 << 10) == (root / "train-000000.tar").read_bytes()[: 1 << 10]
 
 
-def test_a_copy_by_pickle_is_the_same_dataset(url):
-    dataset = open_dataset(url, "train")
-    assert len(dataset.frame) == 15
-    copy = pickle.loads(pickle.dumps(dataset))
-    assert isinstance(copy, ShardDataset)
-    assert copy.read_many(range(15)) == dataset.read_many(range(15))
-    assert copy.frame.equals(dataset.frame)
-
-
-def test_pickles_carry_no_table_that_can_be_read_again(root):
-    dataset = open_dataset(root, "train")
-    small = len(pickle.dumps(dataset))
-    assert len(dataset.frame) == 15
-    assert len(pickle.dumps(dataset)) == small
-
-
 # -- faults ----------------------------------------------------------------------------------------------------------
 
 
@@ -417,12 +359,6 @@ def test_damaged_files_behind_a_url_are_named_by_the_url(root):
         open_dataset(server.url)
 
 
-def test_another_schema_version_is_named(root):
-    manifest = json.loads((root / MANIFEST).read_text())
-    (root / MANIFEST).write_text(json.dumps({**manifest, "schema_version": 99}))
-    refused(root, "schema version is 99; this hgld reads version 2", SchemaError)
-
-
 def test_files_of_different_builds_are_refused(root, tmp_path):
     write_dataset(tmp_path / "other", items_of_classes([2, 2], SPLITS))
     kept = (root / INDEX).read_bytes()
@@ -458,16 +394,6 @@ def test_labels_that_contradict_the_tree_are_refused(tmp_path):
     refused(tmp_path, "labels contradict the hierarchy", HierarchyError)
 
 
-def test_a_missing_shard_is_named_when_it_is_read(root):
-    (root / "train-000001.tar").unlink()
-    dataset = open_dataset(root, "train")
-    assert dataset.read_many([0, 1])
-    message = r"item 6, key 'train/\d+': .*train-000001.tar: no such file"
-    for read in (lambda: dataset.read(6), lambda: dataset.read_many([0, 6]), lambda: dataset.image(6)):
-        with pytest.raises(InputError, match=message):
-            read()
-
-
 def test_a_cut_off_shard_is_named_and_the_rest_still_loads(root):
     shard = root / "train-000001.tar"
     dataset = open_dataset(root, "train")
@@ -491,10 +417,6 @@ def test_bytes_that_are_not_the_image_are_named(tmp_path, damage):
         dataset.image(1)
     with pytest.raises(InputError, match=r"key 'train/0001'"):
         list(DataLoader(dataset, batch_size=2, collate_fn=list))
-
-
-def test_encoded_is_what_decoders_take(root):
-    assert all(isinstance(image, EncodedImage) for image in open_dataset(root).encoded(range(5)))
 
 
 def test_a_data_loader_needs_no_transform(root):

@@ -12,11 +12,10 @@ from sklearn.datasets import load_sample_image
 from torchvision.transforms import AutoAugment
 from torchvision.transforms.v2 import functional
 
-from hgld.data.autoaugment import apply_policy
 from hgld.data.batch import normalize
 from hgld.data.decode import decode_batch
 from hgld.data.images import EncodedImage, turn_of, turned
-from hgld.data.views import TestView, TrainView, View, change_colors, color_matrices, places
+from hgld.data.views import TestView, TrainView, View, apply_policy, change_colors, color_matrices, places
 from hgld.errors import ConfigError, InputError
 from tests.hgld.reference_decoding import decode_by
 

@@ -94,13 +94,6 @@ def test_epochs_differ_and_seeds_differ(make):
     assert first != [other.batch(0, step).tolist() for step in range(len(other))]
 
 
-def test_a_batch_is_the_callers_own(make):
-    sampler = make()
-    kept = sampler.batch(0, 0).tolist()
-    sampler.batch(0, 0)[:] = 0
-    assert sampler.batch(0, 0).tolist() == kept
-
-
 def test_iterating_resumes_from_two_integers(make):
     sampler = make()
     whole = [batch for _ in range(2) for batch in sampler]
@@ -194,13 +187,6 @@ def test_without_the_last_batch_no_item_comes_more_than_its_chunk_needs(sizes, k
     assert repeated_classes(labels, batches) == sum(max(0, given[c] - len(batches)) for c in range(len(sizes)))
 
 
-def test_an_epoch_takes_little_more_than_every_item_once():
-    labels = labels_of([8, 12, 16, 4] * 10)  # whole chunks of 4
-    sampler = PKSampler(labels, 4, 4)
-    batches = check_epoch(labels, sampler, 0)
-    assert Counter(np.concatenate(batches).reshape(-1).tolist()) == dict.fromkeys(range(len(labels)), 1)
-
-
 def test_which_classes_meet_is_as_if_any_epoch_were_as_likely():
     """40 batches of 3; classes 0 and 1 are in 20 batches each, 80 others in one.
 
@@ -281,12 +267,6 @@ def test_batches_by_classes_have_distinct_classes_and_items():
     # each of 8 classes is in half of the batches; standard deviation 8.7
     assert max(abs(classes[c] - 150) for c in range(8)) < 4 * 8.7
     assert len(items) == 9
-
-
-def test_epochs_of_batches_by_classes_have_the_length_asked_for():
-    labels = labels_of([30] * 4)
-    assert len(PKSampler(labels, 4, 2, coverage="classes")) == 15
-    assert len(PKSampler(labels, 4, 2, coverage="classes", batches_per_epoch=7)) == 7
 
 
 # -- labels -----------------------------------------------------------------------------------------------------------

@@ -139,12 +139,6 @@ def test_a_copy_by_pickle_reads_the_same(storage, folder):
     assert copy.read_at("train-000000.tar", 5, 9) == bytes_of(folder, "train-000000.tar", 5, 9)
 
 
-def test_threads_share_a_storage(storage, folder):
-    requests = [(f"train-00000{i % 2}.tar", i * 1000, 500) for i in range(200)]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda r: storage.read_at(*r), requests)) == [bytes_of(folder, *r) for r in requests]
-
-
 def read_in_child(storage: ShardStorage, request: tuple[str, int, int], out: "multiprocessing.SimpleQueue") -> None:
     out.put(storage.read_many([request]))
 
@@ -264,11 +258,6 @@ def test_schemes_that_could_do_more_than_read_are_refused(url):
         ShardStorage(url)
 
 
-def test_options_for_a_folder_are_refused(folder):
-    with pytest.raises(ConfigError, match=r"storage options \(headers\) with a folder"):
-        ShardStorage(folder, {"headers": {}})
-
-
 def test_a_scheme_without_its_package_says_which(monkeypatch):
     def missing(*_, **__):
         raise ImportError("Please install s3fs to access S3")
@@ -286,13 +275,6 @@ def test_neighbours_come_in_one_request_each_byte_once(server, remote):
         "GET /train-000000.tar bytes=200000-200899",
         "GET /train-000000.tar bytes=3000-5899",
     ]
-
-
-def test_any_ranges_come_as_they_are_in_the_file(remote, folder):
-    rng = np.random.default_rng(0)
-    places = [(int(rng.integers(SIZE)), int(rng.integers(1 << 14))) for _ in range(300)]
-    requests = [("train-000000.tar", at, min(size, SIZE - at)) for at, size in places]
-    assert remote.read_many(requests) == [bytes_of(folder, *request) for request in requests]
 
 
 def test_failures_that_pass_are_tried_again(server, remote, folder):
