@@ -23,7 +23,7 @@ from . import catalog_changes, pack
 from .cards import DataCard, described, load_card, published_differences
 from .catalog import ABOUT_ITEMS, Catalog
 from .config import MEGABYTE, ShardConfig, SourceConfig
-from .examine import Examination, plan_examination, run_examination
+from .examine import Examination, examine_release
 from .order import plan_shards, tar_size
 from .sources import OWN_DATA, has_card, read_source, source_name
 from .work import (
@@ -174,8 +174,7 @@ class _Job:
 
 def _build(job: _Job) -> Manifest:
     catalog, config = job.catalog, job.config
-    planned = plan_examination(catalog, job.work.examined, config)
-    examination = run_examination(catalog, planned, config, job.progress)
+    examination = examine_release(catalog, job.work.examined, config, job.progress)
     if examination.items.is_empty():
         raise InputError(
             f"none of the {len(examination.rejected)} images of {catalog.name!r} can be used; the first: "

@@ -268,23 +268,6 @@ def _rejected(reason: str, detail: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ExaminePlan:
-    """The units of a release, before any of them is run.
-
-    Attributes:
-        items: the catalog's, sorted by file; units refer to its rows.
-        units: those whose source exists, or was examined into a spool before.
-        pending: the units that are not done.
-        absent: tars that are missing and not in a spool either.
-    """
-
-    items: pl.DataFrame
-    units: list[ExamineUnit]
-    pending: list[ExamineUnit]
-    absent: list[Container]
-
-
-@dataclass(frozen=True)
 class Examination:
     """Results of all units.
 
@@ -304,24 +287,13 @@ class Examination:
     notes: tuple[str, ...]
 
 
-def plan_examination(catalog: Catalog, folder: Path, config: ShardConfig) -> ExaminePlan:
-    """Cut a catalog into units and find those that are done.
-
-    Args:
-        catalog: of the release.
-        folder: of the units' records and spools.
-        config: options of the build.
-
-    Raises:
-        InputError: a tar cannot be read.
-    """
-    items = catalog.items.sort("file", "key")
-    columns = [column for column in ("file", *BOX) if column in items.columns]
+def units_of(catalog: Catalog, items: pl.DataFrame, folder: Path, config: ShardConfig) -> list[ExamineUnit]:
+    """Cut the items of a catalog, sorted by file, into units; the signature of a missing tar's unit is empty."""
     limits = [config.resize, config.quality, config.max_pixels, config.max_file_mb]
     tables = items["file"].str.split("/").list.first()  # of tars: their roles
 
     def unit_of(start: int, stop: int, container: Container | None, name: str, record: str) -> ExamineUnit:
-        digest = hashlib.sha256(items[start:stop].select(columns).write_csv().encode()).hexdigest()
+        digest = hashlib.sha256(_wanted(items[start:stop]).write_csv().encode()).hexdigest()
         tar = container.path if container else None
         is_there = tar is None or tar.is_file()
         files = items["file"][start:stop] if tar is None else [tar.name]
@@ -354,10 +326,12 @@ def plan_examination(catalog: Catalog, folder: Path, config: ShardConfig) -> Exa
             start, stop = int(rows[0]), int(rows[-1]) + 1
             tars = [container for container in catalog.containers if container.role == role]
             units += [unit_of(start, stop, tar, str(tar.path), f"{role}-{n:06d}") for n, tar in enumerate(tars)]
-    pending = [unit for unit in units if not unit.is_done()]
-    absent = [unit.container for unit in pending if unit.container and not unit.signature]
-    units = [unit for unit in units if unit.container is None or unit.container not in absent]
-    return ExaminePlan(items, units, [unit for unit in pending if unit.signature], absent)
+    return units
+
+
+def _wanted(items: pl.DataFrame) -> pl.DataFrame:
+    """Return what the examination of items reads: their files and boxes."""
+    return items.select(column for column in ("file", *BOX) if column in items.columns)
 
 
 def signature_of(root: Path, files: Iterable[str]) -> str:
@@ -373,51 +347,35 @@ def signature_of(root: Path, files: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def run_examination(catalog: Catalog, plan: ExaminePlan, config: ShardConfig, progress: Progress) -> Examination:
-    """Examine the pending units and gather the results of all.
+def examine_release(catalog: Catalog, folder: Path, config: ShardConfig, progress: Progress) -> Examination:
+    """Examine the images of a release that were not examined before, and gather all results.
+
+    Args:
+        catalog: of the release.
+        folder: of the units' records and spools.
+        config: options of the build.
+        progress: told of every unit.
 
     Raises:
-        InputError: tars are missing or refused, and the build is not to be partial.
+        InputError: a tar cannot be read, or tars are missing or refused and the build is not to be partial.
     """
-    if plan.pending:
-        columns = [column for column in ("file", *BOX) if column in plan.items.columns]
-        path = plan.pending[0].catalog
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, plan.items.select(columns).write_parquet)
-    done = len(plan.units) - len(plan.pending)
-    results = run_counted(examine, plan.pending, progress, "examining", done, **config.execution())
+    items = catalog.items.sort("file", "key")
+    units = units_of(catalog, items, folder, config)
+    pending = [unit for unit in units if not unit.is_done()]
+    absent, there = ([unit for unit in pending if bool(unit.signature) == is_there] for is_there in (False, True))
+    if there:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(there[0].catalog, _wanted(items).write_parquet)
+    results = run_counted(examine, there, progress, "examining", len(units) - len(pending), **config.execution())
     refused = {name: text for name, text in results.items() if text is not None}
-    if (refused or plan.absent) and not config.partial:
-        raise InputError(_incomplete(plan, refused))
-    return _gather(catalog, plan, refused)
-
-
-def _incomplete(plan: ExaminePlan, refused: dict[str, str]) -> str:
-    lines = []
-    if plan.absent:
-        lines.append(f"{len(plan.absent)} tars are missing: {some(str(tar.path) for tar in plan.absent)}.")
-    lines += [refused[name] for name in sorted(refused)[:5]]
-    if len(refused) > 5:
-        lines.append(f"{len(refused) - 5} further tars are refused.")
-    kept = [unit for unit in plan.units if unit.container and unit.spooled and unit.name not in refused]
-    if kept:
-        size = amount(sum(unit.spool.stat().st_size for unit in kept))
-        lines.append(
-            f"The images of {len(kept)} tars are kept in {kept[0].record.parent} ({size}): these tars may be deleted."
-        )
-    lines.append(
-        "Run the same command again when they are there (what was examined is not read again), or build without them: "
-        "--partial."
-    )
-    return " ".join(lines)
-
-
-def _gather(catalog: Catalog, plan: ExaminePlan, refused: dict[str, str]) -> Examination:
-    tables, origins, tars = [pl.DataFrame(schema={**EXAMINED, "origin": pl.Int32})], [], []
-    for unit in plan.units:
+    if (refused or absent) and not config.partial:
+        raise InputError(_incomplete(units, absent, refused))
+    origins, tars, left_out = [], [], [(unit.source.name, "missing") for unit in absent]
+    tables = [pl.DataFrame(schema={**EXAMINED, "origin": pl.Int32})]
+    for unit in units:
         facts = read_facts(unit.record, unit.key)
         if facts is None:
-            continue  # refused
+            continue
         number = LOOSE
         if facts["spooled"] or unit.container:
             number = len(origins)
@@ -426,29 +384,55 @@ def _gather(catalog: Catalog, plan: ExaminePlan, refused: dict[str, str]) -> Exa
         if unit.container:
             tar = {"file": unit.source.name, "role": unit.container.role}
             tars.append({**tar, "bytes": facts["bytes"], "md5": facts["md5"]})
-    found = pl.concat(tables).sort("row", pl.col("reason").is_not_null(), "origin").unique("row", keep="first")
+    left_out += [(Path(name).name, "refused") for name in refused]
+    sound, rejected = _joined(catalog, items, pl.concat(tables))
+    return Examination(
+        items=sound,
+        rejected=rejected,
+        origins=tuple(origins),
+        tars=tuple(tars),
+        notes=tuple(f"built without the {state} tar {name}." for name, state in sorted(left_out)),
+    )
+
+
+def _joined(catalog: Catalog, items: pl.DataFrame, found: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Join the items with what was found of them: the sound ones, and the content of ``rejected.parquet``."""
+    found = found.sort("row", pl.col("reason").is_not_null(), "origin").unique("row", keep="first")
     joined = (
-        plan.items.drop(BOX, strict=False)
+        items.drop(BOX, strict=False)
         .with_row_index("row")
         .with_columns(pl.col("row").cast(pl.Int64))
         .join(found, on="row", how="left", maintain_order="left")
         .rename({"offset": "source_offset"})
     )
-    lost, missing = pl.col("origin").is_null(), "in none of the tars" if catalog.containers else "not examined"
+    is_lost = pl.col("origin").is_null()
     joined = joined.with_columns(
-        reason=pl.when(lost).then(pl.lit("missing")).otherwise("reason"),
-        detail=pl.when(lost).then(pl.lit(missing)).otherwise("detail"),
+        reason=pl.when(is_lost).then(pl.lit("missing")).otherwise("reason"),
+        detail=pl.when(is_lost).then(pl.lit("in none of the tars")).otherwise("detail"),
     )
     columns = TABLES[REJECTED].names()
     rejected = [joined.filter(pl.col("reason").is_not_null()).select(columns)]
     if catalog.dropped is not None:
         rejected.append(catalog.dropped.with_columns(key=pl.lit(None, pl.String)).select(columns))
     sound = joined.filter(pl.col("reason").is_null()).drop("row", "reason", "detail")
-    left_out = [(tar.path.name, "missing") for tar in plan.absent] + [(Path(name).name, "refused") for name in refused]
-    return Examination(
-        items=sound if catalog.has_boxes else sound.drop(BOX),
-        rejected=pl.concat(rejected).sort("split", "file", "key", "reason", "detail"),
-        origins=tuple(origins),
-        tars=tuple(tars),
-        notes=tuple(f"built without the {state} tar {name}." for name, state in sorted(left_out)),
+    return (
+        sound if catalog.has_boxes else sound.drop(BOX),
+        pl.concat(rejected).sort("split", "file", "key", "reason", "detail"),
     )
+
+
+def _incomplete(units: list[ExamineUnit], absent: list[ExamineUnit], refused: dict[str, str]) -> str:
+    lines = [f"{len(absent)} tars are missing: {some(str(unit.source) for unit in absent)}."] if absent else []
+    if refused:
+        lines.append(some((refused[name] for name in sorted(refused)), separator=" "))
+    kept = [unit.spool for unit in units if unit.container and unit.spooled and unit.spool.is_file()]
+    if kept:
+        size = amount(sum(spool.stat().st_size for spool in kept))
+        lines.append(
+            f"The images of {len(kept)} tars are kept in {kept[0].parent} ({size}): these tars may be deleted."
+        )
+    lines.append(
+        "Run the same command again when they are there (what was examined is not read again), or build without them: "
+        "--partial."
+    )
+    return " ".join(lines)

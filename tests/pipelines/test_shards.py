@@ -21,7 +21,6 @@ from hgld.pipelines.shards import work
 from hgld.pipelines.shards.build import build_catalog, build_shards
 from hgld.pipelines.shards.cards import load_card
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
-from hgld.pipelines.shards.examine import plan_examination
 from hgld.pipelines.stage import silent
 from tests.fake_releases.pictures import jpeg
 from tests.pipelines.toy_release import LEVELS, SMALL, ToyRelease, build, bytes_of
@@ -195,9 +194,9 @@ class TestTarsAsTheyCome:
             build(catalog, tmp_path / "out")
         assert len(list((tmp_path / "out/.build/examined").glob("set-*.parquet"))) == 2
         containers[1].path.write_bytes(data)
-        plan = plan_examination(catalog, tmp_path / "out/.build/examined", SMALL)
-        assert (len(plan.units), len(plan.pending), plan.absent) == (3, 1, [])
-        build(catalog, tmp_path / "out")
+        told: list[tuple[str, int, int | None]] = []
+        build_catalog(catalog, None, tmp_path / "out", SourceConfig(), SMALL, lambda *step: told.append(step))
+        assert told[0] == ("examining", 2, 3)
         whole = release.catalog(release.write(tmp_path / "source"))
         build(whole, tmp_path / "whole")
         assert len(index_of(tmp_path / "out")) == len(index_of(tmp_path / "whole"))

@@ -97,7 +97,7 @@ def test_shards_of_other_options_give_their_space_back_first(catalog, tmp_path, 
         build(catalog, out, shard_items=3)
     assert len(list(out.glob("*.tar"))) > 1
     (out / "my-backup.tar").write_bytes(b"precious")
-    monkeypatch.setattr("hgld.pipelines.shards.build.run_examination", stop)
+    monkeypatch.setattr("hgld.pipelines.shards.build.examine_release", stop)
     with pytest.raises(Stopped):
         build(catalog, out, shard_items=3, resize=16)
     assert [path.name for path in out.glob("*.tar")] == ["my-backup.tar"]

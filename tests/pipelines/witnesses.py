@@ -471,7 +471,7 @@ def kept_examined(config: ShardConfig, world: World) -> Any:
     folder = world.new()
     release = ToyRelease.make()
     catalog = release.tar_catalog(folder, release.write_tars(folder))
-    return [unit.spooled for unit in examine.plan_examination(catalog, folder / "work", config).units]
+    return [unit.spooled for unit in examine.units_of(catalog, catalog.items, folder / "work", config)]
 
 
 RAY = {**SERIAL, "executor": "ray"}
