@@ -13,6 +13,7 @@ from hgld import Hierarchy, open_dataset
 from hgld.cli import main
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.options import EvaluationOptions
+from hgld.evaluation.postprocess import Whitening
 from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.pipelines.stage import silent
@@ -22,6 +23,7 @@ from hgld.training.evaluation import RetrievalTask, evaluate_trained
 from hgld.training.inference.classification import (
     CLASSES,
     Classifier,
+    WhitenedHead,
     classifier_of,
     read_classifier,
     trained_classes,
@@ -243,3 +245,33 @@ def test_the_scores_of_proxies_are_those_of_their_losses():
         classifier = classifier_of(LossConfig(loss=name, proxy_temperature=0.1), state, "fine", tuple("abcde"))
         of_loss, of_classifier = made.logits(embeddings).softmax(1), classifier.logits(embeddings).softmax(1)
         torch.testing.assert_close(of_classifier, of_loss)
+
+
+@pytest.mark.parametrize("scale", [None, 20.0])
+@pytest.mark.parametrize("power", [0.5, 0.25])
+def test_whitening_folds_into_the_classifier(scale, power):
+    generator = torch.Generator().manual_seed(0)
+    mixed = torch.rand(24, 24, generator=generator) * torch.linspace(0.05, 1, 24)
+    embeddings = 3 * torch.rand(60, 24, generator=generator) @ mixed
+    weight, bias = torch.randn(5, 24, generator=generator), torch.randn(5, generator=generator)
+    classifier = Classifier(weight, bias * (scale is None), scale, "fine", tuple("abcde"))
+    whitening = Whitening.fit(embeddings, fitted_on="mixed", power=power)
+    whitened, logits = WhitenedHead(classifier, whitening)(embeddings)
+    before = classifier.logits(embeddings)
+    assert float((logits - before).abs().max()) < 1e-5 * max(1.0, float(before.abs().max()))
+    np.testing.assert_allclose(whitened.numpy(), whitening.apply(embeddings), atol=2e-5)
+    # The equation in float64, with the inverse of S as it stands.
+    s = whitening.components / whitening.variances[:, None] ** power
+    e = embeddings.double().numpy()
+    lengths = np.linalg.norm(e, axis=1, keepdims=True)
+    phi = (e / lengths - whitening.mean) @ s.T
+    rows = weight.double().numpy() if scale is None else torch.nn.functional.normalize(weight.double(), dim=1).numpy()
+    slow = (phi @ (np.linalg.inv(s).T @ rows.T) + rows @ whitening.mean) * (lengths if scale is None else scale)
+    np.testing.assert_allclose(logits.numpy(), slow + classifier.bias.double().numpy(), atol=1e-4)
+
+
+def test_a_whitening_to_fewer_dimensions_is_not_folded():
+    rows = torch.rand(40, 6)
+    classifier = Classifier(torch.rand(3, 6), torch.zeros(3), None, "fine", tuple("abc"))
+    with pytest.raises(ConfigError, match="keeps 4 components of 6 dimensions"):
+        WhitenedHead(classifier, Whitening.fit(rows, fitted_on="few", dimensions=4))

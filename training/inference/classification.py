@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
 from hgld.data.dataset import ShardDataset
 from hgld.errors import ConfigError, InputError, SchemaError, quoted
+from hgld.evaluation.postprocess import Whitening
 from hgld.files import write_atomic
 from hgld.hierarchy import Hierarchy
 
@@ -227,3 +228,61 @@ def network_classifier(
 
 def _is_names(names: Any) -> bool:
     return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+
+
+# -- whitening, folded into the classifier ----------------------------------------------------------------------------
+
+
+class WhitenedHead(nn.Module):
+    """Whitening of embeddings with the classifier folded behind it, so that one vector serves both tasks.
+
+    With Phi(e) = S (e / ‖e‖ - mu), <w, e> + b = ‖e‖ (<w', Phi(e)> + b') + b for w' = S^-T w and b' = <w, mu>
+    (MultiGrain, section 3.4): the scores are those of the classifier before. They need all components of the
+    whitening; a whitening to fewer dimensions has lost what the classifier reads.
+
+    Args:
+        classifier: of the embeddings before whitening.
+        whitening: of unit vectors, with as many components as dimensions.
+
+    Raises:
+        ConfigError: the whitening keeps fewer components, or is of another number of dimensions.
+    """
+
+    mean: Tensor
+    projection: Tensor
+    weight: Tensor
+    shift: Tensor
+    bias: Tensor
+
+    def __init__(self, classifier: Classifier, whitening: Whitening) -> None:
+        super().__init__()
+        kept, dim = whitening.components.shape
+        if (kept, dim) != (classifier.weight.shape[1],) * 2:
+            raise ConfigError(
+                f"the whitening of {whitening.fitted_on} keeps {kept} components of {dim} dimensions, and the "
+                f"classifier reads {classifier.weight.shape[1]}; only a whitening that keeps all of them can be folded "
+                "into it. Fit it with all dimensions (hgld embed --fit-whitening)."
+            )
+        weight = classifier.weight.double()
+        self.scale = classifier.scale
+        if self.scale is not None:
+            weight = normalize(weight, dim=1)
+        deviations = torch.from_numpy(whitening.variances**whitening.power).to(weight.device)
+        components = torch.from_numpy(whitening.components).to(weight.device)
+        mean = torch.from_numpy(whitening.mean).to(weight.device)
+        made = {
+            "mean": mean,
+            "projection": components / deviations[:, None],
+            "weight": weight @ components.T * deviations,  # S^-T w, as the components are orthonormal
+            "shift": weight @ mean,
+            "bias": classifier.bias,
+        }
+        for name, tensor in made.items():
+            self.register_buffer(name, tensor.to(classifier.weight.dtype))
+
+    def forward(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute from (N, D) embeddings as the model gives them unit whitened vectors (N, D) and scores (N, C)."""
+        lengths = embeddings.norm(dim=1, keepdim=True).clamp(min=torch.finfo(embeddings.dtype).tiny)
+        whitened = linear(embeddings / lengths - self.mean, self.projection)
+        scores = linear(whitened, self.weight, self.shift)
+        return normalize(whitened, dim=1), scores * (lengths if self.scale is None else self.scale) + self.bias
