@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TextIO
 
 from hgld.terminal import is_terminal, printable
@@ -40,7 +41,7 @@ class ProgressReporter:
 
 
 class LineReporter(ProgressReporter):
-    """Reporter for files and pipes: a line at the start, one a minute with the time that is left, one an evaluation.
+    """Reporter for files and pipes: a line at the start, one a minute with the time that is left, one per evaluation.
 
     Args:
         result: prints a line of the run's results.
@@ -56,13 +57,7 @@ class LineReporter(ProgressReporter):
         note: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._result = result
-        self._note = note
-        self._clock = clock
-        self._newest = ""
-        self._total = 0
-        self._first = (0, 0.0)
-        self._said = -math.inf
+        self._result, self._note, self._clock = result, note, clock
 
     def heading(self, text: str) -> None:
         self._result(text)
@@ -76,19 +71,15 @@ class LineReporter(ProgressReporter):
 
     def step(self, step: int, epoch: int, row: Mapping[str, float]) -> None:
         self._newest = f", epoch {epoch + 1}: {format_row(row)}"
-        self._tell(step)
+        self.advance(step)
 
     def advance(self, step: int) -> None:
-        if self._newest:  # the first steps are slower than the others: kernels are chosen and compiled
-            self._tell(step)
-
-    def _tell(self, step: int) -> None:
         now, (first, began) = self._clock(), self._first
-        if now - self._said < self._SECONDS or step <= first:
-            return
-        self._said = now
-        left = (self._total - step) * (now - began) / (step - first)
-        self._result(f"step {step} of {self._total}{self._newest}; {in_words(left)} left")
+        # The first steps are slower than the others (kernels are chosen and compiled), so the log's first line is awaited.
+        if self._newest and now - self._said >= self._SECONDS and step > first:
+            self._said = now
+            left = timedelta(seconds=round((self._total - step) * (now - began) / (step - first)))
+            self._result(f"step {step} of {self._total}{self._newest}; {left} left")
 
     def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]], monitor: str = "") -> None:
         for split, metrics in values.items():
@@ -98,17 +89,7 @@ class LineReporter(ProgressReporter):
         self._note(text)
 
 
-def in_words(seconds: float) -> str:
-    """Return a duration in two of days, hours, minutes and seconds."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
-    first = next((number for number, (count, _) in enumerate(parts) if count), len(parts) - 1)
-    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2])
-
-
-class BarReporter(ProgressReporter):
+class BarReporter(LineReporter):
     """Reporter for terminals: a bar with the newest line of the log beside it; evaluations stay above it.
 
     Args:
@@ -119,16 +100,15 @@ class BarReporter(ProgressReporter):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+        super().__init__(self._print, self._print)
         columns = (BarColumn(16), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
         self._bars: Any = Progress(*columns, console=Console(file=out), transient=True)
-        self._task: Any = None
 
-    def heading(self, text: str) -> None:
-        self.note(text)
+    def _print(self, text: str) -> None:
+        self._bars.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, step: int, total: int, description: str = "") -> None:
-        if description:
-            self.note(description)
+        super().begin(step, total, description)
         self._task = self._bars.add_task("the first step", total=total, completed=step)
         self._bars.start()
 
@@ -140,13 +120,6 @@ class BarReporter(ProgressReporter):
 
     def evaluating(self, epoch: int) -> None:
         self._bars.update(self._task, description=f"{_after(epoch)}: evaluation")
-
-    def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]], monitor: str = "") -> None:
-        for split, metrics in values.items():
-            self.note(f"{_after(epoch)}, {split}: {metrics_text(metrics, monitor)}")
-
-    def note(self, text: str) -> None:
-        self._bars.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def end(self) -> None:
         self._bars.stop()

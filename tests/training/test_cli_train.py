@@ -137,7 +137,7 @@ def test_a_run_its_rerun_and_one_that_starts_from_it(capsys, data, tmp_path):
     assert (code, err) == (0, "")
     begun, first, evaluated, ended, *values = out.splitlines()  # not a terminal, and less than a minute
     assert begun.startswith("small-grocery on cpu: 48 images of 12 classes")
-    assert re.match(r"step 2 of 6, epoch 1: loss .* s left$", first)
+    assert re.match(r"step 2 of 6, epoch 1: loss .* left$", first)
     assert evaluated.startswith("epoch 1, test: ")
     assert ended.startswith(f"{tmp_path / 'b'}: finished after 6 steps")
     assert [line.split(":")[0] for line in values] == ["test", "next"]  # no checkpoint is chosen on test
