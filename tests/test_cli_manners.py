@@ -196,22 +196,15 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(hgld, nowhere
     assert (nowhere / "file.csv").read_text() == "a,b\n1,2\n"
 
 
-@pytest.mark.parametrize(
-    ("verb", "option", "writer"),
-    [
-        ("evaluate", "--out {}/new/r.json", "hgld.evaluation.report.RetrievalReport.save_json"),
-    ],
-)
-def test_what_cannot_be_kept_in_the_end_is_shown(hgld, everything, monkeypatch, tmp_path, verb, option, writer):
+def test_what_cannot_be_kept_in_the_end_is_shown(hgld, everything, monkeypatch, tmp_path):
     def refuse(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.chdir(everything)
-    words = [verb, *RIGHT[verb].split()]
-    _, shown, said = hgld(*words)
-    assert hgld(*words, *option.format(tmp_path).split()) == (0, shown, said)
-    monkeypatch.setattr(writer, refuse)
-    code, out, err = hgld(*words, *option.format(tmp_path).split())
+    words = ["evaluate", *RIGHT["evaluate"].split()]
+    shown = hgld(*words)[1]
+    monkeypatch.setattr("hgld.evaluation.report.RetrievalReport.save_json", refuse)
+    code, out, err = hgld(*words, "--out", str(tmp_path / "new/r.json"))
     assert (code, out) == (EXIT_BAD_INPUT, shown)
     assert "No space left on device" in err
 
@@ -263,28 +256,24 @@ def test_a_command_under_nohup_outlives_its_terminal(hgld, monkeypatch):
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_arguments_that_are_no_text_are_refused_by_every_verb(hgld, nowhere, verb):
+def test_arguments_that_are_no_text_are_refused(hgld, nowhere):
     name = os.fsdecode(b"\xe2\x82\xac\xfe\x1b.npy")
     Path(name).write_bytes(b"")
     before = sorted(map(os.fsencode, nowhere.rglob("*")))
     said = "hgld: '€\\xfe\\x1b.npy' on the command line is not UTF-8. Rename the file, or name a link to it.\n"
     for words in ([name], ["--out", name], [name, "--json"]):
-        assert hgld(verb, *words) == (EXIT_BAD_INPUT, "", said)
+        assert hgld("embed", *words) == (EXIT_BAD_INPUT, "", said)
     assert sorted(map(os.fsencode, nowhere.rglob("*"))) == before
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_fault_of_hgld_is_no_failed_check(hgld, monkeypatch, verb):
-    raised: list[Exception] = [TypeError("\x1b[2J of hgld's own")]
-
+def test_a_fault_of_hgld_is_no_failed_check(hgld, monkeypatch):
     def faulty():
-        raise raised[0]
+        raise TypeError("\x1b[2J of hgld's own")
 
-    command = command_of(verb)
+    command = command_of("verify")
     command.params, command.callback = [], faulty
     monkeypatch.setattr(cli, "get_command", lambda context, name: command)
-    code, out, err = hgld(verb)
+    code, out, err = hgld("verify")
     assert (code, out) == (EXIT_FAULT, "")
     assert err.startswith("Traceback")
     assert "\nTypeError: \\x1b[2J of hgld's own\n" in err

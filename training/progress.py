@@ -75,7 +75,7 @@ class LineReporter(ProgressReporter):
 
     def advance(self, step: int) -> None:
         now, (first, began) = self._clock(), self._first
-        # The first steps are slower than the others (kernels are chosen and compiled), so the log's first line is awaited.
+        # The first steps are slower (kernels are chosen and compiled): say nothing before the log's first line.
         if self._newest and now - self._said >= self._SECONDS and step > first:
             self._said = now
             left = timedelta(seconds=round((self._total - step) * (now - began) / (step - first)))

@@ -115,13 +115,6 @@ def test_a_state_that_was_changed_is_refused(change, tmp_path):
         read_checkpoint(path)
 
 
-def test_lost_averaged_weights_are_not_replaced_by_others(tmp_path):
-    write_run(tmp_path / "run", averaged=True)
-    (find_checkpoint(tmp_path / "run") / "ema.safetensors").unlink()
-    with pytest.raises(InputError, match=r"ema\.safetensors"):
-        load_run(tmp_path / "run")
-
-
 def test_what_kills_left_half_done_is_removed_and_nothing_else(tmp_path):
     folder = tmp_path / "checkpoints"
     for step in (1, 2, 3):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld import Hierarchy, open_dataset
+from hgld import open_dataset
 from hgld.cli import main
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.options import EvaluationOptions
@@ -26,7 +26,6 @@ from hgld.training.inference.classification import (
     WhitenedHead,
     classifier_of,
     read_classifier,
-    trained_classes,
 )
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.loop import train
@@ -145,13 +144,6 @@ def test_classes_are_known_by_their_names_not_their_numbers(places, tmp_path):
     assert moved.targets(dataset).tolist() == classifier.targets(dataset).tolist()
     with pytest.raises(ConfigError, match="'genus'"):
         replace(classifier, level="genus").targets(dataset)
-
-
-def test_a_tree_of_proxies_classifies_at_the_finest_level_whatever_level_is_ranked():
-    tree = Hierarchy(("fine", "top"), (("a", "b", "c"), ("x", "y")), (np.array([0, 0, 1]),))
-    labels = torch.tensor([[0, 0], [1, 0]])
-    config = LossConfig(loss="ROADMAP", level="top")
-    assert trained_classes(config, tree, labels)[0] == "top"
 
 
 def test_what_cannot_be_classified_is_refused_before_any_work(places, tmp_path, monkeypatch):

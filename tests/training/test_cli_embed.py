@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from hgld import open_dataset
 from hgld.cli import main
@@ -98,17 +97,6 @@ def test_embeddings_are_those_of_the_best_checkpoint(places, tmp_path, capsys):
         assert pl.read_parquet(labels)["key"].to_list() == dataset.keys.to_list()
 
 
-def test_options_reach_the_model(places, tmp_path, capsys):
-    folder, best, _ = places
-    options = ["--size", 32, "--scales", "1,0.5", "--batch-size", 3, "--workers", 1, "--amp", "off"]
-    code, printed, _ = run(capsys, "embed", *of_run(folder, "--out", tmp_path / "e.npy", *options))
-    assert code == 0
-    assert printed.startswith(f"{tmp_path / 'e.npy'}: 16 embeddings of 6 dimensions")
-    expected = embed(best, open_dataset(folder / "data"), view=TestView(32, 37), scales=(1, 0.5))
-    found = torch.from_numpy(np.load(tmp_path / "e.npy"))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-
-
 def test_whole_images_are_seen_as_the_flags_say(places, tmp_path, capsys):
     folder, best, _ = places
     resize_mode = ["--resize-mode", "original", "--max-pixels", 1000, "--scales", "1,0.5", "--scale-p", 3]
@@ -168,13 +156,6 @@ def test_views_and_devices_that_cannot_be_are_one_line(places, tmp_path, capsys,
     assert not list(tmp_path.iterdir())
 
 
-def test_a_batch_takes_no_more_room_than_its_images(places, tmp_path, capsys):
-    folder, out = places[0], tmp_path / "e.npy"
-    code, _, err = run(capsys, "embed", *of_run(folder, "--split", "test", "--out", out, "--batch-size", 10**13))
-    assert (code, err) == (0, "")
-    assert len(np.load(out)) == 7
-
-
 def test_search_prints_a_table_or_json(places, tmp_path, capsys):
     folder = places[0]
     arguments = [folder / "one.jpg", *of_run(folder, "--split", "test", "--k", 2)]
@@ -211,21 +192,6 @@ def test_bad_input_ends_with_2_and_writes_nothing(places, tmp_path, capsys, monk
     monkeypatch.chdir(tmp_path)
     code, _, err = run(capsys, arguments[0], *of_run(places[0]), *arguments[1:])
     assert (code, list(tmp_path.iterdir())) == (2, [])
-    assert message in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "--embeddings, --labels, --levels"),
-        (["--embeddings", "e.npy", "--labels", "l.csv"], "--levels"),
-        (["--embeddings", "e.npy", "--labels", "l.csv", "--levels", "a", "--split", "test"], "--split goes with"),
-        (["--embeddings", "e.npy", "--labels", "l.csv", "--levels", "a", "--scales", "1"], "--scales goes with"),
-    ],
-)
-def test_without_a_checkpoint_evaluate_needs_files(capsys, arguments, message):
-    code, _, err = run(capsys, "evaluate", *arguments)
-    assert code == 2
     assert message in err
 
 

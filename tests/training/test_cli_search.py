@@ -61,18 +61,6 @@ def test_without_faiss_it_is_said_which_extra_brings_it(search, folder, monkeypa
     assert not (folder / "cache/hgld/indexes").exists()
 
 
-def test_images_that_cannot_be_read_are_counted(search, folder):
-    items = items_of_classes([4, 4, 3], ["test"])
-    shard = open_dataset(folder / "data").frame["shard"][0]
-    damaged = (folder / "data" / shard).read_bytes().replace(items[0].data, bytes(len(items[0].data)))
-    (folder / "data" / shard).write_bytes(damaged)
-    for options in ((), ("--index", "ivf"), ("--index", "ivf")):
-        code, _, err = search(*options)
-        assert code == 0
-        assert err.splitlines()[0] == "data: images that could not be read and are not searched in: 1"
-        assert json.loads(search(*options, "--json")[1])["left_out"] == 1
-
-
 @pytest.mark.slow
 def test_two_processes_make_one_index_together(folder, monkeypatch):
     monkeypatch.chdir(folder)

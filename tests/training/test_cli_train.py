@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from hgld.cli import main
-from hgld.settings import options_of
 from hgld.training.batches import evaluation_view
-from hgld.training.config import SECTIONS, TrainConfig, flat, read_config, with_fields
+from hgld.training.config import TrainConfig, flat, read_config, with_fields
 from hgld.training.recipes import RECIPES, load_recipe
 from tests.training.small_runs import QUICK, same, weights, write_small
 
@@ -79,16 +78,6 @@ def test_what_show_prints_is_read_again_by_config(name, capsys, tmp_path):
     shown = json.loads(out)
     assert shown["recipe"] == name
     assert shown["fields"].keys() | {*shown["to_derive"]} == flat(TrainConfig()).keys()
-
-
-def test_the_help_has_a_flag_for_every_field_with_its_text(capsys):
-    code, out, _ = run(capsys, "--help-all")
-    assert code == 0
-    words = " ".join(out.split())
-    for config in SECTIONS.values():
-        for option in options_of(config).values():
-            assert f"--{option.flag} " in words
-            assert option.facts["help"].split()[0] in words
 
 
 @pytest.mark.parametrize(

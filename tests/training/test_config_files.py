@@ -75,10 +75,6 @@ def test_what_contradicts_itself_is_refused(fields, message):
         check_config(with_fields(TrainConfig(), fields))
 
 
-def test_the_defaults_are_a_config_that_can_be_run():
-    check_config(TrainConfig())
-
-
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

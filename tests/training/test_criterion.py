@@ -9,7 +9,6 @@ import torch
 
 from hgld import Hierarchy, losses
 from hgld.distributed import Processes, add_up_terms
-from hgld.errors import ConfigError
 from hgld.losses.registry import LOSSES, SECOND_TERMS, options_of
 from hgld.training.config import LossConfig
 from hgld.training.criterion import build_criterion
@@ -111,11 +110,6 @@ def test_csl_reads_the_tree_of_the_classes_in_training():
     assert criterion.loss.classes.tolist() == [[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 3, 1]]
 
 
-def test_csl_s_margins_are_those_of_the_levels_finest_first():
-    assert build(loss="CSL", csl_margins=(0.1, 0.2, 0.3)).loss.margins == (0.1, 0.2, 0.3)
-    assert build(loss="CSL").loss.margins == losses.CSL(HIERARCHY, DIM).margins
-
-
 def test_renumbering_changes_no_loss():
     embeddings, labels, instances = batch()
     ours = build(loss="SupHAP")(embeddings, labels, instances)[0]
@@ -164,8 +158,3 @@ def test_class_weights_are_those_of_the_training_set():
     criterion = build(loss="SmoothAP", class_weights=True)
     weights = criterion.loss.weights
     torch.testing.assert_close(weights, torch.tensor([2.0, 2.0, 1.0, 1.0, 2 / 3, 2 / 3]))
-
-
-def test_an_unknown_level_is_refused():
-    with pytest.raises(ConfigError, match=r"'genus'.*fine, mid, top"):
-        build(loss="SupAP", level="genus")

@@ -66,33 +66,6 @@ def test_epochs_of_other_lengths_go_on_where_the_last_one_ended(steps, stream, d
     assert same_batches([batch for epoch in range(2) for batch in other.batches(epoch)], expected)
 
 
-SAMPLERS = {
-    "pk": {},
-    "hierarchical-pk": {"steps_per_epoch": 6},
-    "repeated-augmentation": {"repeats": 2},
-    "class-balanced": {},
-    "shuffled": {},
-    "stream": {"stream": True},
-}
-
-
-def read(data, **fields):
-    return list(TrainingData(options(**fields), data, ALONE).batches(0))
-
-
-def test_the_images_of_an_epoch_are_covered_as_the_run_says(tmp_path):
-    """Classes of unequal size: images are seen equally often, or classes are."""
-    write_dataset(tmp_path, items_of_classes([2, 2, 2, 2, 10, 10]))
-
-    def seen(coverage):
-        batches = read(str(tmp_path), coverage=coverage, steps_per_epoch=40)
-        return torch.cat([batch.labels[:, 0] for batch in batches]).bincount(minlength=6)
-
-    small, large = seen("exact")[:4], seen("exact")[4:]
-    assert int(large.min()) > 2 * int(small.max())
-    assert int(seen("classes").max()) < 2 * int(seen("classes").min())
-
-
 @pytest.mark.parametrize("sampler", ["pk", "hierarchical-pk", "repeated-augmentation", "class-balanced", "shuffled"])
 def test_every_sampler_gives_whole_batches(sampler, data):
     fields = {"repeats": 2} if sampler == "repeated-augmentation" else {}
@@ -157,7 +130,6 @@ def test_a_sample_for_the_pca_leaves_out_no_image_that_it_needs(tmp_path):
         ({}, 3, ConfigError, "3 processes"),
         ({"stream": True, "num_streams": 1}, 2, ConfigError, "2 processes cannot share 1 streams"),
         ({"train_split": "trian"}, 1, InputError, "Did you mean 'train'"),
-        ({"batch_size": 64}, 1, ConfigError, r"--batch-size 64 .* has 12\. Take --batch-size 24 or less"),
     ],
 )
 def test_what_cannot_be_read_so_is_refused(fields, processes, error, told, data):

@@ -18,7 +18,6 @@ from hgld.distributed import (
 )
 from hgld.errors import ConfigError, HgldError
 from hgld.training.step import Backward, StepInput
-from tests.hgld import shared_losses
 from tests.training import two_processes
 
 
@@ -46,14 +45,6 @@ def alone():
     found = two_processes.gradients(Processes(0, 1, torch.device("cpu")), chunk=0)
     assert any(value.abs().max() > 1e-3 for key, value in found.items() if key.startswith("HAPPIER/1/1"))
     return found
-
-
-def test_a_plain_loop_of_two_processes_has_the_gradients_of_one(answers):
-    """A few of the losses of tests/hgld/test_distributed_losses.py."""
-    expected = shared_losses.gradients(0, 1, two_processes.PLAIN)
-    for process in answers:
-        for key, value in expected.items():
-            torch.testing.assert_close(process[f"plain/{key}"], value, rtol=1e-9, atol=1e-12)
 
 
 def test_processes_agree_on_what_they_say(answers):
@@ -134,21 +125,10 @@ def test_the_main_process_is_known_before_the_processes_meet(variables, main, mo
     assert is_main_process() == main
 
 
-def test_synchronised_batch_norm_of_one_process_is_its_own():
-    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
-    assert wrap_model(model, Processes(0, 1, torch.device("cpu")), sync_batch_norm=True) is model
-    assert type(model[1]) is nn.BatchNorm2d
-
-
 def test_a_lost_process_is_told_with_the_way_out():
     told = r"process 0 of 1: another process of the run is gone .* Start again\."
     with pytest.raises(HgldError, match=told), process_group("cpu", lambda: "Start again."):
         raise RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer")
-
-
-def test_another_error_of_a_process_stays_what_it_is():
-    with pytest.raises(RuntimeError, match="shapes differ"), process_group("cpu", lambda: "Start again."):
-        raise RuntimeError("shapes differ")
 
 
 def test_what_processes_cannot_do_is_refused():

@@ -72,13 +72,6 @@ def test_they_are_those_of_the_images_one_by_one(model, dataset):
     torch.testing.assert_close(found.double(), one_by_one(model, dataset, VIEW), atol=0.02, rtol=0)
 
 
-@pytest.mark.parametrize(("batch_size", "workers"), [(1, 1), (5, 3), (256, 2)])
-def test_batches_and_threads_change_nothing(model, dataset, batch_size, workers):
-    expected = embed(model, dataset, view=VIEW, batch_size=4)
-    found = embed(model, dataset, view=VIEW, batch_size=batch_size, workers=workers)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("count", [2, 3, 5, 16])
 def test_shares_of_several_processes_make_the_whole(model, dataset, count, monkeypatch):
     expected = embed(model, dataset, view=VIEW, batch_size=4)
@@ -123,24 +116,10 @@ def test_half_precision_stays_near(model, dataset):
     assert not torch.equal(half, whole)
 
 
-def test_progress_is_told(model, dataset):
-    seen = []
-    embed(model, dataset, view=VIEW, batch_size=8, scales=(1, 0.5), progress=lambda *told: seen.append(told))
-    assert seen == [("embed", n, 4) for n in (1, 2, 3, 4)]
-
-
 @pytest.mark.parametrize("wrong", [{"scales": ()}, {"scales": (1, 0)}, {"scales": (math.nan,)}, {"batch_size": 0}])
 def test_options_out_of_range_are_refused(model, dataset, wrong):
     with pytest.raises(ConfigError):
         embed(model, dataset, view=VIEW, **wrong)
-
-
-def test_a_damaged_image_is_named(model, tmp_path):
-    items = items_of_classes([3, 3], ["test"])
-    items[4] = Item(items[4].labels, "test", items[4].data[:200] + bytes(300))
-    write_dataset(tmp_path / "d", items)
-    with pytest.raises(InputError, match="test/0004"):
-        embed(model, open_dataset(tmp_path / "d", "test"), view=VIEW)
 
 
 def test_damaged_images_are_named_and_the_others_embedded(model, tmp_path):

@@ -44,16 +44,6 @@ def run(tmp_path):
 
 
 @pytest.mark.slow
-def test_embeddings_of_two_are_those_of_one(places, run):
-    result = run("embed", *of_run(places, "data"), "--out", places / "two.npy", processes=2)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("75 embeddings") == 1
-    model, _ = load_run(places / "run")
-    expected = embed(model, open_dataset(places / "data", "test"), view=TestView(24, 28))
-    np.testing.assert_allclose(np.load(places / "two.npy"), expected.numpy(), atol=1e-5)
-
-
-@pytest.mark.slow
 def test_parts_that_two_embed_are_joined_to_what_one_embeds(places, run):
     out, data = places / "parts.npy", of_run(places, "data")
     joined = run("embed", *data, "--out", out, "--parts", 2, processes=2)

@@ -16,7 +16,7 @@ from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.options import EvaluationOptions
 from hgld.report_page.runs import read_runs
-from hgld.training.config import BatchConfig, LossConfig, OptimizerConfig, save_config
+from hgld.training.config import BatchConfig, LossConfig, OptimizerConfig
 from hgld.training.evaluation import (
     RetrievalTask,
     evaluate_splits,
@@ -91,17 +91,6 @@ def test_a_split_against_another_and_another_dataset(model, place, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "run/embeddings/test.npy"), query[0].numpy(), atol=1e-6)
 
 
-def test_datasets_of_one_name_do_not_take_each_others_files(model, place, tmp_path):
-    entries = []
-    for part, size in (("a", 3), ("b", 4)):
-        write_dataset(tmp_path / part / "x", items_of_classes([size, size], ["test"]))
-        entries.append(f"{tmp_path / part / 'x'}:test")
-    evaluate_splits(model, asking("test", *entries), str(place), ALONE, run=tmp_path / "run")
-    kept = {path.name: len(np.load(path)) for path in (tmp_path / "run/embeddings").glob("*.npy")}
-    assert sorted(kept.values()) == [6, 8, 11]
-    assert kept["test.npy"] == 11
-
-
 def test_every_kept_report_names_its_embeddings(model, place, tmp_path):
     """For the report page, also where datasets are called alike."""
     run, folders = tmp_path / "run", [tmp_path / "a" / "small", tmp_path / "b" / "small"]
@@ -145,15 +134,6 @@ def test_names_of_files_differ_and_stay_in_their_folder(titles):
         assert len(f".{name}-epoch-10000.per_query.parquet.part".encode()) <= 255
         if titles[of].isidentifier() and len(titles[of]) < 40 and list(titles.values()).count(titles[of]) == 1:
             assert name == titles[of]
-
-
-def test_reports_of_entries_that_look_alike_are_both_kept(model, place, tmp_path):
-    (tmp_path / "run").mkdir()
-    report = evaluate_splits(model, asking("test"), str(place), ALONE)["test"]
-    keep_reports(tmp_path / "run", 3, {"a/b:test": report, "a-b:test": report, "test": report})
-    kept = sorted(path.name for path in (tmp_path / "run/reports").glob("*.json"))
-    assert len(kept) == 3
-    assert kept[-1] == "test-epoch-3.json"
 
 
 def test_a_report_that_cannot_be_written_is_said(model, place, tmp_path):
@@ -253,17 +233,6 @@ def test_a_split_without_a_sound_image_is_an_error(model, tmp_path):
     folder = damaged(tmp_path / "d", ["test"], *range(24))
     with pytest.raises(InputError, match=r"no item can be read; the first: test.*0000"):
         evaluate_splits(model, asking("test"), str(folder), ALONE)
-
-
-def test_a_report_of_a_checkpoint_names_the_run_s_recipe(place, tmp_path):
-    write_run(tmp_path / "run")
-    save_config(replace(CONFIG_OF_RUN, recipe="happier-sop"), tmp_path / "run" / "config.json")
-    with trained_embedder(tmp_path / "run", device="cpu") as embedder:
-        report = evaluate_trained(embedder, RetrievalTask(str(place), "test"), options=ONLY_AP)
-    assert report is not None
-    report.save_json(tmp_path / "kept.json")
-    [kept] = read_runs([tmp_path / "kept.json"])
-    assert kept.recipe == report.settings["recipe"] == "happier-sop"
 
 
 @pytest.mark.parametrize(("query", "gallery"), [("test", ""), ("test", "gallery")])

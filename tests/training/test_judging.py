@@ -14,7 +14,7 @@ from hgld.training.log import read_rows
 from hgld.training.loop import train
 from hgld.training.progress import ProgressReporter
 from tests.fake_releases.pictures import jpeg
-from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
+from tests.hgld.small_dataset import Item, write_dataset
 from tests.training.small_runs import STEPS, options, write_small
 
 
@@ -73,15 +73,6 @@ def test_a_run_goes_on_with_other_evaluations(data, tmp_path):
     rows = read_rows(tmp_path / "evaluations.csv")
     assert [(row["epoch"], row["split"]) for row in rows] == [("1", "train"), ("1", "test")]
     assert json.loads((tmp_path / "checkpoints/best.json").read_text())["metric"] == "AP/fine"
-
-
-def test_the_first_set_may_have_other_levels(data, tmp_path):
-    write_dataset(tmp_path / "other", items_of_classes([3, 3, 3], ["test"]), levels=("species", "genus"))
-    entry = f"{tmp_path / 'other'}:test"
-    summary = train(
-        options(epochs=1, evaluate_on=(entry, "test"), monitor="R@1", select_on_test=True), data, tmp_path / "run"
-    )
-    assert summary.best["metric"] == "R@1/species"
 
 
 def test_a_best_metric_that_is_nowhere_defined_is_told_and_chooses_nothing(tmp_path):

@@ -95,17 +95,6 @@ def test_dropout_of_the_second_pass_is_that_of_the_first(chunk):
     np.testing.assert_allclose((above - below) / (2 * size), slope, rtol=1e-4)
 
 
-def test_the_same_seed_gives_the_same_step_whatever_was_drawn_before():
-    data = batch(24)
-    results = []
-    for drawn in (0, 100):
-        net, criterion = model(dropout=0.5), Criterion(losses.SupAP())
-        torch.rand(drawn)
-        results.append(backward(net, criterion, 5, data)[1])
-    for key, value in results[0].items():
-        assert torch.equal(value, results[1][key])
-
-
 def test_large_batches_take_the_memory_of_one_chunk():
     """What a forward pass keeps for the backward pass never exceeds that of one chunk."""
     kept = []

@@ -130,13 +130,6 @@ def test_wandb_gets_what_the_files_get(tmp_path, wandb):
     assert second.finished
 
 
-def test_runs_in_folders_of_one_name_are_two_runs_of_wandb(tmp_path, wandb):
-    for place in ("a/run", "b/run"):
-        (tmp_path / place).mkdir(parents=True)
-        RunLog(tmp_path / place, loggers=["wandb:landmarks"]).close()
-    assert len({one.started["id"] for one in wandb}) == 2
-
-
 def test_tensorboard_goes_on_without_the_steps_that_are_done_again(tmp_path):
     for begin, steps in ((0, (2, 4, 6)), (4, (6, 8))):
         log = RunLog(tmp_path, from_step=begin)
@@ -171,20 +164,6 @@ def test_loggers_of_other_packages_get_what_tensorboard_gets(tmp_path, monkeypat
     assert told == [("landmarks", 0, 1.0), (2, ["train/loss"]), (4, ["test/AP"]), "closed"]
     with pytest.raises(ConfigError, match=r"no logger 'comet'.*tensorboard, wandb, mlflow"):
         RunLog(tmp_path, loggers=["comet"])
-
-
-def test_a_run_logs_to_wandb_from_its_main_process(tmp_path, wandb):
-    place = write_small(tmp_path / "data")
-    train(options(epochs=1, loggers=("wandb:landmarks",)), str(place), tmp_path / "run")
-    [run] = wandb
-    assert [step for step, _ in run.rows] == [2, 4, 6, 6]
-    assert run.started["config"]["batch_size"] == 8
-    assert run.rows[-1][1].keys() == {f"test/{name}" for name in read_rows(tmp_path / "run" / EVALUATIONS)[0]} - {
-        "test/step",
-        "test/epoch",
-        "test/split",
-    }
-    assert run.finished
 
 
 @pytest.mark.parametrize(("every", "steps"), [(100, ["6"]), (4, ["4", "6"]), (3, ["3", "6"])])

@@ -50,8 +50,6 @@ VARIANTS = {
     },
 }
 
-SLOW_VARIANTS = ("simix in chunks", "multigrain")
-
 
 def test_a_run_of_no_epochs_is_its_start_evaluated(data, tmp_path):
     config = options(epochs=0, warmup_steps=30, frozen_epochs=5, schedule="step", milestones=(3,), select_on_test=True)

@@ -71,18 +71,6 @@ def test_torchvisions_own_preparation_goes_by_the_name_of_the_file(data, tmp_pat
     near(found, by_library(data, weights.transforms(), whole))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("torchvision:mobilenet_v3_small", TestView(224, 256)),
-        pytest.param("torchvision:swin_t", TestView(224, 232, interpolation="bicubic"), marks=pytest.mark.slow),
-        pytest.param("timm:test_vit", TestView(160, 168, interpolation="bicubic"), marks=pytest.mark.slow),
-    ],
-)
-def test_every_library_has_its_own_view(name, expected):
-    assert build_network(Network(name, "none"))[1] == expected
-
-
 @pytest.mark.slow
 def test_timms_own_preparation_is_bicubic(data, tmp_path):
     from timm import create_model

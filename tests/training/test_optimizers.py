@@ -71,23 +71,6 @@ def test_every_parameter_is_in_one_group_with_its_rate_and_decay():
     assert [type(optimizer) for optimizer in optimizers] == [torch.optim.AdamW] * 2
 
 
-def test_nesterovs_momentum_against_its_equations():
-    """Sutskever et al., ICML 2013, in the form of torch: v <- m v + g, w <- w - lr (g + m v)."""
-    net = nn.Linear(1, 1, bias=False)
-    net.weight.data.fill_(2.0)
-    [optimizer] = build_optimizers(
-        OptimizerConfig(optimizer="sgd", nesterov=True, lr=0.1, weight_decay=0.0),
-        {"backbone": list(net.named_parameters())},
-    )
-    weight, velocity = 2.0, 0.0
-    for gradient in (1.0, -3.0, 0.5):
-        net.weight.grad = torch.full((1, 1), gradient)
-        optimizer.step()
-        velocity = 0.9 * velocity + gradient
-        weight -= 0.1 * (gradient + 0.9 * velocity)
-    assert math.isclose(net.weight.item(), weight, rel_tol=1e-6)
-
-
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
 def test_a_restored_optimizer_goes_on_as_if_nothing_had_been(kind):
     def step(modules, optimizers, seed):

@@ -116,12 +116,6 @@ def test_recipes_choose_by_a_value_that_their_protocols_print():
     assert chosen
 
 
-def test_entries_name_protocols():
-    task = parse_task("/data/sop:protocol=leave-one-out", "here")
-    assert (task.by_protocol, task.protocol, task.place, task.splits) == (True, "leave-one-out", "/data/sop", ())
-    assert parse_task("protocol", "here").protocol == ""
-
-
 @pytest.mark.parametrize(
     ("protocol", "splits", "asked"),
     [
@@ -171,28 +165,6 @@ def test_search_looks_where_the_protocol_does(place, judged):
     assert set(open_searched(str(judged)).keys) == {"gallery/0002", "gallery/0003", "gallery/0004"}
     assert open_searched(str(place)).split == "test"
     assert open_searched(str(judged)).split == "gallery"
-
-
-def test_the_documented_table_of_copydays_becomes_a_benchmark(tmp_path, capsys):
-    rng = np.random.default_rng(1)
-    rows = [
-        ("200000.jpg", "200000", "gallery"),
-        ("strong/200001.jpg", "200000", "query"),
-        ("far.jpg", "", "distractors"),
-    ]
-    (tmp_path / "strong").mkdir()
-    for name, _, _ in rows:
-        (tmp_path / name).write_bytes(jpeg(rng))
-    table = pl.DataFrame(rows, schema=("image", "original", "split"), orient="row")
-    table.write_csv(tmp_path / "copydays.csv")
-    build = ["build-shards", "manifest", "--source", tmp_path / "copydays.csv", "--images", tmp_path, "--workers", "1"]
-    code, _, err = run(capsys, *build, "--levels", "original", "--protocol", "copydays", "--out", tmp_path / "set")
-    assert code == 0, err
-    write_run(tmp_path / "run")
-    words = ["--checkpoint", tmp_path / "run", "--data", tmp_path / "set", "--device", "cpu", "--json"]
-    code, out, _ = run(capsys, "evaluate", *words)
-    assert code == 0
-    assert json.loads(out)["undefined"] == {"mAP": 0}
 
 
 def test_a_table_becomes_a_benchmark_whose_faults_are_counted(tmp_path, capsys):

@@ -41,15 +41,6 @@ def test_the_config_of_a_run_from_anothers_weights_begins_there_when_it_is_run_a
     assert not torch.equal(model_of(tmp_path / "anew")["projection.weight"], expected["projection.weight"])
 
 
-def test_a_run_that_goes_on_keeps_what_it_began_from(data, tmp_path):
-    train(options(**STILL, seed=1), data, tmp_path / "first")
-    train(options(**STILL), data, tmp_path / "second", init_from=tmp_path / "first")
-    train(options(**STILL), data, tmp_path / "second")
-    assert read_config(tmp_path / "second/config.json").init_from == str(tmp_path / "first")
-    train(options(**STILL), data, tmp_path / "third", init_from=tmp_path / "second")  # a word goes before the record
-    assert read_config(tmp_path / "third/config.json").init_from == str(tmp_path / "second")
-
-
 def test_a_run_that_goes_on_is_not_said_to_begin_elsewhere(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, second = tmp_path / "first", tmp_path / "second"
@@ -71,14 +62,6 @@ def test_a_warm_up_that_is_longer_than_the_run_is_refused_before_any_work(data, 
         train(options(**short, warmup_steps=5), data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert train(options(**short, warmup_steps=4), data, tmp_path / "run").finished
-
-
-def test_weights_that_are_gone_are_named(data, tmp_path):
-    train(options(**STILL, seed=1), data, tmp_path / "first")
-    train(options(**STILL), data, tmp_path / "second", init_from=tmp_path / "first")
-    (tmp_path / "first").rename(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="first holds no checkpoint"):
-        train(read_config(tmp_path / "second/config.json"), data, tmp_path / "third")
 
 
 def test_one_training_at_a_time_runs_in_a_folder(data, tmp_path):

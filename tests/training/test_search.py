@@ -63,17 +63,6 @@ def test_every_image_finds_itself(embedder, dataset, items, tmp_path):
     assert found[-1].matches[0].classes == {"fine": None, "coarse": None}
 
 
-@pytest.mark.parametrize("scales", [(1.0,), (1.0, 0.5)])
-def test_files_are_embedded_as_items_are(embedder, dataset, items, tmp_path, scales):
-    several = Embedder(embedder.model, embedder.view, embedder.processes, batch_size=2, scales=scales)
-    file = tmp_path / "turned.jpg"
-    file.write_bytes(items[7].data)
-    whole = several.embed_dataset(dataset)
-    torch.testing.assert_close(
-        several.embed_dataset(dataset_of_images([file] * 3)), whole[[7, 7, 7]], atol=1e-5, rtol=0
-    )
-
-
 def test_the_nearest_are_those_of_all_products(embedder, dataset, tmp_path):
     file = tmp_path / "one.png"
     file.write_bytes(png_of(7))
@@ -150,21 +139,6 @@ def test_items_that_cannot_be_read_are_left_out_and_counted(embedder, items, tmp
     (tmp_path / "e.faults.csv").unlink()
     with pytest.raises(InputError, match="Embed that split anew"):
         kept_embeddings(tmp_path / "e.npy", dataset, embedder)
-
-
-@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-def test_an_index_of_a_small_dataset_finds_what_an_exhaustive_search_finds(embedder, dataset, items, tmp_path, kind):
-    files = [tmp_path / f"{i}.jpg" for i in range(len(items))]
-    for file, item in zip(files, items, strict=True):
-        file.write_bytes(item.data)
-    exact = search(embedder, files, dataset, k=4)
-    for _ in range(2):
-        index = kept_index(kind, dataset, embedder)
-        approximate = search(embedder, files, dataset, k=4, index=index)
-        assert [one.matches[0].key for one in approximate.found] == [one.matches[0].key for one in exact.found]
-        for a, b in zip(approximate.found, exact.found, strict=True):
-            assert [match.score for match in a.matches] == pytest.approx([match.score for match in b.matches], abs=1e-5)
-        assert index.load() is not None
 
 
 def test_files_that_are_no_images_are_named(embedder, dataset, items, tmp_path):

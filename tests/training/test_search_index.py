@@ -1,7 +1,6 @@
 """Indexes of faiss: nearly the answers of an exhaustive search, kept in the cache, made anew when stale or damaged."""
 
 import shutil
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from hgld import open_dataset
 from hgld.distributed import Processes
-from hgld.errors import ConfigError, InputError, MissingExtraError, StorageError
+from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.training.inference.embedder import Embedder
 from hgld.training.inference.search_index import KeptIndex, SearchIndex, kept_index
@@ -129,9 +128,3 @@ def test_a_disk_that_fails_is_said(kept, monkeypatch):
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(StorageError, match=r"cannot keep the index .* \(No space left on device\)"):
         kept.make(clustered(3, seed=2), np.arange(3))
-
-
-def test_without_faiss_the_extra_is_named(dataset, embedder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'hgld\[faiss\]'"):
-        kept_index("ivf", dataset, embedder)

@@ -228,19 +228,6 @@ def kill_one(agent, log, after):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the processes in /proc")
-def test_a_killed_process_ends_the_others_with_its_loss_told(data, tmp_path):
-    config = options(**QUICK | {"epochs": 4, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 4})
-    out = tmp_path / "run"
-    line = torchrun(config, data, out)
-    with subprocess.Popen(line, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True) as agent:
-        kill_one(agent, out / "log.csv", STEPS)
-        errors = agent.communicate(timeout=200)[1]
-    assert agent.returncode != 0
-    assert "another process of the run is gone or does not answer" in errors
-    assert "the newest checkpoint is" in errors
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the processes in /proc")
 def test_a_killed_process_is_started_again_and_the_run_ends_bit_for_bit(data, tmp_path):
     config = options(**QUICK | {"epochs": 4, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 4})
     out = tmp_path / "run"

@@ -114,13 +114,6 @@ def test_processes_make_the_same_number_of_passes_and_embed_every_item():
         assert plans[-1].in_order(torch.cat(tables))[:, 0].tolist() == list(range(57))
 
 
-def test_a_batch_of_several_shapes_is_refused_with_the_way_out():
-    with pytest.raises(
-        ConfigError, match=r"whole images of 2 shapes in a batch \(resize mode longest\); .*TestView.shapes"
-    ):
-        VIEWS[1].parameters([40, 32], [32, 40])
-
-
 def test_images_beyond_the_limit_are_counted(model, dataset):
     alone = Processes(0, 1, torch.device("cpu"))
     embedder = Embedder(model, TestView(28, resize_mode="original", max_pixels=1280), alone, 4)

@@ -11,10 +11,8 @@ from torch.multiprocessing.spawn import start_processes
 
 from hgld import distributed, losses
 from hgld.training.step import Backward, StepInput
-from tests.hgld import shared_losses
 
 SIZE = 32
-PLAIN = ("HAPPIER", "memory of a composition", "Triplet")  # of a plain loop with DistributedLoss
 
 
 class Criterion(nn.Module):
@@ -104,7 +102,6 @@ def answer(index: int, out: str, port: str) -> None:
     torch.set_num_threads(1)
     run = distributed.launch("cpu")
     answers = {f"chunk{chunk}/{name}": v for chunk in (0, 5) for name, v in gradients(run, chunk).items()} | talk(run)
-    answers |= {f"plain/{key}": v for key, v in shared_losses.gradients(index, 2, PLAIN).items()}
     save_file(answers, out if run.is_main else f"{out}.{run.index}")
     distributed.wait_for_all(run)
     distributed.shutdown(run)
