@@ -92,6 +92,7 @@ READERS: dict[str, Reader] = {
         lambda c: c.run.evaluate_start and not c.optimizer.ema, "a run with --evaluate-start and without --ema reads it"
     ),
     "milestones": _STEP,
+    "nesterov": Reader(lambda c: c.optimizer.optimizer == "sgd", "--optimizer sgd reads it"),
     "gamma": _STEP,
 }
 """The reader of every field that some runs do not read; there, a value of it would be without effect."""
@@ -236,16 +237,6 @@ def _optimizer_problems(config: TrainConfig) -> Iterator[str]:
     optimizer = config.optimizer
     if optimizer.schedule == "step" and not optimizer.milestones:
         yield "--schedule step needs --milestones, the epochs at which the rates fall."
-    if optimizer.nesterov and optimizer.optimizer != "sgd":
-        yield f"--nesterov is sgd's momentum; the --optimizer is {optimizer.optimizer}."
-    if optimizer.lr_floor > max(optimizer.lr, optimizer.lr_head):
-        yield f"--lr-floor is {optimizer.lr_floor}, above --lr and --lr-head, so that no rate would fall; lower it."
-    if -1 < optimizer.lr_beta < 0:
-        yield f"--lr-beta is {optimizer.lr_beta}; expected 0 or more, or -1 for --lr-proxies."
-    if optimizer.lr_floor_proxies > optimizer.lr_proxies:
-        yield (
-            f"--lr-floor-proxies is {optimizer.lr_floor_proxies}, above --lr-proxies, {optimizer.lr_proxies}; lower it."
-        )
 
 
 def _length_problems(config: TrainConfig) -> Iterator[str]:
@@ -262,22 +253,11 @@ def _length_problems(config: TrainConfig) -> Iterator[str]:
             f"--frozen-epochs is {optimizer.frozen_epochs} and --epochs {epochs}: the backbone would never move; lower "
             f"it, to {epochs} where the head alone is to learn."
         )
-    if late := [epoch for epoch in optimizer.milestones if epoch >= epochs]:
-        yield (
-            f"--milestones are {optimizer.milestones} and --epochs {epochs}: no rate would fall at "
-            f"{', '.join(map(str, late))}; lower or leave out what is not reached, or take another --schedule."
-        )
     if config.loss.memory and config.loss.memory_from_epoch >= epochs:
         yield (
             f"--memory-from-epoch is {config.loss.memory_from_epoch} and --epochs {epochs}: the memory would never be "
             "used; lower it."
         )
-
-
-def _logger_problems(config: TrainConfig) -> Iterator[str]:
-    names = [name.partition(":")[0] for name in config.run.loggers]
-    if len(set(names)) < len(names):
-        yield f"--loggers are {', '.join(config.run.loggers)}: one stands there twice; leave it out."
 
 
 def _unread(config: TrainConfig) -> Iterator[str]:
@@ -293,5 +273,5 @@ def _unread(config: TrainConfig) -> Iterator[str]:
 
 _PROBLEMS = (
     *(_loss_problems, _batch_problems, _view_problems, _number_problems),
-    *(_optimizer_problems, _length_problems, _logger_problems, _metric_problems, _unread),
+    *(_optimizer_problems, _length_problems, _metric_problems, _unread),
 )

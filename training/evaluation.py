@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch.nn.functional import normalize as unit_rows
@@ -38,6 +38,8 @@ from .inference.embedder import Embedded, Embedder
 from .inference.embedding import labels_file, write_embeddings
 from .models.embedding_model import EmbeddingModel
 from .seen import Seen
+
+_T = TypeVar("_T")
 
 EMBEDDINGS = "embeddings"
 REPORTS = "reports"
@@ -194,47 +196,38 @@ class SplitEmbedder:
     Attributes:
         embedder: the model; its processes embed together.
         progress: called with a task, the number of units done and their total.
-        levels: of the datasets, finest first; None: all.
-        ks: numbers k of the metrics ``top-k``, by which the classifier is measured on ``queries``.
-        queries: places and splits whose items are queries of some task.
-        found: what was embedded by place and split, with the numbers k and the answers of its classifier.
+        levels: levels of the datasets, finest first; None: all.
+        raw: whether all splits are embedded without normalisation, because a classifier may read them.
+        found: embeddings by dataset and split, and whether they are raw.
     """
 
     embedder: Embedder
     progress: Progress | None = None
     levels: Sequence[str] | None = None
-    ks: tuple[int, ...] = ()
-    queries: frozenset[tuple[str, str]] = frozenset()
-    found: dict[tuple[str, str], tuple[Embedded, tuple[int, ...], RetrievalReport | None]] = field(default_factory=dict)
+    raw: bool = False
+    found: dict[tuple[str, str], tuple[Embedded, bool]] = field(default_factory=dict)
 
-    def embed(
-        self, place: str, split: str, ks: tuple[int, ...] | None = None
-    ) -> tuple[Embedded, RetrievalReport | None]:
-        """Return a split's embeddings and, with ``ks``, which of its classes the classifier finds.
+    def embed(self, place: str, split: str, ks: Sequence[int] = ()) -> tuple[Embedded, RetrievalReport | None]:
+        """Return a split's unit embeddings and, with ``ks``, which of its classes the classifier finds.
 
         Raises:
             ConfigError: ``ks`` without a classifier, or of several scales.
             InputError: no item is of a class of the classifier, or what :meth:`Embedder.embed_readable` refuses.
         """
-        side = (place, split)
-        asked = (self.ks if side in self.queries else ()) if ks is None else ks
-        if side not in self.found or not {*asked} <= {*self.found[side][1]}:
-            dataset, answers = open_dataset(place, split, levels=self.levels), None
-            if asked:
-                classifier = self.embedder.classifier_for(dataset)
-                targets = classifier.targets(dataset)  # what cannot be classified is refused before any work
-                found = self.embedder.embed_readable(dataset, self.progress, unit=False)
-                targets = targets if len(found.dataset) == len(dataset) else classifier.targets(found.dataset)
-                settings = {"protocol": "classification", "classifier": classifier.describe()}
-                settings |= {"levels": list(dataset.levels), "metrics": [f"top-{k}" for k in asked]}
-                hits = classifier.top_k(found.vectors, targets, asked)
-                answers = RetrievalReport.from_columns(hits, settings | {"queries": len(found.dataset)})
-                embedded = replace(found, vectors=unit_rows(found.vectors, dim=1))
-            else:
-                embedded = self.embedder.embed_readable(dataset, self.progress)
-            self.found[side] = (embedded, asked, answers)
-        embedded, _, answers = self.found[side]
-        return embedded, answers if asked else None
+        dataset, raw = open_dataset(place, split, levels=self.levels), self.raw or bool(ks)
+        classifier = self.embedder.classifier_for(dataset) if ks else None
+        if classifier is not None:
+            classifier.targets(dataset)  # refuse what cannot be classified before any work
+        if (place, split) not in self.found or (raw and not self.found[place, split][1]):
+            self.found[place, split] = self.embedder.embed_readable(dataset, self.progress, unit=not raw), raw
+        found, raw = self.found[place, split]
+        unit = replace(found, vectors=unit_rows(found.vectors, dim=1)) if raw else found
+        if classifier is None:
+            return unit, None
+        settings = {"protocol": "classification", "classifier": classifier.describe(), "queries": len(found.dataset)}
+        settings |= {"levels": list(dataset.levels), "metrics": [f"top-{k}" for k in ks]}
+        hits = classifier.top_k(found.vectors, classifier.targets(found.dataset), ks)
+        return unit, RetrievalReport.from_columns(hits, settings)
 
 
 def evaluate_task(
@@ -292,7 +285,7 @@ def evaluate_task(
     assert report is not None  # of the classifier, of the ranking, or of both
     stated = {"dataset": query.dataset.manifest.name, "split": task.query}
     stated |= {"gallery_split": task.gallery} if len(sides) > 1 else {}
-    return replace(report, settings=report.settings | stated | _embedded_by(embedder, sides))
+    return _stating(report, stated | _embedded_by(embedder, sides))
 
 
 def evaluate_trained(
@@ -339,7 +332,7 @@ def evaluate_splits(
         place: the run's dataset directory, or its address.
         processes: of the run; every one of them must call this.
         classifier: by which metrics ``top-k`` are measured, of the queries' items.
-        run: folder of the run, where the embeddings replace earlier ones (:func:`keep_embeddings`); None: not kept.
+        run: folder of the run, where the embeddings replace earlier ones ; None: not kept.
 
     Returns:
         a report for every entry of ``evaluate_on``, in its order; empty on other processes than the main one.
@@ -351,52 +344,49 @@ def evaluate_splits(
     """
     tasks = {entry: parse_task(entry, place) for entry in config.run.evaluate_on}
     embedder = replace(Embedder.as_trained(model, config, processes), classifier=classifier)
-    queries = frozenset((task.place, task.query) for task in tasks.values())
-    splits = SplitEmbedder(embedder, ks=split_top_k(config.run.metrics)[0], queries=queries)
-    reports, kept = {}, {}
+    splits = SplitEmbedder(embedder, raw=bool(split_top_k(config.run.metrics)[0]))
+    reports = {
+        entry: evaluate_by_protocol(splits, task.place, task.protocol, options=EvaluationOptions())
+        if task.by_protocol
+        else evaluate_task(splits, task, options=EvaluationOptions(metrics=config.run.metrics))
+        for entry, task in tasks.items()
+    }
+    if not processes.is_main or run is None:
+        return reports if processes.is_main else {}
+    seen, kept = Seen.load(run), {}
     for entry, task in tasks.items():
+        queries, kept[entry] = (task.query,), task.splits
         if task.by_protocol:
-            report = evaluate_by_protocol(splits, task.place, task.protocol, options=EvaluationOptions())
-            kept[entry] = protocol_of(report.settings["protocol"]).ranked_by_labels(report.settings)
-        else:
-            report = evaluate_task(splits, task, options=EvaluationOptions(metrics=config.run.metrics))
-            kept[entry] = task.splits
-        reports[entry] = report
-    if not processes.is_main:
-        return {}
-    seen = None if run is None else Seen.load(run)
-    for entry, task in tasks.items():
+            protocol = protocol_of(reports[entry].settings["protocol"])
+            queries, kept[entry] = protocol.queries, protocol.ranked_by_labels(reports[entry].settings)
         if seen is not None and task.place != place:  # another dataset may hold the images of this one
-            sides = protocol_of(reports[entry].settings["protocol"]).queries if task.by_protocol else (task.query,)
-            facts = seen.facts([splits.found[task.place, side][0].dataset for side in sides])
-            stated = {TRAINED_ON: facts} if facts else {}
-            reports[entry] = replace(reports[entry], settings=reports[entry].settings | stated)
-    if run is not None:
-        wanted = {(tasks[entry].place, split) for entry, names in kept.items() for split in names}
-        names = _embedding_names({side: found[0] for side, found in splits.found.items() if side in wanted}, place)
-        for side, name in names.items():
-            keep_embeddings(run, name, splits.found[side][0])
-        for entry, parts in kept.items():
-            files = {}
-            for role, split in zip(("", "gallery_"), parts, strict=False):
-                path = Path(f"{names[tasks[entry].place, split]}.npy")
-                files |= {f"{role}embeddings": path.name, f"{role}labels": labels_file(path).name}
-            if files:
-                reports[entry] = replace(reports[entry], settings=reports[entry].settings | {"files": files})
+            facts = seen.facts([splits.found[task.place, side][0].dataset for side in queries])
+            reports[entry] = _stating(reports[entry], {TRAINED_ON: facts} if facts else {})
+    titles = {}
+    for entry, named in kept.items():
+        for split in named:
+            where = tasks[entry].place
+            other = splits.found[where, split][0].dataset.manifest.name
+            titles[where, split] = split if where == place else f"{other}-{split}"
+    names = file_names(titles)
+    for side, name in names.items():
+        embedded = splits.embed(*side)[0]
+        write_embeddings(run / EMBEDDINGS / f"{name}.npy", embedded.vectors, embedded.dataset, embedded.faults)
+    for entry, named in kept.items():
+        files = {}
+        for role, split in zip(("", "gallery_"), named, strict=False):
+            path = Path(f"{names[tasks[entry].place, split]}.npy")
+            files |= {f"{role}embeddings": path.name, f"{role}labels": labels_file(path).name}
+        reports[entry] = _stating(reports[entry], {"files": files} if files else {})
     return reports
 
 
-def _embedding_names(embedded: Mapping[tuple[str, str], Embedded], place: str) -> dict[tuple[str, str], str]:
-    """Return file names for the embeddings of splits: the split, for another dataset with that one's name before it."""
-    sides = {(split if where == place else f"{where}:{split}"): (where, split) for where, split in embedded}
-    titles = {
-        of: split if where == place else f"{embedded[where, split].dataset.manifest.name}-{split}"
-        for of, (where, split) in sides.items()
-    }
-    return {sides[of]: name for of, name in file_names(titles).items()}
+def _stating(report: RetrievalReport, facts: dict[str, Any]) -> RetrievalReport:
+    """Return a report with further settings."""
+    return replace(report, settings=report.settings | facts)
 
 
-def file_names(titles: Mapping[str, str]) -> dict[str, str]:
+def file_names(titles: Mapping[_T, str]) -> dict[_T, str]:
     """Return a file name for each title: no two alike, and none that leads to another folder.
 
     Args:
@@ -409,32 +399,13 @@ def file_names(titles: Mapping[str, str]) -> dict[str, str]:
     plain = {of: "".join(c if c.isalnum() or c in "-_." else "-" for c in title) for of, title in titles.items()}
     shared = Counter(plain.values())
     return {
-        of: name if shared[name] == 1 and len(name) <= _LONGEST_NAME else f"{name[-_LONGEST_NAME:]}-{_digest(of)}"
+        of: name if shared[name] == 1 and len(name) <= _LONGEST_NAME else f"{name[-_LONGEST_NAME:]}-{_digest(str(of))}"
         for of, name in plain.items()
     }
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-
-
-def keep_embeddings(run: Path, name: str, embedded: Embedded) -> Path:
-    """Keep the newest embeddings of a split for ``hgld report``: ``RUN/embeddings/{name}.npy`` and its labels.
-
-    Args:
-        run: the run's folder.
-        name: the split, or ``{dataset}-{split}`` of another dataset, as :func:`file_names` has it.
-        embedded: its embeddings, and what could not be read.
-
-    Returns:
-        the file of the embeddings.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    path = run / EMBEDDINGS / f"{name}.npy"
-    write_embeddings(path, embedded.vectors, embedded.dataset, embedded.faults)
-    return path
 
 
 def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) -> None:
@@ -571,7 +542,7 @@ def evaluate_by_protocol(
     printed = [value for value in at_finest(entry.printed, dataset.levels) if value in report.values]
     stated |= {"protocol": name, "dataset": dataset.manifest.name, "printed": printed}
     stated |= _embedded_by(splits.embedder, list(embedded.values()))
-    return replace(report, settings=report.settings | stated)
+    return _stating(report, stated)
 
 
 def _embedded_by(embedder: Embedder, embedded: Sequence[Embedded]) -> dict[str, Any]:

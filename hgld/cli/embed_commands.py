@@ -15,8 +15,6 @@ from hgld.settings import setting
 
 if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset
-    from hgld.evaluation.options import Progress
-    from hgld.training.inference.embedder import Embedder
 
 _FULL = 0.5  # power of a whitening
 
@@ -58,7 +56,9 @@ def embed(
     cannot be read are left out; FILE.faults.csv names them. Under torchrun the processes share the work.
     """
     from hgld.data.dataset import open_dataset
+    from hgld.evaluation.postprocess import Whitening
     from hgld.training.inference.embedding import check_suffix, faults_file, labels_file, write_embeddings
+    from hgld.training.inference.kept import embed_in_parts
 
     out, fit_whitening = asked.out, asked.fit_whitening
     check_suffix(out)  # a wrong suffix is refused before any work
@@ -70,22 +70,23 @@ def embed(
     dataset = open_dataset(asked.data, asked.split)
     with progress_bars() as progress, open_embedder(source, view, asked.data) as embedder:
         if asked.parts is not None:
-            _embed_parts(asked, asked.parts, embedder, dataset, progress, as_json=as_json)
-            return
-        embedded = embedder.embed_readable(dataset, progress)
-        if not embedder.processes.is_main:
-            return
-        write_embeddings(out, embedded.vectors, embedded.dataset, embedded.faults)
-    if fit_whitening is not None:
-        from hgld.evaluation.postprocess import Whitening
-
-        fitted_on = f"{dataset.manifest.name}, {asked.split or 'all splits'}"
-        power = asked.whitening_power
-        Whitening.fit(embedded.vectors, fitted_on=fitted_on, power=power).save(fit_whitening)
-        echo(f"{fit_whitening}: a whitening learned on {fitted_on}", err=as_json)
+            joined = embed_in_parts(out, asked.parts, embedder, dataset, progress, partial(echo, err=as_json))
+            if joined is None:
+                return
+            (count, dim), unreadable = joined.shape, joined.unreadable
+        else:
+            embedded = embedder.embed_readable(dataset, progress)
+            if not embedder.processes.is_main:
+                return
+            write_embeddings(out, embedded.vectors, embedded.dataset, embedded.faults)
+            (count, dim), unreadable = embedded.vectors.shape, len(embedded.faults)
+            if fit_whitening is not None:
+                fitted_on = f"{dataset.manifest.name}, {asked.split or 'all splits'}"
+                fitted = Whitening.fit(embedded.vectors, fitted_on=fitted_on, power=asked.whitening_power)
+                fitted.save(fit_whitening)
+                echo(f"{fit_whitening}: a whitening learned on {fitted_on}", err=as_json)
     say_reduced(embedder.view_facts([dataset]))
-    count, dim = embedded.vectors.shape
-    unreadable, named = len(embedded.faults), str(faults_file(out))
+    named = str(faults_file(out))
     if unreadable:
         echo(f"images that could not be read and are left out: {unreadable}; {named} names them", err=True)
     if as_json:
@@ -114,31 +115,6 @@ def _say_next(out: Path, data: str, dataset: "ShardDataset") -> None:
     else:
         labels = ("--labels", labels_file(out), "--levels", ",".join(dataset.levels))
         say_next("hgld", "evaluate", "--embeddings", out, *labels)
-
-
-def _embed_parts(
-    asked: EmbedOptions,
-    count: int,
-    embedder: "Embedder",
-    dataset: "ShardDataset",
-    progress: "Progress",
-    *,
-    as_json: bool,
-) -> None:
-    from hgld.training.inference.embedding import labels_file
-    from hgld.training.inference.kept import embed_in_parts
-
-    out = asked.out
-    joined = embed_in_parts(out, count, embedder, dataset, progress, partial(echo, err=as_json))
-    if joined is None:
-        return
-    items, dim = joined.shape
-    if as_json:
-        files = {"embeddings": str(out), "labels": str(labels_file(out))}
-        print_json({**files, "items": items, "unreadable": joined.unreadable, "dimensions": dim})
-    else:
-        echo(f"{out}: {items} embeddings of {dim} dimensions; keys and labels: {labels_file(out)}")
-        _say_next(out, asked.data, dataset)
 
 
 # -- export -----------------------------------------------------------------------------------------------------------

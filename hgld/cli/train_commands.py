@@ -210,26 +210,7 @@ def _say_next(config: "TrainConfig", data: str, out: Path) -> None:
     if config.run.evaluate_on:
         say_next("hgld", "report", out, "--data", data, "--out", out / "report.html")
         return
-    asked = ("hgld", "evaluate", "--checkpoint", out, "--data", data, *_evaluated_by(data, config.run.train_split))
-    say_next(*asked, "--out", out / "report.json")
-
-
-def _evaluated_by(data: str, trained: str) -> tuple[str, ...]:
-    """Return the options of ``hgld evaluate`` by which a dataset is evaluated: none by its protocol, else splits."""
-    from hgld.data.dataset import open_dataset
-    from hgld.errors import HgldError
-    from hgld.evaluation.protocols.benchmark import checked_protocol, filled_splits
-
-    dataset = open_dataset(data, trained)
-    try:
-        checked_protocol(dataset, data)
-    except HgldError:  # it names none, or lacks what that needs
-        filled = filled_splits(dataset)
-        if {"query", "gallery"} <= {*filled}:
-            return ("--query-split", "query", "--gallery-split", "gallery")
-        held_out = sorted({*filled} - {trained}, key=lambda split: (split != "test", split != "val", split))
-        return ("--split", [*held_out, trained][0])
-    return ()
+    say_next("hgld", "evaluate", "--checkpoint", out, "--data", data, "--out", out / "report.json")
 
 
 def _shown(*, quiet: bool) -> "AbstractContextManager[ProgressReporter]":

@@ -204,12 +204,9 @@ def test_conflicts_name_flags_that_there_are():
         "batch_size": 255,
         "frozen_epochs": 300,
         "nesterov": True,
-        "lr_floor": 1.0,
-        "lr_beta": -0.5,
         "pnp": "O",
         "stream": True,
         "sampler": "shuffled",
-        "loggers": ("wandb:a", "wandb:b"),
         "metrics": ("top-1",),
         "matryoshka": (64, 32),
         "sum_levels": True,
@@ -218,7 +215,7 @@ def test_conflicts_name_flags_that_there_are():
     told += " ".join(config_problems(with_fields(TrainConfig(), {"batch_size": 255})))
     told += " ".join(reader.name for reader in READERS.values())
     assert flags_in(told) <= FLAGS
-    assert {flag_of(name) for name in ("batch_size", "frozen_epochs", "nesterov", "pnp", "loggers")} <= flags_in(told)
+    assert {flag_of(name) for name in ("batch_size", "frozen_epochs", "nesterov", "pnp")} <= flags_in(told)
 
 
 @pytest.fixture(scope="module")
