@@ -279,70 +279,49 @@ def search(
     kept, sure = known_within(labels, dataset.levels, asking.within or {}, names)
     sides = [embedder.embed_texts(texts)] if texts else []  # first, so that bad queries cost no embedding of a dataset
     query = torch.cat([embedder.embed_dataset(dataset_of_images(images)), *sides] if images else sides)
-    asked = _Queries(tuple(map(str, images)), tuple(texts), dataset, asking, k, sure)
+    voting = 0 if asking.calibration is None else asking.calibration.neighbors
+    most = max(k, voting) if k > 0 else k
     if index is None:
         items = (gallery or _embedded(embedder, dataset, progress)).within(kept)
-        most, device = asked.most(items.positions), embedder.processes.device
-        places, scores = nearest_neighbors(query, items.vectors, most, device=device, progress=progress)
-        return asked.result(items.positions[places], scores, items.left_out)
-    opened = index.load()
-    if any_process(opened is None, embedder.processes):  # they embed together or not at all
-        gallery, opened = gallery or _embedded(embedder, dataset, progress), None
-    if not embedder.processes.is_main:
-        return SearchResult((), 0)
-    if opened is None:
-        assert gallery is not None
-        opened = index.make(gallery.vectors, gallery.positions)
-    places, scores = opened.nearest(query, asked.most(opened.positions))
-    return asked.result(places, scores, len(dataset) - len(opened.positions))
+        found = nearest_neighbors(
+            query, items.vectors, min(most, len(items.positions)), device=embedder.processes.device, progress=progress
+        )
+        places, scores, left_out = items.positions[found[0]], found[1], items.left_out
+    else:
+        opened = index.load()
+        if any_process(opened is None, embedder.processes):  # they embed together or not at all
+            gallery, opened = gallery or _embedded(embedder, dataset, progress), None
+        if not embedder.processes.is_main:
+            return SearchResult((), 0)
+        if opened is None:
+            assert gallery is not None
+            opened = index.make(gallery.vectors, gallery.positions)
+        places, scores = opened.nearest(query, min(most, len(opened.positions)))
+        left_out = len(dataset) - len(opened.positions)
+    answers: list[Answer | None] = [None] * len(places)
+    if asking.calibration is not None and images:
+        answers[: len(images)] = answers_of(
+            places[: len(images)],
+            scores[: len(images)],
+            labels,
+            dataset.levels,
+            calibration=asking.calibration,
+            min_confidence=asking.min_confidence,
+            level=asking.level,
+            sure=sure,
+            classes=names,
+        )
+    ranked = Matches(places[:, :k], scores[:, :k], dataset)
+    result = []
+    for number, (asked, matches, answer) in enumerate(zip((*images, *texts), ranked, answers, strict=True)):
+        support = () if answer is None else tuple(dataset.keys[item] for item in answer.neighbors)
+        result.append(QueryMatches(str(asked), tuple(matches), answer, support, number >= len(images)))
+    return SearchResult(tuple(result), left_out)
 
 
 def _embedded(embedder: Embedder, dataset: ShardDataset, progress: Progress | None) -> Gallery:
     embedded = embed_once(embedder, dataset, progress)
     return Gallery(embedded.vectors, embedded.positions(len(dataset)), len(embedded.faults))
-
-
-@dataclass(frozen=True)
-class _Queries:
-    """Queries of a search, and what is asked of them."""
-
-    images: tuple[str, ...]
-    texts: tuple[str, ...]
-    dataset: ShardDataset
-    asking: Asking
-    k: int
-    sure: int | None
-
-    def most(self, positions: np.ndarray) -> int:
-        """Return the number of neighbours to look for: those to show, and those that vote."""
-        voting = 0 if self.asking.calibration is None else self.asking.calibration.neighbors
-        return min(max(self.k, voting) if self.k > 0 else self.k, len(positions))
-
-    def result(self, places: np.ndarray, scores: np.ndarray, left_out: int) -> SearchResult:
-        """Return what was found at these positions of the dataset, (Q, K) both."""
-        answers = [*self._answers(places[: len(self.images)], scores), *(None for _ in self.texts)]
-        ranked = Matches(places[:, : self.k], scores[:, : self.k], self.dataset)
-        found = []
-        for i, (query, matches, answer) in enumerate(zip((*self.images, *self.texts), ranked, answers, strict=True)):
-            support = () if answer is None else tuple(self.dataset.keys[item] for item in answer.neighbors)
-            found.append(QueryMatches(query, tuple(matches), answer, support, i >= len(self.images)))
-        return SearchResult(tuple(found), left_out)
-
-    def _answers(self, places: np.ndarray, scores: np.ndarray) -> Sequence[Answer | None]:
-        asking, dataset = self.asking, self.dataset
-        if asking.calibration is None or not len(places):
-            return [None] * len(places)
-        return answers_of(
-            places,
-            scores[: len(places)],
-            dataset.labels.numpy().astype(np.int64),
-            dataset.levels,
-            calibration=asking.calibration,
-            min_confidence=asking.min_confidence,
-            level=asking.level,
-            sure=self.sure,
-            classes=dataset.hierarchy.names,
-        )
 
 
 def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Gallery:
