@@ -108,7 +108,9 @@ def search(
     source = model.source()
     whole = asked.split is not None or embeddings is not None
     dataset = open_dataset(data, asked.split) if whole else open_searched(data)
-    within = _classes_within(asked)
+    within = dict(asked.within)
+    if len(within) < len(asked.within):
+        raise click.UsageError("--within names one level twice; an image is of one class per level. Name each once.")
     if asked.level is not None and asked.level not in dataset.levels:
         raise click.UsageError(f"--level {asked.level}: the dataset's levels are {', '.join(dataset.levels)}.")
     with progress_bars() as progress, open_embedder(source, view, data) as embedder:
@@ -133,14 +135,6 @@ def search(
     has_val = bool(dataset.manifest.splits.get("val", {"items": 0})["items"])
     if has_val and isinstance(source, Path) and not as_json and not any(one.answer for one in answer.found):
         say_next("hgld", "calibrate", "--checkpoint", source, "--data", data, err=True)
-
-
-def _classes_within(asked: SearchOptions) -> dict[str, str]:
-    """Return the class names that ``--within`` gives by level."""
-    within = dict(asked.within)
-    if len(within) < len(asked.within):
-        raise click.UsageError("--within names one level twice; an image is of one class per level. Name each once.")
-    return within
 
 
 def _asking(

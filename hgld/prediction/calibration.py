@@ -243,9 +243,8 @@ class Calibration:
 
 def _parse(found: dict[str, Any]) -> Calibration:
     levels, facts = found["levels"], found["facts"]
-    if not isinstance(levels, list) or not 0 < len(levels) <= _MOST_LEVELS or len(set(levels)) < len(levels):
-        raise ValueError(f"levels are {quoted(levels)}")
-    if not all(isinstance(level, str) and 0 < len(level) <= _MOST_TEXT for level in levels):
+    is_named = isinstance(levels, list) and all(isinstance(name, str) and len(name) <= _MOST_TEXT for name in levels)
+    if not is_named or not 0 < len(set(levels)) == len(levels) <= _MOST_LEVELS:
         raise ValueError(f"levels are {quoted(levels)}")
     scalings = tuple(
         LevelScaling(_numbers(one["weights"], _FEATURES), *_numbers([one["intercept"]], 1)) for one in found["scalings"]

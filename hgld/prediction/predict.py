@@ -267,16 +267,18 @@ def known_within(
             raise ConfigError(f"within {name}={wanted}: the levels are {', '.join(levels)}.")
         asked = [wanted] if isinstance(wanted, int | np.integer | str) else list(wanted)
         columns.append(list(levels).index(name))
-        names = classes[columns[-1]] if classes else None
-        if any(isinstance(one, str) != (names is not None) for one in asked):
-            kind = "ids" if names is None else "names"
-            raise InputError(f"within has {name}={wanted!r}; the gallery's classes of {name} have {kind}.")
-        places: dict[str, int] = {} if names is None else {label: place for place, label in enumerate(names)}
-        if names is not None and (unknown := next((str(one) for one in asked if one not in places), None)):
-            near = get_close_matches(unknown, names, n=3, cutoff=0.5) or sorted(names)[:_MOST_CLASSES]
-            raise InputError(f"within {name}={unknown}: {name} has no class of that name; it has {', '.join(near)}.")
-        ids = [int(one) if names is None else places.get(str(one), -1) for one in asked]
-        kept &= np.isin(gallery_labels[:, columns[-1]], [label for label in ids if label >= 0])
+        column = gallery_labels[:, columns[-1]]
+        named = classes[columns[-1]] if classes else None
+        known: dict[Any, int] = {i: i for i in np.unique(column).tolist()} if named is None else {}
+        known |= {text: i for i, text in enumerate(named or ())}
+        if (unknown := next((one for one in asked if one not in known), None)) is not None:
+            there = list(map(str, known))
+            near = get_close_matches(str(unknown), there, n=3, cutoff=0.5) or sorted(there)[:_MOST_CLASSES]
+            kind = "ids" if named is None else "names"
+            raise InputError(
+                f"within {name}={unknown!r}: the classes of {name} have {kind}; such as {', '.join(near)}."
+            )
+        kept &= np.isin(column, [known[one] for one in asked]) & (column >= 0)
         if len(asked) > 1:
             columns.pop()  # one of several: the class itself is not known
     if not kept.any():

@@ -187,18 +187,13 @@ def published_values() -> tuple[PublishedValue, ...]:
         return tuple(PublishedValue(*row) for row in rows)
 
 
-def values_of(dataset: str) -> list[PublishedValue]:
-    """Return the values of a dataset, by its name in ``dataset.json``.
-
-    Those of iNaturalist's species hold with two levels and with seven, so ``inat-full`` has them too.
-    """
-    return [value for value in published_values() if belongs(dataset, value)]
-
-
 def belongs(dataset: str, value: PublishedValue) -> bool:
-    """Tell whether a value can be compared with an evaluation on a dataset."""
-    name = dataset
-    return value.dataset == name or (value.dataset == _SAME_IMAGES.get(name) and value.level == "species")
+    """Return whether a value can be compared with an evaluation on the dataset of this name in ``dataset.json``.
+
+    The values of iNaturalist's species hold for two levels and for seven, so ``inat-full`` has them too.
+    """
+    same = value.dataset == _SAME_IMAGES.get(dataset) and value.level == "species"
+    return value.dataset == dataset or same
 
 
 # -- search -----------------------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def test_the_finest_level_asked_for_and_the_query_in_the_gallery():
         (TREE, {"within": {"kind": 9}}, ConfigError, "within kind=9: the levels are level0, level1"),
         (TREE, {"within": {"level0": "rose"}}, InputError, "classes of level0 have ids"),
         (KINDS, {"within": {"item": [1]}}, InputError, "classes of item have names"),
-        (KINDS, {"within": {"item": "fir"}}, InputError, "within item=fir"),
+        (KINDS, {"within": {"item": "fir"}}, InputError, "within item='fir'"),
         (np.array([[0, 0], [0, 1], [1, 1], [2, 1], [2, 1]]), {}, HierarchyError, "under"),
         (np.arange(5), {"self_index": np.arange(3), "within": {"level0": 0}}, InputError, "no other item to search"),
     ],

@@ -172,8 +172,6 @@ def test_the_role_of_a_file_is_the_role_of_its_entries(tmp_path: Path):
     [
         ("action: move", "action: moov", r"entry 1 \(line 3\): action is 'moov'; expected one of rename, move"),
         ("action: move", "say: move", "action is missing"),
-        ("  to: mountain pass\n", "", "move lacks to"),
-        ("  to: mountain pass\n", "  to:\n", "to is empty"),
         ("  to: mountain pass\n", "  to: [a]\n", "to is not a text"),
         ("  to: mountain pass\n", "  to: a\n  to: b\n", r"entry 1 \(line 3\): not YAML: a field is given twice"),
         ("  to: mountain pass\n", '  to: " a "\n', "take away the spaces"),
@@ -183,7 +181,6 @@ def test_the_role_of_a_file_is_the_role_of_its_entries(tmp_path: Path):
         ("  to: mountain pass\n", "  to: *a\n", "YAML alias"),
         ("names: pass", "names: []", "names has 0 members"),
         ("names: pass", "names: [a, b, a]", "names names 'a' twice"),
-        ("names: pass", "names: [[a]]", "names is not a list of texts"),
         ("names: pass", "names: {a: b}", "names is not a list of texts"),
         ("2026-11-21T09:30:00Z", "yesterday", "when is 'yesterday'; expected a time such as"),
         ("2026-11-21T09:30:00Z", "2026-11-21T09:30:00", "without a time zone"),
@@ -208,7 +205,6 @@ def test_bad_entries_are_named(tmp_path: Path, old: str, new: str, message: str)
         ("- a\n- b\n", InputError, "the file is not a mapping"),
         (HEAD + ENTRY + "---\na: b\n", InputError, "expected a single document"),
         (HEAD + "\tbad", InputError, "line 3: not YAML"),
-        (HEAD + ENTRY + "- {a: b\n" + ENTRY, InputError, r"entry 2 \(line 9\)|entry 2 \(line 10\)"),
         (HEAD + ENTRY + "- @x\n" + ENTRY, InputError, r"entry 2 \(line \d+\)"),  # before anything of it was read
         ("a: " + "[" * 300_000, InputError, "nested too deep"),
         (HEAD + "- " * 300_000, InputError, "nested too deep"),
@@ -249,7 +245,6 @@ def test_missing_folder_huge_and_repeated_files(tmp_path: Path, monkeypatch: pyt
         (lambda: Merge(groups=("a",), to="a", **SAID), "merged into itself"),
         (lambda: Split(group="a", names=("x",), to="a", **SAID), "expected a new label"),
         (lambda: Drop(**SAID), "either names or group"),
-        (lambda: Drop(names=("a",), group="b", **SAID), "either names or group"),
         (lambda: GiveItem(split="a", id="1", **SAID), "expected name, group or both"),
         (lambda: Move(names=("a",) * 10_001, to="b", **SAID), "at most|1 to 10000"),
         (lambda: Move(names=("a",), to="b", **{**SAID, "who": "w" * 101}), "at most 100"),
@@ -288,7 +283,6 @@ def test_hand_written_files_keep_their_text_when_appended_to(tmp_path: Path):
     ("text", "message"),
     [
         (HEAD + ENTRY + ENTRY[:40], "entry 2 .*cut off"),
-        (HEAD + ENTRY + "- act", "entry 2 .*cut off"),
         ("schema_vers", "the file is not a mapping"),
         (HEAD + "".join("  " + line + "\n" for line in ENTRY.splitlines()), "nothing can be appended"),
         (HEAD.replace("decisions:", "decisions: []"), "nothing can be appended"),
