@@ -187,7 +187,7 @@ def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
     A group that has met already is taken as it is, and not left.
 
     Args:
-        device: of :func:`launch`.
+        device: ``cpu``, ``cuda``, ...; empty: this process's GPU if there is one.
         hint: returns the sentence that says what to do when another process is lost.
 
     Raises:
@@ -288,7 +288,7 @@ def gather_with_gradients(rows: Tensor, processes: Processes, *, adding: bool = 
 
     Args:
         rows: (b, ...) floating, the same b on every process.
-        processes: of the run.
+        processes: the run's processes.
         adding: whether every process computes a part of the loss, so that the gradients of all are added up. Otherwise
             every process computes the same loss of all rows.
 
@@ -311,7 +311,7 @@ def wrap_model(model: nn.Module, processes: Processes, *, sync_batch_norm: bool 
 
     Args:
         model: on this process's device.
-        processes: of the run.
+        processes: the run's processes.
         sync_batch_norm: compute batch norm's statistics over all processes.
 
     Raises:
@@ -416,7 +416,7 @@ def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[T
 
     Args:
         sums: this process's part of every term; the same terms on every process.
-        processes: of the run.
+        processes: the run's processes.
 
     Returns:
         the loss of the whole, the same on every process, whose gradient on each is that of its own part times the
@@ -467,14 +467,14 @@ class DistributedLoss(nn.Module):
     backward pass call :meth:`average_gradients`.
 
     A loss that is a mean over queries is shared: every process ranks its own b queries against the B items of all, so
-    that its tables are (b, B). The others (:attr:`shared` is False:
-    Triplet, Margin, MultiGrain, BlackboxAP, SiMix, MatryoshkaLoss, pair losses with reduction
-    ``nonzero``, ``ClassWeighted`` with balanced weights, what is made of any of these, other libraries' losses) are
-    computed of the whole batch by every process, with the random numbers of the first one.
+    that its tables are (b, B). The others, whose :attr:`shared` is False, are computed on the whole batch by every
+    process, with the random numbers of the first one. These are Triplet, Margin, MultiGrain, BlackboxAP, SiMix,
+    MatryoshkaLoss, pair losses with reduction ``nonzero``, ``ClassWeighted`` with balanced weights, combinations of
+    these, and other libraries' losses.
 
     Args:
-        loss: of hgld, or any module that is called with embeddings and labels; its parameters must be equal on all
-            processes.
+        loss: a loss of hgld, or any module that is called with embeddings and labels; its parameters must be equal on
+            all processes.
         processes: None: those of torch's default group.
 
     Attributes:

@@ -15,7 +15,7 @@
     ├── DivergenceError        a training loss that is no number
     └── StorageError           the disk: full, read-only, or changed while hgld was writing
 
-Every message names the file and the row or member, what was found, what was expected and the way out.
+Every message names the file and the row or member, what was found, what was expected and the fix.
 """
 
 import re
@@ -138,7 +138,7 @@ def optional_dependency(extra: str, purpose: str, hint: str = "") -> Iterator[No
     """Turn a failed import of an optional package into an error that names the extra to install.
 
     Args:
-        extra: of hgld, as in ``pip install 'hgld[extra]'``.
+        extra: extra of hgld, as in ``pip install 'hgld[extra]'``.
         purpose: what takes the package, to begin the message with.
         hint: what else can be done, to end it with.
 

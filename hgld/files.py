@@ -1,6 +1,6 @@
 """Files and folders that are written whole or not at all, and locks that end with their holder.
 
-What is written lies beside its place first (``.NAME.part``), reaches the disk, and is then renamed. A process that is
+A file is first written under another name (``.NAME.part``), flushed to the disk, and then renamed. A process that is
 killed anywhere leaves the earlier file or the new one; what it leaves beside it is overwritten by the next one. Of two
 processes or threads that write one file or folder at a time, one waits for the other (``.NAME.lock``).
 """
@@ -138,8 +138,8 @@ def aside_of(path: Path, *, racing: bool = False) -> Path:
 def lock_of(path: Path) -> Path:
     """Return the lock of those who write a file or folder, there only meanwhile: ``.NAME.lock`` beside it.
 
-    What is written aside is not locked itself: over SMB a locked file can be written by the descriptor alone that holds
-    the lock, and some writers (safetensors) put a file of their own in the place of the one that they are given.
+    The file that is written aside is not locked itself. Over SMB, only the descriptor that holds the lock can write to
+    a locked file. And some writers (safetensors) replace the file that they are given.
     """
     return path.with_name(f".{path.name}.lock")
 
@@ -166,7 +166,7 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
     Args:
         path: the file; its folder exists.
         content: bytes, text (written as UTF-8), or a function that writes the file it is given.
-        racing: of :func:`aside_of`.
+        racing: whether several processes may write it at a time, as in :func:`aside_of`.
     """
     aside = aside_of(path, racing=racing)
     fault_point(f"write {path.name}")

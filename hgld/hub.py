@@ -88,7 +88,7 @@ def push(
     Args:
         address: ``hf:USER/NAME``; made where it does not exist.
         contents: what to push.
-        private: of a repository that is made.
+        private: whether a new repository is a private one.
         progress: called with a task, the number of files done and their total.
 
     Raises:
@@ -118,8 +118,8 @@ def fetched(address: str, kind: Kind, patterns: list[str] | None = None) -> Path
 
     Args:
         address: ``hf:USER/NAME``.
-        kind: of the repository.
-        patterns: of the files to fetch; None: all.
+        kind: kind of the repository.
+        patterns: name patterns of the files to fetch; None: all.
 
     Raises:
         ServiceError: the Hub does not answer, or there is no such repository.
@@ -193,7 +193,7 @@ def model_card(name: str, facts: Mapping[str, Any], values: Mapping[str, float],
 
     Args:
         name: ``USER/NAME``.
-        facts: of the run, shown as a table.
+        facts: facts about the run, shown as a table.
         values: metrics of its evaluation, as fractions.
         dataset: what they were measured on.
     """

@@ -42,7 +42,7 @@ def setting(
     Args:
         default: the value if none is given; ``...``: one has to be given.
         help: description for people, in sentences.
-        unit: of its number, in the plural.
+        unit: unit of its number, in the plural.
         choices: the texts that it can be, where its type is no ``Literal``.
         above: bound that its number exceeds.
         least: its least number.

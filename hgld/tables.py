@@ -437,7 +437,7 @@ def table_rows(
     Between commas cells may be quoted; between tabs quotes mean themselves.
 
     Args:
-        path: of the table, for errors.
+        path: path of the table, for errors.
         text: its content.
         separator: a comma or a tab.
         width: number of cells that every row but the first has; None: any.

@@ -1,4 +1,4 @@
-"""Batches of decoded images: their memory, their faults, and their way into a model."""
+"""Batches of decoded images: their memory, their errors, and their normalisation for a model."""
 
 import weakref
 from collections import deque
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hgld.errors import ConfigError
 
-_DRAWN = 16  # pictures in a notebook
+_DRAWN = 16  # images in a notebook
 
 
 class BatchBuffers:
@@ -86,7 +86,7 @@ class Batch:
     faults: tuple[Fault, ...] = ()
 
     def _repr_html_(self) -> str:
-        """Draw a notebook's view: the first pictures with their labels and positions."""
+        """Draw a notebook's view: the first images with their labels and positions."""
         from PIL import Image
 
         from hgld.html_page import data_uri, picture_sheet
@@ -113,10 +113,10 @@ def normalize(
 
     Args:
         images: (B, 3, H, W) uint8. Copied without waiting where they are pinned.
-        mean: of the three channels, in [0, 1].
-        std: of the three channels.
-        device: of the result; None: the images' own.
-        dtype: of the result; the arithmetic is in float32.
+        mean: three means, one per channel, in [0, 1].
+        std: three standard deviations, one per channel.
+        device: where the result is; None: where the images are.
+        dtype: type of the result; the arithmetic is in float32.
 
     Returns:
         (B, 3, H, W), in the memory format of ``images``.

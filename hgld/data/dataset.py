@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-_DRAWN = 12  # pictures in a notebook
+_DRAWN = 12  # images in a notebook
 _DIGEST = 32  # bytes of a SHA-256
 
 
@@ -47,9 +47,9 @@ def read_rows(
     """Read the rows of a split in ``index.parquet``; of all splits if None.
 
     Args:
-        storage: of the dataset.
-        manifest: which the whole index must fit.
-        split: whose rows.
+        storage: where the dataset is.
+        manifest: content of ``dataset.json``, which the index must fit.
+        split: the split whose rows are wanted.
         leave_out: columns that are not needed.
 
     Raises:
@@ -100,7 +100,7 @@ def check_labels(storage: ShardStorage, hierarchy: Hierarchy, labels: np.ndarray
 
 
 def _check_places(storage: ShardStorage, manifest: Manifest, index: pl.DataFrame) -> None:
-    """Refuse an index whose items do not lie in the manifest's shards."""
+    """Refuse an index whose items are not inside the manifest's shards."""
     shards = pl.DataFrame(
         [(shard.name, shard.split, shard.bytes) for shard in manifest.shards],
         schema={"shard": pl.String, "of_split": pl.String, "bytes": pl.Int64},
@@ -212,10 +212,10 @@ class ShardDataset(Dataset[dict[str, Any]]):
     Items are numbered from 0 in the order of the index, which is that of the shards. Can be pickled, and used after a
     fork: every process opens its own files.
 
-    ``dataset[3]`` is an item, ``dataset[:5]`` or ``dataset[[4, 2]]`` a dataset of these items, and ``dataset["key"]`` a
-    column of all of them: ``image`` (read one by one, when asked for), ``labels``, ``key``, ``index``, the class names
-    of a level by the level's name, or a column of the index such as ``split``. :meth:`to_torch` gives
-    ``(image, label)`` pairs.
+    ``dataset[3]`` is an item; ``dataset[:5]`` and ``dataset[[4, 2]]`` are datasets of these items. ``dataset["key"]``
+    is a column of all items. Columns are ``image`` (each read when it is taken), ``labels``, ``key`` and ``index``, the
+    class names of a level under the level's name, and the columns of the index such as ``split``. :meth:`to_torch`
+    gives ``(image, label)`` pairs.
 
     Attributes:
         storage: where the shards are.
@@ -275,7 +275,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         return f"ShardDataset({name}: {len(self)} items, {quoted(self.hierarchy)})"
 
     def _repr_html_(self) -> str:
-        """Draw a notebook's view: classes a level, and pictures from all parts with their labels; none from a URL."""
+        """Draw a notebook's view: classes per level, and evenly spaced images with labels; no images from a URL."""
         from hgld.html_page import data_uri, picture_sheet
 
         sizes = zip(self.levels, self.hierarchy.num_classes, strict=True)
@@ -486,7 +486,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return the items of a batch, as torch's DataLoader asks for them; their bytes are read together.
 
-        Pictures of a batch need one size: without a ``transform`` they are the (3, 224, 224) uint8 tensors that a
+        Images of a batch need one size: without a ``transform`` they are the (3, 224, 224) uint8 tensors that a
         :class:`hgld.data.TestView` makes (the short side at 256 pixels, the central square).
 
         Raises:

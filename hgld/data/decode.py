@@ -1,9 +1,9 @@
 """Decoding of encoded images into a batch of pixels: simplejpeg and torch's antialiased resize, Pillow for the rest.
 
-Pillow decodes everything that is no plain JPEG, and judges what other decoders refuse. libjpeg-turbo decodes a plain
-JPEG at full size as it does for Pillow, and the resize is torchvision's own on the crop alone, so that the bytes are
-those of Pillow and torchvision. They differ where the crop is at least twice as large as it needs to be: the JPEG is
-then decoded at 1/2, 1/4 or 1/8 of its size (only these steps are quicker than the whole).
+Pillow decodes everything that is no plain JPEG, and judges what other decoders refuse. Plain JPEGs are decoded by
+libjpeg-turbo, as Pillow does it, and the crop is resized by torchvision's own function. So the bytes are those of
+Pillow and torchvision, with one exception. If the crop is at least twice as large as it needs to be, the JPEG is
+decoded at 1/2, 1/4 or 1/8 of its size (only these steps are quicker than the whole).
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from hgld.errors import ConfigError, ImageError, InputError, excerpt
 
 
 def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """Decode the whole picture as stored, in RGB; transparency is left out, 16 bits become 8, the first frame counts.
+    """Decode the whole image as stored, in RGB; transparency is left out, 16 bits become 8, the first frame counts.
 
     Args:
         image: JPEG, PNG, WebP or GIF.
@@ -69,8 +69,8 @@ def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArr
     """Decode one image into its place in the batch.
 
     Args:
-        image: as it lies in the shard.
-        parameters: of the batch.
+        image: as it is stored in the shard.
+        parameters: the batch's parameters.
         row: the image's place in the parameters.
         out: (H, W, 3), written.
 
@@ -112,7 +112,7 @@ def _resized_crop(
 
 
 def _decode_jpeg(data: bytes, size: tuple[int, int], reduction: int) -> NDArray[np.uint8] | None:
-    """Decode at 1 / ``reduction`` of the size; None where libjpeg-turbo finds a fault: Pillow judges how grave."""
+    """Decode at 1 / ``reduction`` of the size; None where libjpeg-turbo finds an error: Pillow judges how grave."""
     least = [-(-side // reduction) for side in size]
     try:
         return simplejpeg.decode_jpeg(data, min_width=least[0], min_height=least[1], min_factor=reduction)
@@ -123,7 +123,7 @@ def _decode_jpeg(data: bytes, size: tuple[int, int], reduction: int) -> NDArray[
 def _resize_reduced(
     pixels: NDArray[np.uint8], region: Rectangle, reduction: int, target: tuple[int, int], mode: Interpolation
 ) -> NDArray[np.uint8]:
-    """Resize a region of the full picture out of the reduced one, whose pixels its edges may cut."""
+    """Resize a region of the full image out of the reduced one, whose pixels its edges may cut."""
     left, top, width, height = region
     if not any(side % reduction for side in region):
         part = (left // reduction, top // reduction, width // reduction, height // reduction)
@@ -168,10 +168,10 @@ def decode_batch(
 ) -> None:
     """Decode, turn upright, crop, resize and mirror images into a batch.
 
-    The bytes are those of Pillow and torchvision, except of JPEGs whose crop is at least twice as large as the square:
-    there the mean absolute difference of an image is below 1.5 of 255 grey levels on smooth images, 6 on photographs (2
-    on average) and 12 on pure noise. An image that is stored on its side may differ by one level, because the resize
-    rounds between its two directions.
+    The bytes are those of Pillow and torchvision. JPEGs whose crop is at least twice as large as the square differ: the
+    mean absolute difference per image is below 6 of 255 grey levels on photographs (2 on average), 1.5 on smooth images
+    and 12 on noise. An image that is stored on its side may differ by one level, because the resize rounds between
+    its two directions.
 
     Args:
         images: B encoded images.

@@ -118,7 +118,7 @@ def short(value: object) -> str:
 
 # -- the JSON of an item ----------------------------------------------------------------------------------------------
 #
-# It stands beside every image in a shard: labels, names, split, source, levels.
+# Every image in a shard has one: labels, names, split, source, levels.
 
 MAX_ITEM_JSON_BYTES = 1 << 16
 MAX_IMAGE_BYTES = 512 << 20  # of one encoded image, so that no planted size fills the memory
@@ -161,9 +161,9 @@ def item_json(
 ) -> bytes:
     """Return the bytes of ``{key}.json``.
 
-    Fields and types must be the same in every item of a dataset, because readers infer them from the first: give
-    ``box`` (empty for the whole image, then written as four zeros) to every item of a set that defines boxes, and to
-    none of another.
+    Fields and types must be the same in every item of a dataset, because readers infer them from the first. So give
+    ``box`` to every item of a dataset that defines boxes, and to no item of another. An empty box means the whole image
+    and is written as four zeros.
     """
     facts: dict[str, object] = {
         "labels": list(labels),

@@ -40,7 +40,7 @@ class FsspecRanges:
             raise MissingResourceError(f"{without_secrets(root)}: {error}.") from error
 
     def fetch(self, spans: Sequence[tuple[str, int, int]], deadline: Deadline) -> list[bytes | RemoteFault]:
-        """Return the bytes, or the fault, of every span (URL, start, stop)."""
+        """Return the bytes, or the error, of every span (URL, start, stop)."""
         columns = [list(column) for column in zip(*spans, strict=True)]
         try:
             answers = self._within("cat_ranges", deadline, *columns, on_error="return")

@@ -1,8 +1,8 @@
 """Ranges of files at http(s) addresses, from servers that nobody vouches for.
 
-What an answer says of itself is held to what was asked before its body is read, the body is counted while it arrives,
-and no server decides how long that takes. Redirects stay on the host that the user named, https is never left, a public
-name that leads to a private address is not followed there, and what identifies the user goes to the named host alone.
+An answer's headers are compared with the request before its body is read. The body is counted while it arrives, and
+deadlines bound the time that this takes. Redirects stay on the host that the user named, and https never becomes http.
+A public name that resolves to a private address is refused. Credentials go to the named host alone.
 """
 
 import http.client
@@ -142,7 +142,7 @@ class _Watch:
 
     Args:
         limits: which it keeps.
-        deadline: of the reading that the request belongs to.
+        deadline: end of the reading that the request belongs to.
         asked: bytes of the body that lengthen the deadline; what else is sent with them (sizes of chunks) does not.
     """
 
@@ -272,8 +272,8 @@ class HttpClient:
     """The way to http(s) servers, for any number of threads: each request is held to its time and its hosts.
 
     Args:
-        limits: of every request.
-        headers: of every request.
+        limits: limits of every request.
+        headers: headers of every request.
         allow_redirects_to: hosts that an address may lead to, beside its own.
         allow_private: hosts with a public name that may have a private address; None: all.
         ca_file: certificates to trust in place of the system's.
@@ -315,11 +315,11 @@ class HttpClient:
 
         Args:
             url: the address; user and password in it are left out.
-            headers: of this request.
-            method: of the request; only GET and HEAD are redirected.
-            body: of the request.
+            headers: headers of this request.
+            method: HTTP method; only GET and HEAD are redirected.
+            body: bytes to send.
             own: headers that go to the host of ``url`` alone.
-            deadline: of the reading that the request belongs to; None: that of this request.
+            deadline: end of the reading that the request belongs to; None: the limits of this request alone.
             asked: bytes of the body that lengthen the deadline.
             before_each: called with the address before the request and each redirect.
 
@@ -479,9 +479,9 @@ class HttpRanges:
 
     Args:
         root: the address; user and password in it are sent to its host as basic authentication.
-        options: ``headers`` for that host; ``allow_redirects_to``, hosts that it may lead to; ``allow_private``, hosts
-            with a public name that may have a private address; ``ca_file``, certificates to trust in place of the
-            system's; ``limits``, an :class:`HttpLimits` or its fields.
+        options: ``headers`` are sent to that host. ``allow_redirects_to`` are hosts that it may redirect to.
+            ``allow_private`` are hosts with a public name that may have a private address. ``ca_file`` holds
+            certificates to trust in place of the system's. ``limits`` is an :class:`HttpLimits` or its fields.
 
     Raises:
         ConfigError: other options, or a header that no request can carry.
@@ -514,7 +514,7 @@ class HttpRanges:
         self._seen: dict[str, tuple[int, str]] = {}  # of every address its size and version when it was first read
 
     def fetch(self, spans: Sequence[tuple[str, int, int]], deadline: Deadline) -> list[bytes | RemoteFault]:
-        """Return the bytes, or the fault, of every span (address, start, stop)."""
+        """Return the bytes, or the error, of every span (address, start, stop)."""
 
         def one(span: tuple[str, int, int]) -> bytes | RemoteFault:
             try:
@@ -572,7 +572,7 @@ class HttpRanges:
 
 
 def fault_of_status(response: urllib3.BaseHTTPResponse) -> RemoteFault:
-    """Return the fault of an answer by its status, with the wait that the server asks for."""
+    """Return the error of an answer by its status, with the wait that the server asks for."""
     status = response.status
     passing, wait = status in _PASSING or status >= 500, retry_after(response.headers.get("Retry-After", ""))
     return RemoteFault(
@@ -581,7 +581,7 @@ def fault_of_status(response: urllib3.BaseHTTPResponse) -> RemoteFault:
 
 
 def _broken(error: Exception) -> RemoteFault:
-    """Return the fault of a connection that failed, without the request's address."""
+    """Return the error of a connection that failed, without the request's address."""
     if isinstance(error, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError):
         cause = error.__cause__ or error.__context__
         said = getattr(cause, "strerror", None) or "no connection in time"

@@ -222,7 +222,7 @@ def folder_classes(folders: Sequence[Sequence[str]], levels: Sequence[str]) -> d
     class. A folder's name is its class's; where a name of a level is under two parents, its classes are named by paths.
 
     Args:
-        folders: of each image, from the top; those deeper than the levels count for nothing.
+        folders: the folders above each image, from the top; those deeper than the levels count for nothing.
         levels: names of the levels, finest first.
     """
     folders = [tuple(one[: len(levels)]) for one in folders]

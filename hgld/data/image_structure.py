@@ -13,9 +13,9 @@ from hgld.data.format import MOST_PIXELS
 from hgld.errors import ImageError
 
 MOST_PIXELS_WHOLE = 50_000_000  # of PNG, WebP and GIF, which are decoded whole and slowly: 1.5 s; a JPEG may be reduced
-MOST_SCANS = 100  # of a progressive JPEG, which has some 10; each costs time of the whole picture, and may be empty
+MOST_SCANS = 100  # of a progressive JPEG, which has some 10; each costs a pass over the whole image, and may be empty
 MOST_PASSES = 1_000_000_000  # scans times pixels: 1.5 s
-_MOST_SEGMENTS = 4_096  # of a JPEG before its first scan, of a GIF before its first picture
+_MOST_SEGMENTS = 4_096  # of a JPEG before its first scan, of a GIF before its first frame
 _MOST_CHUNKS = 100_000  # of a PNG, whose encoders write chunks of 8 KiB and more
 
 _START, _SCAN = b"\xff\xd8", b"\xff\xda\x00"  # markers; a scan's header has fewer than 256 bytes
@@ -119,7 +119,7 @@ def check_cost(data: bytes, width: int, height: int) -> None:
 
 
 def _png_exif(data: bytes) -> bytes:
-    """Return the EXIF of a PNG, which may stand behind its pixels; empty: it has none."""
+    """Return the EXIF of a PNG, which may come after its pixels; empty: it has none."""
     at, exif = len(_PNG), b""
     for _ in range(_MOST_CHUNKS):
         kind = data[at + 4 : at + 8]
@@ -133,7 +133,7 @@ def _png_exif(data: bytes) -> bytes:
 
 
 def _check_gif(data: bytes) -> None:
-    """Refuse a GIF of too many extensions, and parts of them, before its first picture."""
+    """Refuse a GIF of too many extensions, and parts of them, before its first frame."""
     at = 13 + (3 << ((data[10] & 7) + 1) if len(data) > 10 and data[10] & 0x80 else 0)
     inside = False
     for _ in range(_MOST_SEGMENTS):

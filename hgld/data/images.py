@@ -1,4 +1,4 @@
-"""An image as it lies in a shard: its bytes, its orientation, its header, and the limits that hold before decoding."""
+"""An image as it is stored in a shard: bytes, orientation, header, and the limits that hold before decoding."""
 
 import io
 import struct
@@ -40,18 +40,18 @@ MOST_BATCH_BYTES = 4 << 30  # of the encoded images of a batch
 
 
 def fits_batch(total: float | NDArray[Any], share: float | NDArray[Any] = 1.0) -> Any:
-    """Tell whether encoded images of so many bytes may lie in memory together; arrays are told element by element.
+    """Tell whether encoded images of so many bytes may be in memory together; of arrays, element by element.
 
     Args:
         total: their bytes.
-        share: of a batch that they are.
+        share: the part of a batch that they are.
     """
     return total <= share * MOST_BATCH_BYTES
 
 
 # -- EXIF orientations ------------------------------------------------------------------------------------------------
 #
-# Rectangles and small pictures between the stored and the upright image.
+# Rectangles and pixels between the stored and the upright image.
 
 
 class Turn(NamedTuple):
@@ -92,8 +92,8 @@ def stored_rectangle(upright: Rectangle, width: int, height: int, turn: Turn) ->
 
     Args:
         upright: left, top, width, height.
-        width: of the upright image.
-        height: of the upright image.
+        width: width of the upright image.
+        height: height of the upright image.
         turn: from stored to upright.
     """
     left, top, across, down = upright
@@ -105,7 +105,7 @@ def stored_rectangle(upright: Rectangle, width: int, height: int, turn: Turn) ->
 
 
 def turned(pixels: NDArray[np.uint8], turn: Turn) -> NDArray[np.uint8]:
-    """Turn a picture (H, W, 3); the result is a view or new memory."""
+    """Turn an image (H, W, 3); the result is a view or new memory."""
     if turn.swapped:
         pixels = np.asarray(cv2.transpose(pixels), dtype=np.uint8)
     if turn.mirrored or turn.upside_down:
@@ -148,7 +148,7 @@ def read_header(data: bytes) -> ImageHeader:
     size, segments = _jpeg_size(data), jpeg_head(data).segments
     if size is None or not segments:
         with open_image(data) as picture:
-            form = "JPEG" if picture.format == "MPO" else str(picture.format)  # a JPEG with further pictures behind it
+            form = "JPEG" if picture.format == "MPO" else str(picture.format)  # a JPEG with further images behind it
             return ImageHeader(form, *picture.size, _orientation(data, picture))
     check_cost(data, *size[:2])
     return ImageHeader("JPEG", *size[:2], orientation_of(data, *jpeg_metadata(segments)))
@@ -191,7 +191,7 @@ def rgb_pixels(picture: Image.Image) -> NDArray[np.uint8]:
 
 
 def image_fault(error: BaseException) -> ImageError:
-    """Return an error for a fault that Pillow found: ``truncated``, else ``undecodable``."""
+    """Return our error for one that Pillow raised: ``truncated``, else ``undecodable``."""
     said = str(error).replace("\n", " ")[:200] or type(error).__name__
     return ImageError("truncated" if "truncated" in said or isinstance(error, EOFError) else "undecodable", said)
 

@@ -28,7 +28,7 @@ from hgld.samplers import BatchSampler
 OnFault = Literal["raise", "replace", "leave"]
 T = TypeVar("T")
 
-MOST_TRIED = 64  # items of a class that may stand in for one; so many damaged ones in a row are no accident
+MOST_TRIED = 64  # items of a class that are tried in place of one; so many damaged ones in a row are no accident
 
 
 class _Failed(NamedTuple):
@@ -45,7 +45,7 @@ class BatchItems(Protocol):
     ``first`` is the slot of the first in the batch of all processes, ``faults`` what was found damaged while they were
     sought. ``encoded`` raises an InputError that begins with the item's ``name``. ``sizes`` are those of the upright
     images, cut to their boxes; ``labels`` (B, L); ``indices`` the numbers by which the taker knows the items;
-    ``candidates`` may stand in for a damaged item, the best first.
+    ``candidates`` may replace a damaged item, the best first.
     """
 
     @property
@@ -154,7 +154,7 @@ class BatchDecoder:
         Args:
             wanted: the items of every batch from ``step`` on.
             epoch: which the views depend on, as on the step.
-            step: of the first batch.
+            step: number of the first batch.
         """
         coming = enumerate(wanted, step)
         ahead: deque[_Pending] = deque()
@@ -215,7 +215,7 @@ class BatchDecoder:
     def _with_replacements(
         self, pending: _Pending, failed: list[_Failed], epoch: int
     ) -> tuple[NDArray[np.int64], list[Fault]]:
-        """Decode others in the place of the items that failed; return the batch's items and its faults."""
+        """Decode others in the place of the items that failed; return the batch's items and its errors."""
         wanted, first = pending.wanted, failed[0]
         if self._on_fault == "raise":
             raise InputError(f"{first.where}: {first.reason}")
@@ -249,10 +249,11 @@ class BatchDecoder:
 class Loader:
     """Loader of a sampler's batches, decoded ahead by threads.
 
-    The batches are a function of the dataset, the sampler's seed, the view and ``seed``: it depends neither on the
-    number of threads nor on how far they are ahead, and the parts of several processes are those of a single one.
-    Iterating gives the rest of the sampler's current epoch and leaves it at the next; whoever stops in between goes on
-    there. Threads suffice: decoding, resizing and reading all run outside of Python's global lock.
+    The batches depend on the dataset, the sampler's seed, the view and ``seed`` alone: not on the number of threads,
+    and not on how far they are ahead. The parts of several processes, in order, are the batch of a single one.
+    Iterating gives the rest of the sampler's current epoch and leaves it at the next. If the consumer stops in between,
+    the next iteration resumes there. Threads suffice: decoding, resizing and reading all run outside of Python's global
+    lock.
 
     A batch is the taker's to keep: its memory is used again only when no tensor shares it any more.
 
@@ -262,10 +263,10 @@ class Loader:
         view: crops and variations of the images.
         workers: threads that read and decode; 0: :func:`cores_of_process`.
         prefetch: batches in the making beyond the one that is taken; 0: none.
-        seed: of the views.
+        seed: seed of the views.
         pin_memory: page-locked batches, for copies to a GPU that need not be waited for.
         on_fault: what becomes of an item that cannot be read or decoded. ``raise``: the error, at its batch.
-            ``replace``: another item of its finest class stands in for it (if there is none, another one of the
+            ``replace``: another item of its finest class replaces it (if there is none, another one of the
             batch), and ``Batch.faults`` names it; labels and indices are those of the item that is shown.
             ``leave``: its row is black, and ``Batch.faults`` names it.
 

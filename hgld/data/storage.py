@@ -34,7 +34,7 @@ def advise(descriptor: int, offset: int, size: int, *, sequential: bool = False)
     """Tell the system which bytes of a file will be read; without effect where it takes no advice (macOS).
 
     Args:
-        descriptor: of the file.
+        descriptor: descriptor of the open file.
         offset: first byte.
         size: bytes; 0: to the end.
         sequential: all of it from front to back; otherwise this range soon.
@@ -224,7 +224,7 @@ class ShardStorage:
         """Return a table as its reader takes it: the path of a local file, else its bytes.
 
         Args:
-            name: of the file.
+            name: name of the file.
             stated: its size and SHA-256, which bytes from a URL are held to.
 
         Raises:
@@ -309,7 +309,7 @@ class RemoteFiles:
 
     Args:
         root: the URL; a query, as signed URLs have it, is kept behind every file's name.
-        options: of the file system.
+        options: options of the file system.
     """
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
@@ -381,7 +381,7 @@ class RemoteFiles:
         return io.BufferedReader(_RemoteStream(self, name), _STREAM_BLOCK)
 
     def _ask(self, spans: Sequence[tuple[str, int, int]]) -> "list[bytes | RemoteFault]":
-        """Return the bytes or the fault of every span; failures that may pass are tried again with growing pauses.
+        """Return the bytes or the error of every span; failures that may pass are tried again with growing pauses.
 
         What came of a span before its connection broke is kept, and only the rest is asked for again.
         """
@@ -511,7 +511,7 @@ def open_tars(urls: Sequence[str], options: Mapping[str, Any] | None) -> list[Ta
 
     Args:
         urls: braces are taken as they are.
-        options: of the storages, as :class:`hgld.data.storage.ShardStorage` takes them.
+        options: options of :class:`hgld.data.storage.ShardStorage`.
 
     Raises:
         ConfigError: one is not of a shard, or has a scheme that hgld does not read from.

@@ -100,7 +100,7 @@ def stream(
         split: the split of a dataset directory; bare shards are read whatever split they are of.
         levels: levels to keep, finest first, of a dataset directory; all if None.
         view: how images are cropped and varied; ``TrainView()`` if None.
-        seed: of everything random.
+        seed: seed of everything random.
         process_index: which part of every batch to give.
         process_count: number of parts; divides ``num_streams``.
         num_streams: sequences of shards read side by side, over all processes; divides P. Another number makes other

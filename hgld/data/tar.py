@@ -135,11 +135,11 @@ def stream_members(
     Args:
         file: at the beginning of the tar; may give fewer bytes than asked for.
         where: what messages call the tar.
-        max_member_bytes: a larger file has a fault and no bytes, so that memory stays bounded.
-        recover: do not stop at damage: give it as a member with a fault, and resume at the next sound header.
+        max_member_bytes: a larger file gets an error and no bytes, so that memory stays bounded.
+        recover: do not stop at damage: give it as a member with an error, and resume at the next sound header.
 
     Yields:
-        members in order; the bytes are empty where there is a fault or no file.
+        members in order; the bytes are empty where there is an error or no file.
 
     Raises:
         InputError: a header or the compression is damaged, or the tar is cut off (unless ``recover``); names tar,

@@ -86,7 +86,7 @@ def uniforms(seed: int, epoch: int, positions: NDArray[np.int64], count: int) ->
 #
 # Colour jitter and lighting noise are one affine map of RGB an image. Brightness, contrast and saturation are linear in
 # the pixels and in the image's mean, and lighting adds a colour, so that all four together are a 3 x 3 matrix and an
-# offset that is itself linear in the mean colour: one pass over the pixels, rounded once. Step by step, as in
+# offset that is itself linear in the average colour: one pass over the pixels, rounded once. Step by step, as in
 # torchvision, each operation rounds and clips; where nothing is clipped both agree to the rounding.
 #
 # Sources: torchvision's ColorJitter; Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional
@@ -129,7 +129,7 @@ def color_matrices(numbers: NDArray[np.float64], jitter: float, lighting: float)
 
 
 def change_colors(pixels: NDArray[np.uint8], matrix: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Map the colours of a picture, rounded and clipped.
+    """Map the colours of an image, rounded and clipped.
 
     Args:
         pixels: (H, W, 3) RGB.
@@ -157,7 +157,7 @@ def random_rectangles(numbers: NDArray[np.float64], share: float, size: int) -> 
 
     Args:
         numbers: (N, 5) uniform in (0, 1).
-        share: of the squares that have one.
+        share: part of the squares that have one.
         size: side of the square, pixels.
 
     Returns:
@@ -175,7 +175,7 @@ def random_rectangles(numbers: NDArray[np.float64], share: float, size: int) -> 
 
 
 def erase(pixels: NDArray[np.uint8], rectangle: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Paint a rectangle (left, top, width, height) of a picture (H, W, 3) over; new memory if there is one."""
+    """Paint a rectangle (left, top, width, height) of an image (H, W, 3) over; new memory if there is one."""
     left, top, width, height = (int(value) for value in rectangle)
     if width:
         pixels = pixels.copy()
@@ -190,7 +190,7 @@ def erase(pixels: NDArray[np.uint8], rectangle: NDArray[np.int64]) -> NDArray[np
 
 
 def apply_policy(pixels: NDArray[np.uint8], numbers: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Change a picture by one of torchvision's 25 policies of AutoAugment for ImageNet.
+    """Change an image by one of torchvision's 25 policies of AutoAugment for ImageNet.
 
     Args:
         pixels: (H, W, 3) RGB.
@@ -266,7 +266,7 @@ def vary(pixels: NDArray[np.uint8], parameters: ViewParameters, row: int) -> NDA
 
     Args:
         pixels: (H, W, 3) RGB.
-        parameters: of the batch.
+        parameters: the batch's parameters.
         row: the image's place in the parameters.
 
     Returns:
@@ -347,7 +347,7 @@ class TrainView:
         Args:
             widths: (N,) of the upright images (of their boxes, where they have one), pixels.
             heights: (N,).
-            seed: of the run.
+            seed: seed of the run.
             epoch: from 0.
             positions: (N,) integers that tell the places of an epoch apart, so that an image that comes twice is seen
                 twice differently; :func:`places` gives those of a batch.
@@ -528,7 +528,7 @@ def places(step: int, count: int, first: int = 0) -> NDArray[np.int64]:
     """Return the positions of a part of a batch: the step of the epoch and the slot in the batch of all processes.
 
     Args:
-        step: of the epoch, from 0.
+        step: number of the batch in its epoch, from 0.
         count: items of the part.
         first: slot of the first of them.
 

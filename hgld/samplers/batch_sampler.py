@@ -160,7 +160,7 @@ class ClassItems:
         Args:
             classes: (P,) places of the classes in :attr:`label`.
             k: items a class.
-            key: of the random numbers.
+            key: key of the random numbers.
 
         Returns:
             (P, k) item numbers.
@@ -241,22 +241,22 @@ def _place(process_index: int = 0, process_count: int = 1, sampler: object = Non
 class BatchSampler(torch.utils.data.BatchSampler, ABC):
     """Batches of item numbers; a ``batch_sampler`` of torch's DataLoader.
 
-    Nothing is drawn from a running stream: the batch of an epoch and step is always the same, so two integers are the
-    whole state, and a run may go on with another number of processes. Process r of n gets the r-th part of every batch,
-    and all parts in order are the batch of a single process.
+    The batch of an epoch and step is always the same: nothing is drawn from a running stream. So two integers are the
+    whole state, and a run may resume with another number of processes. Process r of n gets the r-th part of every
+    batch, and all parts in order are the batch of a single process.
 
     Iterating goes on from the current position to the end of its epoch, and leaves the position at the next epoch. A
     part without items, of a last batch that is shorter than there are processes, is passed over there.
 
-    Lightning makes a batch sampler again for every process, with a DistributedSampler as ``sampler``: its place is
-    taken, and the batch is dealt out as by ``process_index`` and ``process_count``. accelerate deals out whole batches
-    instead, or equal parts with ``split_batches``: leave both at their defaults there.
+    Lightning makes a batch sampler again for every process, with a DistributedSampler as ``sampler``. That sampler then
+    replaces ``process_index`` and ``process_count``. accelerate deals out whole batches instead, or equal parts with
+    ``split_batches``: leave both at their defaults there.
 
     Args:
         batch_size: items of a batch, of all processes together.
         batches: batches of an epoch.
         parts: pieces of a batch that stay together (classes, say); process_count must divide their number.
-        seed: of all random choices.
+        seed: seed of all random choices.
         drop_last: whether batches that are not whole are left out.
         place: ``process_index`` and ``process_count`` (which process this is, of how many), or a DistributedSampler as
             ``sampler``, which tells the two.
@@ -448,7 +448,7 @@ class EpochSampler(BatchSampler):
         num_items: number of items.
         batch_size: items of a batch, of all processes together.
         shuffle: whether every epoch has a random order of its own.
-        seed: of the orders.
+        seed: seed of the orders.
         drop_last: leave out the items that do not fill a last batch.
         place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
             ``sampler``, which tells the two. Their number has to divide batch_size.
@@ -495,8 +495,8 @@ class RepeatedAugmentation(BatchSampler):
     Args:
         num_items: number of images.
         batch_size: entries of a batch, of all processes together.
-        repeats: times that an image stands in its batch.
-        seed: of all random choices.
+        repeats: how often an image is in its batch.
+        seed: seed of all random choices.
         drop_last: leave out the images that do not fill a last batch (others every epoch).
         place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
             ``sampler``, which tells the two. Their number has to divide batch_size / repeats: views of an image stay
@@ -553,7 +553,7 @@ class ClassBalanced(BatchSampler):
         level: the level whose classes are balanced: column, or, with a table or a dataset, name.
         power: 0: all classes alike; 1: all items alike; 0.5: square root sampling.
         batches_per_epoch: length of an epoch; as many as fit the labelled items if None.
-        seed: of all random choices.
+        seed: seed of all random choices.
         place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
             ``sampler``, which tells the two. Their number has to divide batch_size.
 

@@ -36,17 +36,17 @@ class EpochPlan:
     items, so that it is whole. Chunks are dealt to the batches so that the fewest possible come into a batch that has
     one of their class already: none, if no class has more chunks than there are batches.
 
-    Dealing the chunks class by class, one to a batch in turn, reaches that bound. It is then made random by trades:
-    two batches put what they do not share on a heap and take random halves of it, round by round with other partners
-    (Carstens, Berger and Strona, "A unifying framework for fast randomization of ecological networks with fixed (node)
-    degrees", MethodsX 5, 2018: global curveball). A trade changes neither a batch's size nor the bound.
+    Dealing the chunks class by class, one to a batch in turn, reaches that bound. It is then made random by trades: two
+    batches put what they do not share on a heap and take random halves of it, round by round with other partners. A
+    trade changes neither a batch's size nor the bound. This is global curveball: Carstens, Berger and Strona, "A
+    unifying framework for fast randomization of ecological networks with fixed (node) degrees", MethodsX 5, 2018.
 
     Args:
         classes: the items.
         p: classes a batch.
         k: items a class.
         batches: number of batches: chunks are left out, or classes come with one chunk more, to fill them.
-        key: of the random numbers.
+        key: key of the random numbers.
     """
 
     def __init__(self, classes: ClassItems, p: int, k: int, batches: int, *key: int) -> None:
@@ -174,7 +174,7 @@ class PKSampler(BatchSampler):
         p: classes a batch.
         k: items a class.
         level: the level whose classes are meant: column, or, with a table or a dataset, name.
-        seed: of all random choices.
+        seed: seed of all random choices.
         coverage: "exact" or "classes".
         short: what becomes of classes with fewer than k items: "repeat" takes each of their items at least once and
             some again, "drop" leaves these classes out, "refuse" raises.
@@ -273,7 +273,7 @@ class HierarchicalPKSampler(BatchSampler):
         super_classes: m, super-classes a batch.
         batches_per_combination: batches of each combination of super-classes in an epoch.
         batches_per_epoch: an epoch ends after so many batches; after all combinations if None.
-        seed: of all random choices.
+        seed: seed of all random choices.
         short: what becomes of classes with fewer than k items, as for :class:`hgld.samplers.PKSampler`.
         place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
             ``sampler``, which tells the two. Their number has to divide p.

@@ -58,10 +58,10 @@ class ShardOrderSampler(BatchSampler):
         window: how many batches' chunks the streams hold together: the room in which classes are kept apart.
         short: what becomes of groups of fewer than k items: ``repeat`` takes their items more than once in a batch,
             ``drop`` leaves them out, ``refuse`` raises.
-        seed: of all random choices.
+        seed: seed of all random choices.
         batches_per_epoch: leaves out what comes after so many batches; None: nothing.
         process_index: which process this is.
-        process_count: of how many; divides ``num_streams``.
+        process_count: number of processes; divides ``num_streams``.
 
     Attributes:
         left_out: items without a label.
@@ -211,16 +211,16 @@ def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key
     """Deal the chunks of all streams into batches.
 
     A class with as many chunks left as there are batches left is taken first, which keeps the last batches free of
-    repetitions; the rest is drawn at random from the windows among the classes that the batch does not have yet. A
-    stream that holds no such class takes one over from another stream, which takes a new one instead (an augmenting
-    path between streams and classes). Only where that cannot be done a class is repeated.
+    repetitions. The rest is drawn at random from the windows, among the classes that the batch does not have yet. A
+    stream that holds no such class takes over a class of another stream, which takes a new one instead. This is an
+    augmenting path between streams and classes. A class is repeated only if there is no such path.
 
     Args:
         label: (C,) class of every chunk in reading order; stream v has the v-th part of C / streams chunks.
         num_streams: number of streams.
         per_stream: chunks that a batch takes from every stream.
         window: batches' worth of chunks that a stream holds at most.
-        key: of the random numbers.
+        key: key of the random numbers.
 
     Yields:
         streams * per_stream numbers of chunks, stream after stream.
