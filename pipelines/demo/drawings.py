@@ -110,7 +110,7 @@ class Canvas:
 
 def pick(colors: Sequence[Color], rng: np.random.Generator) -> Color:
     """Return one of the colours, slightly varied."""
-    red, green, blue = np.clip(np.array(colors[rng.integers(len(colors))]) + rng.normal(0, 0.07, 3), 0, 1).tolist()
+    red, green, blue = np.clip(np.array(colors[int(rng.integers(len(colors)))]) + rng.normal(0, 0.07, 3), 0, 1).tolist()
     return red, green, blue
 
 
@@ -141,8 +141,9 @@ def arches(canvas: Canvas, count: int, half: float, bottom: float, top: float, c
 def ridge(canvas: Canvas, rng: np.random.Generator, bottom: float, height: float, color: Color) -> None:
     """Draw a skyline across the whole image."""
     xs = np.linspace(-3, 3, 25)
-    waves = sum(rng.normal() / n * np.sin(n * xs + rng.uniform(0, 6.3)) for n in range(1, 6))
-    ys = bottom + height * (0.6 + 0.35 * waves)
+    ys = np.full(len(xs), bottom + 0.6 * height)
+    for n in range(1, 6):
+        ys += 0.35 * height * rng.normal() / n * np.sin(n * xs + rng.uniform(0, 6.3))
     canvas.polygon([(-3, bottom - 2), *zip(xs.tolist(), ys.tolist(), strict=True), (3, bottom - 2)], color)
 
 

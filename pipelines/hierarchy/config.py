@@ -189,7 +189,7 @@ class TopLevelConfig:
     """Options of deciding the classes of the coarsest level."""
 
     margin: float = setting(
-        0.0, "Least lead of a class by the encoder, as a share of the group's names; 0: 0.2.", least=0, most=1
+        0.2, "Least lead of a class by the encoder, as a share of the group's names.", least=0, most=1
     )
 
 

@@ -17,6 +17,7 @@ from .encoders.registry import ENCODERS
 
 SCHEMA_VERSION = 1
 PROVENANCE = "provenance.json"
+_STATED = ("version", "counts", "dropped", "notes", "details", "outputs")
 _ALWAYS = ("numpy", "polars", "scikit-learn")
 
 
@@ -46,7 +47,7 @@ def provenance(
         "seeds": {name: options["seed"] for name, options in stated.items() if "seed" in options},
         "versions": versions(config.embed.encoder),
         "encoder": encoder,
-        "stages": {stage.name: _stage(stage) for stage in stages},
+        "stages": {stage.name: {name: stage.record[name] for name in _STATED} for stage in stages},
     }
 
 
@@ -93,7 +94,3 @@ def _config(config: BuildConfig) -> dict[str, dict[str, Any]]:
     }
     stated = {name: plain(key_fields(options)) for name, options in stages.items() if is_dataclass(options)}
     return {"build": {"source": config.source, "splits": sorted(split for split, _ in config.tables)}, **stated}
-
-
-def _stage(stage: StageRun) -> dict[str, Any]:
-    return {name: stage.record[name] for name in ("version", "counts", "dropped", "notes", "details", "outputs")}

@@ -7,20 +7,9 @@ from hypothesis import strategies as st
 
 from hgld.pipelines.hierarchy.config import BuildConfig, CleanConfig
 from hgld.pipelines.hierarchy.names import clean
+from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES, DROPPED, SCRAPED
 from hgld.pipelines.stage import StageResult, StageRun, run_stage, silent
 
-LANDMARKS = {
-    "split": pl.String,
-    "landmark_id": pl.Int64,
-    "category": pl.String,
-    "title": pl.String,
-    "redirected_to": pl.String,
-    "item": pl.String,
-    "status": pl.String,
-    "names": pl.List(pl.String),
-    "classes": pl.List(pl.String),
-}
-CLASSES = {"class_id": pl.String, "label": pl.String, "language": pl.String, "parents": pl.List(pl.String)}
 GRAPH = [
     ("Q2977", "cathedral", "en", ["Q16970"]),
     ("Q16970", "church building", "en", ["Q41176"]),
@@ -38,8 +27,9 @@ def scraped(root, rows, graph=GRAPH):
         table.append((split, i, url, title, None, None, status, labels, ids))
 
     def work(directory: Path) -> StageResult:
-        pl.DataFrame(table, schema=LANDMARKS, orient="row").write_parquet(directory / "landmarks.parquet")
+        pl.DataFrame(table, schema=SCRAPED, orient="row").write_parquet(directory / "landmarks.parquet")
         pl.DataFrame(graph, schema=CLASSES, orient="row").write_parquet(directory / "classes.parquet")
+        pl.DataFrame(schema=DROPPED).write_parquet(directory / "dropped.parquet")
         return StageResult()
 
     return run_stage("scrape", root, version=1, config={"rows": repr(rows)}, inputs={}, work=work)

@@ -1,6 +1,4 @@
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -40,24 +38,6 @@ def test_what_was_recorded_is_there_after_opening_again(path):
         assert everything(again) == before
         assert again.entities["Q5"].instance_of == ("Q1", "Q2")
         assert again.failures == {("page", "Category:F"): "http-503"}
-
-
-def test_a_killed_process_loses_nothing_that_was_recorded(path):
-    program = (
-        "import os, signal, sys; from pathlib import Path;"
-        "from hgld.pipelines.hierarchy.scrape.store import ScrapeStore;"
-        "from hgld.pipelines.hierarchy.scrape.commons import CategoryPage;"
-        "store = ScrapeStore(Path(sys.argv[1]), {'language': 'en'});"
-        "[store.record('page', {f'Category:{i}': CategoryPage('missing', 'x')}) for i in range(20)];"
-        "store._db.execute('BEGIN IMMEDIATE'); "
-        "store._db.execute('INSERT INTO answer VALUES (?, ?, NULL)', ('sitelink', 'half'));"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False, cwd=Path(__file__).parents[2])
-    assert done.returncode == -9
-    with ScrapeStore(path, SOURCE) as store:
-        assert len(store.answers["page"]) == 20
-        assert not store.answers["sitelink"]
 
 
 def test_a_full_disk_is_said_and_loses_nothing_before_it(path):

@@ -262,11 +262,6 @@ def _weigh(
     write_json(out / "evidence.json", {"blocks": about, "agreement": agreement})
     counts: dict[str, int | float] = {"names": len(names)}
     counts |= {f"share of {block['name']}": round(block["weight"], 3) for block in about if len(about) > 1}
-    if silent := [block["name"] for block in about if block["weight"] == 0]:
-        by = "by it" if len(silent) == 1 else "by each of them"
-        notes.append(
-            f"{', '.join(silent)}: takes no part, for {by} alone the names fall into other groups than by the encoder."
-        )
     return StageResult(counts, notes=tuple(notes), details={"blocks": about, "agreement": agreement})
 
 

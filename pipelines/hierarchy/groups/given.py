@@ -288,14 +288,11 @@ def _place(
     write_groups(out, names, placed, wrong, labels)
     np.save(out / "group_rows.npy", np.vstack([embedded, np.zeros_like(embedded[:1])]), allow_pickle=False)
     outside = [name for name, group in zip(texts, placed.groups, strict=True) if group == len(given.groups)]
-    empty = [group.name for place, group in enumerate(given.groups) if not (placed.groups == place).any()]
     notes = list(given.notes)
     if outside:
         notes.append(
             f"{NONE}: {some(outside, _MOST_LISTED)}. They have no group in the labels; decisions of kind move give "
             "them one."
         )
-    if empty:
-        notes.append(f"groups without names: {some(empty, _MOST_LISTED)}.")
-    counts |= {NONE: len(outside), "groups without names": len(empty)}
+    counts[NONE] = len(outside)
     return StageResult(counts, notes=tuple(notes), details={NONE: outside})

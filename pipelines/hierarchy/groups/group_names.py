@@ -131,10 +131,8 @@ def _proposals(
     yield from _class_proposals(members, graph, rules, below)
     near = max(member.centrality for member in members) - NEAR
     central = sorted(members, key=lambda m: (m.centrality < near, -m.landmarks, -round(m.centrality, 5), m.name))
-    common = _most_common_head(members)
     for member in central:
-        evidence = f"nearest to the group's centre (cosine {member.centrality:.2f}){common}"
-        yield Proposal(member.name, "medoid", evidence)
+        yield Proposal(member.name, "medoid", f"nearest to the group's centre (cosine {member.centrality:.2f})")
     for number in count(2):  # names of two groups may differ in the case of letters only
         label = f"{central[0].name} ({number})"
         yield Proposal(label, "medoid", f"nearest to the group's centre; {central[0].name!r} is taken")
@@ -149,14 +147,6 @@ def _head_nouns(members: Sequence[Member]) -> list[Proposal]:
         for head in sorted(heads, key=lambda h: (-_landmarks(heads[h]), h))
         if _landmarks(heads[head]) >= LEAST_SHARE * _landmarks(members)
     ]
-
-
-def _most_common_head(members: Sequence[Member]) -> str:
-    heads = Counter(sorted(head_noun(member.name) for member in members if member.english))
-    if not heads:
-        return ""
-    common, of = heads.most_common(1)[0]
-    return f"; most common head noun: {common} ({of} of {len(members)} names)"
 
 
 # -- words of names in any language --------------------------------------------------------------------------------

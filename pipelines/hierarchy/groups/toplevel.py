@@ -33,7 +33,7 @@ from hgld.settings import key_fields
 from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, files_of, run_stage
-from ..config import BuildConfig
+from ..config import BuildConfig, TopLevelConfig
 from ..encoders.embed import encoder_of, read_embeddings
 from ..encoders.registry import Encoder
 from ..names.class_graph import ClassGraph
@@ -184,14 +184,14 @@ class Tops:
         classes: the classes, at least two.
         encoded: returns the encoder and the (N, D) unit rows of all names by it; called only if they are needed.
         around: (N, E) unit rows of the joint evidence, which says which names are neighbours.
-        margin: least lead of a share that decides; 0: 0.2.
+        margin: least lead of a share that decides.
     """
 
     def __init__(
         self, graph: ClassGraph, classes: Sequence[str], encoded: Any, around: np.ndarray, margin: float
     ) -> None:
         self._graph, self._classes, self._encoded, self._around = graph, tuple(classes), encoded, around
-        self._margin = margin or MARGIN
+        self._margin = margin
         self._is_natural = set(classes) == {NATURAL, HUMAN_MADE}
         self._anchors = Anchors.read().classes if self._is_natural else named_tops(graph, classes)
 
@@ -288,7 +288,7 @@ def decide_by_graph(
 # -- classes that are given by texts alone ---------------------------------------------------------------------------
 
 PROMPTS = ("{}", "a kind of {}", "this is {}")
-MARGIN = 0.2
+MARGIN = TopLevelConfig().margin
 _COMMON = 0.5
 _SAME = 0.05
 _LEAST_COSINE = 0.05  # of a neighbour; below, names have nothing to do with each other

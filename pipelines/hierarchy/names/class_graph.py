@@ -7,6 +7,7 @@ Wikidata has classes under several parents, and cycles; nothing here assumes a t
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import networkx  # torch brings it
 import numpy as np
@@ -114,7 +115,7 @@ class ClassGraph:
         found = [{above: content[above] ** 0.5 for own in ids for above in self._ways(own)} for ids in members]
         if not any(found):
             return np.zeros((len(members), 1), dtype=np.float32)
-        features = DictVectorizer().fit_transform(found)
+        features: Any = DictVectorizer().fit_transform(found)
         if min(features.shape) <= _AXES:
             return unit(features.toarray()).astype(np.float32)
         return unit(TruncatedSVD(_AXES, random_state=0).fit_transform(features)).astype(np.float32)

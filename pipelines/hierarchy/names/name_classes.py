@@ -6,7 +6,7 @@ several classes have means the most usual one if the format says which that is (
 and is listed.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,9 +67,8 @@ def match_key(name: str) -> str:
 def tree_files(config: TreeConfig) -> list[Path]:
     """Return the files of ``--tree`` whose contents are stated in the provenance; of a folder tree there are none."""
     place = config.tree
-    if place is None or place.is_file():
-        return [] if place is None else [place]
-    return [file for name in (FILE, "data.noun", "index.noun") if (file := place / name).is_file()]
+    names = ("", FILE, "data.noun", "index.noun")
+    return [file for name in names if (file := place / name).is_file()] if place else []
 
 
 def classes_in_tree(
@@ -137,10 +136,8 @@ def classes_in_tree(
     rows = sorted(
         (taxonomy.ids[p], taxonomy.names[p], None, [taxonomy.ids[above] for above in taxonomy.parents[p]]) for p in kept
     )
-    tally = sorted(Counter(how.values()).items(), key=lambda pair: (-pair[1], pair[0]))
-    ways = ", ".join(f"{number:,} {way}" for way, number in tally)
-    tree = f"the tree ({taxonomy.format} with {len(taxonomy):,} classes)"
-    notes = [f"{tree} has classes for {len(of):,} of {len(items):,} names: {ways}."]
+    size = f"{taxonomy.format} with {len(taxonomy):,} classes"
+    notes = [f"the tree ({size}) has classes for {len(of):,} of {len(items):,} names."]
     for reason, said in ((NOT_THERE, "not in the tree"), (SEVERAL, "of several classes in the tree")):
         names = [item.name[:60] for item in items if how[item.id] == reason]
         notes += [f"{said}: {some(names, _MOST_LISTED)}."] if names else []

@@ -154,14 +154,10 @@ def _class_table(met: Sequence[str], store: ScrapeStore) -> pl.DataFrame:
 
 
 def _notes(scraped: pl.DataFrame, classes: pl.DataFrame) -> tuple[str, ...]:
-    notes = []
     failed = scraped.filter(pl.col("status").str.starts_with("error(") & pl.col("title").is_not_null()).height
-    if failed:
-        notes.append(f"{failed:,} landmarks ended in an error; --retry-errors asks for them again.")
-    foreign = scraped["title"].null_count()
-    if foreign:
-        notes.append(f"{foreign:,} categories are not the address of a Commons category (status error(not-commons)).")
-    lost = set(classes["parents"].explode().drop_nulls()) - set(classes["class_id"])
-    if lost:
-        notes.append(f"{len(lost):,} ancestors of classes could not be fetched; --retry-errors asks for them again.")
-    return tuple(notes)
+    lost = len(set(classes["parents"].explode().drop_nulls()) - set(classes["class_id"]))
+    found = {
+        f"{failed:,} landmarks ended in an error; --retry-errors asks for them again.": failed,
+        f"{lost:,} ancestors of classes could not be fetched; --retry-errors asks for them again.": lost,
+    }
+    return tuple(note for note, count in found.items() if count)

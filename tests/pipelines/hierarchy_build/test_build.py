@@ -1,6 +1,5 @@
 import csv
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -194,25 +193,6 @@ def test_an_earlier_provenance_cannot_have_other_files_deleted(tmp_path, names_c
     (out / "provenance.json").write_text(json.dumps(provenance))
     build_hierarchy(out, names_config, silent)
     assert victim.read_text() == (out / ".bashrc").read_text() == "precious"
-
-
-def test_a_folder_of_other_files_is_refused(tmp_path, sample_config):
-    (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(ConfigError, match=r"holds files that are not a build's \(thesis.tex\)\. Name a new or empty"):
-        build_hierarchy(tmp_path, sample_config, silent)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(ConfigError, match="is a file; expected a folder"):
-        build_hierarchy(tmp_path / "thesis.tex", sample_config, silent)
-
-
-def test_two_builds_in_one_folder_are_refused(tmp_path, sample_config):
-    out = tmp_path / "out"
-    out.mkdir()
-    with open(out / LOCK, "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(StorageError, match="another build is running in"):
-            build_hierarchy(out, sample_config, silent)
-    assert [path.name for path in out.iterdir()] == [LOCK]
 
 
 @pytest.mark.parametrize(

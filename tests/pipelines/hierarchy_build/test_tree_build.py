@@ -103,6 +103,3 @@ def test_a_tree_as_evidence_groups_what_it_holds_together_and_names_groups_and_t
     assert matches["how"].unique().to_list() == ["by name"]
     provenance = json.loads((made.directory / "provenance.json").read_text())
     assert [(source["role"], source["file"]) for source in provenance["inputs"]][1:] == [("tree", "edges.csv")]
-
-
-# -- names looked up in Wikidata --------------------------------------------------------------------------------------
