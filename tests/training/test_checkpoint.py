@@ -14,7 +14,6 @@ from hgld.training.checkpoint import (
     Checkpoint,
     find_checkpoint,
     mark_best,
-    newest_checkpoint,
     prune_checkpoints,
     read_checkpoint,
     rewrite_state,
@@ -37,12 +36,6 @@ def test_a_checkpoint_comes_back_as_it_was_written(tmp_path):
     assert torch.equal(back.tensors["model"]["b"], torch.ones(3, 2))
     assert back.tensors["optimizer"]["a|step"].shape == ()
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-00000007"]
-
-
-def test_one_of_the_same_step_is_replaced(tmp_path):
-    write_checkpoint(tmp_path, a_checkpoint(7))
-    path = write_checkpoint(tmp_path, a_checkpoint(7, 2.0))
-    assert float(read_checkpoint(path).tensors["model"]["a"].max()) == 2
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):
@@ -69,13 +62,6 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(StorageError, match=r"step-00000002.*No space left.*step-00000001"):
         write_checkpoint(tmp_path, a_checkpoint(2))
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
-
-
-def test_a_half_written_folder_is_not_a_checkpoint(tmp_path):
-    (tmp_path / "checkpoints" / "step-00000009").mkdir(parents=True)
-    assert newest_checkpoint(tmp_path) is None
-    with pytest.raises(InputError, match="holds no checkpoint"):
-        find_checkpoint(tmp_path)
 
 
 def test_damaged_and_foreign_files_are_named(tmp_path):

@@ -7,7 +7,6 @@ from torch import nn
 from hgld.distributed import Processes
 from hgld.errors import ConfigError
 from hgld.training.models.embedding_model import EmbeddingModel
-from hgld.training.recipes import RECIPES
 from hgld.training.state import prepare_run
 from tests.training.small_runs import options, write_small
 
@@ -45,15 +44,3 @@ def test_group_norm_is_no_batch_norm():
         for frozen in (False, True)
     }
     assert {key for key, value in live.items() if value} == {("batch", False), ("synchronised", False)}
-
-
-def test_recipes_in_chunks_freeze_batch_norm():
-    made = {name: (recipe(), recipe.text) for name, recipe in RECIPES.items()}
-    told = {
-        name: "--micro-batch-size" in text and "no --micro-batch-size" not in text for name, (_, text) in made.items()
-    }
-    chunked = [name for name, (config, _) in made.items() if config.batch.micro_batch_size or told[name]]
-    assert {"smooth-recall-large-sop", "softbin-ap-landmarks-clean", "happier-sop"} <= set(chunked)
-    without = [name for name in chunked if not made[name][0].model.freeze_batch_norm]
-    transformers = ("timm:vit_base", "timm:deit_small")  # no batch norm
-    assert all(made[name][0].model.backbone.startswith(transformers) for name in without)

@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 
 from hgld import open_dataset
-from hgld.cli import main
 from hgld.data.views import TestView
 from hgld.training.inference import kept
 from hgld.training.inference.embedding import embed
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
+from tests.training.small_runs import command as run
 from tests.training.untrained_run import write_run
 
 
@@ -23,13 +23,6 @@ def places(tmp_path_factory):
     models = write_run(folder / "run")
     (folder / "one.jpg").write_bytes(open_dataset(folder / "data", "test").read(2))
     return folder, *models
-
-
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    printed = capsys.readouterr()
-    return stop.value.code, printed.out, printed.err
 
 
 def of_run(folder, *others):

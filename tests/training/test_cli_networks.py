@@ -1,19 +1,17 @@
 """``--model`` of embed, evaluate and search; several models make a leaderboard."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from hgld import open_dataset
-from hgld.cli import main
-from hgld.cli.evaluate_commands import _named
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.models.networks import Network
 from hgld.training.models.small_net import SmallNet
 from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.training.small_runs import command as run
 from tests.training.untrained_run import write_run
 
 
@@ -26,13 +24,6 @@ def places(tmp_path_factory):
     torch.save(SmallNet().state_dict(), folder / "weights.pt")
     (folder / "one.jpg").write_bytes(open_dataset(folder / "data", "test").read(2))
     return folder
-
-
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    printed = capsys.readouterr()
-    return stop.value.code, printed.out, printed.err
 
 
 def of_net(folder, *others):
@@ -93,13 +84,6 @@ def test_several_models_make_a_leaderboard_with_raw_pixels(places, tmp_path, cap
     assert order == sorted(first, key=lambda name: -first[name]), "the best model stands first"
     assert {row["run"] for row in board["scores"] if row["p_value"] is None} == {order[0]}, "the others are tested"
     assert json.loads(kept.read_text(encoding="utf-8")) == board
-
-
-def test_namesakes_are_told_apart():
-    sources = [Network("small", "w.pt"), Network("small", "none"), Path("a/run"), Path("b/run"), Path("other")]
-    named = _named([*sources, Network("pixels")])
-    assert list(named) == ["raw pixels, 32 px", "small, w.pt", "small, none", "a/run", "b/run", "other"]
-    assert list(named.values()) == [Network("pixels"), *sources]
 
 
 @pytest.mark.parametrize(

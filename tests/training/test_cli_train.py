@@ -8,11 +8,10 @@ import sys
 
 import pytest
 
-from hgld.cli import main
 from hgld.training.batches import evaluation_view
 from hgld.training.config import TrainConfig, flat, read_config, with_fields
 from hgld.training.recipes import RECIPES, load_recipe
-from tests.training.small_runs import QUICK, same, weights, write_small
+from tests.training.small_runs import QUICK, command, same, weights, write_small
 
 RECIPE = "small-grocery"
 FLAGS = [
@@ -28,10 +27,7 @@ def data(tmp_path_factory):
 
 
 def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(["train", *map(str, arguments)])
-    printed = capsys.readouterr()
-    return stop.value.code, printed.out, printed.err
+    return command(capsys, "train", *arguments)
 
 
 def test_the_list_begins_with_what_is_for_one_s_own_images(capsys):

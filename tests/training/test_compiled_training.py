@@ -1,15 +1,13 @@
 """torch.compile in training: the same weights but for rounding, under the same names, and back to a run without."""
 
-import math
 from dataclasses import replace
 
 import pytest
 import torch
 
 from hgld.training.inference.embedder import load_run
-from hgld.training.log import read_rows
 from hgld.training.loop import train
-from tests.training.small_runs import STEPS, options, weights, write_small
+from tests.training.small_runs import options, weights, write_small
 
 pytestmark = [
     pytest.mark.slow,  # the compiler of C++ takes its time
@@ -47,21 +45,3 @@ def test_a_compiled_run_is_one_that_was_not_but_for_rounding(data, tmp_path):
         torch.testing.assert_close(tensor, after[name], rtol=1e-3, atol=1e-4)
     model, _ = load_run(tmp_path / "compiled")  # which is not compiled to embed with
     assert torch.equal(model.state_dict()["projection.weight"], after["ema/projection.weight"])
-
-
-def test_a_compiled_run_in_half_precision_goes_on_without_the_compiler(data, tmp_path, monkeypatch):
-    config = options(**ALIKE, epochs=2, amp="bf16")
-    compiled = replace(config, model=replace(config.model, compile=True))
-    monkeypatch.setattr("hgld.training.loop._epoch", first_epoch_alone())
-    assert not train(compiled, data, tmp_path / "run").finished
-    monkeypatch.undo()
-    assert train(config, data, tmp_path / "run").step == 2 * STEPS
-    losses = [float(row["loss"]) for row in read_rows(tmp_path / "run/log.csv")]
-    assert len(losses) == STEPS
-    assert all(math.isfinite(loss) for loss in losses)
-
-
-def first_epoch_alone():
-    from hgld.training.loop import _epoch as epoch_of
-
-    return lambda run, watch: run.epoch == 1 or epoch_of(run, watch)

@@ -116,12 +116,6 @@ def test_renumbering_changes_no_loss():
     torch.testing.assert_close(ours, losses.SupHAP()(embeddings, labels))
 
 
-def test_the_memory_waits_for_its_epoch():
-    criterion = build(loss="SupAP", memory=-1, memory_from_epoch=2)
-    assert criterion.loss.embeddings.shape == (24, DIM)
-    assert criterion.loss.warmup == 4
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from hgld import open_dataset
-from hgld.cli import main
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError
 from hgld.training.checkpoint import Checkpoint, write_checkpoint
@@ -21,6 +20,7 @@ from hgld.training.inference.gem_exponent import best_gem_p, choose_gem_p, set_g
 from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import AveragePool, EmbeddingModel, GeM
 from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.training.small_runs import command as run
 from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 
 CHANNELS, VIEWS, IMAGES = 8, 4, 12
@@ -156,13 +156,6 @@ def test_what_cannot_be_chosen_is_refused(places):
     options["data"] = str(places / "tests")
     with pytest.raises(InputError, match="no split 'train'"), trained_embedder(places / "run", gem_p="auto", **options):
         pass
-
-
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    printed = capsys.readouterr()
-    return stop.value.code, printed.out, printed.err
 
 
 def test_the_command_line_says_what_it_chose(places, tmp_path, capsys):

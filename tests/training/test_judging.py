@@ -12,10 +12,9 @@ from hgld.errors import ConfigError, InputError, StorageError
 from hgld.training import loop
 from hgld.training.log import read_rows
 from hgld.training.loop import train
-from hgld.training.progress import ProgressReporter
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, write_dataset
-from tests.training.small_runs import STEPS, options, write_small
+from tests.training.small_runs import STEPS, Notes, options, write_small
 
 
 def test_the_best_of_what_is_better_low_is_its_lowest():
@@ -25,16 +24,6 @@ def test_the_best_of_what_is_better_low_is_its_lowest():
         state.values = {"test": {"severity": value}}
         loop._choose_best(state, monitor)
         assert state.best["value"] == best
-
-
-class Notes(ProgressReporter):
-    """Keeps what people are told."""
-
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +75,6 @@ def test_a_best_metric_that_is_nowhere_defined_is_told_and_chooses_nothing(tmp_p
     assert summary.finished
     assert summary.best == {}
     assert any("AP/fine is undefined for every query" in note for note in told.notes)
-
-
-def test_a_set_in_which_nothing_is_defined_is_refused_before_the_epochs(tmp_path):
-    place = str(write_small(tmp_path / "data"))
-    write_dataset(tmp_path / "other", [Item((c, c), "single", jpeg(np.random.default_rng(c))) for c in range(4)])
-    config = options(epochs=1, evaluate_on=("test", f"{tmp_path / 'other'}:single"))
-    with pytest.raises(InputError, match=r"evaluate_on .*:single: by their labels no query has a relevant item"):
-        train(config, place, tmp_path / "run")
 
 
 def test_an_evaluation_that_a_kill_left_half_written_is_not_kept_twice(data, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from hgld.training.log import read_rows
 from hgld.training.loop import train
 from hgld.training.progress import ProgressReporter
 from tests.hgld.streamed_dataset import damage, no_image
-from tests.training.small_runs import STEPS, options, same, weights, write_small
+from tests.training.small_runs import STEPS, Notes, options, same, weights, write_small
 
 # Options that keep a state of their own between steps, together where they do not meet.
 VARIANTS = {
@@ -220,14 +220,6 @@ def test_what_is_evaluated_is_the_average(data, tmp_path):
     assert not torch.equal(tensors["ema"]["projection.weight"], tensors["model"]["projection.weight"])
 
 
-@pytest.mark.parametrize("every", [0, 2])
-def test_evaluation_comes_every_n_epochs_and_at_the_end(every, data, tmp_path):
-    config = options(epochs=3, steps_per_epoch=1, evaluate_every=every, evaluate_on=("test", "train"))
-    train(config, data, tmp_path)
-    epochs = [(row["epoch"], row["split"]) for row in read_rows(tmp_path / "evaluations.csv")]
-    assert epochs == [(e, s) for e in ("2", "3")[not every :] for s in ("test", "train")]
-
-
 def test_the_backbone_stays_while_it_is_frozen(data, tmp_path):
     config = options(frozen_epochs=1, keep=9)
     train(config, data, tmp_path)
@@ -300,13 +292,9 @@ def test_a_damaged_image_in_an_epoch_is_replaced_counted_and_named(stream, tmp_p
 def test_a_damaged_test_image_is_left_out_of_the_evaluation_and_named(tmp_path):
     place = write_small(tmp_path / "data")
     [key] = damage(place, read_index(place / "index.parquet")[0].filter(split="test"), [5], no_image)
-    told = []
-
-    class Told(ProgressReporter):
-        def note(self, text):
-            told.append(text)
-
-    summary = train(options(epochs=1), str(place), tmp_path / "run", progress=Told())
+    shown = Notes()
+    summary = train(options(epochs=1), str(place), tmp_path / "run", progress=shown)
+    told = shown.notes
     assert summary.finished
     assert summary.values["test"]["H-AP"] > 0
     assert len(told) == 1
@@ -342,10 +330,3 @@ def test_an_overflow_in_fp16_skips_the_step_of_model_proxies_and_average(part, d
     assert same(reference, weights_at(config, data, tmp_path / "run", 3))
     scales = [read_checkpoint(find_checkpoint(tmp_path / r, "last")).state["scaler"] for r in ("reference", "run")]
     assert scales[1]["scale"] == scales[0]["scale"] / 2
-
-
-def test_the_projection_starts_as_a_pca(data, tmp_path):
-    config = options(projection="pca", epochs=1, lr=0.0, lr_head=0.0)
-    train(config, data, tmp_path / "run")
-    projection = weights(tmp_path / "run")["model/projection.weight"]
-    torch.testing.assert_close(projection @ projection.T, torch.eye(8), atol=1e-5, rtol=0)

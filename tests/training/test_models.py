@@ -117,13 +117,6 @@ def test_timms_vits_take_several_sizes_and_others_say_that_they_do_not():
         model_of("torchvision:vit_b_32", 64, pooling="token")(images(96))
 
 
-def test_normalisation_is_the_backbones_own():
-    assert model_of("small").image_mean == (0.485, 0.456, 0.406)
-    assert model_of("timm:test_vit", pooling="token").image_mean == (0.5, 0.5, 0.5)
-    clip = model_of("open_clip:RN50", pooling="token")
-    assert clip.image_std == pytest.approx((0.26862954, 0.26130258, 0.27577711))
-
-
 def test_without_its_weights_a_model_expects_the_same_images():
     config = ModelConfig(backbone="open_clip:RN50", pretrained="openai", pooling="token", dim=8)
     model = build_model(config, image_size=64, load_weights=False)
@@ -258,11 +251,6 @@ def test_a_tag_of_timm_names_the_weights(monkeypatch):
         assert asked[-1] == ("resnet10t.c3_in1k", True)
     model_of("timm:resnet10t", pretrained="none")
     assert asked[-1] == ("resnet10t", False)
-
-
-def test_patches_must_divide_a_fixed_size():
-    with pytest.raises(ConfigError, match="size is 100, take 96"):
-        model_of("torchvision:vit_b_32", 100, pooling="token")
 
 
 def test_frozen_batch_norm_moves_nothing():

@@ -115,18 +115,6 @@ def test_the_table_has_a_row_for_what_people_decide_and_did_not_give(given, netw
     assert {*told} <= options
 
 
-def test_a_row_of_the_table_joins_values_and_different_reasons():
-    config = derive(derive_network(with_fields(finetune_config(), {"dim": 64}), "weights.pth"), SET, LITE)
-    config = with_fields(config, {"micro_batch_size": 16, "test_size": 160})
-    rows = {row[0]: row[1:] for row in (re.split(r"  +", line) for line in plan_table(config).splitlines())}
-    assert rows["backbone"] == [f"{plan.PREFERRED}, weights weights.pth", "its weights are on this machine"]
-    assert rows["size"] == ["128 px, tests 160 px", "cheaper than the network's own 224"]
-    assert rows["batch-size"] == [
-        "16 classes x 4 images, 16 at once", "of 40 classes; the median class has 50 images"
-    ]  # fmt: skip
-    assert rows["lr"] == ["0.0003, head 0.001, proxies 0.01", "a pretrained convolutional network"]
-
-
 @pytest.mark.parametrize(
     ("given", "at_hand", "expected"),
     [

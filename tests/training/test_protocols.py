@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from hgld import evaluate, open_dataset
-from hgld.cli import main
 from hgld.data.format import JUDGEMENTS, MANIFEST
 from hgld.data.index import TABLES
 from hgld.data.views import TestView
@@ -26,16 +25,10 @@ from hgld.training.inference.embedding import embed
 from hgld.training.recipes import RECIPES, load_recipe
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
+from tests.training.small_runs import command as run
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
 
 ALONE = Processes(0, 1, torch.device("cpu"))
-
-
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    printed = capsys.readouterr()
-    return stop.value.code, printed.out, printed.err
 
 
 def named(folder: Path, protocol: str) -> Path:

@@ -145,7 +145,6 @@ def test_a_recipe_has_rows_or_says_that_it_has_none():
             assert recipe.values == ()
 
 
-SUPRANK = {"HAPPIER", "RODNDCG", "RODRecall", "ROADMAP", "SupAP", "SupHAP", "SupNDCG", "SupRecall"}
 BACKBONES = {
     "ResNet-50": "torchvision:resnet50",
     "ResNet-101": "torchvision:resnet101",
@@ -234,22 +233,6 @@ def test_unknown_recipes_are_refused_with_the_nearest_name():
         find_recipe("happier-spo")
     with pytest.raises(ConfigError, match="hgld train --list"):
         load_recipe("xyzzy")
-
-
-@pytest.mark.parametrize(
-    ("word", "names"),
-    [
-        ("the memory is empty", {name for name in RECIPES if load_recipe(name).loss.memory}),
-        ("SupRank's step", {n for n in RECIPES if load_recipe(n).loss.loss in SUPRANK and RECIPES[n].of_paper}),
-        ("4,102 images", {"softbin-ap-landmarks-clean"}),
-        ("plain DeiT-S", {name for name in RECIPES if "-deit-" in name}),
-        ("no library's", {name for name in RECIPES if name.endswith("-vggface2")}),
-        ("lambda 0.1", {name for name in RECIPES if name.startswith(("happier-f", "rod-recall"))}),
-    ],
-)
-def test_deviations_are_said_where_they_are(word, names):
-    assert {name for name, recipe in RECIPES.items() if any(word in told for told in recipe.all_deviations)} == names
-    assert not any(name.startswith("small-") for name in names)
 
 
 def test_every_row_that_is_named_is_of_a_recipe_and_of_a_table():

@@ -13,7 +13,7 @@ from hgld.training.checkpoint import find_checkpoint, read_checkpoint
 from hgld.training.config import read_config
 from hgld.training.loop import LOCK, train
 from hgld.training.progress import ProgressReporter
-from tests.training.small_runs import options, write_small
+from tests.training.small_runs import Notes, options, write_small
 
 STILL = {"lr": 0.0, "lr_head": 0.0, "epochs": 1, "steps_per_epoch": 1, "evaluate_on": ()}
 
@@ -84,14 +84,10 @@ def test_a_folder_without_locks_is_trained_in_with_a_note(data, tmp_path, monkey
     def no_locks(*args):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    class Notes(ProgressReporter):
-        def note(self, text):
-            notes.append(text)
-
-    notes = []
+    told = Notes()
     monkeypatch.setattr("hgld.files.fcntl.flock", no_locks)
-    assert train(options(**STILL), data, tmp_path / "run", progress=Notes()).finished
-    assert any("run has no locks (No locks available)" in note for note in notes)
+    assert train(options(**STILL), data, tmp_path / "run", progress=told).finished
+    assert any("run has no locks (No locks available)" in note for note in told.notes)
 
 
 def test_a_refused_run_leaves_no_folder(data, tmp_path):

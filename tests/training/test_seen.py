@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from hgld import open_dataset
-from hgld.cli import main
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.trained_on import trained_on_text, was_trained_on
 from hgld.training import seen as module
 from hgld.training.seen import SEEN, Seen, check_seen, write_seen
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, write_dataset
+from tests.training.small_runs import command as run
 from tests.training.untrained_run import write_run
 
 SPLITS = ("train", "val", "test")
@@ -39,13 +39,6 @@ def world(tmp_path_factory):
     write_run(folder / "run")
     write_seen(folder / "run", open_dataset(folder / "data", "train"))
     return folder
-
-
-def run(capsys, *words):
-    with pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    said = capsys.readouterr()
-    return stop.value.code, said.out, said.err
 
 
 # The classes 0, 3, ... were trained on; moved on by one they are the split val.

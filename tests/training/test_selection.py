@@ -9,8 +9,7 @@ from hgld.training.config import is_validation, read_config
 from hgld.training.evaluation import check_evaluation
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.loop import train
-from hgld.training.progress import ProgressReporter
-from tests.training.small_runs import STEPS, options, write_small
+from tests.training.small_runs import STEPS, Notes, options, write_small
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +20,6 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def with_val(tmp_path_factory):
     return str(write_small(tmp_path_factory.mktemp("val") / "small", val=range(12, 15)))
-
-
-class Notes(ProgressReporter):
-    """Keeps what people are told."""
-
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 @pytest.mark.parametrize(

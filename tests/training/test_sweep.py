@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.distributed import Processes
-from hgld.errors import ConfigError, DivergenceError, StorageError
+from hgld.errors import ConfigError, DivergenceError
 from hgld.training import plan
 from hgld.training.config import CONFIG as CONFIG_FILE
 from hgld.training.config import TrainConfig, flat, save_config, with_fields
@@ -112,21 +112,6 @@ def test_a_stopped_run_ends_the_sweep_and_one_that_diverged_does_not(tmp_path):
     assert len(first.trained) == 2
     second = Trainer(diverges=(0.01,))
     assert [row["finished"] for row in rows_of(runs, tmp_path, second)] == ["1 of 1", "0 of 1", "1 of 1"]
-
-
-def test_a_table_that_cannot_be_written_is_said(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="the table of the sweep"):
-        rows_of(plan_sweep(CONFIG, ["tau=0.01"]), tmp_path / "file", Trainer())
-
-
-def test_splits_are_told_apart(tmp_path):
-    def train_one(config, folder):
-        made = Trainer()(config, folder)
-        return dataclasses.replace(made, values={"a": {"R@1": 0.1}, "b": {"R@1": 0.2}})
-
-    (row,) = rows_of(plan_sweep(CONFIG, ["tau=0.01"]), tmp_path, train_one)
-    assert (row["a: R@1"], row["b: R@1"]) == (0.1, 0.2)
 
 
 def test_runs_of_one_network_share_a_trial_and_those_that_have_begun_keep_theirs(tmp_path, monkeypatch):

@@ -15,14 +15,13 @@ import pytest
 import torch
 
 from hgld.evaluation.options import EvaluationOptions
-from hgld.files import file_lock
 from hgld.training.checkpoint import find_checkpoint
 from hgld.training.config import CONFIG, read_config, save_config, with_fields
 from hgld.training.evaluation import evaluate_trained, parse_task
 from hgld.training.finetune import finetune_config
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.log import read_rows
-from hgld.training.loop import LOCK, train
+from hgld.training.loop import train
 from tests import forked
 from tests.hgld.range_server import serve
 from tests.training.run_process import run
@@ -103,17 +102,6 @@ def test_two_processes_fine_tune_as_one_does_and_share_one_plan(tmp_path):
     one, two = (dict(read_config(tmp_path / name / CONFIG).plan) for name in ("one", "two"))
     assert one.keys() == two.keys()
     assert one | {"micro_batch_size": ""} == two | {"micro_batch_size": ""}  # that of a process
-
-
-def test_two_processes_are_refused_a_folder_in_which_another_training_runs(data, tmp_path):
-    out = tmp_path / "run"
-    out.mkdir()
-    with file_lock(out / LOCK):
-        result = together(options(epochs=1), data, out)
-    assert result.returncode != 0
-    assert f"another training is running in {out}." in result.stderr
-    assert f"the main process cannot take {out} for this run" in result.stderr
-    assert [path.name for path in out.iterdir()] == [LOCK]
 
 
 def test_all_processes_judge_the_model_of_the_checkpoint(data, tmp_path):

@@ -30,14 +30,9 @@ class Criterion(nn.Module):
 
 LOSSES = {
     "HAPPIER": lambda: losses.HAPPIER(8, 8),
-    "ROADMAP": lambda: losses.ROADMAP(),
-    "RODNDCG": lambda: losses.RODNDCG(8, 8),
     "RODRecall": lambda: losses.RODRecall(8, 8),
     "SoftBinAP": lambda: losses.SoftBinAP(),
-    "PNP": lambda: losses.PNP(),
-    "NormSoftmax": lambda: losses.NormSoftmax(8, 8),
     "Triplet": lambda: losses.Triplet(),
-    "Margin": lambda: losses.Margin(8),
     "MultiGrain": lambda: losses.MultiGrain(8, 8),
     "memory": lambda: losses.CrossBatchMemory(losses.SupAP(), 48, 8, num_levels=2),
     "SiMix": lambda: losses.SiMix(losses.SmoothRecall(normalize=False)),
