@@ -60,8 +60,8 @@ LAW: list[tuple[str, dict[str, str]]] = [
         CLASSES,
         {
             "sample": "=build-hierarchy --sample --out made",
-            "landmarks": "=build-hierarchy --landmarks train=lm.csv --out made",
-            "names": "=build-hierarchy --names lm.csv --out made",
+            "landmarks": "=build-hierarchy --landmarks train=lm.csv --encoder lexical --out made",
+            "names": "=build-hierarchy --names lm.csv --encoder lexical --out made",
             "classes": "other.txt",
             "out": "elsewhere",
             "groups": "3,2",
@@ -169,7 +169,7 @@ LAW: list[tuple[str, dict[str, str]]] = [
     (f"{EMBED} --resize-mode original", {"max-pixels": "1000"}),
     (f"{EMBED} --scales 1,0.5", {"scale-p": "3"}),
     (EMBED.replace("run", "gem"), {"gem-p": "5"}),
-    ("embed --model small --weights none --data data --out made.npy", {"weights": "w.none", "pooling": "max"}),
+    ("embed --model small --weights none --size 24 --data data --out made.npy", {"weights": "w.none", "pooling": "max"}),
     (
         FILES,
         {
@@ -456,6 +456,7 @@ def observe(world, monkeypatch, capfd):
 
         with monkeypatch.context() as patch, contextlib.chdir(folder):
             patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+            patch.setenv("MPLCONFIGDIR", str(world / "at-matplotlib"))  # fonts are looked for once
             patch.setattr("hgld.data.dataset.READING", Reading())
             for door, instead in DOORS.items():
                 patch.setattr(door, instead)
