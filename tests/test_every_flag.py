@@ -169,7 +169,7 @@ LAW: list[tuple[str, dict[str, str]]] = [
     (f"{EMBED} --resize-mode original", {"max-pixels": "1000"}),
     (f"{EMBED} --scales 1,0.5", {"scale-p": "3"}),
     (EMBED.replace("run", "gem"), {"gem-p": "5"}),
-    ("embed --model small --weights none --size 24 --data data --out made.npy", {"weights": "w.none", "pooling": "max"}),
+    ("embed --model small --weights none --size 24 --data data --out m.npy", {"weights": "w.none", "pooling": "max"}),
     (
         FILES,
         {

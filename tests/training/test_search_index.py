@@ -32,8 +32,8 @@ def clustered(count, dimensions=32, clusters=100, seed=0):
 
 @KINDS
 def test_recall_against_an_exhaustive_search(kind, tmp_path, monkeypatch):
-    vectors = clustered(20_300)
-    gallery, query = vectors[:20_000], vectors[20_000:]
+    vectors = clustered(5_300)
+    gallery, query = vectors[:5_000], vectors[5_000:]
     index = SearchIndex.of(gallery, kind)
     found, scores = index.nearest(query, 10)
     expected, _ = nearest_neighbors(query, gallery, 10)
@@ -42,7 +42,7 @@ def test_recall_against_an_exhaustive_search(kind, tmp_path, monkeypatch):
     np.testing.assert_allclose(scores, np.einsum("qd,qkd->qk", query, gallery[found]), atol=1e-5)
     assert (np.diff(scores, axis=1) <= 0).all()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    KeptIndex(KeptFolder("indexes", {}), kind).make(gallery, np.arange(20_000))
+    KeptIndex(KeptFolder("indexes", {}), kind).make(gallery, np.arange(5_000))
     opened = KeptIndex(KeptFolder("indexes", {}), kind).load()
     assert opened is not None
     again = opened.nearest(query, 10)
