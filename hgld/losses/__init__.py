@@ -55,38 +55,28 @@ if TYPE_CHECKING:
     from hgld.losses.wrappers import SiMix as SiMix
     from hgld.losses.wrappers import wrap as wrap
 
-_EXPORTS = {name: f"hgld.losses.{entry.module}" for name, entry in LOSSES.items()} | {
-    "ClassWeighted": "hgld.losses.wrappers",
-    "Composition": "hgld.losses.compositions",
-    "CrossBatchMemory": "hgld.losses.memory",
-    "FastAPLoss": "hgld.losses.library_names",
-    "MatryoshkaLoss": "hgld.losses.wrappers",
-    "MetricLearningLoss": "hgld.losses.wrappers",
-    "NormalizedSoftmaxLoss": "hgld.losses.library_names",
-    "PNPLoss": "hgld.losses.library_names",
-    "ProxyNCALoss": "hgld.losses.library_names",
-    "RankLoss": "hgld.losses.rank_loss",
-    "SiMix": "hgld.losses.wrappers",
-    "SmoothAPLoss": "hgld.losses.library_names",
-    "SumOverLevels": "hgld.losses.compositions",
-    "TermSum": "hgld.losses.rank_loss",
-    "blackbox_ap_loss": "hgld.losses.blackbox_ap",
-    "graded_ap_loss": "hgld.losses.surrogate_losses",
-    "ndcg_loss": "hgld.losses.surrogate_losses",
-    "pnp_loss": "hgld.losses.surrogate_losses",
-    "recall_loss": "hgld.losses.surrogate_losses",
-    "soft_bin_ap_loss": "hgld.losses.binned",
-    "wrap": "hgld.losses.wrappers",
+_OTHERS = {
+    "binned": ("soft_bin_ap_loss",),
+    "blackbox_ap": ("blackbox_ap_loss",),
+    "compositions": ("Composition", "SumOverLevels"),
+    "library_names": ("FastAPLoss", "NormalizedSoftmaxLoss", "PNPLoss", "ProxyNCALoss", "SmoothAPLoss"),
+    "memory": ("CrossBatchMemory",),
+    "rank_loss": ("RankLoss", "TermSum"),
+    "surrogate_losses": ("graded_ap_loss", "ndcg_loss", "pnp_loss", "recall_loss"),
+    "wrappers": ("ClassWeighted", "MatryoshkaLoss", "MetricLearningLoss", "SiMix", "wrap"),
+}
+_MODULES = {name: entry.module for name, entry in LOSSES.items()} | {
+    name: module for module, names in _OTHERS.items() for name in names
 }
 
-__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for a good one
 
     def __getattr__(name: str) -> Any:
-        if name in _EXPORTS:
-            return getattr(import_module(_EXPORTS[name]), name)
+        if name in _MODULES:
+            return getattr(import_module(f"hgld.losses.{_MODULES[name]}"), name)
         raise AttributeError(missing_name(name))
 
 

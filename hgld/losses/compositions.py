@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
-from hgld.losses.pairs import CalibrationLoss, Margin, MarginReduction
+from hgld.losses.pairs import CalibrationLoss, Margin, PairReduction
 from hgld.losses.proxies import NormSoftmax, read_targets
 from hgld.losses.rank_loss import (
     RankLoss,
@@ -69,32 +69,25 @@ class Composition(nn.Module):
         self_index: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the loss of a batch; arguments, result and errors are those of :meth:`RankLoss.forward`."""
-        rank, second = self._parts(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        args = embeddings, labels, ref_embeddings, ref_labels, self_index
         if self.reduction == "none":
+            rank, second = self.rank(*args), self.decomposability(*args)
             return (1 - self.lambda_) * rank[0] + self.lambda_ * second[0], rank[1] | second[1]
-        return self.combine({"rank": rank, "decomposability": second})
+        return self.combine(self.terms(*args))
 
     def combine(self, terms: Mapping[str, Tensor]) -> Tensor:
         """Combine the :meth:`terms` into the loss: a scalar."""
         return (1 - self.lambda_) * terms["rank"] + self.lambda_ * terms["decomposability"]
 
-    def terms(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """Return the two unweighted terms by their names, ``rank`` and ``decomposability``.
+    def terms(self, *args: Tensor | None) -> dict[str, Tensor]:
+        """Return the two unweighted terms by their names, ``rank`` and ``decomposability``; arguments as for a call.
 
         Raises:
             ConfigError: the parts have ``reduction="none"``.
         """
         if self.reduction == "none":
             raise ConfigError("the parts have reduction='none'; the terms are scalars, of parts with reduction='mean'.")
-        rank, second = self._parts(embeddings, labels, ref_embeddings, ref_labels, self_index)
-        return {"rank": rank, "decomposability": second}
+        return {"rank": self.rank(*args), "decomposability": self.decomposability(*args)}
 
     @property
     def sums_over_queries(self) -> bool:
@@ -110,9 +103,6 @@ class Composition(nn.Module):
                 whole = name if inner == "loss" else f"{name}_{inner}"
                 found[whole] = replace(term, weight=term.weight * share)
         return found
-
-    def _parts(self, *args: Tensor | None) -> tuple[Any, Any]:
-        return self.rank(*args), self.decomposability(*args)
 
     def extra_repr(self) -> str:
         return f"lambda_={self.lambda_}"
@@ -415,7 +405,7 @@ class MultiGrain(nn.Module):
         margin: float = 0.2,
         beta: float = 1.2,
         *,
-        reduction: MarginReduction = "mean",
+        reduction: PairReduction = "mean",
         level: int = 0,
     ) -> None:
         super().__init__()

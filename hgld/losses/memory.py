@@ -97,11 +97,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         Raises:
             InputError: shapes do not fit the memory, or the loss refuses them.
         """
-        value = self.loss(embeddings, labels)
-        gallery = self._remember(embeddings, labels)
-        if gallery is None:
-            return value
-        return value + self.weight * self.loss(embeddings, label_columns(labels), *gallery)
+        return self.combine(self.terms(embeddings, labels))
 
     def terms(self, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return the batch's term and the memory's, unweighted; as in a call, a batch that is due enters the memory.

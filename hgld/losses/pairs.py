@@ -31,6 +31,8 @@ class PairLoss(RankLoss):
         ConfigError: an unknown reduction.
     """
 
+    reductions = get_args(PairReduction)
+
     def __init__(
         self,
         *,
@@ -40,17 +42,13 @@ class PairLoss(RankLoss):
         exclude_self: bool = False,
         summed: bool = False,
     ) -> None:
-        if reduction not in get_args(PairReduction):
-            expected = ", ".join(get_args(PairReduction))
-            raise ConfigError(f"reduction {reduction!r} is unknown; expected one of {expected}.")
         super().__init__(
             graded=False,
             level=level,
             normalize=normalize,
             exclude_self=exclude_self,
-            reduction="none" if reduction == "none" else "mean",
+            reduction=reduction,
         )
-        self.over_nonzero = reduction == "nonzero"
         self.summed = summed
 
     @abstractmethod
@@ -291,8 +289,6 @@ def _semi_hard(scores: Tensor, negative: Tensor) -> Tensor:
 #
 # Negatives are weighted by distance, and the boundary is learned.
 
-MarginReduction = Literal["mean", "none", "nonzero"]
-
 
 class Margin(RankLoss):
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017).
@@ -318,6 +314,8 @@ class Margin(RankLoss):
         ConfigError: an unknown reduction, or numbers out of range.
     """
 
+    reductions = get_args(PairReduction)
+
     def __init__(
         self,
         dim: int,
@@ -326,19 +324,16 @@ class Margin(RankLoss):
         *,
         cutoff: float = 0.5,
         reach: float = 1.4,
-        reduction: MarginReduction = "mean",
+        reduction: PairReduction = "mean",
         level: int = 0,
         normalize: bool = True,
     ) -> None:
-        if reduction not in get_args(MarginReduction):
-            expected = ", ".join(get_args(MarginReduction))
-            raise ConfigError(f"reduction {reduction!r} is unknown; expected one of {expected}.")
         super().__init__(
             graded=False,
             level=level,
             normalize=normalize,
             exclude_self=True,
-            reduction="none" if reduction == "none" else "mean",
+            reduction=reduction,
         )
         if dim < 1 or not 0 < margin < math.inf or not 0 < cutoff < reach < 2:
             raise ConfigError(
@@ -350,7 +345,6 @@ class Margin(RankLoss):
         self.beta = nn.Parameter(torch.tensor(float(beta)))
         self.cutoff = cutoff
         self.reach = reach
-        self.over_nonzero = reduction == "nonzero"
 
     @property
     def sums_over_queries(self) -> bool:

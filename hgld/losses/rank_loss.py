@@ -314,6 +314,8 @@ class RankLoss(KnownArguments, nn.Module, ABC):
         ConfigError: an unknown reduction, a negative level, or a level for a loss that reads all.
     """
 
+    reductions: ClassVar[tuple[str, ...]] = get_args(Reduction)
+
     def __init__(
         self,
         *,
@@ -321,10 +323,10 @@ class RankLoss(KnownArguments, nn.Module, ABC):
         level: int = 0,
         normalize: bool = True,
         exclude_self: bool = False,
-        reduction: Reduction = "mean",
+        reduction: str = "mean",
     ) -> None:
         super().__init__()
-        check_reduction(reduction)
+        check_reduction(reduction, self.reductions)
         check_level(level)
         if graded and level:
             raise ConfigError(f"level is {level}; {type(self).__name__} reads all levels, a binary loss one column.")
@@ -332,7 +334,8 @@ class RankLoss(KnownArguments, nn.Module, ABC):
         self.level = level
         self.normalize = normalize
         self.exclude_self = exclude_self
-        self.reduction: Reduction = reduction
+        self.reduction: Reduction = "none" if reduction == "none" else "mean"
+        self.over_nonzero = reduction == "nonzero"
 
     @abstractmethod
     def query_losses(
@@ -424,10 +427,10 @@ class RankLoss(KnownArguments, nn.Module, ABC):
         return label_columns(labels) if self.graded else label_column(labels, self.level)[:, None]
 
 
-def check_reduction(reduction: str) -> None:
+def check_reduction(reduction: str, known: Sequence[str] = get_args(Reduction)) -> None:
     """Raise ConfigError for an unknown reduction."""
-    if reduction not in get_args(Reduction):
-        raise ConfigError(f"reduction {reduction!r} is unknown; expected one of {', '.join(get_args(Reduction))}.")
+    if reduction not in known:
+        raise ConfigError(f"reduction {reduction!r} is unknown; expected one of {', '.join(known)}.")
 
 
 def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:

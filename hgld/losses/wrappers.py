@@ -265,21 +265,12 @@ class MatryoshkaLoss(nn.Module):
         return f"dims={self.dims}, weights={self.weights}"
 
 
-def wrap(
-    loss: Callable[..., Tensor], miner: Callable[..., Any] | None = None, *, level: int = 0
-) -> "MetricLearningLoss":
-    """Return a loss of pytorch-metric-learning as one of hgld: see :class:`MetricLearningLoss` for the arguments.
-
-    It then takes labels of several levels, names, and all processes' items
-    (:class:`hgld.losses.SumOverLevels` adds it up over levels, :class:`hgld.losses.CrossBatchMemory` remembers).
-    """
-    return MetricLearningLoss(loss, miner, level=level)
-
-
 class MetricLearningLoss(nn.Module):
     """A loss of pytorch-metric-learning, with an optional miner, behind ``loss(embeddings, labels, ...)``.
 
-    It is handed the library's object, so that hgld needs the library only where one is used::
+    It takes labels of several levels, names, and all processes' items (:class:`hgld.losses.SumOverLevels` adds it up
+    over levels, :class:`hgld.losses.CrossBatchMemory` remembers). ``hgld.losses.wrap`` is its short name. It takes the
+    library's object, so that hgld needs the library only if one is used::
 
         from pytorch_metric_learning.losses import MultiSimilarityLoss
         from pytorch_metric_learning.miners import MultiSimilarityMiner
@@ -357,3 +348,6 @@ class MetricLearningLoss(nn.Module):
         targets = label_column(labels, self.level).to(embeddings.device)
         known = targets >= 0
         return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))[known], targets[known]
+
+
+wrap = MetricLearningLoss

@@ -254,8 +254,8 @@ def test_published_lists_are_read(tmp_path):
         (read_in_shop, IN_SHOP.replace("3", "4", 1), "3 images; its first line says '4'"),
         (read_in_shop, IN_SHOP.replace("item_id ", ""), "then the header"),
         (read_in_shop, IN_SHOP.replace(" query", " test"), "row 4 is"),
-        (read_in_shop, "", "then the header"),
-        (read_in_shop, b"\xff\xfe\x00", "not a text file"),
+        (read_in_shop, "", "is empty"),
+        (read_in_shop, b"\xff\xfe\x00", "not UTF-8"),
         (read_in_shop, None, "cannot be read"),
     ],
 )

@@ -13,11 +13,10 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import InputError, TableError, excerpt, quoted
-from hgld.tables import read_csv
+from hgld.tables import read_csv, read_text
 
 # -- In-Shop ----------------------------------------------------------------------------------------------------------
 
-_MOST_LIST_BYTES = 256 << 20
 _IN_SHOP = ["image_name", "item_id", "evaluation_status"]
 
 
@@ -32,14 +31,7 @@ def read_in_shop(path: str | Path) -> pl.DataFrame:
         TableError: a line that is not an image, an item and a split, or fewer lines than the first one says.
     """
     file = Path(path)
-    try:
-        if file.stat().st_size > _MOST_LIST_BYTES:
-            raise TableError(f"{file}: {file.stat().st_size} bytes; a list of images has at most {_MOST_LIST_BYTES}.")
-        lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
-    except OSError as error:
-        raise TableError(f"{file}: cannot be read ({error.strerror}).") from error
-    except UnicodeDecodeError as error:
-        raise TableError(f"{file}: not a text file ({excerpt(error)}); expected a list of images in UTF-8.") from error
+    lines = [line.split() for line in read_text(file).splitlines()]
     if len(lines) < 2 or lines[1] != _IN_SHOP:
         raise TableError(f"{file}: expected the number of images, then the header {' '.join(_IN_SHOP)}.")
     rows = [words for words in lines[2:] if words]
