@@ -1,14 +1,14 @@
 """Settlement of several annotators' decisions: agreed claims, conflicts, and measures of agreement.
 
-Every annotator's decisions are first applied alone to the clustering's groups, in the order of ``when``; a later
-decision of the same person replaces an earlier one. Then the claims of all about a name, a group or a top are compared:
+First, each annotator's decisions are applied alone to the groups of the clustering, in the order of ``when``; a later
+decision of the same person replaces an earlier one. Then the claims about each name, group and top are compared:
 
-- only one annotator claims something about it, or all claim the same: it is applied;
-- two claim different things, or one denies what another claims (a name is not in a group): a conflict. It is listed,
-  and none of the claims is applied: the name stays where the clustering put it. The last to decide does not win,
-  because that would hide the disagreement;
-- decisions in files with ``role: adjudicator`` are applied after all others, in order, to what was agreed. One that
-  decides the matter of a conflict settles it.
+- If only one annotator makes a claim, or all make the same claim, it is applied.
+- If two annotators make different claims, or one denies another's claim (a name is not in a group), that is a conflict.
+  It is listed, and none of its claims is applied: the name stays in its group of the clustering. The last decision does
+  not win, because that would hide the disagreement.
+- Decisions in files with ``role: adjudicator`` are applied after all others, in order. They settle the conflicts that
+  they are about.
 """
 
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ from .grouping import Claim, Classes, Given, Grouping, Subject, Unmatched
 from .journal import Journal
 
 DecisionFields = dict[str, Any]  # the fields of a decision without who and when
-LEAST_SHARED = 10  # subjects that both decided, below which kappa says nothing and is not shown
+LEAST_SHARED = 10  # kappa is not shown if both annotators decided fewer common subjects
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Verdict:
         who: the annotator.
         verdict: the decision in words.
         entries: the decisions behind it.
-        subject, claim: the claim that they make; None where a label is at stake.
+        subject, claim: the claim that the decisions make; None if the conflict is about a label.
     """
 
     who: str
@@ -53,12 +53,12 @@ class Conflict:
     """Annotators who decided differently on one matter.
 
     Attributes:
-        kind: ``name`` (where it belongs), ``group`` (its label or its end), ``top``, ``item`` (where a single one
-            belongs), or ``label`` (one label for several groups).
-        of: the name, or the label that the clustering gave the group, or the item, or the label at stake.
-        verdicts: the verdict of each annotator.
-        subjects: the subjects that a decision must be about to settle it.
-        settled: the person who settled it, or the reason why it needs no decision any more; None while it is open.
+        kind: ``name`` (its group), ``group`` (renamed, merged or dropped), ``top`` (its class), ``item`` (its group),
+            or ``label`` (several groups would have one label).
+        of: the name, the group's label in the clustering, the item, or the label of several groups.
+        verdicts: one per annotator.
+        subjects: a decision about one of these subjects settles the conflict.
+        settled: who settled it, or why it needs no decision; None: open.
     """
 
     kind: str
@@ -78,8 +78,8 @@ class Agreement:
     """The agreement of two annotators on the subjects that both decided.
 
     Attributes:
-        annotators: the two, by name.
-        about: ``names`` (the group each belongs to; dropped counts as one) or ``tops``.
+        annotators: names of the two annotators.
+        about: ``names`` (their groups; dropped counts as a group) or ``tops``.
         count: number of subjects that both decided on.
         observed: share of them on which they agree; None if there are none.
         kappa: Cohen's kappa; None if there are none.
@@ -93,7 +93,7 @@ class Agreement:
 
     @property
     def is_told(self) -> bool:
-        """True if enough was decided by both that kappa says something."""
+        """True if both decided enough subjects for kappa to be meaningful."""
         return self.count >= LEAST_SHARED
 
 
@@ -106,9 +106,9 @@ class Settlement:
         applied: decisions with a claim in effect.
         withheld: decisions of which nothing is in effect because of an open conflict.
         overruled: decisions replaced by later ones, or about a group that has no names left.
-        unmatched: decisions, or parts of them, that fit nothing in the data.
-        conflicts: by kind and matter.
-        agreements: by pair of annotators.
+        unmatched: decisions, or parts of them, that fit nothing in the build.
+        conflicts: sorted by kind and name.
+        agreements: one per pair of annotators and kind of subject.
     """
 
     grouping: Grouping
@@ -166,7 +166,7 @@ def settle(
 
 
 def _compare(drafts: Mapping[str, Grouping]) -> tuple[dict[Subject, Claim], list[Conflict]]:
-    """Return the claims that nobody contradicts, and the conflicts about the others."""
+    """Return the claims without contradiction, and the conflicts about the others."""
     claims: dict[Subject, dict[str, Claim]] = defaultdict(dict)
     for who, draft in drafts.items():
         for subject, claim in draft.claims.items():
@@ -174,7 +174,7 @@ def _compare(drafts: Mapping[str, Grouping]) -> tuple[dict[Subject, Claim], list
     contested = {s.of for s, sides in claims.items() if s.kind == "group" and _differ(sides)}
     agreed, conflicts = {}, []
     for subject in sorted(claims, key=lambda s: (s.kind, str(s.of), str(s.also))):
-        # names that went with a contested group are part of that one conflict
+        # the names of a contested group are part of the conflict about that group
         sides = {who: claim for who, claim in claims[subject].items() if claim.via not in contested}
         if _differ(sides):
             conflicts.append(_conflict(subject, sides, drafts))
@@ -184,7 +184,7 @@ def _compare(drafts: Mapping[str, Grouping]) -> tuple[dict[Subject, Claim], list
 
 
 def _denials(agreed: dict[Subject, Claim], drafts: Mapping[str, Grouping]) -> list[Conflict]:
-    """Take out the agreed claims of which one denies the other; return the conflicts about them."""
+    """Remove pairs of agreed claims where one denies the other; return the conflicts about them."""
     conflicts = []
     for denial in [subject for subject in agreed if subject.kind == "not in"]:
         name = Subject("name", denial.of)
@@ -242,7 +242,7 @@ def _verdict(who: str, subject: Subject, claim: Claim, draft: Grouping) -> Verdi
 
 
 def _clash(grouping: Grouping) -> Conflict | None:
-    """Return the conflict about a label that agreed decisions of several annotators give to several groups."""
+    """Return the conflict about a label that agreed decisions would give to several groups; None without one."""
     labels = Counter(grouping.labels[group] for group in grouping.live())
     label = min((label for label, count in labels.items() if count > 1), default=None)
     if label is None:
@@ -311,7 +311,7 @@ def cohens_kappa(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
 
 
 def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
-    """Refuse files that would make one annotator of two: each person's decisions must be in one file.
+    """Fail if the decisions of one annotator are in two files: two people would count as one.
 
     Args:
         journal: the file of the person at the page.
@@ -337,11 +337,11 @@ def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
 
 
 def side_by_side(settlement: Settlement, grouping: Grouping) -> dict[str, Any]:
-    """Return kappa of each pair of annotators, and their conflicts, each side with the decisions that adopt it.
+    """Return kappa per pair of annotators, and the conflicts; each side has the decisions that adopt it.
 
     Args:
         settlement: the settlement of everyone's decisions.
-        grouping: the grouping as the person at the page decided so far; the adopting decisions fit it.
+        grouping: groups after the decisions of the person at the page; the adopting decisions fit these groups.
     """
 
     def more(side: Verdict) -> dict[str, Any]:
@@ -357,8 +357,8 @@ def side_by_side(settlement: Settlement, grouping: Grouping) -> dict[str, Any]:
 def adopting(subject: Subject, claim: Claim, grouping: Grouping) -> list[DecisionFields]:
     """Return the decisions that adopt another annotator's claim; empty if no decision can.
 
-    A label alone does not say what the other means: a group that they renamed has another label here, and one that
-    they made may not be here at all. So the claim is used, which names groups of the clustering by their number.
+    Labels differ between annotators: a group that one renamed has another label here, and a group that one made may not
+    exist here. The claim has the numbers of the clustering's groups instead.
 
     Args:
         subject: the subject of the claim.

@@ -1,8 +1,8 @@
-"""Grouping of names while decisions are applied to it, and the claims that the decisions make.
+"""Names in groups, changed by decisions, and the claims that the decisions make.
 
-A decision makes claims about single subjects: the group of a name, the fate of a group, the top of a group, the place
-of a single item, a group that a name does not belong to. The decisions of several annotators are compared by their
-claims (:mod:`hgld.pipelines.hierarchy.review.agreement`).
+A decision makes claims. Each claim is about one subject: the group of a name, what becomes of a group, the class of a
+group at an upper level, the group of a single item, or a group that a name does not belong to. The agreement of several
+annotators is computed from their claims (:mod:`hgld.pipelines.hierarchy.review.agreement`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,15 +14,15 @@ from hgld.errors import quoted, some
 
 from .decisions import Accept, Drop, Entry, GiveItem, Merge, Move, New, Refuse, Rename, SetTop, Split
 
-_MOST_HINTS = 10  # more would not be read, and one costs up to 0.3 s among thousands of names
-GroupId = int | str  # a group of the clustering by its number, one that a decision made by its label
-Fate = GroupId | None  # None: dropped
+_MOST_HINTS = 10  # nobody reads more, and one takes up to 0.3 s among thousands of names
+GroupId = int | str  # number of a group of the clustering, label of a group that a decision made
+Assignment = GroupId | None  # the group of a name; None: dropped
 ItemKey = tuple[str, str]  # split and id
-Classes = Mapping[str, tuple[str, ...]]  # of every level above the groups, by its name, finest first
+Classes = Mapping[str, tuple[str, ...]]  # classes by level, of the levels above the groups, finest level first
 
 
 class Given(NamedTuple):
-    """The place that a decision gives to one item: a name, a group, or a name and the group that it is in there."""
+    """What a decision gives to one item: a name, a group, or both."""
 
     name: str | None
     group: GroupId | None
@@ -31,9 +31,9 @@ class Given(NamedTuple):
 class Subject(NamedTuple):
     """The subject of a claim.
 
-    Its kind says what ``of`` is: a name; a group, whose fate is claimed (renamed, merged, dropped); a group, whose
-    class is, at the level ``also`` or the coarsest; an item's split, with its id in ``also``; a name that is not in the
-    group ``also``.
+    ``name``: the name ``of``. ``group``: the group ``of``, which is renamed, merged or dropped. ``top``: the class of
+    the group ``of`` at the level ``also`` (None: the coarsest). ``item``: the item of split ``of`` and id ``also``.
+    ``not in``: the name ``of``, which does not belong to the group ``also``.
     """
 
     kind: Literal["name", "group", "top", "item", "not in"]
@@ -46,41 +46,40 @@ class Claim:
     """The claim of a decision about one subject.
 
     Attributes:
-        value: for a name the group it belongs to or None (dropped); for a group its new label (renamed), the group it
-            was merged into, or None (dropped); for a top one of the build's classes; for an item its place; None where
-            a subject denies something.
+        value: of a name its group, or None (dropped); of a group its new label, the group that it was merged into, or
+            None (dropped); of a top the class; of an item what it was given; of ``not in`` None.
         entries: the decisions behind the claim.
-        via: the group that a name went with, as a whole, into ``value``; None where the name itself was meant.
+        via: group whose names moved to ``value`` as a whole; None if a decision named the name itself.
         renames: True if the value is the group's new label, not another group.
-        by_name: True if a decision meant the name itself, also where its group went elsewhere since then.
+        by_name: True if a decision ever named the name itself, even if its group was moved later.
     """
 
-    value: Fate | Given
+    value: Assignment | Given
     entries: tuple[Entry, ...]
     via: GroupId | None = None
     renames: bool = False
     by_name: bool = False
 
     @property
-    def fate(self) -> Fate:
-        """The value of a claim about a name or a group."""
+    def assigned(self) -> Assignment:
+        """The group that a claim about a name or group assigns."""
         assert not isinstance(self.value, Given)
         return self.value
 
     @property
     def annotators(self) -> str:
-        """The people behind the claim, in a line."""
+        """The annotators behind the claim, separated by commas."""
         return ", ".join(sorted({entry.decision.who for entry in self.entries}))
 
     @property
     def reasons(self) -> str | None:
-        """The reasons that they gave, in a line."""
+        """The reasons that the annotators gave; None if they gave none."""
         return "; ".join(dict.fromkeys(entry.decision.why for entry in self.entries if entry.decision.why)) or None
 
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A decision, or a part of one, that fits nothing in the data."""
+    """A decision, or a part of it, that names a group, name or class that the build does not have."""
 
     entry: Entry
     reason: str
@@ -91,17 +90,17 @@ class Grouping:
     """Names in groups, changed by :meth:`apply`.
 
     Attributes:
-        place: every name's group, None where dropped.
-        labels: every group's label, empty groups of the clustering included.
-        machine: labels that the clustering gave, by group.
-        origin: every name's group in the clustering.
-        classes: the classes of every level above the groups, of which a decision may set one, finest level first.
-        claims: the last claim about each subject.
-        unmatched: decisions, or parts of them, that fit nothing.
-        members: every group's names, as ``place`` has them.
+        place: group of every name; None: dropped.
+        labels: label of every group, including the empty groups of the clustering.
+        machine: label of every group in the clustering.
+        origin: group of every name in the clustering.
+        classes: classes that a decision may set, by level above the groups, finest level first.
+        claims: last claim about each subject.
+        unmatched: decisions, or parts of them, that fit nothing in the build.
+        members: names of every group, the inverse of ``place``.
     """
 
-    place: dict[str, Fate]
+    place: dict[str, Assignment]
     labels: dict[GroupId, str]
     machine: Mapping[int, str]
     origin: Mapping[str, int]
@@ -122,11 +121,11 @@ class Grouping:
 
     @classmethod
     def of(cls, place: Mapping[str, int], labels: Mapping[int, str], classes: Classes) -> "Grouping":
-        """Return the clustering's grouping from each name's group number and each group's label."""
+        """Return the groups of the clustering, from the group of every name and the label of every group."""
         return cls({**place}, {**labels}, labels, place, classes)
 
     def copy(self) -> "Grouping":
-        """Return a grouping that changes apart from this one."""
+        """Return an independent copy."""
         return replace(
             self,
             place={**self.place},
@@ -139,39 +138,39 @@ class Grouping:
     # -- queries --------------------------------------------------------------------------------------------------
 
     def find(self, label: str) -> GroupId | None:
-        """Return the group with names that has this label."""
+        """Return the group of this label that has names; None if there is none."""
         return next((g for g, text in self.labels.items() if text == label and self.members[g]), None)
 
     def target(self, label: str) -> GroupId:
-        """Return the group to fill under this label: one with names, an emptied one of the clustering, or a new one."""
+        """Return the group that names move into under this label: an existing one, an emptied one, or a new one."""
         found = self.find(label)
         if found is not None:
             return found
         emptied = [g for g in self.machine if self.labels[g] == label]
         return emptied[0] if emptied else label
 
-    def end_of(self, group: Fate) -> Fate:
-        """Return the group that a group of the clustering ended in, over any number of merges; None: dropped."""
+    def end_of(self, group: Assignment) -> Assignment:
+        """Return the group that a group was merged into, over any number of merges; None: dropped."""
         seen = set[GroupId]()
         while group is not None and group not in seen:
             seen.add(group)
             claim = self.claims.get(Subject("group", group))
             if claim is None or claim.renames:
                 break
-            group = claim.fate
+            group = claim.assigned
         return group
 
     def live(self) -> list[GroupId]:
         """Return the groups that have names."""
         return [group for group, names in self.members.items() if names]
 
-    def label_of(self, fate: Fate) -> str:
-        """Return a fate as people read it: a label, or ``(dropped)``."""
-        return "(dropped)" if fate is None else self.labels.get(fate, str(fate))
+    def label_of(self, assigned: Assignment) -> str:
+        """Return the label of a group, or ``(dropped)``."""
+        return "(dropped)" if assigned is None else self.labels.get(assigned, str(assigned))
 
     @property
-    def decided(self) -> dict[str, Fate]:
-        """The present fates of the names that somebody ever decided about themselves, not only about their groups."""
+    def decided(self) -> dict[str, Assignment]:
+        """Groups of the names that a decision named themselves, not only their group."""
         return {
             str(subject.of): self.place[str(subject.of)]
             for subject, claim in self.claims.items()
@@ -179,13 +178,13 @@ class Grouping:
         }
 
     def is_decided(self, name: str) -> bool:
-        """Return whether somebody decided about the name itself."""
+        """Return whether a decision named the name itself."""
         claim = self.claims.get(Subject("name", name))
         return claim is not None and claim.by_name
 
     @property
     def refused(self) -> dict[str, set[GroupId]]:
-        """The groups that names were said not to belong to; a label that no group has stands for a proposed group."""
+        """Groups that a name does not belong to, by name; a label that no group has is that of a proposed group."""
         found: dict[str, set[GroupId]] = {}
         for kind, of, group in self.claims:
             if kind == "not in" and group is not None:
@@ -194,28 +193,28 @@ class Grouping:
 
     @property
     def items(self) -> dict[ItemKey, Given]:
-        """The places that decisions gave to single items."""
+        """What decisions gave to single items, by split and id."""
         return {
             (str(of), str(also)): claim.value
             for (kind, of, also), claim in self.claims.items()
             if kind == "item" and isinstance(claim.value, Given)
         }
 
-    def placed(self, place: Mapping[str, Fate]) -> "Grouping":
-        """Return this grouping with the names that nobody decided about where ``place`` has them.
+    def placed(self, place: Mapping[str, Assignment]) -> "Grouping":
+        """Return a copy in which the names without a decision are in the groups that ``place`` has for them.
 
         Names that were dropped with their group stay dropped, and only groups that have names here are filled.
         """
         moved = self.copy()
         live = set(self.live())
-        for name, fate in place.items():
+        for name, assigned in place.items():
             here = self.place[name]
-            if fate != here and here is not None and fate in live and not self.is_decided(name):
-                moved._put(name, fate)
+            if assigned != here and here is not None and assigned in live and not self.is_decided(name):
+                moved._put(name, assigned)
         return moved
 
     def effective_claims(self) -> dict[Subject, Claim]:
-        """Return the claims in effect: for groups that have names the new label and the top, and all about names."""
+        """Return the claims in effect: all claims about names, and new labels and tops of groups that have names."""
         return {
             subject: claim
             for subject, claim in self.claims.items()
@@ -226,7 +225,7 @@ class Grouping:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def apply(self, entry: Entry) -> None:
-        """Apply one decision; the parts of it that fit nothing go to ``unmatched``."""
+        """Apply one decision; append the parts that fit nothing to ``unmatched``."""
         match entry.decision:
             case Rename() as decision:
                 self._rename(entry, decision)
@@ -266,7 +265,7 @@ class Grouping:
         return self
 
     def take(self, claims: Mapping[Subject, Claim]) -> "Grouping":
-        """Apply claims that are known to fit; return the grouping itself."""
+        """Apply claims that fit this grouping; return the grouping itself."""
         self.claims.update(claims)
         for (kind, of, _), claim in claims.items():
             if kind == "name" and not isinstance(claim.value, Given):
@@ -282,16 +281,16 @@ class Grouping:
         if decision.to != decision.group and self.find(decision.to) is not None:
             self._miss(entry, f"there is already a group {quoted(decision.to)}; to join the two, merge them")
         elif isinstance(group, str):
-            if decision.to != decision.group:  # else: a person named it so, which stands
+            if decision.to != decision.group:  # else the label stays
                 self._rekey(group, self.target(decision.to), entry)
         else:
             self.labels[group] = decision.to
             self.claims[Subject("group", group)] = Claim(decision.to, (entry,), renames=True)
 
     def _rekey(self, old: str, new: GroupId, entry: Entry) -> None:
-        """Give another label to a group that a decision made, whose only identity is its label.
+        """Give another label to a group that a decision made: the label is its identity.
 
-        So two annotators who end with the same label agree, however they came to it.
+        So annotators who end with the same label agree, whatever they called the group before.
         """
         for name in sorted(self.members[old]):
             claim = self.claims.get(Subject("name", name), Claim(old, ()))
@@ -305,7 +304,7 @@ class Grouping:
             self.claims[subject._replace(of=new)] = self.claims.pop(subject)
 
     def _follow(self, old: GroupId, new: GroupId, entry: Entry) -> None:
-        """Let items and refusals that mean the group ``old`` mean the group that it became."""
+        """Replace the group ``old`` by ``new`` in the claims about items and in refusals."""
         for subject, claim in list(self.claims.items()):
             kind, of, also = subject
             if kind == "item" and isinstance(claim.value, Given) and claim.value.group == old:
@@ -314,12 +313,12 @@ class Grouping:
                 )
             elif kind == "not in" and also == old:
                 del self.claims[subject]
-                at_home = self.is_decided(str(of)) and self.place[str(of)] == new  # said of it, and stronger
+                at_home = self.is_decided(str(of)) and self.place[str(of)] == new  # a decision put it there
                 if not at_home:
                     self.claims[Subject("not in", of, new)] = claim
 
     def _new(self, entry: Entry, source: str | None, names: Iterable[str], label: str) -> None:
-        """Make a group of names: of any, or of those of the group ``source``, which they leave."""
+        """Make a new group of names; with ``source``, only names of that group can be in it."""
         leaves = None if source is None else self._group(entry, source)
         if source is not None and leaves is None:
             return
@@ -336,7 +335,7 @@ class Grouping:
 
     def _refuse(self, entry: Entry, names: Iterable[str], group: GroupId) -> None:
         for name in self._known(entry, names):
-            if self.is_decided(name) and self.place[name] == group:  # taken back: it is where the clustering had it
+            if self.is_decided(name) and self.place[name] == group:  # take that decision back
                 del self.claims[Subject("name", name)]
                 self._put(name, self.end_of(self.origin[name]))
             self.claims[Subject("not in", name, group)] = Claim(None, (entry,))
@@ -356,40 +355,40 @@ class Grouping:
             subject = Subject("top", group, None if level == levels[-1] else level)
             self.claims[subject] = Claim(decision.top, (entry,))
 
-    def _empty(self, group: GroupId, fate: Fate, entry: Entry) -> None:
+    def _empty(self, group: GroupId, assigned: Assignment, entry: Entry) -> None:
         for name in sorted(self.members[group]):
-            self._claim_name(name, fate, entry, via=group)
+            self._claim_name(name, assigned, entry, via=group)
         if isinstance(group, int):
-            self.claims[Subject("group", group)] = Claim(fate, (entry,))
-        if fate is not None:
-            self._follow(group, fate, entry)
+            self.claims[Subject("group", group)] = Claim(assigned, (entry,))
+        if assigned is not None:
+            self._follow(group, assigned, entry)
 
-    def _claim_names(self, entry: Entry, names: Iterable[str], fate: Fate) -> None:
+    def _claim_names(self, entry: Entry, names: Iterable[str], assigned: Assignment) -> None:
         for name in self._known(entry, names):
-            self._claim_name(name, fate, entry)
+            self._claim_name(name, assigned, entry)
 
-    def _claim_name(self, name: str, fate: Fate, entry: Entry, via: GroupId | None = None) -> None:
-        self._put(name, fate)
+    def _claim_name(self, name: str, assigned: Assignment, entry: Entry, via: GroupId | None = None) -> None:
+        self._put(name, assigned)
         meant = via is None or self.is_decided(name)
-        self.claims[Subject("name", name)] = Claim(fate, (entry,), via, by_name=meant)
-        if via is None and fate is not None:
-            self.claims.pop(Subject("not in", name, fate), None)
-        if isinstance(fate, int) and (gone := self.claims.get(Subject("group", fate))) and not gone.renames:
-            del self.claims[Subject("group", fate)]  # the group was merged or dropped, and has names again
+        self.claims[Subject("name", name)] = Claim(assigned, (entry,), via, by_name=meant)
+        if via is None and assigned is not None:
+            self.claims.pop(Subject("not in", name, assigned), None)
+        if isinstance(assigned, int) and (gone := self.claims.get(Subject("group", assigned))) and not gone.renames:
+            del self.claims[Subject("group", assigned)]  # the group was merged or dropped, and has names again
 
-    def _put(self, name: str, fate: Fate) -> None:
+    def _put(self, name: str, assigned: Assignment) -> None:
         before = self.place[name]
         if before is not None:
             self.members[before].discard(name)
-        self.place[name] = fate
-        if fate is not None:
-            self.labels.setdefault(fate, str(fate))
-            self.members.setdefault(fate, set()).add(name)
+        self.place[name] = assigned
+        if assigned is not None:
+            self.labels.setdefault(assigned, str(assigned))
+            self.members.setdefault(assigned, set()).add(name)
 
     # -- decisions that do not fit --------------------------------------------------------------------------------
 
     def _fillable(self, entry: Entry, label: str) -> GroupId | None:
-        """Return the group under this label, which may have been emptied; None, and a miss, if there is none."""
+        """Return the group of this label, which may be empty; None, and a note in ``unmatched``, without one."""
         group = self.target(label)
         if group in self.labels:
             return group

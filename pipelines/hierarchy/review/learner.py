@@ -150,9 +150,9 @@ class Learner:
     def fit(self, grouping: Grouping) -> Estimates:
         """Learn the decisions that ``grouping`` holds; return the estimates. The same decisions give the same."""
         ends = {number: grouping.end_of(number) for number in self._seeds}
-        fates = grouping.decided
-        decided = [fates.get(name, -1) for name in self.names]  # -1: undecided
-        wanted = {group for group in [*ends.values(), *fates.values()] if group is not None}
+        assigned = grouping.decided
+        decided = [assigned.get(name, -1) for name in self.names]  # -1: undecided
+        wanted = {group for group in [*ends.values(), *assigned.values()] if group is not None}
         live = sorted(wanted, key=lambda group: (isinstance(group, str), group))
         column: dict[GroupId | None, int] = {group: k for k, group in enumerate(live)}
         home = np.array([column.get(ends[number], -1) for number in self._own.tolist()])

@@ -1,12 +1,12 @@
 """The queue of a review: what to decide next, ordered by what an action is expected to put right.
 
-A *screen* is a small part of the tree of similar names. The person puts whole blocks of it into a group, moves single
-names, and accepts the rest as it is. Its actions are expected to be one, and one for each name that does not belong to
-the screen's largest group; what they put right is the expected number of items (or names) that are placed wrong now.
+A *screen* is a small subtree of similar names. The person moves whole blocks of it into a group, moves single names,
+and accepts the rest. The expected number of actions is one, plus one per name outside the screen's largest group. The
+expected gain is the number of items (or names) that are in a wrong group now. Screens are sorted by gain per action.
 
-The tree is Ward's linkage of the names' rows; more than 2,000 names are first divided into cells of at most so many by
-spherical k-means, since only small subtrees are ever shown. Every node is a range of one order of names, so a sum over
-the members of all nodes is a difference of two running sums.
+The tree is Ward's linkage of the names' embeddings. More than 2,000 names are first split into cells by spherical
+k-means, because only small subtrees are shown. A node is a range of one order of the names, so a sum over its names is
+the difference of two running sums.
 """
 
 from collections.abc import Collection
@@ -20,13 +20,13 @@ from threadpoolctl import threadpool_limits
 from ..groups.clustering import kmeans
 from .learner import Estimates
 
-SCREEN = 40  # names that a person takes in at once; the measured effort falls slowly up to here and beyond
+SCREEN = 40  # most names of a screen; with more the measured effort falls only slowly
 SCREENS = 12  # screens of a queue
 MOST_LINKED = 2000
 _CELL = 1000
-_EXAMINED = 400  # nodes whose exceptions are estimated; with 4,000 the measured effort is the same
+_EXAMINED = 400  # nodes that get the exact estimate; 4,000 give the same measured effort
 Order = Literal["items", "names"]
-Skipped = Collection[tuple[str, str | None]]  # names, each with the label of the group it was estimated in then
+Skipped = Collection[tuple[str, str | None]]  # skipped names, each with the label of its estimated group at that time
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Screen:
     """Similar names, each in its estimated group.
 
     Attributes:
-        names: in the order of the tree.
-        wrong: for each name the probability that it is placed wrong.
-        items: items (or names, if the queue is ordered by them) that an action is expected to put right.
+        names: names in the order of the tree.
+        wrong: error probability of each name.
+        items: expected number of items (or names, if the queue counts names) that one action corrects.
         blocks: (start, stop) ranges of ``names`` that are subtrees, the whole screen first.
     """
 
@@ -59,8 +59,8 @@ class Queue:
     """The screens of a build, from estimates.
 
     Args:
-        rows: (N, D) unit rows of the names, the learner's.
-        by: what an action should put right most of, items or names.
+        rows: (N, D) unit rows of the names, as the learner has them.
+        by: count items or names that an action corrects.
 
     Attributes:
         tree: the nodes that may become screens.
@@ -71,15 +71,14 @@ class Queue:
         self.tree = NameTree.of(rows).up_to(SCREEN)
         size = self.tree.stops - self.tree.starts
         lengths = (self.tree.sums(rows) ** 2).sum(axis=1)
-        self._cohesion = (lengths - size) / np.maximum(size * (size - 1), 1)  # mean cosine of two of its names
+        self._cohesion = (lengths - size) / np.maximum(size * (size - 1), 1)  # mean cosine of two names of a node
 
     def screens(self, now: Estimates, skipped: Skipped = ()) -> list[Screen]:
         """Return what to decide next, the most useful first; no two screens share a name.
 
         Args:
             now: the estimates.
-            skipped: names that a person looked at and put off; they are not shown again before their estimate changes,
-                unless nothing else is left.
+            skipped: names that a person skipped; they come back when their estimate changes or nothing else is left.
         """
         asked = now.undecided
         if skipped:
@@ -89,7 +88,7 @@ class Queue:
         count, items = asked.astype(np.float64), now.items if self._by == "items" else np.ones(len(now.items))
         sums = np.stack([count, now.errors * items * count, now.errors * count], axis=1)
         size, gain, wrong = self.tree.sums(sums).T
-        mixed = np.maximum(size - 1, 0) * (1 - self._cohesion)  # costs little; the exceptions by shares cost more
+        mixed = np.maximum(size - 1, 0) * (1 - self._cohesion)  # a quick estimate, before the exact one
         likely = gain / (1 + mixed)
         nodes = np.flatnonzero(size > 0)
         nodes = nodes[np.argsort(-likely[nodes], kind="stable")[:_EXAMINED]]
@@ -107,7 +106,7 @@ class Queue:
         return chosen
 
     def _exceptions(self, node: int, now: Estimates, asked: np.ndarray) -> float:
-        """Return the expected number of a node's asked names that do not belong to its largest group."""
+        """Return the expected number of undecided names of a node outside its largest group."""
         members = self.tree.members(node)
         shares = now.shares[members[asked[members]]]
         return len(shares) - float(shares.sum(axis=0).max())
@@ -130,8 +129,8 @@ class NameTree:
 
     Attributes:
         order: (N,) indices of the names, so that each node is a range of it.
-        starts: (M,) first places of the nodes in ``order``; nodes are in an order where a node comes after its parts.
-        stops: (M,) the places after their last.
+        starts: (M,) start of each node's range of ``order``; a node comes after its children.
+        stops: (M,) end of each node's range.
     """
 
     order: np.ndarray
@@ -178,7 +177,7 @@ def _cells(rows: np.ndarray, members: np.ndarray) -> list[np.ndarray]:
         return [members]
     cells = -(-len(members) // _CELL)
     distinct = len(np.unique(rows[members], axis=0))
-    if distinct <= cells:  # nearly all names have the same row: any division will do
+    if distinct <= cells:  # nearly all rows are equal: any split will do
         return np.array_split(members, cells)
     weights = np.ones(len(members))
     labels = kmeans(rows[members], min(cells, 64), weights=weights, restarts=1, seed=0)

@@ -1,8 +1,8 @@
 """The review stage: annotators' decisions applied to the clustering's groups, on every run.
 
-Decisions refer to the data by text, so each is checked against this run's names and groups: a decision that fits
-nothing any more is reported, never skipped silently. Names that nobody decided about stand where the decisions about
-others teach, as on the page; without decisions the groups pass through unchanged.
+Decisions name groups and names by their text. The stage checks each decision against the names and groups of this run
+and reports the decisions that fit nothing. Names without a decision get the group that the learner estimates, as on the
+page. Without decisions the groups do not change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from .grouping import Classes, GroupId, Grouping, Subject
 from .learner import Estimates, Learner
 from .tables import LEVELS, classes_above
 
-VERSION = 5  # 3: items, levels, taught names; 4: probabilities of being wrong; 5: the page's, also without decisions
+VERSION = 5
 _MOST_NOTES = 10
 _NAMES = {
     "name": pl.String,
@@ -67,15 +67,15 @@ def run(
     *,
     learns: bool = False,
 ) -> StageRun:
-    """Apply the decisions of ``config`` to the groups; write names, groups, drops and the fate of each decision.
+    """Apply the decisions of ``config`` to the groups; write names, groups, drops and the outcome of each decision.
 
     Args:
         root: the build's directory of stages.
         clustered: the cluster stage (names in groups).
         toplevel: the top-level stage (labels and tops of groups).
-        config: the files of decisions; their contents are part of the stage's key.
-        progress: told how many decisions there are.
-        learns: whether the places of names that nobody decided about are estimated; else they stay where they are.
+        config: files of decisions; their contents are part of the stage's key.
+        progress: called with the number of decisions.
+        learns: estimate the groups of names without a decision; else these names stay in their group.
 
     Raises:
         InputError: a file of decisions is missing or one of its entries is not a decision.
@@ -136,7 +136,7 @@ def _review(
     }
     if estimates and entries:
         was = settlement.grouping.place
-        counts["taught elsewhere"] = sum(placed.place[name] != fate for name, fate in was.items())
+        counts["taught elsewhere"] = sum(placed.place[name] != assigned for name, assigned in was.items())
     return StageResult(
         counts=counts,
         dropped=write_dropped(directory, dropped),
@@ -146,9 +146,9 @@ def _review(
 
 
 def estimated(grouping: Grouping, learner: Learner | None) -> tuple[Estimates | None, Grouping]:
-    """Return a learner's estimates after some decisions, and the grouping with undecided names where it has them.
+    """Return the learner's estimates, and the grouping with the undecided names in their estimated groups.
 
-    Without any decision every name stays where the clustering put it.
+    Without decisions every name stays in its group of the clustering.
     """
     if learner is None:
         return None, grouping
@@ -157,9 +157,9 @@ def estimated(grouping: Grouping, learner: Learner | None) -> tuple[Estimates | 
 
 
 def still_wrong(estimates: Estimates | None) -> dict[str, list[float]] | None:
-    """Return mean and 80% interval of the names and items that are wrong, to a tenth, as report and page say them.
+    """Return mean and 80% interval of the numbers of wrong names and items, rounded as report and page show them.
 
-    None without estimates, or where every name is decided.
+    None without estimates, or if every name is decided.
     """
     if estimates is None or estimates.still_wrong is None:
         return None
@@ -172,18 +172,18 @@ def still_wrong(estimates: Estimates | None) -> dict[str, list[float]] | None:
 def reviewed_names(
     table: pl.DataFrame, grouping: Grouping, taught_wrong: Mapping[str, float] | None = None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the names that stay, with their labels, and the names that decisions drop.
+    """Return the names that stay, with their labels, and the dropped names.
 
     Args:
         table: the cluster stage's names.
-        grouping: the names in groups under the decisions.
-        taught_wrong: probabilities of being wrong by what the decisions teach; those of the clustering elsewhere.
+        grouping: the names in groups after the decisions.
+        taught_wrong: the learner's error probability by name. Default: the error probabilities of the clustering.
     """
     kept, dropped, told = [], [], taught_wrong or {}
     for row in table.sort("name").iter_rows(named=True):
         group, claim = grouping.place[row["name"]], grouping.claims.get(Subject("name", row["name"]))
         if group is not None:
-            looked_at = claim is not None and claim.by_name  # the name itself was meant, not its group as a whole
+            looked_at = claim is not None and claim.by_name  # a decision named the name itself, not only its group
             wrong = 0.0 if looked_at else float(told[row["name"]] if row["name"] in told else row["wrong"])
             kept.append(
                 {
@@ -210,7 +210,7 @@ def reviewed_groups(
     grouping: Grouping,
     only: GroupId | None = None,
 ) -> pl.DataFrame:
-    """Return the groups that have names, or one of them, with their tops."""
+    """Return the groups that have names, or only one of them, with their tops."""
     sizes = dict(kept.select("name", "landmarks").iter_rows())
     machine = {row["group"]: row for row in groups.iter_rows(named=True)}
     decided = _decided_by(grouping)
@@ -218,7 +218,7 @@ def reviewed_groups(
     for group in grouping.live() if only is None else [only]:
         members = grouping.members[group]
         sources: dict[GroupId, int] = {}
-        for name in sorted(members) if isinstance(group, str) else ():  # nobody asks where the clustering's come from
+        for name in sorted(members) if isinstance(group, str) else ():  # of new groups alone
             sources[place[name]] = sources.get(place[name], 0) + sizes[name]
         top, method, evidence = _top(group, sources, machine, grouping)
         rows.append(
@@ -237,15 +237,15 @@ def reviewed_groups(
 
 
 def reviewed_items(grouping: Grouping) -> pl.DataFrame:
-    """Return the items that decisions give to another name or group: split, id, name, label, who, why.
+    """Return the items that decisions gave to another name or group: split, id, name, label, who, why.
 
-    The label is null where the name, or the group, has been dropped since then.
+    The label is null if the name or group was dropped later.
     """
     rows = []
     for (split, id_), given in sorted(grouping.items.items()):
         claim = grouping.claims[Subject("item", split, id_)]
-        fate = given.group if given.group is not None else grouping.place.get(given.name or "")
-        label = grouping.labels[fate] if fate is not None and grouping.members.get(fate) else None
+        assigned = given.group if given.group is not None else grouping.place.get(given.name or "")
+        label = grouping.labels[assigned] if assigned is not None and grouping.members.get(assigned) else None
         rows.append(
             {
                 "split": split,
@@ -260,7 +260,7 @@ def reviewed_items(grouping: Grouping) -> pl.DataFrame:
 
 
 def _set_levels(grouping: Grouping) -> pl.DataFrame:
-    """Return the classes that decisions set at the levels below the coarsest: label, level, class, who."""
+    """Return the classes that decisions set below the coarsest level: label, level, class, who."""
     rows = [
         {"label": grouping.labels[of], "level": also, "class": claim.value, "who": claim.annotators}
         for (kind, of, also), claim in grouping.claims.items()
@@ -272,9 +272,9 @@ def _set_levels(grouping: Grouping) -> pl.DataFrame:
 def _top(
     group: GroupId, sources: dict[GroupId, int], machine: dict[int, dict[str, Any]], grouping: Grouping
 ) -> tuple[str | None, str | None, str | None]:
-    """Return a group's top with its method and evidence: decided by a person, by the stage, or by agreeing sources.
+    """Return a group's top with its method and evidence: of a person, of the top-level stage, or of its sources.
 
-    ``sources`` are the clustering's groups that its names come from, with their landmarks.
+    ``sources`` has the number of items by group of the clustering that the group's names come from.
     """
     if (claim := grouping.claims.get(Subject("top", group))) is not None:
         return str(claim.value), "decision", claim.entries[-1].decision.why
@@ -293,7 +293,7 @@ def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
     """Return the people who named each group, decided its top, split it off or merged others into it."""
     decided: dict[GroupId, set[str]] = {}
     for subject, claim in grouping.effective_claims().items():
-        group = claim.fate if subject.kind == "name" else subject.of
+        group = claim.assigned if subject.kind == "name" else subject.of
         made = [e for e in claim.entries if subject.kind != "name" or isinstance(e.decision, Merge | Split | New)]
         if group is not None:
             decided.setdefault(group, set()).update(entry.decision.who for entry in made)

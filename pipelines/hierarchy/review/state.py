@@ -1,6 +1,6 @@
-"""State behind the review page: a build's groups under one annotator's decisions, the queue, others' decisions.
+"""State of the review page: a build's groups after one annotator's decisions, the queue, and others' decisions.
 
-What the page shows of a name that nobody decided about is the learner's estimate; what is written is a person's.
+For a name without a decision the page shows the learner's estimate. Files get people's decisions only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,25 +20,25 @@ from .queue import Queue, Screen
 from .review import estimated, reviewed_groups, still_wrong
 from .tables import BuildTables, Thumbnails
 
-_LISTED = 100  # decisions that the page shows in its history
-_NAMED = 20  # names of each of them
+_LISTED = 100  # decisions in the history of the page
+_NAMED = 20  # names shown per decision of the history
 _EXAMPLES = 12
 
-_NameState = tuple[str | None, float | None, str | None]  # label, probability of being wrong, who decided
+_NameState = tuple[str | None, float | None, str | None]  # label, error probability, who decided
 
 
 @dataclass(frozen=True)
 class _View:
-    """A state that the page shows: decisions, estimates, and what follows for names and groups.
+    """What the page shows after some decisions.
 
     Attributes:
         grouping: names in groups after the decisions.
-        placed: the same, with the names that nobody decided about where the estimates have them.
-        estimates: the learner's; None without one.
-        names: of every name its group's label (None: dropped), the probability that it is wrong, who decided.
-        groups: of every group with names its top, and who decided about it.
-        done: number of names that somebody decided about, and of their items.
-        queue: what to decide next, the most useful first.
+        placed: ``grouping`` with the undecided names in their estimated groups.
+        estimates: estimates of the learner; None without a learner.
+        names: per name the label of its group (None: dropped), its error probability, and who decided.
+        groups: per group that has names its top, and who decided about it.
+        done: number of decided names, and of their items.
+        queue: screens to decide next, the most useful first.
     """
 
     grouping: Grouping
@@ -53,16 +53,16 @@ class _View:
 class Review:
     """The state that the page shows and changes.
 
-    An annotator sees the clustering under his own decisions alone, as they are compared later; an adjudicator sees
-    the annotators' agreement, under the decisions of the file he writes.
+    An annotator sees the clustering after the annotator's own decisions only, because decisions are compared later. An
+    adjudicator sees what the annotators agree on, changed by the adjudicators' file.
 
     Args:
         tables: the build.
         journal: the annotator's own file.
         others: the other annotators' files, read once into ``self.others``.
         thumbnails: images to show.
-        learner: estimates the other names' places; None: they stay where the clustering put them.
-        queue: what to decide next, by the learner's estimates; None: nothing is proposed.
+        learner: estimates the groups of undecided names; None: they stay in their group of the clustering.
+        queue: chooses the screens to decide next from the estimates; None: the page proposes nothing.
 
     Raises:
         InputError: a file of decisions cannot be used, or one annotator's decisions are in several files.
@@ -97,10 +97,10 @@ class Review:
         labels, sizes = {**placed.labels, None: None}, self.tables.sizes
         wrong = estimates.wrong if estimates else {}
         names: dict[str, _NameState] = {
-            name: (labels[fate], int(100 * wrong[name] + 0.5) / 100 if estimates else None, None)
-            for name, fate in placed.place.items()
+            name: (labels[assigned], int(100 * wrong[name] + 0.5) / 100 if estimates else None, None)
+            for name, assigned in placed.place.items()
         }
-        settled = {name for name, fate in placed.place.items() if fate is None} | grouping.decided.keys()
+        settled = {name for name, assigned in placed.place.items() if assigned is None} | grouping.decided.keys()
         for name in settled:
             claim = grouping.claims.get(Subject("name", name))
             names[name] = names[name][0], 0.0, claim.annotators if claim else None
@@ -113,18 +113,18 @@ class Review:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def decide(self, actions: Sequence[Sequence[Mapping[str, Any]]], revision: int) -> dict[str, Any]:
-        """Check the decisions of some actions against names and groups, write them, return what they change.
+        """Check decisions against the names and groups, write them, and return what they change.
 
-        All are written, or none. Each action is undone as one.
+        Writes all decisions or none. One undo takes back one action.
 
         Args:
             actions: for each action its decisions, each with ``action`` and the fields of that action.
             revision: the revision that the page shows.
 
         Raises:
-            InputError: not a decision, or one that fits nothing here; nothing is written.
-            StaleError: the page or the file changed meanwhile; nothing is written.
-            StorageError: the disk refuses; nothing is written.
+            InputError: not a decision, or it fits nothing in the build; nothing is written.
+            StaleError: the page or the file changed in the meantime; nothing is written.
+            StorageError: the file cannot be written; it is unchanged.
         """
         self._refresh(revision)
         when, decisions = None, list[Decision]()
@@ -145,7 +145,7 @@ class Review:
         return self._change(view)
 
     def undo(self, revision: int) -> dict[str, Any]:
-        """Take the annotator's last action back; return the changes.
+        """Undo the annotator's last action; return the changes.
 
         Raises:
             InputError: there is no action, or it was not written by a page.
@@ -161,7 +161,7 @@ class Review:
         return {**self._change(view), "undone": [_record(decision) for decision in taken]}
 
     def _refresh(self, revision: int | None = None) -> None:
-        """Take over the changes that somebody else wrote into the file; refuse a revision that is not of now."""
+        """Read the file again if somebody else changed it; fail if the page shows an older revision."""
         if self.journal.changed_elsewhere:
             self.journal.reload()
             self._change(self._shown(self._decided()))
@@ -186,7 +186,7 @@ class Review:
     # -- views ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all that the page shows of names and groups, as of now."""
+        """Return everything that the page shows of names and groups."""
         self._refresh()
         unmatched = self._view.grouping.unmatched
         return {
@@ -222,7 +222,7 @@ class Review:
         }
 
     def put_off(self, names: Sequence[str]) -> dict[str, Any]:
-        """Put names off, until their estimates change; return the queue. Nothing is written.
+        """Skip names until their estimates change; return the queue. Writes nothing.
 
         Raises:
             InputError: a name is unknown.
@@ -237,7 +237,7 @@ class Review:
             raise InputError(f"there is no name {quoted(unknown)}.")
 
     def group_details(self, label: str) -> dict[str, Any]:
-        """Return the evidence for a group's top and label, and examples of its names.
+        """Return the evidence for a group's top and label, and example items.
 
         Raises:
             InputError: there is no such group.
@@ -252,7 +252,7 @@ class Review:
         return {"label": label, **said, "label_evidence": tables.label_evidence(group), "examples": examples}
 
     def _examples(self, group: GroupId) -> list[dict[str, Any]]:
-        """Return one item for each of the group's names with most items; those with images first."""
+        """Return one item for each of the largest names of a group, items with images first."""
         sizes, rows = self.tables.sizes, []
         for name in sorted(self._view.placed.members[group], key=lambda name: (-sizes[name], name))[:_EXAMPLES]:
             items = self.tables.landmarks(name, 0, 50)
@@ -283,7 +283,7 @@ class Review:
         }
 
     def labels(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return proposed labels for a group of these names, the best first, none of them a group's already.
+        """Return proposed labels for a new group of these names, the best first; no label of another group.
 
         Raises:
             InputError: there are no names, too many, or one is unknown.
@@ -302,12 +302,12 @@ class Review:
 
 
 def _record(decision: Decision) -> dict[str, Any]:
-    """Return a decision as the page receives it, with some of its names and their number."""
+    """Return a decision as the page receives it: at most 20 of its names, and their number."""
     said = decision.to_dict()
     return {**said, "names": said["names"][:_NAMED], "names_count": len(said["names"])} if "names" in said else said
 
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the items that are new or changed, and None for those that are gone."""
+    """Return new and changed values by key, and None for keys that are gone."""
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     return {**changed, **dict.fromkeys(before.keys() - after.keys())}

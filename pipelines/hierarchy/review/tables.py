@@ -1,4 +1,4 @@
-"""A build as the review page shows it: the clustering, the items with their images, the evidence, labels for groups."""
+"""Tables of a build for the review page: names and groups, items with images, evidence, labels for new groups."""
 
 import io
 import re
@@ -35,7 +35,7 @@ LEVELS = "levels.parquet"
 _MOST_CLASSES = 6
 _MOST_LABELS = 5
 _LONGEST_LINK = 2_000
-_SIDE = 240  # pixels of a thumbnail: 120 on the page, sharp on a screen of two pixels a point
+_SIDE = 240  # pixels of a thumbnail, shown at 120 so that it is sharp on screens of high resolution
 
 
 class BuildTables:
@@ -51,7 +51,7 @@ class BuildTables:
         labels: every group's label.
 
     Raises:
-        ConfigError: the folder is no build, or one that has not made its groups yet.
+        ConfigError: the folder is not a build, or the build has no groups yet.
         TableError: a table cannot be read or lacks a column.
     """
 
@@ -79,11 +79,11 @@ class BuildTables:
         return read_parquet(self._stages / file, columns, fix="Run hgld build-hierarchy again.")
 
     def label_evidence(self, group: object) -> str | None:
-        """Return the evidence for a group's label in the clustering; None for a group that a decision made."""
+        """Return the evidence for a group's label; None for a group that a decision made."""
         return self._titles.get(group) if isinstance(group, int) else None
 
     def facts(self) -> list[list[Any]]:
-        """Return the facts that no decision changes: name, landmarks, confidence, label of group and of the next."""
+        """Return name, number of items, confidence, label of its group and of the second best group."""
         columns = self.names.select("name", "landmarks", "group", "confidence", "next_group")
         return [
             [name, landmarks, round(confidence, 3), self.labels[group], self.labels.get(second)]
@@ -92,7 +92,7 @@ class BuildTables:
 
     @cached_property
     def item(self) -> str:
-        """Word for what has a name in this build."""
+        """``landmark`` or ``item``: what a name of this build belongs to."""
         return "item" if self._landmarks["split"].unique().to_list() == [SPLIT] else "landmark"
 
     @cached_property
@@ -111,7 +111,7 @@ class BuildTables:
         return frozenset(self._landmarks.select("split", "id").iter_rows())
 
     def _with_ids(self, landmarks: pl.DataFrame) -> pl.DataFrame:
-        """Add the ids and descriptions that a list of names gave to its items; a landmark's id is its number."""
+        """Add the ids, descriptions and images of a list of names; a landmark's id is its number."""
         file = self._stages / "scrape" / "landmarks.parquet"
         number = pl.col("landmark_id").cast(pl.String)
         given = {"id", "description", "images"} & set(parquet_schema(file)) if file.is_file() else set()
@@ -132,8 +132,7 @@ class BuildTables:
     def landmarks(self, name: str, start: int, most: int) -> list[dict[str, Any]]:
         """Return ``most`` landmarks of a name from position ``start``.
 
-        Each has split, landmark_id, id, title, supercategory, description and link, the page that the build's source
-        names for it.
+        Each has split, landmark_id, id, title, supercategory, description and link (the item's page at its source).
         """
         first, count = self._rows.get(name, (0, 0))
         rows = self._landmarks.slice(first + start, max(min(most, count - start), 0)).drop("name", "images")
@@ -159,10 +158,10 @@ class BuildTables:
         return dict(self.names.select("name", "landmarks").iter_rows())
 
     def labels_for(self, names: Sequence[str], taken: Collection[str]) -> list[dict[str, str]]:
-        """Return labels for a group of names, the best first, each with its reason; none that is taken.
+        """Return labels for a new group of names, the best first, each with its reason; no label of ``taken``.
 
-        First comes what the build itself would call the group, then the words that at least half of the names share,
-        then the names with most items.
+        First the label that the build would give the group, then words that at least half of the names share, then the
+        names with most items.
         """
         members = [
             Member(name, self.sizes[name], tuple(self._classes[name][0] or ()), 0.0, name in self._english)
@@ -202,20 +201,20 @@ def classes_above(details: Mapping[str, Any], labels: pl.DataFrame | None) -> Cl
 
 
 def link_of(category: object, id_: str = "") -> str | None:
-    """Return an item's page: the web address that its source gave, or Wikidata's for an id of its; None without one."""
+    """Return the page of an item: the URL from its source, else Wikidata's page of its id; None without either."""
     if not isinstance(category, str) or len(category) > _LONGEST_LINK:
         return wikidata_link(id_)
     text = category.strip().replace(" ", "%20")
     try:
         parts = urlsplit(text)
         is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and text.isprintable()
-    except ValueError:  # brackets that are no address
+    except ValueError:  # such as http://[
         is_web = False
     return text if is_web else wikidata_link(id_)
 
 
 def wikidata_link(class_id: str) -> str | None:
-    """Return the page of a class of Wikidata; None for an id of anything else."""
+    """Return the page of a Wikidata class; None for any other id."""
     return f"https://www.wikidata.org/wiki/{class_id}" if re.fullmatch(r"Q[1-9][0-9]{0,17}", class_id) else None
 
 
@@ -223,8 +222,8 @@ class Thumbnails:
     """Thumbnails of the items with images at ``place``, made on demand; none if it is None.
 
     Args:
-        place: a folder or tar of landmarks' images, or the folder that ``listed`` paths are relative to.
-        listed: paths of items' images, of a build that has such; empty: the items are landmarks.
+        place: folder of landmarks' images, or the folder that ``listed`` paths are relative to.
+        listed: paths of images by item, if the build lists them; empty: the items are landmarks.
 
     Raises:
         ConfigError: nothing is at ``place``, or nothing in a known layout, or a listed path leaves it.
@@ -257,7 +256,7 @@ class Thumbnails:
         return _thumbnail(images[number]) if 0 <= number < len(images) else None
 
 
-@lru_cache(maxsize=1024)  # thumbnails of some 10 kB
+@lru_cache(maxsize=1024)  # a thumbnail has some 10 kB
 def _thumbnail(image: Path) -> bytes:
     picture = read_image(image)
     picture.thumbnail((_SIDE, _SIDE))
