@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,7 +61,8 @@ class EvaluateOptions:
     whitening: Path | None = setting(None, "Whitening to apply first (embed --fit-whitening).", common=False)
     out: Path | None = setting(
         None,
-        "File to keep the report in: .json (with its per-query table) or .md; for several models .json.",
+        "File to keep the report in: .json (with its per-query table) or .md; for several models .json, .html, or a "
+        "folder of reports for hgld report.",
         path="new",
     )
 
@@ -311,12 +313,24 @@ def _lead(
     from hgld.report_page.scores import best_first
     from hgld.training.inference.embedder import Spent
 
+    def write_page(page: Path, _: object, ordered: "Mapping[str, RetrievalReport]") -> None:
+        from hgld.report_page.page import make_report
+
+        with TemporaryDirectory() as folder:
+            make_report(_write_reports(Path(folder), ordered), page, title="Leaderboard", seen=seen.seen)
+
     writers: dict[str, Callable[..., object]] = {
-        ".json": lambda path, facts: write_atomic(
+        ".json": lambda path, facts, _: write_atomic(
             path, json.dumps(facts, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
         ),
+        ".html": write_page,
+        "": lambda folder, _, ordered: _write_reports(folder, ordered),
     }
-    save = _writer(asked.out, writers, "--out {out}: the leaderboard of several models is written as {suffixes}.")
+    save = _writer(
+        asked.out,
+        writers,
+        "--out {out}: the leaderboard of several models is written as .json or .html, or as a folder of reports.",
+    )
     reports: dict[str, RetrievalReport] = {}
     models, failed, code = [], {}, 0
     for name, source in _named(sources).items():
@@ -334,16 +348,17 @@ def _lead(
                 echo(f"{name}: not evaluated: {failed[name]}", err=True)
             continue
         if report is not None:
-            reports[name] = report
             speed = round(spent.images / max(spent.seconds, 1e-9), 2)
-            facts = {"dimensions": spent.dimensions, "images_per_second": speed, "settings": report.settings}
-            models.append({"model": name, **facts})
+            cost = {"dimensions": spent.dimensions, "images_per_second": speed}
+            reports[name] = replace(report, settings=report.settings | cost)
+            models.append({"model": name, **cost, "settings": report.settings})
     if not is_main_process():
         return code
     table = best_first(reports) if reports else None
     facts = {"models": models, "scores": table.rows if table else [], "failed": failed}
+    ordered = dict.fromkeys(row["run"] for row in facts["scores"])
     try:
-        save(facts)
+        save(facts, {name: reports[name] for name in ordered})
     finally:  # what cannot be kept is shown all the same
         if as_json:
             print_json(facts)
@@ -352,6 +367,15 @@ def _lead(
             speeds = [[m["model"], str(m["dimensions"]), f"{m['images_per_second']:,.1f}"] for m in models]
             echo(text_table(["model", "dimensions", "images/s: read, decoded and embedded"], speeds))
     return code
+
+
+def _write_reports(folder: Path, reports: "Mapping[str, RetrievalReport]") -> list[Path]:
+    """Write a report per model into a folder, as ``hgld report`` reads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{name.replace('/', '-')}.json" for name in reports]
+    for file, report in zip(files, reports.values(), strict=True):
+        report.save_json(file)
+    return files
 
 
 def _named(sources: "list[Path | Network]") -> "dict[str, Path | Network]":

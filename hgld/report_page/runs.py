@@ -148,8 +148,8 @@ def read_runs(places: Sequence[str | Path]) -> list[Run]:
     """Read run folders and kept evaluations; runs that differ only in their seed become one run with the mean values.
 
     Args:
-        places: run folders of ``hgld train``, folders of several such runs (``hgld train --seeds 5``), or JSON files
-            that ``hgld evaluate --out X.json`` kept.
+        places: run folders of ``hgld train``, folders of several such runs (``hgld train --seeds 5``), JSON files that
+            ``hgld evaluate --out X.json`` kept, or folders of these.
 
     Returns:
         one run per path or group of seeds, in the order of ``places``, named by its folder or file; a repeated name
@@ -176,7 +176,7 @@ def _unused(name: str, names: Collection[str]) -> str:
 
 
 def _runs_within(place: Path) -> list[Path]:
-    """Return the runs of a folder, in the order of their sweep or else of their names; a run or file itself."""
+    """Return the runs or reports of a folder, ordered as in their sweep, else by name; a run or file itself."""
     if not place.is_dir() or _is_run(place):
         return [place]
     swept = _swept_names(place / _SWEEP)
@@ -185,7 +185,8 @@ def _runs_within(place: Path) -> list[Path]:
         of_sweep = (i for i, name in enumerate(swept) if run.name == name or run.name.startswith(f"{name},seed="))
         return next(of_sweep, len(swept)), _natural_order(run)
 
-    return sorted(filter(_is_run, place.iterdir()), key=order) or [place]
+    runs = sorted(filter(_is_run, place.iterdir()), key=order)
+    return runs or sorted(place.glob("*.json"), key=_natural_order) or [place]
 
 
 def _swept_names(table: Path) -> list[str]:

@@ -67,7 +67,7 @@ def test_several_models_make_a_leaderboard_with_raw_pixels(places, tmp_path, cap
     of = ["--data", places / "data", "--split", "test", "--device", "cpu", "--metrics", "R@1,H-AP"]
     kept = tmp_path / "b.json"
     code, printed, err = run(capsys, "evaluate", *models, *weights, *of, "--out", kept, "--json")
-    assert code == 2, "one of the models is not there"
+    assert code == 2, err
     assert err == "onnx:none.onnx: not evaluated: onnx:none.onnx: there is no such file.\n"
     board = json.loads(printed)
     dimensions = {model["model"]: model["dimensions"] for model in board["models"]}
@@ -84,6 +84,18 @@ def test_several_models_make_a_leaderboard_with_raw_pixels(places, tmp_path, cap
     assert order == sorted(first, key=lambda name: -first[name]), "the best model stands first"
     assert {row["run"] for row in board["scores"] if row["p_value"] is None} == {order[0]}, "the others are tested"
     assert json.loads(kept.read_text(encoding="utf-8")) == board
+    for form in ("board", "board.html"):
+        assert run(capsys, "evaluate", *models[:4], "--size", 24, *weights[:2], *of, "--out", tmp_path / form)[0] == 0
+    assert {path.name for path in (tmp_path / "board").glob("*.json")} == {
+        "raw pixels, 32 px.json",
+        "run.json",
+        "small.json",
+    }
+    page = (tmp_path / "board.html").read_text()
+    assert all(name in page for name in ("raw pixels, 32 px", "images_per_second", "small"))
+    code, printed, err = run(capsys, "report", tmp_path / "board", "--latex", tmp_path / "t.tex", "--json")
+    assert code == 0, err
+    assert (tmp_path / "t.tex").read_text().count("small") == 1
 
 
 @pytest.mark.parametrize(
