@@ -22,6 +22,7 @@ extensions = [
     "extensions.command_reference",
     "extensions.dataset_cards",
     "extensions.docstrings",
+    "extensions.import_map",
     "extensions.mathml",
     "extensions.notebooks",
     "extensions.recipe_list",

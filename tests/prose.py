@@ -124,7 +124,13 @@ def _sentences_through_code(tokens: list, file: str) -> Iterator[Finding]:
                 yield Finding(
                     file, token.map[0] + 1, "a sentence runs into a code block: end it with a stop or a colon"
                 )
-        if before.type == "fence" and token.type == "inline" and token.map and re.match(r"[a-z]", token.content):
+        if (
+            before.type == "fence"
+            and token.type == "inline"
+            and token.level == 1
+            and token.map
+            and re.match(r"(?!hgld\b)[a-z]", token.content)
+        ):
             yield Finding(file, token.map[0] + 1, "a sentence goes on behind a code block: begin a new one")
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from docs.extensions.import_map import draw, read_imports
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/project/architecture.md").read_text(encoding="utf-8")
-PICTURE = (ROOT / "docs/project/architecture.svg").read_text(encoding="utf-8")
 ROOMS = {"hgld", "pipelines", "training", "tests"}
 FILES = sorted(set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/.*]*)`", PAGE)))
 
@@ -32,14 +33,8 @@ def test_short_names_lie_beside_the_first_of_their_row():
             assert any((ROOT / folder / short).is_file() for folder in folders), short
 
 
-def test_the_picture_names_modules_that_are_there():
-    stems = {path.stem for room in ROOMS for path in (ROOT / room).rglob("*.py")}
-    folders = {path.name for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_dir()} | ROOMS
-    lines = re.findall(r'font-family="ui-monospace[^>]*>([^<]*)<', PICTURE)
-    words = {word for line in lines for word in re.sub(r"\(.*?\)", "", line).split()}
-    modules = {word for word in words if re.fullmatch(r"[a-z_]+", word)} - PROSE
-    assert modules <= stems | folders, modules - stems - folders
-    assert {word.strip("/").rpartition("/")[2] for word in words if word.endswith("/")} <= folders
-
-
-PROSE = {"a", "verb", "imports", "its", "room", "checkpoints", "reports"}
+def test_the_map_of_imports_is_that_of_the_code():
+    imports = read_imports()
+    assert {"hgld", "training"} <= imports["hgld.cli"]
+    assert not [name for name in imports["training"] if name.startswith("pipelines")]
+    assert draw(imports).count("<circle") == sum(map(len, imports.values()))

@@ -26,6 +26,7 @@ from hgld.pipelines.hierarchy.review.decisions import parse_decisions
 from tests.documented_files import documented_wiki, write_documented_files
 from tests.hgld.range_server import serve
 from tests.pipelines.wikimedia_server import WikimediaServer
+from tests.test_questions import unanswered
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -80,10 +81,9 @@ TRAINED = "docs/tutorials/five-minutes.md"  # what it leaves behind is where the
 REHEARSED = "docs/tutorials/h-gldv2.md"  # needs the release; tests/test_rehearsal.py walks it over a made one
 AFTER_TRAINING = [
     "docs/how-to/audit.md",
-    "docs/how-to/extending.md",
+    "docs/how-to/cookbook.md",
     "docs/how-to/hubs.md",
     "docs/how-to/models.md",
-    "docs/how-to/paper-table.md",
     "docs/how-to/report.md",
     "docs/project/scale.md",
     "docs/how-to/searching.md",
@@ -364,3 +364,9 @@ def test_the_site_needs_no_network(site):
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
     assert (site / "searchindex.js").stat().st_size > 100_000
     assert "<math" in (site / "reference/loss-formulas.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.checks
+def test_the_sites_search_finds_the_page_of_a_question(site):
+    lost = unanswered(site)
+    assert not lost, "\n".join(lost)

@@ -374,7 +374,7 @@ def test_odd_judgements_are_named(tmp_path, capsys):
 
 
 def test_every_protocol_is_whole():
-    guide = (Path(__file__).parents[2] / "docs/how-to/evaluate.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs/reference/protocols.md").read_text(encoding="utf-8")
     for name in PROTOCOLS:
         protocol = protocol_of(name)
         assert callable(protocol.function())

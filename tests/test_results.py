@@ -1,0 +1,107 @@
+"""Figures of README and pages are rows of benchmarks/results, and rows of claims.csv are quoted somewhere."""
+
+import csv
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from statistics import mean
+
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+CLAIMS = ("what", "value", "unit", "interval", "command", "commit", "machine", "date", "torch")
+NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?![\w])")
+TABLES = {  # page: heading of a section with tables of results, and the files that its rows are in
+    ("benchmarks/README.md", "Losses"): ("losses.csv",),
+    ("benchmarks/README.md", "Metrics"): ("metrics.csv",),
+    ("benchmarks/README.md", "Data"): ("data.csv",),
+    ("benchmarks/README.md", "Search"): ("search.csv",),
+    ("benchmarks/README.md", "Hierarchy quality"): ("names_grouping.csv",),
+    ("benchmarks/README.md", "Error probability of a placement"): ("placement_uncertainty.csv",),
+    ("benchmarks/README.md", "Review effort"): ("review_effort.csv",),
+    ("benchmarks/README.md", "Quality on real images"): ("quality.csv",),
+    ("benchmarks/README.md", "Wrong labels"): ("wrong_labels.csv",),
+    ("docs/project/scale.md", "Evaluation"): ("millions.csv",),
+    ("docs/project/lost.md", "Beyond HAPPIER"): ("beyond_pretrained.csv",),
+    ("docs/tutorials/five-minutes.md", "The demo"): ("claims.csv",),
+}
+
+
+def numbers_in(text: str) -> list[tuple[float, int]]:
+    """Return the numbers of a text, each with its decimals."""
+    found = [match.group().replace(",", "") for match in NUMBER.finditer(text.replace("−", "-"))]
+    return [(float(n), len(n.partition(".")[2])) for n in found if re.search(r"\d", n)]
+
+
+@cache
+def values_of(file: str) -> tuple[float, ...]:
+    """Return every number of a file of results, and the mean of each column per value of the first column."""
+    with (RESULTS / file).open(encoding="utf-8", newline="") as text:
+        rows = list(csv.reader(text))
+    values = [value for row in rows for cell in row for value, _ in numbers_in(cell)]
+    for name in {row[0] for row in rows}:
+        columns = zip(*[row for row in rows if row[0] == name], strict=True)
+        for column in columns:
+            cells = [[value for value, _ in numbers_in(cell)] for cell in column]
+            values += [mean(parts) for parts in zip(*(cell for cell in cells if cell), strict=False)]
+    return tuple(values)
+
+
+def is_there(number: tuple[float, int], files: tuple[str, ...]) -> bool:
+    """Tell whether a printed number is a value of the files, rounded to its decimals."""
+    value, decimals = number
+    close = 0.51 * 10**-decimals + 1e-9
+    return any(abs(abs(other) - abs(value)) <= close for file in files for other in values_of(file))
+
+
+def cells_of(page: str, heading: str) -> Iterator[str]:
+    """Yield the cells of the tables of a section, but those of the heads and of the first column."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    section = re.split(r"^## ", text, flags=re.MULTILINE)
+    (body,) = [part for part in section if part.startswith(heading + "\n")]
+    column = 0
+    for token in MarkdownIt().enable("table").parse(body):
+        if token.type in ("tr_open", "paragraph_open"):
+            column = 0
+        elif token.type in ("td_open", "th_open"):
+            column += token.type == "td_open"
+        elif token.type == "inline" and column > 1:
+            yield token.content
+
+
+@pytest.mark.parametrize(("page", "heading"), TABLES)
+def test_tables_of_results_are_rows_of_files(page, heading):
+    cells = list(cells_of(page, heading))
+    assert cells
+    files = TABLES[page, heading]
+    missing = [(cell, number) for cell in cells for number in numbers_in(cell) if not is_there(number, files)]
+    assert not missing, f"no row of {files} has {missing}"
+
+
+def claims() -> list[dict[str, str]]:
+    with (RESULTS / "claims.csv").open(encoding="utf-8", newline="") as text:
+        return list(csv.DictReader(text))
+
+
+def test_every_claim_says_how_it_was_measured():
+    for row in claims():
+        assert tuple(row) == CLAIMS
+        assert all(row[name] for name in CLAIMS if name != "interval"), row
+
+
+def test_every_claim_is_quoted_on_a_page():
+    pages = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]
+    quoted = {number for page in pages for number, _ in numbers_in(page.read_text(encoding="utf-8"))}
+    unused = [row["what"] for row in claims() if float(row["value"].replace(",", "")) not in quoted]
+    assert not unused, unused
+
+
+def test_figures_of_readme_are_claims():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    measured = text.partition("## Measured\n")[2].partition("\n## ")[0]
+    named = re.sub(r"torch [\d.]+|November \d+|batch of \d+|ASI|H-AP|R@\d|K batches", "", measured)
+    missing = [number for number in numbers_in(named) if not is_there(number, ("claims.csv",))]
+    assert not missing, f"no row of claims.csv has {missing}"
