@@ -98,7 +98,7 @@ def draw_build() -> str:
         shapes += [box(x, 20, 90, 34, stage, 1)] + ([arrow(x + 90, 37, x + 108, 37)] if place < len(stages) - 1 else [])
     shapes += [arrow(610, 54, 610, 98), box(565, 100, 90, 34, "review", 3), arrow(565, 117, 437, 117)]
     shapes += [
-        box(345, 100, 90, 34, "assign", 1),
+        box(345, 100, 90, 34, "export", 1),
         arrow(345, 117, 217, 117),
         box(90, 100, 125, 34, "labels, tree, page", 1),
     ]

@@ -99,7 +99,7 @@ def write_card(
             # what was published is about GLDv2's lists, and says nothing beside other data
             "Counts": _counts(clean, landmarks, groups, beside_published=source == "landmarks"),
             "Left out": left_out,
-            **{title: published[title] for title in ("Levels", "Files", "Licence", "Known faults")},
+            **{title: published[title] for title in ("Levels", "Files", "Licence", "Known problems")},
         }
     inputs = ", ".join(f"{given['role']} {escape_markdown(given['file'])}" for given in facts["inputs"])
     made_by = (

@@ -34,7 +34,7 @@ BANNED = {  # pattern: what to write instead
     r"names of (?:anything|levels)": "arbitrary class names, level names",
     r"given groups": "predefined groups",
     r"twins?": "reference implementation",
-    r"verbs?(?! phrase)": "subcommand",
+    r"verbs?(?! phrases?)": "subcommand",
     r"pictures?": "image, thumbnail, figure",
     r"fates?": "assignment, decision",
     r"faults?": "error, corrupt image",

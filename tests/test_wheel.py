@@ -151,6 +151,13 @@ def test_the_wheel_installs_one_name_with_every_file_in_it(wheel, clone):
 
 
 @pytest.mark.checks
+def test_pypi_can_show_the_description_of_the_wheel(wheel):
+    pytest.importorskip("twine", reason="of the extra dev")
+    result = run("-m", "twine", "check", "--strict", wheel, cwd=wheel.parent)
+    assert "PASSED" in result
+
+
+@pytest.mark.checks
 def test_the_sdist_makes_the_same_wheel(clone, wheel, tmp_path):
     build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
     run("-c", build, tmp_path, cwd=clone)

@@ -42,7 +42,7 @@ from .work import storage_errors
 
 _ROUNDED = re.compile(r"(\d+)(?:\.(\d+))?([KMkm])")
 _UNITS = {"k": 1_000, "m": 1_000_000}
-_FROM_CARD = ("Source", "As shards", "Levels", "Splits", "Licence", "Known faults")
+_FROM_CARD = ("Source", "As shards", "Levels", "Splits", "Licence", "Known problems")
 
 
 class PublishedCount(str):

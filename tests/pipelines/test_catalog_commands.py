@@ -59,7 +59,7 @@ def test_a_card_says_how_to_obtain_the_files(hgld, name):
     assert code == 0
     card = load_card(name)
     assert all(step in out for step in card.obtain)
-    assert "## Known faults" in out
+    assert "## Known problems" in out
     assert "pretty_name" not in out
     assert f"hgld build-shards {name} --source DIR --out OUT" in out
     code, out, _ = hgld("datasets", name, "--json")

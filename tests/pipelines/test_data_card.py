@@ -36,7 +36,7 @@ hgld:
 
 A shop.
 
-## Known faults
+## Known problems
 
 None.
 """
@@ -70,7 +70,7 @@ def test_every_card_states_levels_counts_and_how_to_obtain(name):
     assert card.splits
     assert card.obtain
     assert "hgld" not in card.header
-    assert {"Source", "Levels", "Licence", "Known faults"} <= card.sections.keys()
+    assert {"Source", "Levels", "Licence", "Known problems"} <= card.sections.keys()
     for published in card.splits.values():
         assert published.items or published.classes
         assert published.classes.keys() <= set(card.levels)
@@ -146,7 +146,7 @@ def test_the_card_of_a_build_has_the_counts_found_beside_the_published(cards):
     assert "| train | classes of kind | 2 | not stated |" in body
     assert "| train | items without a finest label | 5 |  |" in body
     assert "| truncated | 1 |" in body
-    assert "## Known faults\n\nNone." in body
+    assert "## Known problems\n\nNone." in body
     assert "in 1 tar of 0.00 GB" in body
 
 

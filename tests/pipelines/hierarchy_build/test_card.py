@@ -35,7 +35,7 @@ def test_published_card_has_the_published_figures():
     assert header["license"] == "cc-by-4.0"
     for figure in ("203,094", "129.1k", "128.8k", "101k", "68.1k", "67.9k", "5.7k", "78"):
         assert figure in sections["Counts"]
-    assert {"Source", "Levels", "Licence", "Known faults"} <= set(sections)
+    assert {"Source", "Levels", "Licence", "Known problems"} <= set(sections)
 
 
 def test_a_builds_card_is_a_dataset_card_with_its_own_counts_beside_the_published(written):
