@@ -249,8 +249,8 @@ def read_todo() -> dict[str, int]:
 
 
 def folder_of(file: str) -> str:
-    """Return the first two parts of a path: a folder whose findings are counted together."""
-    return "/".join(Path(file).parent.parts[:2])
+    """Return the first part of a path: the folder whose findings are counted together."""
+    return Path(file).parts[0]
 
 
 def findings_beyond(found: dict[str, list[Finding]], todo: dict[str, int]) -> list[Finding]:
