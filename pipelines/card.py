@@ -54,8 +54,8 @@ def write_card(
 ) -> None:
     """Write the card of a build.
 
-    Of landmarks, the sections that hold for every build (levels, files, licence, known faults) are those of
-    ``data_cards/h-gldv2.md``. Of a list of other things only its owner knows the licence, so none is stated.
+    The card of landmarks has the sections of ``data_cards/h-gldv2.md`` that hold for every build: levels, files,
+    licence, known errors. The licence of other names is known to their owner only, so none is stated.
 
     Args:
         file: the file to write.

@@ -48,7 +48,7 @@ class RemoteFile:
 
     Attributes:
         url: its http(s) address.
-        path: of the downloaded file.
+        path: path of the downloaded file.
         md5: the published checksum, 32 hex digits; None where there is none.
         most_bytes: a larger file is refused.
     """
@@ -74,7 +74,7 @@ class FetchResult:
     """Outcome of fetching a file.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         bytes: its size.
         received: bytes received over the network in this run.
         outcome: ``fetched``, ``resumed`` (an earlier run had fetched part of it) or ``there`` (nothing to do).

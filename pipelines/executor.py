@@ -56,7 +56,7 @@ def run_units(
         done: called in this process with every finished unit and its result.
         executor: ``local`` or ``ray``.
         workers: most processes; 0: one a core (Ray: as many as the cluster has). One local worker is this process.
-        ray_address: of a running Ray cluster; empty: one is started here.
+        ray_address: address of a running Ray cluster; empty: one is started here.
 
     Raises:
         HgldError: a unit raised it or ran out of memory, or its worker died :data:`ATTEMPTS` times. Finished units stay

@@ -161,7 +161,7 @@ def _rebuilt_text(root: Path, rebuilt: "RebuildResult") -> str:
         classes = ", ".join(f"{count:,} {level}" for level, count in facts["classes"].items())
         lines.append(f"  {split}: {facts['items']:,} items; classes: {classes}")
     counts = rebuilt.rejected["reason"].value_counts().sort("reason")
-    lines += [f"  kept aside, {reason}: {count:,}" for reason, count in counts.iter_rows()]
+    lines += [f"  rejected, {reason}: {count:,}" for reason, count in counts.iter_rows()]
     return "\n".join([*lines, *rebuilt.notes])
 
 

@@ -20,7 +20,7 @@ _NAMES, _GROUPS = 0, 1  # columns of the levels
 
 
 def decision_texts(faults: pl.DataFrame, levels: Sequence[str]) -> list[str]:
-    """Return the decisions about faults of the hierarchy as entries of a file, of one time; empty where there is none.
+    """Return the decisions about errors of the hierarchy as entries of one file, with one time; empty: no decision.
 
     Args:
         faults: :attr:`hgld.label_audit.audit.Audit.classes`.

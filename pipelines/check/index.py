@@ -1,9 +1,8 @@
 """``hgld index``: rebuild the index, hierarchy and manifest of a dataset directory from its tars alone.
 
-Items that contradict each other about a class or the levels are refused by name; a member or item that cannot be used
-is a row of ``rejected.parquet``. New files are written aside; the manifest is set aside first and the new one comes
-last, so that while one is there, the files belong together, and a run that was stopped loses nothing of the earlier
-one.
+If two items contradict each other about a class or the levels, the command names both and stops. A member or item that
+cannot be used becomes a row of ``rejected.parquet``. New files are written aside. Then the old manifest is moved away,
+the files are put in place, and the new manifest comes last: while a manifest exists, it fits the files beside it.
 """
 
 import shutil
@@ -176,7 +175,7 @@ def _name(c: int) -> pl.Expr:
 
 
 def _faults(scan: ShardScan) -> pl.DataFrame:
-    """Return a shard's faults as rows of ``rejected.parquet``; a wrong suffix leaves an image usable: no fault."""
+    """Return a shard's errors as rows of ``rejected.parquet``; an image with a wrong suffix is usable and not rejected."""
     splits = scan.items.select("key", "split")
     table = scan.faults.filter(pl.col("reason") != WRONG_SUFFIX).join(
         splits, on="key", how="left", maintain_order="left"
@@ -254,7 +253,7 @@ def rebuild_index(
     if misnamed := sum(scan.faults.filter(reason=WRONG_SUFFIX).height for scan in scans):
         notes.append(f"{misnamed} images are of another format than their suffix says; hgld verify names them.")
     if len(rejected):
-        notes.append(f"{len(rejected)} members or items are kept aside; {files.REJECTED} names them.")
+        notes.append(f"{len(rejected)} members or items are rejected; {files.REJECTED} names them.")
     return RebuildResult(manifest, rejected, tuple(notes))
 
 
@@ -325,7 +324,7 @@ def _put_in_place(aside: Path, root: Path) -> None:
 def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None) -> int:
     """Return the earlier manifest's k if the order still supports it, else the largest k that it supports.
 
-    The largest k is the shortest run of the classes that lie in several runs; where no class does, the longest run.
+    The largest k is the shortest run of the classes that have several runs; if no class has, the longest run.
     """
     if earlier is not None and not len(short_runs(index, finest, earlier.group_size)):
         return earlier.group_size

@@ -1,4 +1,4 @@
-"""Read shards whole, front to back: the facts of every item, and every fault. Nothing is extracted or followed.
+"""Read shards whole, front to back: the facts of every item, and every error. Nothing is extracted, no link is followed.
 
 ``hgld index`` makes the index from a scan, ``hgld verify`` compares the index with it. One shard is one unit of work.
 """
@@ -25,12 +25,11 @@ from hgld.data.images import read_header
 from hgld.data.tar import Member, stream_members
 from hgld.errors import ImageError, InputError
 
-from ..shards.image_checks import check_decodes
-from ..shards.reading import opened_hashed, opened_regular
+from ..shards.reading import check_decodes, opened_hashed, opened_regular
 from ..shards.work import run_counted
 from ..stage import Progress
 
-WRONG_SUFFIX = "wrong-suffix"  # the one fault that leaves an item sound
+WRONG_SUFFIX = "wrong-suffix"  # the one error that leaves an item usable
 ITEMS = pl.Schema(
     {
         "key": pl.String,
@@ -63,7 +62,7 @@ class ShardScan:
     Attributes:
         name: the shard's file name.
         bytes: its size.
-        sha256: of the whole file.
+        sha256: SHA-256 of the whole file.
         items: one row per key in order of the tar (:data:`ITEMS`). Facts that could not be read are null; ``sound`` is
             true if image and JSON are both present and without fault.
         faults: one row a fault (:data:`FAULTS`).

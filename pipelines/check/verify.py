@@ -1,4 +1,4 @@
-"""``hgld verify``: read a whole dataset directory back and list every fault. It changes nothing.
+"""``hgld verify``: read a whole dataset directory back and list every error. It changes nothing.
 
 The index is checked against the tars, the hierarchy and the manifest, its rows against each other, and the splits
 against each other: classes and images of training that other splits share.
@@ -46,7 +46,7 @@ class Verification:
     """Outcome of :func:`verify`.
 
     Attributes:
-        name: of the dataset.
+        name: name of the dataset.
         items: number of sound items in the tars.
         shards: number of shards read.
         bytes: read from shards.
@@ -66,9 +66,9 @@ class Verification:
 def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Progress) -> Verification:
     """Check a dataset directory against itself.
 
-    Sizes and checksums of all files and items; members that must not be used; the index against the tars both ways,
-    the items' JSON against both; labels against the hierarchy; counts; classes and images that training shares with
-    the other splits; lists, judgements and rejected items against the keys.
+    It checks the sizes and checksums of all files, and the index against the tars in both directions. It checks labels
+    against the hierarchy, and the manifest's counts. It looks for classes and images that training shares with other
+    splits, and for lists, judgements and rejected items whose keys do not fit the index.
 
     Args:
         root: the directory.
@@ -219,7 +219,7 @@ class _Verifier:
             self.add("sha256", found["sha256"], stated["sha256"], shard=name)
 
     def shard(self, scan: ShardScan) -> None:
-        """Check the checksum of a shard, and list its faults."""
+        """Check the checksum of a shard, and list its errors."""
         stated = next(shard for shard in self.manifest.shards if shard.name == scan.name)
         found = FileFacts(bytes=scan.bytes, sha256=scan.sha256)
         self.compare(scan.name, found, FileFacts(bytes=stated.bytes, sha256=stated.sha256))

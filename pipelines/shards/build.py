@@ -24,7 +24,7 @@ from .cards import DataCard, described, load_card, published_differences
 from .catalog import ABOUT_ITEMS, Catalog
 from .config import MEGABYTE, ShardConfig, SourceConfig
 from .examine import Examination, examine_release
-from .order import plan_shards, tar_size
+from .pack import plan_shards, tar_size
 from .sources import OWN_DATA, has_card, read_source, source_name
 from .work import (
     WorkFolder,
@@ -65,9 +65,9 @@ def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
 def with_options(name: str, catalog: Catalog, options: SourceConfig) -> Catalog:
     """Change the catalog of a source as the options say that any source takes.
 
-    With ``options.labels`` of a build, its levels stand above the finest. Items of ``options.exclude`` are left out,
-    then ``options.val_classes`` of the training classes become ``val``, then training items that may show a class of a
-    drawn split are left out, then the splits that are not in ``options.splits``.
+    The levels of a hierarchy build (``options.labels``) replace those above the finest. Then these steps follow: items
+    of ``options.exclude`` are dropped; ``options.val_classes`` of the training classes become ``val``; training items
+    that may show a class of a drawn split are dropped; splits that ``options.splits`` does not name are dropped.
 
     Raises:
         ConfigError: the release has no classes for ``val``, or not such a split.
@@ -123,7 +123,7 @@ def build_shards(
     """Build the dataset of a release.
 
     Args:
-        name: of the source: ``sop``, ``manifest`` (:data:`hgld.pipelines.shards.sources.SOURCES`).
+        name: name of the source: ``sop``, ``manifest`` (:data:`hgld.pipelines.shards.sources.SOURCES`).
         source: the release's folder, or the table of the user's own data.
         out: an empty or new folder.
         options: how the release is read.
@@ -262,7 +262,7 @@ def finish(
     Args:
         job: the build.
         examination: its rejected images, tars and notes.
-        hierarchy: of the items that are in the shards.
+        hierarchy: tree of the classes that are in the shards.
         shards: in order, each with the path of its part of the index.
     """
     catalog, work = job.catalog, job.work
@@ -343,7 +343,7 @@ def result_text(result: BuildResult) -> str:
         unlabelled = f"; {facts['unlabelled']:,} without a finest label" if facts["unlabelled"] else ""
         lines.append(f"{name}: {facts['items']:,} items; classes: {classes}{unlabelled}")
     if manifest.rejected:
-        lines.append("kept aside, see rejected.parquet:")
+        lines.append("rejected, see rejected.parquet:")
         lines += _shown([f"  {count:,} {reason}" for reason, count in manifest.rejected.items()])
     if result.differences is not None:
         lines += differences_text(result.differences)

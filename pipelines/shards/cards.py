@@ -87,9 +87,9 @@ class DataCard:
     """A card of ``data_cards/``.
 
     Attributes:
-        name: of the card's file, without ``.md``.
-        title: of the dataset, for people.
-        levels: of its hierarchy, finest first.
+        name: name of the card's file, without ``.md``.
+        title: name of the dataset, for people.
+        levels: levels of its hierarchy, finest first.
         splits: counts as published.
         obtain: how to get the files, a step or address a line.
         licence: identifier of the licence, as Hugging Face spells it.
@@ -117,7 +117,7 @@ def load_card(name: str) -> DataCard:
     """Load the card of a dataset that hgld can make.
 
     Args:
-        name: of the source or of its card, for example ``sop``.
+        name: name of the source or of its card, for example ``sop``.
 
     Raises:
         ConfigError: there is no such card.
@@ -195,8 +195,8 @@ def dataset_card(card: DataCard | None, manifest: Manifest) -> str:
     """Write the card of a build, ``README.md`` of its directory: a Hugging Face dataset card with the counts found.
 
     Args:
-        card: of the dataset; None for the user's own data.
-        manifest: of the build.
+        card: card of the dataset; None for the user's own data.
+        manifest: manifest of the build.
 
     Returns:
         Markdown. Everything that comes from the data (names of splits, levels, files, reasons) is escaped.
@@ -326,8 +326,8 @@ def croissant(manifest: Manifest, card: DataCard | None, *, boxes: bool = False)
     """Return the content of ``croissant.json``.
 
     Args:
-        manifest: of the dataset directory; its ``files`` hold the index and the hierarchy.
-        card: of the dataset; None: its own manifest states description and licence.
+        manifest: manifest of the dataset directory; its ``files`` include the index and the hierarchy.
+        card: card of the dataset; None: its own manifest states description and licence.
         boxes: True if the index has boxes to crop to.
     """
     stated = manifest.provenance.get("description") if card is None else card.sections.get("Source")
@@ -464,8 +464,8 @@ def described(manifest: Manifest, card: DataCard | None, *, boxes: bool) -> tupl
     """Return ``README.md`` and ``croissant.json`` of a dataset, and its manifest with their checksums.
 
     Args:
-        manifest: of the dataset, with all other files.
-        card: of the dataset; None where hgld has none.
+        manifest: manifest of the dataset, with all other files.
+        card: card of the dataset; None if hgld has none.
         boxes: True if the index has boxes to crop to.
     """
     made = {

@@ -30,7 +30,7 @@ class Container:
     """A tar of the release that holds images.
 
     Attributes:
-        path: of the tar, which may be missing.
+        path: path of the tar, which may be missing.
         md5: its official MD5 sum in hexadecimal; None: none is published.
         role: the release's set that it belongs to (``train``, ``index``); the items' ``file`` begins with it.
     """
@@ -48,7 +48,7 @@ class Catalog:
     """The items of a release.
 
     Attributes:
-        name: of the dataset, as its card's.
+        name: name of the dataset, and of its card.
         levels: finest first.
         items: one row an item: key, split, file, then one text column a level (null: unknown), and, only if some items
             are to be cropped, ``box_left, box_top, box_right, box_bottom`` (Int32 pixels of the upright image, right
@@ -62,7 +62,7 @@ class Catalog:
         notes: for people, one line each.
         sources: the list files that were read.
         disjoint: if True, no finest class of ``train`` may occur in another split.
-        protocol: by which the dataset is evaluated (:mod:`hgld.evaluation.protocols`); empty: none.
+        protocol: protocol for its evaluation (:mod:`hgld.evaluation.protocols`); empty: none.
         image_column: column of parquet files below ``root`` that holds the images; ``file`` is then TABLE/ROW/NAME.
             Empty: the images are files.
 

@@ -93,9 +93,9 @@ def with_val_classes(catalog: Catalog, fraction: float, seed: int) -> Catalog:
     are not drawn. All other splits are as they were.
 
     Args:
-        catalog: of the release, with all of its splits.
+        catalog: catalog of the release, with all of its splits.
         fraction: part of the classes that could be drawn.
-        seed: of the draw.
+        seed: seed of the draw.
 
     Raises:
         ConfigError: the fraction is not between 0 and 1, fewer than two classes are left to draw from, or the release
@@ -135,7 +135,7 @@ def without_leaks(catalog: Catalog, drawn: Sequence[str]) -> Catalog:
     kept among the dropped ones.
 
     Args:
-        catalog: of the release.
+        catalog: catalog of the release.
         drawn: splits that were drawn by class.
     """
     finest, *coarser = catalog.levels
@@ -161,7 +161,7 @@ def without_excluded(catalog: Catalog, file: Path) -> Catalog:
     """Return a catalog without the items of a list; each is kept among the dropped ones with its reason.
 
     Args:
-        catalog: of the release.
+        catalog: catalog of the release.
         file: CSV with a column ``key``, the items' keys as the dataset's index has them, and maybe one ``reason``, as
             ``hgld audit`` or people write it. Keys that are no items are named in a note.
 

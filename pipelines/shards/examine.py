@@ -28,8 +28,7 @@ from hgld.tables import read_parquet
 from ..stage import Progress, UnitRecord, key_of, read_facts
 from .catalog import Catalog, Container
 from .config import MEGABYTE, ShardConfig
-from .image_checks import checked_image
-from .reading import opened_hashed, read_inside
+from .reading import checked_image, opened_hashed, read_inside
 from .sources.own_tables import images_of
 from .work import amount, run_counted
 
@@ -72,7 +71,7 @@ class ExamineUnit:
         spooled: True if the bytes are kept.
         config: checks and resizing.
         record: path of the result; the spool lies beside it.
-        image_column: of parquet files in the folder; empty: the images are files.
+        image_column: column of parquet files that holds the images; empty: the images are files.
     """
 
     name: str
@@ -204,7 +203,7 @@ def read_images(source: Path, files: Iterable[str], image_column: str, most: int
     Args:
         source: the folder.
         files: paths in it; with ``image_column`` TABLE/ROW/NAME, in the order of the tables' rows.
-        image_column: of parquet files in the folder; empty: the images are files.
+        image_column: column of parquet files that holds the images; empty: the images are files.
         most: bytes of an image.
     """
     if image_column:
@@ -351,8 +350,8 @@ def examine_release(catalog: Catalog, folder: Path, config: ShardConfig, progres
     """Examine the images of a release that were not examined before, and gather all results.
 
     Args:
-        catalog: of the release.
-        folder: of the units' records and spools.
+        catalog: catalog of the release.
+        folder: folder of the units' records and spools.
         config: options of the build.
         progress: told of every unit.
 

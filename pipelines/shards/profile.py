@@ -19,7 +19,7 @@ from .catalog import Catalog
 from .catalog_changes import default_parts
 from .config import MEGABYTE, ShardConfig, SourceConfig
 from .examine import read_images
-from .image_checks import checked_image
+from .reading import checked_image
 from .sources.own_images import OwnImages, merge_spellings, plain_name, read_own_images
 
 _MOST_DECODED = 500  # images; the build decodes all

@@ -74,11 +74,11 @@ def provenance(
     """Return the manifest's provenance; it depends on the input and options, not on the place of the files.
 
     Args:
-        catalog: of the release.
-        card: of the dataset; None for the user's own data.
+        catalog: catalog of the release.
+        card: card of the dataset; None for the user's own data.
         options: for reading the release.
         config: for writing the shards.
-        tars: of the release: file, role, bytes, md5.
+        tars: facts of the release's tars: file, role, bytes, md5.
     """
     stated = _config(options, config)
     facts = {
@@ -212,7 +212,7 @@ def opened_work(out: Path, key: str) -> Iterator[WorkFolder]:
 
     Args:
         out: folder of the dataset.
-        key: of the build.
+        key: key of the build.
 
     Raises:
         ConfigError: the folder is not empty and not this build's.

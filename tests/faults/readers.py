@@ -37,7 +37,7 @@ from hgld.pipelines.hierarchy.scrape.infobox import instance_of
 from hgld.pipelines.hierarchy.scrape.wikidata import parse_entity
 from hgld.pipelines.shards.build import read_release
 from hgld.pipelines.shards.config import SourceConfig
-from hgld.pipelines.shards.image_checks import check_decodes
+from hgld.pipelines.shards.reading import check_decodes
 from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
 from hgld.pipelines.stage import silent
 from hgld.pipelines.web import AnswerError, _json_object

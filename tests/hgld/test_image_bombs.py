@@ -18,7 +18,7 @@ from hgld.data.image_structure import MOST_PASSES, MOST_PIXELS_WHOLE, MOST_SCANS
 from hgld.data.images import EncodedImage, read_header
 from hgld.data.views import TestView
 from hgld.errors import ImageError, InputError
-from hgld.pipelines.shards.image_checks import check_decodes
+from hgld.pipelines.shards.reading import check_decodes
 
 MOST_SECONDS = 2.0
 

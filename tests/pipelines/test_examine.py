@@ -20,7 +20,7 @@ from hgld.pipelines.shards import examine as examine_stage
 from hgld.pipelines.shards.catalog import Container
 from hgld.pipelines.shards.config import ShardConfig
 from hgld.pipelines.shards.examine import EXAMINED, ExamineUnit, examine, signature_of
-from hgld.pipelines.shards.image_checks import checked_image
+from hgld.pipelines.shards.reading import checked_image
 from hgld.pipelines.stage import read_facts
 from tests.fake_releases.pictures import jpeg, png
 from tests.pipelines.toy_release import ToyRelease, build, bytes_of

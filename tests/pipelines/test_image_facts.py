@@ -12,19 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from hgld.data.format import IMAGE_FORMATS
 from hgld.data.images import read_header
 from hgld.errors import ImageError
-from hgld.pipelines.shards.image_checks import check_decodes, decodes_strictly
+from hgld.pipelines.shards.reading import check_decodes, decodes_strictly
 from tests.pipelines.tiny_shards import picture
-
-
-@pytest.mark.parametrize("form", IMAGE_FORMATS)
-def test_formats(form):
-    data = picture(3, form=form)
-    facts = read_header(data)
-    assert (facts.format, facts.width, facts.height) == (form, 48, 40)
-    check_decodes(data, facts)
 
 
 @pytest.mark.parametrize("form", ["BMP", "TIFF"])

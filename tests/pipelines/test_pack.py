@@ -121,16 +121,6 @@ def test_a_shard_and_its_part_of_the_index(tmp_path, boxes):
     assert (first.boxed, first.box, last.box) == (boxes, (0, 1, 2, 3) if boxes else None, None)
 
 
-def test_the_same_bytes_every_time(tmp_path, monkeypatch):
-    unit = unit_of(tmp_path)
-    pack(unit)
-    before = (tmp_path / "out" / unit.name).read_bytes()
-    monkeypatch.setattr(pack_module, "_AHEAD", 1)
-    monkeypatch.setattr(pack_module, "_MOST_OPEN", 1)
-    pack(unit)
-    assert (tmp_path / "out" / unit.name).read_bytes() == before
-
-
 @pytest.mark.parametrize("where", ["1.jpg", "a.tar", "a.spool"])
 @pytest.mark.parametrize("how", ["changed", "shorter", "gone"])
 def test_bytes_that_changed_are_named_and_nothing_is_left(tmp_path, where, how):

@@ -75,14 +75,6 @@ def test_a_readable_index_is_replaced_only_by_force(tmp_path):
     assert len(index_of(root)) == 16
 
 
-def test_running_again_gives_the_same_bytes(tmp_path):
-    root = TinyShards().write(tmp_path / "tiny")
-    rebuilt(root, force=True)
-    first = bytes_of(root)
-    rebuilt(root, force=True)
-    assert bytes_of(root) == first
-
-
 # -- tars that others wrote -------------------------------------------------------------------------------------------
 
 
@@ -167,12 +159,6 @@ def test_labels_whose_tables_would_fill_the_memory_are_refused(tmp_path, labels,
     assert [path.name for path in tmp_path.iterdir()] == ["x.tar"]
 
 
-def test_a_few_items_of_a_set_of_very_many_classes_are_read(tmp_path):
-    foreign_tar(tmp_path / "x.tar", labels=[200_000, 300])
-    assert rebuilt(tmp_path).manifest.splits["train"]["classes"] == {"level0": 1, "level1": 1}
-    assert Hierarchy.from_parquet(tmp_path / files.HIERARCHY).num_classes == (200_001, 301)
-
-
 def test_two_classes_of_one_name_are_refused_before_anything_is_written(tmp_path):
     members = [("a.jpg", picture(0)), ("a.json", foreign_json(0)), ("b.jpg", picture(1)), ("b.json", foreign_json(1))]
     write_tar(tmp_path / "x.tar", members)
@@ -231,13 +217,8 @@ def test_bad_items_are_counted_named_and_kept_aside(tmp_path, reason):
     assert kept.sort("file").equals(result.rejected.sort("file"))
     assert result.manifest.rejected == {reason: len(kept)}
     assert all(name.startswith("x.tar/") for name in kept["file"])
-
-
-def test_items_that_are_named_as_kept_aside_are_no_findings(tmp_path):
-    sound = [[(f"{key}.jpg", picture(i)), (f"{key}.json", foreign_json())] for i, key in enumerate("abc")]
-    write_tar(tmp_path / "x.tar", [*sound[0], *sound[1], *bad("other-split"), *sound[2]])
-    rebuilt(tmp_path)
-    assert verify(tmp_path, progress=silent).findings.to_dicts() == []
+    if reason == "other-split":
+        assert verify(tmp_path, progress=silent).findings.is_empty()
 
 
 @pytest.mark.parametrize(
@@ -270,12 +251,10 @@ def test_items_that_contradict_each_other_are_refused_by_name(tmp_path, changes,
 
 
 def test_levels_that_items_call_differently_are_refused(tmp_path):
-    levels = [{}, {"levels": ["fine", "coarse"]}, {"levels": ["fine", "top"]}]
-    members = [(f"{i}.jpg", picture(i)) for i in range(3)] + [
-        (f"{i}.json", foreign_json(**levels[i])) for i in range(3)
-    ]
-    write_tar(tmp_path / "x.tar", sorted(members))
-    with pytest.raises(InputError, match=r"the list of levels is 'fine, coarse' in item '1' .* 'fine, top'"):
+    for number, levels in enumerate((["fine", "coarse"], ["fine", "top"])):
+        members = [(f"{number}.jpg", picture(number)), (f"{number}.json", foreign_json(levels=levels))]
+        write_tar(tmp_path / f"{number}.tar", members)
+    with pytest.raises(InputError, match=r"the list of levels is 'fine, coarse' in item '0' .* 'fine, top'"):
         rebuilt(tmp_path)
 
 

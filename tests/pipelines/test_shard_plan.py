@@ -1,15 +1,12 @@
 import itertools
-import time
 from collections import Counter
 
-import numpy as np
 import polars as pl
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.data.tar import BLOCK
-from hgld.pipelines.shards.order import plan_shards
+from hgld.pipelines.shards.pack import plan_shards
 
 
 def planned(items: pl.DataFrame, k: int = 3, shard_bytes: int = 200_000, shard_items: int = 12, seed: int = 0):
@@ -76,13 +73,6 @@ def test_the_order_of_the_catalog_does_not_matter(labels, random):
     assert planned(items).equals(planned(items[shuffled]))
 
 
-def test_run_counts_runs_of_a_shard():
-    plan = planned(items_of([0] * 7 + [1] * 9 + [2] * 2))
-    for _, shard in plan.group_by("shard"):
-        expected = itertools.accumulate((a != b for a, b in itertools.pairwise(shard["fine"])), initial=0)
-        assert shard["class_run"].to_list() == list(expected)
-
-
 def test_splits_of_the_same_labels_are_in_other_orders():
     labels = [i // 5 for i in range(60)]
     orders = [planned(items_of(labels, [split] * 60))["key"].to_list() for split in ("train", "test")]
@@ -122,28 +112,3 @@ def test_exact_copies_name_the_first_of_them():
         assert copy_of == seen.get(sha256)
         seen.setdefault(sha256, key)
     assert plan["duplicate_of"].is_not_null().sum() == 3
-
-
-def test_classes_are_spread_over_the_shards():
-    plan = planned(items_of([i // 30 for i in range(3_000)]), 3, 1 << 30, 300)
-    in_shard = plan.group_by("shard").agg(pl.col("fine").n_unique())["fine"].to_list()
-    assert min(in_shard) >= 40  # of 100 groups drawn from 100 classes: 63 on the average
-
-
-@pytest.mark.slow
-def test_five_million_items_take_seconds():
-    rng = np.random.default_rng(0)
-    count = 5_000_000
-    items = pl.DataFrame(
-        {
-            "key": pl.Series(np.arange(count)).cast(pl.String),
-            "split": pl.repeat("train", count, eager=True),
-            "fine": pl.Series(rng.zipf(1.3, count) % 200_000, dtype=pl.Int32),
-            "size": pl.Series(rng.integers(20_000, 200_000, count)),
-            "sha256": pl.Series(rng.integers(0, 1 << 62, count)).cast(pl.String),
-        }
-    )
-    begin = time.perf_counter()
-    plan = planned(items, 4, 128 << 20, 10_000)
-    assert time.perf_counter() - begin < 60
-    assert len(plan) == count

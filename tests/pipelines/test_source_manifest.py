@@ -271,20 +271,6 @@ def test_keys_differ_and_are_safe_whatever_the_paths(paths):
     assert keys == list(reversed(keys_of_paths(paths[::-1])))
 
 
-def test_names_of_images():
-    assert keys_of_paths(["a/.hidden", "b.c/d", ".", "/", "a."]) == [
-        "a/_hidden",
-        "b_c/d",
-        "_=cdb4ee2aea69",
-        "_=8a5edab28263",
-        "a",
-    ]
-    assert keys_of_paths(["a/b.c.jpg", "a/b.jpg"]) == ["a/b_c", "a/b"]
-    one, other = keys_of_paths(["a.jpg", "a.png"])
-    assert one.startswith("a=")
-    assert other.startswith("a=")
-
-
 # -- folders --------------------------------------------------------------------------------------------------------
 
 TREE = (
@@ -377,11 +363,6 @@ def test_what_is_no_image_is_counted(tmp_path):
 def test_folders_that_cannot_be_classes(tmp_path, files, options, error, said):
     with pytest.raises(error, match=said):
         read(plant(tmp_path, files), "folders", **options)
-
-
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="is no folder"):
-        read(tmp_path / "no", "folders")
 
 
 # -- real data ------------------------------------------------------------------------------------------------------

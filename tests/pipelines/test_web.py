@@ -11,7 +11,7 @@ from hgld.addresses import RedirectError, redirect_target
 from hgld.errors import ConfigError, ServiceError
 from hgld.pipelines import web
 from hgld.pipelines.hierarchy.scrape.titles import page_url
-from hgld.pipelines.web import AnswerError, BudgetSpentError, PoliteClient, is_wikimedia
+from hgld.pipelines.web import AnswerError, BudgetSpentError, PoliteClient
 from tests.pipelines.wikimedia_server import (
     Wiki,
     WikimediaServer,
@@ -373,10 +373,3 @@ def test_pages_are_bytes_or_nothing(server, connect):
 def test_the_real_servers_are_asked_by_the_rules_or_not_at_all(options, message):
     with pytest.raises(ConfigError, match=message):
         PoliteClient((COMMONS,), **options)
-
-
-def test_which_hosts_are_wikimedias():
-    assert is_wikimedia(COMMONS)
-    assert is_wikimedia("http://www.wikidata.org/w/api.php")
-    assert not is_wikimedia("http://wikimedia.org.example.net/")
-    assert not is_wikimedia("http://notwikimedia.org/")

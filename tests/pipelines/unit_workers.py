@@ -44,7 +44,7 @@ def examine_in_little_memory(unit: "ExamineUnit") -> str | None:
 
     The limit is on decoding alone: polars has no error for it, and ends the process.
     """
-    from hgld.pipelines.shards import examine, image_checks
+    from hgld.pipelines.shards import examine, reading
 
     def check_decodes(data: bytes, header: "ImageHeader") -> None:
         limits = resource.getrlimit(resource.RLIMIT_AS)
@@ -55,11 +55,11 @@ def examine_in_little_memory(unit: "ExamineUnit") -> str | None:
         finally:
             resource.setrlimit(resource.RLIMIT_AS, limits)
 
-    given, image_checks.check_decodes = image_checks.check_decodes, check_decodes
+    given, reading.check_decodes = reading.check_decodes, check_decodes
     try:
         return examine.examine(unit)
     finally:
-        image_checks.check_decodes = given
+        reading.check_decodes = given
 
 
 def wait_forever(unit: Sum) -> None:

@@ -85,7 +85,7 @@ def read_source(name: str, source: Path, options: "SourceConfig") -> "Catalog":
     """Read the catalog of a release by its adapter: all of its splits, except where the adapter can leave some unread.
 
     Args:
-        name: of the source.
+        name: name of the source.
         source: the release's folder, or the table of the user's own data.
         options: how the release is read.
 

@@ -1,9 +1,8 @@
 """H-GLDv2: Google Landmarks v2 with hierarchical labels, straight from its tars.
 
 Weyand, Araujo, Cao and Sim: "Google Landmarks Dataset v2", CVPR 2020; Ramzi et al.: "Optimization of Rank Losses for
-Image Retrieval", 2023. The source is a folder as ``hgld download gldv2`` leaves it; the CSVs may also lie in the folder
-itself, checksums beside their tars. The same relative paths serve as addresses below :data:`BASE_URL` and as places
-below the folder::
+Image Retrieval", 2023. The source is a folder as ``hgld download gldv2`` leaves it. The CSVs may also be in the folder
+itself, and checksums beside their tars. Files have the same relative paths below :data:`BASE_URL` and below the folder::
 
     train/images_000.tar ... images_499.tar     index/images_000.tar ... images_099.tar
     test/images_000.tar ... images_019.tar      md5sum/train/md5.images_000.txt ...
@@ -103,7 +102,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
     A query has the labels of the first relevant index image that the solution lists of the gallery, which is the rule
     of H-GLDv2's authors where relevant images are of several landmarks. Index images of landmarks without hierarchical
-    labels are kept aside, unless ``options.distractors`` asks for the whole gallery of the official retrieval task.
+    labels are rejected, unless ``options.distractors`` asks for the whole gallery of the official retrieval task.
 
     Args:
         source: the folder with ``train/``, ``index/`` and ``test/`` (tars) and ``metadata/``.

@@ -179,7 +179,7 @@ def _numbered_images(source: Path, inside: str, pattern: str, example: str) -> t
     Args:
         source: the folder of the images, or the one that holds it as ``inside``.
         inside: name of the folder.
-        pattern: of the whole name of an image; its group is the number.
+        pattern: pattern for the whole name of an image; its group is the number.
         example: a name, for the message.
 
     Returns:

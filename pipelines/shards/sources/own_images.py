@@ -11,9 +11,9 @@ a level is to have another name than its column); without it they are the column
 Names of columns may be written in any case. A column ``split`` names the split of every image; without one,
 ``--test-classes`` draws a class-disjoint test split, or everything is train.
 
-``--protocol`` makes a table a benchmark; its protocol says which further columns are read: ``list`` and ``template``
-(names of lists that an image is in), and of a query ``easy``, ``hard``, ``junk`` or ``relevant`` (paths of gallery
-images, with ``;`` between them).
+``--protocol`` makes a table a benchmark. The protocol says which further columns are read. ``list`` and ``template``
+name the lists that an image is in. ``easy``, ``hard``, ``junk`` and ``relevant`` of a query hold paths of gallery
+images, with ``;`` between them.
 """
 
 import hashlib
@@ -230,9 +230,9 @@ def plain_name(name: str) -> str:
 def _read_folders(source: Path, options: "SourceConfig") -> OwnImages:
     """Read a folder tree.
 
-    Hidden files and folders, files that are not images, those whose path is not UTF-8, and links to folders (which are
-    not followed) are kept aside in ``dropped``. A folder's name is its class's; where some name of a level stands under
-    two parents, the classes of that level are named by their paths instead.
+    Hidden files and folders, files that are not images, paths that are not UTF-8, and links to folders become rows of
+    ``dropped``. A class has the name of its folder; if a name of a level has two parents, the classes of that level are
+    named by their paths instead.
     """
     protocol = protocol_of(options.protocol) if options.protocol else None
     if protocol is not None and protocol.tables:
@@ -325,8 +325,8 @@ def _walk(source: Path, inside: str, depth: int) -> Iterator[tuple[str, str]]:
 def _read_table(source: Path, options: "SourceConfig") -> OwnImages:
     """Read a table of images.
 
-    Rows without a path, with a path that leads out of the folder, or that repeat an earlier row exactly are kept aside
-    in ``dropped`` with their line. Paths are relative to ``options.images``, or to the table's own folder or the one in
+    Rows without a path, with a path that leads out of the folder, or that repeat an earlier row exactly go to
+    ``dropped`` with their line. Paths are relative to ``options.images``, or to the table's own folder or the one in
     it that holds the files; absolute paths below that folder are understood.
     """
     table = read_own_table(source)
@@ -410,7 +410,7 @@ def _level_columns(
         table: the whole table.
         columns: those that may be levels.
         given: names of the other columns that are read.
-        levels: of ``--levels``; none: the levels are found.
+        levels: content of ``--levels``; empty: the levels are found.
     """
     there = excerpt(", ".join(columns)) if columns else "none"
     if not levels:
@@ -444,7 +444,7 @@ def _usable(table: pl.DataFrame, source: Path, root: Path | None) -> tuple[pl.Da
 
     Args:
         table: the rows.
-        source: of the table, for messages.
+        source: path of the table, for messages.
         root: folder of the images; None: the table itself holds them.
     """
     if SPLIT in table.columns:

@@ -60,8 +60,8 @@ class OwnTable:
             blanks around their text; empty cells are empty texts.
         files: the parquet files; none: it is CSV.
         image_column: column that holds the images themselves; empty: none.
-        images: of such a table, where every image is: TABLE/ROW/NAME; null where a cell has none.
-        splits: of such a table, the split that each row's file states by its name; None where they state none.
+        images: where every image of such a table is: TABLE/ROW/NAME; null if its cell is empty.
+        splits: split that the file name of each row of such a table states; None if the names state none.
     """
 
     source: Path

@@ -242,7 +242,7 @@ def catalog_of(
     """Return the catalog of a release.
 
     Args:
-        name: of the dataset, and of its protocol unless ``facts`` name one.
+        name: name of the dataset, and of its protocol unless ``facts`` name one.
         levels: finest first.
         rows: key, split, file, then a class (None: unknown) per level, for each item.
         root: folder of the loose files.
