@@ -175,7 +175,7 @@ def _name(c: int) -> pl.Expr:
 
 
 def _faults(scan: ShardScan) -> pl.DataFrame:
-    """Return a shard's errors as rows of ``rejected.parquet``; an image with a wrong suffix is usable and not rejected."""
+    """Return a shard's errors as rows of ``rejected.parquet``; images with a wrong suffix are not rejected."""
     splits = scan.items.select("key", "split")
     table = scan.faults.filter(pl.col("reason") != WRONG_SUFFIX).join(
         splits, on="key", how="left", maintain_order="left"

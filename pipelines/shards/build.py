@@ -65,9 +65,9 @@ def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
 def with_options(name: str, catalog: Catalog, options: SourceConfig) -> Catalog:
     """Change the catalog of a source as the options say that any source takes.
 
-    The levels of a hierarchy build (``options.labels``) replace those above the finest. Then these steps follow: items
-    of ``options.exclude`` are dropped; ``options.val_classes`` of the training classes become ``val``; training items
-    that may show a class of a drawn split are dropped; splits that ``options.splits`` does not name are dropped.
+    The levels of a hierarchy build (``options.labels``) replace those above the finest. Then items of
+    ``options.exclude`` are dropped, and ``options.val_classes`` of the training classes become ``val``. Last go
+    training items that may show a class of a drawn split, and splits that ``options.splits`` does not name.
 
     Raises:
         ConfigError: the release has no classes for ``val``, or not such a split.
