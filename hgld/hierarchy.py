@@ -175,9 +175,9 @@ class Hierarchy:
     ) -> "Hierarchy":
         """Build from links of a child to its parent.
 
-        The classes that nothing lies below are the finest level. A lone class above all others tells nothing apart and
-        is left out. Where some branches are shorter than others, their finest classes stand for themselves at the
-        levels that are missing.
+        The classes without children are the finest level. A lone class above all others is left out, because it
+        distinguishes nothing. If some branches are shorter than others, their finest classes represent themselves at
+        the missing levels.
 
         Args:
             edges: (child, parent) pairs of names, or a mapping of child to parent; None is the parent of a class at
@@ -415,7 +415,7 @@ class Hierarchy:
         Args:
             depth: number of levels, from the coarsest; None: all.
             most: classes drawn below each class; None: all.
-            lines: of the drawing at most; without a depth only as many levels are drawn as fit. None: any number.
+            lines: most lines of the drawing; without ``depth``, only as many levels are drawn as fit. None: any number.
             width: columns of a line.
 
         >>> tree = Hierarchy.from_columns({"name": ["dog", "cat", "oak"], "kind": ["animal", "animal", "plant"]})
@@ -432,7 +432,7 @@ class Hierarchy:
         return tree_text(self, depth=depth, most=most, lines=lines, width=width)
 
     def plot(self, ax: "Axes | None" = None, *, labels: np.ndarray | None = None) -> "Axes":
-        """Draw the tree with matplotlib: a row per level, the coarsest on top, a class as wide as what lies below it.
+        """Draw the tree with matplotlib: a row per level, the coarsest on top, each class as wide as its items.
 
         Args:
             ax: axes to draw on; None: those of a new figure (``.figure.savefig(path)`` keeps it).
@@ -558,7 +558,7 @@ def _class_name(cell: Any, level: str) -> str | None:
 
 
 def _ways_down(taxonomy: Taxonomy) -> list[list[str]]:
-    """Return the names from the top down to every class that nothing lies below; a lone top is left out."""
+    """Return the names from the top down to every class without children; a lone top is left out."""
     if several := taxonomy.with_several_parents:
         shown = (
             f"{quoted(taxonomy.names[p])} under " + " and ".join(quoted(taxonomy.names[q]) for q in taxonomy.parents[p])

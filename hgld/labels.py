@@ -115,7 +115,7 @@ def class_names(
     """Return the names that the numbers of :func:`class_numbers` are places in, a level each; None where ids came.
 
     Args:
-        labels: of one set of items.
+        labels: labels of one set of items.
         levels: columns to take of tables and datasets, finest first; None: all of them.
         what: what messages call the labels.
 

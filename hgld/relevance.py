@@ -1,8 +1,8 @@
 """Grades of a pair (how many levels agree) and the gain of a grade.
 
-The words are those of the hierarchical average precision paper (Ramzi et al., "Hierarchical Average Precision
-Training for Pertinent Image Retrieval", ECCV 2022): the grade of a gallery item is the number of levels, counted
-from the root, that it shares with the query; its relevance is the gain of that grade.
+The terms follow Ramzi et al., "Hierarchical Average Precision Training for Pertinent Image Retrieval", ECCV 2022. The
+grade of a gallery item is the number of levels, counted from the root, that it shares with the query. Its relevance is
+the gain of that grade.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def shared_levels(
     Args:
         query_labels: (Q, L) or (Q,) integer class ids, finest level first; negative is unknown and matches nothing.
         gallery_labels: (G, L) or (G,), the same levels.
-        dtype: of the grades; ``torch.uint8``, for up to 255 levels, takes an eighth of the memory.
+        dtype: dtype of the grades; ``torch.uint8``, for up to 255 levels, takes an eighth of the memory.
 
     Returns:
         (Q, G) integers in 0..L, on the device of ``query_labels``.

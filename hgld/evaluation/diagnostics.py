@@ -73,7 +73,7 @@ def clustering_nmi(
         embeddings: (N, D) floating; normalised here.
         labels: (N,) integers; items with negative labels are left out.
         num_clusters: k; the number of classes if None.
-        seed: of k-means++.
+        seed: seed of k-means++.
 
     Returns:
         0 (independent) to 1 (the same partition).

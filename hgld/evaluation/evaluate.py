@@ -63,7 +63,7 @@ def ranking_metrics(
         grades: (Q, G) integers in 0..L, see :func:`hgld.shared_levels`.
         metrics: names of metrics; a binary one without a level stands for every level.
         levels: names of the L levels, finest first.
-        gain: of a grade, in H-AP, H-R@k, H-P@k and wAP; ``population`` with alpha 1 if None.
+        gain: gain of a grade in H-AP, H-R@k, H-P@k and wAP; ``population`` with alpha 1 if None.
         left_out: (Q, G) bool, pairs that are not ranked; None: all are.
         backend: ``native`` or ``torch``; None takes ``native`` on the CPU.
 
@@ -125,7 +125,7 @@ def block_metrics(
         block: the grades of the pairs.
         metrics: with their levels, see :func:`hgld.evaluation.metric.resolve`.
         levels: names of the levels, finest first.
-        gain: of a grade, in the hierarchical metrics.
+        gain: gain of a grade in the hierarchical metrics.
         backend: ``native`` (the CPU alone), ``torch``, or None to choose by the device.
 
     Returns:
@@ -669,7 +669,7 @@ def level_names(levels: Sequence[str] | None, query_labels: np.ndarray, gallery_
 
 
 def check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
-    """Refuse a class that lies under two classes of a coarser level, wherever both labels are known.
+    """Refuse a class with two parents at a coarser level; pairs with an unknown label do not count.
 
     Raises:
         HierarchyError: names the classes and their parents.

@@ -181,11 +181,11 @@ def block_of_items(
     """Return the grades of some items to the queries start..stop - 1.
 
     Args:
-        source: of the relevance.
+        source: relevance of the items to the queries.
         start: first query.
-        stop: behind the last one.
+        stop: the query after the last one.
         items: (q, C) gallery indices, ascending; -1 behind a row's last.
-        facts: of these queries.
+        facts: facts of these queries.
 
     Returns:
         a block whose columns are these items; its counts are those of the whole gallery.

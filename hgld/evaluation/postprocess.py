@@ -31,8 +31,8 @@ _RANK_TOLERANCE = 1e-10  # of the largest variance; float32 embeddings carry no 
 class Whitening:
     """PCA whitening: centre, project on the principal components, divide by a power of their variances, normalise.
 
-    The power 0.5 is full whitening (Jégou and Chum, ECCV 2012; MultiGrain), 0.25 the *square-rooted* one of the
-    listwise AP paper's evaluation (Revaud et al., ICCV 2019), which divides by the square root of the deviations.
+    The power 0.5 is full whitening (Jégou and Chum, ECCV 2012; MultiGrain). The power 0.25 is *square-rooted*
+    whitening, which divides by the square root of the deviations: the listwise AP paper (Revaud et al., ICCV 2019).
 
     Attributes:
         mean: (D,) float64.
@@ -65,9 +65,9 @@ class Whitening:
         Args:
             embeddings: (N, D) of any floating dtype.
             fitted_on: name of the set, for reports.
-            dimensions: C, how many components to keep; None: all. Directions without variance (of a feature that never
-                fires, or where items are few) are divided as that of the least variance is, so that nothing is lost and
-                a classifier can be folded behind the whitening.
+            dimensions: C, how many components to keep; None: all. Directions without variance (a feature that never
+                fires, or few items) are divided by the least variance above 0. So nothing is lost, and a classifier
+                can follow the whitening.
             power: 0.25 square-rooted, 0.5 full whitening, 0 plain PCA.
             normalize: L2-normalise first, as :meth:`apply` does.
 

@@ -16,7 +16,7 @@ def njit(function: Callable[..., Any], *, entry: bool = True, **options: Any) ->
         function: the loop.
         entry: Python calls it: the machine code, helpers and all, is kept where numba finds a folder to write to.
             Others are compiled with their callers; a wrapper and a file of their own would take as long again.
-        options: of numba.
+        options: options of numba.
     """
     settings: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}
     kept: dict[str, Any] = {"cache": True} if entry else {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -213,7 +213,7 @@ def gather_heads(
         first: item whose score is in the first of the columns; the others follow.
         columns: the first one, and the one behind the last.
         depth: how many places matter.
-        floors: (q,) float32, -inf at first: what lies below it can be left out.
+        floors: (q,) float32, -inf at first: lower scores can be left out.
         sizes: (q,) int64 items that a row holds, 0 at first; ``FULL`` where they do not fit.
         kept_scores: (q, C) float32, C at least ``depth`` + 2 ``HEAD_CHUNK``.
         kept_items: (q, C) int32.
@@ -249,7 +249,7 @@ def gather_heads(
 def finish_heads(
     depth: int, floors: np.ndarray, sizes: np.ndarray, kept_scores: np.ndarray, kept_items: np.ndarray
 ) -> None:
-    """Leave out of every head what lies below its place ``depth``; arguments as of :func:`gather_heads`."""
+    """Drop from every head the items after rank ``depth``; arguments as for :func:`gather_heads`."""
     for row in range(sizes.shape[0]):
         if sizes[row] != FULL:
             _shorten_head(row, depth, floors, sizes, kept_scores, kept_items)
@@ -259,7 +259,7 @@ def finish_heads(
 def _shorten_head(
     row: int, depth: int, floors: np.ndarray, sizes: np.ndarray, kept_scores: np.ndarray, kept_items: np.ndarray
 ) -> None:
-    """Leave out what lies below the place ``depth``; the others stay in their order."""
+    """Drop the items after rank ``depth``; the others keep their order."""
     size = sizes[row]
     if size <= depth:
         return
@@ -301,8 +301,8 @@ class _Positives(NamedTuple):
     """Memory for the positives of one row, in list order.
 
     Attributes:
-        grades: of the positives.
-        ranks: of the positives.
+        grades: grades of the positives.
+        ranks: ranks of the positives.
         ends: last positive of each one's tie group.
         listed: grade at every place of the list, in which ties come last.
         running: sums, overwritten.
@@ -383,8 +383,8 @@ def _hap_sum(relevance: np.ndarray, ap: np.ndarray, found: _Positives, size: int
     """Sum Hrank+ / rank over the positives.
 
     min(r_k, r_j) is the sum of the steps between the relevances, in ascending order, that neither r_k nor r_j lies
-    below. So the sum is one of AP sums: for every step that of the items which do not lie below it. Where relevance
-    grows with the grade, these are the items of at least some grade, whose sums are in ``ap`` already.
+    below. So the sum is a sum of AP sums, one per step, over the items that reach the step. Where relevance grows with
+    the grade, these are the items of at least some grade, whose sums are in ``ap`` already.
     """
     width = relevance.shape[0]
     chosen = np.empty(width, np.int64)

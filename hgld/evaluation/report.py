@@ -268,14 +268,14 @@ def compare(
 ) -> pl.DataFrame:
     """Compare reports on the same queries with the first of them.
 
-    Confidence intervals are those of the percentile bootstrap over queries (Efron 1979), differences are tested with
-    the paired randomisation test that Smucker, Allan and Carterette (CIKM 2007) recommend for retrieval: under the
-    hypothesis that two systems do not differ, every query's difference may as well have the other sign. Both take
+    Confidence intervals are percentile bootstraps over queries (Efron 1979). Differences are tested with the paired
+    randomisation test that Smucker, Allan and Carterette (CIKM 2007) recommend for retrieval. It assumes that two
+    systems do not differ, so that every query's difference may as well have the other sign. Both take
     queries as independent; where many queries share few classes, intervals come out too narrow. With ``classes`` the
     queries of a class are resampled, and change their signs, together.
 
     Args:
-        reports: by name, each with its ``per_query`` table; the first is the baseline.
+        reports: reports by name, each with its ``per_query`` table; the first is the baseline.
         metrics: which to compare; None takes those that all reports have.
         samples: resamples, with seed 0; the smallest p-value is 1 / (samples + 1).
         classes: (Q,) integer class of every query, below 0 for a query of an unknown class; None: queries are resampled
@@ -350,8 +350,8 @@ def check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None:
     """Refuse reports that cannot be compared query by query.
 
     Args:
-        reports: by name.
-        first: name of the report that the others are held against.
+        reports: reports by name.
+        first: name of the report that the others are compared with.
 
     Raises:
         InputError: a report has no values per query, or is of other queries or another task.

@@ -24,8 +24,8 @@ class Retrieval:
     """Retrieval metrics that are updated with batches and computed over all of them, of all processes.
 
     Under a process group of torch (DDP, Lightning, accelerate, torchrun) :meth:`compute` gathers what every process
-    was given, so every process must call it. Samplers that deal a dataset out to processes repeat items to make their
-    shares equal, and a repeated query finds its own copy: give ``items`` and each counts once, in the order of the
+    was given, so every process must call it. Samplers that share a dataset among processes repeat items to make the
+    shares equal, and a repeated query finds its own copy. Give ``items``, and each counts once, in the order of the
     dataset, whatever the number of processes.
 
     It has the methods of a torchmetrics metric; :meth:`torchmetric` is one, for ``MetricCollection`` and

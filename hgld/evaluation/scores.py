@@ -79,7 +79,7 @@ class Rows:
 
     Attributes:
         shape: N and D.
-        device: of the parts.
+        device: device of the parts.
 
     Raises:
         InputError: not a table of floating numbers, empty, NaN or Inf in it, or a zero vector where norms are needed.

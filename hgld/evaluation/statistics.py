@@ -308,7 +308,7 @@ def order_statistics(
         relevance: (q, L + 1) float64, H-AP's.
         depths: (K,) int64, the k of the metrics, ascending.
         depth: how much of the list is needed; None for the whole of it.
-        kinds: of the metrics, see :class:`hgld.evaluation.metric.Metric`.
+        kinds: names of the metrics without numbers and levels (``kind`` of a metric).
 
     Returns:
         the sums; those that read the whole list may be meaningless where ``depth`` is given, and those that no metric

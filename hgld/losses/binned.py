@@ -87,18 +87,18 @@ Ties = Literal["ignored", "relaxed", "integral"]
 class SoftBinAP(RankLoss):
     """1 - AP with the scores sorted into soft bins (Revaud et al., "Learning with Average Precision", ICCV 2019).
 
-    Every score is shared between the two nearest of ``bins`` centres, spaced evenly from 1 down to ``low``, in
-    proportion to how near they are; precision after each bin, weighted by the recall gained in it, is the AP. Scores
-    beyond the outermost centres fall wholly into those. For the paper's class weights see :class:`ClassWeighted`.
+    The ``bins`` centres are spaced evenly from 1 down to ``low``. Every score is shared linearly between its two
+    nearest centres; scores beyond the outermost centres fall wholly into those. AP is the precision after each bin,
+    weighted by the recall gained in it. For the paper's class weights use :class:`ClassWeighted`.
 
     Args:
         bins: M, the number of bin centres (20 in the paper).
         low: the lowest centre: -1 is the paper's; 0, as in the published code, makes bins twice as fine where they
             matter and gives scores below 0 no gradient.
         ties: items of one bin are tied. ``ignored`` is the paper's form. The tie-aware variants average precision over
-            all orders within a bin (He et al., "Hashing as Tie-Aware Learning to Rank", CVPR 2018): ``integral`` in
-            closed form, with the published code's integral in place of the sum over positions, and ``relaxed``, the
-            simpler form that is smooth in the bins' contents.
+            all orders within a bin (He et al., "Hashing as Tie-Aware Learning to Rank", CVPR 2018). ``integral`` has
+            the published code's integral in place of the sum over positions. ``relaxed`` is a simpler form that is
+            smooth in the bins' contents.
         level: column of the labels that decides what is positive, 0 the finest.
         options: see :class:`hgld.losses.RankLoss`.
 

@@ -30,8 +30,8 @@ Decomposability = Literal["pair", "proxy"]
 class Composition(nn.Module):
     """A rank loss and a decomposability loss, weighted: (1 - lambda) x rank + lambda x decomposability.
 
-    A rank loss of a batch says nothing of scores across batches; the second term lets the scores of different batches
-    mean the same, so that a good order within batches is one over the whole set.
+    A rank loss orders the items of one batch. The second term makes scores of different batches comparable, so that a
+    good order within batches becomes a good order of the whole set.
 
     Args:
         rank: the rank loss.
@@ -39,9 +39,9 @@ class Composition(nn.Module):
         lambda_: weight of the second term (0.1 in ROADMAP and the HAPPIER family; gains are stable below 0.5).
 
     Attributes:
-        reduction: of both parts. With ``none`` the call returns every query's weighted sum, a part counting 0 where
-            it is undefined, and valid (Q,) where either is defined. Their mean is the scalar of ``mean`` if both parts
-            are defined for the same queries, as they are when all labels are known.
+        reduction: reduction of both parts. With ``none`` the call returns every query's weighted sum, in which an
+            undefined part counts 0, and valid (Q,): whether either part is defined. Their mean is the scalar of
+            ``mean`` if both parts are defined for the same queries, as they are when all labels are known.
 
     Raises:
         ConfigError: ``lambda_`` outside 0..1, or parts of different reductions.
@@ -118,7 +118,7 @@ class _Published(Composition):
         lambda_: weight of the second term.
         decomposability: ``pair`` (:class:`CalibrationLoss`, with the published thresholds 0.9 and 0.6: for others,
             give :class:`Composition` the parts) or ``proxy`` (:class:`NormSoftmax`).
-        temperature: of the proxies.
+        temperature: temperature of the proxies' softmax.
 
     Raises:
         ConfigError: ``proxy`` without sizes, or what the parts refuse.
@@ -171,9 +171,9 @@ class ROADMAP(_Published):
         lambda_: weight of the second term.
         decomposability: ``pair`` (:class:`CalibrationLoss`, with the published thresholds 0.9 and 0.6: for others,
             give :class:`Composition` the parts) or ``proxy`` (:class:`NormSoftmax`).
-        temperature: of the proxies.
-        options: of the rank term, see :mod:`hgld.losses.surrogate_losses`; the second term takes ``level``,
-            ``normalize``, ``exclude_self`` and ``reduction`` from it.
+        temperature: temperature of the proxies' softmax.
+        options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``level``, ``method``,
+            ``normalize``, ``exclude_self`` and ``reduction``; the second term shares those it has.
 
     Raises:
         ConfigError: ``proxy`` without sizes, or what the parts refuse.
@@ -383,8 +383,8 @@ class MultiGrain(nn.Module):
         lambda_: weight of the classification term.
         margin: alpha of the paper, half the width between positives and negatives.
         beta: initial boundary between them; it is learned (learning rate 0.1 in the paper).
-        reduction: of the margin term: ``mean`` over all sampled pairs as printed, or ``nonzero`` as in the published
-            code, see :class:`Margin`.
+        reduction: reduction of the margin term: ``mean`` over all sampled pairs as printed, or ``nonzero`` as in the
+            published code, see :class:`Margin`.
         level: column of the labels that is the class, 0 the finest.
 
     Attributes:
@@ -427,7 +427,7 @@ class MultiGrain(nn.Module):
         Args:
             embeddings: (B, D) floating.
             labels: (B, L) or (B,) integers, the classes, negative where unknown (then without a class term).
-            references: of no effect; rank losses take them.
+            references: without effect; rank losses take them.
             instances: (B,) integers, equal for augmentations of one image.
 
         Returns:

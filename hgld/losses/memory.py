@@ -42,7 +42,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         num_levels: L, columns of the labels.
         warmup: training steps before the memory is first written and read: early embeddings drift too fast (HAPPIER's
             configurations wait for 5 epochs).
-        weight: of the memory's term; the batch's has 1.
+        weight: weight of the memory's term; the batch's term has 1.
 
     Attributes:
         loss: the loss.

@@ -149,7 +149,7 @@ class Contrastive(PairLoss):
         margin: ``distance``: the distance that negatives should keep (unit vectors are at most 2 apart); ``cosine``:
             the cosine that they may reach, 0.5 in the authors' code.
         variant: ``distance`` or ``cosine``.
-        reduction: see :class:`PairLoss`; with ``cosine`` a query's two sums stand in place of its two means.
+        reduction: see :class:`PairLoss`; with ``cosine`` a query's two sums replace its two means.
         level: column of the labels that decides what is positive, 0 the finest.
         normalize: L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
 
@@ -294,9 +294,9 @@ class Margin(RankLoss):
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017).
 
     Positives pay [d - beta + margin]_+, negatives [beta - d + margin]_+, with a boundary beta that is learned. For
-    every pair of an anchor and a positive one negative of the anchor is drawn, with replacement, in inverse proportion
-    to the density of distances on the sphere: d below ``cutoff`` counts as ``cutoff``, and negatives beyond
-    ``reach`` are not drawn, unless the anchor has no other, when all are equally likely. The seed of the draws comes
+    every pair of an anchor and a positive, one negative of the anchor is drawn with replacement, in inverse proportion
+    to the density of distances on the sphere. A distance below ``cutoff`` counts as ``cutoff``. Negatives beyond
+    ``reach`` are drawn only if the anchor has no other; then all are equally likely. The seed of the draws comes
     from torch's generator of the CPU. An item is never its own positive.
 
     Args:

@@ -81,9 +81,9 @@ class ProxyLoss(KnownArguments, nn.Module, ABC):
         Args:
             embeddings: (B, D) floating.
             labels: (B, L) or (B,) integers, negative where unknown.
-            ref_embeddings: of no effect, like the next two; rank losses take them.
-            ref_labels: of no effect.
-            self_index: of no effect.
+            ref_embeddings: without effect, like the next two; rank losses take them.
+            ref_labels: without effect.
+            self_index: without effect.
 
         Returns:
             a scalar, 0 with a gradient of 0 where no label is known; values (B,) and valid (B,) for ``none``.

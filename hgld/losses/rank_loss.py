@@ -272,7 +272,7 @@ class TermSum:
     """A term of a loss as two sums over queries: their quotient, over all queries, is the term.
 
     Attributes:
-        weight: of the term in the loss.
+        weight: weight of the term in the loss.
         total: () sum of the queries' values; the gradient flows here.
         count: () what the sum is divided by: how many queries have a value.
     """
@@ -441,9 +441,8 @@ def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
 def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -> Tensor:
     """Return scores (Q, G) of (Q, D) against (G, D): cosines, or inner products without ``normalize``.
 
-    In float64 where a side is float64, else in float32 also under autocast, and not in TF32 whatever is set: in
-    [0.5, 1) scores in float16, of whose digits TF32 has as many, are spaced 0.05 tau at tau = 0.01, in bfloat16
-    0.4 tau.
+    They are float64 if a side is float64, else float32, also under autocast, and never TF32. Near 1, scores in float16
+    or TF32 would be spaced 0.05 tau (tau = 0.01), in bfloat16 0.4 tau.
     """
     dtype = torch.float64 if torch.float64 in (embeddings.dtype, gallery.dtype) else torch.float32
     with torch.autocast(device_type=embeddings.device.type, enabled=False):

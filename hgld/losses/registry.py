@@ -22,7 +22,7 @@ class LossEntry:
     """Facts of a loss that a config needs.
 
     Attributes:
-        module: of ``hgld.losses``.
+        module: module of ``hgld.losses``.
         kind: ``rank``: a ``RankLoss``; ``pairs``: of pairs and triplets; ``proxies``: with a vector for each class;
             ``views``: of several views of an image; ``terms``: a composition of two.
         options: names of the parameters of its ``__init__`` that a config sets, with the config's names for them.

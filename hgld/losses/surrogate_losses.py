@@ -1,10 +1,10 @@
 """Rank losses that put a surrogate of the step function into a metric: the Smooth and the Sup family.
 
 Smooth: every step becomes a sigmoid (Brown et al., "Smooth-AP", ECCV 2020; Patel et al., "Recall@k Surrogate Loss",
-CVPR 2022). Sup: steps over items of the same or a higher grade stay, without a gradient; those over lower ones become
-:class:`hgld.losses.surrogates.SupStep`, so that the losses bound 1 - metric from above (Ramzi et al., "Optimization of
-Rank Losses for Image Retrieval", arXiv 2309.08250, earlier ROADMAP, NeurIPS 2021, and HAPPIER, ECCV 2022). Lower is
-decided by grade, not by relevance: population-weighted relevance need not grow with the grade.
+CVPR 2022). Sup: steps over items of the same or a higher grade stay, without a gradient. Steps over items of a lower
+grade become :class:`hgld.losses.surrogates.SupStep`. So the losses bound 1 - metric from above (Ramzi et al.,
+"Optimization of Rank Losses for Image Retrieval", arXiv 2309.08250, earlier ROADMAP, NeurIPS 2021, and HAPPIER, ECCV
+2022). Lower is decided by grade, not by relevance: population-weighted relevance need not grow with the grade.
 
 Arguments that mean the same in all of them:
 
@@ -77,7 +77,7 @@ def graded_ap_loss(
         scores: (Q, G) finite.
         grades: (Q, G) integers in 0..L.
         num_levels: L.
-        surrogate: of the step function.
+        surrogate: surrogate of the step function.
         gain: relevance of a grade; ``population`` with alpha 1 if None.
         left_out: (Q,) integers, the column that is not ranked (the query itself), -1 for none; None: all are ranked.
         method: see :mod:`hgld.losses.kernels.operator`.
@@ -184,7 +184,7 @@ class SurrogateLoss(RankLoss):
     """A rank loss with a surrogate of the step function; a subclass chooses the metric.
 
     Args:
-        surrogate: of the step function.
+        surrogate: surrogate of the step function.
         graded: whether the loss reads all levels.
         method: path of computation, see :mod:`hgld.losses.kernels.operator`.
         level: column that a binary loss reads.
@@ -284,7 +284,7 @@ class SmoothHAP(_HAPLoss):
         alpha: exponent of the relevances ``population`` and ``total``.
         tau: width of the sigmoid, in units of the score.
         relevance: gain of a grade: population, total, weighted_ap or exponential (:func:`hgld.graded_relevance`).
-        weights: of ``weighted_ap``, one per level, coarsest first.
+        weights: weights of ``weighted_ap``, one per level, coarsest first.
         options: ``method`` (path of computation: auto, pair or eager), ``normalize``, ``exclude_self``, ``reduction``.
     """
 
@@ -310,7 +310,7 @@ class SupHAP(_HAPLoss):
         delta: score difference at which the straight line begins.
         offset: value of the surrogate at ``delta``; None: the value that makes it continuous (published: 1.44).
         relevance: gain of a grade: population, total, weighted_ap or exponential (:func:`hgld.graded_relevance`).
-        weights: of ``weighted_ap``, one per level, coarsest first.
+        weights: weights of ``weighted_ap``, one per level, coarsest first.
         options: ``method`` (path of computation: auto, pair or eager), ``normalize``, ``exclude_self``, ``reduction``.
     """
 
@@ -450,8 +450,8 @@ class PNP(SurrogateLoss):
 
     Args:
         variant: name of f.
-        b: of ``Ib``: 4 on Stanford Online Products, 1 on VehicleID in the paper.
-        alpha: of ``Dq``: as large as training stays stable.
+        b: parameter of ``Ib``: 4 on Stanford Online Products, 1 on VehicleID in the paper.
+        alpha: parameter of ``Dq``: as large as training stays stable.
         tau: width of the sigmoid, in units of the score.
         options: ``level`` and ``method`` as in :mod:`hgld.losses.surrogate_losses`; the others see
             :class:`hgld.losses.RankLoss`.
@@ -502,8 +502,8 @@ def pnp_loss(
         scores: (Q, G) floating; below float32 they are read as float32.
         grades: (Q, G) integers, positive where above 0.
         variant: name of f.
-        b: of ``Ib``.
-        alpha: of ``Dq``.
+        b: parameter of ``Ib``.
+        alpha: parameter of ``Dq``.
         tau: width of the sigmoid.
         left_out: (Q,) int64, the column that is not ranked, -1 for none.
         method: path of computation, see :mod:`hgld.losses.kernels.operator`.

@@ -128,7 +128,7 @@ class SiMix(nn.Module):
 
     Attributes:
         loss: the loss.
-        reduction: of the loss; ``none`` gives the virtual queries' values too, after those of the batch.
+        reduction: reduction of the loss; ``none`` gives the virtual queries' values too, after those of the batch.
 
     Raises:
         ConfigError: a loss that normalises.
@@ -199,7 +199,7 @@ class MatryoshkaLoss(nn.Module):
     Args:
         losses: one loss, which every prefix shares, or one a prefix (proxies must be of a prefix's own size).
         dims: sizes of the prefixes, ascending; the last one is usually D.
-        weights: of the prefixes; equal if None.
+        weights: weights of the prefixes; equal if None.
 
     Raises:
         ConfigError: dims that do not ascend, lists of other lengths or weights that are not above 0,

@@ -128,7 +128,7 @@ def _is_parquet(document: Document) -> bool:
 def taxonomy_of(hierarchy: Hierarchy, source: str = "hierarchy") -> Taxonomy:
     """Return a hierarchy's classes, finest level first, with their level as rank.
 
-    An id is the name; if classes of several levels share it, the level stands behind it.
+    An id is the name; if classes of several levels share it, the level is appended.
     """
     classes = [(level, name) for level, names in zip(hierarchy.levels, hierarchy.names, strict=True) for name in names]
     times = Counter(name for _, name in classes)
@@ -200,7 +200,7 @@ def _read_paths(document: Document) -> Taxonomy:
 def _read_level_columns(document: Document, levels: Sequence[str] = ()) -> Taxonomy:
     """Read the columns of these levels, finest first; all columns if none are named.
 
-    A class is (level, name); it may stand under several of the next level. Empty cells are unknown: the class is put
+    A class is (level, name); it may have several parents at the next level. Empty cells are unknown: the class is put
     under the next level that is known.
     """
     chosen = tuple(levels) or document.columns
@@ -291,7 +291,7 @@ def _read_categories(document: Document) -> Taxonomy:
 def _read_open_images(document: Document) -> Taxonomy:
     """Read Open Images' nested objects, with the names of ``*class-descriptions*.csv`` in the file's folder.
 
-    A class may stand under several others. Parts (``Part``) are no subclasses.
+    A class may have several parents. Parts (``Part``) are no subclasses.
     """
     made = TaxonomyBuilder(str(document.path), "open-images", "entry")
     names: dict[str, str] = {}

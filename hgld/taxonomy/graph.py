@@ -105,7 +105,7 @@ class Taxonomy:
 
     @property
     def leaves(self) -> np.ndarray:
-        """Positions of the classes that nothing lies below."""
+        """Positions of the classes without children."""
         inner = {parent for parents in self.parents for parent in parents}
         return np.array([place for place in range(len(self)) if place not in inner], dtype=np.int64)
 
@@ -224,7 +224,7 @@ class TaxonomyBuilder:
         return parent
 
     def has_link(self, child: str, parent: str) -> bool:
-        """Tell whether one class stands under another already."""
+        """Tell whether one class is a child of another already."""
         return self._classes[parent].place in self._classes[child].parents
 
     def call(self, synonym: str, class_id: str) -> None:

@@ -1,7 +1,8 @@
 """Even levels out of a taxonomy of any shape: a rule for several parents, a rule for uneven depth, counts of both.
 
-Several parents (``parents``): ``refuse`` names them and stops; ``first`` keeps the first in the file; ``most-specific``
-the one with the longest way up to the top, the first of equals, so never one that lies above another.
+Several parents (``parents``): ``refuse`` names them and stops. ``first`` keeps the first parent in the file.
+``most-specific`` keeps the parent with the longest path to the top (the first of equals), so never an ancestor of
+another parent.
 
 Uneven depth (``cut``): the levels above the finest one are
 
@@ -60,7 +61,7 @@ def levels_as_they_are(hierarchy: Hierarchy, taxonomy: Taxonomy) -> EvenLevels:
     """Return a hierarchy that needs no rules.
 
     Args:
-        hierarchy: of even levels.
+        hierarchy: hierarchy with even levels.
         taxonomy: the same classes, finest level first, in the order of their ids.
     """
     ends = np.cumsum((0, *hierarchy.num_classes))
@@ -80,13 +81,13 @@ def even_levels(
     """Make even levels of a taxonomy.
 
     Args:
-        taxonomy: of any shape.
+        taxonomy: taxonomy of any shape.
         parents: rule for classes under several parents.
         cut: rule for uneven depth; empty: ``ranks`` if every class has one, else ``root``.
         levels: names of the levels, finest first; by ``root`` and ``leaves`` without numbers their number says how many
             levels there are.
-        items: positions of the classes that are the finest level, whatever lies below them; None: those that nothing
-            lies below, by ranks those of the finest rank. The ranks are then those above the items.
+        items: positions of the classes of the finest level, even if they have children; None: the classes without
+            children, by ranks those of the finest rank. The ranks are then those above the items.
 
     Raises:
         ConfigError: a rule is not one of the rules, or the names are not as many as the levels.
@@ -203,7 +204,7 @@ def _numbers(taxonomy: Taxonomy, rule: str, marks: tuple[str, ...], levels: int,
 
 
 def _rank_order(taxonomy: Taxonomy, above: Sequence[int]) -> list[str]:
-    """Return all ranks, finest first: a rank that lies below another comes before it, else the order of the file."""
+    """Return all ranks, finest first: a rank precedes those above it; else the order of the file counts."""
     ranks = taxonomy.ranks
     if not any(ranks):
         raise HierarchyError(f"{taxonomy.source}: no class has a rank. Choose --cut root or leaves.")

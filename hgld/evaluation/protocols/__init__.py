@@ -17,8 +17,8 @@ from hgld.errors import ConfigError, InputError
 from hgld.evaluation.metric import Metric, MetricDefinition, definition_of
 from hgld.plugins import Plugins
 
-FINEST = "finest"  # stands in the names of metrics for the finest level, whatever a dataset calls it
-EVERY = "every"  # the same for all levels, one after the other
+FINEST = "finest"  # in names of metrics: the finest level, whatever a dataset calls it
+EVERY = "every"  # in names of metrics: each level in turn
 _BY_LABELS, _LANDMARKS = "hgld.evaluation.protocols.by_labels", "hgld.evaluation.protocols.landmarks"
 _LEAVE_ONE_OUT = f"{_BY_LABELS}:evaluate_leave_one_out"
 _QUERY_GALLERY = f"{_BY_LABELS}:evaluate_query_gallery"
@@ -82,7 +82,7 @@ class Protocol:
         """Return the splits of queries and gallery of a report that labels alone explain; none of another report.
 
         Args:
-            settings: of the report.
+            settings: settings of the report.
         """
         plain = self.evaluate in (_LEAVE_ONE_OUT, _QUERY_GALLERY) and "distractors" not in settings
         return self.splits if plain and "queries" in settings and "gallery" in settings else ()
@@ -93,7 +93,7 @@ class Protocol:
         """Refuse a dataset that lacks what the protocol needs.
 
         Args:
-            name: of the protocol.
+            name: name of the protocol.
             where: what messages call the dataset.
             splits: names of its splits that hold items.
             tables: names of its tables: ``judgements``, ``lists``.

@@ -45,9 +45,9 @@ class Benchmark:
     """All that a protocol evaluates.
 
     Attributes:
-        name: of the dataset.
-        levels: of the labels, finest first.
-        splits: by name.
+        name: name of the dataset.
+        levels: names of the levels, finest first.
+        splits: the embedded splits by name.
         judgements: judged pairs of keys (query, item, verdict); None: the dataset has none.
         lists: keys by named list (list, key); None: the dataset has none.
     """
@@ -217,7 +217,7 @@ def evaluate_protocol(
     """Evaluate a benchmark by a protocol.
 
     Args:
-        name: of the protocol.
+        name: name of the protocol.
         benchmark: its splits, embedded.
         metrics: names of metrics in place of the protocol's; None: its own.
         options: how to rank; their metrics are replaced.

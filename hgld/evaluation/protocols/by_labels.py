@@ -364,7 +364,7 @@ def join_reports(reports: Mapping[str, RetrievalReport]) -> RetrievalReport:
     """Join the reports of several sets of queries, each of one level.
 
     Args:
-        reports: by the name of the set.
+        reports: a report per set, by the set's name.
 
     Returns:
         a report whose values are named by their sets (``R@1/small``); the rows of the sets stand one behind the

@@ -20,7 +20,7 @@ def rank_metric_by_pairs(
         gains: (Q, L + 1) float64, gain of every grade.
         norms: (Q,) float64, the objective's normalizers.
         objective: the part of a positive in the metric.
-        surrogate: of the step function.
+        surrogate: surrogate of the step function.
 
     Returns:
         metric (Q,) and d metric / d scores (Q, G), both in the dtype of ``scores``.

@@ -4,8 +4,8 @@ A row is laid out by ascending grade, so that the items below a positive are one
 mask. Forward kernels write, for every positive, its smooth hrank and rank and their derivatives by its own score;
 backward kernels take the metric's derivatives by hrank and rank back to the scores of all items.
 
-The compiler's settings differ from those of the metrics (:mod:`hgld.evaluation.ranks`), which report numbers and so
-keep the order of every sum: a loss promises error bounds alone, and its sums may be reordered to be vectorised.
+The compiler may reorder sums to vectorise them, because a loss promises error bounds only. The metrics
+(:mod:`hgld.evaluation.ranks`) report numbers, so their sums keep their order.
 """
 
 from collections.abc import Callable, Iterator

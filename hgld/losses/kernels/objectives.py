@@ -127,8 +127,8 @@ class NegativesPenalty:
 
     Attributes:
         variant: name of f.
-        b: of ``Ib``.
-        alpha: of ``Dq``.
+        b: parameter of ``Ib``.
+        alpha: parameter of ``Dq``.
 
     Raises:
         ConfigError: an unknown variant, or numbers that are not positive.

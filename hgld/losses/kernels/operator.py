@@ -1,8 +1,8 @@
 """Operators of torch beneath the losses; above all the metric of ranks, with its gradient made in the forward pass.
 
-The backward pass of a loss that gives every query a value by its own row of scores needs dL/dscores (Q, G) and nothing
-else, whatever the forward pass went through: an operator returns it along with the values, autograd keeps it, and
-torch.compile sees one opaque node. ``hgld::rank_metric`` is such an operator. Its paths of computation, by ``method``:
+If every query's value depends on its own row of scores, the backward pass needs dL/dscores (Q, G) only. So an operator
+returns that gradient along with the values. Autograd keeps it, and torch.compile sees one opaque node.
+``hgld::rank_metric`` is such an operator. Its paths of computation, by ``method``:
 
 - ``pair``: every (positive, item) pair, exact, O(P G) a query of P positives, float32. On the CPU compiled by numba,
   on a GPU a Triton kernel.
@@ -130,7 +130,7 @@ def rank_metric(
         gains: (Q, L + 1) float64, gain of every grade.
         norms: (Q,) float64, the objective's normalizer; infinite where a query is to add nothing.
         objective: the part of a positive in the metric, given its rank.
-        surrogate: of the step function.
+        surrogate: surrogate of the step function.
         method: see the module's table.
 
     Returns:
