@@ -1,1 +1,1 @@
-"""Audit of labels: images, classes and copies across splits that are probably not what their labels say."""
+"""Audit of labels: probably wrong labels, wrong classes of the hierarchy, and copies across splits."""

@@ -1,4 +1,4 @@
-"""The audit of a labelled set of images: wrong labels, faults of the hierarchy, copies across splits."""
+"""The audit of a labelled set of images: wrong labels, errors of the hierarchy, copies across splits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -80,16 +80,17 @@ class Audit:
         levels: finest first.
         keys: keys of the N items.
         judged: number of items with a known finest class.
-        images: wrong labels: item (its index), key, split, level (the coarsest at which it is probably wrong), given
-            and proposed (classes there), given_finest, proposed_finest, probability (at that level), neighbors,
-            neighbors_given and neighbors_proposed (how many of the nearest items are of these classes there),
-            near_given and near_proposed (the nearest items of these finest classes).
-        classes: faults of the hierarchy: kind (``one``, ``parent``), level, class, other, probability, items, evidence,
-            first_items and second_items (some items of both sides).
-        copies: items of different splits that are probably copies: item, key, split, other, other_key, other_split,
-            probability, alike, same_class.
-        labels: (N,) rows item, key, and the probability that the label is wrong at each level; NaN: not judged.
-        rates: estimated share of wrong labels: level, rate.
+        images: one row per wrong label: item (index), key, split, level (the coarsest at which the label is probably
+            wrong), given and proposed (classes at that level), given_finest, proposed_finest, probability (at that
+            level), neighbors, neighbors_given and neighbors_proposed (numbers of nearest items of the given and of the
+            proposed class), near_given and near_proposed (nearest items of the two finest classes).
+        classes: one row per error of the hierarchy: kind (``one``, ``parent``), level, class, other, probability,
+            items, evidence, first_items and second_items (some items of both classes).
+        copies: one row per pair of probable copies in different splits: item, key, split, other, other_key,
+            other_split, probability, alike (correlation), same_class.
+        labels: one row per judged item: item, key, and per level the probability that the label is wrong; NaN if it
+            cannot be judged.
+        rates: estimated share of wrong labels per level: level, rate.
         notes: what was not judged, and why.
     """
 
@@ -120,7 +121,7 @@ def audit(
     images: ImageCopies | None = None,
     options: AuditOptions | None = None,
 ) -> Audit:
-    """Look for wrong labels, faults of the hierarchy and copies across splits.
+    """Find wrong labels, errors of the hierarchy and copies across splits.
 
     Args:
         embeddings: (N, D) of any floating dtype.
@@ -128,9 +129,9 @@ def audit(
             that :func:`hgld.labels.class_numbers` reads.
         levels: names of the L levels, or of a table's columns; None: as :func:`hgld.evaluate` names them.
         keys: keys of the items; their indices as text if None.
-        splits: splits of the items; None: copies are not looked for.
-        images: compares the images; None: copies are not looked for.
-        options: least probability and progress; None: the defaults.
+        splits: splits of the items; None: do not look for copies.
+        images: compares the images; None: do not look for copies.
+        options: options of the audit; None: the defaults.
 
     Raises:
         InputError: embeddings and labels do not belong together, or too few items have a known finest class.
@@ -207,9 +208,9 @@ def audit(
 def _number_classes(
     rows: np.ndarray, named: Sequence[tuple[str, ...] | None]
 ) -> tuple[np.ndarray, tuple[tuple[str, ...], ...]]:
-    """Return (C, L) numbers from 0 of the finest classes and of those above, and the names behind these numbers.
+    """Return (C, L) consecutive class numbers from 0 per level, and the class names per level.
 
-    A class whose parent is unknown has one of its own there, without a name: nothing else is known to share it.
+    A class without a known parent gets a parent of its own, without a name.
 
     Args:
         rows: (C, L) class ids of each finest class at every level, -1 where unknown.
@@ -227,7 +228,7 @@ def _number_classes(
 
 @dataclass(frozen=True, eq=False)
 class _Items:
-    """The items of an audit: ``classes`` are those of the judged ones, ``ancestors`` and ``names`` of these classes."""
+    """The items of an audit: ``classes`` of the judged items, ``ancestors`` and ``names`` of these classes."""
 
     levels: tuple[str, ...]
     judged: np.ndarray
@@ -245,7 +246,7 @@ class _Items:
         return "" if self.splits is None else str(self.splits[item])
 
     def nearest_of(self, item: int, label: int) -> list[int]:
-        """Return the items of a finest class that are nearest to an item, itself left out."""
+        """Return the nearest other items of a finest class."""
         others = self.judged[self.classes == label]
         others = others[others != item]
         order = np.argsort(-(self.unit[others] @ self.unit[item]), kind="stable")
@@ -253,7 +254,7 @@ class _Items:
 
 
 def _wrong_image(items: _Items, noise: LabelNoise, row: int, least: float) -> dict[str, Any] | None:
-    """Return the finding at the coarsest level at which a label is known and probably wrong; None for none."""
+    """Return the finding at the coarsest level at which a label is probably wrong; None without one."""
     given = int(items.classes[row])
     path = items.ancestors[given]
     likely = [c for c in np.flatnonzero(noise.wrong[row] >= least).tolist() if items.names[c][path[c]]]
@@ -283,7 +284,7 @@ def _wrong_image(items: _Items, noise: LabelNoise, row: int, least: float) -> di
 
 
 def _class_row(items: _Items, fault: ClassFault) -> dict[str, Any] | None:
-    """Return the row of a fault; None if a class of it has no name."""
+    """Return the row of an error of the hierarchy; None if one of its classes has no name."""
     name = items.names[fault.level][fault.label]
     other = items.names[fault.level + (fault.kind == "parent")][fault.other]
     if not name or not other:
@@ -313,9 +314,9 @@ class Audited:
         embeddings: (N, D).
         labels: as :func:`audit` takes them.
         levels: names of the levels.
-        keys: keys of the items; None: they have none.
-        splits: splits of the items; None: they have none.
-        dataset: dataset with the images of these items, in the same order; None: there are no images.
+        keys: keys of the items; None without keys.
+        splits: splits of the items; None without splits.
+        dataset: dataset of the same items in the same order, with their images; None without images.
     """
 
     embeddings: Tensor | np.ndarray
@@ -341,19 +342,18 @@ class Audited:
         levels: Sequence[str] | None = None,
         dataset: "ShardDataset | None" = None,
     ) -> "Audited":
-        """Read embeddings and labels of files, or embeddings of a dataset's items, which are known by their keys.
+        """Read embeddings with a table of labels, or embeddings with the keys of a dataset's items.
 
         Args:
-            embeddings: as :func:`hgld.evaluation.embedding_files.read_embeddings` takes it; of a dataset, of some or
-                all items, in any order.
-            labels: parquet or CSV with a column per level, and maybe key and split; of a dataset, with the key alone.
-                None: ``X.labels.parquet`` beside ``X.npy``.
-            levels: columns, finest first; None: all others than key and split.
-            dataset: the dataset; None: there is none.
+            embeddings: .npy or .safetensors file; with a dataset, of any of its items in any order.
+            labels: parquet or CSV file with a column per level, and optionally key and split; with a dataset, only the
+                key is read. None: ``X.labels.parquet`` beside ``X.npy``.
+            levels: columns of the levels, finest first; None: all columns except key and split.
+            dataset: the dataset that was embedded; None: labels are in the file.
 
         Raises:
-            InputError: a file cannot be read, the files do not belong together, or a key is there twice or is no item
-                of the dataset.
+            InputError: a file cannot be read, the files do not belong together, or a key is repeated or not in the
+                dataset.
         """
         read, file = read_embeddings(embeddings), labels or embeddings.with_suffix(".labels.parquet")
         if dataset is None:
@@ -378,7 +378,7 @@ class Audited:
         return cls.of_dataset(read, dataset.select(at.to_list()))
 
     def audit(self, options: AuditOptions) -> Audit:
-        """Audit the items; copies across splits are looked for in the images if there are any."""
+        """Audit the items; compare their images across splits if there are images."""
         images = None
         if self.dataset is not None and self.splits is not None and len(set(self.splits)) > 1:
             images = ImageCopies(self.dataset.image, len(self.dataset), options.progress)

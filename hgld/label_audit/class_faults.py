@@ -1,10 +1,10 @@
 """Classes that are one, and classes under the wrong parent.
 
-Features are measured in the model of the classes (:mod:`hgld.label_audit.class_model`) and among nearest items. Faults
-that are planted in the same data (classes cut in halves, or put under another parent) show what the features of a fault
-are like; most of what is there is sound. The direction that separates the two best is that of a logistic regression;
-along it both are taken for Student's t of 15 degrees of freedom around their medians, which outliers do not move, and
-the share of faults is the largest that the scores allow.
+Each pair of classes, and each class with its parent, has features: from the model of the classes
+(:mod:`hgld.label_audit.class_model`) and from nearest items. Errors planted in the same data (a class cut in halves, a
+class under another parent) show the features of an error; most existing classes are sound. A logistic regression gives
+the direction that separates the two. Along it both are modelled by Student's t with 15 degrees of freedom around their
+medians, which outliers do not move. The share of errors is the largest that the scores allow.
 """
 
 from collections.abc import Iterator
@@ -17,22 +17,22 @@ from sklearn.linear_model import LogisticRegression
 
 from hgld.label_audit.class_model import ClassModel
 
-FEWEST = 8  # findings or planted ones below which nothing is said
-_MOST_FAULTS = 0.1  # of the classes: more faults of a kind are not believed
-_NEAREST = 5  # classes that a class is compared with
-_MOST_ITEMS = 200  # items of a class that are compared one by one
+FEWEST = 8  # with fewer pairs, or fewer planted errors, there are no probabilities
+_MOST_FAULTS = 0.1  # largest believable share of classes with an error of one kind
+_NEAREST = 5  # each class is compared with so many nearest classes
+_MOST_ITEMS = 200  # of a larger class a sample is compared
 _MOST_PLANTED = 400
-_LEAST_ITEMS = 6  # of a class that is cut in halves
-_NEAR = 3  # nearest items that are counted
+_LEAST_ITEMS = 6  # smaller classes are not cut in halves
+_NEAR = 3  # nearest items counted per item
 _VOTERS = 10
 _FREEDOM = 15
-_TAILS = np.linspace(0.1, 0.9, 17)  # of the planted faults, where their share is read
+_TAILS = np.linspace(0.1, 0.9, 17)  # quantiles of the planted errors that bound the share of errors
 _TO_DEVIATION = 1.4826  # standard deviation of a Gaussian, in median absolute deviations
 
 
 @dataclass(frozen=True, eq=False)
 class ClassFault:
-    """A class, or two, that are probably not what the hierarchy says.
+    """An error of the hierarchy: two classes that are one, or a class under the wrong parent.
 
     Attributes:
         kind: ``one``: the class and ``other`` are one; ``parent``: it belongs under ``other``, a class of the next
@@ -40,10 +40,10 @@ class ClassFault:
         level: column of the class's level.
         label: the class.
         other: the other class.
-        score: similarity to planted faults, to rank by.
-        probability: probability of the fault.
+        score: similarity to planted errors.
+        probability: probability of the error.
         evidence: measured features by name.
-        parts: indices of the items on either side: of both classes (one), of the class and of the proposed parent.
+        parts: indices of items of both classes (one), or of the class and of the proposed parent (parent).
     """
 
     kind: Literal["one", "parent"]
@@ -57,7 +57,7 @@ class ClassFault:
 
 
 def find_class_faults(embeddings: np.ndarray, classes: np.ndarray, ancestors: np.ndarray) -> Iterator[ClassFault]:
-    """Find faults of the hierarchy at every level.
+    """Find errors of the hierarchy at every level.
 
     Args:
         embeddings: (N, D) unit rows.
@@ -65,7 +65,7 @@ def find_class_faults(embeddings: np.ndarray, classes: np.ndarray, ancestors: np
         ancestors: (C, L) class of each finest class at every level; column 0 is 0 ... C - 1.
 
     Yields:
-        everything that was examined, also unlikely faults; nothing of a level with too few classes.
+        everything that was examined, including unlikely errors; nothing for a level with too few classes.
     """
     for level in range(ancestors.shape[1]):
         labels = ancestors[classes, level]
@@ -84,11 +84,11 @@ def find_class_faults(embeddings: np.ndarray, classes: np.ndarray, ancestors: np
 
 
 def apartness(items: np.ndarray, in_second: np.ndarray) -> float:
-    """Return how far two samples keep apart: 0 as halves of one, 1 if no item has a near one of the other sample.
+    """Return how separate two samples are: 0 for random halves of one, 1 if no nearest item is of the other.
 
     Schilling's statistic, the share of the :data:`_NEAR` nearest items that are of an item's own sample (Multivariate
     two-sample tests based on nearest neighbors, Journal of the American Statistical Association 1986), less its
-    expectation for halves of one, divided by what is left.
+    expectation for random halves, divided by one less this expectation.
 
     Args:
         items: (N, D).
@@ -106,7 +106,7 @@ def apartness(items: np.ndarray, in_second: np.ndarray) -> float:
 
 
 def _pair_features(model: ClassModel, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the features of two sets of items: log Bayes factor per item of one class, and how near they are."""
+    """Return the features of two sets of items: log Bayes factor of one class per item, and their closeness."""
     both = np.concatenate([first, second])
     ratio = model.log_ratio(model.items[first], model.items[second]) / (2 * len(first) * len(second) / len(both))
     return np.array([np.arcsinh(ratio), -apartness(model.items[both], np.arange(len(both)) >= len(first))])
@@ -148,7 +148,7 @@ def _find_parents(
         return
     support = _parent_support(model.class_means(), own, len(parents))
     rows = np.arange(len(own))
-    judged = np.bincount(own)[own] > 1  # an only child says nothing of its parent
+    judged = np.bincount(own)[own] > 1  # an only child tells nothing about its parent
 
     def against(present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the best other parent of every class, and its features against the present one."""
@@ -170,7 +170,7 @@ def _find_parents(
 
 
 def _parent_support(means: np.ndarray, own: np.ndarray, count: int) -> np.ndarray:
-    """Return (C, P, 2) support of every class for every parent, by the model of parents and by near classes."""
+    """Return (C, P, 2) support of every class for every parent: by the model of parents, and by nearest classes."""
     scores = ClassModel.fit(means, own).scores(np.arange(len(means)))
     scores -= scores.max(axis=1, keepdims=True)
     unit = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
@@ -188,15 +188,15 @@ def _parent_support(means: np.ndarray, own: np.ndarray, count: int) -> np.ndarra
 
 
 def planted_posterior(found: np.ndarray, planted: np.ndarray, most: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return how much each finding is like the planted faults, and the probability that it is one.
+    """Return how similar each pair is to the planted errors, and the probability that it is an error.
 
     Args:
-        found: (M, F) marks of what is there.
-        planted: (K, F) marks of faults made on purpose.
-        most: largest plausible share of faults.
+        found: (M, F) features of existing pairs.
+        planted: (K, F) features of planted errors.
+        most: largest plausible share of errors.
 
     Returns:
-        (M,) scores and (M,) probabilities, of NaN where there are fewer than :data:`FEWEST` of either.
+        (M,) scores and (M,) probabilities; NaN if there are fewer than :data:`FEWEST` pairs or planted errors.
     """
     if min(len(found), len(planted)) < FEWEST:
         return np.full(len(found), np.nan), np.full(len(found), np.nan)
@@ -207,12 +207,12 @@ def planted_posterior(found: np.ndarray, planted: np.ndarray, most: float) -> tu
 
 
 def mixture_posterior(found: np.ndarray, planted: np.ndarray, most: float) -> np.ndarray:
-    """Return the probability that each score is a fault's: not falling in the score, 0 below the median.
+    """Return the probability that each score is of an error: it rises with the score and is 0 below the median.
 
     Args:
-        found: (M,) scores of what is there, of faults at most a share ``most``.
-        planted: (K,) scores of faults.
-        most: below 0.5, for the median of ``found`` to be that of what is sound.
+        found: (M,) scores of existing pairs.
+        planted: (K,) scores of planted errors.
+        most: largest share of errors in ``found``, below 0.5: the median must be of a sound pair.
     """
     sound, fault = _density(found, found, 1), _density(found, planted, -1)
     share = min(most, share_of_faults(found, planted))
@@ -224,22 +224,22 @@ def mixture_posterior(found: np.ndarray, planted: np.ndarray, most: float) -> np
 
 
 def share_of_faults(found: np.ndarray, planted: np.ndarray) -> float:
-    """Return the largest share of faults that the upper tails of the scores allow.
+    """Return the largest share of errors that the upper tails of the scores allow.
 
     Args:
-        found: (M,) scores of what is there.
-        planted: (K,) scores of faults.
+        found: (M,) scores of existing pairs.
+        planted: (K,) scores of planted errors.
     """
     bounds = np.quantile(planted, _TAILS)
     above = (found[:, None] >= bounds).sum(axis=0)
-    tails = (above + 1) / (len(found) + 1)  # by Laplace's rule: one that is not seen is not ruled out
+    tails = (above + 1) / (len(found) + 1)  # Laplace's rule: no error in the sample does not rule errors out
     return float(min(1.0, (tails / (planted[:, None] >= bounds).mean(axis=0)).min()))
 
 
 def _density(scores: np.ndarray, sample: np.ndarray, side: int) -> np.ndarray:
-    """Return the density of scores under Student's t at a sample's median, as wide as the sample is on one side of it.
+    """Return the density of scores under Student's t around a sample's median, with the spread of one side of it.
 
-    The other side is that of the clear cases, which may be far away and say nothing of those between.
+    The clear cases are on the other side: they may be far away and would widen it.
     """
     middle = np.median(sample)
     beyond = side * (sample - middle)

@@ -1,9 +1,9 @@
 """Copies across splits: images that are the same, re-encoded, resized, or cropped a little.
 
-An image is compared as 32 x 32 grey values. Two images are as much alike as their correlation, as they are or once
-one is laid over the other by the affine map that makes it highest (Evangelidis and Psarakis, Parametric Image Alignment
-Using Enhanced Correlation Coefficient Maximization, PAMI 2008): a crop that moves the content by a pixel or two lowers
-the correlation of the wholes, and the bits of a perceptual hash, but not this.
+Images are compared as 32 x 32 grey values. The similarity of two images is their correlation, before or after the
+affine alignment that maximises it (Evangelidis and Psarakis, Parametric Image Alignment Using Enhanced Correlation
+Coefficient Maximization, PAMI 2008). A crop that moves the content by a pixel or two lowers the plain correlation, and
+changes a perceptual hash, but not the correlation after alignment.
 """
 
 import io
@@ -19,32 +19,32 @@ from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.options import Progress
 
 TRAIN = "train"
-_CANDIDATES = 5  # possible copies of an image that are looked at
-_MADE = 200  # copies that are made to see how much copies are alike
-_COPY_QUANTILE = 0.01  # pairs less similar than 99% of these are not copies
+_CANDIDATES = 5  # possible copies compared per image
+_MADE = 200  # synthetic copies, which show how similar copies are
+_COPY_QUANTILE = 0.01  # pairs less similar than 99% of the synthetic copies are not copies
 _SIDE = 32
-_COARSE = 12  # side at which candidates are found
-_BLURRED = 1.2  # deviation in pixels at which images are compared before they are aligned
-_ALIGNED_FROM = 0.75  # correlation there below which a copy is out of the question: of crops by 5% the least was .79
-_LARGEST_CHANGE = 0.15  # of the side: an alignment that takes more shows something else
+_COARSE = 12  # side of the images among which candidates are searched
+_BLURRED = 1.2  # standard deviation of the blur before the first comparison, in pixels
+_ALIGNED_FROM = 0.75  # less correlated blurred images are not aligned: crops by 5% have at least .79
+_LARGEST_CHANGE = 0.15  # share of the side: an alignment that moves more is of another image
 _STOP = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 15, 1e-4)
-_BLUR = 3  # pixels of the Gaussian by which the alignment smooths
-_LEAST_CONTRAST = 4.0  # standard deviation of the grey values below which a image shows nothing
-_CROPPED = 0.95  # of the sides, which the copies made here keep
-_QUALITY = 50  # of their JPEG
-_LARGEST_MADE = 512  # pixels of their longer side, to make them quickly
+_BLUR = 3  # size of the Gaussian filter of the alignment, in pixels
+_LEAST_CONTRAST = 4.0  # an image whose grey values have a smaller standard deviation counts as blank
+_CROPPED = 0.95  # share of the sides that synthetic copies keep
+_QUALITY = 50  # JPEG quality of synthetic copies
+_LARGEST_MADE = 512  # longest side of synthetic copies in pixels, for speed
 
 
 class ImageCopies:
     """Comparison of N images.
 
     Args:
-        opened: returns the image of an item.
-        count: N.
-        progress: called with a task, the images read and their number.
+        opened: function that returns the image of an item.
+        count: number of images N.
+        progress: called with a task, the number of images read and their total.
 
     Attributes:
-        unreadable: reasons why images could not be read; their items are like no other.
+        unreadable: reasons why images could not be read; these images are similar to no other.
     """
 
     def __init__(self, opened: Callable[[int], Image.Image], count: int, progress: Progress) -> None:
@@ -61,12 +61,12 @@ class ImageCopies:
         self._shown = np.asarray(self._small.any(axis=(1, 2)))
 
     def nearest(self, queries: np.ndarray, references: np.ndarray, k: int) -> np.ndarray:
-        """Return (Q, k) references that look most like each query, by their coarse grey values.
+        """Return the (Q, k) references most similar to each query, by coarse grey values.
 
         Args:
             queries: (Q,) items.
             references: (R,) items; no query finds itself.
-            k: how many, at most; fewer if there are no more references.
+            k: number of references per query; fewer if there are not so many.
         """
         return _nearest(self._coarse(queries), self._coarse(references), queries, references, k)
 
@@ -78,10 +78,10 @@ class ImageCopies:
         return rows
 
     def of_copies(self, items: np.ndarray) -> np.ndarray:
-        """Return how much images are alike to copies that are made of them: cropped anywhere and encoded anew.
+        """Return the similarities of images to synthetic copies of them: cropped anywhere and encoded again.
 
         Args:
-            items: (P,) of them; those whose image shows nothing are left out.
+            items: (P,) items; blank images are left out.
         """
         generator, found = np.random.default_rng(0), []
         for item in items[self._shown[items]].tolist():
@@ -91,7 +91,7 @@ class ImageCopies:
         return np.array(found)
 
     def alike(self, pairs: np.ndarray) -> np.ndarray:
-        """Return (P,) how much the images of each pair (P, 2) are alike, at most 1; 0 if one shows nothing."""
+        """Return the (P,) similarities of pairs (P, 2) of images, at most 1; 0 if one is blank."""
         return np.array(
             [
                 _correlation(self._small[first], self._small[second])
@@ -103,7 +103,7 @@ class ImageCopies:
 
 
 def _grey(image: Image.Image) -> np.ndarray:
-    """Return the grey values at which images are compared; 0 where it shows nothing."""
+    """Return the grey values of an image; all 0 if it is blank."""
     grey = np.asarray(image.convert("L"))
     if grey.std() < _LEAST_CONTRAST:
         return np.zeros((_SIDE, _SIDE), np.float32)
@@ -123,7 +123,7 @@ def _cropped(image: Image.Image, generator: np.random.Generator) -> Image.Image:
 
 
 def _correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the highest correlation of two images, as they are and aligned either way."""
+    """Return the highest correlation of two images: as they are, and with either aligned to the other."""
     plain = float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
     blurred = [cv2.GaussianBlur(grey, (0, 0), _BLURRED) for grey in (first, second)]
     if np.corrcoef(blurred[0].ravel(), blurred[1].ravel())[0, 1] < _ALIGNED_FROM:
@@ -132,7 +132,7 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _aligned(still: np.ndarray, moved: np.ndarray) -> float:
-    """Return the correlation of two images once one is aligned; -1 where no small change aligns it."""
+    """Return the correlation of two images after alignment; -1 if no small change aligns them."""
     warp = np.eye(2, 3, dtype=np.float32)
     try:
         found, _ = cv2.findTransformECC(still, moved, warp, cv2.MOTION_AFFINE, _STOP, np.empty(0, np.uint8), _BLUR)
@@ -162,8 +162,8 @@ def find_copies(
 ) -> list[tuple[int, int, float, float]]:
     """Find items of other splits that are copies of training items (of the largest split if none is ``train``).
 
-    The nearest item of training is held against decoys: the nearest item of another finest class within training. A
-    pair of images that is less alike than nearly all copies made here is none, whatever the decoys are like.
+    Similarities to the nearest training item are compared with those of decoys: the nearest training item of another
+    finest class, for training items. A pair that is less similar than 99% of the synthetic copies is no copy.
 
     Args:
         unit: (N, D) unit embeddings.
@@ -172,7 +172,7 @@ def find_copies(
         images: compares the images.
 
     Returns:
-        item, the training item that is most like it, how much, and the probability that they are copies.
+        per item: its index, the most similar training item, the similarity, and the probability of a copy.
     """
     split = np.asarray(splits, dtype=object)
     sizes = {name: int((split == name).sum()) for name in dict.fromkeys(splits)}
@@ -207,12 +207,12 @@ def find_copies(
 
 
 def decoy_posterior(found: np.ndarray, decoys: np.ndarray) -> np.ndarray:
-    """Return the probability that each finding is none of the kind that the decoys are of: 1 - f_decoy / f.
+    """Return the probability that each pair is no decoy: 1 - f_decoy / f.
 
-    It is the local false discovery rate's complement (Efron, Journal of the American Statistical Association 2004),
-    by decoys as proteomics takes them, which counts one decoy more than there are (Levitsky et al., Unbiased False
-    Discovery Rate Estimation for Shotgun Proteomics, Journal of Proteome Research 2017): here above all scores, for
-    without it the highest score is a certain finding wherever it happens to be no decoy's.
+    This is one minus the local false discovery rate (Efron, Journal of the American Statistical Association 2004),
+    estimated with decoys. One decoy is added above all scores (Levitsky et al., Unbiased False Discovery Rate
+    Estimation for Shotgun Proteomics, Journal of Proteome Research 2017): else the highest score could be certain by
+    chance.
 
     Args:
         found: (M,) scores.

@@ -25,7 +25,7 @@ _STEP = timedelta(milliseconds=1)
 
 
 class StaleError(Exception):
-    """The error of a decision on an outdated state: the page must be shown anew before the person decides again."""
+    """A decision on an outdated state: the page must reload before the person decides again."""
 
 
 class Journal:
@@ -97,7 +97,7 @@ class Journal:
 
     @property
     def changed_elsewhere(self) -> bool:
-        """True if somebody else wrote or deleted the file since it was last read or written here."""
+        """True if another program wrote or deleted the file since this journal last read or wrote it."""
         return self._stamp() != self._known
 
     def next_time(self, after: datetime | None = None) -> datetime:

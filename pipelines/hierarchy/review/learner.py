@@ -1,13 +1,13 @@
 """The learner of a review: where undecided names belong after each decision, and how likely that is wrong.
 
-A multinomial logistic regression over the joint evidence is fitted anew to what people decided, and to the name of
-every group where it was given, or the mean of its machine-made members. Its probabilities are multiplied by the root of
-those that the build's own placement has. Without decisions nothing moves, and the same decisions give the same groups
-in whatever order they came.
+After each decision a multinomial logistic regression over the joint evidence is fitted to the decided names and to one
+row per group: its name if the group was predefined, else the mean of its names. Its probabilities are multiplied by the
+square root of the probabilities of the build's own groups. Without decisions no name moves. The order of the decisions
+does not matter.
 
-A name that stands where the build put it is as likely wrong as the mean of what the learner and the build say. The
-number of wrong names is :func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong`. It counts names that nobody decided
-about: nothing here says how often people are wrong.
+The error probability of a name that stays in its group is the mean of the learner's and the build's. The number of
+wrong names is :func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong`. It counts undecided names only: nothing tells
+how often people are wrong.
 """
 
 import warnings
@@ -30,10 +30,10 @@ from ..unit_rows import unit
 from .grouping import GroupId, Grouping
 
 GROUP_ROWS = "group_rows.npy"
-STRENGTH = 10.0  # of the regression (scikit-learn's C); the measured effort is flat within 10 to 30
-LEAST = 1e-4  # nothing that nobody looked at is certain
-_UNSEEN = 1e-6  # share of a group of which the regression has no example
-_FORM = 0.15  # share of the wording in what is learnt from; measured effort is flat within .1 to .2
+STRENGTH = 10.0  # C of scikit-learn's regression; from 10 to 30 the measured effort is the same
+LEAST = 1e-4  # least error probability of an undecided name
+_UNSEEN = 1e-6  # share of a group without an example
+_FORM = 0.15  # weight of the wording in the evidence; from .1 to .2 the measured effort is the same
 _MOST_AXES, _MANY_NAMES = 128, 10_000
 
 
@@ -45,12 +45,12 @@ class Estimates:
         names: the N names.
         items: (N,) numbers of items.
         groups: the K groups that names can be in.
-        labels: their labels.
-        standing: (N,) indices into ``groups`` of the groups where the names stand; -1: in none.
-        undecided: (N,) bool.
-        errors: (N,) probabilities that an undecided name is wrong; 0 for decided names.
+        labels: labels of the groups.
+        standing: (N,) index into ``groups`` of each name's group; -1: no group.
+        undecided: (N,) bool, True if no decision names the name.
+        errors: (N,) error probabilities; 0 for decided names.
         shares: (N, K) float32 probabilities of the groups.
-        spreads: uncertainty of the errors' level.
+        spreads: uncertainty of the level of the errors.
     """
 
     names: tuple[str, ...]
@@ -70,7 +70,7 @@ class Estimates:
 
     @property
     def wrong(self) -> dict[str, float]:
-        """The probability that a name is wrong, by name."""
+        """Error probabilities by name."""
         return dict(zip(self.names, self.errors.tolist(), strict=True))
 
     @cached_property
@@ -90,18 +90,18 @@ class Estimates:
 
 
 class Learner:
-    """Estimates of where names belong, from a build and decisions about it.
+    """Estimator of the groups of names, from a build and decisions about it.
 
     Args:
         names: the N names.
         rows: (N, D) unit rows, the joint evidence of names.
-        items: (N,) numbers of their items.
-        place: every name's group in the build.
-        seeds: rows of groups by their number; the mean of its names is taken for one that has none.
-        doubt: (N,) probabilities of the build that names are placed wrong; None: not known.
+        items: (N,) numbers of items.
+        place: group of every name in the build.
+        seeds: one row per group, by its number. Default: the mean of the group's names.
+        doubt: (N,) error probabilities of the build; None: unknown.
 
     Attributes:
-        rows: (N, D) unit rows, on fewer axes where names are many.
+        rows: (N, D) unit rows, reduced to 128 axes if there are many names.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Learner:
 
 
 def _narrow(rows: np.ndarray) -> np.ndarray:
-    """Return rows on their 128 leading axes where they are many, so that a decision takes less than two seconds."""
+    """Return many rows on their 128 leading axes, so that a decision takes less than two seconds."""
     if len(rows) > _MANY_NAMES and rows.shape[1] > _MOST_AXES:
         _, axes = np.linalg.eigh(rows.T.astype(np.float64) @ rows)
         rows = unit(rows.astype(np.float32) @ axes[:, -_MOST_AXES:].astype(np.float32))
