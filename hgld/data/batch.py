@@ -11,8 +11,6 @@ from torch import Tensor
 
 from hgld.errors import ConfigError
 
-_DRAWN = 16  # images in a notebook
-
 
 class BatchBuffers:
     """A pool of uint8 batches; fresh memory of that size would cost a quarter of the time to decode into it.
@@ -84,22 +82,6 @@ class Batch:
     labels: Tensor
     indices: Tensor
     faults: tuple[Fault, ...] = ()
-
-    def _repr_html_(self) -> str:
-        """Draw a notebook's view: the first images with their labels and positions."""
-        from PIL import Image
-
-        from hgld.html_page import data_uri, picture_sheet
-
-        heading = [f"Batch of {len(self.images)} images, {tuple(self.images.shape)} {self.images.dtype}"]
-        heading += [f"{len(self.faults)} could not be read; the first: {self.faults[0].reason}"] if self.faults else []
-        drawn = self.images[:_DRAWN] if self.images.dtype == torch.uint8 and self.images.shape[1] == 3 else []
-        tiles = []
-        for i, image in enumerate(drawn):
-            uri = data_uri(Image.fromarray(image.permute(1, 2, 0).contiguous().cpu().numpy()))
-            tiles.append((uri, (f"labels {self.labels[i].tolist()}", f"item {int(self.indices[i])}")))
-        note = f"The first {len(tiles)} of {len(self.images)}." if 0 < len(tiles) < len(self.images) else ""
-        return picture_sheet(heading, tiles, note)
 
 
 def normalize(

@@ -168,10 +168,10 @@ def decode_batch(
 ) -> None:
     """Decode, turn upright, crop, resize and mirror images into a batch.
 
-    The bytes are those of Pillow and torchvision. JPEGs whose crop is at least twice as large as the square differ: the
-    mean absolute difference per image is below 6 of 255 grey levels on photographs (2 on average), 1.5 on smooth images
-    and 12 on noise. An image that is stored on its side may differ by one level, because the resize rounds between
-    its two directions.
+    The bytes are those of Pillow and torchvision, except for JPEGs whose crop is at least twice as large as the square.
+    Their mean absolute difference per image is below 6 of 255 grey levels on photographs (2 on average), 1.5 on smooth
+    images and 12 on noise. An image that is stored on its side may differ by one level, because the resize rounds
+    between its two directions.
 
     Args:
         images: B encoded images.

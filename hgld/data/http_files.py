@@ -433,45 +433,39 @@ def retry(
 # -- ranges -----------------------------------------------------------------------------------------------------------
 
 
-class _Stated:
-    """Size, place and version that an answer states, which its bytes are held to."""
+def _stated_length(response: urllib3.BaseHTTPResponse, start: int, stop: int) -> int | None:
+    """Return the bytes that an answer to a range states to have, None if it states none.
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, start: int, stop: int) -> None:
-        headers, asked = response.headers, stop - start
-        encoding = headers.get("Content-Encoding", "identity").strip().lower()
-        if encoding not in ("", "identity"):
-            raise RemoteFault(f"the answer is compressed ({excerpt(encoding)}), though only plain bytes were asked for")
-        etag = headers.get("ETag", "")
-        self.version = etag if etag.startswith('"') else ""  # weak ones tell nothing of the bytes
-        given = headers.get("Content-Length")
-        length = int(given) if given is not None and re.fullmatch(r"[0-9]{1,18}", given) else None
-        if given is not None and length is None:
-            raise RemoteFault(f"the answer's length is {excerpt(given)}, which is no number of bytes")
-        if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-            self.length, self.total = self._of_range(headers.get("Content-Range", ""), start, stop, length)
-        elif start == 0 and (length is None or length <= asked):
-            self.length = self.total = length  # the whole file, of which all was asked for
-        else:
-            sent = "an answer without a length" if length is None else f"{length} bytes"
-            raise RemoteFault(
-                f"the server sent {sent} where {asked} were asked for: it does not serve ranges (HTTP Range)",
-                hint="Use one that does, or copy the dataset to a disk.",
-            )
-        self.most = asked if self.length is None else self.length
-
-    @staticmethod
-    def _of_range(stated: str, start: int, stop: int, length: int | None) -> tuple[int, int | None]:
-        found = _CONTENT_RANGE.fullmatch(stated.strip())
-        first, last = (int(found[1]), int(found[2])) if found else (-1, -1)
-        total = int(found[3]) if found and found[3] != "*" else None
-        ends = last == stop - 1 or (total is not None and last == total - 1 < stop - 1)
-        if first != start or last < first or not ends or length not in (None, last - first + 1):
-            said = excerpt(stated) + (f" in {length} bytes" if length is not None else "")
-            raise RemoteFault(
-                f"the server sent {said} where bytes {start}-{stop - 1} were asked for",
-                hint="It answers ranges wrongly: use another server, or copy the dataset to a disk.",
-            )
-        return last - first + 1, total
+    Raises:
+        RemoteFault: it is not an answer to that range, or is compressed.
+    """
+    headers, asked = response.headers, stop - start
+    encoding = headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise RemoteFault(f"the answer is compressed ({excerpt(encoding)}), though only plain bytes were asked for")
+    given = headers.get("Content-Length")
+    length = int(given) if given is not None and re.fullmatch(r"[0-9]{1,18}", given) else None
+    if given is not None and length is None:
+        raise RemoteFault(f"the answer's length is {excerpt(given)}, which is no number of bytes")
+    if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+        if start == 0 and (length is None or length <= asked):
+            return length  # the whole file, of which all was asked for
+        sent = "an answer without a length" if length is None else f"{length} bytes"
+        raise RemoteFault(
+            f"the server sent {sent} where {asked} were asked for: it does not serve ranges (HTTP Range)",
+            hint="Use one that does, or copy the dataset to a disk.",
+        )
+    stated = headers.get("Content-Range", "").strip()
+    found = _CONTENT_RANGE.fullmatch(stated)
+    first, last = (int(found[1]), int(found[2])) if found else (-1, -1)
+    ends = last == stop - 1 or (found and found[3] != "*" and last == int(found[3]) - 1 < stop - 1)
+    if first != start or last < first or not ends or length not in (None, last - first + 1):
+        said = excerpt(stated) + (f" in {length} bytes" if length is not None else "")
+        raise RemoteFault(
+            f"the server sent {said} where bytes {start}-{stop - 1} were asked for",
+            hint="It answers ranges wrongly: use another server, or copy the dataset to a disk.",
+        )
+    return last - first + 1
 
 
 class HttpRanges:
@@ -511,7 +505,6 @@ class HttpRanges:
         hosts = {name: [some] if isinstance(some, str) else some for name, some in given.items()}
         self._client = HttpClient(self.limits, **hosts, ca_file=options.get("ca_file"))
         self._workers = ThreadPoolExecutor(_TOGETHER, "hgld http")
-        self._seen: dict[str, tuple[int, str]] = {}  # of every address its size and version when it was first read
 
     def fetch(self, spans: Sequence[tuple[str, int, int]], deadline: Deadline) -> list[bytes | RemoteFault]:
         """Return the bytes, or the error, of every span (address, start, stop)."""
@@ -541,34 +534,21 @@ class HttpRanges:
                 return b""
             if status not in (200, 206):
                 raise fault_of_status(response)
-            stated = _Stated(response, start, stop)
-            self._refuse_another(url, stated)
-            body = bytearray()
+            length = _stated_length(response, start, stop)
+            most, body = stop - start if length is None else length, bytearray()
             try:
-                while len(body) <= stated.most and (chunk := response.read1(min(_CHUNK, stated.most + 1 - len(body)))):
+                while len(body) <= most and (chunk := response.read1(min(_CHUNK, most + 1 - len(body)))):
                     body += chunk
             except (RemoteFault, urllib3.exceptions.HTTPError) as error:
                 fault = error if isinstance(error, RemoteFault) else _broken(error)
                 fault.received = bytes(body)
                 raise fault from None
-            if len(body) > stated.most:
-                raise RemoteFault(f"the answer has more than the {stated.most} bytes that were asked for")
-            if stated.length is not None and len(body) < stated.length:
-                said = f"the answer ended after {len(body)} of {stated.length} bytes"
+            if len(body) > most:
+                raise RemoteFault(f"the answer has more than the {most} bytes that were asked for")
+            if length is not None and len(body) < length:
+                said = f"the answer ended after {len(body)} of {length} bytes"
                 raise RemoteFault(said, passing=True, received=bytes(body))
             return bytes(body)
-
-    def _refuse_another(self, url: str, stated: _Stated) -> None:
-        """Refuse bytes of a file that is no longer the one of the first answer."""
-        if stated.total is None:
-            return
-        first = self._seen.setdefault(url, (stated.total, stated.version))
-        if first[0] != stated.total or (first[1] and stated.version and first[1] != stated.version):
-            was, now = excerpt(first[1] or "unknown"), excerpt(stated.version or "unknown")
-            raise RemoteFault(
-                f"the file changed while it was read (of {first[0]} bytes, version {was}; now {stated.total}, {now})",
-                hint="Open the dataset again once it is whole there.",
-            )
 
 
 def fault_of_status(response: urllib3.BaseHTTPResponse) -> RemoteFault:

@@ -397,18 +397,6 @@ for _name, _read in {
     setattr(BatchSampler, _name, property(_read))
 
 
-def number_of_batches(items: int, per_batch: int, drop_last: bool, what: str) -> int:
-    """Return the number of batches that hold all items, or, with ``drop_last``, no item twice.
-
-    Raises:
-        ConfigError: not one batch can be made.
-    """
-    batches = items // per_batch if drop_last else -(-items // per_batch)
-    if not batches:
-        raise ConfigError(f"{items} {what} make no batch of {per_batch}; take smaller batches.")
-    return batches
-
-
 def check_place(seed: int, process_index: int, process_count: int) -> None:
     """Refuse a seed out of its range, and the index of a process that there is not.
 
@@ -469,9 +457,12 @@ class EpochSampler(BatchSampler):
     ) -> None:
         at_least(1, batch_size=batch_size)
         self.num_items, self.shuffle = num_items, shuffle
+        batches = num_items // batch_size if drop_last else -(-num_items // batch_size)
+        if not batches:
+            raise ConfigError(f"{num_items} items make no batch of {batch_size}; take smaller batches.")
         super().__init__(
             batch_size=batch_size,
-            batches=number_of_batches(num_items, batch_size, drop_last, "items"),
+            batches=batches,
             parts=batch_size,
             seed=seed,
             drop_last=drop_last,
@@ -490,14 +481,13 @@ class RepeatedAugmentation(BatchSampler):
     """Batches of batch_size / repeats images, each of them ``repeats`` times side by side.
 
     Every image comes in one batch an epoch; its number is the instance's id, by which a loss knows the views of one
-    image. The last batch is filled with images from the epoch's beginning, or dropped.
+    image. The last batch is filled with images from the epoch's beginning.
 
     Args:
         num_items: number of images.
         batch_size: entries of a batch, of all processes together.
         repeats: how often an image is in its batch.
         seed: seed of all random choices.
-        drop_last: leave out the images that do not fill a last batch (others every epoch).
         place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
             ``sampler``, which tells the two. Their number has to divide batch_size / repeats: views of an image stay
             together.
@@ -515,7 +505,6 @@ class RepeatedAugmentation(BatchSampler):
         repeats: int = 3,
         *,
         seed: int = 0,
-        drop_last: bool = False,
         **place: Unpack[Place],
     ) -> None:
         at_least(1, batch_size=batch_size, repeats=repeats)
@@ -529,10 +518,9 @@ class RepeatedAugmentation(BatchSampler):
             raise ConfigError(f"{num_items} images; a batch needs {self._images} different ones. Take smaller batches.")
         super().__init__(
             batch_size=batch_size,
-            batches=number_of_batches(num_items, self._images, drop_last, "images"),
+            batches=-(-num_items // self._images),
             parts=self._images,
             seed=seed,
-            drop_last=drop_last,
             **place,
         )
 
@@ -545,13 +533,12 @@ class RepeatedAugmentation(BatchSampler):
 
 
 class ClassBalanced(BatchSampler):
-    """Batches of independent draws: a class with probability proportional to n**power, then one of its n items.
+    """Batches of independent draws: a class, all as likely, then one of its items.
 
     Args:
         labels: (N,) or (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
         batch_size: items of a batch, of all processes together.
         level: the level whose classes are balanced: column, or, with a table or a dataset, name.
-        power: 0: all classes alike; 1: all items alike; 0.5: square root sampling.
         batches_per_epoch: length of an epoch; as many as fit the labelled items if None.
         seed: seed of all random choices.
         place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
@@ -561,7 +548,7 @@ class ClassBalanced(BatchSampler):
         left_out: items without a label, which are in no batch.
 
     Raises:
-        ConfigError: power is not in [0, 1], or there is no labelled item.
+        ConfigError: there is no labelled item.
 
     Source: Kang et al., "Decoupling representation and classifier for long-tailed recognition", ICLR 2020, eq. 1.
     """
@@ -572,19 +559,15 @@ class ClassBalanced(BatchSampler):
         batch_size: int,
         *,
         level: int | str = 0,
-        power: float = 0.0,
         batches_per_epoch: int | None = None,
         seed: int = 0,
         **place: Unpack[Place],
     ) -> None:
         at_least(1, batch_size=batch_size)
-        if not 0 <= power <= 1:
-            raise ConfigError(f"power is {power}; expected 0 (all classes alike) to 1 (all items alike).")
         self._classes = ClassItems.from_labels(label_column(labels, level))
         self.left_out = self._classes.left_out
         check_enough(len(self._classes.count), 1)
-        weights = self._classes.count.astype(np.float64) ** power
-        self._until = np.cumsum(weights) / weights.sum()
+        self._until = np.arange(1, len(self._classes.count) + 1) / len(self._classes.count)
         batches = max(1, len(self._classes.items) // batch_size) if batches_per_epoch is None else batches_per_epoch
         at_least(1, batches_per_epoch=batches)
         super().__init__(

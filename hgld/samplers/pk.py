@@ -20,7 +20,6 @@ from hgld.samplers.batch_sampler import (
     check_enough,
     choose,
     label_column,
-    number_of_batches,
     random_words,
     shuffled,
 )
@@ -29,8 +28,8 @@ _WORD = 32  # a chunk is one integer: its class above, its number within the cla
 _ITEMS, _CLASSES, _LAST, _TRADES, _COLUMNS, _ROWS = range(6)  # uses of random numbers in a plan
 
 
-class EpochPlan:
-    """Plan of one epoch of P x K batches that cover all items.
+def plan_epoch(classes: ClassItems, p: int, k: int, batches: int, *key: int) -> tuple[np.ndarray, np.ndarray]:
+    """Plan an epoch of P x K batches that cover all items.
 
     The items of every class are shuffled and cut into chunks of k; the last chunk of a class goes on with its first
     items, so that it is whole. Chunks are dealt to the batches so that the fewest possible come into a batch that has
@@ -45,25 +44,18 @@ class EpochPlan:
         classes: the items.
         p: classes a batch.
         k: items a class.
-        batches: number of batches: chunks are left out, or classes come with one chunk more, to fill them.
+        batches: number of batches; to fill them, random classes come with one chunk more.
         key: key of the random numbers.
+
+    Returns:
+        (M,) the items as :func:`shuffled_within` gives them, and (batches, p) chunks: class above, number in it below.
     """
-
-    def __init__(self, classes: ClassItems, p: int, k: int, batches: int, *key: int) -> None:
-        self._classes, self._k = classes, k
-        self._items = shuffled_within(classes, *key)
-        chunks = _fitted(chunks_of(classes, k), p * batches, batches, *key)
-        order = shuffled(len(chunks), *key, _CLASSES)
-        dealt = np.repeat(order, chunks[order])
-        number = np.arange(len(dealt)) - np.repeat(np.cumsum(chunks[order]) - chunks[order], chunks[order])
-        table = ((dealt << _WORD) | number).reshape(p, batches).T
-        self._table = _shuffled_rows(_traded(np.ascontiguousarray(table), *key), *key)
-
-    def batch(self, step: int) -> np.ndarray:
-        """Return (P, K) item numbers of a batch, a row of one class each."""
-        chunks = self._table[step]
-        place, number = chunks >> _WORD, chunks & ((1 << _WORD) - 1)
-        return chunk_items(self._classes, self._items, place, number, self._k)
+    chunks = _filled(chunks_of(classes, k), p * batches, batches, *key)
+    order = shuffled(len(chunks), *key, _CLASSES)
+    dealt = np.repeat(order, chunks[order])
+    number = np.arange(len(dealt)) - np.repeat(np.cumsum(chunks[order]) - chunks[order], chunks[order])
+    table = ((dealt << _WORD) | number).reshape(p, batches).T
+    return shuffled_within(classes, *key), _shuffled_rows(_traded(np.ascontiguousarray(table), *key), *key)
 
 
 def chunks_of(classes: ClassItems, k: int) -> np.ndarray:
@@ -92,18 +84,14 @@ def chunk_items(classes: ClassItems, items: np.ndarray, place: np.ndarray, numbe
     return items[classes.start[place][:, None] + within]
 
 
-def _fitted(chunks: np.ndarray, places: int, batches: int, *key: int) -> np.ndarray:
-    """Fit the chunks of every class to the places of the batches: random ones go or come."""
-    excess = int(chunks.sum()) - places
-    if excess > 0:
-        gone = shuffled(int(chunks.sum()), *key, _LAST)[:excess]
-        return chunks - np.bincount(np.repeat(np.arange(len(chunks)), chunks)[gone], minlength=len(chunks))
-    chunks = chunks.copy()
+def _filled(chunks: np.ndarray, places: int, batches: int, *key: int) -> np.ndarray:
+    """Add chunks of random classes until all places of the batches are taken."""
+    missing, chunks = places - int(chunks.sum()), chunks.copy()
     order = shuffled(len(chunks), *key, _LAST)
-    while excess < 0:
-        roomy = order[chunks[order] < batches][:-excess]  # one more of these need not meet its class
+    while missing > 0:
+        roomy = order[chunks[order] < batches][:missing]  # one more of these need not meet its class
         chunks[roomy] += 1
-        excess += len(roomy)
+        missing -= len(roomy)
     return chunks
 
 
@@ -165,7 +153,7 @@ class PKSampler(BatchSampler):
     """Batches of p classes with k items each, the items of a class side by side.
 
     ``coverage="exact"``: every labelled item comes at least once an epoch, and no class comes twice in a batch where
-    that can be avoided (:class:`hgld.samplers.pk.EpochPlan`). ``coverage="classes"``: every batch draws p
+    that can be avoided (:func:`hgld.samplers.pk.plan_epoch`). ``coverage="classes"``: every batch draws p
     classes and k items of each without regard to the other batches, as the published metric learning codes do; frequent
     classes are then seen less completely than rare ones.
 
@@ -178,8 +166,6 @@ class PKSampler(BatchSampler):
         coverage: "exact" or "classes".
         short: what becomes of classes with fewer than k items: "repeat" takes each of their items at least once and
             some again, "drop" leaves these classes out, "refuse" raises.
-        drop_last: with exact coverage, leave out the chunks that do not fill a last batch (others every epoch) instead
-            of filling it with items that were seen already.
         batches_per_epoch: with ``coverage="classes"``, the length of an epoch; as many as fit the items if None.
         place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
             ``sampler``, which tells the two. Their number has to divide p, so that classes stay whole.
@@ -211,7 +197,6 @@ class PKSampler(BatchSampler):
         seed: int = 0,
         coverage: Coverage = "exact",
         short: Short = "repeat",
-        drop_last: bool = False,
         batches_per_epoch: int | None = None,
         **place: Unpack[Place],
     ) -> None:
@@ -225,7 +210,7 @@ class PKSampler(BatchSampler):
         if coverage == "exact":
             if batches_per_epoch is not None:
                 raise ConfigError("batches_per_epoch with coverage='exact', whose epochs end when all items were seen.")
-            batches = number_of_batches(int(chunks_of(self._classes, k).sum()), p, drop_last, f"chunks of {k} items")
+            batches = -(-int(chunks_of(self._classes, k).sum()) // p)
         else:
             fitting = max(1, len(self._classes.items) // (p * k))
             batches = fitting if batches_per_epoch is None else batches_per_epoch
@@ -235,19 +220,20 @@ class PKSampler(BatchSampler):
             batches=batches,
             parts=p,
             seed=seed,
-            drop_last=drop_last,
             **place,
         )
 
     def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
         if self.coverage == "exact":
-            return self._plan_of(epoch).batch(step).reshape(-1)
+            items, table = self._plan_of(epoch)
+            place, number = table[step] >> _WORD, table[step] & ((1 << _WORD) - 1)
+            return chunk_items(self._classes, items, place, number, self.k).reshape(-1)
         key = (self.seed, epoch, step)
         chosen = choose(random_words(self.p, *key, _DRAWN_CLASSES)[None], np.array([len(self._classes.count)]))[0]
         return self._classes.draw(chosen[shuffled(self.p, *key, _DRAWN_ORDER)], self.k, *key, _DRAWN_ITEMS).reshape(-1)
 
-    def _plan(self, epoch: int) -> EpochPlan:
-        return EpochPlan(self._classes, self.p, self.k, len(self), self.seed, epoch)
+    def _plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        return plan_epoch(self._classes, self.p, self.k, len(self), self.seed, epoch)
 
 
 # -- batches out of few super-classes ----------------------------------------------------------------------------------

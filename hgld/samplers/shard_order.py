@@ -26,7 +26,7 @@ from hgld.samplers.batch_sampler import (
 )
 from hgld.samplers.pk import chunk_items, chunks_of, shuffled_within
 
-_SHARDS, _BEGIN, _DEAL = range(6, 9)  # uses of random numbers, beside those of an EpochPlan
+_SHARDS, _BEGIN, _DEAL = range(6, 9)  # uses of random numbers, beside those of a planned epoch
 
 
 @dataclass(frozen=True, eq=False)

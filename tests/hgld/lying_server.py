@@ -106,15 +106,6 @@ def other_bytes(asked: Asked) -> None:
     asked.partial(bytes(byte ^ 1 for byte in asked.data))
 
 
-def another_version(asked: Asked) -> None:
-    asked.partial(asked.data, ETag=f'"{asked.count}"')
-
-
-def growing(asked: Asked) -> None:
-    total = len(asked.whole) + asked.count
-    asked.partial(asked.data, Content_Range=f"bytes {asked.start}-{asked.stop - 1}/{total}")
-
-
 def redirect_loop(asked: Asked) -> None:
     asked.head("Content-Length: 0", f"Location: {asked.handler.path}", status="302 Found")
 
@@ -199,7 +190,7 @@ LIES: dict[str, Lie] = {
             brotli,
             other_bytes,
         ),
-        *(another_version, growing, redirect_loop, redirect_to_a_file, redirect_to_metadata, redirect_elsewhere),
+        *(redirect_loop, redirect_to_a_file, redirect_to_metadata, redirect_elsewhere),
         *(
             redirect_in_disguise,
             endless_redirect_body,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 
@@ -224,9 +223,3 @@ def test_a_checkpoint_is_whole_at_every_point(tmp_path, monkeypatch):
         values.append(read_state(newest)["value"])
     assert values[0] == 1.0
     assert values[-1] == 2.0
-
-
-def test_tables_are_written_by_their_own_writers(tmp_path):
-    frame = pl.DataFrame({"a": [1, 2]})
-    write_atomic(tmp_path / "t.parquet", frame.write_parquet)
-    assert pl.read_parquet(tmp_path / "t.parquet").equals(frame)

@@ -4,11 +4,8 @@ import re
 from html.parser import HTMLParser
 
 import numpy as np
-import pytest
-import torch
 
 import hgld
-from hgld.data.batch import Batch, Fault
 from hgld.evaluation.report import RetrievalReport
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 
@@ -80,14 +77,3 @@ def test_an_empty_dataset_and_one_at_a_url_show_no_picture(tmp_path):
     at_url = drawn(dataset)
     assert not pictures(at_url)
     assert not any("evenly spaced" in text for text in at_url.said)
-
-
-@pytest.mark.parametrize("images", [torch.zeros(20, 3, 8, 4, dtype=torch.uint8), torch.zeros(20, 3, 8, 4)])
-def test_a_batch_shows_its_first_pictures_where_they_are_pixels(images):
-    batch = Batch(images, torch.arange(40).view(20, 2), torch.arange(20) + 5, (Fault(3, "a.tar", EVIL),))
-    page = drawn(batch)
-    assert len(pictures(page)) == (16 if images.dtype == torch.uint8 else 0)
-    assert "labels [2, 3]" in page.said or images.dtype != torch.uint8
-    first = [text for text in page.said if text.startswith("The first")]
-    assert first == (["The first 16 of 20."] if images.dtype == torch.uint8 else [])
-    assert any(text.startswith("1 could not be read") for text in page.said)
