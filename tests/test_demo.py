@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 import hgld
-from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, cli, demo_commands, main
+from hgld.cli import EXIT_BAD_INPUT, cli, demo_commands, main
 from hgld.cli.demo_commands import BASELINE, HIERARCHICAL, DemoResult, DemoSize, demo_runs, demo_text, run_demo
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.report import RetrievalReport
@@ -150,16 +150,6 @@ def test_stopped_by_ctrl_c_the_same_call_goes_on_to_the_same_values(tiny, tmp_pa
             run_demo(out, 0, stop, TINY)
         assert not (out / "result.json").exists()
     assert run_demo(out, 0, silent, TINY) == tiny[1]
-
-
-def test_stopping_ends_with_130_and_says_how_to_go_on(tmp_path, tiny_verb, monkeypatch):
-    def stop(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(demo_commands, "_run", stop)
-    code, out, err = tiny_verb("--out", tmp_path / "out")
-    assert (code, out) == (EXIT_STOPPED, "")
-    assert err == "hgld: stopped; the same command goes on from here.\n"
 
 
 def test_other_settings_and_other_peoples_folders_are_refused(tiny, tmp_path, tiny_verb):

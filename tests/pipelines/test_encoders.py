@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import open_clip
+import polars as pl
 import pytest
 import torch
 from open_clip import factory
@@ -16,11 +17,12 @@ from safetensors.torch import save_file
 
 from hgld.cli import main
 from hgld.errors import ConfigError, MissingResourceError
-from hgld.pipelines.hierarchy.config import EmbedConfig
+from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.encoders import embed, registry
 from hgld.pipelines.hierarchy.encoders.clip import TEMPLATES, ClipEncoder
 from hgld.pipelines.hierarchy.encoders.registry import VARIABLE, local_encoder, make_encoder
 from hgld.pipelines.hierarchy.encoders.sbert import SbertEncoder
+from hgld.pipelines.stage import StageResult, StageRun, silent
 
 TINY = {
     "embed_dim": 16,
@@ -268,3 +270,43 @@ def test_the_first_line_says_which_encoder_was_taken_and_provenance_keeps_it(cac
     provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
     assert provenance["encoder"]["name"] == "lexical"
     assert provenance["encoder"]["chosen"].startswith("no sentence encoder")
+
+
+# -- the stage ---------------------------------------------------------------------------------------------------------
+
+NAMES = ["arch bridge", "art museum", "church building", "glacial lake", "lighthouse"]
+
+
+def embedded(tmp_path: Path, spec: str = "lexical") -> StageRun:
+    pl.DataFrame({"name": NAMES}).write_parquet(tmp_path / "names.parquet")
+    cleaned = StageRun("clean", tmp_path, StageResult(), was_run=True, record={})
+    return embed.run(tmp_path / "stages", {"clean": cleaned}, BuildConfig("sample", embed=EmbedConfig(spec)), silent)
+
+
+def test_the_stage_writes_unit_rows_and_says_who_made_them(tmp_path):
+    run = embedded(tmp_path)
+    rows = np.load(run.path("embeddings.npy"), allow_pickle=False)
+    assert (len(rows), rows.dtype) == (len(NAMES), np.float32)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
+    key = make_encoder("lexical", names=NAMES).key
+    about = json.loads(run.path("encoder.json").read_text())
+    assert about == {"name": "lexical", "key": key, "dim": rows.shape[1], "templates": []}
+    assert not embedded(tmp_path).was_run
+
+
+def test_missing_weights_leave_no_stage_behind(tmp_path):
+    with pytest.raises(MissingResourceError):
+        embedded(tmp_path, f"clip:ViT-B-32/{tmp_path}/none.safetensors")
+    assert not (tmp_path / "stages" / "embed").exists()
+
+
+@pytest.mark.parametrize("spec", ["", "word2vec", "clip", "sbert:", "lexical:x"])
+def test_an_unknown_encoder(spec):
+    with pytest.raises(ConfigError, match=f"--encoder is '{spec}'"):
+        make_encoder(spec)
+
+
+@pytest.mark.parametrize("template", ["a photo", "{} and {}", "{0}", "{name} {}"])
+def test_a_template_has_one_place_for_the_name(template):
+    with pytest.raises(ConfigError, match="expected one"):
+        make_encoder("clip:ViT-B-32/openai", templates=[template])

@@ -21,8 +21,7 @@ from ..names.landmark_tables import (
     scraped_table,
     write_scraped,
 )
-from .questions import answer_all
-from .status import Resolution, unanswered_classes
+from .questions import Resolution, answer_all, unanswered_classes
 from .store import ScrapeStore
 from .titles import category_title
 

@@ -2,10 +2,7 @@
 
 import csv
 import json
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +10,7 @@ import pytest
 
 from hgld.cli import main
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
-from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, hang
+from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
 
 KINDS = {
     "Q23413": ("castle", "Q811979"),
@@ -148,22 +145,3 @@ def test_both_routes_label_alike(arguments, tmp_path):
         by_api = [row for i, row in labels(tmp_path / "out", split).items() if i not in NAMED]
         by_page = list(labels(html, split).values())
         assert [[row[c] for c in columns] for row in by_page] == [[row[c] for c in columns] for row in by_api]
-
-
-@pytest.mark.slow
-def test_ctrl_c_in_the_middle_of_a_scrape_exits_with_130(arguments, server):
-    server.faults += [hang]
-    command = [sys.executable, "-m", "hgld", *arguments]
-    with subprocess.Popen(
-        command, cwd=Path(__file__).parents[3], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        for _ in range(600):
-            if server.log or process.poll() is not None:
-                break
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    assert process.returncode == 130, err
-    assert out == ""
-    assert err.rstrip().endswith("hgld: stopped; the same command goes on from here.")
-    assert "Traceback" not in err
