@@ -203,19 +203,31 @@ def run_stage(
         }
         return result, record
 
-    try:
+    with storage_errors(f"stage {quoted(name)}", root):
         result, record = write_folder(directory, fill)
         write_atomic(directory / DONE, json_text(record))
         sync(directory)
+    return StageRun(name, directory, result, was_run=True, record=record)
+
+
+@contextmanager
+def storage_errors(who: str, root: Path) -> Iterator[None]:
+    """Turn an error of the disk below ``root`` into a :class:`StorageError`; errors of what is read pass unchanged.
+
+    Args:
+        who: subject of the message.
+        root: folder that is written to.
+    """
+    try:
+        yield
     except (OSError, *POLARS_FAULTS) as error:
         if isinstance(error, StorageError) or not _is_of_storage(error, root):
             raise
         raise StorageError(
-            f"stage {quoted(name)} could not write to {root}: {getattr(error, 'strerror', None) or error} "
-            f"({getattr(error, 'filename', None) or directory}). "
-            "Free space or choose another --out, then run the same command again: finished stages are kept."
+            f"{who} could not write to {root}: {getattr(error, 'strerror', None) or error} "
+            f"({getattr(error, 'filename', None) or root}). Free space or choose another --out, then run the same "
+            "command again: what was done is kept."
         ) from error
-    return StageRun(name, directory, result, was_run=True, record=record)
 
 
 def _is_of_storage(error: BaseException, root: Path) -> bool:

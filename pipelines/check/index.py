@@ -24,8 +24,7 @@ from hgld.version import __version__
 
 from ..shards.cards import dataset_lock, described, known_card
 from ..shards.reading import read_manifest
-from ..shards.work import storage_errors
-from ..stage import Progress, fingerprint
+from ..stage import Progress, fingerprint, storage_errors
 from .scan import WRONG_SUFFIX, ShardScan, scan_shards
 from .verify import short_runs
 
@@ -243,7 +242,7 @@ def rebuild_index(
         consensus = ItemConsensus(scans, root, levels)
         consensus.hierarchy()  # refuses before anything is written
         try:
-            with storage_errors(root):
+            with storage_errors("hgld index", root):
                 manifest = _write(root, name, consensus, scans)
         finally:
             shutil.rmtree(root / _ASIDE, ignore_errors=True)

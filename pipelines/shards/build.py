@@ -18,7 +18,7 @@ from hgld.files import sync, write_atomic
 from hgld.hierarchy import Hierarchy
 from hgld.tables import read_parquet
 
-from ..stage import Progress, fingerprint, key_of, plain, read_facts, sha256_of
+from ..stage import Progress, fingerprint, key_of, plain, read_facts, sha256_of, storage_errors
 from . import catalog_changes, pack
 from .cards import DataCard, described, load_card, published_differences
 from .catalog import ABOUT_ITEMS, Catalog
@@ -39,7 +39,6 @@ from .work import (
     remove_work,
     run_counted,
     sizes_of,
-    storage_errors,
 )
 
 _EXAMINED = ("key", "split", "file", "origin", "source_offset", "size", "suffix", "width", "height", "orientation")
@@ -154,7 +153,7 @@ def build_catalog(
     manifest = finished_dataset(place, key)
     was_run = manifest is None
     if manifest is None:
-        with storage_errors(place), opened_work(place, key) as work:
+        with storage_errors("the build", place), opened_work(place, key) as work:
             manifest = _build(_Job(catalog, card, options, config, work, progress))
     remove_work(place)
     return BuildResult(str(out), manifest, published_differences(card, manifest) if card else None, was_run)

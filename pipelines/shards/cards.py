@@ -35,10 +35,9 @@ from hgld.files import file_lock, write_atomic
 from hgld.tables import parquet_schema
 
 from ..card import escape_markdown, markdown_table, read_card, size_category
-from ..stage import json_text
+from ..stage import json_text, storage_errors
 from .reading import read_manifest
 from .sources import CARDS
-from .work import storage_errors
 
 _ROUNDED = re.compile(r"(\d+)(?:\.(\d+))?([KMkm])")
 _UNITS = {"k": 1_000, "m": 1_000_000}
@@ -508,7 +507,7 @@ def remake_card(root: Path) -> pl.DataFrame | None:
         raise InputError(
             f"{root} has no {MANIFEST}; expected a dataset directory. If it holds shards: hgld index {root}"
         )
-    with dataset_lock(root), storage_errors(root):
+    with dataset_lock(root), storage_errors("hgld card", root):
         manifest = read_manifest(root / MANIFEST)
         if missing := [name for name in (INDEX, HIERARCHY) if name not in manifest.files]:
             raise InputError(f"{root / MANIFEST} does not list {missing[0]}. Make it anew: hgld index {root} --force")

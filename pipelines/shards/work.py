@@ -22,7 +22,6 @@ from hgld.data.format import MANIFEST, Manifest
 from hgld.errors import ConfigError, InputError, StorageError, quoted, some
 from hgld.files import PART, existing_parent, file_lock, read_json, sync, write_atomic
 from hgld.settings import key_fields
-from hgld.tables import POLARS_FAULTS
 from hgld.version import __version__
 
 from ..executor import run_units
@@ -283,23 +282,6 @@ def _read_state(path: Path) -> str | None:
 
 
 # -- the disk ---------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def storage_errors(out: Path) -> Iterator[None]:
-    """Turn an error of the disk into a :class:`StorageError`; files of the release have errors of their own."""
-    try:
-        yield
-    except (OSError, *POLARS_FAULTS) as error:
-        of_system = isinstance(error, OSError) or "(os error" in str(error)  # polars states it only in its message
-        if isinstance(error, StorageError) or not of_system:
-            raise
-        reason = getattr(error, "strerror", None) or str(error)
-        place = getattr(error, "filename", None) or out
-        raise StorageError(
-            f"{out}: cannot be written ({reason}: {place}). Free space, or choose another folder; then run the same "
-            "command again: what was done is kept."
-        ) from error
 
 
 def check_space(out: Path, needed: int) -> None:

@@ -195,7 +195,11 @@ class TestTarsAsTheyCome:
         assert len(list((tmp_path / "out/.build/examined").glob("set-*.parquet"))) == 2
         containers[1].path.write_bytes(data)
         told: list[tuple[str, int, int | None]] = []
-        build_catalog(catalog, None, tmp_path / "out", SourceConfig(), SMALL, lambda *step: told.append(step))
+
+        def tell(task: str, done: int, total: int | None) -> None:
+            told.append((task, done, total))
+
+        build_catalog(catalog, None, tmp_path / "out", SourceConfig(), SMALL, tell)
         assert told[0] == ("examining", 2, 3)
         whole = release.catalog(release.write(tmp_path / "source"))
         build(whole, tmp_path / "whole")
