@@ -1,7 +1,6 @@
 """The subcommands that make, check and move datasets: build-shards, index, verify, card, datasets, download, push."""
 
 import re
-import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -11,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from hgld.cli.options import HostOptions, verb
-from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next
+from hgld.cli.output import echo, print_json, progress_bars, say_next, text_table
 from hgld.errors import ConfigError
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.settings import setting
-from hgld.terminal import is_terminal, printable
+from hgld.terminal import is_terminal
 
 if TYPE_CHECKING:
     from hgld.pipelines.check.index import RebuildResult
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from hgld.pipelines.shards.profile import Profile
 
 _MOST_SHOWN = 50
-_WIDTH_OF_FILES = 200  # where no terminal says how wide it is
+_SHA256 = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 _DOWNLOADABLE = ("gldv2",)
 _MOST_NUMBERS = 10_000
 
@@ -196,32 +195,21 @@ def verify(asked: VerifyOptions, *, as_json: bool) -> int:
 
 
 def _show(root: Path, found: "Verification") -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    parts = [f"{root}: {found.items:,} items in {found.shards:,} shards, {found.bytes / 1e9:,.2f} GB read"]
-    parts += [f"Note: {note}" for note in found.notes]
-    width = None if is_terminal(sys.stdout) else _WIDTH_OF_FILES
+    echo(f"{root}: {found.items:,} items in {found.shards:,} shards, {found.bytes / 1e9:,.2f} GB read")
+    for note in found.notes:
+        echo(f"Note: {note}")
     if not len(found.findings):
-        print_rich(*parts, "Nothing is off.", width=width)
+        echo("Nothing is off.")
         say_next("hgld", "train", "RECIPE", "--data", root, "--out", "RUN")
         return
-    table = Table()
-    for name in ("kind", "split", "file", "member", "found", "expected"):
-        table.add_column(name, overflow="fold")  # names whole, on several lines if need be
-    for row in found.findings.head(_MOST_SHOWN).iter_rows():
-        table.add_row(*(Text(_cell(cell)) for cell in row))  # Text: what comes from a tar is no markup
+    cells = found.findings.head(_MOST_SHOWN).fill_null("")
+    rows = [[_SHA256.sub(r"\1...", cell) for cell in row] for row in cells.iter_rows()]
+    echo(text_table(["kind", "split", "file", "member", "found", "expected"], rows))
     counts = found.findings["kind"].value_counts().sort("kind")
-    kinds = "; ".join(f"{kind}: {count:,}" for kind, count in counts.iter_rows())
+    echo("; ".join(f"{kind}: {count:,}" for kind, count in counts.iter_rows()))
     rest = len(found.findings) - _MOST_SHOWN
     shown = f", the first {_MOST_SHOWN} shown; --json lists all" if rest > 0 else ""
-    end = f"{len(found.findings):,} finding{'s' * (len(found.findings) != 1)}{shown}"
-    print_rich(*parts, table, kinds, end, width=width)
-
-
-def _cell(text: str | None) -> str:
-    """Return the text of a finding, its checksums cut short."""
-    return printable(re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1...", text or ""))
+    echo(f"{len(found.findings):,} finding{'s' * (len(found.findings) != 1)}{shown}")
 
 
 # -- datasets, card ---------------------------------------------------------------------------------------------------
@@ -278,21 +266,18 @@ def _card_facts(source: str, card: "DataCard") -> dict[str, Any]:
 
 
 def _print_table(cards: "dict[str, DataCard]") -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("name", "levels, finest first", "splits as published", "licence", box=None, pad_edge=False)
+    rows = []
     for source, card in cards.items():
         splits = []
         for split, facts in card.splits.items():
             items = f"{facts.items.shown} images" if facts.items else "images not stated"
             classes = facts.classes.get(card.levels[0])
             splits.append(f"{split}: {items}" + (f", {classes.shown} classes of {card.levels[0]}" if classes else ""))
-        levels = ", ".join(card.levels)
-        table.add_row(*map(Text, (source, levels, "\n".join(splits) or "not stated", card.licence)))
-    print_rich(table, width=max(100, shutil.get_terminal_size().columns))
+        for row, split in enumerate(splits or ["not stated"]):  # further splits are in rows of their own
+            rows.append(["", "", split, ""] if row else [source, ", ".join(card.levels), split, card.licence])
+    echo(text_table(["name", "levels, finest first", "splits as published", "licence"], rows))
     echo(
-        "\nhgld datasets NAME prints a card and how to obtain the files. For your own images:\n"
+        "hgld datasets NAME prints a card and how to obtain the files. For your own images:\n"
         "hgld build-shards folders --source DIR, or hgld build-shards manifest --source TABLE --levels FINE,COARSE."
     )
 
