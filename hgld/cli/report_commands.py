@@ -207,9 +207,7 @@ def _laid_out(block: "PaperBlock") -> Any:
         heading = [part for line in lines for part in wrap(line, 10, break_long_words=False, break_on_hyphens=False)]
         shown.add_column(Text("\n".join(heading)), justify="right", no_wrap=True, vertical="bottom")
     for row in block.rows:
-        values = (row.label, *row.details, *(cell.text for cell in row.cells))
-        shown.add_row(*map(Text, values), style="bold" if row.own else "")
+        shown.add_row(*map(Text, (row.label, *row.details, *row.cells)), style="bold" if row.own else "")
         if row.against:
-            differences = (f"  minus {row.against}", *row.details, *(cell.difference for cell in row.cells))
-            shown.add_row(*map(Text, differences))
+            shown.add_row(*map(Text, (f"  minus {row.against}", *row.details, *row.differences)))
     return shown

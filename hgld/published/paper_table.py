@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hgld.errors import ConfigError, quoted
 from hgld.published.results import PAPERS, PublishedValue, belongs, fold, published_values
@@ -92,35 +92,24 @@ class OwnResults:
 
 
 @dataclass(frozen=True)
-class PaperCell:
-    """A value of a paper's table, or of one's own.
-
-    Attributes:
-        text: the value; empty where there is none.
-        difference: to the row of the run's recipe, signed; empty for published values.
-    """
-
-    text: str = ""
-    difference: str = ""
-
-
-@dataclass(frozen=True)
 class PaperRow:
-    """A row: a method's, or a run's where ``own``.
+    """A row of a table: a published method, or a run.
 
     Attributes:
-        label: the method, or the run.
-        details: its cells of :attr:`PaperBlock.details`.
-        cells: of the columns.
-        own: whether it is one's own.
-        against: method of the recipe's row to which the differences are; empty without any.
+        label: name of the method or run.
+        details: values of the columns :attr:`PaperBlock.details`.
+        cells: values of the other columns; empty where there is none.
+        own: True for a run.
+        against: method of the recipe's row, which the differences are to; empty without differences.
+        differences: signed differences to that row, one per cell; no differences for published rows.
     """
 
     label: str
     details: tuple[str, ...]
-    cells: tuple[PaperCell, ...]
+    cells: tuple[str, ...]
     own: bool = False
     against: str = ""
+    differences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -203,41 +192,40 @@ def _block(values: list[PublishedValue], own: list[OwnResults]) -> PaperBlock:
     texts: dict[tuple[str, ...], dict[_Column, str]] = {}
     for value in values:
         texts.setdefault((value.method, *(getattr(value, name) for name in told)), {})[_column(value)] = value.text
-    rows = [PaperRow(k[0], k[1:], tuple(PaperCell(row.get(c, "")) for c in by_column)) for k, row in texts.items()]
+    rows = [PaperRow(key[0], key[1:], tuple(row.get(c, "") for c in by_column)) for key, row in texts.items()]
     mine = (_own_row(result, by_column.values(), len(told)) for result in own)
-    rows += [row for row in mine if any(cell.text for cell in row.cells)]
+    rows += [row for row in mine if any(row.cells)]
     return PaperBlock(_title(values, facts), tuple(told), _headings(list(by_column)), tuple(rows), _notes(values))
 
 
 def _own_row(result: OwnResults, columns: Iterable[PublishedValue], details: int) -> PaperRow:
-    """Return one's own values for the columns of published ones, and their differences to the recipe's row.
+    """Return a run's values in the columns of a table, and their differences to the row of its recipe.
 
-    Mean AP is called AP and mAP, UKBench's score N-S too; the finest level may have another name in a dataset
-    directory. Of a recipe's values those of the column's own table come first, of them those at the run's image size.
+    Names may differ: mean AP is called AP or mAP, UKBench's score N-S, and a dataset directory may name the finest
+    level otherwise. Among the recipe's values, those of the same table come first, then those at the run's image size.
     """
-    cells, against = [], {}
+    cells, differences, against = [], [], {}
+    at_size = re.compile(rf".*s\*={result.image_size}\b")
     for column in columns:
         kinds = next((names for names in _SAME if column.metric in names), (column.metric,))
         where = [column.name.removeprefix(column.metric)]
         where += [f"/{level}" for level in result.levels[:1] if column.finest]
         found = [result.values.get(kind + place) for place in where for kind in kinds]
         value = next((v for v in found if v is not None), math.nan) if belongs(result.dataset, column) else math.nan
-        if math.isnan(value):
-            cells.append(PaperCell())
-            continue
         digits = len(column.text.partition(".")[2])
-        text = f"{column.in_unit(value):.{digits}f}"
+        text = "" if math.isnan(value) else f"{column.in_unit(value):.{digits}f}"
         theirs = [other for other in result.reference if _column(other) == _column(column) and other.number is not None]
-        if not theirs:
-            cells.append(PaperCell(text))
-            continue
-        at_size = re.compile(rf".*s\*={result.image_size}\b")
-        nearest = min(
-            theirs, key=lambda v: ((v.paper, v.table) != (column.paper, column.table), not at_size.match(v.setting))
-        )
-        against[nearest.method] = None
-        cells.append(PaperCell(text, f"{float(text) - float(nearest.text):+.{digits}f}"))
-    return PaperRow(result.name, ("",) * details, tuple(cells), own=True, against=", ".join(against))
+        difference = ""
+        if text and theirs:
+            nearest = min(
+                theirs, key=lambda v: ((v.paper, v.table) != (column.paper, column.table), not at_size.match(v.setting))
+            )
+            against[nearest.method] = None
+            difference = f"{float(text) - float(nearest.text):+.{digits}f}"
+        cells.append(text)
+        differences.append(difference)
+    row = PaperRow(result.name, ("",) * details, tuple(cells), own=True)
+    return replace(row, against=", ".join(against), differences=tuple(differences)) if against else row
 
 
 def _title(values: Sequence[PublishedValue], facts: Mapping[str, Sequence[str]]) -> str:

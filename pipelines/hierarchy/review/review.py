@@ -19,14 +19,13 @@ from hgld.tables import read_parquet
 from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
 from ..config import ReviewConfig
 from ..groups import doubt
-from .agreement import Conflict, Settlement, settle
+from .agreement import Settlement, settle
 from .decisions import Entry, Merge, New, Split, read_decisions
 from .grouping import Classes, GroupId, Grouping, Subject
 from .learner import Estimates, Learner
 from .tables import LEVELS, classes_above
 
 VERSION = 5
-_MOST_NOTES = 10
 _NAMES = {
     "name": pl.String,
     "landmarks": pl.Int64,
@@ -305,15 +304,13 @@ def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
 
 def _report(settlement: Settlement) -> dict[str, list[dict[str, Any]]]:
     """Return the content of ``decisions.json``: lists of records, in the order of the decisions."""
-    return {
-        "applied": [_record(entry) for entry in settlement.applied],
+    outcomes = {name: getattr(settlement, name) for name in ("applied", "withheld", "overruled")}
+    return {name: [_record(entry) for entry in entries] for name, entries in outcomes.items()} | {
         "unmatched": [{"reason": miss.reason, **_record(miss.entry)} for miss in settlement.unmatched],
         "conflicts": [
             conflict.to_dict(lambda side: {"decisions": [entry.place for entry in side.entries]})
             for conflict in settlement.conflicts
         ],
-        "withheld": [_record(entry) for entry in settlement.withheld],
-        "overruled": [_record(entry) for entry in settlement.overruled],
         "kappa": [asdict(agreement) for agreement in settlement.agreements],
     }
 
@@ -323,12 +320,15 @@ def _record(entry: Entry) -> dict[str, Any]:
 
 
 def _notes(settlement: Settlement) -> list[str]:
-    missed = [
-        f"{miss.entry.place} ({miss.entry.decision.action}, {miss.entry.decision.who}) fits nothing: {miss.reason}."
-        for miss in settlement.unmatched
-    ]
-    notes = _few(missed, "unmatched decisions")
-    notes += _few([_conflict_note(c) for c in settlement.conflicts if c.settled is None], "conflicts")
+    notes, all_of_them = [], "All are in stages/review/decisions.json."
+    if settlement.unmatched:
+        miss = settlement.unmatched[0]
+        first = f"{miss.entry.place} ({miss.entry.decision.action}, {miss.entry.decision.who}): {miss.reason}"
+        notes.append(f"Parts of decisions that fit nothing: {len(settlement.unmatched)}, first {first}. {all_of_them}")
+    if contested := [conflict for conflict in settlement.conflicts if conflict.settled is None]:
+        sides = ", ".join(f"{side.who}: {side.verdict}" for side in contested[0].verdicts)
+        first = f"{contested[0].kind} {quoted(contested[0].of)} ({sides})"
+        notes.append(f"Conflicts for an adjudicator to decide: {len(contested)}, first {first}. {all_of_them}")
     for agreement in settlement.agreements:
         if agreement.count and agreement.observed is not None:
             kappa = f": Cohen's kappa {agreement.kappa:.2f}." if agreement.is_told else "."
@@ -337,14 +337,3 @@ def _notes(settlement: Settlement) -> list[str]:
                 f"{agreement.about} that both decided on{kappa}"
             )
     return notes
-
-
-def _conflict_note(conflict: Conflict) -> str:
-    sides = ", ".join(f"{side.who}: {side.verdict}" for side in conflict.verdicts)
-    about = f"{conflict.kind} {quoted(conflict.of)} ({sides})"
-    return f"Conflict about the {about}: none is applied until an adjudicator decides."
-
-
-def _few(notes: list[str], what: str) -> list[str]:
-    more = len(notes) - _MOST_NOTES
-    return notes[:_MOST_NOTES] + ([f"{more} more {what} are in stages/review/decisions.json."] if more > 0 else [])
