@@ -66,3 +66,8 @@ def test_findings_may_move_within_a_folder_and_never_grow():
     todo = {"hgld/losses/a.py": 1, "hgld/losses/b.py": 1}
     assert not findings_beyond({"hgld/losses/a.py": [one, one]}, todo)
     assert findings_beyond({"hgld/losses/a.py": [one] * 3}, todo)
+
+
+@pytest.mark.checks
+def test_pages_and_cards_have_nothing_left_to_mend():
+    assert not [file for file in read_todo() if file.endswith((".md", ".yaml", ".yml"))]
