@@ -25,7 +25,6 @@ TABLES = {  # page: heading of a section with tables of results, and the files t
     ("benchmarks/README.md", "Quality on real images"): ("quality.csv",),
     ("benchmarks/README.md", "Wrong labels"): ("wrong_labels.csv",),
     ("docs/project/scale.md", "Evaluation"): ("millions.csv",),
-    ("docs/project/lost.md", "Beyond HAPPIER"): ("beyond_pretrained.csv",),
     ("docs/tutorials/five-minutes.md", "The demo"): ("claims.csv",),
 }
 
