@@ -1,4 +1,6 @@
-"""Things that other packages add to hgld by entry points, named at once and imported when they are used.
+"""Registries: hgld's own definitions in TOML files, and what other packages add by entry points.
+
+Names of other packages are known at once; their objects are imported when they are used.
 
 A registry (losses, metrics, encoders, ...) has a group of entry points. A package that brings a loss says so in its
 ``pyproject.toml``::
@@ -7,13 +9,17 @@ A registry (losses, metrics, encoders, ...) has a group of entry points. A packa
     MeanScoreGap = "mypackage.losses:MeanScoreGap"
 """
 
+import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from hgld.errors import ConfigError, HgldError
+
+_Definition = TypeVar("_Definition")
 
 
 @dataclass(frozen=True)
@@ -79,3 +85,17 @@ def _points(group: str) -> tuple[EntryPoint, ...]:
 
 def _source(point: EntryPoint) -> str:
     return f"the package {point.dist.name} ({point.value})" if point.dist else point.value
+
+
+def read_definitions(file: Path, kind: type[_Definition]) -> dict[str, _Definition]:
+    """Return the definitions in a TOML file: a table per name, whose keys are the fields of a dataclass.
+
+    Args:
+        file: the file.
+        kind: the dataclass.
+    """
+    entries = tomllib.loads(file.read_text(encoding="utf-8"))
+    return {
+        name: kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()})
+        for name, facts in entries.items()
+    }

@@ -1,7 +1,7 @@
 """Metrics by name: the definition of each, and names that parse and print back to themselves.
 
 This module imports nothing heavy, because shells complete names of metrics from it. A metric of hgld needs its
-function (:mod:`hgld.evaluation.statistics`) and its lines of :data:`METRICS`; one of another package a
+function (:mod:`hgld.evaluation.statistics`) and its table in ``metrics.toml``; one of another package a
 :class:`MetricDefinition` and an entry point of the group ``hgld.metrics`` (:mod:`hgld.plugins`).
 """
 
@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from hgld.errors import ConfigError
-from hgld.plugins import Plugins
+from hgld.plugins import Plugins, read_definitions
 
 # -- definitions ------------------------------------------------------------------------------------------------------
 
@@ -39,7 +40,7 @@ class MetricDefinition:
     """
 
     meaning: str
-    value: "str | Callable[..., Any] | None"
+    value: "str | Callable[..., Any] | None" = None
     binary: bool = False
     first_positives: bool = False
     offered: tuple[int, ...] = (10,)
@@ -57,90 +58,7 @@ class MetricDefinition:
         return getattr(import_module(f"hgld.evaluation.{module}"), self.value)(*inputs)
 
 
-METRICS: Mapping[str, MetricDefinition] = {
-    "AP": MetricDefinition(
-        "Average precision over the whole ranking; positives are the items of the query's class at that level.",
-        "average_precision",
-        binary=True,
-    ),
-    "mAP@R": MetricDefinition(
-        "Precision at the ranks of the positives among the first R, summed, over R: the number of positives.",
-        "map_at_r",
-        binary=True,
-        first_positives=True,
-    ),
-    "R@k": MetricDefinition(
-        "Share of queries with a positive among the first k.", "recall_at_k", binary=True, offered=(1, 10, 100)
-    ),
-    "TR@k": MetricDefinition("Positives among the first k, over min(k, R).", "true_recall_at_k", binary=True),
-    "P@k": MetricDefinition("Share of positives among the first k.", "precision_at_k", binary=True),
-    "mAP@k": MetricDefinition(
-        "Average precision of the first k, over min(k, R): the rule of Google Landmarks v2.",
-        "map_at_k",
-        binary=True,
-        offered=(100,),
-    ),
-    "H-AP": MetricDefinition(
-        "Hierarchical average precision: AP in which an item counts by how fine a level it shares with the query.",
-        "hierarchical_ap",
-    ),
-    "H-R@k": MetricDefinition(
-        "Relevance found among the first k, over all there is to find.", "hierarchical_recall_at_k", offered=(1, 10)
-    ),
-    "H-P@k": MetricDefinition("Hierarchical precision of the first k.", "hierarchical_precision_at_k"),
-    "NDCG": MetricDefinition(
-        "Discounted gain (2^grade - 1) over the whole ranking, over that of the ideal one.", "ndcg"
-    ),
-    "NDCG@k": MetricDefinition("Discounted gain of the first k, over that of the ideal first k.", "ndcg_at_k"),
-    "ASI": MetricDefinition(
-        "Average set intersection of the ranking's beginnings with those of an ideal ranking.",
-        "set_intersection",
-        first_positives=True,
-    ),
-    "wAP": MetricDefinition("The weighted sum of the levels' APs.", "weighted_ap"),
-    "top-k": MetricDefinition(
-        "Share of items whose class is among the k that the network's classifier finds most likely.",
-        None,
-        offered=(1, 5),
-    ),
-    "severity": MetricDefinition(
-        "Mistake severity: levels to climb from the query's finest class to one that the first item shares, over the "
-        "queries whose first item is wrong; lower is better.",
-        "mistake_severity",
-        depth=1,
-        per_cent=False,
-        lower_is_better=True,
-    ),
-    "HD@k": MetricDefinition(
-        "Hierarchical distance: levels to climb, 0 for the same finest class, averaged over the first k; lower is "
-        "better.",
-        "hierarchical_distance_at_k",
-        offered=(1, 5, 20),
-        per_cent=False,
-        lower_is_better=True,
-    ),
-    "dists@intra": MetricDefinition(
-        "Mean cosine distance of two items of one class, over all pairs; lower is denser.",
-        "intra_class_distance",
-        binary=True,
-        of_set=True,
-        per_cent=False,
-        lower_is_better=True,
-    ),
-    "dists@inter": MetricDefinition(
-        "Mean cosine distance of two items of different classes, over all pairs.",
-        "inter_class_distance",
-        binary=True,
-        of_set=True,
-        per_cent=False,
-    ),
-    "NMI": MetricDefinition(
-        "Normalised mutual information of the classes and a k-means clustering into as many clusters.",
-        "clustering_nmi",
-        binary=True,
-        of_set=True,
-    ),
-}
+METRICS: Mapping[str, MetricDefinition] = read_definitions(Path(__file__).with_name("metrics.toml"), MetricDefinition)
 """The metrics of hgld."""
 
 PLUGINS = Plugins("hgld.metrics", "metric", METRICS)

@@ -1,7 +1,7 @@
 """Registry of the losses that a run can be trained with: the module of each, and its parameters that a config sets.
 
 This module imports nothing heavy, because ``hgld train --help`` and the checks of a config are made from it. A loss of
-hgld needs its class and one line of :data:`LOSSES`; one of another package its class and an entry point of the group
+hgld needs its class and its table in ``losses.toml``; one of another package its class and an entry point of the group
 ``hgld.losses`` (:mod:`hgld.plugins`).
 """
 
@@ -9,9 +9,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal
 
-from hgld.plugins import Plugins
+from hgld.plugins import Plugins, read_definitions
 
 SECOND_TERMS = {"pair": "CalibrationLoss", "proxy": "NormSoftmax"}
 """The second terms of a composition, by the names that a config gives them."""
@@ -39,44 +40,7 @@ class LossEntry:
     second: str = ""
 
 
-def _same(*names: str, **renamed: str) -> dict[str, str]:
-    return {**{name: name for name in names}, **renamed}
-
-
-_SUP = _same("tau", "rho", "delta")
-_H_AP = _same("alpha", "relevance")
-_RECALL = _same(k="recall_at", temperature="recall_temperature")
-_LEVEL = _same("level")
-_PROXY = _same(temperature="proxy_temperature")
-_PAIR = _same(alpha="pair_positive", beta="pair_negative")
-_BLACKBOX = _same(lambda_="blackbox_lambda")
-_PNP = _same("alpha", "tau", variant="pnp", b="pnp_b")
-
-LOSSES: Mapping[str, LossEntry] = {
-    "HAPPIER": LossEntry("compositions", "terms", rank="SupHAP", second="proxy"),
-    "RODNDCG": LossEntry("compositions", "terms", rank="SupNDCG", second="proxy"),
-    "ROADMAP": LossEntry("compositions", "terms", rank="SupAP", second="pair"),
-    "RODRecall": LossEntry("compositions", "terms", rank="SupRecall", second="proxy"),
-    "SupHAP": LossEntry("surrogate_losses", "rank", _SUP | _H_AP),
-    "SmoothHAP": LossEntry("surrogate_losses", "rank", _same("tau") | _H_AP),
-    "SupNDCG": LossEntry("surrogate_losses", "rank", _SUP),
-    "SupAP": LossEntry("surrogate_losses", "rank", _SUP | _LEVEL),
-    "SmoothAP": LossEntry("surrogate_losses", "rank", _same("tau") | _LEVEL),
-    "SupRecall": LossEntry("surrogate_losses", "rank", _RECALL | _SUP | _LEVEL),
-    "SmoothRecall": LossEntry("surrogate_losses", "rank", _RECALL | _same("tau") | _LEVEL),
-    "SoftBinAP": LossEntry("binned", "rank", _same("bins", "ties") | _LEVEL),
-    "FastAP": LossEntry("binned", "rank", _same("bins") | _LEVEL),
-    "BlackboxAP": LossEntry("blackbox_ap", "rank", _BLACKBOX | _LEVEL),
-    "PNP": LossEntry("surrogate_losses", "rank", _PNP | _LEVEL),
-    "CSL": LossEntry("proxies", "proxies", _same(margins="csl_margins"), learns=True),
-    "NormSoftmax": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
-    "ProxyNCApp": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
-    "Triplet": LossEntry("pairs", "pairs", _same("margin") | _LEVEL),
-    "Contrastive": LossEntry("pairs", "pairs", _same("margin", variant="contrastive") | _LEVEL),
-    "Margin": LossEntry("pairs", "pairs", _same("margin", "beta") | _LEVEL, learns=True),
-    "MultiGrain": LossEntry("compositions", "views", _same("lambda_", "margin", "beta") | _LEVEL, learns=True),
-    "CalibrationLoss": LossEntry("pairs", "pairs", _PAIR | _LEVEL),
-}
+LOSSES: Mapping[str, LossEntry] = read_definitions(Path(__file__).with_name("losses.toml"), LossEntry)
 """The losses of hgld that a run can be trained with."""
 
 PLUGINS = Plugins("hgld.losses", "loss", LOSSES)
@@ -108,7 +72,7 @@ def entry_of(name: str) -> LossEntry:
     return LossEntry(
         "",
         "rank" if ranks else "pairs",
-        _same(*(parameter for parameter in parameters if parameter in _OPTIONS)),
+        {parameter: parameter for parameter in parameters if parameter in _OPTIONS},
         learns="dim" in parameters,
     )
 

@@ -2,7 +2,7 @@
 
 ``dataset.json`` names the protocol of its dataset; ``hgld evaluate``, ``train --evaluate-on``, ``report`` and
 ``search`` look it up here. This module imports nothing heavy, because help and completion are made from it. A protocol
-of hgld needs its function in a module of this package and its entry in :data:`PROTOCOLS`; one of another package a
+of hgld needs its function in a module of this package and its table in ``protocols.toml``; one of another package a
 :class:`Protocol` and an entry point of the group ``hgld.protocols`` (:mod:`hgld.plugins`).
 """
 
@@ -11,17 +11,17 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal
 
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.metric import Metric, MetricDefinition, definition_of
-from hgld.plugins import Plugins
+from hgld.plugins import Plugins, read_definitions
 
 FINEST = "finest"  # in names of metrics: the finest level, whatever a dataset calls it
 EVERY = "every"  # in names of metrics: each level in turn
-_BY_LABELS, _LANDMARKS = "hgld.evaluation.protocols.by_labels", "hgld.evaluation.protocols.landmarks"
-_LEAVE_ONE_OUT = f"{_BY_LABELS}:evaluate_leave_one_out"
-_QUERY_GALLERY = f"{_BY_LABELS}:evaluate_query_gallery"
+_LEAVE_ONE_OUT = "hgld.evaluation.protocols.by_labels:evaluate_leave_one_out"
+_QUERY_GALLERY = "hgld.evaluation.protocols.by_labels:evaluate_query_gallery"
 
 
 @dataclass(frozen=True)
@@ -122,200 +122,7 @@ class Protocol:
             )
 
 
-def _leave_one_out(summary: str, metrics: tuple[str, ...], printed: tuple[str, ...]) -> Protocol:
-    return Protocol(summary, _LEAVE_ONE_OUT, ("test",), ("distractors",), ("test",), metrics, printed)
-
-
-def _query_gallery(
-    summary: str,
-    metrics: tuple[str, ...],
-    printed: tuple[str, ...],
-    evaluate: str = _QUERY_GALLERY,
-    *,
-    tables: tuple[Literal["judgements", "lists"], ...] = (),
-    columns: Mapping[str, str] | None = None,
-) -> Protocol:
-    splits, further, gallery = ("query", "gallery"), ("distractors",), ("gallery",)
-    split = {"split": "query or gallery (and train, distractors)"}
-    needs = split | dict(columns or {})
-    return Protocol(summary, evaluate, splits, further, gallery, metrics, printed, tables, needs)
-
-
-def _recalls(*numbers: int) -> tuple[str, ...]:
-    return tuple(f"R@{k}/{FINEST}" for k in numbers)
-
-
-_HIERARCHICAL = (f"mAP@R/{FINEST}", "AP", "H-AP", "ASI", "NDCG")
-_AP = f"AP/{FINEST}"
-_TABLE = (_AP, "H-AP", "ASI", "NDCG")
-_INAT, _CLOSE, _SHOP = _recalls(1, 4, 16, 32), _recalls(1, 2, 4, 8), _recalls(1, 10, 20, 30, 40, 50)
-_PRODUCTS = _recalls(1, 10, 100, 1000)
-_H_GLDV2 = (f"mAP@100/{FINEST}", "H-AP", "ASI", "NDCG")
-_DYML = ("R@1", "R@10", "R@20", "AP", "ASI")
-_DYML_TABLE = ("AP/average", "ASI", "R@1/average")
-_DYML_SPLITS = tuple(f"{side}_{level}" for level in ("fine", "middle", "coarse") for side in ("query", "gallery"))
-_VEHICLES = tuple(f"R@{k}/{name}" for name in ("small", "medium", "large") for k in (1, 5))
-_LISTS_OF_TEST = {"split": "train or test", "list": "of a test image: small, medium, large, ; between several"}
-_RELEVANT = {"relevant": "of a query: paths of its relevant gallery images, ; between them"}
-_GENERAL = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
-_GENERAL_TABLE = (f"R@1/{FINEST}", _AP, "H-AP")
-
-PROTOCOLS: Mapping[str, Protocol] = {
-    "leave-one-out": _leave_one_out("Every test image queries the others.", _GENERAL, _GENERAL_TABLE),
-    "query-gallery": _query_gallery("The split query queries the split gallery.", _GENERAL, _GENERAL_TABLE),
-    "sop": _leave_one_out(
-        "Stanford Online Products: every test image queries the others.",
-        (*_PRODUCTS, *_HIERARCHICAL),
-        (*_PRODUCTS, *_TABLE),
-    ),
-    "inat-base": _leave_one_out(
-        "iNaturalist 2018, species and super-category: every test image queries the others.",
-        (*_INAT, *_HIERARCHICAL),
-        (*_INAT, *_TABLE),
-    ),
-    "inat-full": _leave_one_out(
-        "iNaturalist 2018, seven levels: every test image queries the others.",
-        (*_INAT, *_HIERARCHICAL),
-        (*_INAT, f"AP/{EVERY}", "H-AP", "ASI", "NDCG"),
-    ),
-    "cub": _leave_one_out(
-        "CUB-200-2011: every test image queries the others.", (*_CLOSE, *_HIERARCHICAL), (*_CLOSE, *_TABLE)
-    ),
-    "cars196": _leave_one_out(
-        "Cars196: every test image queries the others.", (*_CLOSE, *_HIERARCHICAL), (*_CLOSE, *_TABLE)
-    ),
-    "inshop": _query_gallery("In-Shop: queries search the gallery of the same items.", (*_SHOP, *_HIERARCHICAL), _SHOP),
-    "vehicleid": Protocol(
-        "VehicleID: one image of each vehicle in the list is the gallery and the others query it, the mean of ten "
-        "draws; lists small, medium and large.",
-        f"{_BY_LABELS}:evaluate_vehicle_lists",
-        splits=("test",),
-        metrics=("R@1", "R@5"),
-        printed=_VEHICLES,
-        tables=("lists",),
-        columns=_LISTS_OF_TEST,
-    ),
-    "vehicleid-leave-one-out": Protocol(
-        "VehicleID as works on rank losses take it: every image of the list queries the others of the list.",
-        f"{_BY_LABELS}:evaluate_vehicle_lists_leave_one_out",
-        splits=("test",),
-        metrics=("R@1", "R@5"),
-        printed=_VEHICLES,
-        tables=("lists",),
-        columns=_LISTS_OF_TEST,
-    ),
-    "dyml": Protocol(
-        "DyML-Vehicle and DyML-Animal: queries and a gallery for each level, and the averages over the levels; a query "
-        "that is in the gallery is left out.",
-        f"{_BY_LABELS}:evaluate_dyml",
-        splits=_DYML_SPLITS,
-        gallery=tuple(split for split in _DYML_SPLITS if split.startswith("gallery")),
-        metrics=_DYML,
-        printed=_DYML_TABLE,
-        columns={"split": ", ".join(_DYML_SPLITS)},
-        levels=("fine", "middle", "coarse"),
-    ),
-    "dyml-product": Protocol(
-        "DyML-Product: every test image queries the others, at each level, and the averages over the levels.",
-        f"{_BY_LABELS}:evaluate_dyml_product",
-        splits=("test",),
-        metrics=_DYML,
-        printed=_DYML_TABLE,
-    ),
-    "h-gldv2": _query_gallery(
-        "H-GLDv2: scored test images query the index at three levels; a query whose relevant images are of several "
-        "landmarks has the labels of the first that the solution lists.",
-        (*_H_GLDV2, _AP, f"R@1/{FINEST}"),
-        _H_GLDV2,
-    ),
-    "h-gldv2-agreed": _query_gallery(
-        "H-GLDv2, where a query has a label only if all its relevant images agree on it.",
-        (*_H_GLDV2, _AP, f"R@1/{FINEST}"),
-        _H_GLDV2,
-        f"{_BY_LABELS}:evaluate_agreed",
-        tables=("judgements",),
-        columns=_RELEVANT,
-    ),
-    "gldv2": _query_gallery(
-        "Google Landmarks v2 retrieval: mAP@100 by the solution's lists of relevant images, public and private.",
-        (),
-        ("mAP@100/public", "mAP@100/private"),
-        f"{_LANDMARKS}:evaluate_gldv2",
-        tables=("judgements", "lists"),
-        columns=_RELEVANT | {"list": "of a query: public or private"},
-    ),
-    "landmarks-clean": Protocol(
-        "Landmarks-clean is a training set: every image of val queries the others.",
-        _LEAVE_ONE_OUT,
-        splits=("val",),
-        metrics=(*_recalls(1, 10), "AP"),
-        printed=(_AP, f"R@1/{FINEST}"),
-        columns={"split": "train or val"},
-    ),
-    "copydays": _query_gallery(
-        "Copydays: edited copies query the originals, and the distractors if there are any; mAP by the trapezoid rule.",
-        (),
-        ("mAP",),
-        f"{_LANDMARKS}:evaluate_copydays",
-        columns={"split": "query (copies), gallery (originals) or distractors"},
-    ),
-    "faces": Protocol(
-        "Faces: every face queries the others; identities with fewer than five images are dropped, and the frames of a "
-        "template averaged.",
-        f"{_BY_LABELS}:evaluate_faces",
-        splits=("test",),
-        metrics=(_AP, f"R@1/{FINEST}"),
-        printed=(_AP,),
-        columns={"split": "train or test"},
-        may_have={"template": "of a frame: the name of its template"},
-    ),
-    "classification": Protocol(
-        "The run's classifier names the class of every image of val: top-1 and top-5.",
-        _LEAVE_ONE_OUT,  # of metrics that rank, where such are asked for
-        splits=("val",),
-        metrics=("top-1", "top-5"),
-        printed=("top-1", "top-5"),
-        columns={"split": "train or val"},
-    ),
-    "holidays": Protocol(
-        "INRIA Holidays: the images of the list queries search all others, themselves left out; mAP by the trapezoid "
-        "rule.",
-        f"{_LANDMARKS}:evaluate_holidays",
-        splits=("test",),
-        further=("distractors",),
-        gallery=("test",),
-        printed=("mAP",),
-        tables=("lists",),
-        columns={"split": "test (and distractors)", "list": "of a query: queries"},
-    ),
-    "ukbench": Protocol(
-        "UKBench: every image queries all, itself among them; how many of its object's four are among the first four.",
-        f"{_BY_LABELS}:evaluate_ukbench",
-        splits=("test",),
-        gallery=("test",),
-        printed=("N-S",),
-        columns={"split": "test"},
-    ),
-    "revisited": _query_gallery(
-        "Revisited Oxford and Paris: queries rank the gallery at easy, medium and hard, junk left out; with "
-        "distractors where the dataset has them.",
-        (),
-        tuple(
-            f"{metric}/{difficulty}{further}"
-            for further in ("", "+distractors")
-            for metric in ("mAP", "mP@1", "mP@5", "mP@10")
-            for difficulty in ("easy", "medium", "hard")
-        ),
-        f"{_LANDMARKS}:evaluate_revisited",
-        tables=("judgements",),
-        columns={
-            "split": "query or gallery (and distractors)",
-            "easy": "of a query: paths of the gallery images that show it clearly, ; between them",
-            "hard": "of a query: paths of those that show it otherwise",
-            "junk": "of a query: paths of those that are not ranked",
-        },
-    ),
-}
+PROTOCOLS: Mapping[str, Protocol] = read_definitions(Path(__file__).with_name("protocols.toml"), Protocol)
 """The protocols of hgld."""
 
 VALUES: Mapping[str, str] = {
