@@ -14,14 +14,14 @@ from urllib.parse import quote
 
 import polars as pl
 
-from hgld.distributed import Processes, from_main
+from hgld.distributed import Processes
 from hgld.errors import ConfigError, DivergenceError, StorageError, quoted
 from hgld.files import write_atomic
 
-from .config import CONFIG, TrainConfig, flat, parse_field, with_fields
+from .config import TrainConfig, flat, parse_field, with_fields
 from .config_checks import check_config
 from .log import RunSummary
-from .plan import TRIED, try_machine
+from .plan import try_machine
 from .state import checked_plan
 
 TABLE = "sweep.csv"
@@ -77,39 +77,31 @@ def plan_sweep(config: TrainConfig, sweeps: Sequence[str], seeds: int = 1) -> tu
     return tuple(runs)
 
 
-def share_trials(runs: Sequence[SweepRun], place: str, out: Path, processes: Processes) -> tuple[SweepRun, ...]:
-    """Return the runs, of which those that train one network on the same batches have one precision and micro-batch.
+def share_precision(runs: Sequence[SweepRun], place: str, out: Path, processes: Processes) -> tuple[SweepRun, ...]:
+    """Return the runs with the precision of the first one, if it has to be tried on this machine.
 
-    A trial times the machine, so that a trial per run could tell the seeds of one sweep different precisions. Runs that
-    have begun keep theirs, and the others take it from them. Every process must call this.
+    A trial measures times, so a trial per run could give seeds of one sweep different precisions. Every process must
+    call this.
 
     Args:
-        runs: of :func:`plan_sweep`.
-        place: dataset directory or its address.
-        out: the sweep's folder.
-        processes: of the runs.
+        runs: runs of :func:`plan_sweep`.
+        place: dataset directory or its URL.
+        out: folder of the sweep.
+        processes: processes that train together.
 
     Raises:
-        HgldError: of :func:`hgld.training.state.prepare_run`: what is wrong with options, dataset and network.
+        HgldError: options, dataset and network do not fit together (as of :func:`hgld.training.state.prepare_run`).
     """
-    alike: dict[Any, list[SweepRun]] = {}
-    for run in runs:
-        config = run.config
-        alike.setdefault((config.model, config.images, config.batch, config.optimizer.amp), []).append(run)
-    shared = {}
-    for members in alike.values():
-        begun = from_main([run.name for run in members if (out / run.name / CONFIG).is_file()], processes)
-        first = next((run for run in members if run.name in begun), members[0])
-        tried = {*TRIED} & {*first.config.to_derive}
-        others = [run for run in members if tried and run.name not in begun]
-        if not others:
-            continue
-        config = try_machine(checked_plan(first.config, place, out / first.name, processes), processes)
-        values, plan = flat(config), tuple(line for line in config.plan if line[0] in tried)
-        for run in others:
-            same = with_fields(run.config, {name: values[name] for name in tried})
-            shared[run.name] = replace(run, config=replace(same, plan=(*same.plan, *plan)))
-    return tuple(shared.get(run.name, run) for run in runs)
+    first = runs[0]
+    if "amp" not in first.config.to_derive:
+        return tuple(runs)
+    tried = try_machine(checked_plan(first.config, place, out / first.name, processes), processes)
+    reason = ("amp", dict(tried.plan).get("amp", ""))
+    configs = [with_fields(run.config, {"amp": tried.optimizer.amp}) for run in runs]
+    return tuple(
+        replace(run, config=replace(config, plan=(*config.plan, reason)))
+        for run, config in zip(runs, configs, strict=True)
+    )
 
 
 def run_sweep(

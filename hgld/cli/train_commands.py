@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hgld.cli.options import ReadingOptions, verb
-from hgld.cli.output import echo, print_json, say_next
+from hgld.cli.output import echo, print_json, say_next, text_table
 from hgld.losses.registry import loss_names
 from hgld.settings import setting
 from hgld.training.config import SECTIONS
@@ -138,33 +138,22 @@ def _refuse_test_choice(config: "TrainConfig", data: str) -> None:
 def _print_recipes(as_json: bool, *, papers: bool) -> None:
     from hgld.training.recipes import RECIPES
 
-    rows = []
     chosen = [recipe for recipe in RECIPES.values() if papers or not recipe.of_paper]
+    rows = []
     for recipe in chosen:
         config = recipe()
-        network = dict.fromkeys(("loss", "backbone", "pretrained"), "derived")
-        network |= {
-            name: getattr(config.model, name, config.loss.loss) for name in network if name not in config.to_derive
-        }
-        rows.append(
-            {
-                "name": recipe.name,
-                "dataset": recipe.dataset,
-                **network,
-                "summary": recipe.line,
-                "hardware": recipe.setting.hardware,
-                "hours": recipe.setting.hours,
-                "published": recipe.brief,
-            }
-        )
+        network = {"loss": config.loss.loss, "backbone": config.model.backbone, "pretrained": config.model.pretrained}
+        network |= dict.fromkeys(network.keys() & {*config.to_derive}, "derived")
+        facts = {"hardware": recipe.setting.hardware, "hours": recipe.setting.hours, "published": recipe.brief}
+        rows.append({"name": recipe.name, "dataset": recipe.dataset, **network, "summary": recipe.line, **facts})
     if as_json:
         print_json({"recipes": rows})
         return
-    shown = ("name", "dataset", "loss", "backbone", "pretrained")
-    widths = [max(len(row[column]) for row in rows) for column in shown]
-    for row, recipe in zip(rows, chosen, strict=True):
-        cells = "  ".join(row[column].ljust(width) for column, width in zip(shown, widths, strict=True))
-        echo(f"{cells}  {row['summary']}" + (f" Published: {row['published']}." if recipe.of_paper else ""))
+    columns = ("name", "dataset", "loss", "backbone", "pretrained", "summary")
+    cells = [[row[column] for column in columns] for row in rows]
+    for row, recipe in zip(cells, chosen, strict=True):
+        row[-1] += f" Published: {recipe.brief}." if recipe.of_paper else ""
+    echo(text_table(columns, cells), nl=False)
     if len(chosen) < len(RECIPES):
         echo(f"--papers lists {len(RECIPES) - len(chosen)} more, one for each row that papers report.")
 
@@ -250,7 +239,7 @@ def _sweep(
     from hgld.evaluation.report import markdown_table
     from hgld.training.log import RunSummary
     from hgld.training.loop import train
-    from hgld.training.sweep import plan_sweep, run_sweep, share_trials, tabulate_sweep
+    from hgld.training.sweep import plan_sweep, run_sweep, share_precision, tabulate_sweep
 
     def train_one(one: "TrainConfig", folder: Path) -> RunSummary:
         with _shown(quiet=True) as progress:  # the table is the result
@@ -261,7 +250,7 @@ def _sweep(
     runs = plan_sweep(config, sweeps, seeds)
     hint = "Start the same command again."
     with process_group(config.run.device, lambda: hint) as processes:  # one group for all runs
-        runs = share_trials(runs, data, out, processes)
+        runs = share_precision(runs, data, out, processes)
         found = run_sweep(runs, out, train_one)
     if is_main_process():
         rows = tabulate_sweep(runs, found, out)

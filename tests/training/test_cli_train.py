@@ -34,13 +34,15 @@ def test_the_list_begins_with_what_is_for_one_s_own_images(capsys):
     own = [name for name, recipe in RECIPES.items() if not recipe.of_paper]
     code, out, _ = run(capsys, "--list")
     assert code == 0
-    *lines, last = out.splitlines()
+    header, *lines, last = out.splitlines()
+    assert header.split() == ["name", "dataset", "loss", "backbone", "pretrained", "summary"]
     assert [line.split()[0] for line in lines] == own
     assert own[0] == "finetune"
     assert last == f"--papers lists {len(RECIPES) - len(own)} more, one for each row that papers report."
     code, out, _ = run(capsys, "--list", "--papers")
-    assert [line.split()[0] for line in out.splitlines()] == list(RECIPES)
-    papers = [line for line in out.splitlines() if RECIPES[line.split()[0]].of_paper]
+    lines = out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == list(RECIPES)
+    papers = [line for line in lines if RECIPES[line.split()[0]].of_paper]
     assert all(line.endswith(f" Published: {RECIPES[line.split()[0]].brief}.") for line in papers)
     code, out, _ = run(capsys, "--list", "--papers", "--json")
     rows = {row["name"]: row for row in json.loads(out)["recipes"]}

@@ -1,7 +1,5 @@
 """Sweeps: all combinations and seeds, checked before any run; one table of means and deviations."""
 
-import dataclasses
-
 import polars as pl
 import pytest
 import torch
@@ -11,12 +9,11 @@ from hypothesis import strategies as st
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, DivergenceError
 from hgld.training import plan
-from hgld.training.config import CONFIG as CONFIG_FILE
-from hgld.training.config import TrainConfig, flat, save_config, with_fields
+from hgld.training.config import TrainConfig, flat, with_fields
 from hgld.training.finetune import finetune_config
 from hgld.training.log import RunSummary
 from hgld.training.recipes import load_recipe
-from hgld.training.sweep import TABLE, plan_sweep, run_sweep, share_trials, tabulate_sweep
+from hgld.training.sweep import TABLE, plan_sweep, run_sweep, share_precision, tabulate_sweep
 from tests.training.small_runs import write_small
 
 CONFIG = load_recipe("small-grocery")
@@ -114,36 +111,21 @@ def test_a_stopped_run_ends_the_sweep_and_one_that_diverged_does_not(tmp_path):
     assert [row["finished"] for row in rows_of(runs, tmp_path, second)] == ["1 of 1", "0 of 1", "1 of 1"]
 
 
-def test_runs_of_one_network_share_a_trial_and_those_that_have_begun_keep_theirs(tmp_path, monkeypatch):
+def test_all_runs_have_the_precision_that_the_first_one_tried(tmp_path, monkeypatch):
     place, out = str(write_small(tmp_path / "data")), tmp_path / "runs"
     alone, tried = Processes(0, 1, torch.device("cpu")), []
 
     def trial(config, processes):
         tried.append(config.images.size)
-        return {"amp": ("off" if len(tried) > 1 else "bf16", f"trial {len(tried)}"), "micro_batch_size": (0, "fits")}
+        return {"amp": ("bf16", f"trial {len(tried)}"), "micro_batch_size": (0, "fits")}
 
     monkeypatch.setattr(plan, "_trials", trial)
     given = {"backbone": "small", "batch_size": 8, "images_per_class": 2, "epochs": 1}
-    base = with_fields(finetune_config(), given)
-    runs = share_trials(plan_sweep(base, ["size=16,32", "lr=0.1,0.2"], seeds=2), place, out, alone)
-    assert tried == [16, 32]
+    runs = share_precision(
+        plan_sweep(with_fields(finetune_config(), given), ["size=16,32"], seeds=2), place, out, alone
+    )
+    assert tried == [16]
     for run in runs:
-        small = run.config.images.size == 16
-        assert (run.config.optimizer.amp, dict(run.config.plan)["amp"]) == (
-            ("bf16", "trial 1") if small else ("off", "trial 2")
-        )
-    sweep = plan_sweep(with_fields(base, {"size": 16}), [], seeds=3)
-    begun = out / sweep[1].name / CONFIG_FILE
-    begun.parent.mkdir(parents=True)
-    whole = with_fields(plan.plan_run(sweep[1].config, place, None, alone), {"amp": "bf16", "micro_batch_size": 4})
-    whole = dataclasses.replace(whole, plan=(*whole.plan, ("amp", "before"), ("micro_batch_size", "before")))
-    save_config(whole, begun)
-    tried.clear()
-    first, second, third = share_trials(sweep, place, out, alone)
-    assert tried == []
-    assert second is sweep[1]
-    for run in (first, third):
-        assert (run.config.optimizer.amp, run.config.batch.micro_batch_size) == ("bf16", 4)
-        assert dict(run.config.plan)["amp"] == "before"
+        assert (run.config.optimizer.amp, dict(run.config.plan)["amp"]) == ("bf16", "trial 1")
     recipe = plan_sweep(CONFIG, ["tau=0.01,0.02"])
-    assert share_trials(recipe, "nowhere", out, alone) == recipe  # nothing is derived
+    assert share_precision(recipe, "nowhere", out, alone) == recipe  # nothing is derived

@@ -25,8 +25,6 @@ from ..checkpoint import read_state, read_tensors
 from ..config import LossConfig, TrainConfig, read_json_object
 from ..config_checks import has_classifier
 from ..criterion import level_number
-from ..models.embedding_model import EmbeddingModel
-from ..models.heads import check_synsets, library_head
 
 SCHEMA_VERSION = 1
 CLASSES = "classes.json"
@@ -192,38 +190,6 @@ def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
         return classifier_of(config.loss, read_tensors(checkpoint, state, "criterion"), level, names)
     except InputError as error:
         raise InputError(f"{checkpoint}: {error} Do {CLASSES} and the checkpoint belong to one run?") from error
-
-
-def require_classifier(classifier: Classifier | None) -> Classifier:
-    """Return a classifier.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if classifier is None:
-        raise ConfigError(
-            "there is no classifier: the loss of the run has no proxies or classifier, or the run's classes.json is "
-            "missing. Take a run of MultiGrain or of a loss with proxies."
-        )
-    return classifier
-
-
-def network_classifier(
-    name: str, weights: str, model: EmbeddingModel, dataset: ShardDataset, image_size: int
-) -> Classifier:
-    """Return the classifier of a network off the shelf, for a dataset with the classes that it was trained on.
-
-    Args:
-        name: ``torchvision:NAME`` or ``timm:NAME``.
-        weights: of the network; see :func:`~hgld.training.models.heads.library_head`, as for the errors.
-        model: the network without it.
-        dataset: with the 1,000 synsets of ImageNet at its finest level.
-        image_size: of images that the network takes, pixels.
-    """
-    weight, bias = library_head(name, weights, model, image_size=image_size)
-    level, names = dataset.levels[0], dataset.hierarchy.names[0]
-    check_synsets(names, len(bias), level)
-    return Classifier(weight, bias, None, level, names)
 
 
 def _is_names(names: Any) -> bool:

@@ -28,13 +28,9 @@ from ..checkpoint import find_checkpoint, read_state, read_tensors, selection_of
 from ..config import CONFIG, TrainConfig, read_config
 from ..models.backbones import build_model
 from ..models.embedding_model import EmbeddingModel
+from ..models.heads import check_synsets, library_head
 from ..models.networks import Network, RawPixels, build_network, embed_texts
-from .classification import (
-    Classifier,
-    network_classifier,
-    read_classifier,
-    require_classifier,
-)
+from .classification import Classifier, read_classifier
 from .embedding import Amp, autocast, embed, evaluating
 from .gem_exponent import choose_gem_p, set_gem_p
 
@@ -171,9 +167,18 @@ class Embedder:
             ConfigError: there is none; or the network's is not one linear layer, or of other classes.
             MissingResourceError: the network's weights cannot be had.
         """
-        if self.classifier is not None or self.network is None:
-            return require_classifier(self.classifier)
-        return network_classifier(self.network.name, self.network.weights, self.model, dataset, self.view.size)
+        if self.classifier is not None:
+            return self.classifier
+        if self.network is None:
+            raise ConfigError(
+                "there is no classifier: the loss of the run has no proxies or classifier, or the run's classes.json "
+                "is missing. Take a run of MultiGrain or of a loss with proxies."
+            )
+        name, weights = self.network.name, self.network.weights
+        weight, bias = library_head(name, weights, self.model, image_size=self.view.size)
+        level, names = dataset.levels[0], dataset.hierarchy.names[0]
+        check_synsets(names, len(bias), level)
+        return Classifier(weight, bias, None, level, names)
 
     def view_facts(self, datasets: Sequence[ShardDataset]) -> dict[str, object]:
         """Return the facts of the view for a report: size, resize mode, scales; ``reduced`` counts too large images."""
