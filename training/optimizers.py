@@ -62,7 +62,7 @@ def build_optimizers(config: OptimizerConfig, parameters: Mapping[str, Named]) -
                     "weight_decay": decay,
                 }
             )
-    kinds: dict[str, type[Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    kinds: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
     options: dict[str, Any] = {"momentum": 0.9, "nesterov": config.nesterov} if config.optimizer == "sgd" else {}
     on_gpu = any(parameter.device.type != "cpu" for named in parameters.values() for _, parameter in named)
     return [kinds[config.optimizer](chosen, fused=on_gpu or None, **options) for chosen in groups.values() if chosen]
