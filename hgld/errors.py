@@ -153,3 +153,23 @@ def optional_dependency(extra: str, purpose: str, hint: str = "") -> Iterator[No
             raise
         message = f"{purpose} takes the package {package}, which is not installed: pip install 'hgld[{extra}]'."
         raise MissingExtraError(f"{message} {hint}".rstrip()) from error
+
+
+@contextmanager
+def storage_errors(what: str, hint: str, *also: type[Exception]) -> Iterator[None]:
+    """Turn a failed write in the body into an error that names what could not be written, and the fix.
+
+    Args:
+        what: what the body does, as in ``write FILE``.
+        hint: the fix.
+        also: errors of a failed write beside OSError.
+
+    Raises:
+        StorageError: the body raised OSError or one of ``also``.
+    """
+    try:
+        yield
+    except HgldError:
+        raise
+    except (OSError, *also) as error:
+        raise StorageError(f"cannot {what} ({getattr(error, 'strerror', None) or error}). {hint}") from error

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from hgld.errors import InputError, SchemaError, StorageError, excerpt, quoted
+from hgld.errors import InputError, SchemaError, excerpt, quoted, storage_errors
 from hgld.files import write_atomic, write_folder
 
 from .config import is_validation, read_json_object
@@ -30,6 +30,7 @@ BEST = "best.json"
 STATE = "state.json"
 _NAME = re.compile(r"step-(\d{8,})\Z")
 LAST = "the last of its run"
+_AGAIN = "Free space and run the same command again."
 _ASIDE = re.compile(r"\.step-\d{8,}\.part\Z")
 
 
@@ -65,15 +66,10 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
         record = {"step": checkpoint.step, "files": files, **checkpoint.state}
         (folder / STATE).write_text(state_text(record), encoding="utf-8")
 
-    try:
+    kept = newest_checkpoint(run)
+    rest = f"The newest whole checkpoint is {kept}." if kept else "There is no earlier checkpoint."
+    with storage_errors(f"write the checkpoint {final}", f"{rest} {_AGAIN}", SafetensorError):
         write_folder(final, fill)
-    except (OSError, SafetensorError) as error:
-        kept = newest_checkpoint(run)
-        rest = f"The newest whole checkpoint is {kept}." if kept else "There is no earlier checkpoint."
-        raise StorageError(
-            f"cannot write the checkpoint {final} ({getattr(error, 'strerror', None) or error}). {rest} Free space and "
-            "run the same command again."
-        ) from error
     return final
 
 
@@ -131,10 +127,8 @@ def forget_best(run: Path) -> None:
         StorageError: the folder is not writable.
     """
     path = run / FOLDER / BEST
-    try:
+    with storage_errors(f"remove {path}", "Make its folder writable."):
         path.unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot remove {path} ({error.strerror}). Make its folder writable.") from error
 
 
 def prune_checkpoints(run: Path, keep: int, spared: Sequence[int] = ()) -> None:
@@ -154,13 +148,9 @@ def prune_checkpoints(run: Path, keep: int, spared: Sequence[int] = ()) -> None:
         stays = {*whole[-keep:], best, *(checkpoint_folder(run, step) for step in spared)}
         if not ours or path in stays:
             continue
-        try:
+        hint = f"It is not among the {keep} checkpoints to keep. Remove it and run the same command again."
+        with storage_errors(f"remove {path}", hint):
             shutil.rmtree(path)
-        except OSError as error:
-            raise StorageError(
-                f"cannot remove {path} ({error.strerror}), which is not among the {keep} checkpoints to keep. Remove "
-                "it and run the same command again."
-            ) from error
 
 
 def newest_checkpoint(run: Path) -> Path | None:
@@ -286,9 +276,5 @@ def _write(path: Path, text: str) -> None:
     Raises:
         StorageError: the disk is full or not writable.
     """
-    try:
+    with storage_errors(f"write {path}", f"It is as it was. {_AGAIN}"):
         write_atomic(path, text)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {path} ({error.strerror}). It is as it was. Free space and run the same command again."
-        ) from error

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize as unit_rows
 
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.distributed import Processes, from_all, from_main
-from hgld.errors import ConfigError, StorageError
+from hgld.errors import ConfigError, storage_errors
 from hgld.evaluation.evaluate import refuse_undefined, refuse_without_positives
 from hgld.evaluation.evaluate_files import evaluate_sides, process_benchmark
 from hgld.evaluation.metric import resolve, split_top_k
@@ -36,6 +36,7 @@ from .config import TrainConfig, is_validation
 from .inference.classification import Classifier, targets_of, trained_classes
 from .inference.embedder import Embedded, Embedder
 from .inference.embedding import labels_file, write_embeddings
+from .log import RESUME_HINT
 from .models.embedding_model import EmbeddingModel
 from .seen import Seen
 
@@ -422,15 +423,9 @@ def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) 
     folder = run / REPORTS
     for entry, name in file_names({entry: entry for entry in reports}).items():
         path = folder / f"{name}-epoch-{epoch}.json"
-        try:
+        with storage_errors(f"write {path}", RESUME_HINT, *POLARS_FAULTS):
             folder.mkdir(exist_ok=True)
             reports[entry].save_json(path)
-        except (OSError, *POLARS_FAULTS) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise StorageError(
-                f"cannot write {path} ({reason}). The run's checkpoints are whole. Free space and run the same command "
-                "again."
-            ) from error
 
 
 def _joined(answers: RetrievalReport | None, ranked: RetrievalReport | None) -> RetrievalReport | None:

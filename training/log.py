@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from hgld.errors import InputError, StorageError, excerpt, optional_dependency
+from hgld.errors import InputError, excerpt, optional_dependency, storage_errors
 from hgld.files import write_atomic
 from hgld.plugins import Plugins
 
 from .progress import metric_text, metrics_text
 
 TENSORBOARD = "tensorboard"
+RESUME_HINT = "The run's checkpoints are whole. Free space and run the same command again."
 _WANDB_ID = "wandb-id"
 
 
@@ -227,7 +228,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 def _append(path: Path, row: Mapping[str, Any]) -> None:
     """Append a row; columns that no earlier row has are added, empty in those."""
     shown = {key: f"{value:.8g}" if isinstance(value, float) else value for key, value in row.items()}
-    try:
+    with storage_errors(f"write {path}", RESUME_HINT):
         columns = _columns(path)
         if not shown.keys() <= set(columns):  # another dataset has other levels
             rows, columns = read_rows(path), list(dict.fromkeys([*columns, *shown]))
@@ -235,11 +236,6 @@ def _append(path: Path, row: Mapping[str, Any]) -> None:
             return
         with open(path, "a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, columns).writerow(shown)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {path} ({error.strerror}). The run's checkpoints are whole. Free space and run the same "
-            "command again."
-        ) from error
 
 
 def _columns(path: Path) -> list[str]:

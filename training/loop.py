@@ -22,7 +22,7 @@ import torch
 from hgld import distributed
 from hgld.data.batch import Batch
 from hgld.distributed import Processes, StopRequests, stop_requests
-from hgld.errors import DivergenceError, HgldError, InputError, StorageError
+from hgld.errors import DivergenceError, HgldError, InputError, StorageError, storage_errors
 from hgld.evaluation.protocols import lower_is_better
 from hgld.evaluation.report import RetrievalReport
 from hgld.files import NO_LOCKS, file_lock, write_atomic
@@ -38,7 +38,7 @@ from .checkpoint import (
 from .config import CONFIG, TrainConfig, flat
 from .evaluation import evaluate_splits, keep_reports
 from .inference.embedding import autocast, keep_freed_memory
-from .log import RunLog, RunSummary, Timing, write_faults
+from .log import RESUME_HINT, RunLog, RunSummary, Timing, write_faults
 from .models.embedding_model import prepare_images
 from .optimizers import groups_of, set_rates
 from .plan import plan_table
@@ -216,7 +216,8 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter) ->
     )
     if state.processes.is_main:
         facts = {name: value for name, value in summary.to_dict().items() if name != "run"}  # it may be moved
-        _write(state.folder / SUMMARY, json.dumps(facts | {"data": state.data.facts}, indent=2) + "\n")
+        with storage_errors(f"write {state.folder / SUMMARY}", RESUME_HINT):
+            write_atomic(state.folder / SUMMARY, json.dumps(facts | {"data": state.data.facts}, indent=2) + "\n")
     return summary
 
 
@@ -237,13 +238,6 @@ def _description(state: TrainState) -> str:
         f"({data.facts['name']}); parameters: {learning or 'none'}; {state.total:,} steps of "
         f"{config.batch.batch_size} images, {data.steps_per_epoch:,} an epoch"
     )
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_atomic(path, text)
-    except OSError as error:
-        raise StorageError(f"cannot write {path} ({error.strerror}). The run's checkpoints are whole.") from error
 
 
 def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:

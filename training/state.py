@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from hgld import distributed
 from hgld.data.dataset import open_dataset
 from hgld.distributed import Processes
-from hgld.errors import ConfigError, HgldError, InputError, StorageError, quoted
+from hgld.errors import ConfigError, HgldError, InputError, quoted, storage_errors
 
 from .batches import TrainingData
 from .checkpoint import (
@@ -395,14 +395,12 @@ def _reset_best(state: TrainState) -> None:
 def _write_folder(state: TrainState) -> None:
     """Write the folder's config, and the mark of the best checkpoint in case a kill came before it."""
     path = state.folder / CONFIG
-    try:
+    with storage_errors(f"write {path}", "Take another --out."):
         state.folder.mkdir(parents=True, exist_ok=True)
         save_config(state.config, path)
         write_seen(state.folder, state.data.dataset)
         if has_classifier(state.config):
             write_classes(state.folder, *trained_classes(state.config.loss, state.data.hierarchy, state.data.labels))
-    except OSError as error:
-        raise StorageError(f"cannot write {path} ({error.strerror}); take another --out.") from error
     newest = newest_checkpoint(state.folder)
     if newest is not None and state.best.get("step") == checkpoint_step(newest):
         mark_best(state.folder, newest, state.best["metric"], state.best["value"], state.best_of[0])

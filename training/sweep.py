@@ -15,7 +15,7 @@ from urllib.parse import quote
 import polars as pl
 
 from hgld.distributed import Processes
-from hgld.errors import ConfigError, DivergenceError, StorageError, quoted
+from hgld.errors import ConfigError, DivergenceError, quoted, storage_errors
 from hgld.files import write_atomic
 
 from .config import TrainConfig, flat, parse_field, with_fields
@@ -157,11 +157,9 @@ def tabulate_sweep(runs: Sequence[SweepRun], found: Mapping[str, RunSummary | No
                 row[f"{name} ±"] = stdev(numbers) if len(numbers) > 1 else None
         rows.append(row)
     table = pl.from_dicts(rows, infer_schema_length=None)
-    try:
+    with storage_errors(f"write {out / TABLE}", "Free space and run the same command again."):
         out.mkdir(parents=True, exist_ok=True)
         write_atomic(out / TABLE, table.write_csv())
-    except OSError as error:
-        raise StorageError(f"{out}: the table of the sweep cannot be written ({error.strerror}).") from error
     return rows
 
 

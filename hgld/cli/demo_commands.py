@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hgld.cli.options import verb
 from hgld.cli.output import echo, print_json, progress_bars
-from hgld.errors import ConfigError, StorageError
+from hgld.errors import ConfigError, storage_errors
 from hgld.files import read_json, write_atomic
 from hgld.settings import setting
 from hgld.version import __version__
@@ -214,10 +214,8 @@ def _finished(out: Path) -> DemoResult | None:
 
 
 def _keep(out: Path, result: DemoResult) -> None:
-    try:
+    with storage_errors(f"write {out / RESULT}", "Free space, then run it again."):
         write_atomic(out / RESULT, json.dumps(asdict(result), indent=2) + "\n")
-    except OSError as error:
-        raise StorageError(f"cannot write {out / RESULT}: {error.strerror}. Free space, then run it again.") from error
 
 
 # -- demo -------------------------------------------------------------------------------------------------------------

@@ -45,14 +45,12 @@ def write_result(path: Path, text: str, flag: str) -> None:
     Raises:
         StorageError: it cannot be written; the flag to change is named.
     """
-    from hgld.errors import StorageError
+    from hgld.errors import storage_errors
     from hgld.files import write_atomic
 
-    try:
+    with storage_errors(f"write {path}", f"Choose another {flag}."):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}. Choose another {flag}.") from error
 
 
 def print_json(data: Any) -> None:

@@ -19,6 +19,7 @@ from tests.training.small_runs import STEPS, Notes, options, write_small
 
 def test_the_best_of_what_is_better_low_is_its_lowest():
     state: Any = SimpleNamespace(best_of=("test", "severity"), best={}, epoch=0, step=0)
+    state.start, state.config = {}, SimpleNamespace(run=SimpleNamespace(monitor_tolerance=0.0))
     monitor: Any = SimpleNamespace()
     for value, best in ((2.0, 2.0), (1.5, 1.5), (1.75, 1.5)):
         state.values = {"test": {"severity": value}}

@@ -20,7 +20,7 @@ from hgld.data.dataset import ShardDataset
 from hgld.data.loader import Loader
 from hgld.data.views import TestView
 from hgld.distributed import Processes, any_process, from_all, gather
-from hgld.errors import ConfigError, HgldError, InputError, StorageError
+from hgld.errors import ConfigError, HgldError, InputError, storage_errors
 from hgld.evaluation.embedding_files import KEY
 from hgld.evaluation.options import Progress
 from hgld.evaluation.postprocess import pool_scales
@@ -337,7 +337,7 @@ def write_together(
     """
     files = (path, labels_file(path), faults_file(path))
     aside = [aside_of(file) for file in files]
-    try:
+    with storage_errors(f"write {path}", "Free space or write elsewhere.", *POLARS_FAULTS):
         path.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(lock_of(path), keep=False):
             try:
@@ -351,9 +351,6 @@ def write_together(
                 raise
             if not len(faults):
                 files[2].unlink()
-    except (OSError, *POLARS_FAULTS) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise StorageError(f"cannot write {path} ({reason}). Free space or write elsewhere.") from error
 
 
 def item_table(dataset: ShardDataset) -> pl.DataFrame:

@@ -1,7 +1,6 @@
 """A trained model in files for others: an ONNX file that runs without hgld; the files of a run for the Hub."""
 
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, StorageError, optional_dependency
+from hgld.errors import ConfigError, optional_dependency, storage_errors
 from hgld.files import write_atomic
 from hgld.hub import Contents, model_card, repository
 from hgld.prediction.calibration import CALIBRATION
@@ -99,7 +98,7 @@ def export_model(path: Path, out: Path, which: Literal["best", "last"] = "best")
         "checkpoint": checkpoint.name,
         "selection": selection_of(checkpoint),
     }
-    try:
+    with storage_errors(f"write {out}", "Free space, or choose another --out."):
         with TemporaryDirectory(prefix="hgld-") as folder:
             file = Path(folder, "model.onnx")
             _write(embedder, size, file)
@@ -108,8 +107,6 @@ def export_model(path: Path, out: Path, which: Literal["best", "last"] = "best")
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, data)
         write_atomic(record, json.dumps(described, indent=2) + "\n")
-    except OSError as error:
-        raise StorageError(f"cannot write {out} ({os.strerror(error.errno or 0)}).") from error
     return record
 
 

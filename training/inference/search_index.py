@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from hgld.data.dataset import ShardDataset
-from hgld.errors import ConfigError, InputError, StorageError, optional_dependency
+from hgld.errors import ConfigError, InputError, optional_dependency, storage_errors
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.user_cache import KeptFolder, file_digest
 
@@ -153,13 +153,9 @@ class KeptIndex:
             (folder / _INDEX).write_bytes(faiss().serialize_index(made.faiss_index).data)
             np.save(folder / _POSITIONS, positions)
 
-        try:
+        hint = "Free space, or let XDG_CACHE_HOME name another folder."
+        with storage_errors(f"keep the index {self.kept.folder}", hint):
             self.kept.write(fill)
-        except OSError as error:
-            raise StorageError(
-                f"cannot keep the index {self.kept.folder} ({error.strerror or error}). Free space, or let "
-                "XDG_CACHE_HOME name another folder."
-            ) from error
         return made
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.data.views import TestView
-from hgld.errors import ConfigError, InputError, SchemaError, StorageError, quoted
+from hgld.errors import ConfigError, InputError, SchemaError, StorageError, quoted, storage_errors
 from hgld.files import read_json, write_folder
 
 from .backbone import Backbone, BackboneOptions
@@ -102,10 +102,8 @@ def write_new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StorageError(f"{folder} exists already. Save to a new folder.")
-    try:
+    with storage_errors(f"write {folder}", "Save it elsewhere."):
         write_folder(folder, fill)
-    except OSError as error:
-        raise StorageError(f"cannot write {folder} ({error.strerror or error}). Save it elsewhere.") from error
 
 
 def _saved(folder: Path) -> tuple[Network, TestView]:
