@@ -39,15 +39,15 @@ class TrainingData:
     """The training set of a run, read at random by its index, or with ``stream`` shard after shard.
 
     The batch of a step is the same for any number of processes: they take equal parts of it, in their order. If
-    ``steps_per_epoch`` ends an epoch before or after the sampler's round, the next epoch goes on from there.
+    ``steps_per_epoch`` ends an epoch before or after the sampler's round, the next epoch continues from there.
 
     Args:
         config: the run's options.
         place: dataset directory or its URL.
-        processes: of the run.
+        processes: processes of the run.
 
     Attributes:
-        place: as given.
+        place: dataset directory or its URL, as given.
         dataset: the training split.
         steps_per_epoch: steps of an epoch of the run.
 
@@ -91,7 +91,7 @@ class TrainingData:
 
     @cached_property
     def facts(self) -> dict[str, object]:
-        """Facts by which this dataset is known again: a run goes on only on data with the same ones.
+        """Facts by which this dataset is known again: a run resumes only on data with the same ones.
 
         The checksum covers all shards in their order, which the batches follow from, and the labels in training, which
         the index holds too.
@@ -115,7 +115,7 @@ class TrainingData:
         """Yield this process's parts of the batches of an epoch; close it when you leave early, because it has threads.
 
         Args:
-            epoch: of the run, from 0.
+            epoch: epoch of the run, from 0.
             start_step: first step of the epoch to yield.
 
         Raises:
@@ -193,7 +193,7 @@ def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
     Args:
         labels: (N, L) class ids, finest level first, -1 where unknown.
         count: classes that become one; the last is of fewer where their number is no multiple.
-        seed: of the draw.
+        seed: seed of the draw.
 
     Returns:
         (N, L) labels; at a coarser level the class of all that are merged, -1 where they do not agree on one.
@@ -238,11 +238,11 @@ def evaluation_view(
     """Return the view of images in evaluation.
 
     Args:
-        images: of the run; a ``resize`` below ``size`` is raised to it, so that the square lies within the image.
+        images: options of the run's images; a ``resize`` below ``size`` is raised to it, so that the square fits.
         size: side of the square, or the longest side, pixels; None: the run's ``test_size`` or ``size``.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
-        resize_mode: see :class:`hgld.data.views.TestView`; None: the run's ``test_resize_mode``.
-        max_pixels: of an image at its own size; None: as usual.
+        resize_mode: part of an image that is seen; None: the run's ``test_resize_mode``.
+        max_pixels: most pixels of an image at its own size; None: the view's default.
 
     Raises:
         ConfigError: a resize below the size, or too many pixels.

@@ -230,8 +230,8 @@ def read_tensors(path: Path, state: Mapping[str, Any], name: str) -> dict[str, T
 
     Args:
         path: the checkpoint's folder.
-        state: of :func:`read_state`.
-        name: of the file: ``model``, ``criterion``, ``optimizer`` or ``ema``.
+        state: result of :func:`read_state`.
+        name: name of the file: ``model``, ``criterion``, ``optimizer`` or ``ema``.
 
     Raises:
         InputError: it cannot be read, or is not the file that was written.

@@ -27,7 +27,7 @@ class Criterion(nn.Module):
 
     Args:
         loss: module that computes the loss.
-        renumbered: for every level the (C,) int64 new number of each class id, -1 for classes not in training.
+        renumbered: (C,) int64 new number of each class id per level, -1 for classes not in training.
 
     Attributes:
         loss: the loss.
@@ -105,7 +105,7 @@ def build_criterion(
 
     Args:
         config: the loss and its options.
-        hierarchy: of the dataset.
+        hierarchy: hierarchy of the dataset.
         train_labels: (N, L) class ids of the training split.
         dim: D, dimension of the embeddings.
         steps_per_epoch: steps by which the memory's warm-up is converted from epochs.

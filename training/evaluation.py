@@ -111,7 +111,7 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
     evaluated too. On a test split they are chosen only if ``select_on_test`` says so: then on the first entry.
 
     Args:
-        config: of the run.
+        config: options of the run.
         place: the run's dataset directory, or its address.
 
     Returns:
@@ -159,9 +159,9 @@ def _measured(
     """Return the finest level of a task, and the names of the values that it will be measured by.
 
     Args:
-        entry: of ``evaluate_on``.
+        entry: entry of ``evaluate_on``.
         task: which the entry names.
-        metrics: of the run, for tasks without a protocol.
+        metrics: metrics of the run, for tasks without a protocol.
         classes: returns level and names of the classes of the run's classifier.
     """
     names: list[str] = []
@@ -302,7 +302,7 @@ def evaluate_trained(
     Args:
         embedder: the model; its processes embed and rank together.
         task: queries and gallery.
-        levels: of the dataset, finest first; None: all.
+        levels: levels of the dataset, finest first; None: all.
         options: the metrics and how to rank.
         **processing: ``distractors`` and ``whitening``.
 
@@ -331,8 +331,8 @@ def evaluate_splits(
         model: on this process's device.
         config: of the run: the splits, the metrics, and how images are read.
         place: the run's dataset directory, or its address.
-        processes: of the run; every one of them must call this.
-        classifier: by which metrics ``top-k`` are measured, of the queries' items.
+        processes: processes of the run; every one of them must call this.
+        classifier: classifier that metrics ``top-k`` measure on the queries.
         run: folder of the run, where the embeddings replace earlier ones ; None: not kept.
 
     Returns:
@@ -391,7 +391,7 @@ def file_names(titles: Mapping[_T, str]) -> dict[_T, str]:
     """Return a file name for each title: no two alike, and none that leads to another folder.
 
     Args:
-        titles: by unique identifier; titles may repeat.
+        titles: titles by unique identifier; titles may repeat.
 
     Returns:
         by identifier the title's letters, digits and ``-_.``, with ``-`` for other characters; if that is long or
@@ -415,7 +415,7 @@ def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) 
     Args:
         run: the run's folder.
         epoch: epochs done.
-        reports: by entry of ``evaluate_on``.
+        reports: reports by entry of ``evaluate_on``.
 
     Raises:
         StorageError: one cannot be written.
@@ -453,8 +453,8 @@ def ranked_together(
     """Evaluate with the queries shared among the processes; a query's values do not depend on its share.
 
     Args:
-        rank: makes the report of some consecutive queries.
-        num_queries: of all.
+        rank: function that makes the report of some consecutive queries.
+        num_queries: number of all queries.
         processes: every one of them must call this.
 
     Returns:
@@ -503,7 +503,7 @@ def evaluate_by_protocol(
         splits: embeds; its processes rank together too.
         place: dataset directory or its address.
         protocol: name of another protocol than its own.
-        metrics: in place of the protocol's; None: its own.
+        metrics: metrics in place of the protocol's; None: its own.
         options: how to rank; metrics, device and share are replaced.
         distractors: file of embeddings that take the place of the dataset's distractors.
         whitening: file of a whitening to apply first.

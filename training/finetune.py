@@ -29,12 +29,12 @@ class Start:
 
     Attributes:
         lr: learning rate of the backbone.
-        lr_head: of pooling and projection.
-        lr_proxies: of the loss's own parameters.
-        passes: over the training images, in all.
-        least_steps: of a run, however small the set is.
-        most_steps: of a run, however large the set is.
-        evaluations: of a run, the start not counted.
+        lr_head: learning rate of pooling and projection.
+        lr_proxies: learning rate of the loss's own parameters.
+        passes: passes over the training images, in all.
+        least_steps: fewest steps of a run, however small the dataset is.
+        most_steps: most steps of a run, however large the dataset is.
+        evaluations: number of evaluations of a run, without that of the start.
         blend: share of the way from start to end at which weights are tried too.
     """
 

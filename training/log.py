@@ -1,6 +1,6 @@
 """The log of a run (``log.csv``, ``evaluations.csv``, ``faults.csv``; loggers), and its summary.
 
-TensorBoard is written where it is installed, other loggers if they are asked for. A run that goes on from a checkpoint
+TensorBoard is written where it is installed, other loggers if they are asked for. A run that resumes from a checkpoint
 first removes the rows of steps that it will do again.
 """
 
@@ -31,7 +31,7 @@ class Logger(Protocol):
         """Log numbers of a step by name: ``train/loss``, ``test/H-AP``."""
 
     def close(self) -> None:
-        """Finish the log; the run has ended in any way, and may go on some day."""
+        """Finish the log; the run has ended in any way, and may be resumed later."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class LoggedRun:
     """The run that a logger is made for.
 
     Attributes:
-        folder: of the run.
-        from_step: step that it goes on from; what was logged of later steps will be logged again.
+        folder: folder of the run.
+        from_step: step from which it resumes; what was logged of later steps will be logged again.
         project: the part of the logger's name behind a colon, ``landmarks`` of ``mlflow:landmarks``; may be empty.
         config: its options.
     """
@@ -72,7 +72,7 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """Logger to Weights & Biases: one run there for one folder, however often it is stopped and goes on.
+    """Logger to Weights & Biases: one run there for one folder, however often it is stopped and resumed.
 
     Its id is drawn once and kept in ``RUN/wandb-id``, because runs of one project may lie in folders of one name.
 
@@ -138,8 +138,8 @@ class RunLog:
 
     Args:
         run: the run's folder.
-        config: of the run, for the loggers.
-        from_step: step that the run goes on from; rows of later steps are removed.
+        config: options of the run, for the loggers.
+        from_step: step from which the run resumes; rows of later steps are removed.
         judged: epochs whose evaluations are done; rows of later evaluations are removed; None: all are done.
         loggers: names of loggers to write to as well, see :mod:`hgld.training.log`.
 

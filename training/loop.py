@@ -78,14 +78,14 @@ def train(
     init_from: Path | None = None,
     progress: ProgressReporter | None = None,
 ) -> RunSummary:
-    """Train a model, or go on with a run that was stopped.
+    """Train a model, or resume a run that was stopped.
 
     Args:
         config: the run's options.
         data: dataset directory, or its address.
-        out: the run's folder; a run that is there already goes on from its newest checkpoint.
+        out: the run's folder; a run that is there already resumes from its newest checkpoint.
         init_from: a run or checkpoint whose model's weights a new run starts from; default: the config's own. A run
-            that goes on must have begun there.
+            that resumes must have begun there.
         progress: shows the run to people; None: nothing is shown.
 
     Raises:
@@ -433,8 +433,8 @@ def _better_with_start(
 
     Args:
         state: the run after its last step.
-        monitor: of the run.
-        reports: of the last weights.
+        monitor: observers of the run.
+        reports: reports of the last weights.
 
     Returns:
         The reports of the weights that are kept.

@@ -77,10 +77,10 @@ def fitting_images(model: nn.Module, size: int, wanted: int, processes: int, amp
     images is counted and held against what this process may take.
 
     Args:
-        model: on its device, in training mode.
+        model: model on its device, in training mode.
         size: side of the images, pixels.
         wanted: images of a step, a process.
-        processes: that share the machine.
+        processes: number of processes that share the machine.
         amp: precision of the step.
     """
     device = next(model.parameters()).device

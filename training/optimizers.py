@@ -21,8 +21,8 @@ def weight_average(model: nn.Module, decay: float) -> AveragedModel:
     the start lets the average forget the initial weights soon. Buffers (statistics of batch norm) are the model's own.
 
     Args:
-        model: whose parameters are averaged.
-        decay: of the average, 0..1.
+        model: model whose parameters are averaged.
+        decay: decay of the average, 0..1.
     """
 
     def average(averaged: Tensor, current: Tensor, updates: Tensor | int) -> Tensor:
@@ -93,9 +93,9 @@ def learning_rate(
         config: the schedules and their floors.
         part: ``backbone``, ``head`` or ``proxies``.
         base: the part's full rate.
-        step: of the run.
-        steps_per_epoch: of the run.
-        epochs: of the run.
+        step: step of the run, from 0.
+        steps_per_epoch: steps per epoch of the run.
+        epochs: epochs of the run.
     """
     if step < config.warmup_steps:
         return base * (step + 1) / config.warmup_steps

@@ -1,7 +1,7 @@
 """The plan of a fine-tune: what its network, its data and its machine say about every option that nobody gave.
 
-It is made once, when a run begins, and kept in the run's ``config.json``, so that a run that goes on, on any number of
-processes, does what it began with.
+It is made once, when a run begins, and kept in the run's ``config.json``, so that a run that resumes, on any number
+of processes, does what it began with.
 """
 
 import importlib.util
@@ -65,10 +65,10 @@ class SetFacts:
     """Facts of a dataset that a plan follows from.
 
     Attributes:
-        images: in training.
-        classes: of every level that occur in training, finest first.
-        images_of_class: in the median finest class.
-        splits: that have images.
+        images: number of training images.
+        classes: number of classes in training per level, finest first.
+        images_of_class: number of images of the median finest class.
+        splits: splits that have images.
     """
 
     images: int
@@ -144,10 +144,10 @@ def plan_run(config: TrainConfig, place: str, out: Path | None, processes: Proce
     """Derive what follows from network and data; :func:`try_machine` derives the rest.
 
     Args:
-        config: of the run.
+        config: options of the run.
         place: dataset directory or its address.
-        out: the run's folder: a run that is there goes on with its own plan; None: there is none.
-        processes: of the run.
+        out: the run's folder: a run that is there resumes with its own plan; None: there is none.
+        processes: processes of the run.
 
     Raises:
         ConfigError: options that contradict each other, the dataset or the network, all in one message.
@@ -198,8 +198,8 @@ def derive_network(config: TrainConfig, at_hand: str) -> TrainConfig:
     """Derive the network and its weights.
 
     Args:
-        config: of the run.
-        at_hand: of :func:`weights_at_hand`.
+        config: options of the run.
+        at_hand: result of :func:`weights_at_hand`.
 
     Raises:
         ConfigError: weights without the network that they are of.
@@ -378,10 +378,10 @@ def choose_test_size(
     """Derive the size of tests: the one of three at which the start is best on val; every process must call this.
 
     Args:
-        config: of the run.
-        model: with the start's weights, on its device.
+        config: options of the run.
+        model: model with the start's weights, on its device.
         place: dataset directory or its address.
-        processes: of the run.
+        processes: processes of the run.
         best_of: entry of ``evaluate_on`` and metric by which checkpoints are chosen; empty if none is.
     """
     if "test_size" not in config.to_derive:
@@ -453,7 +453,7 @@ def check_network(config: TrainConfig, share: int, *, fresh: bool) -> None:
     """Refuse a network that there is not, or that cannot be trained as the options say; its weights are not read.
 
     Args:
-        config: of the run.
+        config: options of the run.
         share: images of a step, a process.
         fresh: whether the run begins, so that a file of weights has to be there.
 

@@ -19,7 +19,7 @@ class ProgressReporter:
         """Announce the next of several runs, or what the run will do."""
 
     def begin(self, step: int, total: int, description: str = "") -> None:
-        """Begin a run, or go on with it, after ``step`` of ``total`` steps; the description says in a line on what."""
+        """Begin or resume a run after ``step`` of ``total`` steps; the description says in a line on what."""
 
     def step(self, step: int, epoch: int, row: Mapping[str, float]) -> None:
         """Report a line of the log: loss and its parts, rates, images a second, share of waiting, memory."""

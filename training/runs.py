@@ -25,7 +25,7 @@ class TrainingRun:
     """A run that was trained, or stopped on the way.
 
     Attributes:
-        folder: of the run.
+        folder: folder of the run.
         config: all its options.
         summary: what came of it.
     """

@@ -42,7 +42,7 @@ from .seen import write_seen
 
 _T = TypeVar("_T")
 
-# Options that change the weights by no more than rounding: a run may go on with others.
+# Options that change the weights by no more than rounding: a run may resume with other values.
 _MAY_CHANGE = {
     *("workers", "device", "micro_batch_size", "compile", "deterministic"),
     *("log_every", "keep", "checkpoint_every", "loggers"),
@@ -57,12 +57,12 @@ class TrainState:
     Attributes:
         config: the run's options.
         folder: the run's folder.
-        processes: those that train together.
+        processes: processes that train together.
         data: the training set.
         model: the model itself.
         wrapped: the model as the processes train it.
         criterion: the loss.
-        optimizers: of the model's and the criterion's parameters.
+        optimizers: optimizers of the model's and the criterion's parameters.
         scaler: scales the loss under fp16.
         average: the average of the weights, if one is kept.
         step: steps done.
@@ -217,7 +217,7 @@ def _checked(
 
 
 def _check_selection(config: TrainConfig, best_of: Sequence[str], before: Checkpoint, out: Path) -> None:
-    """Refuse to go on without choosing where the run has chosen on a test split: its best checkpoint would be lost."""
+    """Refuse to resume without choosing if the run has chosen on a test split: its best checkpoint would be lost."""
     chosen = before.state.get("best_of")
     if config.run.evaluate_on and not best_of and chosen and before.state.get("best"):
         raise ConfigError(
@@ -349,7 +349,7 @@ def set_frozen(state: TrainState) -> None:
 
 
 def _check_facts(source: TrainingData, before: Checkpoint, out: Path) -> None:
-    """Refuse to go on with another training set."""
+    """Refuse to resume with another training set."""
     was, now = before.state["data"], source.facts
     if other := [name for name in now if was.get(name) != now[name]]:
         told = "; ".join(f"{name} was {was.get(name)}, is {now[name]}" for name in other)

@@ -34,7 +34,7 @@ class StepInput:
         images: (b, ...) as read, for instance uint8.
         labels: (b, L) integers on the CPU.
         instances: (b,) integers on the CPU, equal for views of one image.
-        seed: of the step's randomness, the same on every process: the model draws from it and the process's index, the
+        seed: seed of the step, the same on every process: the model draws from it and the process's index, the
             criterion from it alone, because every process must compute the same loss.
     """
 
@@ -57,12 +57,12 @@ class Backward:
     """Computation of a step's gradients: everything that does not change from step to step.
 
     Attributes:
-        model: from images to embeddings, wrapped for the processes.
+        model: model from images to embeddings, wrapped for the processes.
         criterion: ``(embeddings, labels, instances) -> (loss, parts)`` of the whole batch.
-        processes: of the run.
+        processes: processes of the run.
         prepare: turns images as read into the model's input, a micro-batch at a time (on the device, normalised).
         micro_batch_size: images that pass the model at once; 0: all of them.
-        autocast: makes the context of the model's arithmetic.
+        autocast: function that makes the context of the model's arithmetic.
         scale: multiplies the loss before its backward pass (fp16's loss scale).
     """
 
@@ -78,7 +78,7 @@ class Backward:
         """Add the batch's gradients to ``.grad`` of the model's and the criterion's parameters, on every process.
 
         Args:
-            batch: this process's part, of the same size on every process.
+            batch: part of this process; all parts have one size.
         """
         labels, instances = (gather(rows, self.processes) for rows in (batch.labels, batch.instances))
         labels, instances = (on_device(rows, self.processes.device) for rows in (labels, instances))

@@ -109,11 +109,11 @@ def run_sweep(
 ) -> dict[str, RunSummary | None]:
     """Do the runs one after another, and return their summaries by name; None of one that diverged.
 
-    A run that diverges is a result too: the sweep goes on. One that was asked to stop ends the sweep; the same call
+    A run that diverges is a result too: the sweep continues. One that was asked to stop ends the sweep; the same call
     resumes it. A run that finished before is not trained again.
 
     Args:
-        runs: of :func:`plan_sweep`.
+        runs: runs of :func:`plan_sweep`.
         out: the sweep's folder.
         train_one: trains a config into a folder, or resumes that.
     """

@@ -38,10 +38,10 @@ class DemoSize:
     """Amounts to draw and to train; the defaults take a minute or two on two cores.
 
     Attributes:
-        landmarks: to draw; two thirds are trained on.
-        images: drawn of each.
-        epochs: of both runs, with an evaluation behind each.
-        steps: an epoch.
+        landmarks: number of landmarks to draw; two thirds are trained on.
+        images: number of drawings per landmark.
+        epochs: epochs of both runs, each followed by an evaluation.
+        steps: steps per epoch.
     """
 
     landmarks: int = 330
@@ -55,8 +55,8 @@ class DemoResult:
     """A finished demo.
 
     Attributes:
-        labelled: landmarks that the build labelled.
-        groups: that it put them into.
+        labelled: number of landmarks that the build labelled.
+        groups: number of groups that it put them into.
         splits: images and landmarks of every split.
         values: metrics on the test split by run, the baseline first.
         example: path of a drawing of the test split, relative to the demo's folder.
@@ -75,11 +75,11 @@ class DemoResult:
 
 
 def run_demo(out: Path, seed: int, progress: "Progress", size: DemoSize | None = None) -> DemoResult:
-    """Build, draw, shard, train twice, evaluate and report; or go on where an earlier call stopped.
+    """Build, draw, shard, train twice, evaluate and report; or resume where an earlier call stopped.
 
     Args:
         out: a folder that does not exist, is empty, or holds an earlier demo of the same seed.
-        seed: of everything random.
+        seed: seed of everything random.
         progress: called with the current task, and how much of it is done.
         size: amounts to draw and to train.
 

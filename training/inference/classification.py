@@ -39,9 +39,9 @@ class Classifier:
     Attributes:
         weight: (C, D) floating.
         bias: (C,).
-        scale: of the cosines; None: the embedding is read as it comes.
-        level: of the hierarchy that its classes are of.
-        names: of the C classes.
+        scale: factor of the cosines; None: the classifier reads the embedding without normalisation.
+        level: level of the hierarchy at which its classes are.
+        names: names of the C classes.
     """
 
     weight: Tensor
@@ -91,8 +91,8 @@ def targets_of(dataset: ShardDataset, level: str, names: Sequence[str]) -> Tenso
 
     Args:
         dataset: N items.
-        level: of the classifier's classes.
-        names: of its classes.
+        level: level of the classifier's classes.
+        names: names of its classes.
 
     Raises:
         ConfigError: the dataset has no such level.
@@ -124,8 +124,8 @@ def classifier_of(config: LossConfig, tensors: Mapping[str, Tensor], level: str,
     Args:
         config: the loss and its options; with several classifiers, the finest level's is taken.
         tensors: state of the criterion.
-        level: of the classes.
-        names: of the C classes.
+        level: level of the classes.
+        names: names of the C classes.
 
     Raises:
         InputError: the tensors are not those of a loss with a classifier of so many classes.
@@ -146,7 +146,7 @@ def trained_classes(config: LossConfig, hierarchy: Hierarchy, labels: Tensor) ->
 
     Args:
         config: the loss.
-        hierarchy: of the dataset.
+        hierarchy: hierarchy of the dataset.
         labels: (N, L) of the training split; classes without an item have no row.
 
     Raises:
@@ -168,7 +168,7 @@ def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
 
     Args:
         checkpoint: its folder, ``RUN/checkpoints/step-N``.
-        config: of the run.
+        config: options of the run.
 
     Raises:
         InputError: a file of it is missing or damaged, or they do not fit together.
@@ -207,8 +207,8 @@ class WhitenedHead(nn.Module):
     whitening; a whitening to fewer dimensions has lost what the classifier reads.
 
     Args:
-        classifier: of the embeddings before whitening.
-        whitening: of unit vectors, with as many components as dimensions.
+        classifier: classifier of the embeddings before whitening.
+        whitening: whitening of unit vectors, with as many components as dimensions.
 
     Raises:
         ConfigError: the whitening keeps fewer components, or is of another number of dimensions.

@@ -76,7 +76,7 @@ class Embedded:
     """Embeddings of the items of a dataset that could be read.
 
     Attributes:
-        dataset: those N items.
+        dataset: the N items that could be read.
         vectors: (N, D) float32 on the CPU, in the order of the dataset; rows of norm 1 unless asked for as they come.
         faults: the items that could not be read.
     """
@@ -95,9 +95,9 @@ class Spent:
     """Time that embedding datasets took: reading, decoding and the model; of several processes on this one.
 
     Attributes:
-        images: of all processes.
-        seconds: of the clock on the wall.
-        dimensions: of the embeddings.
+        images: number of images, over all processes.
+        seconds: wall time, seconds.
+        dimensions: dimension of the embeddings.
     """
 
     images: int = 0
@@ -112,9 +112,9 @@ class Embedder:
     Attributes:
         model: on the processes' device.
         view: the part of an image that is seen, at scale 1.
-        processes: that share the work.
+        processes: processes that share the work.
         batch_size: images at a time, a process.
-        scales: see :func:`hgld.training.inference.embedding.embed`, like the four that follow.
+        scales: factors of the view's size, over whose embeddings a mean is taken.
         scale_p: exponent of the mean over scales.
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
@@ -125,7 +125,7 @@ class Embedder:
         classifier: what the network's classes are told by; None: it has none.
         recipe: name of the recipe that the model was trained by; empty if none is known.
         spent: counts what embedding takes; None: nobody asks.
-        transform: makes the model's input of an RGB image, in place of ``view``; None: the view does.
+        transform: function of an RGB image to the model's input; None: ``view`` prepares images.
     """
 
     model: EmbeddingModel
@@ -194,7 +194,7 @@ class Embedder:
 
         Args:
             dataset: N items.
-            progress: see :func:`embed`, as is ``unit``.
+            progress: called with a task, the number of batches done and their total.
             unit: whether the rows are normalised.
 
         Raises:
@@ -302,7 +302,7 @@ def trained_embedder(source: Path | Network, *, device: str = "", **options: Any
     Args:
         source: a run's folder, that of one of its checkpoints, or a network.
         device: ``cpu``, ``cuda``, ...; default: a GPU when there is one.
-        **options: those of :func:`make_embedder`, whose errors are raised.
+        **options: keywords of :func:`make_embedder`; its errors are raised.
 
     Raises:
         HgldError: another process died.
@@ -332,13 +332,13 @@ def make_embedder(
 
     Args:
         source: a run's folder, that of one of its checkpoints, or a network.
-        processes: that embed together.
+        processes: processes that embed together.
         which: checkpoint of a run, ``best`` or ``last``.
         size: side of the square, or the longest side, pixels; None, here and below: as the run is evaluated, or as the
             network's library tests it.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
         resize_mode: the part of an image that is seen (:class:`hgld.data.views.TestView`).
-        max_pixels: of an image at its own size.
+        max_pixels: most pixels of an image at its own size.
         scales: factors of the sizes, over whose embeddings a mean is taken.
         scale_p: exponent of that mean.
         batch_size: images at a time, a process; None: as in training, 256 at most; 64 of a network.

@@ -69,7 +69,7 @@ def embed(
         scale_p: exponent of the mean over scales; see :func:`hgld.evaluation.postprocess.pool_scales`.
         workers: threads that read and decode, a process; 0: one for each of its cores.
         amp: precision of the model's arithmetic.
-        processes: of the run; None: this one alone.
+        processes: processes of the run; None: this one alone.
         faults: list that receives the items that cannot be read or decoded, on every process; their rows are NaN. None:
             the first of them is an error.
         progress: called with a task, the number of this process's images done and their total.
@@ -327,10 +327,10 @@ def write_together(
     """Write embeddings and the tables beside them: all files whole, or as they were before.
 
     Args:
-        path: of the embeddings; its folder is made.
+        path: file of the embeddings; its folder is made.
         rows: writes the embeddings to the file it is given.
-        items: the same of :func:`labels_file`.
-        faults: of :func:`faults_file`, which does not exist if there are none.
+        items: writes the table of :func:`labels_file` to the file it is given.
+        faults: rows of :func:`faults_file`, which does not exist if there are none.
 
     Raises:
         StorageError: the disk is full or not writable.

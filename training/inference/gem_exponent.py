@@ -43,7 +43,7 @@ def best_gem_p(
     :func:`set_gem_p` applies the choice.
 
     Args:
-        model: with GeM pooling; put into evaluation mode meanwhile.
+        model: model with GeM pooling; put into evaluation mode meanwhile.
         batches: (B, 3, H, W) normalised images on the model's device, and the (B,) integers of the image that each is a
             view of. An image without another view is not a query.
         candidates: exponents above 0.
@@ -122,13 +122,13 @@ def choose_gem_p(
     As in the paper, there are 5 views of each of 2,000 images, varied as training varies them.
 
     Args:
-        model: with GeM pooling, on its device.
+        model: model with GeM pooling, on its device.
         images: options of the run by which training varies images.
         dataset: the training images; if there are fewer than 2,000, all are taken.
         size: side of the square that the model will see, pixels.
         batch_size: views at a time.
         workers: threads that read and decode.
-        seed: of the images and their views.
+        seed: seed of the images and their views.
         amp: precision of the model's arithmetic.
 
     Returns:

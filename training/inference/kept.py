@@ -139,7 +139,7 @@ def embed_in_parts(
         count: number of parts.
         embedder: the model; its processes share the work of a part.
         dataset: N items.
-        progress: see :func:`hgld.training.inference.embedding.embed`.
+        progress: called with a task, the number of batches done and their total.
         say: called with a line about each part, on the main process.
 
     Returns:

@@ -47,7 +47,7 @@ class Model:
     Attributes:
         embedder: network, view of images, and device.
         source: the run's folder or the network's name; None: a module of one's own.
-        name: for people.
+        name: name for people.
     """
 
     embedder: Embedder
@@ -155,7 +155,7 @@ class Model:
             data: a dataset's directory or URL, or a folder of class folders; or an open dataset, whose images query
                 each other.
             split: the split to evaluate leave-one-out; None: by the dataset's protocol, else ``test``, else all.
-            levels: of the dataset, finest first; None: all.
+            levels: levels of the dataset, finest first; None: all.
             options: the metrics, and how to rank.
             progress: whether to show bars.
 
@@ -217,12 +217,12 @@ def load_model(
             ``small``; ``hf:USER/NAME``, a run that ``hgld push`` took to the Hub; or a torch module,
             (B, 3, H, W) -> (B, D).
         which: checkpoint of a run: ``best`` (the last one where none was found best) or ``last``.
-        transform: makes the module's (3, H, W) input of a PIL image; of a torch module alone, which needs it.
+        transform: function of a PIL image to the (3, H, W) tensor that a torch module takes; only with a torch module.
         weights: weights of a network: ``default`` (its library's), a tag, a file, or ``none`` (random).
         pooling: ``avg``, ``gem``, ``max`` or ``token`` of a network; empty: its own vector, else the average.
         device: ``cpu``, ``cuda``, ...; default: a GPU if there is one.
-        **options: of the view: ``size``, ``resize``, ``resize_mode``, ``scales``, ``batch_size``, ``workers``, ``amp``,
-            ... as :func:`hgld.training.inference.embedder.make_embedder` takes them.
+        **options: keywords of :func:`hgld.training.inference.embedder.make_embedder`: ``size``, ``resize``,
+            ``resize_mode``, ``scales``, ``batch_size``, ``workers``, ``amp``, ...
 
     Raises:
         InputError: no such run, or a file that is damaged or of another network.

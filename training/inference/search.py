@@ -43,7 +43,7 @@ def calibrate_answers(
     Args:
         embedder: the model; its processes embed together.
         place: dataset directory or its address.
-        split: of the queries that the calibration is fitted on; the model was not trained on them.
+        split: split of queries to fit the calibration on; the model was not trained on them.
         gallery_split: split that is searched; None: what :func:`hgld.training.inference.search.search` searches in.
         test_split: split whose queries measure the calibration; None: ``test`` where there is one, else none.
         neighbors: number of neighbours that vote.
@@ -117,7 +117,7 @@ def calibration_of(
         embedder: the model that answers.
         run: folder of the model's run; None: a network.
         given: a file to take; None: the run's own, where it has one that fits.
-        dataset: that is searched.
+        dataset: dataset that is searched.
 
     Raises:
         InputError: the file that is given cannot be read, or is of other levels or another model.
@@ -257,7 +257,7 @@ def search(
         dataset: N items to search.
         k: matches a file; all readable items if there are fewer.
         gallery: embeddings of the dataset by the same model; None: they are computed.
-        index: of these embeddings, made anew if it is not there or is of others; None: the search is exhaustive.
+        index: index of these embeddings; it is built if it is missing or stale. None: the search is exhaustive.
         asking: how queries are answered, and the classes within which they search. A text is not answered, because
             its scores are not those of images.
         texts: queries by their meaning, of a model with a text tower.

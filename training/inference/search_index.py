@@ -43,7 +43,7 @@ class SearchIndex:
     """An index of the embeddings of some items.
 
     Args:
-        index: that of faiss, of G items.
+        index: faiss index of G items.
         kind: ``ivf`` (k-means cells) or ``hnsw`` (a graph of neighbours).
         positions: (G,) int64 of the items in their dataset, ascending.
     """
@@ -118,7 +118,7 @@ class KeptIndex:
     """An index in the user's cache, which may not exist yet.
 
     Args:
-        folder: of the cache.
+        folder: folder of the cache.
         kind: ``ivf`` or ``hnsw``.
     """
 
@@ -165,7 +165,7 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
     Args:
         kind: ``ivf`` or ``hnsw``.
         dataset: the items that the index finds.
-        embedder: makes their embeddings, if no file holds them.
+        embedder: model that makes their embeddings, if no file holds them.
         embeddings: a file of them.
 
     Raises:

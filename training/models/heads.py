@@ -28,8 +28,8 @@ def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_siz
 
     Args:
         spec: ``torchvision:NAME`` or ``timm:NAME``, as of the model's backbone.
-        pretrained: as of the model: ``default``, a tag of its library, or a file of weights with the classifier.
-        model: with these weights, and without norm and projection behind its pooling.
+        pretrained: weights of the model: ``default``, a tag of its library, or a file of weights with the classifier.
+        model: model with these weights, without norm and projection behind its pooling.
         image_size: side of the noise, pixels.
 
     Raises:
@@ -61,9 +61,9 @@ def check_synsets(names: Sequence[str], classes: int, level: str) -> None:
     """Refuse classes that are not those of a network trained on ImageNet-1k: WordNet ids, in their order.
 
     Args:
-        names: of the dataset's classes.
-        classes: of the network.
-        level: of the dataset's classes.
+        names: names of the dataset's classes.
+        classes: number of the network's classes.
+        level: level of the dataset's classes.
 
     Raises:
         ConfigError: they are no WordNet ids, not in order, or not as many as the network has classes.

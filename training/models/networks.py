@@ -69,7 +69,7 @@ def save_network(model: EmbeddingModel, network: Network, view: TestView, folder
     """Write a network to a new folder: its weights, and what is needed to build it without its library's download.
 
     Args:
-        model: as :func:`build_network` made it.
+        model: model of :func:`build_network`.
         network: name, tag of the weights, and pooling.
         view: how it sees images.
         folder: new or empty.

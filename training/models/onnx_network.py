@@ -35,7 +35,7 @@ class OnnxNetwork(nn.Module):
         token: whether to return a vector; else a feature map (B, F, H', W'), from tokens one of (B, F, N, 1).
 
     Attributes:
-        side: of the square images that it takes, pixels; None: any.
+        side: side of the square images that it takes, pixels; None: any.
         digest: (32,) uint8 SHA-256 of the file, by which indexes of its embeddings know it.
     """
 

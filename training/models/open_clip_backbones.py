@@ -59,7 +59,7 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     Args:
         name: ``MODEL``, ``MODEL/TAG`` with the tag of its weights, ``hf-hub:USER/NAME`` or ``local-dir:FOLDER``. Beside
             weights of a file, the tag says how the model is built and images are prepared.
-        options: with a tag in the name, weights ``default`` are those of the tag.
+        options: how to build it; if the name has a tag, weights ``default`` are those of the tag.
 
     Raises:
         ConfigError: no such model or tag, or a pooling that it does not have.
@@ -84,9 +84,9 @@ def open_clip_texts(name: str, weights: str, texts: Sequence[str]) -> Tensor:
     """Compute (N, F) unit embeddings of texts by the text tower of a CLIP model.
 
     Args:
-        name: see :func:`open_clip_backbone`.
+        name: name as :func:`open_clip_backbone` takes it.
         weights: ``default``, a tag, a file of the whole model, or ``none``.
-        texts: of any length; the model reads its first tokens, 77 with most models.
+        texts: texts of any length; the model reads its first tokens, 77 with most models.
 
     Raises:
         ConfigError: no such model or tag.

@@ -88,7 +88,7 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
 
     Args:
         module: without a classifier.
-        weights: by name.
+        weights: tensors by name.
         source: name of the weights in messages, such as the file.
         unused: names of weights that the whole model has and the module does not use.
 

@@ -27,10 +27,10 @@ class Row:
 
     Attributes:
         paper: key of :data:`hgld.published.PAPERS`.
-        table: as the paper calls it.
-        method: as the table calls it.
-        setting: of the row, as :mod:`hgld.published` has it.
-        backbone: likewise.
+        table: table, as the paper calls it.
+        method: method, as the table calls it.
+        setting: setting of the row, as :mod:`hgld.published` has it.
+        backbone: backbone of the row, as :mod:`hgld.published` has it.
         datasets: names; the recipe's own if empty.
     """
 

@@ -27,9 +27,9 @@ class Family:
     """Recipes of losses of one kind.
 
     Attributes:
-        title: of the family.
+        title: title of the family.
         text: the papers, and the settings that are not as published.
-        recipes: in the order of the papers' tables.
+        recipes: recipes in the order of the papers' tables.
     """
 
     title: str
@@ -83,9 +83,9 @@ def published_of(name: str, dataset: str, tables: Mapping[str, Mapping[str, Any]
     """Return the published rows of a recipe, or a sentence if no paper has one.
 
     Args:
-        name: of the recipe.
-        dataset: that it trains on.
-        tables: of ``published.yaml``.
+        name: name of the recipe.
+        dataset: dataset that it trains on.
+        tables: content of ``published.yaml``.
     """
     if reached := tables["reached"].get(name):
         steps = "1,000 steps" if name.startswith("small-views-") else "1,000 steps from a start of views"
