@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from hgld.terminal import is_terminal
 from hgld.training.config import with_fields
 from hgld.training.progress import BarReporter, LineReporter, progress_reporter
 from tests.hgld.small_dataset import items_of_classes, write_dataset
-from tests.training.small_runs import QUICK, write_small
 from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 
 ROOT = Path(__file__).parents[1]
@@ -425,33 +423,6 @@ def test_a_file_that_may_not_be_read_is_one_line(hgld, nowhere, monkeypatch):
     code, out, err = hgld("compare", "file.csv", "file.csv")
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert err == "hgld: labels.csv: Permission denied. Run it with --debug for the traceback.\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_training_with_130_and_it_goes_on(tmp_path, number):
-    data = write_small(tmp_path / "data")
-    fields = {"epochs": 200, "evaluate_every": 0} | {
-        name: ",".join(value) if isinstance(value, tuple) else value
-        for name, value in QUICK.items()
-        if name != "epochs"
-    }
-    flags = [text for name, value in fields.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-    words = [*HGLD, "train", "small-grocery", "--data", str(data), "--out", str(tmp_path / "run"), *flags]
-    with subprocess.Popen(
-        words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        log = tmp_path / "run" / "log.csv"
-        for _ in range(1200):
-            if log.is_file() and log.stat().st_size > 200:
-                break
-            time.sleep(0.05)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == EXIT_STOPPED, err
-    assert "the same command goes on" in out
-    assert "Traceback" not in err
-    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
 
 
 def test_the_next_command_shows_no_password(capsys):

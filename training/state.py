@@ -36,6 +36,7 @@ from .inference.classification import Classifier, classifier_of, trained_classes
 from .models.backbones import build_model
 from .models.embedding_model import EmbeddingModel, prepare_images
 from .models.heads import check_synsets, library_head
+from .models.weights import load_all
 from .optimizers import build_optimizers, optimizer_state, restore_optimizers, weight_average
 from .plan import as_begun, check_network, choose_test_size, plan_run, try_machine
 from .seen import write_seen
@@ -361,11 +362,7 @@ def _check_facts(source: TrainingData, before: Checkpoint, out: Path) -> None:
 
 
 def _load(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    try:
-        module.load_state_dict(dict(tensors))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:400]
-        raise InputError(f"{path} does not fit this run's model or loss: {reason}") from error
+    load_all(module, tensors, f"{path} does not fit this run's model or loss")
 
 
 def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:

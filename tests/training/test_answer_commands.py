@@ -125,15 +125,6 @@ def test_a_calibration_of_other_weights_gives_no_answers_and_says_so(hgld, world
     assert "--min-confidence and --level are of predictions" in err
 
 
-def test_the_report_shows_risk_over_coverage(hgld, world, tmp_path):
-    (world / "run" / "log.csv").write_text("step,epoch,loss\n1,0,2.5\n2,0,1.5\n")
-    code, _, err = hgld("report", "run", "--out", str(tmp_path / "r.html"))
-    assert (code, err) == (0, "")
-    page = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert page.count("Risk and coverage, ") >= 2
-    assert "expected calibration error" in page
-
-
 @pytest.mark.slow
 def test_a_damaged_calibration_stops_only_what_takes_it(hgld, world, tmp_path):
     run = shutil.copytree(world / "run", tmp_path / "run")
@@ -223,25 +214,3 @@ def test_too_few_classes_and_no_folder_for_the_file_are_said(hgld, tmp_path):
     assert (code, "nowhere" in err) == (2, True)
     code, _, err = hgld("calibrate", "--model", "pixels", "--data", "data")
     assert (code, "name the file to write, --out FILE.json" in err) == (2, True)
-    out = tmp_path / "pixels.json"
-    code, printed, err = hgld(
-        "calibrate", "--model", "pixels", "--data", "data", "--out", str(out), "--gallery-split", "val", "--json"
-    )
-    assert (code, err) == (0, "")
-    assert json.loads(printed)["facts"]["gallery"] == "val"
-    words = (
-        "search",
-        "one.jpg",
-        "--model",
-        "pixels",
-        "--data",
-        "data",
-        "--calibration",
-        str(out),
-        "--min-confidence",
-        "0",
-        "--json",
-    )
-    code, printed, err = hgld(*words)
-    assert (code, err) == (0, "")
-    assert json.loads(printed)["queries"][0]["answer"]["level"] == "fine"

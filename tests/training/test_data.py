@@ -109,12 +109,6 @@ def sampled(data, processes, **fields):
     return [torch.cat([batch.labels[:, 0] for batch in source.sample()]) for source in sources]
 
 
-def test_a_sample_for_the_pca_is_shared_by_the_processes(data):
-    drawn = sampled(data, 2)
-    assert [len(part) for part in drawn] == [24, 24]
-    assert torch.cat(drawn).bincount().tolist() == [4] * 12  # every image once
-
-
 def test_a_sample_for_the_pca_leaves_out_no_image_that_it_needs(tmp_path):
     write_dataset(tmp_path, items_of_classes([25] * 12))
     (alone,) = sampled(str(tmp_path), 1, dim=256)

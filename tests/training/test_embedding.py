@@ -12,7 +12,6 @@ from PIL import Image
 from hgld import open_dataset
 from hgld.data.batch import Fault
 from hgld.data.views import TestView
-from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.embedding_files import check_row_count, read_embeddings, read_labels
 from hgld.training.inference import embedding as module
@@ -70,23 +69,6 @@ def test_they_are_those_of_the_images_one_by_one(model, dataset):
     torch.testing.assert_close(found.norm(dim=1), torch.ones(14))
     # resizing rounds pixels to whole levels, by one level differently in the two libraries
     torch.testing.assert_close(found.double(), one_by_one(model, dataset, VIEW), atol=0.02, rtol=0)
-
-
-@pytest.mark.parametrize("count", [2, 3, 5, 16])
-def test_shares_of_several_processes_make_the_whole(model, dataset, count, monkeypatch):
-    expected = embed(model, dataset, view=VIEW, batch_size=4)
-    shares, found = [], expected
-
-    def gather(rows, processes):
-        shares.append(rows)
-        return torch.cat([*shares, *[rows] * (count - len(shares))])  # of the processes that come later, anything
-
-    monkeypatch.setattr(module, "gather", gather)
-    monkeypatch.setattr(module, "any_process", lambda flag, processes: flag)
-    for index in range(count):
-        found = embed(model, dataset, view=VIEW, batch_size=3, processes=Processes(index, count, torch.device("cpu")))
-    assert len({len(share) for share in shares}) == 1
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 def test_several_scales_give_their_mean_direction(model, dataset):

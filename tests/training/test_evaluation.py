@@ -304,7 +304,7 @@ def test_runs_that_are_none_or_were_changed_are_named(tmp_path):
     write_run(tmp_path / "run")
     path = tmp_path / "run/config.json"
     path.write_text(path.read_text().replace('"dim": 6', '"dim": 7'))
-    with pytest.raises(InputError, match=r"model\.safetensors.*projection.*config\.json"):
+    with pytest.raises(InputError, match=r"model\.safetensors.*config\.json.*projection"):
         load_run(tmp_path / "run")
 
 

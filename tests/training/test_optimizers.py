@@ -157,13 +157,6 @@ def test_parts_have_their_own_floors():
     assert (rate(config, 100, "proxies", 10.0), rate(config, 100)) == (4.0, 0.2)
     assert math.isclose(rate(config, 51), 0.6)
     assert rate(config, 100, "backbone", 0.1) == 0.1  # a floor above the rate does not raise it
-    torch_cosine = torch.optim.lr_scheduler.CosineAnnealingLR
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    theirs, ours = torch_cosine(optimizer, T_max=100, eta_min=0.2), OptimizerConfig(lr_floor=0.2)
-    for step in range(100):
-        assert math.isclose(optimizer.param_groups[0]["lr"], rate(ours, step), abs_tol=1e-9)
-        optimizer.step()
-        theirs.step()
 
 
 def test_the_average_of_the_weights_against_its_recurrence():

@@ -97,11 +97,8 @@ def test_every_field_is_derived_once_with_a_reason_and_what_is_given_is_not():
     ("given", "network", "rows"),
     [
         ({}, LITE, ["backbone", "size", "loss", "batch-size", "epochs", "lr", "freeze-batch-norm", "evaluate-on"]),
-        ({"lr": 1e-5, "size": 64}, SMALL, ["backbone", "loss", "batch-size", "epochs", "lr", "freeze-batch-norm"]),
         ({"lr": 1e-5, "lr_head": 0.1, "lr_proxies": 0.2, "loss": "SmoothAP", "epochs": 2, "steps_per_epoch": 7}, LITE,
          ["backbone", "size", "batch-size", "freeze-batch-norm", "evaluate-on"]),
-        ({"freeze_batch_norm": True, "evaluate_on": ("test",), "monitor": "AP"}, LITE,
-         ["backbone", "size", "loss", "batch-size", "epochs", "lr"]),
     ],
     ids=str,
 )  # fmt: skip
@@ -269,10 +266,6 @@ def test_a_file_of_a_few_fields_leaves_the_rest_to_finetune(text, fields, tmp_pa
     [
         ("- 1\n", "expected fields by name"),
         ("a: [\n", "not valid YAML"),
-        ("seize: 3\n", "no section 'seize'"),
-        ("size: many\n", "expected a whole number"),
-        ("recipe: finetine\n", "Did you mean 'finetune'"),
-        ("schema_version: 9\n", "version is 9"),
         ("plan: {tau: 1}\n", "expected reasons"),
     ],
 )

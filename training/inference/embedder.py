@@ -30,6 +30,7 @@ from ..models.backbones import build_model
 from ..models.embedding_model import EmbeddingModel
 from ..models.heads import check_synsets, library_head
 from ..models.networks import Network, RawPixels, build_network, embed_texts
+from ..models.weights import load_all
 from .classification import Classifier, read_classifier
 from .embedding import Amp, autocast, embed, evaluating
 from .gem_exponent import choose_gem_p, set_gem_p
@@ -60,14 +61,8 @@ def load_run(run: Path, which: Literal["best", "last"] = "best") -> tuple[Embedd
     tensors = read_tensors(checkpoint, state, file)
     eager = replace(config.model, compile=False)  # compiling takes longer than most datasets
     model = build_model(eager, image_size=config.images.size, load_weights=False)
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:400]
-        raise InputError(
-            f"{checkpoint}: {file}.safetensors does not hold the model that the run's {CONFIG} describes: {reason} "
-            f"Was {CONFIG} changed?"
-        ) from error
+    problem = f"{checkpoint}: {file}.safetensors does not hold the model that the run's {CONFIG} describes"
+    load_all(model, tensors, f"{problem} (was {CONFIG} changed?)")
     return model.eval(), config
 
 

@@ -1,8 +1,9 @@
 """Backbones as embedding models take them: options, and errors that all libraries share."""
 
+import difflib
 import logging
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import shorten
@@ -80,6 +81,12 @@ def no_weights(backbone: str, library: str, cache: str, error: BaseException) ->
         f"--pretrained FILE; none: random weights), or put them into {cache}, where {library} looks: there it keeps "
         "what it downloads once it has a network."
     )
+
+
+def no_model(library: str, name: str, names: Sequence[str]) -> ConfigError:
+    """Return the error for a name that a library does not have; the nearest of its names are named."""
+    near = difflib.get_close_matches(name, names, n=5, cutoff=0.4)
+    return ConfigError(f"{library} has no model {name!r}; nearest: {', '.join(near) or 'none'}.")
 
 
 def require_size(images: Tensor, side: int) -> None:

@@ -16,7 +16,7 @@ from hgld.files import read_json, write_folder
 from .backbone import Backbone, BackboneOptions
 from .backbones import BACKBONES, PLUGINS, build_backbone
 from .embedding_model import AveragePool, EmbeddingModel, build_pooling
-from .weights import read_weights, weights_file
+from .weights import load_all, read_weights, weights_file
 
 SAVED, WEIGHTS = "model.json", "model.safetensors"  # in the folder of a saved network
 SCHEMA_VERSION = 1
@@ -170,16 +170,8 @@ def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingM
         image_std=backbone.image_std,
     )
     if is_saved:
-        _load_saved(model, folder)
+        load_all(model, read_weights(folder / WEIGHTS), f"{folder / WEIGHTS}: not the weights of {SAVED} beside it")
     return model.eval(), saved_view or backbone.view
-
-
-def _load_saved(model: EmbeddingModel, folder: Path) -> None:
-    try:
-        model.load_state_dict(read_weights(folder / WEIGHTS))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:300]
-        raise InputError(f"{folder / WEIGHTS}: not the weights of {SAVED} beside it: {reason}") from error
 
 
 def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:

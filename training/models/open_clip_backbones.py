@@ -1,6 +1,5 @@
 """Backbones of open_clip: the image towers of CLIP models."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from .backbone import (
     FETCH_FAULTS,
     Backbone,
     BackboneOptions,
+    no_model,
     no_weights,
     quiet_libraries,
     require_size,
@@ -166,8 +166,7 @@ def _check(name: str, tag: str, wanted: str) -> Path | None:
     """Check name, tag and weights; return the path of the weights, or None for a tag or no weights."""
     models = open_clip.list_models()
     if name not in models:
-        near = difflib.get_close_matches(name, models, n=5, cutoff=0.4)
-        raise ConfigError(f"open_clip has no model {name!r}; nearest: {', '.join(near) or ', '.join(models)}.")
+        raise no_model("open_clip", name, models)
     tags = open_clip.list_pretrained_tags_by_model(name)
     path = weights_file(wanted) if wanted not in tags else None
     unknown = next((one for one in (tag, wanted if path is None else "") if one not in ("", "none", *tags)), None)

@@ -1,6 +1,5 @@
 """Backbones of timm."""
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from hgld.data.views import ResizeMode, TestView
 from hgld.errors import ConfigError
 
-from .backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, quiet_libraries
+from .backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_model, no_weights, quiet_libraries
 from .weights import load_into, read_weights, weights_file
 
 
@@ -55,8 +54,7 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
         InputError: the file of weights is damaged or of another model.
     """
     if not timm.is_model(name):
-        near = difflib.get_close_matches(name, [*timm.list_models(), *timm.list_pretrained()], n=5, cutoff=0.4)
-        raise ConfigError(f"timm has no model {name!r}; nearest: {', '.join(near) or 'none, see timm.list_models()'}.")
+        raise no_model("timm", name, [*timm.list_models(), *timm.list_pretrained()])
     path = weights_file(options.pretrained)
     plain = _plain(name)
     tagged = name if path is not None else _tagged(name, options.pretrained)

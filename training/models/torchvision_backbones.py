@@ -1,6 +1,5 @@
 """Backbones of torchvision."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from .backbone import (
     FETCH_FAULTS,
     Backbone,
     BackboneOptions,
+    no_model,
     no_weights,
     require_size,
 )
@@ -91,8 +91,7 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
     """
     names = [n for n in torchvision.models.list_models(module=torchvision.models) if n.startswith(_FAMILIES)]
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=5, cutoff=0.4)
-        raise ConfigError(f"torchvision has no model {name!r}; nearest: {', '.join(near) or ', '.join(names)}.")
+        raise no_model("torchvision", name, names)
     entry = _entry(name, options.pretrained)
     known = entry.transforms()
     size = options.image_size or known.crop_size[0]

@@ -79,6 +79,18 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return _tensors(found, path)
 
 
+def load_all(module: nn.Module, tensors: Mapping[str, Tensor], problem: str) -> None:
+    """Copy tensors into a module that has the same names and shapes.
+
+    Raises:
+        InputError: names or shapes differ; the message begins with ``problem``.
+    """
+    try:
+        module.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        raise InputError(f"{problem}: {' '.join(str(error).split())[:400]}") from error
+
+
 def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unused: Collection[str] = ()) -> None:
     """Copy weights into a module, all of them or none.
 
