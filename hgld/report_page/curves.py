@@ -152,7 +152,7 @@ def draw_scores(figures: Figures, table: ScoreTable, where: str) -> list[Figure]
 
 @dataclass(frozen=True, eq=False)
 class Severity:
-    """What the first results of a run have in common with their queries.
+    """Grades of the first results of a run: the levels that they share with their queries.
 
     Attributes:
         by_rank: (ranks, L + 1) share of queries with each grade 0..L at every rank; (0, L + 1) without queries.

@@ -22,7 +22,7 @@ Classes = Mapping[str, tuple[str, ...]]  # classes by level, of the levels above
 
 
 class Given(NamedTuple):
-    """What a decision gives to one item: a name, a group, or both."""
+    """The name, the group, or both, that a decision gives to one item."""
 
     name: str | None
     group: GroupId | None
@@ -193,7 +193,7 @@ class Grouping:
 
     @property
     def items(self) -> dict[ItemKey, Given]:
-        """What decisions gave to single items, by split and id."""
+        """Names and groups that decisions gave to single items, by split and id."""
         return {
             (str(of), str(also)): claim.value
             for (kind, of, also), claim in self.claims.items()

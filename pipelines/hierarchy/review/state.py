@@ -29,7 +29,7 @@ _NameState = tuple[str | None, float | None, str | None]  # label, error probabi
 
 @dataclass(frozen=True)
 class _View:
-    """What the page shows after some decisions.
+    """Decisions, estimates, and their effects, as the page shows them.
 
     Attributes:
         grouping: names in groups after the decisions.
