@@ -51,12 +51,12 @@ class ModelConfig:
         common=True,
     )
     pooling: Literal["avg", "gem", "max", "token"] = setting(
-        "avg", "Average, generalised mean or maximum over places; token: what a transformer itself gives."
+        "avg", "Pooling of the feature map: average, generalised mean or maximum; token: the network's own vector."
     )
     gem_p: float = setting(3.0, "Exponent of GeM.", above=0)
     gem_learned: bool = setting(True, "Learn the exponent of GeM.")
     layer_norm: bool = setting(True, "Layer norm without affine parameters before the projection.")
-    dim: int = setting(512, "Dimensions of the embedding; 0: the backbone's, without a projection.", least=0)
+    dim: int = setting(512, "Dimension of the embedding; 0: that of the backbone, without a projection.", least=0)
     projection: Literal["random", "pca"] = setting(
         "random", "How the projection starts: at random, or as the PCA of the training set's features."
     )
@@ -92,38 +92,36 @@ class ImagesConfig:
     erasing: float = setting(
         0.0, "Probability that a rectangle of 2 to 33% of the image is painted over (random erasing).", least=0, most=1
     )
-    workers: int = setting(
-        0, "Threads that decode, a process; 0: as many as the process has cores for itself, 16 at most.", least=0
-    )
+    workers: int = setting(0, "Threads per process that decode; 0: one per core of the process, at most 16.", least=0)
 
 
 @dataclass(frozen=True)
 class BatchConfig:
     """Options of making batches."""
 
-    batch_size: int = setting(256, "Images a step, over all processes.", above=0, common=True)
-    images_per_class: int = setting(4, "K of the P x K batches.", above=0)
+    batch_size: int = setting(256, "Images per step, over all processes.", above=0, common=True)
+    images_per_class: int = setting(4, "Images per class in a batch (K of P x K).", above=0)
     sampler: Literal["pk", "hierarchical-pk", "repeated-augmentation", "class-balanced", "shuffled"] = setting(
-        "pk", "Which images meet in a batch."
+        "pk", "Rule that chooses the images of a batch."
     )
     coverage: Literal["exact", "classes"] = setting(
         "exact",
         "exact: every image at least once an epoch; classes: random classes and images, as published codes draw them.",
     )
     super_level: str = setting("", "Level of the super-classes of hierarchical-pk; default: the coarsest.")
-    super_classes: int = setting(2, "Super-classes that meet in a batch of hierarchical-pk.", above=0)
+    super_classes: int = setting(2, "Super-classes per batch of hierarchical-pk.", above=0)
     repeats: int = setting(3, "Views of an image in a batch of repeated-augmentation.", above=0)
     merge_classes: int = setting(
-        1, "Classes that training takes for one, drawn at random (PNP's test of robustness merges 3).", above=0
+        1, "Number of random classes that training joins into one (PNP's test of robustness joins 3).", above=0
     )
-    steps_per_epoch: int = setting(0, "Steps an epoch; 0: as many as the sampler needs to go round.", least=0)
+    steps_per_epoch: int = setting(0, "Steps per epoch; 0: one round of the sampler.", least=0)
     micro_batch_size: int = setting(
         0,
-        "Images that pass the model at once, a process (multi-stage back-propagation); 0: the batch in one pass.",
+        "Images per process that pass the model at once (multi-stage back-propagation); 0: all of them.",
         least=0,
     )
     stream: bool = setting(False, "Read shards one after another (from URLs too) instead of at random by the index.")
-    num_streams: int = setting(8, "Sequences of shards read side by side by --stream, over all processes.", above=0)
+    num_streams: int = setting(8, "Sequences of shards that --stream reads in parallel, over all processes.", above=0)
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ class LossConfig:
     """Options of the loss; one that the chosen loss does not take is refused unless it is at its default."""
 
     loss: str = setting("HAPPIER", "Name of the loss, as in hgld.losses.", choices=loss_names(), common=True)
-    sum_levels: bool = setting(False, "The sum of the (binary) loss over all levels instead of one level.")
+    sum_levels: bool = setting(False, "Sum a binary loss over all levels instead of taking one level.")
     level: str = setting("", "Level of a binary loss; default: the finest.")
     lambda_: float = setting(
         0.1, "Weight of the second term of a composition; of MultiGrain's classification term.", least=0, most=1
@@ -158,17 +156,17 @@ class LossConfig:
         "distance", "What Contrastive's margin is; cosine: the loss of cross-batch memories (XBM), sums over its pairs."
     )
     beta: float = setting(1.2, "Boundary between positives and negatives in Margin and MultiGrain, where it starts.")
-    pair_positive: float = setting(0.9, "Score above which the pair loss leaves positives alone.")
-    pair_negative: float = setting(0.6, "Score below which the pair loss leaves negatives alone.")
+    pair_positive: float = setting(0.9, "Score above which the pair loss ignores positives.")
+    pair_negative: float = setting(0.6, "Score below which the pair loss ignores negatives.")
     proxy_temperature: float = setting(0.05, "Temperature of the proxies; ProxyNCA++ takes 1/9.", above=0)
     csl_margins: tuple[float, ...] = setting((), "CSL's margins, finest level first; default: the published ones.")
     class_weights: bool = setting(
         False,
-        "Queries count by one over the size of their class in training, so that all classes count alike over an epoch "
-        "of sampler shuffled.",
+        "Weight each query by the inverse size of its class, so that all classes weigh the same over an epoch of "
+        "sampler shuffled.",
     )
     matryoshka: tuple[int, ...] = setting(
-        (), "Sizes of prefixes of the embedding that learn as if they were the whole, ascending; the last is dim."
+        (), "Dimensions to which embeddings may be truncated, ascending; the loss is applied to each. The last is dim."
     )
     simix: bool = setting(False, "Virtual items between the items of a class (SiMix).")
     memory: int = setting(0, "Items of the cross-batch memory; -1: the whole training set; 0: none.", least=-1)
@@ -196,7 +194,7 @@ class OptimizerConfig:
         False, "Biases and norms decay too, as MultiGrain's published code has it; never beta or GeM's exponent."
     )
     nesterov: bool = setting(False, "Nesterov's momentum in sgd.")
-    schedule: Literal["cosine", "step", "linear", "constant"] = setting("cosine", "Course of the learning rates.")
+    schedule: Literal["cosine", "step", "linear", "constant"] = setting("cosine", "Schedule of the learning rates.")
     lr_floor: float = setting(0.0, "Rate at which cosine and linear end, of backbone and head.", least=0)
     lr_floor_proxies: float = setting(
         0.0, "Rate at which cosine and linear end, of the loss's own parameters.", least=0
@@ -204,9 +202,9 @@ class OptimizerConfig:
     milestones: tuple[int, ...] = setting((), "Epochs at which the schedule step lowers the rates.")
     gamma: float = setting(0.1, "Factor of the schedule step.", above=0, most=1)
     warmup_steps: int = setting(0, "Steps over which the rates rise from 0.", least=0)
-    frozen_epochs: int = setting(0, "First epochs in which the backbone does not move.", least=0)
-    clip_norm: float = setting(0.0, "Longest gradient, by its norm; 0: as it comes.", least=0)
-    amp: Literal["off", "bf16", "fp16"] = setting("off", "Precision of the model's arithmetic; the loss stays fp32.")
+    frozen_epochs: int = setting(0, "Number of first epochs in which the backbone is frozen.", least=0)
+    clip_norm: float = setting(0.0, "Largest norm of the gradient; 0: no clipping.", least=0)
+    amp: Literal["off", "bf16", "fp16"] = setting("off", "Precision of the model; the loss stays in fp32.")
     ema: float = setting(
         0.0, "Decay of the exponential moving average of the weights that is evaluated; 0: none.", least=0, most=1
     )
@@ -216,7 +214,7 @@ class OptimizerConfig:
 class RunConfig:
     """Options of the run: its length, what it keeps, what it is evaluated on."""
 
-    epochs: int = setting(100, "Epochs; 0: the start alone is evaluated and written.", least=0, common=True)
+    epochs: int = setting(100, "Epochs; 0: only the start is evaluated and saved.", least=0, common=True)
     seed: int = setting(0, "Seed of everything random.", least=0, common=True)
     train_split: str = setting("train", "Split to train on.")
     evaluate_on: tuple[str, ...] = setting(
