@@ -150,8 +150,12 @@ def without_leaks(catalog: Catalog, drawn: Sequence[str]) -> Catalog:
     out = catalog.items.filter(is_open)
     if held.is_empty() or out.is_empty():
         return catalog
-    reason = f"no {finest}: may show a class of {' or '.join(sorted(drawn))}"
-    dropped = out.select("file", "split", reason=pl.lit(reason), detail=pl.lit(""))
+    return _without(catalog, out, f"no {finest}: may show a class of {' or '.join(sorted(drawn))}", pl.lit(""))
+
+
+def _without(catalog: Catalog, out: pl.DataFrame, reason: str, detail: pl.Expr) -> Catalog:
+    """Return a catalog without some of its items, which are dropped for a reason."""
+    dropped = out.select("file", "split", reason=pl.lit(reason), detail=detail)
     before = [] if catalog.dropped is None else [catalog.dropped.select(dropped.columns)]
     left = catalog.items.filter(~pl.col("key").is_in(out["key"].implode()))
     return replace(catalog.with_items(left), dropped=pl.concat([*before, dropped]))
@@ -183,15 +187,12 @@ def without_excluded(catalog: Catalog, file: Path) -> Catalog:
         )
     if len(out) == len(items):
         raise TableError(f"{file}: excludes all {len(items):,} items of {catalog.name!r}. Leave some.")
-    details = [f"{key}: {reasons[key]}" if reasons[key] else key for key in out["key"]]
-    dropped = out.select("file", "split", reason=pl.lit("excluded"), detail=pl.Series(details, dtype=pl.String))
-    before = [] if catalog.dropped is None else [catalog.dropped.select(dropped.columns)]
+    details = {key: f"{key}: {reason}" for key, reason in reasons.items() if reason}
     notes = [f"{len(out):,} items are left out because {file.name} excludes them."]
     if unknown:
         notes.append(f"{len(unknown):,} keys of {file.name} are no items of this build: {some(map(short, unknown))}.")
     return replace(
-        catalog.with_items(items.filter(~pl.col("key").is_in(out["key"].implode()))),
-        dropped=pl.concat([*before, dropped]),
+        _without(catalog, out, "excluded", pl.col("key").replace(details)),
         notes=(*catalog.notes, *notes),
         sources=(*catalog.sources, file),
     )

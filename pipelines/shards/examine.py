@@ -369,10 +369,10 @@ def examine_release(catalog: Catalog, folder: Path, config: ShardConfig, progres
     refused = {name: text for name, text in results.items() if text is not None}
     if (refused or absent) and not config.partial:
         raise InputError(_incomplete(units, absent, refused))
-    origins, tars, left_out = [], [], [(unit.source.name, "missing") for unit in absent]
-    tables = [pl.DataFrame(schema={**EXAMINED, "origin": pl.Int32})]
+    left_out = {unit.name: "missing" for unit in absent} | dict.fromkeys(refused, "refused")
+    origins, tars, tables = [], [], [pl.DataFrame(schema={**EXAMINED, "origin": pl.Int32})]
     for unit in units:
-        facts = read_facts(unit.record, unit.key)
+        facts = None if unit.name in left_out else read_facts(unit.record, unit.key)
         if facts is None:
             continue
         number = LOOSE
@@ -383,14 +383,13 @@ def examine_release(catalog: Catalog, folder: Path, config: ShardConfig, progres
         if unit.container:
             tar = {"file": unit.source.name, "role": unit.container.role}
             tars.append({**tar, "bytes": facts["bytes"], "md5": facts["md5"]})
-    left_out += [(Path(name).name, "refused") for name in refused]
     sound, rejected = _joined(catalog, items, pl.concat(tables))
     return Examination(
         items=sound,
         rejected=rejected,
         origins=tuple(origins),
         tars=tuple(tars),
-        notes=tuple(f"built without the {state} tar {name}." for name, state in sorted(left_out)),
+        notes=tuple(f"built without the {state} tar {Path(name).name}." for name, state in sorted(left_out.items())),
     )
 
 
@@ -424,7 +423,7 @@ def _incomplete(units: list[ExamineUnit], absent: list[ExamineUnit], refused: di
     lines = [f"{len(absent)} tars are missing: {some(str(unit.source) for unit in absent)}."] if absent else []
     if refused:
         lines.append(some((refused[name] for name in sorted(refused)), separator=" "))
-    kept = [unit.spool for unit in units if unit.container and unit.spooled and unit.spool.is_file()]
+    kept = [unit.spool for unit in units if unit.container and unit.spooled and unit.is_done()]
     if kept:
         size = amount(sum(spool.stat().st_size for spool in kept))
         lines.append(

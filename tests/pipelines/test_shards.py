@@ -223,9 +223,14 @@ class TestTarsAsTheyCome:
 
     def test_partial(self, release, tmp_path):
         containers = release.write_tars(tmp_path / "tars", tars=3)
-        containers[1].path.unlink()
-        containers[2].path.write_bytes(containers[2].path.read_bytes()[:-2_000])
-        result = build(release.tar_catalog(tmp_path, containers), tmp_path / "out", partial=True)
+        data = containers[2].path.read_bytes()
+        containers[2].path.unlink()
+        catalog = release.tar_catalog(tmp_path, containers)
+        with pytest.raises(InputError, match="--partial"):
+            build(catalog, tmp_path / "out")
+        containers[1].path.unlink()  # though it was examined
+        containers[2].path.write_bytes(data[:-2_000])
+        result = build(catalog, tmp_path / "out", partial=True)
         assert result.manifest.rejected == {"missing": 15}
         assert [note for note in result.notes if "tar" in note] == [
             "built without the missing tar set_1.tar.",

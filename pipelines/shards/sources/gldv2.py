@@ -231,12 +231,7 @@ def _read_queries(
     judged = listed.filter(pl.col("there"))
     labels = judged.group_by("query").agg(pl.col(LEVELS).first())
     several = judged.group_by("query").agg(pl.col(LEVELS[0]).n_unique()).filter(pl.col(LEVELS[0]) > 1)
-    begins = listed.group_by("query").agg(pl.col("there").first(), pl.col("there").any().alias("any"))
-    later = begins.filter(pl.col("there").is_null() & pl.col("any"))
-    notes = {
-        "{} queries have relevant images of several landmarks, and the labels of the first that is listed.": several,
-        "{} queries begin with a relevant image that is not in the gallery, and have the labels of the next.": later,
-    }
+    note = f"{len(several)} queries have relevant images of several landmarks, and the labels of the first."
     rows = [(half, key) for half, queries in halves.items() for key in sorted(queries)]
     lists = pl.DataFrame(rows, schema={"list": pl.String, "key": pl.String}, orient="row")
     items = lists.sort("key").join(labels, left_on="key", right_on="query", how="left", maintain_order="left")
@@ -246,7 +241,7 @@ def _read_queries(
         pl.DataFrame(rows, schema=DROPPED, orient="row"),
         lists,
         judged.select("query", "item", verdict=pl.lit("relevant")).sort("query", "item"),
-        [text.format(len(found)) for text, found in notes.items() if len(found)],
+        [note] if len(several) else [],
     )
 
 
