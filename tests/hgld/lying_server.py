@@ -1,60 +1,11 @@
-"""A server of one folder on 127.0.0.1 that lies about some of its files: one lie a server, told to every request."""
+"""Lies that a server tells of its files (:class:`tests.hgld.range_server.RangeServer`), one a function."""
 
-import re
-import select
 import socket
 import struct
-import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 
-from tests.local_server import LocalServer, SilentHandler
+from tests.hgld.range_server import Asked, Lie
 
 CHUNK = b"10000\r\n" + bytes(0x10000) + b"\r\n"
-
-
-class Asked:
-    """One request for some bytes of a file, and ways to answer it."""
-
-    def __init__(self, handler: BaseHTTPRequestHandler, whole: bytes, count: int) -> None:
-        self.handler, self.whole, self.count = handler, whole, count
-        found = re.fullmatch(r"bytes=(\d+)-(\d*)", handler.headers.get("Range", ""))
-        self.start = int(found[1]) if found else 0
-        self.stop = min(int(found[2]) + 1, len(whole)) if found and found[2] else len(whole)
-        self.has_range = found is not None
-        self.data = whole[self.start : self.stop]
-
-    @property
-    def range(self) -> str:
-        return f"bytes {self.start}-{self.stop - 1}/{len(self.whole)}"
-
-    def head(self, *lines: str, status: str = "") -> None:
-        first = status or ("206 Partial Content" if self.has_range else "200 OK")
-        self.send("".join(f"{line}\r\n" for line in (f"HTTP/1.1 {first}", *lines, "")).encode())
-
-    def partial(self, data: bytes, **other: str) -> None:
-        """Answer with some bytes and honest headers, but for those given."""
-        headers = {"Content-Length": str(len(data)), "Content-Range": self.range}
-        headers |= {name.replace("_", "-"): value for name, value in other.items()}
-        self.head(*(f"{name}: {value}" for name, value in headers.items() if value))
-        self.send(data)
-
-    def honest(self) -> None:
-        if self.start >= len(self.whole):
-            self.head("Content-Length: 0", f"Content-Range: bytes */{len(self.whole)}", status="416 Beyond")
-        else:
-            self.partial(self.data)
-
-    def send(self, data: bytes) -> None:
-        self.handler.wfile.write(data)
-
-    def until_gone(self, data: bytes, pause: float) -> None:
-        """Send the same bytes again and again until the client hangs up."""
-        while True:
-            self.send(data)
-            if pause and select.select([self.handler.connection], [], [], pause)[0]:
-                return
 
 
 def endless(asked: Asked) -> None:
@@ -173,7 +124,6 @@ def busy_for_ages(asked: Asked) -> None:
     asked.head("Content-Length: 0", "Retry-After: 99999999999", status="503 Busy")
 
 
-Lie = Callable[[Asked], None]
 LIES: dict[str, Lie] = {
     lie.__name__: lie
     for lie in (
@@ -204,45 +154,3 @@ LIES: dict[str, Lie] = {
         ),
     )
 }
-
-
-class LyingServer(LocalServer):
-    """What the server is and does.
-
-    Args:
-        folder: whose files it serves.
-        certificate: with its key, to serve over TLS.
-
-    Attributes:
-        url: of the folder.
-        lie: told about files whose name has ``about``; None: none.
-        about: part of a file's name.
-        count: requests answered with the lie.
-    """
-
-    def __init__(self, folder: Path, certificate: Path | None = None) -> None:
-        self.folder, self.about, self.count = folder, ".tar", 0
-        self.lie: Lie | None = None
-        self.lock = threading.Lock()
-        super().__init__(_Handler, certificate=certificate)
-
-
-serve_lies = LyingServer
-
-
-class _Handler(SilentHandler):
-    site: LyingServer
-
-    def do_GET(self) -> None:
-        site = self.site
-        path = site.folder / self.path.lstrip("/").partition("?")[0]
-        if not path.is_file():
-            self.send_error(404)
-            return
-        lie = site.lie if site.lie is not None and site.about in path.name else Asked.honest
-        with site.lock:
-            site.count += lie is site.lie
-            count = site.count
-        if lie is not Asked.honest:
-            self.close_connection = True
-        lie(Asked(self, path.read_bytes(), count))

@@ -1,15 +1,68 @@
 """A server of one folder on 127.0.0.1 which serves ranges, and misbehaves on request."""
 
 import re
-from collections.abc import Mapping
+import select
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from tests.local_server import LocalServer, SilentHandler
 
 
+class Asked:
+    """One request for some bytes of a file, and ways to answer it."""
+
+    def __init__(self, handler: BaseHTTPRequestHandler, whole: bytes, count: int, range_: str) -> None:
+        self.handler, self.whole, self.count = handler, whole, count
+        found = re.fullmatch(r"bytes=(\d+)-(\d*)", range_)
+        self.start = int(found[1]) if found else 0
+        self.stop = min(int(found[2]) + 1, len(whole)) if found and found[2] else len(whole)
+        self.has_range = found is not None
+        self.data = whole[self.start : self.stop]
+
+    @property
+    def range(self) -> str:
+        return f"bytes {self.start}-{self.stop - 1}/{len(self.whole)}"
+
+    def head(self, *lines: str, status: str = "") -> None:
+        first = status or ("206 Partial Content" if self.has_range else "200 OK")
+        self.send("".join(f"{line}\r\n" for line in (f"HTTP/1.1 {first}", *lines, "")).encode())
+
+    def partial(self, data: bytes, **other: str) -> None:
+        """Answer with some bytes and honest headers, but for those given."""
+        headers = {"Content-Length": str(len(data)), "Content-Range": self.range}
+        headers |= {name.replace("_", "-"): value for name, value in other.items()}
+        self.head(*(f"{name}: {value}" for name, value in headers.items() if value))
+        self.send(data)
+
+    def honest(self) -> None:
+        if self.start >= len(self.whole):
+            self.head("Content-Length: 0", f"Content-Range: bytes */{len(self.whole)}", status="416 Beyond")
+        else:
+            self.partial(self.data)
+
+    def send(self, data: bytes) -> None:
+        self.handler.wfile.write(data)
+
+    def until_gone(self, data: bytes, pause: float) -> None:
+        """Send the same bytes again and again until the client hangs up."""
+        while True:
+            self.send(data)
+            if pause and select.select([self.handler.connection], [], [], pause)[0]:
+                return
+
+
+Lie = Callable[[Asked], None]
+
+
 class RangeServer(LocalServer):
     """What the server is, does and saw.
+
+    Args:
+        folder: whose files it serves.
+        certificate: with its key, to serve over TLS.
 
     Attributes:
         url: of the folder.
@@ -18,16 +71,20 @@ class RangeServer(LocalServer):
         failures: status of the next answers, taken from the front.
         cut_after: bytes of a body after which the connection is closed; None: never.
         ranges: whether Range is honoured.
+        lie: told about files whose name has ``about``; None: none.
+        about: part of a file's name.
+        count: requests answered with the lie.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, certificate: Path | None = None) -> None:
+        self.folder, self.about, self.count, self.ranges = folder, ".tar", 0, True
         self.requests: list[str] = []
         self.headers: Mapping[str, str] = {}
         self.failures: list[int] = []
         self.cut_after: int | None = None
-        self.ranges = True
-        super().__init__(_Handler)
+        self.lie: Lie | None = None
+        self.lock = threading.Lock()
+        super().__init__(_Handler, certificate=certificate)
 
 
 serve = RangeServer
@@ -37,30 +94,22 @@ class _Handler(SilentHandler):
     site: RangeServer
 
     def do_GET(self) -> None:
-        self.answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self.answer(with_body=False)
-
-    def answer(self, with_body: bool) -> None:
-        wanted = self.headers.get("Range")
-        self.site.headers = dict(self.headers)
-        self.site.requests.append(f"{self.command} {self.path} {wanted or 'all'}")
-        path = self.site.folder / unquote(urlsplit(self.path).path).lstrip("/")
-        status = self.site.failures.pop(0) if self.site.failures else 200 if path.is_file() else 404
-        data = path.read_bytes() if status == 200 else b""
-        size, content_range = len(data), None
-        if status == 200 and wanted and self.site.ranges:
-            begin, end = (int(n) for n in re.findall(r"\d+", wanted))
-            status, data = (206, data[begin : end + 1]) if begin < size else (416, b"")
-            content_range = f"bytes {begin}-{begin + len(data) - 1}/{size}"
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        if content_range:
-            self.send_header("Content-Range", content_range)
-        self.end_headers()
-        if with_body and self.site.cut_after is not None and len(data) > self.site.cut_after:
-            self.wfile.write(data[: self.site.cut_after])
+        site, wanted = self.site, self.headers.get("Range", "")
+        site.headers = dict(self.headers)
+        site.requests.append(f"{self.command} {self.path} {wanted or 'all'}")
+        path = site.folder / unquote(urlsplit(self.path).path).lstrip("/")
+        status = site.failures.pop(0) if site.failures else 200 if path.is_file() else 404
+        asked = Asked(self, path.read_bytes() if status == 200 else b"", 0, wanted if site.ranges else "")
+        if status != 200:
+            asked.head("Content-Length: 0", status=f"{status} Refused")
+        elif site.lie is not None and site.about in path.name:
+            with site.lock:
+                site.count += 1
+                asked.count = site.count
             self.close_connection = True
-        elif with_body:
-            self.wfile.write(data)
+            site.lie(asked)
+        elif site.cut_after is not None and len(asked.data) > site.cut_after:
+            self.close_connection = True
+            asked.partial(asked.data[: site.cut_after], Content_Length=str(len(asked.data)))
+        else:
+            asked.honest()

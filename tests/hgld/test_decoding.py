@@ -1,5 +1,4 @@
 import io
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -405,12 +404,3 @@ def test_normalize_is_torchvisions(dtype):
     assert found.dtype == dtype
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert torch.allclose(found.double(), expected, atol=2e-6 if dtype == torch.float32 else 2e-2)
-
-
-@pytest.mark.slow
-def test_real_images_by_both_paths(real_data: Path):
-    for name in ("grocery", "omniglot"):
-        files = sorted((real_data / name / "images").rglob("*.*"))[::97]
-        images = [encoded(file.read_bytes()) for file in files if file.suffix in {".jpg", ".png"}]
-        assert len(images) > 20
-        assert differences(images, TrainView(40)).mean() < 1.0

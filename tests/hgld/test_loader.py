@@ -12,7 +12,7 @@ import torch
 from hgld import open_dataset
 from hgld.data.batch import Batch
 from hgld.data.loader import BatchDecoder, Loader, cores_of_process
-from hgld.data.views import TestView, TrainView, places
+from hgld.data.views import TrainView, places
 from hgld.errors import ConfigError, InputError
 from hgld.samplers import EpochSampler, PKSampler, RepeatedAugmentation
 from tests.fake_releases.pictures import jpeg, png
@@ -127,17 +127,6 @@ for batches in kept:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_epochs_differ_and_come_again(dataset):
-    loader = Loader(dataset, pk(dataset), VIEW)
-    first, second = list(loader), list(loader)
-    assert loader.state_dict() == {"epoch": 2, "step": 0}
-    assert not same(first, second)
-    loader.set_epoch(0)
-    assert same(first, list(loader))
-    other = Loader(dataset, pk(dataset), VIEW, seed=1)
-    assert not torch.equal(next(iter(other)).images, first[0].images)
-
-
 def test_state_is_that_of_the_batches_handed_out(dataset):
     whole = list(Loader(dataset, pk(dataset), VIEW))
     loader = Loader(dataset, pk(dataset), VIEW, prefetch=3)
@@ -158,13 +147,6 @@ def test_views_of_one_image_differ_within_a_batch(dataset):
     batch = next(iter(loader))
     assert batch.indices[0] == batch.indices[1] == batch.indices[2]
     assert not torch.equal(batch.images[0], batch.images[1])
-
-
-def test_a_last_batch_may_be_short(dataset):
-    sampler = EpochSampler(len(dataset), 7, shuffle=False)
-    batches = list(Loader(dataset, sampler, TestView(20, 24), workers=5))
-    assert [len(batch.images) for batch in batches] == [7, 7, 7, 3]
-    assert torch.equal(torch.cat([batch.indices for batch in batches]), torch.arange(24))
 
 
 def test_memory_is_used_again_but_never_while_a_batch_is_held(dataset):
@@ -282,17 +264,6 @@ def test_a_batch_with_nothing_sound_is_an_error(tmp_path):
     dataset = written(tmp_path / "data", broken=tuple(range(24)))
     with pytest.raises(InputError, match=r"none of the items of its class and batch .* hgld verify"):
         next(iter(Loader(dataset, pk(dataset), VIEW, on_fault="replace")))
-
-
-def test_items_of_a_lost_shard(tmp_path):
-    dataset = written(tmp_path / "data")
-    (tmp_path / "data" / "train-000002.tar").unlink()  # items 10 to 14: parts of classes 2 and 3
-    with pytest.raises(InputError, match=r"item 1\d, key 'train/001\d': .*train-000002\.tar"):
-        list(Loader(dataset, pk(dataset), VIEW))
-    batches = list(Loader(dataset, pk(dataset), VIEW, on_fault="replace"))
-    faults = [fault for batch in batches for fault in batch.faults]
-    assert {fault.index for fault in faults} == set(range(10, 15))
-    assert all("train-000002.tar" in fault.reason and f"item {fault.index}, key" in fault.where for fault in faults)
 
 
 @pytest.mark.parametrize(("option", "value"), [("workers", -1), ("prefetch", -1), ("on_fault", "skip")])

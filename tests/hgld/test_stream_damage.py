@@ -140,15 +140,6 @@ def test_of_a_bare_tar_that_is_cut_off_what_is_there_is_given(own):
     assert any("train-000003.tar" in fault.where and "cut off" in fault.reason for fault in all_faults(batches))
 
 
-def test_pixels_bombs_are_kept_out(own):
-    folder, index = own
-    png = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\xff\xff\x00\x00\xff\xff\x08\x02\x00\x00\x00"
-    keys = damage(folder, index, [5], lambda _: png)
-    batches = list(stream(folder))
-    assert all(is_pk(batch) for batch in batches)
-    assert {key_in(fault.where) for fault in all_faults(batches)} == set(keys)
-
-
 def test_batches_of_too_many_bytes_are_read_image_by_image(own, monkeypatch):
     folder, index = own
     before = list(stream(folder))
