@@ -26,11 +26,10 @@ class KeptFolder:
     Args:
         subject: name of the folder above, for instance ``galleries``.
         made_from: JSON-ready facts that the content depends on; other facts are another folder.
-        most_bytes: size of all folders of the subject together.
     """
 
-    def __init__(self, subject: str, made_from: Mapping[str, Any], most_bytes: int = MOST_BYTES) -> None:
-        self._made_from, self._most_bytes = dict(made_from), most_bytes
+    def __init__(self, subject: str, made_from: Mapping[str, Any]) -> None:
+        self._made_from = dict(made_from)
         name = digest_of(json.dumps(self._made_from, sort_keys=True))[:32]
         self.folder = user_cache_path("hgld") / subject / name
 
@@ -71,7 +70,7 @@ class KeptFolder:
                 found.append((record.parent == self.folder, record.stat().st_mtime_ns, size, record.parent))
         total = sum(size for _, _, size, _ in found)
         for is_this, _, size, folder in sorted(found):
-            if total <= self._most_bytes or is_this:
+            if total <= MOST_BYTES or is_this:
                 return
             shutil.rmtree(folder, ignore_errors=True)
             total -= size

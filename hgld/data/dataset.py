@@ -565,11 +565,7 @@ class ImageColumn(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._dataset)
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> "ImageColumn": ...
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         found = self._dataset[index]
         return ImageColumn(found) if isinstance(found, ShardDataset) else found["image"]
 

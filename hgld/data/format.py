@@ -333,7 +333,7 @@ class _ManifestReader:
         if len({shard.name for shard in shards}) != len(shards):
             raise InputError(f"{self.where}: a shard is listed twice; expected each once.")
         return Manifest(
-            name=self.text(facts, "name", is_safe_name, "1 to 200 printable letters without slashes"),
+            name=self.part(facts, "name", str, is_safe_name, "1 to 200 printable letters without slashes"),
             levels=names,
             group_size=self.count(facts, "group_size"),
             splits={split: self.split(split, splits[split], names) for split in splits},
@@ -341,37 +341,36 @@ class _ManifestReader:
             files={name: self.file(name, found) for name, found in self.part(facts, "files", dict).items()},
             rejected=self.counts(self.part(facts, "rejected", dict)),
             provenance=self.part(facts, "provenance", dict),
-            protocol=self.text(
+            protocol=self.part(
                 {"protocol": "", **facts},
                 "protocol",
+                str,
                 re.compile(f"({PROTOCOL_PATTERN})?").fullmatch,
                 "the name of a protocol (letters, digits and _ . -), or an empty text",
             ),
         )
 
-    def part(self, facts: Any, name: str, kind: type) -> Any:
+    def part(
+        self,
+        facts: Any,
+        name: str,
+        kind: type,
+        is_valid: Callable[[Any], object] = lambda found: True,
+        expected: str = "",
+    ) -> Any:
         found = facts.get(name) if isinstance(facts, dict) else None
-        if not isinstance(found, kind):
-            raise InputError(f"{self.where}: {quoted(name)} is {short(found)}; expected {kind.__name__}.")
-        return found
-
-    def text(self, facts: Any, name: str, is_valid: Callable[[str], object], expected: str) -> str:
-        found = self.part(facts, name, str)
-        if not is_valid(found):
-            raise InputError(f"{self.where}: {quoted(name)} is {short(found)}; expected {expected}.")
+        if not isinstance(found, kind) or not is_valid(found):
+            raise InputError(f"{self.where}: {quoted(name)} is {short(found)}; expected {expected or kind.__name__}.")
         return found
 
     def count(self, facts: Any, name: str) -> int:
-        found = self.part(facts, name, int)
-        if isinstance(found, bool) or found < 0:
-            raise InputError(f"{self.where}: {quoted(name)} is {quoted(found)}; expected a number of at least 0.")
-        return found
+        return self.part(facts, name, int, lambda n: not isinstance(n, bool) and n >= 0, "a number of at least 0")
 
     def counts(self, facts: dict[str, Any]) -> dict[str, int]:
         return {name: self.count(facts, name) for name in facts}
 
     def sha256(self, facts: Any) -> str:
-        return self.text(facts, "sha256", re.compile(r"[0-9a-f]{64}").fullmatch, "64 hex digits")
+        return self.part(facts, "sha256", str, re.compile(r"[0-9a-f]{64}").fullmatch, "64 hex digits")
 
     def split(self, name: str, facts: Any, levels: tuple[str, ...]) -> SplitFacts:
         classes = self.part(facts, "classes", dict)
@@ -381,8 +380,8 @@ class _ManifestReader:
         return SplitFacts(items=items, shards=shards, classes=self.counts(classes), unlabelled=unlabelled)
 
     def shard(self, facts: Any) -> ShardFacts:
-        name = self.text(facts, "name", is_shard_name, "a plain name.tar")
-        split = self.text(facts, "split", is_safe_split, "at most 64 letters, digits and _")
+        name = self.part(facts, "name", str, is_shard_name, "a plain name.tar")
+        split = self.part(facts, "split", str, is_safe_split, "at most 64 letters, digits and _")
         return ShardFacts(name, split, self.count(facts, "items"), self.count(facts, "bytes"), self.sha256(facts))
 
     def file(self, name: str, facts: Any) -> FileFacts:

@@ -490,9 +490,10 @@ class HttpRanges:
             own = {"Authorization": f"Basic {b64encode(login).decode()}", **own}
         reserved = ("accept-encoding", "range", "if-range")
         self._own = {name: value for name, value in own.items() if name.lower() not in reserved}
-        given = {name: options.get(name, ()) for name in ("allow_redirects_to", "allow_private")}
-        hosts = {name: [some] if isinstance(some, str) else some for name, some in given.items()}
-        self._client = HttpClient(self.limits, **hosts, ca_file=options.get("ca_file"))
+        given = (options.get(name, ()) for name in ("allow_redirects_to", "allow_private"))
+        to, private = ([some] if isinstance(some, str) else some for some in given)
+        ca_file = options.get("ca_file")
+        self._client = HttpClient(self.limits, allow_redirects_to=to, allow_private=private, ca_file=ca_file)
         self._workers = ThreadPoolExecutor(_TOGETHER, "hgld http")
 
     def fetch(self, spans: Sequence[tuple[str, int, int]], deadline: Deadline) -> list[bytes | RemoteFault]:

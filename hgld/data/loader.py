@@ -36,7 +36,11 @@ class _Failed(NamedTuple):
 
     row: int
     where: str
-    reason: str
+    error: InputError
+
+    @property
+    def reason(self) -> str:
+        return str(self.error).removeprefix(f"{self.where}: ")
 
 
 class BatchItems(Protocol):
@@ -188,8 +192,7 @@ class BatchDecoder:
             encoded = wanted.encoded(items)
         except InputError as error:
             if len(items) == 1:
-                name = wanted.name(int(items[0]))
-                return [_Failed(0, name, str(error).removeprefix(f"{name}: "))]
+                return [_Failed(0, wanted.name(int(items[0])), error)]
             rows = range(len(items))
             alone = ((row, slice(row, row + 1)) for row in rows)
             tried = ((row, self._fill(wanted, items[at], where[at], epoch, images[at])) for row, at in alone)
@@ -198,11 +201,7 @@ class BatchDecoder:
         parameters = self._view.parameters(widths, heights, seed=self._seed, epoch=epoch, positions=where)
         faults: list[tuple[int, InputError]] = []
         decode_batch(encoded, parameters, images, faults)
-        names = [encoded[row].where for row, _ in faults]
-        return [
-            _Failed(row, name, str(error).removeprefix(f"{name}: "))
-            for (row, error), name in zip(faults, names, strict=True)
-        ]
+        return [_Failed(row, encoded[row].where, error) for row, error in faults]
 
     def _finish(self, pending: _Pending, epoch: int) -> Batch:
         """Wait for a batch, and replace the items that could not be decoded."""

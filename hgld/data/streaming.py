@@ -40,7 +40,7 @@ from hgld.data.tar import stream_members
 from hgld.data.views import TrainView, View
 from hgld.errors import ConfigError, InputError, quoted
 from hgld.samplers.batch_sampler import Short, shuffled, word_source
-from hgld.samplers.shard_order import ShardOrderSampler, check_options, draw
+from hgld.samplers.shard_order import ShardOrderSampler, check_options, draw, fitting_streams
 
 AHEAD = 2  # batches, or blocks of batches, that are read beyond the one that is decoded
 _MOST_STREAMS = 8  # by default
@@ -129,7 +129,7 @@ def stream(
     tars = [] if root is not None else open_tars(expand_braces(urls), storage_options)
     if num_streams is None:
         most = min(_MOST_STREAMS, len(tars)) if root is None else _MOST_STREAMS
-        fitting = [n for n in range(1, p + 1) if p % n == 0 and n % max(process_count, 1) == 0]
+        fitting = fitting_streams(p, process_count)
         num_streams = max((n for n in fitting if n <= most), default=min(fitting, default=1))
     check_options(p, k, num_streams, window, short, seed, process_index, process_count)
     if batches_per_epoch is not None and batches_per_epoch < 1:
@@ -298,7 +298,7 @@ class _IndexedSource:
             yield self._read(block)
 
     def _read(self, block: "list[_ReadItems]") -> "list[_ReadItems]":
-        """Read the images of some batches; those of a batch that cannot be had as a whole are read one by one later."""
+        """Read the images of some batches; those of a batch with one that cannot be had are read one by one later."""
         items = np.unique(np.concatenate([batch.items for batch in block]))
         try:
             if fits_batch(int(self.dataset.places[3][items].sum())):

@@ -189,22 +189,17 @@ def check_options(
     at_least(1, p=p, k=k, num_streams=num_streams, window=window)
     check_short(short)
     check_place(seed, process_index, process_count)
-    fitting = [n for n in range(1, p + 1) if p % n == 0]
-    if p % num_streams:
+    fitting = fitting_streams(p, process_count)
+    if num_streams not in fitting:
+        hint = f"num_streams={' or '.join(map(str, fitting))}" if fitting else f"a multiple of {process_count} as p"
         raise ConfigError(
-            f"{num_streams} streams cannot share {p} classes a batch equally; take num_streams="
-            f"{max(n for n in fitting if n <= num_streams)} (or any of {', '.join(map(str, fitting))}), or another p."
+            f"{num_streams} streams of {process_count} processes cannot share {p} classes a batch equally; take {hint}."
         )
-    if num_streams % process_count:
-        shared = [n for n in fitting if n % process_count == 0]
-        hint = (
-            f"num_streams={min(shared, key=lambda n: abs(n - num_streams))}"
-            if shared
-            else f"a multiple of {process_count} as p"
-        )
-        raise ConfigError(
-            f"{process_count} processes cannot share {num_streams} streams equally; take {hint}, or other processes."
-        )
+
+
+def fitting_streams(p: int, process_count: int) -> list[int]:
+    """Return the numbers of streams that divide ``p`` classes a batch and that the processes can share equally."""
+    return [n for n in range(1, p + 1) if p % n == 0 and n % max(process_count, 1) == 0]
 
 
 def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key: int) -> Iterator[list[int]]:

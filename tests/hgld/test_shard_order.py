@@ -168,7 +168,7 @@ def test_unlabelled_groups_are_left_out_and_a_group_of_two_classes_is_refused():
 
 def test_what_cannot_be_planned_is_refused_with_the_way_out():
     index = long_tailed(0)
-    with pytest.raises(ConfigError, match=r"take num_streams=6 \(or any of 1, 2, 3, 4, 6, 12\)"):
+    with pytest.raises(ConfigError, match="take num_streams=1 or 2 or 3 or 4 or 6 or 12"):
         ShardOrderSampler(*index, 12, 4, num_streams=8)
     with pytest.raises(ConfigError, match="k is 0; expected at least 1"):
         ShardOrderSampler(*index, 8, 0)

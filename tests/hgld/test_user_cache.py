@@ -14,8 +14,8 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def keep(facts, text="content", **options):
-    kept = KeptFolder("things", facts, **options)
+def keep(facts, text="content"):
+    kept = KeptFolder("things", facts)
     kept.write(lambda folder: (folder / "a.txt").write_text(text))
     return kept
 
@@ -57,12 +57,13 @@ def test_a_disk_that_fails_leaves_what_was_there():
     assert [path.name for path in kept.folder.parent.iterdir()] == [kept.folder.name]
 
 
-def test_what_was_not_read_for_longest_goes_first_beyond_the_limit():
+def test_what_was_not_read_for_longest_goes_first_beyond_the_limit(monkeypatch):
     kept = [keep({"number": number}, "x" * 1000) for number in range(4)]
     for age, one in enumerate(kept):
         os.utime(one.folder / "made-from.json", ns=(age * 10**9, age * 10**9))
     assert read(kept[0])  # which makes it the newest
-    newest = keep({"number": 4}, "x" * 1000, most_bytes=4000)
+    monkeypatch.setattr("hgld.user_cache.MOST_BYTES", 4000)
+    newest = keep({"number": 4}, "x" * 1000)
     assert [one.folder.exists() for one in (*kept, newest)] == [True, False, False, True, True]
-    keep({"number": 5}, "x" * 9000, most_bytes=4000)
+    keep({"number": 5}, "x" * 9000)
     assert len(list(newest.folder.parent.iterdir())) == 1  # the one just made stays, however large

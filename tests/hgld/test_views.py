@@ -1,6 +1,7 @@
 import math
 import random
 import re
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -192,9 +193,10 @@ def test_a_rectangle_is_painted_over_and_nothing_else():
 
 def test_policies_and_erasing_leave_the_other_draws_as_they_are():
     sizes, where = np.full((50, 2), 80), places(3, 50)
+    view = TrainView(32, jitter=0.2)
     plain, policies, erased = (
-        TrainView(32, jitter=0.2, **more).parameters(*sizes.T, seed=1, epoch=0, positions=where)
-        for more in ({}, {"autoaugment": True}, {"erasing": 0.5})
+        one.parameters(*sizes.T, seed=1, epoch=0, positions=where)
+        for one in (view, replace(view, autoaugment=True), replace(view, erasing=0.5))
     )
     for name in ("crop", "flip", "colors"):
         for varied in (policies, erased):

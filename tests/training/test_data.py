@@ -122,7 +122,7 @@ def test_a_sample_for_the_pca_leaves_out_no_image_that_it_needs(tmp_path):
     ("fields", "processes", "error", "told"),
     [
         ({}, 3, ConfigError, "3 processes"),
-        ({"stream": True, "num_streams": 1}, 2, ConfigError, "2 processes cannot share 1 streams"),
+        ({"stream": True, "num_streams": 1}, 2, ConfigError, "1 streams of 2 processes cannot share"),
         ({"train_split": "trian"}, 1, InputError, "Did you mean 'train'"),
     ],
 )
