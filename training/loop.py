@@ -228,15 +228,13 @@ def _description(state: TrainState) -> str:
     if processes.device.type == "cuda":
         device = f"{device} ({torch.cuda.get_device_name(processes.device)})"
     count = f" x {processes.count} processes" if processes.count > 1 else ""
-    parts = {"model": state.model, "loss": state.criterion}
-    sizes = {name: sum(p.numel() for p in module.parameters()) for name, module in parts.items()}
-    learning = " and ".join(f"{size:,} in the {name}" for name, size in sizes.items() if size)
+    parameters = sum(p.numel() for module in (state.model, state.criterion) for p in module.parameters())
     finest = data.labels[:, 0]
     classes = finest[finest >= 0].unique().numel()
     return (
         f"{config.recipe or config.loss.loss} on {device}{count}: {len(data.dataset):,} images of {classes:,} classes "
-        f"({data.facts['name']}); parameters: {learning or 'none'}; {state.total:,} steps of "
-        f"{config.batch.batch_size} images, {data.steps_per_epoch:,} an epoch"
+        f"({data.facts['name']}); {parameters:,} parameters; {state.total:,} steps of "
+        f"{config.batch.batch_size} images, {data.steps_per_epoch:,} per epoch"
     )
 
 
