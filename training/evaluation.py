@@ -141,7 +141,7 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
         trained = open_dataset(place, asked.train_split)
         return trained_classes(config.loss, trained.hierarchy, trained.labels)
 
-    found = {e: _measured(e, parse_task(e, place), asked.metrics, classes) for e in asked.evaluate_on}
+    found = {e: _metric_names(e, parse_task(e, place), asked.metrics, classes) for e in asked.evaluate_on}
     finest, measured = found[chosen or asked.evaluate_on[0]]
     best, kind = asked.monitor, asked.monitor.partition("/")[0]
     own = any(name in names for _, names in found.values() for name in (best, f"{best}/{AVERAGE}"))
@@ -153,7 +153,7 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
     raise ConfigError(f"monitor is {best!r}; measured on {where} are {', '.join(measured)}. Name one of them.")
 
 
-def _measured(
+def _metric_names(
     entry: str, task: RetrievalTask, metrics: Sequence[str], classes: Callable[[], tuple[str, tuple[str, ...]]]
 ) -> tuple[str, list[str]]:
     """Return the finest level of a task, and the names of the values that it will be measured by.
@@ -282,11 +282,11 @@ def evaluate_task(
             options=here,
             where=repr(query.dataset),
         )
-        report = _joined(answers, ranking)
+        report = _join_reports(answers, ranking)
     assert report is not None  # of the classifier, of the ranking, or of both
     stated = {"dataset": query.dataset.manifest.name, "split": task.query}
     stated |= {"gallery_split": task.gallery} if len(sides) > 1 else {}
-    return _stating(report, stated | _embedded_by(embedder, sides))
+    return _add_settings(report, stated | _embedding_settings(embedder, sides))
 
 
 def evaluate_trained(
@@ -362,7 +362,7 @@ def evaluate_splits(
             queries, kept[entry] = protocol.queries, protocol.ranked_by_labels(reports[entry].settings)
         if seen is not None and task.place != place:  # another dataset may hold the images of this one
             facts = seen.facts([splits.found[task.place, side][0].dataset for side in queries])
-            reports[entry] = _stating(reports[entry], {TRAINED_ON: facts} if facts else {})
+            reports[entry] = _add_settings(reports[entry], {TRAINED_ON: facts} if facts else {})
     titles = {}
     for entry, named in kept.items():
         for split in named:
@@ -378,11 +378,11 @@ def evaluate_splits(
         for role, split in zip(("", "gallery_"), named, strict=False):
             path = Path(f"{names[tasks[entry].place, split]}.npy")
             files |= {f"{role}embeddings": path.name, f"{role}labels": labels_file(path).name}
-        reports[entry] = _stating(reports[entry], {"files": files} if files else {})
+        reports[entry] = _add_settings(reports[entry], {"files": files} if files else {})
     return reports
 
 
-def _stating(report: RetrievalReport, facts: dict[str, Any]) -> RetrievalReport:
+def _add_settings(report: RetrievalReport, facts: dict[str, Any]) -> RetrievalReport:
     """Return a report with further settings."""
     return replace(report, settings=report.settings | facts)
 
@@ -428,7 +428,7 @@ def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) 
             reports[entry].save_json(path)
 
 
-def _joined(answers: RetrievalReport | None, ranked: RetrievalReport | None) -> RetrievalReport | None:
+def _join_reports(answers: RetrievalReport | None, ranked: RetrievalReport | None) -> RetrievalReport | None:
     """Join what a classifier finds about the queries with a ranking of them; None if there is neither."""
     if answers is None or ranked is None:
         return ranked if answers is None else answers
@@ -531,16 +531,16 @@ def evaluate_by_protocol(
         benchmark, stated = process_benchmark(benchmark, distractors=distractors, whitening=whitening)
         here = replace(options, device=processes.device, share=shared_by(processes))
         found = evaluate_protocol(name, benchmark, metrics=ranked or None, options=here)
-        report = _joined(report, found)
+        report = _join_reports(report, found)
     assert report is not None  # of the classifier, of the ranking, or of both
     refuse_undefined(report, f"dataset {dataset.manifest.name}, protocol {name}")
     printed = [value for value in at_finest(entry.printed, dataset.levels) if value in report.values]
     stated |= {"protocol": name, "dataset": dataset.manifest.name, "printed": printed}
-    stated |= _embedded_by(splits.embedder, list(embedded.values()))
-    return _stating(report, stated)
+    stated |= _embedding_settings(splits.embedder, list(embedded.values()))
+    return _add_settings(report, stated)
 
 
-def _embedded_by(embedder: Embedder, embedded: Sequence[Embedded]) -> dict[str, Any]:
+def _embedding_settings(embedder: Embedder, embedded: Sequence[Embedded]) -> dict[str, Any]:
     """Return a report's settings about the model that embedded, its view of the images, and what it could not read."""
     stated = embedder.view_facts([side.dataset for side in embedded])
     stated |= {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}

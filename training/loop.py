@@ -275,7 +275,7 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
                 timing.add(state.config.batch.batch_size, time.monotonic() - began, waited, len(batch.faults))
             monitor.reporter.advance(state.step)
             if state.step % asked.log_every == 0 or state.step == state.total:
-                row = _row(state, values, monitor.recent)
+                row = _log_row(state, values, monitor.recent)
                 monitor.recent = Timing()
                 monitor.reporter.step(state.step, epoch, row)
                 if monitor.log is not None:
@@ -367,7 +367,7 @@ def _raise_divergence(state: TrainState, batch: Batch, values: StepValues, norm:
     )
 
 
-def _row(state: TrainState, values: StepValues, timing: Timing) -> dict[str, float]:
+def _log_row(state: TrainState, values: StepValues, timing: Timing) -> dict[str, float]:
     rates = {group["rate"]: group["lr"] for group in groups_of(state.optimizers)}
     told = {"loss": values.loss, **values.parts}
     numbers = torch.stack([value.to(torch.float64) for value in told.values()]).tolist()  # one copy from the device
@@ -376,11 +376,11 @@ def _row(state: TrainState, values: StepValues, timing: Timing) -> dict[str, flo
     return row | {
         "images_per_second": timing.images_per_second,
         "wait_share": timing.wait_share,
-        "memory_mb": _memory(state),
+        "memory_mb": _peak_memory(state),
     }
 
 
-def _memory(state: TrainState) -> float:
+def _peak_memory(state: TrainState) -> float:
     """Return the peak memory in MB: of the GPU that this process computes on, else of the process itself."""
     if state.processes.device.type == "cuda":
         return torch.cuda.max_memory_allocated(state.processes.device) / 1e6
@@ -401,7 +401,7 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
         reports = _better_with_start(state, monitor, reports)
     values: dict[str, dict[str, float]] = {}
     if state.processes.is_main:
-        keep_reports(state.folder, state.epoch, {entry: _with_choice(state, one) for entry, one in reports.items()})
+        keep_reports(state.folder, state.epoch, {entry: _add_choice(state, one) for entry, one in reports.items()})
         for split, report in reports.items():
             values[split] = {name: float(value) for name, value in report.values.items() if math.isfinite(value)}
             if "unreadable" in report.settings:
@@ -465,7 +465,7 @@ def _better_with_start(
     return _reports(state, blended, state.folder)
 
 
-def _with_choice(state: TrainState, report: RetrievalReport) -> RetrievalReport:
+def _add_choice(state: TrainState, report: RetrievalReport) -> RetrievalReport:
     """Return a report whose settings say how the run's best checkpoint is chosen."""
     entry, metric = state.best_of or ("", "")
     told = described_selection(metric, entry) if entry else LAST

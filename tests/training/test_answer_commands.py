@@ -99,7 +99,7 @@ def test_a_search_within_a_class_finds_and_answers_nothing_else(hgld):
     assert found["answer"]["confidence"] == 1
     for words, said in (
         (("--within", "kind=2"), "within kind=2: the levels are fine, coarse."),
-        (("--within", "coarse=church"), "within coarse=church: coarse has no class of that name; it has 0, 1, 2"),
+        (("--within", "coarse=church"), "within coarse='church': the classes of coarse have names; such as 0, 1, 2"),
         (("--within", "coarse"), "expected a level and the name of a class of it"),
         (("--within", "coarse=2", "--index", "ivf"), "leave it out (--index exact)"),
         (("--within", "coarse=2", "--within", "coarse=3"), "--within names one level twice"),

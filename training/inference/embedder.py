@@ -351,9 +351,9 @@ def make_embedder(
         MissingResourceError: a network's weights or library cannot be had.
     """
     if isinstance(source, Network):
-        usual, config = _of_network(source, processes, size, resize_mode), TrainConfig()
+        usual, config = _open_network(source, processes, size, resize_mode), TrainConfig()
     else:
-        usual, config = _of_run(find_checkpoint(source, which), processes)
+        usual, config = _open_run(find_checkpoint(source, which), processes)
     embedder = replace(
         usual,
         view=usual.view.changed(size, resize, resize_mode, max_pixels),
@@ -368,14 +368,14 @@ def make_embedder(
     return embedder if gem_p is None else _with_gem_p(embedder, config, gem_p, data)
 
 
-def _of_run(found: Path, processes: Processes) -> tuple[Embedder, TrainConfig]:
+def _open_run(found: Path, processes: Processes) -> tuple[Embedder, TrainConfig]:
     model, config = load_run(found)
     usual = Embedder.as_trained(model.to(processes.device), config, processes)
     told = {"checkpoint": found.name, "selection": selection_of(found)}
     return replace(usual, **told, classifier=read_classifier(found, config)), config
 
 
-def _of_network(network: Network, processes: Processes, size: int | None, resize_mode: ResizeMode | None) -> Embedder:
+def _open_network(network: Network, processes: Processes, size: int | None, resize_mode: ResizeMode | None) -> Embedder:
     whole = resize_mode in ("longest", "original")  # a size is then no side of a square
     model, view = build_network(network, None if whole else size)
     if view is None:

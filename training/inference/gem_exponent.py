@@ -73,11 +73,11 @@ def best_gem_p(
     if not instances:
         raise InputError("there are no images to choose p by.")
     numbers = torch.cat(instances)
-    scores = {p: _views_found(torch.cat(rows), numbers) for p, rows in embedded.items()}
+    scores = {p: _share_of_views_found(torch.cat(rows), numbers) for p, rows in embedded.items()}
     return max(scores, key=scores.__getitem__), scores
 
 
-def _views_found(embeddings: Tensor, instances: Tensor) -> float:
+def _share_of_views_found(embeddings: Tensor, instances: Tensor) -> float:
     """Return the mean over queries of the share of the n other views that are among the n nearest items."""
     number, counts = instances.unique(return_inverse=True, return_counts=True)[1:]
     num_others = counts[number] - 1

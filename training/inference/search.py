@@ -282,7 +282,7 @@ def search(
     voting = 0 if asking.calibration is None else asking.calibration.neighbors
     most = max(k, voting) if k > 0 else k
     if index is None:
-        items = (gallery or _embedded(embedder, dataset, progress)).within(kept)
+        items = (gallery or _embed_gallery(embedder, dataset, progress)).within(kept)
         found = nearest_neighbors(
             query, items.vectors, min(most, len(items.positions)), device=embedder.processes.device, progress=progress
         )
@@ -290,7 +290,7 @@ def search(
     else:
         opened = index.load()
         if any_process(opened is None, embedder.processes):  # they embed together or not at all
-            gallery, opened = gallery or _embedded(embedder, dataset, progress), None
+            gallery, opened = gallery or _embed_gallery(embedder, dataset, progress), None
         if not embedder.processes.is_main:
             return SearchResult((), 0)
         if opened is None:
@@ -319,7 +319,7 @@ def search(
     return SearchResult(tuple(result), left_out)
 
 
-def _embedded(embedder: Embedder, dataset: ShardDataset, progress: Progress | None) -> Gallery:
+def _embed_gallery(embedder: Embedder, dataset: ShardDataset, progress: Progress | None) -> Gallery:
     embedded = embed_once(embedder, dataset, progress)
     return Gallery(embedded.vectors, embedded.positions(len(dataset)), len(embedded.faults))
 
