@@ -161,7 +161,7 @@ def build_catalog(
 
 @dataclass(frozen=True)
 class _Job:
-    """What is built, how, and where; ``card`` is None for the user's own data."""
+    """Arguments of one build; ``card`` is None for the user's own data."""
 
     catalog: Catalog
     card: DataCard | None

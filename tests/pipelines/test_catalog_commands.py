@@ -98,24 +98,6 @@ def test_what_hgld_verify_says_of_it(hgld, root):
     assert hgld("verify", root)[0] == 0
 
 
-def test_differences_from_the_published_counts_are_shown(hgld, root):
-    levels = load_card("cub").levels[:2]
-    card = load_card("cub")
-    assert levels  # a build under the card's name, of its levels
-    text = (root / "dataset.json").read_text().replace('"species"', '"@0"').replace('"family"', '"@1"')
-    facts = json.loads(text.replace('"@0"', f'"{card.levels[0]}"').replace('"@1"', f'"{card.levels[1]}"'))
-    facts |= {"name": "cub", "levels": [*facts["levels"], card.levels[2]]}
-    for split in facts["splits"].values():
-        split["classes"][card.levels[2]] = 1
-    (root / "dataset.json").write_text(json.dumps(facts))
-    code, out, _ = hgld("card", root)
-    assert code == 0
-    assert "train, items: 5,864 published, 12 here" in out
-    assert "Caltech" in (root / "README.md").read_text()
-    code, out, _ = hgld("card", root, "--json")
-    assert {"split": "train", "what": "items", "published": "5,864", "found": 12} in json.loads(out)["differences"]
-
-
 def test_a_dataset_that_only_shares_a_cards_name_does_not_get_its_card(root):
     rename(root, name="sop")
     assert remake_card(root) is None

@@ -1,6 +1,5 @@
 """Class-disjoint test and validation splits: drawn by seed, of any source, stated wherever a build is described."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.data.format import CARD, MANIFEST
 from hgld.errors import ConfigError
-from hgld.pipelines.shards.build import build_shards, read_release, result_summary
+from hgld.pipelines.shards.build import read_release
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.catalog_changes import draw_classes, with_val_classes
-from hgld.pipelines.shards.config import ShardConfig, SourceConfig
-from hgld.pipelines.stage import silent
+from hgld.pipelines.shards.config import SourceConfig
 from tests.fake_releases.__main__ import maker
 from tests.pipelines.toy_release import LEVELS, ToyRelease
 
@@ -98,22 +95,3 @@ def test_classes_that_cannot_be_drawn():
     for rows, fraction, said in cases:
         with pytest.raises(ConfigError, match=said):
             with_val_classes(catalog(rows, disjoint=False), fraction, 0)
-
-
-def test_counts_are_stated_wherever_the_build_is(tmp_path):
-    release = ToyRelease.make()
-    release.write(tmp_path / "images")
-    table = tmp_path / "labels.csv"
-    release.items().select("file", *LEVELS).rename({"file": "path"}).write_csv(table)
-    options = SourceConfig(images=tmp_path / "images", levels=LEVELS, test_classes=0.4, val_classes=0.5)
-    built = build_shards("manifest", table, str(tmp_path / "out"), options, ShardConfig(workers=1), silent)
-    stated = json.loads((tmp_path / "out" / MANIFEST).read_text())
-    count = stated["splits"]["val"]["items"]
-    assert count
-    assert result_summary(built)["splits"]["val"]["items"] == count
-    card = (tmp_path / "out" / CARD).read_text()
-    assert f"| val | items | {count} |" in card
-    note = next(note for note in built.notes if "are the split val" in note)
-    assert f"with {count} of its" in note
-    assert stated["provenance"]["config"]["source"]["val_classes"] == 0.5
-    assert stated["provenance"]["disjoint"] is True

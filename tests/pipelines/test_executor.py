@@ -47,10 +47,6 @@ def test_several_workers_are_others(tmp_path):
     assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_no_units_are_done_at_once():
-    assert sums([], 4) == ({}, set())
-
-
 def test_a_killed_worker_is_replaced_and_its_unit_done_again(tmp_path):
     found, _ = sums(units_of(tmp_path, special={1: {"kills": 2}, 4: {"kills": 1}}), 2)
     assert found == EXPECTED

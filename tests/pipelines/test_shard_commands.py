@@ -1,7 +1,6 @@
 """hgld build-shards, as people and machines meet it."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.cards import remake_card
 from hgld.pipelines.stage import silent
 from tests.fake_releases.__main__ import maker
-from tests.pipelines.toy_release import LEVELS, ToyRelease, bytes_of
+from tests.pipelines.toy_release import LEVELS, ToyRelease
 
 ROOT = Path(__file__).parents[2]
 
@@ -153,18 +152,6 @@ def test_bad_input_is_exit_code_2_and_writes_nothing(labels, tmp_path, capsys, c
     assert code == 2
     assert message in errors
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow  # four processes
-def test_the_command_with_several_workers(labels, tmp_path):
-    command = [sys.executable, "-W", "error", "-m", "hgld", "build-shards"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for workers in ("1", "2"):
-        arguments = [*map(str, given(labels, tmp_path / workers)), "--workers", workers]
-        done = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
-    assert bytes_of(tmp_path / "1") == bytes_of(tmp_path / "2")
 
 
 def test_help_imports_nothing_heavy():
