@@ -40,6 +40,7 @@ else:
 
 _CHUNK = 1 << 20
 _TOGETHER = 16  # requests of a process at a time
+_MOST_TRAILERS = 100  # lines behind the last chunk of a body; http.client takes so many in a head
 _LONGEST_TIMEOUT = 1e6  # seconds; sockets take no more than some 10^9
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PASSING = (408, 425, 429)  # and 500 to 599: statuses of a server that may answer later
@@ -221,6 +222,16 @@ class _WatchedResponse(http.client.HTTPResponse):
         if watch is not None:
             raw = self.fp.detach()  # type: ignore[attr-defined]
             self.fp = io.BufferedReader(_WatchedReader(raw, sock, watch), 1 << 16)
+
+    def _read_and_discard_trailer(self) -> None:
+        """Read the lines behind a body in chunks; http.client's own reads them for as long as they come."""
+        for _ in range(_MOST_TRAILERS):
+            line = self.fp.readline((1 << 16) + 1)
+            if len(line) > 1 << 16:
+                raise http.client.LineTooLong("trailer line")
+            if line in (b"\r\n", b"\n", b""):
+                return
+        raise http.client.HTTPException(f"got more than {_MOST_TRAILERS} trailers")
 
 
 class _Watched(_Guarded):

@@ -116,7 +116,7 @@ def test_a_shard_that_is_shortened_or_removed_under_an_open_dataset(root):
         late.read(1)
 
 
-def test_encoded_images_know_how_they_are_read_and_where_they_are(root):
+def test_encoded_images_have_orientation_box_and_place(root):
     dataset = open_dataset(root, "train")
     third = dataset.encoded([7, 2])[1]
     assert third.data == items_of("train")[2].data
@@ -208,7 +208,7 @@ def test_pairs_are_those_of_torchvision(root):
         dataset.to_torch(level="colour")
 
 
-def test_a_batch_sampler_given_as_sampler_is_told_where_it_belongs(root):
+def test_a_batch_sampler_given_as_sampler_is_refused_with_the_fix(root):
     dataset = open_dataset(root, "train")
     for given in (dataset, dataset.to_torch(), list(range(15))):
         loader = DataLoader(given, sampler=PKSampler(dataset, p=2, k=2))  # pyright: ignore[reportArgumentType]
@@ -428,7 +428,7 @@ def test_a_data_loader_needs_no_transform(root):
     assert dataset[0]["image"].size == dataset.image(0).size  # the picture itself
 
 
-def test_checksums_that_are_none_are_named_before_images_are_held_to_them(root, tmp_path):
+def test_malformed_checksums_are_refused_if_reads_are_verified(root, tmp_path):
     folder = shutil.copytree(root, tmp_path / "copy")
     frame, levels = read_index(folder / INDEX)
     texts = frame["sha256"].to_list()

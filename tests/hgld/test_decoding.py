@@ -310,7 +310,7 @@ def test_buffers_of_either_layout_take_a_batch():
     assert torch.equal(*outs)
 
 
-def test_what_does_not_belong_together_is_refused():
+def test_mismatched_images_parameters_and_output_are_refused():
     image = encoded(stored(picture(40, 40)))
     parameters = TrainView(32).parameters([40], [40], seed=0, epoch=0, positions=[0])
     good = torch.empty(1, 3, 32, 32, dtype=torch.uint8)

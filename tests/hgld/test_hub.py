@@ -109,7 +109,7 @@ def test_a_file_that_is_not_whole_is_not_pushed(made):
         (503, {}, True, "503: .* the same command: it resumes"),
     ],
 )
-def test_what_the_hub_refuses_is_told_with_the_way_out(hub, monkeypatch, status, headers, token, told):
+def test_refusals_of_the_hub_come_with_a_fix(hub, monkeypatch, status, headers, token, told):
     if not token:
         monkeypatch.delenv("HF_TOKEN")
         monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere")
@@ -126,7 +126,7 @@ def test_a_repository_that_is_not_there_and_a_forbidden_network_are_told_apart(h
         hgld.open_dataset("hf://nobody/nothing", "train")
 
 
-def test_a_file_that_went_while_it_was_fetched_is_no_missing_repository(hub, made):
+def test_a_file_that_vanishes_during_fetching_is_not_a_missing_repository(hub, made):
     push(ADDRESS, dataset_contents(made))
     hub.vanished.add("index.parquet")
     with pytest.raises(ServiceError, match="the Hub answered 404"):
@@ -134,7 +134,7 @@ def test_a_file_that_went_while_it_was_fetched_is_no_missing_repository(hub, mad
 
 
 @pytest.mark.parametrize("address", ["hf:name", "hf:a/b/c", "hf:../x", "hf:a/b?x", "hf:"])
-def test_what_is_no_address_is_told(address):
+def test_invalid_hub_addresses_are_refused(address):
     assert is_address(address)
     with pytest.raises(ConfigError, match="expected hf:USER/NAME"):
         repository(address)

@@ -127,7 +127,7 @@ def seconds(bomb: bytes) -> tuple[float, str]:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_would_take_long_is_refused(name):
+def test_images_that_would_take_long_are_refused(name):
     make, expected = REFUSED[name]
     spent, reason = seconds(make())
     assert reason == expected
@@ -136,7 +136,7 @@ def test_what_would_take_long_is_refused(name):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, at tags larger than the file
 @pytest.mark.parametrize("name", [name for name in READ if "zeros" not in name])
-def test_what_takes_no_time_is_read(name):
+def test_images_that_only_look_expensive_are_read(name):
     make, orientation = READ[name]
     bomb = make()
     spent, reason = seconds(bomb)
@@ -145,7 +145,7 @@ def test_what_takes_no_time_is_read(name):
 
 
 @pytest.mark.parametrize("name", [name for name in READ if "zeros" in name])
-def test_what_unpacks_to_much_is_refused_or_left_packed(name):
+def test_images_that_unpack_to_much_are_refused_or_left_packed(name):
     spent, reason = seconds(READ[name][0]())
     assert reason in ("", "undecodable")
     assert spent < MOST_SECONDS

@@ -66,7 +66,7 @@ def test_plain_jpegs_need_no_pillow(monkeypatch):
     assert read_header(KINDS["progressive"]) == ("JPEG", 50, 30, 1)
 
 
-def test_what_is_no_image():
+def test_bytes_that_are_no_image_are_refused():
     for bad in (b"\xff\xd8", b"\xff\xd8\xff\xe1\x00\x10Exif\x00\x00MM", b"GIF89a", b"BM" + bytes(60), bytes(100)):
         with pytest.raises(ImageError) as caught:
             read_header(bad)
@@ -100,7 +100,7 @@ def test_the_limit_of_pixels_is_the_last_size_that_is_read():
     assert read_header(fitting).upright == (10_000, 10_000)
 
 
-def test_bytes_like_scans_in_segments_and_behind_the_one_scan_are_no_scans():
+def test_bytes_that_look_like_scans_are_not_counted():
     many = 200 * b"\xff\xda\x00"
     assert read_header(saved(comment=many)).width == 50
     assert read_header(saved(progressive=True, comment=many)).width == 50

@@ -107,7 +107,7 @@ _FOR_RANGES = ("wrong_range", "no_range")  # no lies where the whole file was as
 
 
 @pytest.mark.parametrize("lie", _QUICK)
-def test_what_an_answer_says_is_held_to_what_was_asked(lie, server):
+def test_answers_that_do_not_match_the_request_are_refused(lie, server):
     message = lied_to(server, one_range, lie)
     assert "Try again later" not in message  # it would lie again
     assert server.count == 1 or lie == "redirect_loop"

@@ -405,6 +405,6 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("make_it", "said"), REFUSED, ids=[said for _, said in REFUSED])
-def test_what_cannot_be_sampled_is_refused(make_it, said):
+def test_impossible_samplers_are_refused(make_it, said):
     with pytest.raises((ConfigError, HierarchyError), match=said):
         make_it()

@@ -70,7 +70,7 @@ def test_an_epoch_has_every_item_in_chunks_of_one_group(seed, shape, window, epo
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), window=st.integers(1, 6), num_streams=st.sampled_from([1, 2, 4, 8]))
-def test_lanes_are_read_in_order_and_a_window_never_holds_more_than_it_may(seed, window, num_streams):
+def test_streams_are_read_in_order_within_their_window(seed, window, num_streams):
     shard, group, label = long_tailed(seed)
     sampler = ShardOrderSampler(shard, group, label, 8, 4, num_streams=num_streams, window=window, seed=seed)
     order, per_stream = sampler.order(0), 8 // num_streams
@@ -97,14 +97,14 @@ def test_with_room_for_the_epoch_no_class_is_repeated_unless_it_must_be(counts, 
     assert sum(repetitions(label[: steps * p], 1, p, steps, seed)) == int(np.maximum(held - steps, 0).sum())
 
 
-def test_over_lanes_and_small_windows_classes_stay_apart():
+def test_classes_stay_distinct_over_streams_and_small_windows():
     label = np.random.default_rng(0).permutation(np.repeat(np.arange(500), 20))[:9984]
     assert sum(repetitions(label, 8, 4, 8)) == 0
     assert sum(repetitions(label, 8, 4, 1)) > 0  # which is what the window is for
 
 
 @pytest.mark.parametrize("num_streams", [4, 8])
-def test_with_few_classes_of_unlike_sizes_lanes_give_way_to_each_other(num_streams, monkeypatch):
+def test_streams_exchange_classes_if_there_are_few_of_unequal_sizes(num_streams, monkeypatch):
     counts = [30, 30, 28, 25, 25, 24, *[20] * 10, *[12] * 15, *[4] * 10]  # 16 of 41 classes a batch, 35 batches
 
     def repeated(seed):
@@ -116,7 +116,7 @@ def test_with_few_classes_of_unlike_sizes_lanes_give_way_to_each_other(num_strea
     assert sum(map(repeated, range(8))) > 5
 
 
-def test_what_cannot_be_kept_apart_is_spread_evenly():
+def test_unavoidable_repetitions_are_spread_evenly():
     assert sorted(repetitions(np.array([5, 5, 5, 9]), 1, 2, 2)) == [0, 1]
 
 
@@ -133,7 +133,7 @@ def test_the_plan_is_the_same_on_every_machine():
     assert sampler.fingerprint() == "2f1132b997a26d7a518e4d7a3d3b2891"
 
 
-def test_what_fills_the_last_batch_is_different_in_every_epoch():
+def test_the_last_batch_is_filled_differently_in_every_epoch():
     sampler = ShardOrderSampler(*long_tailed(1), 32, 4, num_streams=8)
     twice = []
     for epoch in range(6):
@@ -166,7 +166,7 @@ def test_unlabelled_groups_are_left_out_and_a_group_of_two_classes_is_refused():
         ShardOrderSampler(shard, group, label, 2, 4, num_streams=1)
 
 
-def test_what_cannot_be_planned_is_refused_with_the_way_out():
+def test_impossible_plans_are_refused_with_a_fix():
     index = long_tailed(0)
     with pytest.raises(ConfigError, match="take num_streams=1 or 2 or 3 or 4 or 6 or 12"):
         ShardOrderSampler(*index, 12, 4, num_streams=8)

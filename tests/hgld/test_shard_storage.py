@@ -94,7 +94,7 @@ def test_streams_are_read_to_the_end(storage, folder):
         assert stream.read(1) == b""
 
 
-def test_what_is_there_and_what_is_not(storage):
+def test_missing_files_are_refused_by_every_method(storage):
     assert storage.exists("train-000000.tar")
     assert storage.exists("empty.json")
     assert not storage.exists("train-000002.tar")
@@ -203,7 +203,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path):
     assert ShardStorage(tmp_path / "link").read_at("real.tar", 0, 4) == b"real"
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path):
+def test_folders_and_pipes_are_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "train-000000.tar")
     (tmp_path / "train-000001.tar").mkdir()
     storage = ShardStorage(tmp_path)
@@ -304,7 +304,7 @@ def test_failures_that_stay_are_named(server, remote):
         remote.open_stream("train-000000.tar")
 
 
-def test_nobody_at_the_address_is_an_error_not_a_missing_file(tmp_path, monkeypatch):
+def test_an_unreachable_server_is_an_error_not_a_missing_file(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)
     with serve(tmp_path) as server:
         url = server.url
@@ -353,7 +353,7 @@ def test_queries_go_with_every_file_and_into_no_message(server, folder):
     assert ShardStorage("https://user:password@host/set").where == "https://host/set"
 
 
-def test_what_a_service_says_of_its_address_is_shown_without_secrets(monkeypatch):
+def test_messages_of_a_service_are_shown_without_secrets(monkeypatch):
     url = "memory://me:s3cret@shards/set?signature=s1gned"
 
     def refuse(*args, **options):

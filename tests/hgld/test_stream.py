@@ -154,7 +154,7 @@ def test_groups_of_one_item(tmp_path, short, dropped):
 
 
 @pytest.mark.parametrize("step", [1, pytest.param(5, marks=pytest.mark.slow), 9])
-def test_a_stopped_stream_goes_on_with_the_same_batches(shards, step):
+def test_a_stopped_stream_resumes_with_the_same_batches(shards, step):
     whole = list(stream(shards))
     one = stream(shards)
     for number, batch in enumerate(one, 1):
@@ -193,7 +193,7 @@ def test_after_the_last_batch_the_stream_stands_at_the_next_epoch(folder):
     assert (one.epoch, one.step) == (1, 0)
 
 
-def test_what_is_no_position_is_refused(folder):
+def test_invalid_positions_are_refused(folder):
     for wrong in ({}, {"epoch": -1, "step": 0}, {"epoch": 0, "step": 99}, {"epoch": 0, "step": 1.5}):
         with pytest.raises(ConfigError, match="a position in epochs of 13 batches"):
             stream(folder).load_state_dict(wrong)
@@ -201,7 +201,7 @@ def test_what_is_no_position_is_refused(folder):
         stream(folder).set_epoch(-1)
 
 
-def test_going_on_reads_only_what_is_still_needed(folder):
+def test_resuming_reads_only_the_shards_still_needed(folder):
     with serve(folder) as server:
         one = stream(server.url, num_streams=1, window=1)
         server.requests.clear()

@@ -79,7 +79,7 @@ def runs(tars: Sequence[Tar], k: int, count: int, short: Short = "repeat") -> li
 # -- batches --------------------------------------------------------------------------------------------------
 
 
-def test_batches_have_p_classes_of_k_items_apart_within_a_lane(folder):
+def test_batches_have_p_classes_of_k_items_distinct_within_a_stream(folder):
     one = stream(tars(folder))
     assert one.dataset is None
     batches = list(one)
@@ -207,7 +207,7 @@ def test_orientation_and_box_are_read_from_the_item(tmp_path):
         ([("../1.jpg", IMAGE), ("2.txt", b"")], "leads out of the folder"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_the_reason(tmp_path, members, reason):
+def test_unusable_items_are_named_with_the_reason(tmp_path, members, reason):
     tar = write_tar(tmp_path / "a.tar", [*members, *classes([3])])
     (run,) = runs([tar], 1, 1)
     assert reason in run.faults[0].reason

@@ -71,7 +71,7 @@ def test_damage_changes_no_other_batch_and_not_what_other_processes_see(own):
     assert same_batches(list(one), whole[4:])
 
 
-def test_for_a_group_without_a_sound_item_others_of_its_class_stand_in(own):
+def test_a_wholly_damaged_group_is_replaced_by_others_of_its_class(own):
     folder, index = own
     rows = index.with_row_index().filter(shard="train-000002.tar", class_run=0)["index"].to_list()
     assert index.filter(fine=index["fine"][rows[0]]).height > len(rows)
@@ -87,7 +87,7 @@ def test_for_a_group_without_a_sound_item_others_of_its_class_stand_in(own):
         assert all(labels[fault.replacement] == labels[rows[0]] for fault in batch.faults)
 
 
-def test_of_a_shard_that_is_cut_off_what_is_there_is_given(own):
+def test_the_whole_items_of_a_truncated_shard_are_used(own):
     folder, index = own
     path = folder / "train-000003.tar"
     path.write_bytes(path.read_bytes()[:20_000])
@@ -103,7 +103,7 @@ def test_of_a_shard_that_is_cut_off_what_is_there_is_given(own):
     assert len(inside) > 0
 
 
-def test_damage_that_decoders_do_not_see_is_found_by_the_checksum(own):
+def test_checksums_find_damage_that_decoders_miss(own):
     folder, index = own
     keys = damage(folder, index, [40], lambda data: data[:-60] + bytes([data[-60] ^ 1]) + data[-59:])
     assert list(stream(folder))[-1].images.shape[0] == P * K
@@ -115,7 +115,7 @@ def test_damage_that_decoders_do_not_see_is_found_by_the_checksum(own):
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_where_nothing_is_sound_it_says_so(own, bare):
+def test_a_dataset_without_a_sound_image_is_an_error(own, bare):
     folder, index = own
     damage(folder, index, range(len(index)), lambda data: data[:-400])
     with pytest.raises(InputError, match=r"train-00000\d.tar: .*key 'train/\d{4}'.*hgld verify"):
@@ -131,7 +131,7 @@ def test_a_missing_shard_is_named(own, bare):
         list(one)
 
 
-def test_of_a_bare_tar_that_is_cut_off_what_is_there_is_given(own):
+def test_the_whole_items_of_a_truncated_bare_tar_are_used(own):
     folder, _ = own
     path = folder / "train-000003.tar"
     path.write_bytes(path.read_bytes()[:30_000])
@@ -147,7 +147,7 @@ def test_batches_of_too_many_bytes_are_read_image_by_image(own, monkeypatch):
     assert same_batches(list(stream(folder)), before)
 
 
-def test_of_bare_shards_an_image_without_room_is_replaced_and_named(tmp_path, monkeypatch):
+def test_an_image_too_large_for_its_batch_is_replaced_and_named(tmp_path, monkeypatch):
     items = grouped_items([4] * 24)
     items[5] = replace(items[5], data=items[5].data + bytes(4000))  # behind the image's end
     index = write_streamed(tmp_path, items, per_shard=20)

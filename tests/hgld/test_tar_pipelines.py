@@ -112,7 +112,7 @@ def test_compressed_shards_are_refused_and_not_unpacked(tmp_path):
         tracemalloc.stop()
 
 
-def test_what_webdataset_would_run_is_no_shard(tmp_path):
+def test_urls_that_webdataset_would_run_are_refused(tmp_path):
     flag = tmp_path / "flag"
     for url in (f"pipe:touch {flag} #.tar", f"pipe://touch {flag} #.tar", f"gs://b/$(touch {flag}).tar"):
         with pytest.raises(HgldError):
