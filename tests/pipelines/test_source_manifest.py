@@ -308,8 +308,12 @@ def test_folders_of_uneven_depth_are_classes_of_the_finest_level(tmp_path):
         ("0.jpg", (None, None, None)),
         ("a/b/c/d/e/1.jpg", ("c", "b", "a")),
     }
-    fewer, more = "4 images in fewer, some of whose levels are unknown", "1 in more, whose inner folders are no levels"
-    assert found.form == f"3 folders deep; {fewer}; {more}"
+    shallow, beside, deep = (
+        "2 images in fewer, whose levels in between are unknown",
+        "2 beside folders of images, whose finest classes are unknown",
+        "1 in more, whose inner folders are no levels",
+    )
+    assert found.form == f"3 folders deep; {shallow}; {beside}; {deep}"
     assert read(tmp_path, "folders", levels=tuple("edcba")).items.filter(file="a/b/c/d/e/1.jpg")["e"][0] == "e"
 
 

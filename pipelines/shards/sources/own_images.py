@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.data.format import COLUMNS_BESIDE_LEVELS, is_safe_name, short
-from hgld.data.image_folder import class_depth, folder_classes
+from hgld.data.image_folder import class_depth, folder_classes, outer_folders
 from hgld.errors import ConfigError, InputError, StorageError, TableError, excerpt, quoted
 from hgld.evaluation.protocols import protocol_of
 
@@ -267,7 +267,7 @@ def _read_folders(source: Path, options: "SourceConfig") -> OwnImages:
     return OwnImages(
         kind="folders",
         source=source,
-        form=_form_of_folders(depth, depths),
+        form=_form_of_folders(folders, depth, sum(n for found, n in depths.items() if found > depth)),
         root=source,
         levels=levels,
         items=items.with_columns(pl.Series(level, names, dtype=pl.String) for level, names in columns.items()),
@@ -275,13 +275,17 @@ def _read_folders(source: Path, options: "SourceConfig") -> OwnImages:
     )
 
 
-def _form_of_folders(depth: int, depths: Mapping[int, int]) -> str:
-    """Describe how deep the images lie."""
+def _form_of_folders(folders: Sequence[tuple[str, ...]], depth: int, deeper: int) -> str:
+    """Describe how deep the images are."""
     parts = [f"{depth} folder{'s' * (depth != 1)} deep"]
-    if fewer := sum(count for found, count in depths.items() if found < depth):
-        parts.append(f"{fewer:,} images in fewer, some of whose levels are unknown")
-    if more := sum(count for found, count in depths.items() if found > depth):
-        parts.append(f"{more:,} in more, whose inner folders are no levels")
+    outer = outer_folders(folders)
+    fewer = Counter(found in outer for found in folders if len(found) < depth)
+    if shallow := fewer[False]:
+        parts.append(f"{shallow:,} images in fewer, whose levels in between are unknown")
+    if beside := fewer[True]:
+        parts.append(f"{beside:,} beside folders of images, whose finest classes are unknown")
+    if deeper:
+        parts.append(f"{deeper:,} in more, whose inner folders are no levels")
     return "; ".join(parts)
 
 
