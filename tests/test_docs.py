@@ -17,10 +17,12 @@ from typing import Any
 import click
 import polars as pl
 import pytest
+import torch
 from markdown_it import MarkdownIt
 from torch.distributed.run import get_args_parser
 
 import hgld
+from docs.figures import FIGURES
 from hgld.cli import VERBS, cli, main
 from hgld.pipelines.hierarchy.review.decisions import parse_decisions
 from tests.documented_files import documented_wiki, write_documented_files
@@ -316,6 +318,66 @@ def test_training_leaves_what_the_first_document_says(trained):
     assert (trained / "shards" / "dataset.json").is_file()
     assert (trained / "report.html").stat().st_size > 10_000
     assert len(pl.read_parquet(trained / "test.labels.parquet")) == 82 * 4
+
+
+# -- what pages promise ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def loss_of_the_guide():
+    (block,) = [b for b in blocks_of(DOCS / "how-to/adding.md") if b.file == "mine/mine/losses.py"]
+    names: dict[str, Any] = {"__name__": "mine.losses"}
+    exec(compile(block.text, str(block), "exec"), names)
+    return names["MeanScoreGap"]
+
+
+EMBEDDINGS = torch.nn.functional.normalize(torch.arange(24, dtype=torch.float32).reshape(6, 4).cos(), dim=1)
+LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
+
+
+def gap_by_hand(scores: torch.Tensor, row: int, references: list[int], margin: float) -> float:
+    """The guide's loss of one query over the references that are ranked."""
+    alike = [float(scores[row, j]) for j in references if LABELS[j] == LABELS[row]]
+    others = [float(scores[row, j]) for j in references if LABELS[j] != LABELS[row]]
+    return max(0.0, sum(others) / len(others) - sum(alike) / len(alike) + margin)
+
+
+def test_the_guides_loss_excludes_the_query_itself(loss_of_the_guide):
+    loss = loss_of_the_guide(margin=0.5, exclude_self=True)
+    scores = EMBEDDINGS @ EMBEDDINGS.T
+    wanted = [gap_by_hand(scores, i, [j for j in range(6) if j != i], 0.5) for i in range(6)]
+    assert float(loss(EMBEDDINGS, LABELS)) == pytest.approx(sum(wanted) / 6, abs=1e-5)
+
+
+def test_the_guides_loss_takes_queries_that_are_no_references(loss_of_the_guide):
+    loss = loss_of_the_guide(margin=0.5, exclude_self=True)
+    scores = EMBEDDINGS @ EMBEDDINGS.T
+    self_index = torch.tensor([0, -1, 2, -1, -1, 5])  # -1: the query is not among the references
+    excluded = [{int(i)} for i in self_index]
+    wanted = [gap_by_hand(scores, i, [j for j in range(6) if j not in excluded[i]], 0.5) for i in range(6)]
+    value = loss(EMBEDDINGS, LABELS, EMBEDDINGS, LABELS, self_index=self_index)
+    assert float(value) == pytest.approx(sum(wanted) / 6, abs=1e-5)
+
+
+def test_figures_of_the_concepts_are_those_that_the_script_draws():
+    for name, draw in FIGURES.items():
+        assert (DOCS / "concepts" / name).read_text(encoding="utf-8") == draw(), "python docs/figures.py"
+
+
+def test_pages_stay_short():
+    def words(*pages: Path) -> int:
+        return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+
+    generated = {page for page in (DOCS / "reference").glob("*.md") if "automodule::" in page.read_text("utf-8")}
+    generated |= {DOCS / "reference" / f"{name}.md" for name in ("commands", "datasets", "recipes", "python")}
+    notes = [
+        ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/README.md")
+    ]
+    assert words(ROOT / "README.md") <= 900
+    assert words(ROOT / "benchmarks" / "README.md") <= 1_500
+    assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 60
+    guides = set(DOCS.rglob("*.md")) - (generated - {DOCS / "reference" / "protocols.md"})
+    assert words(*guides, *notes) <= 28_000
 
 
 # -- the site --------------------------------------------------------------------------------------------------------
