@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from hgld.errors import ConfigError, InputError
+from hgld.errors import InputError
 from hgld.evaluation.scores import prepare_embeddings
 
 
@@ -64,15 +64,12 @@ def inter_class_distance(embeddings: Tensor | np.ndarray, labels: Tensor | np.nd
     return class_distances(embeddings, labels).inter
 
 
-def clustering_nmi(
-    embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray, *, num_clusters: int | None = None, seed: int = 0
-) -> float:
+def clustering_nmi(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray, *, seed: int = 0) -> float:
     """Compute the normalised mutual information of a k-means clustering with the classes: 2 I / (H_1 + H_2).
 
     Args:
         embeddings: (N, D) floating; normalised here.
-        labels: (N,) integers; items with negative labels are left out.
-        num_clusters: k; the number of classes if None.
+        labels: (N,) integers; items with negative labels are left out. There are as many clusters as classes.
         seed: seed of k-means++.
 
     Returns:
@@ -80,16 +77,12 @@ def clustering_nmi(
 
     Raises:
         InputError: as for :func:`class_distances`.
-        ConfigError: a number of clusters that k-means cannot make.
     """
     from sklearn.cluster import KMeans  # slow to import, and no other metric needs it
     from sklearn.metrics import normalized_mutual_info_score
 
     unit, classes = _labelled(embeddings, labels)
-    k = int(classes.max()) + 1 if num_clusters is None else num_clusters
-    if not 1 <= k <= len(unit):
-        raise ConfigError(f"num_clusters is {k} for {len(unit)} items; expected 1..{len(unit)}.")
-    clusters = KMeans(n_clusters=k, init="k-means++", n_init="auto", random_state=seed)
+    clusters = KMeans(n_clusters=int(classes.max()) + 1, init="k-means++", n_init="auto", random_state=seed)
     found = clusters.fit_predict(unit.astype(np.float32))
     return float(normalized_mutual_info_score(classes, found))
 

@@ -16,23 +16,13 @@ MOST_LEVELS = 250  # a grade is a byte
 
 
 @dataclass(frozen=True)
-class RelevanceBlock:
-    """Grades of q consecutive queries against the whole gallery.
+class RelevanceFacts:
+    """Facts of q consecutive queries that need no look at every pair.
 
     Attributes:
-        grades: (q, G) uint8; 0 for items that are not relevant and for those left out.
         counts: (q, L + 1) int64 ranked items of every grade, those left out not among them.
         left_out: row and gallery index of every pair that is not ranked: the query itself, junk.
     """
-
-    grades: Tensor
-    counts: np.ndarray
-    left_out: tuple[np.ndarray, np.ndarray]
-
-
-@dataclass(frozen=True)
-class RelevanceFacts:
-    """Facts of q consecutive queries that need no look at every pair; as of :class:`RelevanceBlock`."""
 
     counts: np.ndarray
     left_out: tuple[np.ndarray, np.ndarray]
@@ -42,6 +32,17 @@ class RelevanceFacts:
         rows, items = self.left_out
         chosen = (rows >= start) & (rows < stop)
         return RelevanceFacts(self.counts[start:stop], (rows[chosen] - start, items[chosen]))
+
+
+@dataclass(frozen=True)
+class RelevanceBlock(RelevanceFacts):
+    """Grades of q consecutive queries against the whole gallery.
+
+    Attributes:
+        grades: (q, G) uint8; 0 for items that are not relevant and for those left out.
+    """
+
+    grades: Tensor
 
 
 class RelevanceSource(Protocol):
@@ -201,7 +202,7 @@ def block_of_items(
     rows = facts.left_out[0][pair]
     grades[rows, columns] = 0
     grades[items < 0] = 0
-    return RelevanceBlock(torch.from_numpy(grades), facts.counts, (rows, columns))
+    return RelevanceBlock(facts.counts, (rows, columns), torch.from_numpy(grades))
 
 
 def _few(source: RelevanceSource, start: int, stop: int) -> RelevanceBlock:
@@ -221,7 +222,7 @@ def _without(grades: Tensor, num_levels: int, left_out: tuple[np.ndarray, np.nda
         counts = torch.stack([(grades == grade).sum(1) for grade in range(1, num_levels + 1)], dim=1).cpu().numpy()
     ranked = grades.shape[1] - np.bincount(rows, minlength=grades.shape[0])
     rest = (ranked - counts.sum(axis=1))[:, None]  # of grade 0
-    return RelevanceBlock(grades, np.concatenate([rest, counts], axis=1).astype(np.int64), left_out)
+    return RelevanceBlock(np.concatenate([rest, counts], axis=1).astype(np.int64), left_out, grades)
 
 
 def _check_indices(indices: np.ndarray, num_gallery: int, what: str, lowest: int = -1) -> None:

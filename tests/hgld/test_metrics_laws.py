@@ -7,7 +7,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, ndcg_score
 
-from hgld import graded_relevance
 from hgld.errors import ConfigError, InputError
 from hgld.metrics import GainFunction, Metric, ranking_metrics
 from tests import reference
@@ -118,16 +117,6 @@ def test_values_lie_between_0_and_1_and_a_perfect_list_by_total_relevance_gives_
         assert np.isnan(found) or -1e-12 <= found <= 1 + 1e-12
         best = value(name, strict, grades, kind="total")
         assert np.isnan(best) or best == pytest.approx(1.0)
-
-
-@given(queries(), st.sampled_from(["population", "total", "weighted_ap", "exponential"]), st.booleans())
-def test_gains_are_those_of_graded_relevance_up_to_a_factor(query, kind, count_query):
-    _, grades = query
-    assume(bool((grades > 0).any()))
-    counts = np.bincount(grades[0].numpy(), minlength=4)[None]
-    gains = GainFunction(kind, 2.0, count_query=count_query).gains(counts)[0][grades[0].numpy()]
-    expected = graded_relevance(grades, 3, kind, 2.0, count_query=count_query, dtype=torch.float64)[0].numpy()
-    np.testing.assert_allclose(gains * expected.sum(), expected * gains.sum(), rtol=1e-12, atol=1e-300)
 
 
 def test_the_query_without_positives_is_undefined_and_leaves_the_others_alone():
