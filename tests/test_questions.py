@@ -52,12 +52,12 @@ class Index:
 
     def search(self, words: list[str]) -> list[str]:
         """Return the pages by their points, a word that few pages have counting for more."""
-        points: Counter[int] = Counter()
+        points: dict[int, float] = defaultdict(float)
         for word in words:
             found = self.weights.get(word, Counter())
             for page, weight in found.items():
                 points[page] += weight * math.log(1 + len(self.names) / len(found))
-        return [self.names[page] for page, _ in points.most_common()]
+        return [self.names[page] for page in sorted(points, key=lambda page: -points[page])]
 
 
 def stems_of(question: str) -> list[str]:

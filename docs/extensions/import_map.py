@@ -16,7 +16,7 @@ _CELL = 22
 def package_of(path: Path) -> str:
     """Return the package that a file belongs to, two names deep."""
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:2]) if len(parts) > 2 else parts[0]
+    return ".".join(parts[:2] if len(parts) > 2 else parts[:1])
 
 
 def read_imports() -> dict[str, set[str]]:

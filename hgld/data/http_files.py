@@ -501,7 +501,7 @@ class HttpRanges:
             own = {"Authorization": f"Basic {b64encode(login).decode()}", **own}
         reserved = ("accept-encoding", "range", "if-range")
         self._own = {name: value for name, value in own.items() if name.lower() not in reserved}
-        given = (options.get(name, ()) for name in ("allow_redirects_to", "allow_private"))
+        given = [options.get(name, ()) for name in ("allow_redirects_to", "allow_private")]
         to, private = ([some] if isinstance(some, str) else some for some in given)
         ca_file = options.get("ca_file")
         self._client = HttpClient(self.limits, allow_redirects_to=to, allow_private=private, ca_file=ca_file)
