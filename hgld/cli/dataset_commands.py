@@ -87,7 +87,7 @@ def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig
     if as_json:
         print_json(told | build.result_summary(result))
     else:
-        echo(build.result_text(result))
+        echo(build.result_text(result, catalog.notes if told else None))
         say_next("hgld", "train", "--data", out, "--out", "RUN")
     return 0
 

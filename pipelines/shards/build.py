@@ -331,12 +331,21 @@ def result_summary(result: BuildResult) -> dict[str, Any]:
     }
 
 
-def result_text(result: BuildResult) -> str:
-    """Describe a finished dataset on one screen: counts, rejects, differences from the published ones, notes."""
+def result_text(result: BuildResult, told: Sequence[str] | None = None) -> str:
+    """Describe a finished dataset on one screen: counts, rejects, differences from the published ones, notes.
+
+    Args:
+        result: the dataset.
+        told: notes that people have read already, in a profile that states the splits too; None: they read nothing.
+    """
     manifest = result.manifest
     size = amount(sum(shard.bytes for shard in manifest.shards))
     state = "" if result.was_run else " (built before, nothing to do)"
     lines = [f"{manifest.name}: {len(manifest.shards):,} shards, {size}, in {result.out}{state}"]
+    if told is not None:
+        count = sum(manifest.rejected.values())
+        lines += [f"{count:,} rejected, see rejected.parquet"] * bool(count)
+        return "\n".join([*lines, *(f"note: {note}" for note in result.notes if note not in told)])
     for name, facts in manifest.splits.items():
         classes = ", ".join(f"{count:,} of {level}" for level, count in facts["classes"].items())
         unlabelled = f"; {facts['unlabelled']:,} without a finest label" if facts["unlabelled"] else ""
