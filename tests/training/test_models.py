@@ -1,4 +1,4 @@
-"""Models by name: shapes, weights, normalisation, freezing, gradient checkpointing, the projection's start."""
+"""Models by name: shapes, weights, normalisation, freezing, the projection's start."""
 
 import json
 import sys
