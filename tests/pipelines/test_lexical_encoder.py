@@ -1,9 +1,15 @@
+"""The lexical encoder and its lexicon of nouns."""
+
+import re
+
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
+from hgld.pipelines.hierarchy.encoders.head_noun import noun_phrase
+from hgld.pipelines.hierarchy.encoders.lexical import LEXICON, LexicalEncoder, NounKinds
 
 NAMES = [
     "arch bridge", "suspension bridge", "footbridge", "art museum", "history museum", "railway museum",
@@ -15,13 +21,6 @@ NAMES = [
 def similarity(encoder: LexicalEncoder, a: str, b: str) -> float:
     left, right = encoder.encode([a, b])
     return float(left @ right)
-
-
-def test_rows_are_unit_float32_and_no_wider_than_the_names() -> None:
-    rows = LexicalEncoder(NAMES).encode(NAMES)
-    assert rows.dtype == np.float32
-    assert rows.shape[0] == len(NAMES) >= rows.shape[1]
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,8 @@ def test_new_text_lands_beside_what_it_is_like_and_strangers_have_no_direction()
 def test_any_names_have_unit_rows(names: list[str]) -> None:
     encoder = LexicalEncoder(names)
     rows = encoder.encode(names)
-    assert rows.shape == (len(names), encoder.dim)
+    assert (rows.shape, rows.dtype) == ((len(names), encoder.dim), np.float32)
+    assert encoder.dim <= len(names)
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-5)
 
 
@@ -74,3 +74,60 @@ def test_thousands_of_names_go_by_the_sparse_way() -> None:
     head = np.array([name.split()[1] for name in names])
     same = head[:, None] == head[None]
     assert alike[same].mean() > alike[~same].mean() + 0.3
+
+
+# -- the lexicon -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [
+        ("bay", "strait"),
+        ("three-masted schooner", "barge"),
+        ("church building", "Catholic cathedral"),
+        ("former railway stations in Japan", "tram stop"),
+        ("fireboat", "boat"),  # a closed compound is headed by its last part
+        ("group of lakes", "pond"),
+        ("power station", "wind farm"),
+    ],
+)
+def test_names_of_one_kind(name, like):
+    kinds = NounKinds.read()
+    assert kinds.of(noun_phrase(name))[-1] == kinds.of(noun_phrase(like))[-1]
+
+
+def test_a_compound_is_not_its_head():
+    kinds = NounKinds({"station": ("stop",), "power station": ("power",), "building": ("building",)})
+    assert kinds.of(noun_phrase("power station")) == ("power",)
+    assert kinds.of(noun_phrase("bus station")) == ("stop",)
+
+
+def test_a_general_head_counts_where_nothing_else_is_known():
+    kinds = NounKinds({"church": ("holy",), "building": ("building",)})
+    assert kinds.of(noun_phrase("church building")) == ("holy",)
+    assert kinds.of(noun_phrase("octagonal building")) == ("building",)
+
+
+@pytest.mark.parametrize("name", ["", "???", "Nereid", "Laysan Albatross", "<script>"])
+def test_what_is_not_known_has_no_kind(name):
+    assert NounKinds.read().of(noun_phrase(name)) == ()
+
+
+def test_the_lexicon_states_every_noun_once_two_or_three_levels_deep():
+    nouns: list[str] = []
+
+    def walk(node, depth):
+        if isinstance(node, dict):
+            for below in node.values():
+                walk(below, depth + 1)
+        else:
+            assert 2 <= depth <= 3
+            nouns.extend(node)
+
+    walk(yaml.safe_load(LEXICON.read_text(encoding="utf-8")), 0)
+    assert len(nouns) == len(set(nouns)) > 600
+    assert all(re.fullmatch(r"[^\W\d_]+(?:[ -][^\W\d_]+)?", noun) and noun == noun.lower() for noun in nouns)
+
+
+def test_another_lexicon_has_another_fingerprint():
+    assert NounKinds({"a": ("b",)}).fingerprint != NounKinds({"a": ("c",)}).fingerprint
