@@ -399,7 +399,7 @@ def retry(
     attempts: int,
     first_wait: float = 0.2,
     longest_wait: float = 20.0,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] | None = None,
     before_wait: Callable[[float, RemoteFault], None] = lambda seconds, fault: None,
 ) -> T:
     """Return the result of an attempt, repeated with growing, random pauses while its failures may pass.
@@ -409,7 +409,7 @@ def retry(
         attempts: in a row without progress.
         first_wait: seconds of the first pause, on average; the server's own wish counts where it is longer.
         longest_wait: seconds of the longest pause.
-        sleep: waits for seconds.
+        sleep: waits for seconds; time.sleep without.
         before_wait: called with the seconds of a pause and the failure; may raise to give up.
 
     Raises:
@@ -427,7 +427,7 @@ def retry(
             growing = min(first_wait * 2.0 ** (idle - 1) + jitter, longest_wait) if idle else 0.0
             pause = max(fault.wait, growing)
             before_wait(pause, fault)
-        sleep(pause)
+        (sleep or time.sleep)(pause)
 
 
 # -- ranges -----------------------------------------------------------------------------------------------------------
