@@ -126,7 +126,8 @@ def seed_p_value(ours: Mapping[int, float], theirs: Mapping[int, float]) -> floa
         return math.nan
     if statistics.stdev(differences) < 1e-12:  # rounding alone
         return float(abs(differences[0]) < 1e-12)
-    return float(ttest_1samp(differences, 0.0)[1])
+    result: Any = ttest_1samp(differences, 0.0)  # scipy types what it returns as a tuple of objects
+    return float(result.pvalue)
 
 
 def _compare_with(
