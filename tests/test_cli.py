@@ -1,15 +1,11 @@
 """What people and machines get from the verbs: exit codes, messages, plans, JSON."""
 
 import json
-import re
-import shlex
 from pathlib import Path
 
-import click
 import pytest
 
-from hgld import __version__
-from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, VERBS, cli, main
+from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, VERBS, main
 from hgld.pipelines.hierarchy import build as building
 
 ROOT = Path(__file__).parents[1]
@@ -36,15 +32,6 @@ def table(tmp_path):
     rows = [f"{i},{COMMONS}L{i},{NAMES[i % len(NAMES)]}" for i in range(24)]
     path.write_text("\n".join(["landmark_id,category,supercategory", *rows, ""]))
     return path
-
-
-def test_help_and_version(hgld):
-    code, out, _ = hgld("--help-all")
-    assert code == 0
-    for verb, (_, summary) in VERBS.items():
-        assert verb in out
-        assert summary in out
-    assert hgld("--version")[:2] == (0, f"hgld, version {__version__}\n")
 
 
 @pytest.mark.parametrize(
@@ -101,22 +88,6 @@ def test_options_that_cannot_be_served_are_refused_before_any_work(hgld, table, 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "Give your mail address or page: --contact you@example.org"),
-        (("--contact", "me"), "contact is 'me'; expected a mail address"),
-        (("--contact", "a@b.org", "--rate", "50"), "at most 3.33, the documented limit"),
-        (("--commons-url", "ftp://x"), "'ftp://x' is not an address"),
-    ],
-)
-def test_a_scrape_that_may_not_begin_says_why(hgld, table, tmp_path, arguments, message):
-    code, out, err = hgld("build-hierarchy", "--landmarks", f"train={table}", "--out", tmp_path / "out", *arguments)
-    assert (code, out) == (EXIT_BAD_INPUT, "")
-    assert message in err
-    assert "Traceback" not in err
-
-
 def test_stopping_says_how_to_go_on(hgld, tmp_path, monkeypatch):
     def stop(*arguments, **options):
         raise KeyboardInterrupt
@@ -125,21 +96,3 @@ def test_stopping_says_how_to_go_on(hgld, tmp_path, monkeypatch):
     code, out, err = hgld("build-hierarchy", "--sample", "--out", tmp_path / "out")
     assert (code, out) == (EXIT_STOPPED, "")
     assert err.strip() == "hgld: stopped; the same command goes on from here."
-
-
-def commands_of_the_documents():
-    """Every ``hgld VERB ...`` in a block of README.md and docs, its lines joined."""
-    for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for block in re.findall(r"```(?:sh)?\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL):
-            for line in block.replace("\\\n", " ").splitlines():
-                for command in re.findall(r"(?:^|&& )hgld (.*?)(?=&&|$)", line):
-                    words = shlex.split(command, comments=True)
-                    yield pytest.param(words, id=f"{document.name}: {' '.join(words[:2])}")
-
-
-@pytest.mark.parametrize("words", list(commands_of_the_documents()))
-def test_the_documents_commands_have_these_verbs_and_options(words):
-    command = cli.get_command(click.Context(cli), words[0])
-    assert command is not None, words[0]
-    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known

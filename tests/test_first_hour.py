@@ -47,16 +47,6 @@ def test_a_case_that_fails_is_kept_and_the_next_one_begins(gpu, tmp_path, monkey
     assert "2 failed" in capsys.readouterr().out
 
 
-def test_a_part_ends_after_its_minutes_and_goes_on_with_the_next_call(gpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "PARTS", {"one": lambda bench: ((str(n), lambda n=n: {"n": n}) for n in range(3))})
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path)])
-    monkeypatch.setattr(gpu, "_PART_SECONDS", -1.0)
-    assert gpu.main() == 1
-    monkeypatch.setattr(gpu, "_PART_SECONDS", 60.0)
-    assert gpu.main() == 0
-    assert list(json.loads((tmp_path / "gpu.json").read_text())["one"]) == ["0", "1", "2"]
-
-
 @pytest.mark.slow
 def test_every_part_runs_at_toy_size(tmp_path):
     command = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--toy"]

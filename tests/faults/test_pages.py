@@ -6,14 +6,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hgld.pipelines.hierarchy.review.decisions import Move
-from hgld.pipelines.hierarchy.review.journal import Journal
 from hgld.report_page.page import make_report
 from tests.faults.commands import run
 from tests.hgld.test_report_page_page import write_run
 from tests.pipelines.headless_chromium import CHROMIUM, Page
-from tests.pipelines.reviewed_build import write_build
-from tests.pipelines.test_review_browser import WIDE, page_of
+from tests.pipelines.test_review_browser import WIDE
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")]
 HOSTILE = (
@@ -93,23 +90,3 @@ def test_no_name_runs_and_no_request_leaves(tmp_path):
             assert page.run(f'document.querySelectorAll("{made}").length') == 0, name
             assert_harmless(page)
             assert {one for one in page.requests if not one.startswith("data:")} == {file.as_uri()}, name
-
-
-def test_the_review_page_shows_hostile_names_and_annotators(tmp_path):
-    groups = {
-        n: (HOSTILE[n][:300], None, {f"{HOSTILE[n][:300]}{m}": (1, 0.5, True, 0) for m in range(3)}) for n in range(9)
-    }
-    build = write_build(tmp_path / "build", groups)
-    other = tmp_path / "<img src=x onerror=window.broken=1>.yaml"
-    journal = Journal(other, HOSTILE[0], "annotator")
-    said = {"who": HOSTILE[0], "when": journal.next_time(), "why": HOSTILE[1]}
-    journal.append([Move(names=(f"{HOSTILE[0]}0",), to=HOSTILE[3], **said)])
-    with page_of(build, tmp_path / "profile", others=(other,)) as page:
-        page.run(LISTEN)
-        page.call("Network.enable")
-        page.run("document.querySelectorAll('#groups .row, #names .row').forEach(e => e.click())")
-        for key in "cjknk":
-            page.press(key)
-        assert page.run("document.body.textContent.includes('window.broken=1')")
-        assert page.run("window.broken === undefined && window.blocked.length === 0")
-        assert all(one.startswith(("http://127.0.0.1:", "data:", "blob:")) for one in page.requests)

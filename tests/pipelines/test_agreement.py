@@ -216,16 +216,6 @@ def test_a_change_of_mind_overrules_ones_own_decision():
 # -- several people -----------------------------------------------------------------------------------------------
 
 
-def test_the_same_decision_twice_is_agreement():
-    a, b = (
-        said("ada", move("lake", "hill"), top("lake", "natural")),
-        said("bob", top("lake", "natural"), move("lake", "hill")),
-    )
-    result = clean_run(a, b)
-    assert len(result.applied) == 4
-    assert {claim.annotators for claim in result.grouping.claims.values()} == {"ada, bob"}
-
-
 @pytest.mark.parametrize(
     ("ada", "bob", "conflict"),
     [

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, TableError
@@ -102,17 +101,3 @@ def test_a_release_takes_the_levels_of_a_build_of_its_own_classes(tmp_path):
     assert found.items.null_count().row(0) == (0,) * found.items.width
     assert found.items["realm"].n_unique() == 2
     assert not found.notes
-
-
-def test_a_source_that_reads_labels_itself_still_does(tmp_path):
-    (tmp_path / "gldv2").mkdir()
-    maker("gldv2")(tmp_path / "gldv2", 0)
-    own = tmp_path / "labels"
-    own.mkdir()
-    for name in ("train", "index"):
-        file = f"{name}_label_to_hierarchical.csv"
-        (own / file).write_bytes((tmp_path / "gldv2" / "metadata" / file).read_bytes())
-    written(own, "id,name,group\nx,y,z\n")
-    found = read_release("gldv2", tmp_path / "gldv2", SourceConfig(labels=own))
-    assert found.levels == ("landmark", "hierarchical_label", "natural_or_human_made")
-    assert isinstance(found.items, pl.DataFrame)

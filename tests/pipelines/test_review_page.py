@@ -30,7 +30,7 @@ from hgld.pipelines.hierarchy.review import journal as journal_module
 from hgld.pipelines.hierarchy.review import server
 from hgld.pipelines.hierarchy.review.agreement import settle
 from hgld.pipelines.hierarchy.review.decisions import ACTIONS as KINDS
-from hgld.pipelines.hierarchy.review.decisions import format_decision, read_decisions
+from hgld.pipelines.hierarchy.review.decisions import read_decisions
 from hgld.pipelines.hierarchy.review.journal import Journal, StaleError
 from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails, link_of, wikidata_link
 from tests.pipelines.reviewed_build import BREAKOUT, GROUPS, SCRIPT, opened, write_build
@@ -298,22 +298,6 @@ def test_times_never_go_back_and_end_somewhere(build):
     (build / "ada.yaml").write_text(f"{head}- {{action: drop, names: [tug], who: ada, when: {last}}}\n")
     with pytest.raises(InputError, match="nothing comes after"):
         opened(build).decide([[MOVE]], 0)
-
-
-def test_undo_survives_every_cut(build):
-    """Whatever bytes of an appended entry a crash leaves, the entries before it are whole and the rest is named."""
-    review = opened(build)
-    review.decide([[MOVE]], 0)
-    whole = (build / "ada.yaml").read_bytes()
-    change = review.decide([[SPLIT]], 1)
-    tail = format_decision(review.journal.entries[-1].decision).encode()
-    assert (build / "ada.yaml").read_bytes() == whole + tail
-    for cut in range(1, len(tail) - 1):
-        (build / "cut.yaml").write_bytes(whole + tail[:cut])
-        with pytest.raises(InputError, match="entry 2"):
-            read_decisions([build / "cut.yaml"])
-    review.undo(change["revision"])
-    assert (build / "ada.yaml").read_bytes() == whole
 
 
 # -- several people --------------------------------------------------------------------------------------------------

@@ -5,9 +5,8 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError
-from hgld.pipelines.demo import drawings
 from hgld.pipelines.demo.dataset import DrawnConfig, choose_landmarks, write_drawings
-from hgld.pipelines.demo.drawings import PAINTERS, draw, painter_of
+from hgld.pipelines.demo.drawings import PAINTERS, draw
 from hgld.pipelines.stage import silent
 
 
@@ -21,22 +20,6 @@ def test_an_image_is_a_function_of_its_arguments(kind):
     others = [draw(f"a {kind}", (kind,), 1), draw("another", (kind,), 0), draw(f"a {kind}", (kind,), 0, seed=1)]
     assert not any(np.array_equal(first, other) for other in others)
     assert draw(f"a {kind}", (kind,), 0, size=32).shape == (32, 32, 3)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "painter"),
-    [
-        (("Lutheran church", "body of water"), drawings.church),  # the finest kind that is known decides
-        (("something odd", "body of water"), drawings.water),
-        (("something odd",), drawings.classical),
-        (("columnar basalt", "mountain"), drawings.mountain),  # "column" is a part of its name, and no word of it
-        (("railway bridge (1884)",), drawings.bridge),
-        (("sculpture garden",), drawings.park),
-        (("college of the University of Cambridge",), drawings.block),  # no bridge either
-    ],
-)
-def test_a_kind_is_known_by_whole_words(kinds, painter):
-    assert painter_of(kinds) is painter
 
 
 def labels():

@@ -181,15 +181,6 @@ def test_several_scales_have_no_embedding_as_it_comes(places):
         evaluate_trained(embedder, task, options=asked)
 
 
-def test_files_of_embeddings_have_no_classifier(tmp_path, capsys):
-    np.save(tmp_path / "e.npy", np.eye(3, dtype=np.float32))
-    (tmp_path / "l.csv").write_text("fine\na\na\nb\n")
-    given = ["--embeddings", tmp_path / "e.npy", "--labels", tmp_path / "l.csv", "--levels", "fine"]
-    with pytest.raises(SystemExit) as stop:
-        main([*map(str, ["evaluate", *given, "--metrics", "top-1"])])
-    assert (stop.value.code, "(--checkpoint)" in capsys.readouterr().err) == (2, True)
-
-
 def test_a_file_of_names_that_does_not_fit_is_refused(places, tmp_path):
     folder, _ = places
     checkpoint = find_checkpoint(folder / "run", "last")

@@ -11,7 +11,7 @@ from hgld import open_dataset
 from hgld.data.views import TestView
 from hgld.training.inference import kept
 from hgld.training.inference.embedding import embed
-from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
+from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.small_runs import command as run
 from tests.training.untrained_run import write_run
 
@@ -58,15 +58,6 @@ def test_parts_are_kept_and_joined_to_the_file_of_one_go(places, tmp_path, capsy
         "parts.npy",
         "parts.labels.parquet",
     }
-
-
-def test_without_a_protocol_the_next_command_names_labels(places, tmp_path, capsys):
-    items = items_of_classes([3, 2], ["test"])
-    write_dataset(tmp_path / "data", [Item((0, 0), "test", b"not a picture"), *items])
-    asked = ["--checkpoint", places[0] / "run", "--data", tmp_path / "data", "--out", tmp_path / "e.npy"]
-    code, printed, _ = run(capsys, "embed", *asked)
-    assert code == 0
-    assert f"next: hgld evaluate --embeddings {tmp_path}/e.npy --labels {tmp_path}/e.labels.parquet" in printed
 
 
 def test_embeddings_are_those_of_the_best_checkpoint(places, tmp_path, capsys):

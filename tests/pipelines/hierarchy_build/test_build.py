@@ -1,4 +1,3 @@
-import csv
 import errno
 import json
 import os
@@ -14,7 +13,6 @@ import polars as pl
 import pytest
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from hgld import Hierarchy
 from hgld.errors import ConfigError, HgldError, StorageError
 from hgld.pipelines.hierarchy import build as building
 from hgld.pipelines.hierarchy.build import LOCK, build_hierarchy
@@ -92,20 +90,6 @@ def test_the_sample_gives_everything_a_build_promises(sample_build):
     assert {entry["role"] for entry in provenance["inputs"]} == {"sample"}
     there = {path.name for path in out.iterdir()}
     assert there == {LOCK, "stages", *(name.split("/")[0] for name in sample_build.files)}
-
-
-def test_every_landmark_of_the_sample_is_labelled_or_dropped_with_a_reason(sample_build):
-    out = sample_build.directory
-    labelled = set()
-    for split in ("train", "index"):
-        with open(out / f"{split}_label_to_hierarchical.csv", encoding="utf-8", newline="") as file:
-            labelled |= {(split, int(row["landmark_id"])) for row in csv.DictReader(file)}
-    dropped = pl.read_parquet(out / "dropped.parquet")
-    assert dropped["reason"].null_count() == 0
-    asked = pl.read_csv(out / "raw_names.csv").select("split", "landmark_id").rows()
-    assert sorted([*labelled, *dropped.select("split", "landmark_id").rows()]) == sorted(asked)
-    tree = Hierarchy.from_parquet(out / "hierarchy.parquet")
-    assert tree.num_classes[0] == len(labelled)
 
 
 def test_the_samples_groups_are_near_those_made_by_hand(sample_build):

@@ -2,7 +2,6 @@ import json
 
 import polars as pl
 import pytest
-import yaml
 
 from hgld.data_cards import card_path
 from hgld.pipelines import card
@@ -60,7 +59,3 @@ def test_the_card_of_other_things_states_their_levels_and_no_licence(tmp_path, t
     assert sections["Levels"].splitlines()[2:] == ["| item | 6 |", "| kind | 5 |", "| realm | 2 |"]
     assert {"Levels", "Left out", "Files"} <= set(sections)
     assert "andmark" not in file.read_text()
-
-
-def test_header_is_valid_yaml(written):
-    assert yaml.safe_load(written.read_text().split("---\n")[1])["pretty_name"]

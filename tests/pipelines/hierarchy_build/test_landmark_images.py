@@ -110,8 +110,3 @@ def test_a_manifest_that_cannot_be_used(tmp_path, text, error):
     (tmp_path / "images" / "link.jpg").symlink_to(tmp_path / "secret.jpg")
     with pytest.raises((ConfigError, TableError), match=error):
         find_images(tmp_path / "images")
-
-
-def test_a_missing_folder_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no image found"):
-        find_images(tmp_path / "nowhere")

@@ -132,16 +132,3 @@ def test_an_encoder_that_cannot_encode_is_found_before_the_first_request(
     monkeypatch.setattr(LexicalEncoder, "encode", lambda *given: tried.append(given))
     assert build(*arguments) == 0, "nothing to ask, so that weights need not be there"
     assert (tried, len(server.log)) == ([], asked)
-
-
-def test_both_routes_label_alike(arguments, tmp_path):
-    assert build(*arguments) == 0
-    html = tmp_path / "html"
-    again = [str(html) if word == str(tmp_path / "out") else word for word in arguments]
-    assert build(*again, "--route", "html") == 0
-    columns = ("landmark_id", "category", "supercategory")
-    for split in ("train", "index"):
-        # a category of categories has its own class on its page, and this server shows templates as their text
-        by_api = [row for i, row in labels(tmp_path / "out", split).items() if i not in NAMED]
-        by_page = list(labels(html, split).values())
-        assert [[row[c] for c in columns] for row in by_page] == [[row[c] for c in columns] for row in by_api]
