@@ -1,18 +1,21 @@
-"""Wrong labels found: hgld's audit beside cleanlab and plain kNN disagreement, by faults planted in real sets.
+"""Wrong labels found by hgld's audit, cleanlab and plain kNN disagreement among errors planted in real datasets.
 
     python benchmarks/audit.py --data DIR --work DIR [--sets grocery ...] [--encoders pixels trained]
         [--seeds 0 1 2 3 4] [--rates 0.02 0.05 0.1] [--parts labels classes copies] [--table]
 
-DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, a column a
-level) and ``images``. Planted are, each alone: wrong labels at every level, drawn from all classes (random) or from
-those under the same parent (parent); classes that are cut in two or put under another parent; and copies,
-across splits, re-encoded, halved or cropped. Encoder ``pixels`` is 64 principal components of 32 x 32 pixels and knows
-no labels; ``trained`` is the small net, trained on the planted labels for --steps steps. All sides get the same
-embeddings.
+DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, one column per
+level) and ``images``. Each job plants one kind of error:
 
-Every finished measurement is a line of WORK/audit.jsonl; the same call makes only the missing ones, and prints the
-tables (Markdown) of what is there. --table only prints. Figures of a job are those of its seed alone, so that a call
-that is stopped goes on.
+- wrong labels at every level, drawn from all classes (random) or from the classes under the same parent (parent)
+- classes that are cut in two or put under another parent
+- copies across splits: re-encoded, halved or cropped
+
+Encoder ``pixels`` is 64 principal components of 32 x 32 pixels and knows no labels. Encoder ``trained`` is the small
+net, trained on the planted labels for --steps steps. All methods get the same embeddings.
+
+Every finished measurement is a line of WORK/audit.jsonl. The same call makes only the missing ones, and prints the
+tables (Markdown) of all that are there. --table only prints. The figures of a job depend on its seed alone, so that a
+stopped call can be resumed.
 """
 
 import argparse

@@ -349,7 +349,7 @@ def model_of(backbone: str, size: int) -> Any:
 
 
 def step_of(bench: Bench, backbone: str, size: int, fields: Values) -> Callable[[], None]:
-    """A training step of ``hgld train`` on images that lie in page-locked memory."""
+    """Return a training step of ``hgld train`` on images in page-locked memory."""
     import numpy as np
 
     from hgld import Hierarchy

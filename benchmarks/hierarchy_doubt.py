@@ -1,12 +1,14 @@
-"""Measure of doubt: probabilities of wrong placements against known groupings, leaving one taxonomy out.
+"""Error probabilities of placements, compared with known groupings, leaving one taxonomy out.
 
     python benchmarks/hierarchy_doubt.py --data DIR --encoder lexical --encoder sbert:PATH
 
-DIR holds the shared sets of names. Every set is grouped by every encoder, into its own number of groups, half and
-twice as many, and as many as the data give; and its names are put into its own groups by their names (``--into``), all
-of them and two thirds of them. A placement is wrong if the reference group of its name is not the one most frequent in
-its group (in given groups: not the group, or "none of these" where it was not given). The model of all other
-taxonomies says how likely that is; figures are at the set's own number of groups.
+DIR holds the shared sets of names. Every set is grouped with every encoder into its own number of groups, into half and
+twice as many, and into as many as the data suggest. Its names are also put into predefined groups by the groups' names
+(``--into``): into all reference groups, and into two thirds of them.
+
+A placement is wrong if the reference group of its name is not the most frequent one in its group. With predefined
+groups it is wrong if it is not the reference group, or not "none of these" if the reference group was left out. The
+model of all other taxonomies predicts how likely that is. Figures are at the set's own number of groups.
 
     ... --fit       fits the model on all sets and writes pipelines/hierarchy/groups/doubt.yaml
 """

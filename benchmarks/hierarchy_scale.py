@@ -2,9 +2,9 @@
 
     python benchmarks/hierarchy_scale.py [--landmarks 200000] [--names 5700] [--encoder lexical] [--out DIR]
 
-The landmarks are made up, their names are not far from real ones: head nouns with modifiers and places, as frequent as
-their rank allows (Zipf), some in other spellings, a third of the landmarks without any. Prints
-seconds by stage and the peak memory.
+The landmarks are made up, but their names resemble real ones: head nouns with modifiers and place names, with
+frequencies by Zipf's law, some of them in other spellings. A third of the landmarks have no name. It prints
+seconds per stage and the peak memory.
 """
 
 import argparse

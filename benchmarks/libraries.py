@@ -83,7 +83,7 @@ def versions(names: tuple[str, ...]) -> str | None:
 
 
 def make_shards(folder: Path) -> None:
-    """Write the dataset ``shards`` that the programs read: noisy squares, 32 colours of 8 pictures under 4 kinds."""
+    """Write the dataset ``shards`` that the programs read: noisy squares, 32 colours of 8 images in 4 super-classes."""
     rng = np.random.default_rng(0)
     colors = rng.integers(40, 216, (32, 3))
     for number, color in enumerate(colors.tolist()):

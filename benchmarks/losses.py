@@ -1,4 +1,4 @@
-"""Seconds and peak memory of forward + backward of the rank losses, beside the authors' code and other peers.
+"""Seconds and peak memory of forward + backward of the rank losses, of the authors' code and of other libraries.
 
 Run with: python benchmarks/losses.py [--items 128 256 512 1024 2048 4096] [--threads 1] [--only "hgld SupHAP" ...]
 The authors' classes: python benchmarks/losses.py --authors DIR, a clone of github.com/elias-ramzi/SupRank; its imports
@@ -6,13 +6,15 @@ The authors' classes: python benchmarks/losses.py --authors DIR, a clone of gith
 A memory bank: python benchmarks/losses.py --bank 60000 --items 256 --dim 128
 On a GPU: python benchmarks/losses.py --device cuda --items 512 4096 --only "hgld SupHAP"
 
-pytorch-metric-learning is a benchmark extra. Every measurement runs in a process of its own that keeps freed memory
-(first-touch page faults would be measured otherwise), after a small run that loads, compiles and warms up. Seconds are
-medians, of the processor's time on a CPU, so that other load on the machine disturbs little, and of the clock's on a
-GPU; "x GEMM" is their multiple of what the same process takes for the scores alone, forward + backward of one matrix
-product; memory is the growth of the peak from the embeddings on. A side stops where a batch could need more than
---most-seconds or --most-memory, by its cost's growth. Sides that state the same loss must agree to 1e-4; the others say
-in their row how their definition differs.
+pytorch-metric-learning is a benchmark extra. Every measurement runs in a process of its own, after a small run that
+loads, compiles and warms up. The process keeps freed memory, because the first touch of fresh pages would be measured
+otherwise.
+
+Seconds are medians: CPU time on a CPU, so that other load on the machine disturbs little, and wall time on a GPU. The
+column "x GEMM" divides them by the same process's seconds for the scores alone, forward + backward of one matrix
+product. Memory is the growth of the peak once the embeddings exist. A library gets no larger batch once the growth of
+its cost predicts more than --most-seconds or --most-memory. Libraries that state the same loss must agree to 1e-4; the
+rows of the others say how their definition differs.
 """
 
 import argparse

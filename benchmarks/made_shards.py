@@ -18,7 +18,7 @@ PER_CLASS = 8
 
 
 def make_jpegs(folder: Path, count: int, width: int, height: int) -> list[Path]:
-    """Make pictures of smooth patches with some grain, in JPEG quality 90; they are kept for the next run."""
+    """Make images of smooth patches with some grain, in JPEG quality 90, and keep them for the next run."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{i:06d}.jpg" for i in range(count)]
     rng = np.random.default_rng(0)

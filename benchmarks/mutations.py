@@ -1,13 +1,15 @@
-"""Mutation testing: forty small faults, drawn by a fixed seed, and the test of the fast suite that catches each.
+"""Mutation testing: forty small bugs, drawn with a fixed seed, and the fast test that catches each.
 
 Run with: python benchmarks/mutations.py --work DIR [--count 40] [--seed 0] [--nearest] [--only FILE:LINE]
 
-The draw is uniform over all lines of the losses, metrics, protocols, samplers, stages and the training loop that hold
-arithmetic, a comparison or a condition; one operator of the line is replaced (``<`` by ``<=``, ``+`` by ``-``, ``and``
-by ``or``, a condition by its negation). Every mutation is tried in a copy of the tree: first the ten test files nearest
-to the module by name and by imports, then, unless ``--nearest`` is given, the rest of the fast suite, until a test
-fails that passes without the mutation. A session that outlasts ``--limit`` seconds counts as a catch: a loop that does
-not end is seen. Results are kept in DIR, so that the same call resumes.
+Lines are drawn uniformly from the losses, metrics, protocols, samplers, stages and the training loop, if they have
+arithmetic, a comparison or a condition. One operator of the line is replaced (``<`` by ``<=``, ``+`` by ``-``, ``and``
+by ``or``, a condition by its negation).
+
+Every mutation is tried in a copy of the tree. The ten test files nearest to the module by name and by imports run
+first, then the rest of the fast suite unless ``--nearest`` is given. The run ends when a test fails that passes without
+the mutation. A run that outlasts ``--limit`` seconds counts as a catch, because the mutation made an endless loop.
+Results are kept in DIR, so that the same call resumes.
 """
 
 import argparse

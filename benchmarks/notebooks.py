@@ -93,7 +93,7 @@ def _output(output: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def _as_jpeg(data: str) -> dict[str, str]:
-    """Return a PNG as the JPEG that is a quarter of it, for pictures that are kept in the repository."""
+    """Return a PNG as a JPEG, which takes a quarter of the bytes in the repository."""
     with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
         flat = Image.new("RGB", picture.size, "white")
         flat.paste(picture.convert("RGB"), mask=picture.getchannel("A") if "A" in picture.getbands() else None)

@@ -2,22 +2,21 @@
 
     python benchmarks/quality.py --data DIR --work DIR [--sets omniglot ...] [--losses HAPPIER ...] [--jobs 2]
 
-DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, a column a
-level) and ``images``. A fifth of the finest classes of a set, always the same, is ``val``; the others are halved into
-``train`` and ``test``, anew for each of the (class split, seed) pairs. So no class that anything is chosen on is ever
-tested.
+DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, one column per
+level) and ``images``. A fifth of the finest classes of a set, always the same, is ``val``. The others are halved into
+``train`` and ``test``, anew for each pair of class split and seed. So nothing is chosen on a class that is tested.
 
-Every loss has the same net, batches, steps and schedule, and the same start: a net that has learned, in as many steps
-and without labels, that two views of an image are one (the recipes ``small-views-SET``), once a pair. It has the same
-search: eight settings a set, its four learning rates and two values of an option of its own (``SEARCHED``), at a
-quarter of the steps, judged by H-AP on val. The best is trained once a pair; its checkpoint is the best by H-AP on val;
-test is seen once, at the end. Raw pixels (32 px, mean-centred), the net before training and the start are rows of every
-table.
+Every loss has the same net, batches, steps, schedule and start. The start is made once per pair: a net trained without
+labels, for as many steps, to match two views of an image (the recipes ``small-views-SET``). Every loss has the same
+search: eight settings per set, from four learning rates and two values of one option of its own (``SEARCHED``). The
+search takes a quarter of the steps and is judged by H-AP on val. The best setting is trained once per pair, and its
+best checkpoint by H-AP on val is tested once. Raw pixels (32 px, mean-centred), the net before training and the start
+are rows of every table.
 
-One set after the other: first its searches, then pair by pair all losses, so that what is there can be compared. Each
-finished run is a line of benchmarks/results/quality.jsonl (--results) with the digest of its split and of its config,
-as far as that is not hgld's default. Stopped anywhere, the same call goes on, in the middle of a run too; --table only
-prints what is there. A run takes some 2 minutes of a core (--steps 1000) and its start as long, the whole some 6
+The sets run one after the other: first the searches, then all losses pair by pair, so that finished pairs can be
+compared. Each finished run is a line of benchmarks/results/quality.jsonl (--results) with the digest of its split and
+of the options that differ from hgld's defaults. After a stop the same call resumes, in the middle of a run too. --table
+only prints finished runs. A run takes some 2 core-minutes (--steps 1000), its start as long, and the whole some 6
 core-hours.
 """
 

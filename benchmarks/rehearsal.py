@@ -56,7 +56,7 @@ class Record:
         return cls(path, facts)
 
     def port(self, name: str) -> int:
-        """Return the port of a server, the same in every run: addresses stand in what a stopped run left."""
+        """Return the port of a server, the same in every run, because files of a stopped run contain its URL."""
         known = self.facts["ports"].get(name, 0)
         with socket.socket() as free:
             free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -148,7 +148,7 @@ class Chain:
 
 
 def digests(folder: Path, stage: Stage) -> dict[str, str]:
-    """Return the SHA-256 of everything that a stage leaves, but for the times that stand in it."""
+    """Return the SHA-256 of each file that a stage wrote; times in the files are not counted."""
     files = sorted({path for pattern in stage.made for path in folder.glob(pattern) if path.is_file()})
     return {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
 

@@ -4,29 +4,29 @@ Run with: python benchmarks/review_effort.py --data DIR --encoder sbert:FOLDER [
           [--mistakes .05] [--order names] [--found] [--work DIR]
 
 DIR holds sets of names with a reference grouping (``HGLD_DATA``). Every set is built with ``hgld build-hierarchy
---classes`` and, unless ``--found``, with the reference's group names given (``--into``); its review server then answers
-the annotator's requests as it answers the page. The annotator knows the reference. An action is a request that decides:
+--classes``, and with the reference's group names (``--into``) unless ``--found`` is given. The review server then
+answers the simulated annotator, who knows the reference. An action is a request that decides something:
 
-* a block of a screen of similar names is put into a group: 1, after each of its names that belongs elsewhere was moved,
-  1 each;
-* the rest of a screen is accepted as it is: 1; fewer than 16 names that are right are skipped, which decides nothing.
+* One action moves a name that belongs elsewhere, and one puts the rest of a block of similar names into a group.
+* One action accepts the rest of a screen as it is. If fewer than 16 right names are left they are skipped, which
+  decides nothing.
 
-A name is right if it stands in the group of its reference; without given names (``--found``) a machine-made group is
-taken for the reference group of which it holds most, each for one at most (the matching with most names right). Printed
-are the actions, as shares of the names, until 80, 90 and 95% of the names, and of the items, are right, beside
+A name is right if it is in its reference group. Without predefined names (``--found``) machine-made groups are first
+matched to reference groups one to one, such that most names are right. The tables show the actions, as shares of the
+names, until 80, 90 and 95% of the names, and of the items, are right. They are compared with two baselines:
 
-a. names read in the order of the build's confidence, the least confident first;
-b. margin sampling with nearest-neighbour propagation over the encoder alone, a name an action, 2% of the names at a
-   time (with given names only).
+a. Names are read in the order of the build's confidence, the least confident first.
+b. Margin sampling with nearest-neighbour propagation uses the encoder alone, one name per action, 2% of the names at a
+   time (with predefined names only).
 
-Printed too, without ``--mistakes``, for every set: how well the page's probabilities tell which of the names nobody
-decided about stand wrong, before any decision, after 50 random names were judged (or half of them), and after 50
-actions of the queue: AUROC, calibration error (as of ``hierarchy_doubt.py``), and how often the 80% interval held how
-many are. For this, and for the interval during a review, a name in a machine-made group is wrong if its reference group
-is not the most frequent one there.
+Without ``--mistakes`` the output also says, per set, how well the page's probabilities tell which undecided names are
+wrong. This is measured before any decision, after 50 random names (or half of them) were judged, and after 50 actions
+of the queue. The figures are AUROC, calibration error (as in ``hierarchy_doubt.py``), and how often the 80% interval
+held the number of wrong names. For them a name in a machine-made group is wrong if its reference group is not the most
+frequent one there.
 
-Every seed but the first draws nine tenths of the names, shuffles them and, with ``--mistakes``, draws which names the
-annotator decides wrongly.
+Every seed but the first draws nine tenths of the names and shuffles them. With ``--mistakes`` it also draws the names
+that the annotator decides wrongly.
 """
 
 import argparse
@@ -95,7 +95,7 @@ class Reference:
 
 
 def read_reference(data: Path, name: str) -> Reference:
-    """Read a set; a name that stands in it twice counts once, with its first group."""
+    """Read a set; a name that occurs twice counts once, with its first group."""
     folder, level = SETS[name]
     with (data / folder / "labels.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -170,12 +170,12 @@ class Annotator:
     """A person who knows the reference and works through the page's interface.
 
     Args:
-        folder: a build.
-        reference: what is right.
-        mistakes: share of the names that he decides wrongly.
-        seed: of the mistakes.
-        are_given: whether the groups bear the reference's names.
-        order: of the queue.
+        folder: folder of the build.
+        reference: the right groups.
+        mistakes: share of the names that are decided wrongly.
+        seed: seed of the mistakes.
+        are_given: whether the groups have the reference's names.
+        order: order of the queue.
     """
 
     def __init__(

@@ -202,7 +202,7 @@ class Hierarchy:
         named = tuple(f"level{c}" for c in range(depth)) if levels is None else tuple(levels)
         if len(named) != depth:
             raise HierarchyError(
-                f"{len(named)} names of levels for edges that make {depth} levels (a lone class above all others is "
+                f"{len(named)} level names for edges that make {depth} levels (a lone class above all others is "
                 f"left out); give {depth} names."
             )
         padded = [row + row[-1:] * (depth - len(row)) for row in rows]  # the finest class stands for itself
@@ -564,7 +564,7 @@ def _ways_down(taxonomy: Taxonomy) -> list[list[str]]:
             f"{quoted(taxonomy.names[p])} under " + " and ".join(quoted(taxonomy.names[q]) for q in taxonomy.parents[p])
             for p in several
         )
-        raise HierarchyError(f"classes lie under several parents: {_some(shown)}. Leave one parent each.")
+        raise HierarchyError(f"classes have several parents: {_some(shown)}. Leave one parent each.")
     ways: dict[int, list[str]] = {}
     for place in taxonomy.order:  # every class behind its parent
         above = taxonomy.parents[place]
@@ -585,7 +585,7 @@ def _parents(
     torn = child[times > 1]
     if torn.size:
         raise HierarchyError(
-            f"classes of level {quoted(levels[0])} lie under more than one class of level {quoted(levels[1])}: "
+            f"classes of level {quoted(levels[0])} are in more than one class of level {quoted(levels[1])}: "
             + _some(
                 f"{quoted(names[0][i])} under " + " and ".join(quoted(names[1][j]) for j in pairs[pairs[:, 0] == i, 1])
                 for i in torn

@@ -290,7 +290,7 @@ def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rat
             )
         if "@" in urlsplit(url).netloc:
             raise ConfigError(
-                f"{shown} is given with a name or password, which would stand in the build's records. Put them into "
+                f"{shown} is given with a name or password, which the build's records would show. Put them into "
                 "~/.netrc, from which they are sent, and leave them out here."
             )
     if contact and (not re.fullmatch(r"[\x20-\x7e]{3,200}", contact) or not re.search(r"\S@\S|https?://\S", contact)):

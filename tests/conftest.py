@@ -82,7 +82,7 @@ def heeded_signals() -> Iterator[None]:
 
 @pytest.fixture
 def mat_files_here(monkeypatch):
-    """MATLAB files are read in this process, which takes a second less; tests/faults/kept has the other."""
+    """Read MATLAB files in this process, which takes a second less; tests/faults/kept reads them in another one."""
 
     def run_here(work, argument, **_):
         return work(argument)

@@ -101,7 +101,7 @@ def _write_images(folder: Path, rng: np.random.Generator) -> None:
 
 
 def _write_names(folder: Path, rng: np.random.Generator) -> None:
-    """Lists of names of anything, groups for them, and rows of one's own for their classes."""
+    """Write lists of arbitrary class names, predefined groups for them, and the user's own rows for the classes."""
     kinds = ("bridge", "castle", "church", "tower", "lake", "river", "mountain", "forest")
     names = [
         f"{word} {kind}"

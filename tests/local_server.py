@@ -39,7 +39,7 @@ class LocalServer:
 
     Args:
         handler: class that answers; it finds this object as ``site``.
-        path: of the address, behind the port.
+        path: path of the URL, after the port.
         port: 0: a free one.
         certificate: with its key, to serve over TLS.
     """

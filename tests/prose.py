@@ -1,13 +1,10 @@
-"""Check the words of pages, help, docstrings and comments against the style guide in CONTRIBUTING.md.
+"""Check the words of pages, help, docstrings, comments and messages against the style guide in CONTRIBUTING.md.
 
-``python -m tests.prose FILE...`` names the file and line of everything to mend; without files it checks the whole tree.
-``--update`` lowers the counts in ``tests/prose_todo.csv`` to what is found; it never raises a folder's total.
+``python -m tests.prose FILE...`` prints each finding with its file and line; without files it checks the whole tree.
 """
 
 import argparse
 import ast
-import collections
-import csv
 import io
 import re
 import subprocess
@@ -22,7 +19,6 @@ import yaml
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
-TODO = Path(__file__).with_name("prose_todo.csv")
 LONGEST = 35  # words of a sentence; the guide asks for 25
 
 BANNED = {  # pattern: what to write instead
@@ -48,7 +44,7 @@ _BANNED = [
     for pattern, instead in BANNED.items()
 ]
 _NO_NOUN = re.compile(r"(?:of|by(?! default)|that of|those of)\s", re.IGNORECASE)
-_CODE = re.compile(r"``[^`]*``|`[^`]*`|\$[^$]*\$|:\w+:`[^`]*`|https?://\S+|<[^>]*>")
+_CODE = re.compile(r"``[^`]*``|`[^`]*`|\$[^$]*\$|:\w+:`[^`]*`|https?://\S+|<[^>]*>|\w+(?:[./]\w+)+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[*]*[A-Z0-9#@/{])")
 
 
@@ -140,7 +136,7 @@ def _is_heading(inline: object, tokens: list) -> bool:
 
 
 def check_python(source: str, file: str) -> Iterator[Finding]:
-    """Check docstrings (words, length, ``Args`` entries) and comments (words)."""
+    """Check docstrings (words, length, ``Args`` entries), messages of errors (words, length) and comments (words)."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(
             node
@@ -148,10 +144,21 @@ def check_python(source: str, file: str) -> Iterator[Finding]:
             first = node.body[0]
             assert isinstance(first, ast.Expr)
             yield from _check_docstring(ast.get_docstring(node) or "", file, first.lineno)
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+            yield from check_text(_message(node.exc.args[0]), file, node.exc.args[0].lineno)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             for _, message in banned_words(token.string):
                 yield Finding(file, token.start[0], message)
+
+
+def _message(node: ast.expr) -> str:
+    """Return the text of a string whose values are pieces of code; nothing if the node is no string."""
+    pieces = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(
+        str(piece.value) if isinstance(piece, ast.Constant) else "`x`" if isinstance(node, ast.JoinedStr) else ""
+        for piece in pieces
+    )
 
 
 def _check_docstring(text: str, file: str, line: int) -> Iterator[Finding]:
@@ -214,7 +221,7 @@ def check_help() -> Iterator[Finding]:
         command = cli.get_command(click.Context(cli), name)
         assert command is not None
         for paragraph in (command.help or "").split("\n\n"):
-            yield from check_text(re.sub(r"[A-Z]+\.faults", "CODE", paragraph.replace("\b\n", "")), f"hgld {name}", 0)
+            yield from check_text(paragraph.replace("\b\n", ""), f"hgld {name}", 0)
         for option in command.params:
             if isinstance(option, click.Option) and option.help:
                 where = f"hgld {name} {option.opts[0]}"
@@ -242,50 +249,15 @@ def tracked_files() -> list[Path]:
     return [ROOT / n for n in named if Path(n).suffix in CHECKS and not n.startswith(skipped) and (ROOT / n).is_file()]
 
 
-def read_todo() -> dict[str, int]:
-    """Read how many findings each file may still have."""
-    with TODO.open(encoding="utf-8", newline="") as file:
-        return {row["file"]: int(row["findings"]) for row in csv.DictReader(file)}
-
-
-def folder_of(file: str) -> str:
-    """Return the first part of a path: the folder whose findings are counted together."""
-    return Path(file).parts[0]
-
-
-def findings_beyond(found: dict[str, list[Finding]], todo: dict[str, int]) -> list[Finding]:
-    """Return the findings of files above their count, in folders above the sum of theirs.
-
-    A file may take over the findings of a neighbour that was merged into it.
-    """
-    allowed, here = collections.Counter[str](), collections.Counter[str]()
-    for file, count in todo.items():
-        allowed[folder_of(file)] += count
-    for file, findings in found.items():
-        here[folder_of(file)] += len(findings)
-    above = [file for file, findings in found.items() if len(findings) > todo.get(file, 0)]
-    return [f for file in above if here[folder_of(file)] > allowed[folder_of(file)] for f in found[file]]
-
-
 def main() -> int:
     """Print what is to be mended; return 1 if there is something."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path)
-    parser.add_argument("--update", action="store_true", help="lower the counts in tests/prose_todo.csv")
-    options = parser.parse_args()
-    if not options.update:
-        findings = [f for file in options.files or tracked_files() for f in check_file(file)]
-        findings += [] if options.files else list(check_help())
-        sys.stdout.writelines(f"{finding}\n" for finding in findings)
-        return int(bool(findings))
-    found = {f.relative_to(ROOT).as_posix(): check_file(f) for f in tracked_files()}
-    if TODO.is_file() and (beyond := findings_beyond(found, read_todo())):
-        sys.stdout.writelines(f"{finding}\n" for finding in beyond)
-        return 1
-    rows = sorted((file, len(findings)) for file, findings in found.items() if findings)
-    with TODO.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([("file", "findings"), *rows])
-    return 0
+    files = parser.parse_args().files
+    findings = [finding for file in files or tracked_files() for finding in check_file(file)]
+    findings += [] if files else check_help()
+    sys.stdout.writelines(f"{finding}\n" for finding in findings)
+    return int(bool(findings))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Slow float64 twins of the losses, one query at a time, straight from the definitions; nothing is shared with hgld.
+"""Reference implementations of the losses in float64, one query at a time, from the definitions, without hgld's code.
 
-Loops over 0-d float64 tensors, so that autograd gives the slow gradient too.
+They loop over 0-d float64 tensors, so that autograd gives the reference gradient too.
 """
 
 import math

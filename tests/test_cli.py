@@ -1,4 +1,4 @@
-"""What people and machines get from the verbs: exit codes, messages, plans, JSON."""
+"""What people and machines get from the subcommands: exit codes, messages, plans, JSON."""
 
 import json
 from pathlib import Path
@@ -36,12 +36,12 @@ def table(tmp_path):
 
 @pytest.mark.parametrize(
     ("verb", "hint"),
-    [("build-hierachy", "Did you mean 'build-hierarchy'?"), ("fly", f"The verbs are: {', '.join(VERBS)}.")],
+    [("build-hierachy", "Did you mean 'build-hierarchy'?"), ("fly", f"The subcommands are: {', '.join(VERBS)}.")],
 )
 def test_an_unknown_verb_is_answered_with_the_nearest_or_all(hgld, verb, hint):
     code, out, err = hgld(verb)
     assert (code, out) == (EXIT_BAD_INPUT, "")
-    assert f"there is no verb {verb!r}. {hint}" in err
+    assert f"there is no subcommand {verb!r}. {hint}" in err
 
 
 def test_a_build_for_people_then_for_machines(hgld, table, tmp_path):

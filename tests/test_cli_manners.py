@@ -1,4 +1,4 @@
-"""Manners that every verb has: a verb without a wrong and a right use here, or a test of its own, fails."""
+"""Manners of every subcommand: each needs a wrong and a right use here, or a test of its own."""
 
 import contextlib
 import io
@@ -73,7 +73,7 @@ RIGHT = {  # arguments that are served within seconds
     "export": "--checkpoint run --out made.onnx",
     "doctor": "",
 }
-ELSEWHERE = {  # tests that read these verbs' --json
+ELSEWHERE = {  # tests that read these subcommands' --json
     "demo": "tests/test_demo.py",
     "build-hierarchy": "tests/test_cli.py",
     "review": "tests/pipelines/test_review_page.py",

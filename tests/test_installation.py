@@ -178,9 +178,9 @@ def test_the_version_for_a_report_has_everything(capsys):
     assert set(facts["extras"]) >= FOR_USERS
     assert str(Path.home()) not in text
     assert said(capsys, "--version") == (0, f"hgld, version {__version__}\n")
-    with pytest.raises(click.UsageError, match="Missing command"):
+    with pytest.raises(click.UsageError, match="Missing subcommand"):
         cli.main(["--json"], standalone_mode=False)
-    with pytest.raises(click.UsageError, match="behind the verb: hgld datasets --json"):
+    with pytest.raises(click.UsageError, match="after the subcommand: hgld datasets --json"):
         cli.main(["--json", "datasets"], standalone_mode=False)
 
 

@@ -1,4 +1,4 @@
-"""What somebody gets wrong in the first hour: every message says what was found, what was expected and the way out."""
+"""Mistakes of the first hour: every message says what was found, what was expected and the fix."""
 
 import functools
 import re
@@ -56,7 +56,7 @@ CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
     ),
 }
 COMMANDS: dict[str, Sequence[str]] = {
-    "trian": ("no verb 'trian'", "Did you mean 'train'?"),
+    "trian": ("no subcommand 'trian'", "Did you mean 'train'?"),
     "train": ("--data and --out", "--list"),
     "train happier --data . --out run": ("no recipe 'happier'", "Did you mean 'happier-sop'?"),
     "train small-grocery --out run": ("--data and --out", "--show"),

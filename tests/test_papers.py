@@ -37,7 +37,7 @@ ROWS = rows_of_papers()
 
 @pytest.fixture(scope="module")
 def verbs():
-    """The command of a verb, made once: making that of ``train`` takes longer than parsing by it."""
+    """Return click's command of a subcommand, made once, because making that of ``train`` takes long."""
     made: dict[str, click.Command] = {}
 
     def verb(name: str) -> click.Command:

@@ -181,7 +181,7 @@ def test_an_editable_install_is_the_clone(clone, hostile, tmp_path):
         (clone / "training" / "just_written.py").unlink()
 
 
-# -- every verb, installed, beside folders called as ours ----------------------------------------------------------
+# -- every subcommand, installed, beside folders called as ours --------------------------------------------------------
 
 QUICK = "--epochs 1 --warmup-steps 0 --size 24 --resize 28 --batch-size 16 --device cpu"
 LEVELS = "--levels fine,coarse,top"

@@ -1,9 +1,9 @@
-"""Checkpoints: folders of safetensors and JSON that are whole or not there at all.
+"""Checkpoints: folders of safetensors and JSON that are complete or do not exist.
 
-``RUN/checkpoints/step-{n:08d}/`` holds ``model``, ``criterion``, ``optimizer`` and, where evaluations use an average of
-weights (over the run, or between its start and its end), ``ema`` as
-``.safetensors`` and ``state.json``, which has a checksum of itself and of each file. It is written aside, synced and
-renamed. ``RUN/checkpoints/best.json`` names the best one. Nothing is ever unpickled.
+``RUN/checkpoints/step-{n:08d}/`` holds ``model.safetensors``, ``criterion.safetensors``, ``optimizer.safetensors`` and
+``state.json``, which has a checksum of itself and of each file. ``ema.safetensors`` is added if evaluations use an
+average of weights (over the run, or between its start and its end). A checkpoint is written under another name, synced
+and renamed. ``RUN/checkpoints/best.json`` names the best one. Nothing is ever unpickled.
 """
 
 import hashlib
@@ -74,7 +74,7 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
 
 
 def rewrite_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Replace the state that stands beside a checkpoint's tensors, whole or not at all.
+    """Replace the ``state.json`` of a checkpoint atomically.
 
     Raises:
         InputError: the earlier state cannot be read.

@@ -313,7 +313,7 @@ def is_validation(entry: str) -> bool:
 # -- Configs as files and as flags: read, changed by name, written --
 
 CONFIG = "config.json"
-_TEXT_FIELDS = ("recipe", "init_from")  # they stand beside the sections
+_TEXT_FIELDS = ("recipe", "init_from")  # they belong to no section
 _PLACES = {field.name: section for section, config in SECTIONS.items() for field in dataclasses.fields(config)}
 _OPTIONS = {name: option for config in SECTIONS.values() for name, option in options_of(config).items()}
 
@@ -398,14 +398,14 @@ def _yaml_value(value: Any) -> str:
 
 
 def read_config(path: Path, base: Callable[[str], TrainConfig] | None = None) -> TrainConfig:
-    """Read a config that :func:`save_config` or :func:`config_text` wrote, or a person; JSON, or YAML by its suffix.
+    """Read a config from a file: YAML if its suffix says so, else JSON.
 
-    Fields stand in their sections; in YAML they may stand beside them too.
+    Fields are inside their sections; in YAML they may also be at the top level.
 
     Args:
-        path: the file.
-        base: returns the config of a recipe by its name, from which fields are that the file leaves out; it is asked
-            for the file's ``recipe``, or an empty name where the file has none. None: their defaults.
+        path: path of the file.
+        base: returns the config of a recipe by its name; fields that the file omits come from it. It gets the file's
+            ``recipe``, or an empty name if the file has none. None: omitted fields have their defaults.
 
     Raises:
         InputError: the file cannot be read or is not such a file.

@@ -328,8 +328,8 @@ def evaluate_splits(
     """Evaluate a model on all that ``evaluate_on`` names, at every level of the datasets.
 
     Args:
-        model: on this process's device.
-        config: of the run: the splits, the metrics, and how images are read.
+        model: model on this process's device.
+        config: config of the run, with the splits, the metrics, and how images are read.
         place: the run's dataset directory, or its address.
         processes: processes of the run; every one of them must call this.
         classifier: classifier that metrics ``top-k`` measure on the queries.

@@ -74,7 +74,7 @@ class TensorBoardLogger:
 class WandbLogger:
     """Logger to Weights & Biases: one run there for one folder, however often it is stopped and resumed.
 
-    Its id is drawn once and kept in ``RUN/wandb-id``, because runs of one project may lie in folders of one name.
+    The run's id is drawn once and kept in ``RUN/wandb-id``, because runs of one project may have folders of one name.
 
     Raises:
         MissingExtraError: Weights & Biases is not installed.
@@ -201,7 +201,7 @@ class RunLog:
 
 
 def write_faults(run: Path, step: int, epoch: int, process: int, faults: Sequence[str]) -> None:
-    """Append the items of a batch that were replaced to the faults file of a process; every process has its own."""
+    """Append the items of a batch that were replaced to the process's own file: ``faults.csv``, ``faults-N.csv``."""
     for fault in faults:
         name = FAULTS if process == 0 else f"faults-{process}.csv"
         _append(run / name, {"step": step, "epoch": epoch, "fault": fault})

@@ -1,10 +1,11 @@
-"""Gradients of a step, of a batch at once or in micro-batches.
+"""Gradients of a training step, from the whole batch at once or in micro-batches.
 
-In micro-batches (multi-stage back-propagation; Revaud et al., "Learning with Average Precision: Training Image
-Retrieval with a Listwise Loss", ICCV 2019, section 3.3; a gradient cache): the embeddings of all micro-batches are
-computed without a graph, the loss gives its gradient with respect to them, and every micro-batch passes the model
-again, with a graph, to carry its part of that gradient to the parameters. A batch of any size takes the memory of one
-micro-batch, for one forward pass more. Since the loss is computed once, the gradients are those of the whole batch.
+Micro-batches work by multi-stage back-propagation, also called gradient cache (Revaud et al., "Learning with Average
+Precision: Training Image Retrieval with a Listwise Loss", ICCV 2019, section 3.3). First the embeddings of all
+micro-batches are computed without a graph. Then the loss gives its gradient with respect to the embeddings. Last, every
+micro-batch passes the model again, with a graph, to carry its part of that gradient to the parameters. A batch of any
+size takes the memory of one micro-batch, for one more forward pass. Since the loss is computed once, the gradients are
+those of the whole batch.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,10 @@
 """Commands as processes: how long, how much processor time, memory and disk they take; and their sudden end.
 
-All of it comes from the kernel: CPU seconds of the command and all it waited for (wait4), bytes that it read from and
-wrote to files and sockets (/proc/PID/io, while it is a zombie), and the peak memory of every process (VmHWM, looked at
-ten times a second).
+All figures come from the kernel:
+
+- CPU seconds of the command and of all processes that it waited for (wait4)
+- bytes that it read from and wrote to files and sockets (/proc/PID/io, while it is a zombie)
+- peak memory of every process (VmHWM, read ten times per second)
 """
 
 import os

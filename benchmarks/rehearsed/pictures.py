@@ -1,4 +1,4 @@
-"""Pictures of made landmarks, 32 px: what is to be learned shows, and what is in the way changes from one to the next.
+"""Images of made-up landmarks, 32 px: the classes can be seen, and the nuisances change from image to image.
 
 - Natural or human-made: soft waves with clouds, or waves with hard edges.
 - The group: frequency and direction of two waves. Their phases are random, so that pixels tell little.
@@ -34,7 +34,7 @@ class Pictures:
         self._groups = world.place_groups
 
     def draw(self, places: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return pictures of these places, (N, 32, 32, 3) uint8."""
+        """Return images of these places, (N, 32, 32, 3) uint8."""
         count, group = len(places), self._groups[places]
         waves = np.concatenate([self._group_waves[group], self._place_waves[places]], axis=1)  # (N, 3, 2)
         phase = rng.uniform(0, 2 * np.pi, (count, 3, 1, 1)).astype(np.float32)
@@ -58,7 +58,7 @@ class Pictures:
 
     @staticmethod
     def _cover(picture: np.ndarray, rng: np.random.Generator) -> None:
-        """Put a plain patch of 6 to 14 px in front of each picture."""
+        """Cover each image with a plain patch of 6 to 14 px."""
         side = rng.integers(6, 15, (len(picture), 2))
         corner = (rng.random((len(picture), 2)) * (SIDE - side)).astype(int)
         paint = rng.random((len(picture), 3), np.float32)
@@ -71,5 +71,5 @@ def _waves(angle: np.ndarray, cycles: np.ndarray) -> np.ndarray:
 
 
 def jpeg(picture: np.ndarray) -> bytes:
-    """Encode a picture, some 1.1 kB."""
+    """Encode an image as JPEG, some 1.1 kB."""
     return simplejpeg.encode_jpeg(picture, quality=70, colorspace="RGB", colorsubsampling="420", fastdct=True)

@@ -1,4 +1,4 @@
-"""The servers of a rehearsal on 127.0.0.1: files by ranges, as S3 gives them, and Commons and Wikidata with faults."""
+"""The servers of a rehearsal on 127.0.0.1: byte ranges of files, like S3, and a Commons and Wikidata that fail."""
 
 import re
 import sys
@@ -113,7 +113,7 @@ _ALL_ROADS = (*ROADS, *NOTHING)
 
 
 class _SomeFaults(list[Fault]):
-    """A queue of faults that holds one for each hundredth request, of all kinds in turn; the third gets the first."""
+    """A queue of failures: one per hundred requests, beginning with the third, of all kinds in turn."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -45,13 +45,13 @@ class Addresses:
 
 
 def stages(world: World, at: Addresses, steps: int, runs: Sequence[str] = tuple(RUNS)) -> list[Stage]:
-    """Return all stages in order; paths are relative to the chain's folder, so that its place shows in no file.
+    """Return all stages in order; paths are relative to the chain's folder, so that no file contains its path.
 
     Args:
-        world: of the release.
-        at: addresses of the servers.
-        steps: of each training.
-        runs: those of :data:`RUNS` that are trained and compared.
+        world: the made-up release.
+        at: URLs of the servers.
+        steps: steps of each training.
+        runs: names from :data:`RUNS` of the runs to train and compare.
     """
     images = {which: world.count(count) for which, count in IMAGES.items()}
     landmarks = sum(world.count(count) for count in LANDMARKS.values())

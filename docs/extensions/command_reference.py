@@ -1,4 +1,4 @@
-"""``{command-reference}``: every verb of the command line, as click states it."""
+"""Directive ``{command-reference}``: the help of every subcommand, as click states it."""
 
 import click
 from docutils import nodes
@@ -13,7 +13,7 @@ _LITERAL = "\b\n"  # click keeps the lines of a paragraph that begins so
 
 
 class CommandReference(SphinxDirective):
-    """A section a verb: usage, what it does, its options under their headings."""
+    """One section per subcommand: usage, description, and options under their headings."""
 
     def run(self) -> list[nodes.Node]:
         parent = click.Context(cli, info_name="hgld")
@@ -22,7 +22,7 @@ class CommandReference(SphinxDirective):
     def _verb(self, name: str, parent: click.Context) -> nodes.section:
         command = cli.get_command(parent, name)
         if command is None:
-            raise self.error(f"hgld lists the verb {name!r} but does not have it")
+            raise self.error(f"hgld lists the subcommand {name!r} but does not have it")
         context = click.Context(command, info_name=name, parent=parent)
         program = f"hgld {name}"
         section = nodes.section(ids=[f"hgld-{name}"], names=[program], support_smartquotes=False)  # --out is no dash

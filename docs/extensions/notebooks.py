@@ -21,7 +21,7 @@ class _CellLexer(PythonLexer):
 
 
 def markdown_of(notebook: dict[str, Any]) -> str:
-    """Return a notebook as MyST Markdown; pictures are data URIs, so that a page needs no further file."""
+    """Return a notebook as MyST Markdown; figures are data URIs, so that a page needs no further file."""
     return "\n\n".join(part for cell in notebook["cells"] for part in _cell(cell))
 
 

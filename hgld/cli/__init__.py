@@ -1,7 +1,15 @@
 """The ``hgld`` command: subcommands that import what they need only when they run.
 
-Exit codes: 0 done, 1 a check failed, 2 bad input, 70 a fault of hgld itself, 129 stopped by
-SIGHUP, 130 stopped by the user, 141 the reader of the output went away, 143 stopped by SIGTERM.
+Exit codes:
+
+- 0: done
+- 1: a check failed
+- 2: bad input
+- 70: an internal error of hgld
+- 129: stopped by SIGHUP
+- 130: stopped by the user
+- 141: the reader of the output went away
+- 143: stopped by SIGTERM
 """
 
 import io
@@ -159,7 +167,7 @@ def _lacks_memory(error: Exception) -> bool:
 
 
 def _fault(error: Exception) -> int:
-    """Show a fault of hgld itself with its traceback, and return the exit code."""
+    """Show an internal error with its traceback, and return the exit code."""
     _say("".join(traceback.format_exception(error)))
     _say(f"hgld: this is a fault of hgld itself. Please report it, with the lines above: {ISSUES}")
     return EXIT_FAULT
@@ -198,7 +206,7 @@ def _silence(stream: TextIO) -> None:
 
 
 class _Verbs(click.Group):
-    """A group that knows its verbs' one-line helps without importing the verbs."""
+    """Command group that lists its subcommands and their one-line helps without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -223,8 +231,8 @@ class _Verbs(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], VERBS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"The verbs are: {', '.join(VERBS)}."
-            raise click.UsageError(f"there is no verb {args[0]!r}. {hint}", ctx)
+            hint = f"Did you mean {near[0]!r}?" if near else f"The subcommands are: {', '.join(VERBS)}."
+            raise click.UsageError(f"there is no subcommand {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -249,9 +257,9 @@ def cli(ctx: click.Context, asks_version: bool, as_json: bool) -> None:
             echo(f"hgld, version {__version__}")
         ctx.exit()
     if ctx.invoked_subcommand is None:
-        raise click.UsageError("Missing command: a verb, or --version.", ctx)
+        raise click.UsageError("Missing subcommand, or --version.", ctx)
     if as_json:
-        raise click.UsageError(f"--json goes behind the verb: hgld {ctx.invoked_subcommand} --json ...", ctx)
+        raise click.UsageError(f"--json goes after the subcommand: hgld {ctx.invoked_subcommand} --json ...", ctx)
 
 
 cli.params += [help_all_option(), debug_option()]

@@ -1,6 +1,6 @@
-"""The verb that shows the whole way in one folder, from landmark names to a report: demo.
+"""Subcommand ``demo``: everything in one folder, from landmark names to a report.
 
-The only place where what ``pipelines`` makes is trained on by ``training``.
+Only this module trains (``training``) on what ``pipelines`` makes.
 """
 
 import json

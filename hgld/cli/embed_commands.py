@@ -52,8 +52,8 @@ def embed(
 ) -> None:
     """Embed the images of a dataset with a trained model or any network: unit vectors, in the order of its index.
 
-    FILE.labels.parquet beside FILE.npy has key, split and labels, one row per embedding in the same order. Images that
-    cannot be read are left out; FILE.faults.csv names them. Under torchrun the processes share the work.
+    FILE.labels.parquet beside FILE.npy has key, split and labels, one row per embedding in the same order. Unreadable
+    images have no embedding; FILE.faults.csv names them. Under torchrun the processes share the work.
     """
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.postprocess import Whitening

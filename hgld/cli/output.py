@@ -1,4 +1,4 @@
-"""Output of a verb: text and progress bars for people, JSON for machines."""
+"""Output of a subcommand: text and progress bars for people, JSON for machines."""
 
 import io
 import json
@@ -24,8 +24,8 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 
 def say_next(*words: object, err: bool = False) -> None:
-    """Print the command that comes next; capitals in it, and passwords of addresses, are for the reader to fill in."""
-    from hgld.addresses import without_secrets  # imports what no other verb may need
+    """Print the command that comes next; the reader fills in its capitals and the passwords of its URLs."""
+    from hgld.addresses import without_secrets  # imported here, because most subcommands do not need it
 
     echo(f"next: {shlex.join(without_secrets(str(word)) for word in words)}", err=err)
 

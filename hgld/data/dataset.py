@@ -113,9 +113,9 @@ def _check_places(storage: ShardStorage, manifest: Manifest, index: pl.DataFrame
         row = wrong.row(0, named=True)
         raise InputError(
             f"{storage.where}/{INDEX}: key {quoted(row['key'])} has {row['size']} bytes at offset {row['offset']} of "
-            f"{row['shard']}; by {MANIFEST} that shard has {row['bytes'] or 0} bytes, of split "
-            f"{quoted(row['of_split'])}, and an image may have {MAX_IMAGE_BYTES}. hgld index --force writes both again "
-            "from the shards; --max-file-mb leaves large images out where shards are made."
+            f"{row['shard']}. In {MANIFEST} that shard has {row['bytes'] or 0} bytes, of split "
+            f"{quoted(row['of_split'])}, and an image may have {MAX_IMAGE_BYTES}. Rewrite index and manifest from the "
+            "shards with hgld index --force; --max-file-mb excludes large images when shards are made."
         )
 
 
@@ -365,8 +365,8 @@ class ShardDataset(Dataset[dict[str, Any]]):
                 raise InputError(
                     f"item {position}, key {quoted(self.keys[position])}: {self.storage.where}/"
                     f"{self._shard_names[self._shard[position]]}: the {len(content)} bytes at offset "
-                    f"{self._offset[position]} are not those of the index (SHA-256): the shard changed after it was "
-                    "indexed, or was damaged on the way. hgld verify, where it lies, tells which."
+                    f"{self._offset[position]} are not those of the index (SHA-256). The shard changed after it was "
+                    "indexed, or was damaged in transfer; run hgld verify on its origin to tell which."
                 )
 
     def encoded(self, indices: Sequence[int] | np.ndarray | Tensor) -> list[EncodedImage]:

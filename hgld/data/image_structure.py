@@ -144,7 +144,7 @@ def _check_gif(data: bytes) -> None:
             at, inside = at + 1 + kind[0], kind[0] > 0
         else:
             at, inside = at + 2, True
-    raise _too_many("extensions before the first picture", _MOST_SEGMENTS)
+    raise _too_many("extensions before the first image", _MOST_SEGMENTS)
 
 
 def _too_many(what: str, most: int) -> ImageError:

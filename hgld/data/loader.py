@@ -236,8 +236,8 @@ class BatchDecoder:
                 damaged.add(candidate)
             else:
                 raise InputError(
-                    f"{one.where}: {one.reason.rstrip('.')}. And none of the items of its class and batch that were "
-                    "tried can stand in for it: hgld verify --decode lists what is damaged."
+                    f"{one.where}: {one.reason.rstrip('.')}. No other item of its class and batch that was tried can "
+                    "replace it. List the damaged images with hgld verify --decode."
                 )
             items[one.row] = stand_ins[item] = candidate
             replacement = int(wanted.indices(np.array([candidate]))[0])

@@ -688,7 +688,7 @@ def check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
                 ]
                 named = "; ".join(f"{c} under {', '.join(map(str, p))}" for c, p in zip(torn, parents, strict=False))
                 raise HierarchyError(
-                    f"{len(torn)} classes of level {levels[fine]!r} lie under more than one class of level "
+                    f"{len(torn)} classes of level {levels[fine]!r} are in more than one class of level "
                     f"{levels[coarse]!r}: {named}. Labels go from fine to coarse, and every class has one parent."
                 )
 

@@ -84,15 +84,15 @@ def find_class_faults(embeddings: np.ndarray, classes: np.ndarray, ancestors: np
 
 
 def apartness(items: np.ndarray, in_second: np.ndarray) -> float:
-    """Return how separate two samples are: 0 for random halves of one, 1 if no nearest item is of the other.
+    """Return how separate two samples are: 0 for random halves of one sample, 1 if no neighbour is of the other.
 
-    Schilling's statistic, the share of the :data:`_NEAR` nearest items that are of an item's own sample (Multivariate
-    two-sample tests based on nearest neighbors, Journal of the American Statistical Association 1986), less its
-    expectation for random halves, divided by one less this expectation.
+    Schilling's statistic is the share of the :data:`_NEAR` nearest items that are of an item's own sample (Multivariate
+    two-sample tests based on nearest neighbors, Journal of the American Statistical Association 1986). The result is
+    (statistic - e) / (1 - e), where e is its expectation for random halves.
 
     Args:
-        items: (N, D).
-        in_second: (N,) which of the two samples an item is in; each has 2 items at least.
+        items: (N, D) embeddings of both samples.
+        in_second: (N,) whether an item is in the second sample; each sample has at least 2 items.
     """
     count = len(items)
     squares = (items**2).sum(axis=1)

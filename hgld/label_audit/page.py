@@ -1,4 +1,4 @@
-"""The audit's files: the page for eyes, the lists that other verbs take, and everything as JSON."""
+"""Files of an audit: the HTML page, the lists that other subcommands read, and all results as JSON."""
 
 import hashlib
 import json

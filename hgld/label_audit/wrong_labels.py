@@ -1,18 +1,21 @@
 """Probability that an item's label is wrong, at every level, and the rate of wrong labels.
 
-For every item some classes are candidates: its own, those of its nearest neighbours, and those that the Gaussian model
-of classes (:mod:`hgld.label_audit.class_model`) finds likeliest, each without the item itself. A softmax over them
-gives p(z | x), the probability of the true finest class z, by a weighted sum of the evidence: the score in that model,
-the logarithm of the class's size, its log probability by a cross-validated regression, and at every level the logarithm
-of the neighbours' share that is in z's class there.
+Every item has candidate classes: its own, those of its nearest neighbours, and those that the Gaussian model of classes
+(:mod:`hgld.label_audit.class_model`) finds likeliest. The item itself is left out of each class. A softmax over the
+candidates gives p(z | x), the probability of the true finest class z. Its logits are a weighted sum of the evidence:
 
-Labels are seen through a channel. With probability e_0 the label y is z. With probability e_l it is drawn from the
-classes that first meet z at level l + 1 (l = 0 ... L - 1; above the coarsest level all meet), all alike. The weights
-and e are those of the greatest likelihood of the labels as they are::
+- the score in the Gaussian model
+- the logarithm of the class's size
+- the class's log probability by a cross-validated regression
+- per level, the logarithm of the share of neighbours in z's class of that level
+
+Labels are seen through a channel. With probability e_0 the label y is z. With probability e_l it is drawn uniformly
+from the classes whose finest common level with z is l + 1 (l = 0 ... L - 1; above the coarsest level all classes meet).
+The weights and e maximise the likelihood of the labels::
 
     p(y | x) = sum over z of p(z | x) p(y | z)
 
-and the label is wrong at level c with the posterior probability that z and y differ there.
+The label is wrong at level c with the posterior probability that z and y differ at c.
 """
 
 from dataclasses import dataclass

@@ -133,8 +133,8 @@ def calibration_error(confidences: np.ndarray, right: np.ndarray, weights: np.nd
 def features_of(votes: Votes) -> np.ndarray:
     """Return (Q, L, 3) features of the classes voted for.
 
-    They are the log-odds of a class's share of the votes, the score of its nearest neighbour, and how far the nearest
-    neighbour that is not of it lies behind.
+    The features are the log-odds of a class's share of the votes, the score of its nearest neighbour, and that score
+    less the score of the nearest neighbour of another class.
     """
     share = votes.shares.clip(_LEAST_SHARE, 1 - _LEAST_SHARE)
     return np.stack([logit(share), votes.nearest, votes.nearest - votes.rival], axis=2)
@@ -412,14 +412,15 @@ def calibrate(
     facts: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
-    """Calibrate answers on queries that the model was not trained on, best of classes that it was not trained on.
+    """Calibrate predictions on queries that the model was not trained on, best of classes that it was not trained on.
 
-    Every query searches in the gallery, and again, for each level, in the gallery without its class of that level, as
-    if the gallery lacked it; levels at which fewer than two classes would be left are not hidden so. The queries of
-    lacking classes count together as a share ``unknown`` of all. Confidences hold for galleries like this one: how many
-    classes it has and how close they lie decides how often the nearest are right. So take the one that will be
-    searched. A level at which no query has a class is not measured: its confidence is that of the next finer level. Of
-    more than 10,000 queries as many are drawn, with seed 0.
+    Every query searches the whole gallery. For each level it also searches the gallery without its own class of that
+    level, as if the gallery lacked the class. A level is skipped if fewer than two classes would be left. The queries
+    of lacking classes count together as a share ``unknown`` of all.
+
+    Confidences hold only for galleries like this one, because the number of classes and their distances decide how
+    often the nearest are right. So take the gallery that will be searched. If no query has a class at a level, the
+    level has the confidence of the next finer level. From more than 10,000 queries 10,000 are drawn, with seed 0.
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.

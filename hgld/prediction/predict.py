@@ -137,9 +137,8 @@ def predict(
             confidences are shares of the votes, and say nothing of classes that the gallery lacks.
         min_confidence: least confidence of a prediction; 0: the finest class that is known, above 1: none.
         level: finest level to predict; None: the finest.
-        within: classes, one or several, by level, ids or names as the labels have them: the gallery's items of these
-            classes alone are searched, and the answer's confidence at these levels and above is 1, because the caller
-            knows.
+        within: one class or several per level, as ids or names like those of the labels. Only the gallery's items of
+            these classes are searched. The confidence at these levels and coarser ones is 1, because the caller knows.
         self_index: (Q,) gallery index of the query itself, which does not vote; -1 where it is not in the gallery.
         device: where to search; None takes the queries' own device.
         progress: called with a task, the number of queries done and their total.

@@ -30,10 +30,10 @@ class Votes:
 def count_votes(scores: np.ndarray, labels: np.ndarray, temperature: float) -> Votes:
     """Count the votes of the nearest neighbours.
 
-    A neighbour of score s votes with weight exp(s / temperature). The share of a class is the weight of the neighbours
-    in it over that of all, so that those of unknown class vote for nothing. Of the neighbours' own paths that one is
-    taken whose shares have the largest sum over the levels, which is the expected number of levels that are right;
-    of equal ones the path of the nearest neighbour, then that of the lowest class ids.
+    A neighbour of score s votes with weight exp(s / temperature). The share of a class is the weight of its neighbours
+    over the weight of all neighbours, so that neighbours of unknown class vote for nothing. The result is the
+    neighbours' path with the largest sum of shares over the levels, which is the expected number of right levels. Among
+    equal paths the nearest neighbour's wins, then the one of the lowest class ids.
 
     Args:
         scores: (Q, K) cosine similarities, -inf where a query has fewer neighbours than K, at least one each.

@@ -154,9 +154,9 @@ def lay_out(title: str, values: Sequence[PublishedValue], own: Iterable[OwnResul
     """Lay out values of one paper as tables, with one's own results as rows.
 
     Args:
-        title: of the table.
-        values: of one paper, in its order.
-        own: results to add where dataset and metrics meet; the others are named in the notes.
+        title: title of the table.
+        values: published values of one paper, in its order.
+        own: results to add to tables of their dataset and metrics; the notes name the others.
     """
     mine = list(own)
     groups: dict[tuple[str, str], list[PublishedValue]] = {}  # by table, a wide table by dataset

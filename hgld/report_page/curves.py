@@ -24,10 +24,10 @@ RECALLS = (np.arange(100) + 0.5) / 100  # the middles of a hundred parts: their 
 def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray = RECALLS) -> np.ndarray | None:
     """Compute the hierarchical precision of one ranking where it reaches given hierarchical recalls.
 
-    At rank k, recall is the gain of the first k items over the gain of all, and precision at a relevant k is
-    sum over j <= k of min(gain_k, gain_j), over k times gain_k (Ramzi et al., "Hierarchical Average Precision Training
-    for Pertinent Image Retrieval", ECCV 2022, Eq. 4). The area under this curve is H-AP; with gains of 0 and 1
-    it is the common precision-recall curve, and the area AP.
+    At rank k, recall is the gain of the first k items over the gain of all. Precision at a relevant k is the sum over
+    j <= k of min(gain_k, gain_j), divided by k times gain_k (Ramzi et al., "Hierarchical Average Precision Training for
+    Pertinent Image Retrieval", ECCV 2022, Eq. 4). The area under this curve is H-AP. With gains of 0 and 1 it is the
+    common precision-recall curve, and the area is AP.
 
     Args:
         grades: (G,) grades in the order of the ranking.

@@ -48,11 +48,11 @@ class Strip:
 
 
 class Thumbnails:
-    """Images of a dataset, small and re-encoded, as data URIs; counted, and no more of them than fit a page.
+    """Thumbnails of a dataset's images as data URIs, up to a total size that fits a page.
 
     Args:
         dataset: dataset with the images; None for galleries without images.
-        most_bytes: of all data URIs together.
+        most_bytes: largest size of all data URIs together.
     """
 
     def __init__(self, dataset: "ShardDataset | None", most_bytes: int = MOST_PICTURE_BYTES) -> None:
@@ -142,8 +142,8 @@ def strips(
         queries: indices of the queries.
         runs: evaluations with embeddings, of the same queries.
         first: first ranks of each run.
-        metric: whose value stands beside the query.
-        name_of: the name of a class from level and id.
+        metric: metric whose value the page shows beside the query.
+        name_of: returns the name of a class from level and id.
     """
     made = []
     for query in queries:

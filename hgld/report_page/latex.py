@@ -28,9 +28,9 @@ def choose_columns(table: ScoreTable, metrics: Sequence[str] = ()) -> ScoreTable
     """Return a table with some of its columns.
 
     Args:
-        table: of one task.
-        metrics: names of metrics, a binary one without a level for every level; empty: all columns if they fit a
-            paper's page, else R@1 and AP of every level and the metrics of all levels.
+        table: table of one task.
+        metrics: names of metrics; a binary metric without a level stands for every level. Empty: all columns if they
+            fit a paper's page, else R@1 and AP of every level and the metrics of all levels.
 
     Raises:
         ConfigError: the table has none of these metrics.

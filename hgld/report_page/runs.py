@@ -274,7 +274,7 @@ def mean_report(reports: Mapping[int, RetrievalReport]) -> RetrievalReport:
     """Return the mean of reports on the same queries, query by query.
 
     Args:
-        reports: by seed, at least one.
+        reports: report per seed, at least one.
 
     Raises:
         InputError: the reports are of different queries or tasks, or lack values per query.

@@ -222,7 +222,7 @@ def score_table(evaluations: Mapping[str, Evaluation], baseline: str | None = No
     """Lay out the values of all runs on one split.
 
     Args:
-        evaluations: by run.
+        evaluations: evaluation per run.
         baseline: name of the run that the others are compared with. Default: the first run.
     """
     reports = {name: evaluation.report for name, evaluation in evaluations.items()}

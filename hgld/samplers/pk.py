@@ -340,7 +340,7 @@ def _classes_by_super(classes: ClassItems, coarse: np.ndarray) -> list[np.ndarra
     if torn.size:
         place = int(np.searchsorted(classes.start, torn[0], side="right") - 1)
         raise HierarchyError(
-            f"class {classes.label[place]} lies under the super-classes {first[place]} and {above[torn[0]]}; expected "
+            f"class {classes.label[place]} is in the super-classes {first[place]} and {above[torn[0]]}; expected "
             "one. Check the labels with hgld verify."
         )
     return [np.flatnonzero(first == label) for label in np.unique(first)]

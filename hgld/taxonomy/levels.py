@@ -120,7 +120,7 @@ def even_levels(
         default = ("class", *(f"{'depth' if rule == 'root' else 'height'} {n}" for n in numbers))
     if levels and len(levels) != len(default):
         raise ConfigError(
-            f"{taxonomy.source}: {len(levels)} names of levels ({', '.join(levels)}) for {len(default)} levels "
+            f"{taxonomy.source}: {len(levels)} level names ({', '.join(levels)}) for {len(default)} levels "
             f"({', '.join(default)}). Name as many, or choose others with --cut."
         )
     table = np.array(rows, dtype=np.int64).reshape(len(rows), len(default))
@@ -141,7 +141,7 @@ def _one_parent(taxonomy: Taxonomy, rule: str, changes: _Changes) -> list[int]:
             f"{short(names[p])} under " + " and ".join(short(names[q]) for q in taxonomy.parents[p][:5]) for p in torn
         )
         raise HierarchyError(
-            f"{taxonomy.source}: {len(torn):,} classes lie under several parents: {some(shown, separator='; ')}. A "
+            f"{taxonomy.source}: {len(torn):,} classes have several parents: {some(shown, separator='; ')}. A "
             "hierarchy has one per class: choose --parents first or most-specific, or correct the file."
         )
     above = [parents[0] if parents else -1 for parents in taxonomy.parents]

@@ -217,7 +217,7 @@ def is_build(folder: Path, source: str) -> bool:
     if own:
         return False
     raise ConfigError(
-        f"--labels {folder} holds no {LABELS}; expected the folder of a build of names of anything: hgld "
+        f"--labels {folder} holds no {LABELS}; expected the folder of a build of class names. Make one with hgld "
         f"build-hierarchy --classes FILE --out {folder}."
     )
 

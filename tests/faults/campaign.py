@@ -33,7 +33,7 @@ _SPAWN = multiprocessing.get_context("spawn")  # threads of polars and torch do 
 
 
 class Outcome(NamedTuple):
-    """What became of one case: one of :data:`VERDICTS`, and for a fault what was seen."""
+    """The outcome of one case: one of :data:`VERDICTS`, with the details of an unexpected error."""
 
     reader: str
     number: int

@@ -56,7 +56,7 @@ class _Disk:
         return self.seen
 
     def change(self, kind: str, torn: Callable[[], object] = lambda: None) -> None:
-        """Let a change happen, or raise what the fault makes of it."""
+        """Let a change happen, or raise the injected failure."""
         beyond = self._counted() - self.after
         if beyond <= 0:
             return
@@ -133,15 +133,15 @@ def _watch_polars() -> Callable[[], None]:
 
 @contextmanager
 def failing_disk(root: Path, after: int, fault: Fault = "stop", workers: Path | None = None) -> Iterator[None]:
-    """Let so many changes under a folder happen, and the fault from the next one on.
+    """Let ``after`` changes under a folder succeed, then inject a failure into every later one.
 
-    stop: each raises :class:`Stopped`. kill: SIGKILL. full: all but removals fail. read-only: all fail. interrupt,
-    terminate, hang up: SIGINT, SIGTERM or SIGHUP comes before the next one, once; the changes behind it happen.
+    stop: each change raises :class:`Stopped`. kill: SIGKILL. full: all changes but removals fail. read-only: all fail.
+    interrupt, terminate, hang up: one SIGINT, SIGTERM or SIGHUP comes before the next change; later changes succeed.
 
     Args:
         root: the folder.
-        after: changes.
-        fault: what comes then; of several processes no "stop".
+        after: number of changes that succeed.
+        fault: type of the injected failure; with several processes not "stop".
         workers: the folder of :func:`in_workers`, where processes that were started in its environment are watched as
             this one, and signals are sent to its process group.
     """
@@ -214,7 +214,7 @@ def watch_here() -> None:
     sys.addaudithook(hook)
 
 
-# -- other faults -----------------------------------------------------------------------------------------------------
+# -- other failures ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager

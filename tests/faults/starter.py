@@ -44,16 +44,16 @@ class Starter:
         workers: Path | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> list[tuple[int, str]]:
-        """Run a command in as many processes at a time as environments.
+        """Run a command in parallel processes, one per environment.
 
         Args:
-            words: of the command.
-            base: of :func:`tests.faults.commands.write_base`.
-            place: the folder that it works in.
-            environments: what each process has in its environment beside what is there.
-            fault: of :func:`tests.faults.disk.failing_disk`: changes of the place, and what comes then.
-            within: the folder there whose changes count; empty: all.
-            workers: as there.
+            words: the command's words.
+            base: folder that :func:`tests.faults.commands.write_base` wrote.
+            place: folder that the command works in.
+            environments: variables that each process has in addition to this one's.
+            fault: arguments ``after`` and ``fault`` of :func:`tests.faults.disk.failing_disk`.
+            within: subfolder of ``place`` whose changes count; empty: all count.
+            workers: argument of :func:`tests.faults.disk.failing_disk`.
             settings: values by ``module:name``.
 
         Returns:

@@ -34,9 +34,9 @@ SIGNALS = {"interrupt": 130, "terminate": 143, "hang up": 129}
 
 @dataclass(frozen=True)
 class Case:
-    """A command, the folder that it finds, its files before and after, how many changes it makes, and what it mends.
+    """A command, the folder that it finds, its files before and after, and how many changes it makes.
 
-    ``mended`` holds what faults left and the command brought to its end: what they leave again need not be tried again.
+    ``mended`` holds the partial results that the command has completed; the same ones need not be tried again.
     """
 
     command: Command
@@ -64,7 +64,7 @@ def case(request, base, tmp_path_factory) -> Case:
 
 
 def moments(changes: int, stops: int, fault: str) -> range:
-    """Which changes of a run a fault comes at: others for each fault, so that all four see many."""
+    """Return the changes of a run that fail: others for each type of failure, so that all four see many."""
     stride = EVERY or max(1, changes // stops)
     return range(FAULTS.index(fault) * stride // len(FAULTS), changes, stride)
 

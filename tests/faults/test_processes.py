@@ -22,7 +22,7 @@ SETTINGS = {
 }
 FAULTS = {fault: EVERY if fault == "kill" else 8 * EVERY for fault in CODES} if EVERY else {"some": 0}
 BUILDS = ((10, "kill"), (20, "full"), (30, "kill"), (25, "interrupt"), (45, "kill"))
-Command = Callable[..., int]  # (place, fault=None): runs a command there; its exit code
+Command = Callable[..., int]  # (folder, injected failure or None) -> exit code of the command there
 
 
 def ends_in_the_same_bytes(

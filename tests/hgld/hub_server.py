@@ -1,4 +1,4 @@
-"""A server that speaks those parts of the Hugging Face Hub's interface that hgld's hub verbs use."""
+"""A server with those parts of the Hugging Face Hub's interface that ``hgld push`` and ``hgld pull`` use."""
 
 import base64
 import hashlib

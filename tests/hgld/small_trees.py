@@ -15,7 +15,7 @@ def hierarchies(draw, *, even: bool = False, levels: tuple[str, ...] = (), names
     """A hierarchy of up to four levels whose names may recur on other levels.
 
     Args:
-        draw: of hypothesis.
+        draw: hypothesis's ``draw``.
         even: every class has a parent, and every coarser class a child.
         levels: their names.
         names: strategy of the classes' names.

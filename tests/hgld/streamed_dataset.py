@@ -91,7 +91,7 @@ def tars(folder: Path) -> list[str]:
 
 
 def key_in(where: str) -> str:
-    """The key that a fault names."""
+    """Return the key that an error names."""
     found = re.search(r"train/\d{4}", where)
     assert found is not None, where
     return found[0]

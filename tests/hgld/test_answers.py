@@ -1,4 +1,4 @@
-"""Answers: votes and confidences by their twins, laws of the path and of the bound, calibration and its file."""
+"""Predictions: votes and confidences by their reference implementations, confidence threshold, calibration."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Faults of the hierarchy and copies: marks beside slow twins, and what planted ones come to."""
+"""Errors of the hierarchy, and copies: features by their reference implementations, and planted errors found."""
 
 import io
 
@@ -106,7 +106,7 @@ def test_decoys_take_away_what_looks_like_them():
     assert np.mean(sure) < 0.2
 
 
-# -- pictures ---------------------------------------------------------------------------------------------------------
+# -- images -----------------------------------------------------------------------------------------------------------
 
 
 def picture(seed: int) -> Image.Image:

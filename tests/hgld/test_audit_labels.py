@@ -1,4 +1,4 @@
-"""Wrong labels: the model of classes and the channel beside slow twins, and what planted ones come to."""
+"""Wrong labels: the model of classes and the channel by their reference implementations, and planted errors found."""
 
 import itertools
 import math

@@ -321,7 +321,7 @@ def test_a_system_that_takes_no_advice_reads_all_the_same(root, monkeypatch):
         assert stream.read(1 << 10) == (root / "train-000000.tar").read_bytes()[: 1 << 10]
 
 
-# -- faults ----------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 def refused(root, message: str, kind: type[HgldError] = InputError, **options) -> None:
@@ -425,7 +425,7 @@ def test_a_data_loader_needs_no_transform(root):
     assert batch["image"].shape == (4, 3, 224, 224)
     assert batch["image"].dtype == torch.uint8
     assert torch.equal(batch["labels"], dataset.labels[batch["index"]])
-    assert dataset[0]["image"].size == dataset.image(0).size  # the picture itself
+    assert dataset[0]["image"].size == dataset.image(0).size  # the decoded image
 
 
 def test_malformed_checksums_are_refused_if_reads_are_verified(root, tmp_path):

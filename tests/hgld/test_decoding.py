@@ -79,8 +79,8 @@ VIEWS += [TrainView(64, erasing=0.8), TestView(64, resize_mode="squash")]
 @pytest.mark.parametrize("path", ["fast", "reference"])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("box", [(7, 0, 47, 40), (0, 13, 40, 53), (5, 21, 45, 61)], ids=str)
-def test_a_box_is_the_part_of_the_picture_that_pillow_cuts(path, kind, box):
-    """Offsets to the left and to the top that differ, in a picture that is not square."""
+def test_a_box_is_the_part_of_the_image_that_pillow_cuts(path, kind, box):
+    """The image is not square and its left and top offsets differ, so that swapped axes would show."""
     data = stored(picture(90, 64, noise=4), kind)
     with Image.open(io.BytesIO(data)) as whole:
         expected = np.asarray(whole.crop(box))
@@ -137,7 +137,7 @@ def test_whole_images_by_both_paths(resize_mode, orientation):
 
 
 def test_policies_are_torchvisions(monkeypatch):
-    """The slow twin: torchvision's own AutoAugment, its random numbers given."""
+    """The reference is torchvision's AutoAugment with the same random numbers."""
     image, policies = picture(40, 30, noise=20), AutoAugment()
     numbers = np.random.default_rng(0).uniform(size=(60, 5))
     seen = set()

@@ -1,4 +1,4 @@
-"""Embeddings and labels from files, and their evaluation: every format the same numbers, every fault named."""
+"""Embeddings and labels from files, and their evaluation: every format gives the same numbers and names its errors."""
 
 import json
 

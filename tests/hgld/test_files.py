@@ -25,7 +25,7 @@ class Stopped(BaseException):
 
 
 def at_every_point(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> Iterator[str]:
-    """Stop a run at its first, second, ... fault point until it comes to its end; give the change that did not come."""
+    """Stop a run before its first, second, ... change until it comes to its end; yield the change that was stopped."""
     for stop in range(1_000):
         passed: list[str] = []
 

@@ -84,7 +84,7 @@ def test_edges_make_levels_and_short_branches_stand_for_themselves():
         ([("a", "b"), ("b", "a")], "parents lead in a circle: 'a' -> 'b' -> 'a'"),
         ([("a", "b"), ("a", "c")], "several parents: 'a' under 'b' and 'c'"),
         ([], "edges has no classes"),
-        ([("a", "b"), ("c", "d")], "3 names of levels for edges that make 2 levels"),
+        ([("a", "b"), ("c", "d")], "3 level names for edges that make 2 levels"),
     ],
 )
 def test_edges_that_make_no_such_tree_are_refused(edges, words):

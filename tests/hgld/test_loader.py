@@ -217,7 +217,7 @@ def test_damaged_items_are_replaced_by_others_of_their_class(tmp_path):
         items = wanted.batch(0, step)
         assert not set(batch.indices.tolist()) & {0, 9, 12}
         assert torch.equal(batch.labels, dataset.labels[torch.from_numpy(items)])
-        assert torch.equal(batch.labels, dataset.labels[batch.indices])  # of what stands in for it, too
+        assert torch.equal(batch.labels, dataset.labels[batch.indices])  # replaced items too
         assert [fault.index for fault in batch.faults] == [i for i in items if i in (0, 9, 12)]
         for fault in batch.faults:
             row = items.tolist().index(fault.index)

@@ -168,7 +168,7 @@ print(json.dumps(rows))
 @needs_triton
 @pytest.mark.slow
 def test_triton_kernels_agree_with_float64_twins():
-    """The largest relative errors stand in the test's output: of values, and of gradients by the row's largest."""
+    """Print the largest relative errors of values, and of gradients relative to the row's largest."""
     rows = json.loads(run_python(INTERPRETED, TRITON_INTERPRET="1", OMP_NUM_THREADS="1"))
     worst = {}
     for *case, of_value, of_gradient in rows:

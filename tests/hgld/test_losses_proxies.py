@@ -1,4 +1,4 @@
-"""Proxy losses against their slow twins, and what they owe to unknown labels and degenerate hierarchies."""
+"""Proxy losses against their reference implementations, with unknown labels and degenerate hierarchies too."""
 
 import math
 from collections.abc import Callable

@@ -62,7 +62,7 @@ def test_a_dataset_shows_some_pictures_with_names_of_all_levels(tmp_path):
     assert "small, train: 50 items" in page.said
     assert "12 of 50 items, evenly spaced." in page.said
     shown = pictures(page)
-    assert len(shown) == 11  # the reason stands in the place of the first
+    assert len(shown) == 11  # the page shows the reason in place of the first image
     assert any("train/0000" in text and "shard" not in text for text in page.said)
     assert shown[0]["alt"].startswith("<script>alert(1)</script>\\x1b[2J")
     assert len(dataset._repr_html_()) < 100_000

@@ -122,7 +122,7 @@ def test_everything_is_on_one_page_that_loads_nothing(tmp_path, no_figures):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """The page of a run, which lies beside it."""
+    """Write a run and its page into one folder; return the page."""
     page = tmp_path_factory.mktemp("plain") / "r.html"
     write_run(page.parent / "run")
     facts = make_report([page.parent / "run"], page, figures=page.parent / "figures")

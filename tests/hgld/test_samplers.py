@@ -396,7 +396,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: HierarchicalPKSampler(TREE, 3, 2), "not a multiple"),
     (lambda: HierarchicalPKSampler(TREE, 4, 2, super_classes=4), "0 combinations of 4"),
     (lambda: HierarchicalPKSampler(hierarchical_labels([[3, 3]] * 3), 6, 2), "have 6 classes together"),
-    (lambda: HierarchicalPKSampler(np.array([[0, 0], [0, 1], [1, 0], [2, 1]]), 2, 1), "class 0 lies under"),
+    (lambda: HierarchicalPKSampler(np.array([[0, 0], [0, 1], [1, 0], [2, 1]]), 2, 1), "class 0 is in"),
     (lambda: HierarchicalPKSampler(np.repeat(np.arange(1500), 2).reshape(-1, 2), 2, 1), "expected 1 to 1000000"),
     (lambda: RepeatedAugmentation(1000, 256, 3), "take 255 or 258"),
     (lambda: RepeatedAugmentation(5, 16, 2), "5 images; a batch needs 8"),

@@ -1,4 +1,4 @@
-"""Drawings of hierarchies: what they show, that they are bounded and escaped, and the verb that prints them."""
+"""Drawings of hierarchies: their content, size limits and escaping, and the subcommand that prints them."""
 
 import html
 import json

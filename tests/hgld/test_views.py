@@ -188,7 +188,7 @@ def test_a_rectangle_is_painted_over_and_nothing_else():
     assert np.array_equal(found[~inside], pixels[~inside])
     assert np.all(found[inside] == [124, 116, 104])
     assert erase(pixels, np.array([2, 3, 0, 5])) is pixels
-    assert np.array_equal(pixels.ravel(), np.arange(216, dtype=np.uint8))  # the given picture stays
+    assert np.array_equal(pixels.ravel(), np.arange(216, dtype=np.uint8))  # the argument is unchanged
 
 
 def test_policies_and_erasing_leave_the_other_draws_as_they_are():

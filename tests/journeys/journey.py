@@ -36,7 +36,7 @@ class Journey:
         Args:
             command: the words behind ``hgld``, quoted as in a shell.
             code: the exit code that is expected.
-            timeout: of the command, seconds.
+            timeout: seconds that the command may take.
             environment: further variables.
         """
         arguments = shlex.split(command)

@@ -18,7 +18,7 @@ CLASSES = [(top, mid, f"{mid}, Sorte {i}") for top, mids in FRUIT.items() for mi
 
 
 def picture(number: int, view: int) -> bytes:
-    """A picture of a class: the same four patches, each view a little different."""
+    """Return an image of a class: the same four patches, each view a little different."""
     return jpeg(np.random.default_rng(1000 * number), 40 + view, 32 + view)
 
 

@@ -37,7 +37,7 @@ class CuttingServer(LocalServer):
 
 
 class Handler(SilentHandler):
-    """Answers one request, or does the next fault of its path."""
+    """Handler that answers one request, or fails in the next way planned for its path."""
 
     site: CuttingServer
 

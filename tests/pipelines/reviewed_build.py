@@ -34,7 +34,7 @@ GROUPS = {
 
 
 def write_build(root: Path, groups: dict = GROUPS, *, english: bool = True) -> Path:
-    """Write the tables under ``root``, of English landmarks or of names of anything; returns ``root``."""
+    """Write the tables of English landmarks, or of arbitrary class names, under ``root``, and return ``root``."""
     stages = root / "stages"
     for stage in ("cluster", "toplevel", "clean", "scrape"):
         (stages / stage).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The verbs datasets and card, as people and machines meet them."""
+"""The subcommands ``datasets`` and ``card``: text for people and JSON for machines."""
 
 import json
 from pathlib import Path

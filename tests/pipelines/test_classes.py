@@ -1,4 +1,4 @@
-"""Lists of names of anything: what is read, what is refused, and what is left out with its line."""
+"""Lists of arbitrary class names: lists that are read or rejected, and rows that are excluded with their line."""
 
 from pathlib import Path
 

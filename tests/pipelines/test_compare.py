@@ -1,4 +1,4 @@
-"""Comparing two hierarchies: measures against slow twins, joins, exclusions, and what cannot be compared."""
+"""Comparing two hierarchies: measures against reference implementations, joins, exclusions, and rejected inputs."""
 
 import csv
 import json

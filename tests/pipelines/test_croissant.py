@@ -52,7 +52,7 @@ print(json.dumps(rows))
 
 
 def stored(part, item):
-    """The pixels of an item's image as they lie in its file, whatever its orientation."""
+    """Return the pixels of an item's image as stored in its file, without applying the EXIF orientation."""
     return Image.open(BytesIO(part.encoded([item])[0].data)).convert("RGB").tobytes()
 
 

@@ -95,7 +95,7 @@ def test_the_interval_holds_the_mean_and_what_is_possible(wrong, random):
 
 
 def test_the_interval_is_that_of_draws():
-    """A slow twin: levels of the set and of its groups are drawn, then every name."""
+    """The reference implementation draws levels of the set and of its groups, then every name."""
     rng = np.random.default_rng(0)
     wrong, groups = rng.uniform(0.05, 0.8, 300), rng.integers(0, 12, 300)
     draws = []

@@ -1,4 +1,4 @@
-"""hgld index: what is rebuilt from the tars is what was written, and what is damaged is named and kept aside."""
+"""hgld index: an index rebuilt from the tars equals the written one; damaged members are named and excluded."""
 
 import json
 import re
@@ -181,11 +181,11 @@ def test_folders_without_tars_are_refused(tmp_path):
             rebuilt(root)
 
 
-# -- bad members are kept aside ---------------------------------------------------------------------------------------
+# -- bad members are excluded -----------------------------------------------------------------------------------------
 
 
 def bad(name):
-    """What stands in the tar beside sound items, and the reason it is kept aside for."""
+    """Return the bad members of a tar, and the reason for their exclusion."""
     jpg, item = picture(50), foreign_json()
     return {
         "no-json": [("x.jpg", jpg)],

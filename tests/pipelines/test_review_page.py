@@ -609,8 +609,8 @@ def test_the_browser_gets_the_token_by_a_file_of_this_user_alone(monkeypatch):
     assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o600, 0o700]
 
 
-@pytest.mark.slow  # processes of the verb
-def test_the_verb_serves_on_this_machine_until_it_is_stopped(build):
+@pytest.mark.slow  # starts a process
+def test_hgld_review_serves_on_this_machine_until_it_is_stopped(build):
     command = [sys.executable, "-m", "hgld", "review", str(build), "--no-browser"]
     with subprocess.Popen([*command, "--annotator", "ada", "--json"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

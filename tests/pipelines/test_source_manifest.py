@@ -357,9 +357,9 @@ def test_what_is_no_image_is_counted(tmp_path):
 @pytest.mark.parametrize(
     ("files", "options", "error", "said"),
     [
-        (("1.jpg", "2.jpg"), {}, InputError, "lie in no folder"),
+        (("1.jpg", "2.jpg"), {}, InputError, "are in no subfolder"),
         (("a/1.txt",), {}, InputError, r"no images in it \(1 other files\)"),
-        (TREE, {"levels": ("fine",)}, ConfigError, "--levels names 1 levels; .* lie in 3 folders"),
+        (TREE, {"levels": ("fine",)}, ConfigError, "--levels names 1 levels; .* are in 3 nested folders"),
         (TREE, {"images": Path("x")}, ConfigError, "folders does not take --images"),
         (("/".join("abcdefghijklmnopqrst") + "/1.jpg",), {}, InputError, "more than 16 folders deep"),
     ],

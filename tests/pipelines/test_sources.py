@@ -175,7 +175,7 @@ DAMAGED = [  # source, list, what is replaced, by what, and what is said
     ("inat-full", INAT, "train_val2018/Aves/0/", "elsewhere/Aves/0/", "line 1 is"),
     ("inat-full", INAT, "Aves/0/", "../../", "not a path inside the release"),
     ("inat-full", INAT, "Aves/0/", "Aves/77/", "of the category 77, which"),
-    ("inat-full", INAT, "Aves/0/", "Fungi/0/", "lies under 'Fungi'"),
+    ("inat-full", INAT, "Aves/0/", "Fungi/0/", "is in 'Fungi'"),
     ("inat-full", "categories.json", '"genus": "Prunella", ', "", "category '0' lacks genus; expected id, name"),
     ("inat-full", "categories.json", '"id": 1', '"id": 0', "two categories have the same id"),
     ("inat-full", "categories.json", '"id": 1', '"id": "1"', "lacks a number as id"),
@@ -365,7 +365,7 @@ def test_an_item_of_two_categories_has_none(tmp_path):
     torn = catalog.items.filter(pl.col("item") == "id_00000001")
     assert torn["category"].null_count() == torn["department"].null_count() == len(torn) == 4
     assert catalog.items.filter(pl.col("item") != "id_00000001")["category"].null_count() == 0
-    assert catalog.notes[0] == "1 items lie under more than one category, so it is unknown; the first is id_00000001."
+    assert catalog.notes[0] == "1 items are in more than one category, so it is unknown; the first is id_00000001."
 
 
 def test_gldv2_joins_images_with_labels(releases):

@@ -1,4 +1,4 @@
-"""hgld verify: every fault that a dataset can have is named, nothing is followed, and the rest still loads."""
+"""hgld verify: every error that a dataset can have is named, no link is followed, and the rest still loads."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Reading Wikibase's answers: recorded ones where they are at hand, and every oddity of their shape."""
+"""Reading Wikibase's answers: recorded ones if HGLD_DATA has them, and every oddity of their shape."""
 
 import json
 import os

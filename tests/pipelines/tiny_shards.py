@@ -26,7 +26,7 @@ FAMILIES = ("cat", "dog")
 def picture(
     seed: int, *, form: str = "JPEG", size: tuple[int, int] = (48, 40), orientation: int | None = None
 ) -> bytes:
-    """A smooth picture that differs with its seed."""
+    """Return the JPEG of a smooth image that depends on the seed."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 255, (5, 5, 3), dtype=np.uint8))
     exif = Image.Exif()
@@ -118,7 +118,7 @@ class TinyShards:
 
 
 def write_manifest(root: Path, index: pl.DataFrame, k: int, provenance: dict) -> None:
-    """Write ``croissant.json`` and ``dataset.json`` for what lies in the directory."""
+    """Write ``croissant.json`` and ``dataset.json`` for the shards in the directory."""
     shards = []
     for (shard, split), part in index.group_by("shard", "split", maintain_order=True):
         shards.append(files.ShardFacts(str(shard), str(split), len(part), **_fingerprint(root / str(shard))))

@@ -1,6 +1,6 @@
-"""A small Commons and Wikidata on 127.0.0.1: answers in the real shapes, a log of requests, and faults to order.
+"""A small Commons and Wikidata on 127.0.0.1: answers in the real shapes, a log of requests, and planned failures.
 
-The state is plain data, so that a test says what is on the wikis and reads off what was asked.
+The state is plain data, so that a test can set what is on the wikis and read which requests came.
 """
 
 import gzip
@@ -172,7 +172,7 @@ class WikimediaServer(LocalServer):
 
 
 class Handler(SilentHandler):
-    """Answers one request, after the next fault if one was ordered."""
+    """Handler that answers one request, or fails in the next planned way."""
 
     site: WikimediaServer
     wbufsize = 1 << 16  # head and body in one packet, else every answer waits for a delayed acknowledgement

@@ -52,7 +52,7 @@ def write_small(folder: Path, held_out: Sequence[int] = range(12, 18), order: in
         folder: to write to.
         held_out: the classes for testing.
         order: seed of the order of the groups.
-        val: those of ``held_out`` that are the split ``val``.
+        val: classes of ``held_out`` that are the split ``val``.
     """
     rng = np.random.default_rng(0)
     trained = [c for c in range(18) if c not in held_out]

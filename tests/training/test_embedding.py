@@ -45,7 +45,7 @@ def model():
 
 
 def one_by_one(model, dataset, view):
-    """The slow twin: Pillow's own resize and crop, one image at a time, normalised by hand."""
+    """Reference implementation: Pillow's own resize and crop, one image at a time, normalised by hand."""
     rows = []
     mean, std = (np.array(values)[:, None, None] for values in (model.image_mean, model.image_std))
     for i in range(len(dataset)):

@@ -47,7 +47,7 @@ def embedded(network: Network, data, **options) -> torch.Tensor:
 
 
 def by_library(data, transform, model) -> torch.Tensor:
-    """The slow twin: the library's own transform and model, one image at a time."""
+    """Reference implementation: the library's own transform and model, one image at a time."""
     dataset = open_dataset(data, "test")
     with torch.no_grad():
         rows = [model(transform(dataset.image(i))[None]).flatten(1) for i in range(len(dataset))]
@@ -223,7 +223,7 @@ def test_an_exported_run_is_prepared_by_its_record(data, tmp_path):
 
 
 def outside(tmp_path) -> Network:
-    """A network whose weights lie in a file of its own choice."""
+    """A network whose weights are in an external file that the network names."""
     kernel = numpy_helper.from_array(np.zeros((3, 3, 1, 1), np.float32), "kernel")
     passed = helper.make_node("Conv", ["images", "kernel"], ["made"])
     network = onnx_file(tmp_path / "out.onnx", [passed], made=("b", 3, "h", "w"), more=[kernel])

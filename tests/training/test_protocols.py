@@ -1,4 +1,4 @@
-"""Protocols of a model: in training, of a checkpoint, in searches; own tables with faults become benchmarks."""
+"""Protocols of a model: in training, of a checkpoint, in searches; own tables with errors become benchmarks."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""What a run began from stands in its folder, so that its config run again begins there too."""
+"""A run's folder keeps the weights that the run began with, so that its config run again begins with them too."""
 
 import errno
 import os

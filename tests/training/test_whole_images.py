@@ -48,7 +48,7 @@ def shape_of(view, width, height):
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.resize_mode)
 def test_embeddings_are_those_of_the_images_one_by_one(model, dataset, view):
-    """The slow twin: Pillow's own resize, one image at a time."""
+    """The reference implementation is Pillow's own resize, one image at a time."""
     found = embed(model, dataset, view=view, batch_size=4)
     mean, std = (np.array(values)[:, None, None] for values in (model.image_mean, model.image_std))
     for i in range(len(dataset)):

@@ -53,8 +53,8 @@ def embed(
     """Embed all items of a dataset, in its order, as unit vectors.
 
     Several processes share the work, and each returns all embeddings. With several scales the images are read at each
-    of them, and an embedding is the mean direction of those of all scales (Radenović, Tolias and Chum, "Fine-tuning CNN
-    Image Retrieval with No Human Annotation", TPAMI 2019, section 3.4), or their generalised mean.
+    scale. An embedding is then the mean direction of its embeddings at all scales, or their generalised mean
+    (Radenović, Tolias and Chum, "Fine-tuning CNN Image Retrieval with No Human Annotation", TPAMI 2019, section 3.4).
 
     Images of one shape pass the model together, so that nothing is padded, and an embedding does not depend on the
     others of its batch. A batch has at most ``batch_size`` images, and as many pixels as ``batch_size`` squares of the

@@ -1,8 +1,8 @@
 """The exponent p* of GeM for a resolution other than the training's, chosen by images of the training set.
 
-A network trained at one resolution is tested at a higher one with a larger p, because what an image shows then fills
-fewer of the places (Berman et al., "MultiGrain: a unified image embedding for classes and instances", 2019, section
-4.3). p* is the exponent with which views of an image find each other best, without class labels.
+A network that is tested at a higher resolution than it was trained at needs a larger p, because an object then fills a
+smaller share of the feature map. With p* views of an image find each other best, without class labels (Berman et al.,
+"MultiGrain: a unified image embedding for classes and instances", 2019, section 4.3).
 """
 
 from collections.abc import Generator, Iterable, Sequence

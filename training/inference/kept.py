@@ -130,7 +130,7 @@ def embed_in_parts(
     progress: Progress | None = None,
     say: Callable[[str], object] = lambda text: None,
 ) -> JoinedEmbeddings | None:
-    """Embed a dataset in parts, which lie in ``X.parts/`` meanwhile, and join them to ``X.npy``.
+    """Embed a dataset in parts, which are kept in ``X.parts/`` until they are joined to ``X.npy``.
 
     The same call resumes after a stop: parts that are done are not made again.
 

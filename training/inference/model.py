@@ -212,9 +212,9 @@ def load_model(
     """Load any model that embeds images, with its own preparation of them.
 
     Args:
-        source: a run's folder, or that of one of its checkpoints; a folder of :meth:`Model.save`; ``timm:NAME``,
+        source: folder of a run or of one of its checkpoints. Or a folder of :meth:`Model.save`. Or ``timm:NAME``,
             ``torchvision:NAME``, ``open_clip:MODEL/PRETRAINED``, ``open_clip:hf-hub:USER/NAME``, ``onnx:FILE`` or
-            ``small``; ``hf:USER/NAME``, a run that ``hgld push`` took to the Hub; or a torch module,
+            ``small``. Or ``hf:USER/NAME``, a run that ``hgld push`` uploaded to the Hub. Or a torch module,
             (B, 3, H, W) -> (B, D).
         which: checkpoint of a run: ``best`` (the last one where none was found best) or ``last``.
         transform: function of a PIL image to the (3, H, W) tensor that a torch module takes; only with a torch module.

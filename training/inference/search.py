@@ -330,9 +330,10 @@ def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Ga
     The files do not say which model made them, so a few items are embedded again and compared.
 
     Args:
-        path: the embeddings; their keys lie beside them (:func:`hgld.training.inference.embedding.labels_file`).
-        dataset: the dataset that they are of; items that could not be read are missing.
-        embedder: the embedder that must have made them.
+        path: file of the embeddings, with its labels file beside it
+            (:func:`hgld.training.inference.embedding.labels_file`).
+        dataset: dataset that was embedded; its unreadable items have no embeddings.
+        embedder: embedder that must have made the embeddings.
 
     Raises:
         InputError: a file cannot be read, or it is of other items, another order or another model.

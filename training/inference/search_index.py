@@ -1,7 +1,7 @@
-"""Indexes of a dataset's embeddings (faiss), kept in the user's cache for later searches.
+"""Nearest-neighbour indexes (faiss) of a dataset's embeddings, kept in the user's cache for later searches.
 
-They find nearly the same nearest neighbours as an exhaustive search, and faster. faiss trusts the files that it reads,
-so an index never lies beside a dataset, which may be anybody's.
+An index finds nearly the same nearest neighbours as an exhaustive search, but faster. The library faiss trusts the
+files that it reads, so an index is never read from a dataset's folder, which may come from anybody.
 """
 
 from importlib import import_module

@@ -16,12 +16,12 @@ from .weights import load_into, read_weights, weights_file
 class SmallNet(nn.Module):
     """A net of four stages of two 3 x 3 convolutions with group norm; every stage but the last halves the map.
 
-    Group norm with standardised kernels (Qiao et al., "Micro-Batch Training with Batch-Channel Normalization and
-    Weight Standardization", 2019), not batch norm: an image's features do not depend on what else is in the batch, so
-    that several processes, or chunks, compute the same as one. Without standardised kernels the average of the last
-    maps is nearly the same vector for all images when training begins (cosines of 0.975 on Omniglot, 0.24 with them),
-    which leaves losses with proxies almost nothing to learn from. The first convolution strides already: at full
-    resolution two thirds of a step's time would go into its stage.
+    The net has group norm with standardised kernels (Qiao et al., "Micro-Batch Training with Batch-Channel
+    Normalization and Weight Standardization", 2019) instead of batch norm. An image's features then do not depend on
+    the rest of the batch, so several processes, or micro-batches, compute the same as one. Without standardised kernels
+    the average of the last maps is nearly the same vector for all images when training begins (cosines of 0.975 on
+    Omniglot, 0.24 with them). Losses with proxies could hardly learn from it. The first convolution already strides: at
+    full resolution its stage would take two thirds of a step's time.
 
     Args:
         width: channels of the first stage; the later ones have 2, 4 and 6 times as many.

@@ -1,8 +1,14 @@
 """Names in groups, changed by decisions, and the claims that the decisions make.
 
-A decision makes claims. Each claim is about one subject: the group of a name, what becomes of a group, the class of a
-group at an upper level, the group of a single item, or a group that a name does not belong to. The agreement of several
-annotators is computed from their claims (:mod:`hgld.pipelines.hierarchy.review.agreement`).
+A decision makes claims. Each claim is about one subject:
+
+- the group of a name
+- what becomes of a group
+- the class of a group at an upper level
+- the group of a single item
+- a group that a name does not belong to
+
+The agreement of several annotators is computed from their claims (:mod:`hgld.pipelines.hierarchy.review.agreement`).
 """
 
 from collections.abc import Iterable, Mapping

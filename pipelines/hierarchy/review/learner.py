@@ -1,9 +1,9 @@
-"""The learner of a review: where undecided names belong after each decision, and how likely that is wrong.
+"""The learner of a review: after each decision it assigns undecided names to groups, with error probabilities.
 
-After each decision a multinomial logistic regression over the joint evidence is fitted to the decided names and to one
-row per group: its name if the group was predefined, else the mean of its names. Its probabilities are multiplied by the
-square root of the probabilities of the build's own groups. Without decisions no name moves. The order of the decisions
-does not matter.
+After each decision a multinomial logistic regression over the joint evidence is fitted. Its rows are the decided names
+and one row per group: the group's name if the group was predefined, else the mean of its names. Its probabilities are
+multiplied by the square root of the probabilities of the build's own groups. Without decisions no name moves. The order
+of the decisions does not matter.
 
 The error probability of a name that stays in its group is the mean of the learner's and the build's. The number of
 wrong names is :func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong`. It counts undecided names only: nothing tells
@@ -223,13 +223,14 @@ def _narrow(rows: np.ndarray) -> np.ndarray:
 
 
 def _joined(evidence: Evidence, seeds: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the joint rows of names and of given groups' texts, which only the first block knows.
+    """Return the joint rows of the names, and of the texts of predefined groups.
 
-    What the other blocks would say of a group is borrowed from the names nearest to it.
+    Only the first evidence source has rows for these texts. A group's rows of the other sources are borrowed from the
+    names nearest to it.
     """
     if seeds is None:
         return evidence.joint(form=_FORM), None
-    told = seeds.any(axis=1)  # not of the group for names that fit no other
+    told = seeds.any(axis=1)  # the group for names that fit no other has no text
     first, *others = evidence.blocks
     count, nothing = len(first.rows), np.zeros(int(told.sum()), dtype=bool)
     longer = [Block(first.name, np.vstack([first.rows, seeds[told]]), np.append(first.known, ~nothing))]

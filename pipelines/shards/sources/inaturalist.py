@@ -71,8 +71,8 @@ def _read(source: Path, options: "SourceConfig", name: str, levels: tuple[str, .
         expected, classes = categories[category]
         if above != expected:
             raise TableError(
-                f"{path}: category {category} has the super-category {quoted(expected)}, its image {quoted(file)} lies "
-                f"under {quoted(above)}. Take the files of one release (2018)."
+                f"{path}: category {category} has the super-category {quoted(expected)}, its image {quoted(file)} is "
+                f"in {quoted(above)}. Take the files of one release (2018)."
             )
         rows.append((f"{above}/{match[2]}/{match[3]}", split, file, *classes))
     return catalog_of(name, levels, rows, source, [*lists.values(), path])

@@ -73,9 +73,7 @@ def read_inshop(source: Path, options: "SourceConfig") -> Catalog:
     for level in levels[1:]:
         torn = items.group_by("item").agg(pl.col(level).n_unique()).filter(pl.col(level) > 1)["item"].sort()
         if len(torn):
-            notes.append(
-                f"{len(torn)} items lie under more than one {level}, so it is unknown; the first is {torn[0]}."
-            )
+            notes.append(f"{len(torn)} items are in more than one {level}, so it is unknown; the first is {torn[0]}.")
             items = items.with_columns(pl.when(~pl.col("item").is_in(torn.to_list())).then(level).alias(level))
     root = source / "Img" if (source / "Img" / "img").is_dir() else source
     return catalog_of("inshop", levels, items.rows(), root, [path], notes=tuple(notes))

@@ -251,13 +251,13 @@ def _read_folders(source: Path, options: "SourceConfig") -> OwnImages:
     levels = options.levels
     if levels and not depth <= len(levels) <= max(depths):
         raise ConfigError(
-            f"--levels names {len(levels)} levels; the images of {source} lie in {depth} folders. Name {depth}, finest "
-            "first."
+            f"--levels names {len(levels)} levels; the images of {source} are in {depth} nested folders. "
+            f"Name {depth}, finest first."
         )
     depth = len(levels) or depth
     if depth < 1:
         raise InputError(
-            f"{source}: its images lie in no folder; expected one folder per class. Move them, or list them in a "
+            f"{source}: its images are in no subfolder; expected one folder per class. Move them, or list them in a "
             "table: hgld build-shards manifest."
         )
     levels = levels or tuple(f"level{number}" for number in range(depth))
