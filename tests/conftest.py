@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Before anything imports numba or torch, and for every process that a test starts: kernels are compiled once and kept
@@ -60,6 +60,20 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("HGLD_DATA is not set: no real data to test on")
     return Path(folder)
+
+
+@pytest.fixture
+def hgld(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """``hgld(*words)`` runs the command in this process: its exit code, and what it wrote to stdout and stderr."""
+    from hgld.cli import main  # imports most of hgld, which only some tests need
+
+    def run(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(word) for word in words])
+        assert isinstance(stop.value.code, int)
+        return (stop.value.code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

@@ -5,25 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, VERBS, main
+from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, VERBS
 from hgld.pipelines.hierarchy import build as building
 
 ROOT = Path(__file__).parents[1]
 COMMONS = "https://commons.wikimedia.org/wiki/Category:"
 NAMES = ("castle", "water castle", "lake", "mountain lake", "church building", "wooden church")
-
-
-@pytest.fixture
-def hgld(capsys):
-    """``hgld(*arguments)`` runs the command: exit code, stdout, stderr."""
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        assert isinstance(stop.value.code, int)
-        return (stop.value.code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import functools
 import json
 import os
 import resource
@@ -16,7 +17,7 @@ import polars as pl
 import pytest
 
 import hgld
-from hgld.cli import EXIT_BAD_INPUT, cli, demo_commands, main
+from hgld.cli import EXIT_BAD_INPUT, cli, demo_commands
 from hgld.cli.demo_commands import BASELINE, HIERARCHICAL, DemoResult, DemoSize, demo_runs, demo_text, run_demo
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.report import RetrievalReport
@@ -42,16 +43,11 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture
-def tiny_verb(monkeypatch, capsys):
+def tiny_verb(monkeypatch, hgld):
     """``tiny_verb(*arguments)`` runs ``hgld demo`` in small: exit code, stdout, stderr."""
     monkeypatch.setattr(demo_commands, "DemoSize", lambda: TINY)
 
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            main(["demo", *map(str, arguments)])
-        return (stop.value.code, *capsys.readouterr())
-
-    return run
+    return functools.partial(hgld, "demo")
 
 
 def test_both_runs_are_measured_on_landmarks_that_neither_has_seen(tiny):

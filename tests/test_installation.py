@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from docs.versions import page, versions
 from hgld import __version__, installation
-from hgld.cli import cli, main
+from hgld.cli import cli
 from hgld.pipelines.hierarchy.encoders.registry import ENCODERS
 from hgld.training.models.backbones import BACKBONES
 
@@ -145,12 +145,6 @@ def test_every_extra_that_code_names_exists_and_has_a_case():
 # -- doctor, --version ---------------------------------------------------------------------------------------------
 
 
-def said(capsys, *words):
-    with pytest.raises(SystemExit) as stop:
-        main([*words])
-    return stop.value.code, capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("name", "give", "code", "hint"),
     [
@@ -159,25 +153,25 @@ def said(capsys, *words):
         ("_torch", lambda: "cannot be imported: libcudart.so.12", 1, "pip install --force-reinstall torch"),
     ],
 )
-def test_doctor_names_what_is_missing(capsys, monkeypatch, name, give, code, hint):
+def test_doctor_names_what_is_missing(hgld, monkeypatch, name, give, code, hint):
     requirements = ["numpy>=2", 'faiss-cpu<2; extra == "faiss"', 'ray; extra == "ray"']
     monkeypatch.setattr(installation, "_requirements", lambda: requirements)
     monkeypatch.setattr(installation, name, give)
-    found, text = said(capsys, "doctor")
+    found, text, _ = hgld("doctor")
     assert found == code
     assert hint in text
     assert "[ray]         " in text
 
 
-def test_the_version_for_a_report_has_everything(capsys):
-    code, text = said(capsys, "--version", "--json")
+def test_the_version_for_a_report_has_everything(hgld):
+    code, text, _ = hgld("--version", "--json")
     facts = json.loads(text)
     assert not code
     assert facts["version"] == __version__
     assert {"hgld", "python", "machine", "torch", "missing", "extras", "hints"} <= set(facts)
     assert set(facts["extras"]) >= FOR_USERS
     assert str(Path.home()) not in text
-    assert said(capsys, "--version") == (0, f"hgld, version {__version__}\n")
+    assert hgld("--version") == (0, f"hgld, version {__version__}\n", "")
     with pytest.raises(click.UsageError, match="Missing subcommand"):
         cli.main(["--json"], standalone_mode=False)
     with pytest.raises(click.UsageError, match="after the subcommand: hgld datasets --json"):

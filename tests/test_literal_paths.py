@@ -6,24 +6,23 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hgld.cli import main
 from tests.fake_releases.pictures import jpeg
 
 
 @pytest.fixture
-def hgld(capsys):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert stop.value.code == 0, err
+def served(hgld):
+    """What the command prints, where it ends well."""
+
+    def run(*words: object) -> str:
+        code, out, err = hgld(*words)
+        assert code == 0, err
         return out
 
     return run
 
 
 @pytest.mark.parametrize("name", ["out[1]", "ds[v*2]", "a?b"])
-def test_shards_are_built_checked_indexed_and_evaluated_in_folders_of_any_name(hgld, tmp_path, name):
+def test_shards_are_built_checked_indexed_and_evaluated_in_folders_of_any_name(served, tmp_path, name):
     place = tmp_path / name
     (place / "images").mkdir(parents=True)
     (tmp_path / "out1").mkdir()  # what the first name would match
@@ -34,23 +33,23 @@ def test_shards_are_built_checked_indexed_and_evaluated_in_folders_of_any_name(h
         rows.append({"image": f"{n}.jpg", "fine": f"c{n // 3}", "coarse": f"g{n // 6}"})
     pl.DataFrame(rows).write_csv(place / "labels.csv")
     shards = ("--images", place / "images", "--levels", "fine,coarse", "--out", place / "shards")
-    hgld("build-shards", "manifest", "--source", place / "labels.csv", *shards)
-    hgld("verify", place / "shards", "--decode", "--json")
-    hgld("index", place / "shards", "--force")
+    served("build-shards", "manifest", "--source", place / "labels.csv", *shards)
+    served("verify", place / "shards", "--decode", "--json")
+    served("index", place / "shards", "--force")
     pl.DataFrame(rows).select("fine", "coarse").write_parquet(place / "l.parquet")
     np.save(place / "e.npy", rng.normal(size=(12, 4)).astype(np.float32))
     files = ("--embeddings", place / "e.npy", "--labels", place / "l.parquet", "--levels", "fine,coarse")
-    values = json.loads(hgld("evaluate", *files, "--out", place / "run.json", "--json"))["values"]
+    values = json.loads(served("evaluate", *files, "--out", place / "run.json", "--json"))["values"]
     assert 0 <= values["AP/fine"] <= 1
-    hgld("report", place / "run.json", "--out", place / "report.html")
+    served("report", place / "run.json", "--out", place / "report.html")
     assert (place / "report.html").is_file()
 
 
 @pytest.mark.parametrize("name", ["out[1]"])
-def test_a_hierarchy_is_built_and_compared_in_a_folder_of_any_name(hgld, tmp_path, name):
+def test_a_hierarchy_is_built_and_compared_in_a_folder_of_any_name(served, tmp_path, name):
     classes = tmp_path / "c[0].csv"
     pl.DataFrame({"name": ["red apple", "green apple", "rye bread", "white bread", "oak", "birch"]}).write_csv(classes)
     levels = ("--levels", "item,group", "--groups", "3", "--encoder", "lexical")
-    hgld("build-hierarchy", "--classes", classes, "--out", tmp_path / name, *levels)
+    served("build-hierarchy", "--classes", classes, "--out", tmp_path / name, *levels)
     table = tmp_path / name / "labels.csv"
-    hgld("compare", table, table, "--json")
+    served("compare", table, table, "--json")

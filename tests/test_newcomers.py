@@ -58,7 +58,6 @@ CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
 COMMANDS: dict[str, Sequence[str]] = {
     "trian": ("no subcommand 'trian'", "Did you mean 'train'?"),
     "train": ("--data and --out", "--list"),
-    "train happier --data . --out run": ("no recipe 'happier'", "Did you mean 'happier-sop'?"),
     "train small-grocery --out run": ("--data and --out", "--show"),
     "train small-grocery --data . --out run": ("no dataset.json", "hgld build-shards"),
     "evaluate": ("missing --embeddings", "--checkpoint"),
@@ -66,9 +65,7 @@ COMMANDS: dict[str, Sequence[str]] = {
     "evaluate --embeddings e.npy --labels l.csv --levels fine,tpo": ("no column 'tpo'", "its columns are fine, top"),
     "evaluate --embeddings e.npy --labels short.csv --levels fine": ("5 rows", "e.npy 8", "in the same order"),
     "evaluate --embeddings e.pt --labels l.csv --levels fine": ("'.pt'", ".npy", "numpy.save"),
-    "evaluate --embeddings nowhere.npy --labels l.csv --levels fine": ("nowhere.npy", "No such file"),
     "evaluate --checkpoint . --data .": ("no dataset.json", "hgld build-shards"),
-    "embed --checkpoint . --data . --out e.npy": ("no dataset.json", "hgld build-shards"),
     "search photo.jpg --checkpoint run --data .": ("'run' does not exist",),
     "build-shards manifest --source l.csv --out made": ("names the image files", "path, file", "Rename"),
     "build-shards folders --source . --out made": ("no images in it", "top/middle/fine/image.jpg"),

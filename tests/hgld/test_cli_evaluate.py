@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hgld.cli import main
 from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.report import RetrievalReport
 
@@ -20,16 +19,9 @@ def files(tmp_path):
     return tmp_path
 
 
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(["evaluate", *map(str, arguments)])
-    printed = capsys.readouterr()
-    return stop.value.code, printed.out, printed.err
-
-
-def test_json_is_what_the_library_returns(files, capsys):
+def test_json_is_what_the_library_returns(files, hgld):
     arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet", "--levels", "fine,coarse", "--json"]
-    code, out, _ = run(capsys, *arguments)
+    code, out, _ = hgld("evaluate", *arguments)
     expected = evaluate(
         np.load(files / "e.npy"), pl.read_parquet(files / "l.parquet").to_numpy(), levels=("fine", "coarse")
     )
@@ -40,10 +32,10 @@ def test_json_is_what_the_library_returns(files, capsys):
     assert printed["settings"]["files"] == {"embeddings": "e.npy", "labels": "l.parquet"}
 
 
-def test_a_person_gets_a_table_and_keeps_the_report(files, capsys):
+def test_a_person_gets_a_table_and_keeps_the_report(files, hgld):
     arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet", "--levels", "fine,coarse"]
     options = ["--metrics", "R@1,H-AP", "--query-expansion", "2,3", "--distractors", files / "e.npy", "--out"]
-    code, out, _ = run(capsys, *arguments, *options, files / "report.json")
+    code, out, _ = hgld("evaluate", *arguments, *options, files / "report.json")
     kept = RetrievalReport.load_json(files / "report.json")
     assert code == 0
     assert list(kept.values) == ["R@1/fine", "R@1/coarse", "H-AP"]
@@ -59,21 +51,19 @@ def test_a_person_gets_a_table_and_keeps_the_report(files, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--levels", "fine,medium"], "no column 'medium'"),
         (["--levels", "fine,fine"], "levels are fine, fine"),
         (["--levels", "fine", "--metrics", "AP,best"], "metric 'best' is unknown"),
         (["--levels", "fine", "--level-weights", "1,x"], "'x'; expected a finite number"),
         (["--levels", "fine", "--level-weights", "1,2", "--metrics", "wAP"], "2 weights for 1 levels"),
         (["--levels", "fine", "--gallery-labels", "{}/l.parquet"], "come together"),
-        (["--levels", "fine", "--whitening", "{}/e.npy"], "not a whitening"),
         (["--levels", "fine", "--device", "cuda:99"], "cannot be used here"),
         (["--levels", "fine", "--distractors", "{}/none.npy"], "cannot be read"),
         (["--levels", "fine", "--embeddings", "{}/e.npy"], "given 2 times"),
     ],
 )
-def test_bad_input_exits_with_2_and_says_why(files, capsys, options, said):
+def test_bad_input_exits_with_2_and_says_why(files, hgld, options, said):
     arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet"]
-    code, out, err = run(capsys, *arguments, *(option.format(files) for option in options))
+    code, out, err = hgld("evaluate", *arguments, *(option.format(files) for option in options))
     assert code == 2
     assert said in err
     assert not out

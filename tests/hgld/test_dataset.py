@@ -265,12 +265,6 @@ def test_lists_and_judgements(tmp_path):
     assert judgements.equals(verdicts)
 
 
-def test_without_lists_and_judgements_there_are_none(root):
-    dataset = open_dataset(root, "train")
-    assert dataset.lists == {}
-    assert dataset.judgements is None
-
-
 # -- workers ---------------------------------------------------------------------------------------------------------
 
 

@@ -8,16 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from hgld import files
 from hgld.errors import StorageError
-from hgld.evaluation.evaluate import evaluate
-from hgld.evaluation.report import RetrievalReport
 from hgld.files import file_lock, lock_of, write_atomic, write_folder
-from hgld.training.checkpoint import Checkpoint, newest_checkpoint, read_state, write_checkpoint
 
 
 class Stopped(BaseException):
@@ -192,34 +187,3 @@ def test_writers_hold_a_lock_that_is_not_on_what_they_write(tmp_path, write):
 
     write(tmp_path / "x", fill)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
-
-
-# -- those who write by these ------------------------------------------------------------------------------------------
-
-
-def test_a_report_is_whole_at_every_point(tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    labels = torch.from_numpy(rng.integers(0, 3, (12, 1)))
-    reports = [evaluate(torch.from_numpy(rng.normal(size=(12, 4))), labels, levels=("a",)) for _ in range(2)]
-    reports[0].save_json(tmp_path / "r.json")
-    stops = 0
-    for _ in at_every_point(monkeypatch, lambda: reports[1].save_json(tmp_path / "r.json")):
-        found = RetrievalReport.load_json(tmp_path / "r.json")
-        assert found.values in (reports[0].values, reports[1].values)
-        stops += 1
-    assert stops == 6
-    assert RetrievalReport.load_json(tmp_path / "r.json").values == reports[1].values != reports[0].values
-
-
-def test_a_checkpoint_is_whole_at_every_point(tmp_path, monkeypatch):
-    def checkpoint(step: int, value: float) -> Checkpoint:
-        return Checkpoint(step, {"model": {"weight": torch.full((3,), value)}}, {"value": value})
-
-    write_checkpoint(tmp_path, checkpoint(1, 1.0))
-    values = []
-    for _ in at_every_point(monkeypatch, lambda: write_checkpoint(tmp_path, checkpoint(2, 2.0))):
-        newest = newest_checkpoint(tmp_path)
-        assert newest is not None
-        values.append(read_state(newest)["value"])
-    assert values[0] == 1.0
-    assert values[-1] == 2.0

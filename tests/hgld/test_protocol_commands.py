@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hgld.cli import main
 from hgld.data.format import MANIFEST
 from hgld.data.index import TABLES
 from hgld.evaluation import evaluate_files
@@ -48,21 +47,18 @@ def directions(degrees) -> np.ndarray:
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-def evaluated(capsys, folder: Path, angles: Mapping[str, float], *flags):
+def evaluated(hgld, folder: Path, angles: Mapping[str, float], *flags):
     """The command's JSON for a dataset, of embeddings by key; or its error."""
     np.save(folder / "e.npy", directions(list(angles.values())))
     pl.DataFrame({"key": list(angles)}).write_parquet(folder / "e.labels.parquet")
-    with pytest.raises(SystemExit) as stop:
-        main(["evaluate", "--embeddings", str(folder / "e.npy"), "--data", str(folder), "--json", *flags])
-    printed = capsys.readouterr()
-    if stop.value.code == 0:
-        return json.loads(printed.out)
-    assert stop.value.code == 2
-    assert not printed.out
-    return printed.err
+    code, out, err = hgld("evaluate", "--embeddings", folder / "e.npy", "--data", folder, "--json", *flags)
+    if code == 0:
+        return json.loads(out)
+    assert (code, out) == (2, "")
+    return err
 
 
-def test_a_report_by_the_protocol_says_its_files_where_a_page_can_read_them(tmp_path, capsys, monkeypatch):
+def test_a_report_by_the_protocol_says_its_files_where_a_page_can_read_them(tmp_path, hgld, monkeypatch):
     galleries = []
 
     def evaluate(name, benchmark, **given):
@@ -80,11 +76,8 @@ def test_a_report_by_the_protocol_says_its_files_where_a_page_can_read_them(tmp_
         table.write_parquet(folder / f"{name}.labels.parquet")
     for gallery in ("gallery", "turned"):
         sides = ("--embeddings", folder / "query.npy", "--gallery-embeddings", folder / f"{gallery}.npy")
-        with pytest.raises(SystemExit) as stop:
-            main([str(word) for word in ("evaluate", *sides, "--data", folder, "--out", folder / f"{gallery}.json")])
-        assert stop.value.code == 0
+        assert hgld("evaluate", *sides, "--data", folder, "--out", folder / f"{gallery}.json")[0] == 0
     assert [isinstance(vectors, np.memmap) for vectors in galleries] == [True, False]  # in its order it is not copied
-    capsys.readouterr()
     roles = ("embeddings", "labels", "gallery_embeddings", "gallery_labels")
     names = ("query.npy", "query.labels.parquet", "gallery.npy", "gallery.labels.parquet")
     told = {
@@ -99,10 +92,10 @@ def test_a_report_by_the_protocol_says_its_files_where_a_page_can_read_them(tmp_
 
 
 @pytest.mark.parametrize("protocol", ["leave-one-out", "sop", "inat-base", "inat-full", "cub", "cars196"])
-def test_leave_one_out_by_hand(tmp_path, capsys, protocol):
+def test_leave_one_out_by_hand(tmp_path, hgld, protocol):
     """At 0, 10, 25 and 90 degrees: the nearest of the first two is each other, of the third the second."""
     folder, keys = made(tmp_path / "d", protocol, [("test", labels) for labels in [(0, 0), (0, 0), (1, 0), (1, 0)]])
-    found = evaluated(capsys, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))
+    found = evaluated(hgld, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))
     values = found["values"]
     assert values["R@1/fine"] == pytest.approx(3 / 4)
     assert values["AP/fine"] == pytest.approx((1 + 1 + 1 / 3 + 1) / 4)
@@ -112,53 +105,53 @@ def test_leave_one_out_by_hand(tmp_path, capsys, protocol):
     assert set(found["settings"]["printed"]) <= set(values)
 
 
-def test_landmarks_clean_queries_its_val_split(tmp_path, capsys):
+def test_landmarks_clean_queries_its_val_split(tmp_path, hgld):
     folder, keys = made(tmp_path / "d", "landmarks-clean", [("val", (label, -1)) for label in (0, 0, 1, 1)])
-    found = evaluated(capsys, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))
+    found = evaluated(hgld, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))
     assert found["values"]["AP/fine"] == pytest.approx((1 + 1 + 1 / 3 + 1) / 4)
     assert not [name for name in found["values"] if name.endswith("/coarse")]  # no label is known there
     assert found["settings"]["levels_without_labels"] == ["coarse"]
     angles = dict(zip(keys, [0, 10, 25, 90], strict=True))
     assert "AP/coarse: no query, or no gallery item, has a label of coarse" in evaluated(
-        capsys, folder, angles, "--metrics", "AP/coarse,AP/fine"
+        hgld, folder, angles, "--metrics", "AP/coarse,AP/fine"
     )
 
 
 @pytest.mark.parametrize("protocol", ["query-gallery", "inshop", "h-gldv2"])
-def test_queries_against_a_gallery_by_hand(tmp_path, capsys, protocol):
+def test_queries_against_a_gallery_by_hand(tmp_path, hgld, protocol):
     """The first query finds its item in second place, the second has none, the third has no label."""
     rows = [("query", (0, 0)), ("query", (2, 1)), ("query", (-1, -1))]
     rows += [("gallery", (1, 0)), ("gallery", (0, 0)), ("distractors", (0, 0))]
     folder, keys = made(tmp_path / "d", protocol, rows)
     angles = dict(zip(keys, [0, 5, 6, 10, 20, 90], strict=True))
     metrics = ["--metrics", "R@1/fine,AP/fine,mAP@100/fine,R@1/coarse"]
-    found = evaluated(capsys, folder, angles, *metrics)
+    found = evaluated(hgld, folder, angles, *metrics)
     half = {"R@1/fine": 0, "AP/fine": 1 / 2, "mAP@100/fine": 1 / 2, "R@1/coarse": 1}
     assert found["values"] == pytest.approx(half)
     assert found["undefined"] == dict.fromkeys(half, 2)
     assert found["settings"]["distractors"] == 1
     del angles["distractors/0005"]
     nearer = angles | {"distractors/0005": 1}  # matches nothing, whatever it is labelled
-    assert evaluated(capsys, folder, nearer, *metrics)["values"]["AP/fine"] == pytest.approx(1 / 3)
+    assert evaluated(hgld, folder, nearer, *metrics)["values"]["AP/fine"] == pytest.approx(1 / 3)
 
 
-def test_vehicle_lists_by_hand(tmp_path, capsys):
+def test_vehicle_lists_by_hand(tmp_path, hgld):
     """Vehicles far apart are found whatever is drawn; two of them at the same places are found by half their images."""
     rows = [("test", (vehicle, -1)) for vehicle in (0, 0, 1, 1, 2, 2, 3, 3)]
     lists = [("small", f"test/{i:04d}") for i in range(4)] + [("medium", f"test/{i:04d}") for i in range(4, 8)]
     lists += [("large", f"test/{i:04d}") for i in range(8)] + [("large", "test/9999")]
     folder, keys = made(tmp_path / "d", "vehicleid", rows, lists=lists)
     angles = dict(zip(keys, [0, 1, 40, 41, 100, 140, 102, 138], strict=True))
-    drawn = evaluated(capsys, folder, angles)
+    drawn = evaluated(hgld, folder, angles)
     assert drawn["settings"]["listed_without_embedding"] == {"large": 1}
     assert drawn["values"]["R@1/small"] == drawn["values"]["R@5/large"] == 1
     assert len(drawn["settings"]["draws"][0]["R@1/vehicle"]) == 10
     assert set(drawn["settings"]["draws"][1]["R@1/vehicle"]) <= {0.0, 0.5, 1.0}
-    others = evaluated(capsys, folder, angles, "--protocol", "vehicleid-leave-one-out")
+    others = evaluated(hgld, folder, angles, "--protocol", "vehicleid-leave-one-out")
     expected = {"R@1/small": 1, "R@1/medium": 0, "R@1/large": 1 / 2}
     assert {name: others["values"][name] for name in expected} == pytest.approx(expected)
     without, _ = made(tmp_path / "e", "vehicleid", rows, lists=[("small", "test/0000"), ("small", "test/0001")])
-    assert "in the list 'medium'" in evaluated(capsys, without, angles)
+    assert "in the list 'medium'" in evaluated(hgld, without, angles)
 
 
 def dyml_rows():
@@ -170,11 +163,11 @@ def dyml_rows():
     return rows
 
 
-def test_dyml_by_hand(tmp_path, capsys):
+def test_dyml_by_hand(tmp_path, hgld):
     """Its item is in second place at the fine level, in the first at the others."""
     folder, keys = made(tmp_path / "d", "dyml", dyml_rows(), levels=("fine", "middle", "coarse"))
     angles = dict(zip(keys, [0, 10, 20, 0, 20, 10, 0, 20, 10], strict=True))
-    found = evaluated(capsys, folder, angles)
+    found = evaluated(hgld, folder, angles)
     values = found["values"]
     assert [values[f"AP/{level}"] for level in ("fine", "middle", "coarse")] == pytest.approx([1 / 2, 1, 1])
     assert values["AP/average"] == pytest.approx((1 / 2 + 1 + 1) / 3)
@@ -182,8 +175,8 @@ def test_dyml_by_hand(tmp_path, capsys):
     assert values["ASI"] == pytest.approx(2 / 3)  # of one positive: whether it is the first
     assert found["settings"]["overlap"].startswith("none:")
     assert found["undefined"]["AP/average"] == 0
-    assert "takes no distractors" in evaluated(capsys, folder, angles, "--distractors", str(folder / "e.npy"))
-    assert evaluated(capsys, folder, angles, "--out", str(tmp_path / "kept.json"))["values"] == values
+    assert "takes no distractors" in evaluated(hgld, folder, angles, "--distractors", str(folder / "e.npy"))
+    assert evaluated(hgld, folder, angles, "--out", str(tmp_path / "kept.json"))["values"] == values
     kept = RetrievalReport.load_json(tmp_path / "kept.json")
     assert {*kept.query_metrics} == {name for name in values if not name.endswith("/average")}
     assert found["settings"]["printed"] == ["AP/average", "ASI", "R@1/average"]
@@ -202,7 +195,7 @@ def test_queries_are_found_in_their_gallery_by_path_and_by_content():
     assert counts == {"left out": 2, "by path": 1, "by content alone": 1, "other content": 2}
 
 
-def test_dyml_leaves_queries_of_the_gallery_out(tmp_path, capsys):
+def test_dyml_leaves_queries_of_the_gallery_out(tmp_path, hgld):
     """The gallery holds the query itself: left out, the other item of its class is the first."""
     rows = dyml_rows()
     for name in ("fine", "middle", "coarse"):
@@ -210,23 +203,23 @@ def test_dyml_leaves_queries_of_the_gallery_out(tmp_path, capsys):
     data = [b"%d" % (number if number < 9 else 3 * (number - 9)) for number in range(len(rows))]
     folder, keys = made(tmp_path / "d", "dyml", rows, levels=("fine", "middle", "coarse"), data=data)
     angles = dict(zip(keys, [0, 10, 20] * 3 + [0, 0, 0], strict=True))
-    found = evaluated(capsys, folder, angles)
+    found = evaluated(hgld, folder, angles)
     assert found["values"]["R@1/average"] == 0
     assert found["values"]["AP/average"] == pytest.approx(1 / 2)
     assert found["settings"]["overlap"].startswith("all:")
     assert found["settings"]["queries_in_gallery"]["fine"]["left out"] == 1
 
 
-def test_dyml_product_by_hand(tmp_path, capsys):
+def test_dyml_product_by_hand(tmp_path, hgld):
     folder, keys = made(
         tmp_path / "d", "dyml-product", [("test", labels) for labels in [(0, 0), (0, 0), (1, 0), (1, 0)]]
     )
-    values = evaluated(capsys, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))["values"]
+    values = evaluated(hgld, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))["values"]
     assert values["AP/average"] == pytest.approx(((1 + 1 + 1 / 3 + 1) / 4 + 1) / 2)
     assert 0 < values["ASI"] < 1
 
 
-def test_gldv2_by_hand(tmp_path, capsys):
+def test_gldv2_by_hand(tmp_path, hgld):
     """A public query finds its two images in places 1 and 3, a private one its only image in place 2."""
     rows = [("query", (-1, -1))] * 2 + [("gallery", (-1, -1))] * 3
     judged = [("q0", "g2", "relevant"), ("q0", "g4", "relevant"), ("q1", "g3", "relevant"), ("q1", "lost", "relevant")]
@@ -234,26 +227,26 @@ def test_gldv2_by_hand(tmp_path, capsys):
     ids = ["q0", "q1", "g2", "g3", "g4"]
     folder, _ = made(tmp_path / "d", "gldv2", rows, judgements=judged, lists=lists, keys=ids)
     angles = dict(zip(ids, [0, 26, 10, 20, 30], strict=True))
-    found = evaluated(capsys, folder, angles)
+    found = evaluated(hgld, folder, angles)
     assert found["values"] == pytest.approx({"mAP@100/public": (1 + 2 / 3) / 2, "mAP@100/private": 1 / 2})
     assert (found["settings"]["public"], found["settings"]["private"]) == (1, 1)
     assert found["settings"]["judgements_left_out"] == 1
 
 
-def test_gldv2_agreed_labels_by_hand(tmp_path, capsys):
+def test_gldv2_agreed_labels_by_hand(tmp_path, hgld):
     """The query's images are of two landmarks of one group: by the first that is listed, or by the group alone."""
     rows = [("query", (0, 0)), ("gallery", (0, 0)), ("gallery", (1, 0)), ("gallery", (2, 1))]
     judged = [("query/0000", f"gallery/000{g}", "relevant") for g in (1, 2)]
     folder, keys = made(tmp_path / "d", "h-gldv2", rows, judgements=judged)
     angles = dict(zip(keys, [0, 20, 10, 15], strict=True))
-    first = evaluated(capsys, folder, angles)["values"]
+    first = evaluated(hgld, folder, angles)["values"]
     assert first["mAP@100/fine"] == pytest.approx(1 / 3)
-    agreed = evaluated(capsys, folder, angles, "--protocol", "h-gldv2-agreed", "--metrics", "AP")
+    agreed = evaluated(hgld, folder, angles, "--protocol", "h-gldv2-agreed", "--metrics", "AP")
     assert agreed["values"] == {"AP/coarse": pytest.approx((1 + 2 / 3) / 2)}
     assert agreed["settings"]["queries_without_landmark"] == 1
 
 
-def test_copydays_by_hand(tmp_path, capsys):
+def test_copydays_by_hand(tmp_path, hgld):
     """The copy's original is in second place behind a distractor, by the trapezoid rule; another copy has none."""
     rows = [
         ("query", (0, -1)),
@@ -263,19 +256,19 @@ def test_copydays_by_hand(tmp_path, capsys):
         ("distractors", (-1, -1)),
     ]
     folder, keys = made(tmp_path / "d", "copydays", rows)
-    found = evaluated(capsys, folder, dict(zip(keys, [0, 50, 20, 80, 10], strict=True)))
+    found = evaluated(hgld, folder, dict(zip(keys, [0, 50, 20, 80, 10], strict=True)))
     assert found["values"] == {"mAP": pytest.approx((0 + 1 / 2) / 2)}
     assert found["undefined"] == {"mAP": 1}
     assert found["settings"]["queries_without_original"] == 1
 
 
-def test_faces_by_hand(tmp_path, capsys):
+def test_faces_by_hand(tmp_path, hgld):
     """Identity 0 has five images, two of them frames of a template; 1 has four and is dropped; 2 has five."""
     rows = [("test", (identity, -1)) for identity in (0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2)]
     lists = [("template/t", "test/0003"), ("template/t", "test/0004")]
     folder, keys = made(tmp_path / "d", "faces", rows, lists=lists)
     angles = [0, 1, 2, 80, 100, *[3] * 4, 60, 61, 62, 63, 64]  # the template is at 90 degrees
-    found = evaluated(capsys, folder, dict(zip(keys, angles, strict=True)))
+    found = evaluated(hgld, folder, dict(zip(keys, angles, strict=True)))
     settings = found["settings"]
     assert (settings["identities_dropped"], settings["images_dropped"], settings["templates"]) == (1, 4, 1)
     assert settings["queries"] == 4 + 5
@@ -283,16 +276,16 @@ def test_faces_by_hand(tmp_path, capsys):
     ap_of_template = (1 / 6 + 2 / 7 + 3 / 8) / 3
     assert found["values"]["AP/fine"] == pytest.approx((3 * ap_of_three + ap_of_template + 5) / 9)
     few, few_keys = made(tmp_path / "e", "faces", [("test", (0, -1))] * 4)
-    assert "has 5 images" in evaluated(capsys, few, dict(zip(few_keys, [0, 1, 2, 3], strict=True)))
+    assert "has 5 images" in evaluated(hgld, few, dict(zip(few_keys, [0, 1, 2, 3], strict=True)))
 
 
-def test_revisited_by_hand(tmp_path, capsys):
+def test_revisited_by_hand(tmp_path, hgld):
     """One query at 0 degrees; junk before everything, then easy, a negative, hard."""
     rows = [("query", (-1, -1)), *[("gallery", (-1, -1))] * 4, ("distractors", (-1, -1))]
     judged = [("query/0000", f"gallery/{i:04d}", verdict) for i, verdict in ((1, "junk"), (2, "easy"), (4, "hard"))]
     folder, _ = made(tmp_path / "d", "revisited", rows, judgements=judged)
     angles = {"query/0000": 0, "gallery/0001": 5, "gallery/0002": 10, "gallery/0003": 20, "gallery/0004": 30}
-    found = evaluated(capsys, folder, angles | {"distractors/0005": 8})
+    found = evaluated(hgld, folder, angles | {"distractors/0005": 8})
     values = found["values"]
     assert values["mAP/easy"] == values["mP@1/easy"] == 1
     assert values["mAP/hard"] == pytest.approx((0 + 1 / 2) / 2)
@@ -300,34 +293,34 @@ def test_revisited_by_hand(tmp_path, capsys):
     assert values["mP@5/medium"] == pytest.approx(2 / 3)
     assert values["mAP/easy+distractors"] == pytest.approx((0 + 1 / 2) / 2)
     assert found["settings"]["distractors"] == 1
-    lacking = evaluated(capsys, folder, {key: angle for key, angle in angles.items() if key != "gallery/0004"})
+    lacking = evaluated(hgld, folder, {key: angle for key, angle in angles.items() if key != "gallery/0004"})
     assert "mAP/hard" not in lacking["values"] or lacking["values"]["mAP/hard"] is None
     assert lacking["settings"]["judgements_left_out"] == 1
     assert lacking["settings"]["without_embeddings"] == {"gallery": 1, "distractors": 1}
 
 
-def test_holidays_by_hand(tmp_path, capsys):
+def test_holidays_by_hand(tmp_path, hgld):
     """Queries 0 and 3 of two groups; the other query is ranked too, and before the relevant image of the first."""
     rows = [("test", labels) for labels in [(0, -1), (0, -1), (0, -1), (1, -1), (1, -1)]] + [("distractors", (-1, -1))]
     queries = [("queries", "test/0000"), ("queries", "test/0003")]
     folder, _ = made(tmp_path / "d", "holidays", rows, lists=queries)
     angles = {f"test/{number:04d}": angle for number, angle in enumerate([0, 5, 30, 10, 80])}
-    found = evaluated(capsys, folder, angles | {"distractors/0005": 170})
+    found = evaluated(hgld, folder, angles | {"distractors/0005": 170})
     # the first finds 1, then the other query, then 2; the second finds 1, 0, 2 before its own
     first, second = (1 + (1 / 2 + 2 / 3) / 2) / 2, (0 + 1 / 4) / 2
     assert found["values"]["mAP"] == pytest.approx((first + second) / 2)
     assert found["settings"]["protocol"] == "holidays"
     del angles["test/0000"]  # an image that could not be read
-    alone = evaluated(capsys, folder, angles)
+    alone = evaluated(hgld, folder, angles)
     assert alone["values"]["mAP"] == pytest.approx((0 + 1 / 3) / 2)
     assert alone["settings"]["without_embeddings"] == {"test": 1, "distractors": 1}
 
 
-def test_ukbench_by_hand(tmp_path, capsys):
+def test_ukbench_by_hand(tmp_path, hgld):
     """Two objects, the last image of the first among those of the second, where it finds itself alone."""
     folder, _ = made(tmp_path / "d", "ukbench", [("test", (i // 4, -1)) for i in range(8)])
     angles = {f"test/{number:04d}": angle for number, angle in enumerate([0, 1, 2, 83, 80, 81, 82, 84.5])}
-    found = evaluated(capsys, folder, angles)
+    found = evaluated(hgld, folder, angles)
     first = (3 + 3 + 3 + 1) / 4
     second = 3  # of 80, 81, 82 and 84.5 each finds 83 and lacks the one that is farthest
     assert found["values"] == {"N-S": pytest.approx((first + second) / 2)}
@@ -336,41 +329,41 @@ def test_ukbench_by_hand(tmp_path, capsys):
 # -- what cannot be evaluated -----------------------------------------------------------------------------------------
 
 
-def test_nothing_but_undefined_values_is_an_error(tmp_path, capsys):
+def test_nothing_but_undefined_values_is_an_error(tmp_path, hgld):
     lonely, keys = made(tmp_path / "d", "leave-one-out", [("test", (0, 0))])
-    assert "no query has a relevant item" in evaluated(capsys, lonely, {keys[0]: 0})
+    assert "no query has a relevant item" in evaluated(hgld, lonely, {keys[0]: 0})
     rows = [("query", (0, 0)), ("gallery", (1, 1))]
     apart, keys = made(tmp_path / "e", "query-gallery", rows)
-    assert "no query has a relevant item" in evaluated(capsys, apart, dict(zip(keys, [0, 1], strict=True)))
+    assert "no query has a relevant item" in evaluated(hgld, apart, dict(zip(keys, [0, 1], strict=True)))
     unknown, keys = made(tmp_path / "f", "query-gallery", [("query", (-1, -1)), ("gallery", (1, 1))])
-    assert "no query item has a label" in evaluated(capsys, unknown, dict(zip(keys, [0, 1], strict=True)))
+    assert "no query item has a label" in evaluated(hgld, unknown, dict(zip(keys, [0, 1], strict=True)))
 
 
-def test_a_dataset_that_lacks_what_its_protocol_needs_is_refused(tmp_path, capsys):
+def test_a_dataset_that_lacks_what_its_protocol_needs_is_refused(tmp_path, hgld):
     folder, keys = made(tmp_path / "d", "revisited", [("query", (0, 0)), ("test", (0, 0))])
     angles = dict(zip(keys, [0, 1], strict=True))
-    assert "needs the split gallery" in evaluated(capsys, folder, angles)
+    assert "needs the split gallery" in evaluated(hgld, folder, angles)
     folder, keys = made(tmp_path / "e", "revisited", [("query", (0, 0)), ("gallery", (0, 0))])
     angles = dict(zip(keys, [0, 1], strict=True))
-    assert "reads judgements.parquet" in evaluated(capsys, folder, angles)
-    assert "no protocol 'chess'" in evaluated(capsys, folder, angles, "--protocol", "chess")
-    assert "takes all levels" in evaluated(capsys, folder, angles, "--levels", "fine")
+    assert "reads judgements.parquet" in evaluated(hgld, folder, angles)
+    assert "no protocol 'chess'" in evaluated(hgld, folder, angles, "--protocol", "chess")
+    assert "takes all levels" in evaluated(hgld, folder, angles, "--levels", "fine")
     name_protocol(folder, "")
-    assert "names no protocol" in evaluated(capsys, folder, angles)
+    assert "names no protocol" in evaluated(hgld, folder, angles)
     name_protocol(folder, "classification")
-    assert "needs the split val" in evaluated(capsys, folder, angles)
+    assert "needs the split val" in evaluated(hgld, folder, angles)
     name_protocol(folder, "copydays")
-    assert "and nothing else" in evaluated(capsys, folder, angles, "--metrics", "AP")
-    assert "no embedding of the split gallery" in evaluated(capsys, folder, {keys[0]: 0})
+    assert "and nothing else" in evaluated(hgld, folder, angles, "--metrics", "AP")
+    assert "no embedding of the split gallery" in evaluated(hgld, folder, {keys[0]: 0})
 
 
-def test_odd_judgements_are_named(tmp_path, capsys):
+def test_odd_judgements_are_named(tmp_path, hgld):
     rows = [("query", (-1, -1)), ("gallery", (-1, -1))]
     folder, keys = made(tmp_path / "d", "revisited", rows, judgements=[("query/0000", "gallery/0001", "good")])
-    assert "verdict 'good'" in evaluated(capsys, folder, dict(zip(keys, [0, 1], strict=True)))
+    assert "verdict 'good'" in evaluated(hgld, folder, dict(zip(keys, [0, 1], strict=True)))
     twice = [("query/0000", "gallery/0001", verdict) for verdict in ("easy", "hard")]
     folder, keys = made(tmp_path / "e", "revisited", rows, judgements=twice)
-    assert "twice" in evaluated(capsys, folder, dict(zip(keys, [0, 1], strict=True)))
+    assert "twice" in evaluated(hgld, folder, dict(zip(keys, [0, 1], strict=True)))
 
 
 def test_every_protocol_is_whole():

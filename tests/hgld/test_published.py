@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from hgld.cli import main
 from hgld.errors import ConfigError
 from hgld.published import PAPERS, OwnResults, find_table, lay_out, published_values, search_values
 from hgld.published.results import belongs, fold
@@ -168,26 +167,29 @@ def test_rows_that_are_not_there_are_refused_with_those_that_are(call, words):
         call()
 
 
-def printed(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(["published", *arguments])
-    assert stop.value.code == 0
-    return capsys.readouterr().out
+@pytest.fixture
+def printed(hgld):
+    def run(*arguments: str) -> str:
+        code, out, _ = hgld("published", *arguments)
+        assert code == 0
+        return out
+
+    return run
 
 
-def test_the_command_prints_tables_contents_and_rows_for_machines(capsys):
+def test_the_command_prints_tables_contents_and_rows_for_machines(printed):
     for paper in ("smooth-ap", "listwise", "pnp", "suprank", "multigrain"):
-        lines = printed(capsys, "--paper", paper).splitlines()
+        lines = printed("--paper", paper).splitlines()
         assert max(map(len, lines)) <= 110
         methods = {fold(value.method) for value in VALUES if value.paper == paper}
         assert methods <= {fold(line)[: len(method)] for line in lines for method in methods}
-    contents = printed(capsys)
+    contents = printed()
     assert all(paper.name in contents for paper in PAPERS.values())
     assert "  Table V: sop, inat-base, inat-full (165)" in contents
-    table = printed(capsys, "--paper", "SupRank Table V", "--dataset", "sop")
+    table = printed("--paper", "SupRank Table V", "--dataset", "sop")
     assert "HAPPIER_F" in table
     narrow = ("--dataset", "sop", "--method", "HAPPIER", "--metric", "H-AP")
-    rows = json.loads(printed(capsys, *narrow, "--json"))["rows"]
+    rows = json.loads(printed(*narrow, "--json"))["rows"]
     assert [(row["method"], row["table"], row["value"]) for row in rows] == [
         ("HAPPIER", "Table V", "59.4"),
         ("HAPPIER_F", "Table V", "52.0"),

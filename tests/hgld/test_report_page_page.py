@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hgld.cli import main
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError, TableError
 from hgld.evaluation.evaluate import EvaluationOptions, evaluate
 from hgld.evaluation.evaluate_files import evaluate_files
@@ -278,25 +277,22 @@ def test_images_get_the_room_that_all_else_leaves(tmp_path, data, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_run_stands_in_a_paper_s_table_with_the_difference_to_its_recipe(tmp_path, capsys):
+def test_a_run_stands_in_a_paper_s_table_with_the_difference_to_its_recipe(tmp_path, hgld):
     report = write_run(tmp_path / "run", dataset="sop", split="test")
     (tmp_path / "run" / "config.json").write_text('{"recipe": "happier-sop"}')
     out = tmp_path / "r.html"
-    with pytest.raises(SystemExit) as stop:
-        main(["report", str(tmp_path / "run"), "--paper", "suprank table 5", "--out", str(out)])
-    assert stop.value.code == 0
+    code, printed, _ = hgld("report", tmp_path / "run", "--paper", "suprank table 5", "--out", out)
+    assert code == 0
     value = 100 * report.values["R@1/fine"]
     difference = f"{round(value, 1) - 81.0:+.1f}"
-    printed = capsys.readouterr().out
     assert "Table V, sop: ResNet-50, 512 dimensions; per cent" in printed
     assert re.search(rf"^run .* {value:.1f} .*\n  minus HAPPIER  .* {re.escape(difference)} ", printed, re.MULTILINE)
     assert f'{value:.1f}</span><span class="interval">{difference}</span>' in out.read_text()
     assert "<h2>SupRank Table V</h2>" in out.read_text()
     for arguments, code in ((("--paper", "SupRank Table IX", "--json"), 0), (("--paper", "Nobody 7"), 2)):
-        with pytest.raises(SystemExit) as stop:  # without a page
-            main(["report", str(tmp_path / "run"), *arguments])
-        assert stop.value.code == code
-        assert ("Table IX" in capsys.readouterr().out) == (code == 0)
+        found, printed, _ = hgld("report", tmp_path / "run", *arguments)  # without a page
+        assert found == code
+        assert ("Table IX" in printed) == (code == 0)
     assert list(tmp_path.glob("*.html")) == [out]
 
 
@@ -354,17 +350,14 @@ def test_embeddings_of_a_kept_evaluation_are_read_in_any_precision(tmp_path, opt
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_kept_evaluations_find_their_embeddings_or_say_why_not(tmp_path, capsys):
+def test_kept_evaluations_find_their_embeddings_or_say_why_not(tmp_path, hgld):
     rng = np.random.default_rng(0)
     np.save(tmp_path / "e.npy", rng.normal(size=(12, 4)).astype(np.float32))
     pl.DataFrame({"fine": np.arange(12) // 2, "top": np.arange(12) // 6}).write_parquet(tmp_path / "l.parquet")
     files = ["--embeddings", tmp_path / "e.npy", "--labels", tmp_path / "l.parquet", "--levels", "fine,top"]
-    for arguments in (["evaluate", *files, "--out", tmp_path / "x.json"], ["report", tmp_path / "x.json", "--json"]):
-        more = ["--out", tmp_path / "r.html"] if arguments[0] == "report" else []
-        with pytest.raises(SystemExit) as stop:
-            main([str(a) for a in [*arguments, *more]])
-        assert stop.value.code == 0
-        printed = capsys.readouterr().out
+    assert hgld("evaluate", *files, "--out", tmp_path / "x.json")[0] == 0
+    code, printed, _ = hgld("report", tmp_path / "x.json", "--json", "--out", tmp_path / "r.html")
+    assert code == 0
     assert json.loads(printed)["runs"] == ["x"]
     assert "Mistake severity" in (tmp_path / "r.html").read_text()
     (tmp_path / "e.npy").unlink()

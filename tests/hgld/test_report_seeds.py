@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
-from hgld.cli import main
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.report import RetrievalReport, compare
 from hgld.report_page.latex import choose_columns, escape_latex, row_labels
@@ -42,12 +41,6 @@ def write_group(folder, *, seeds=(0, 1, 2), losses=LOSSES):
 def group(tmp_path_factory):
     folder = tmp_path_factory.mktemp("seeds") / "sweep"
     return folder, write_group(folder)
-
-
-def command(*words) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    return int(stop.value.code or 0)
 
 
 # -- grouping ----------------------------------------------------------------------------------------------------------
@@ -192,11 +185,11 @@ def test_escaped_text_is_printed_as_it_is(text):
     assert "\n" not in printed
 
 
-def test_a_latex_table_is_whole(group, tmp_path, capsys):
+def test_a_latex_table_is_whole(group, tmp_path, hgld):
     folder, reports = group
     out = tmp_path / "new" / "table.tex"
-    assert command("report", folder, "--latex", out, "--baseline", "loss=HAPPIER") == 0
-    shown = capsys.readouterr().out
+    code, shown, _ = hgld("report", folder, "--latex", out, "--baseline", "loss=HAPPIER")
+    assert code == 0
     [(caption, label, rows)] = parse(out.read_text(encoding="utf-8"))
     assert caption.startswith(
         r"Retrieval on d\_1, test, in per cent. Mean $\pm$ standard deviation over 3 seeds. Bold:"
@@ -231,10 +224,10 @@ def test_columns_are_chosen_by_their_names_and_many_are_cut_to_a_column(group):
 # -- figures and pages -------------------------------------------------------------------------------------------------
 
 
-def test_figures_are_pdfs_that_fit_a_column_and_the_same_twice(group, tmp_path):
+def test_figures_are_pdfs_that_fit_a_column_and_the_same_twice(group, tmp_path, hgld):
     folder, _ = group
     for name in ("one", "two"):
-        assert command("report", folder, "--figures", tmp_path / name) == 0
+        assert hgld("report", folder, "--figures", tmp_path / name)[0] == 0
     files = sorted(path.name for path in (tmp_path / "one").glob("*.pdf"))
     assert files == [f"test-scores-{level}.pdf" for level in ("all-levels", "coarse", "fine")]
     for name in files:
@@ -245,11 +238,12 @@ def test_figures_are_pdfs_that_fit_a_column_and_the_same_twice(group, tmp_path):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_page_of_groups_says_its_seeds_and_json_has_every_value(group, tmp_path, capsys):
+def test_a_page_of_groups_says_its_seeds_and_json_has_every_value(group, tmp_path, hgld):
     folder, _ = group
     page = tmp_path / "r.html"
-    assert command("report", folder, "--out", page, "--json") == 0
-    printed = json.loads(capsys.readouterr().out)
+    code, out, _ = hgld("report", folder, "--out", page, "--json")
+    assert code == 0
+    printed = json.loads(out)
     assert printed["runs"] == sorted(f"loss={loss}" for loss in LOSSES)
     rows = printed["scores"]["test"]
     assert {row["seeds"] for row in rows} == {3}

@@ -10,23 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld import Hierarchy, open_dataset
-from hgld.cli import EXIT_BAD_INPUT, main
+from hgld.cli import EXIT_BAD_INPUT
 from hgld.tree_drawing import tree_data, tree_text
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.small_trees import hierarchies
-
-
-@pytest.fixture
-def hgld(capsys):
-    """``hgld(*arguments)`` runs the command: exit code, stdout, stderr."""
-
-    def run(*arguments) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        assert isinstance(stop.value.code, int)
-        return (stop.value.code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

@@ -5,25 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from hgld.cli import EXIT_BAD_INPUT, main
+from hgld.cli import EXIT_BAD_INPUT
 from hgld.data.format import Manifest
 from hgld.pipelines.shards.cards import load_card, remake_card
 from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
 from hgld.pipelines.stage import sha256_of
 from tests.pipelines.tiny_shards import TinyShards
-
-
-@pytest.fixture
-def hgld(capsys):
-    """``hgld(*arguments)`` runs the command: exit code, stdout, stderr."""
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        assert isinstance(stop.value.code, int)
-        return (stop.value.code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

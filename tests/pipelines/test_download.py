@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from hgld.cli import main
 from hgld.errors import ConfigError, InputError, ServiceError, StorageError
 from hgld.files import file_lock
 from hgld.pipelines.download import Downloader, RemoteFile, download_gldv2
@@ -291,19 +290,6 @@ def test_gldv2_comes_with_its_lists_and_is_checked(tmp_path):
         server.files["index/images_000.tar"] += b"!"
         with pytest.raises(ServiceError, match=r"images_000\.tar: the bytes have the MD5"):
             download_gldv2(tmp_path, "index", [0], downloader(), base_url=server.url)
-
-
-@pytest.fixture
-def hgld(capsys):
-    """``hgld(*arguments)`` runs the command: exit code, stdout, stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main(list(arguments))
-        assert isinstance(stop.value.code, int)
-        return (stop.value.code, *capsys.readouterr())
-
-    return run
 
 
 def test_the_command(hgld, tmp_path):

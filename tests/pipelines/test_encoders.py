@@ -15,7 +15,6 @@ import torch
 from open_clip import factory
 from safetensors.torch import save_file
 
-from hgld.cli import main
 from hgld.errors import ConfigError, MissingResourceError
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.encoders import embed, registry
@@ -261,12 +260,12 @@ def test_auto_is_for_classes_alone_and_what_is_named_stays(cache):
     assert embed.choose_encoder(EmbedConfig("lexical"), "classes") == (EmbedConfig("lexical"), "")
 
 
-def test_the_first_line_says_which_encoder_was_taken_and_provenance_keeps_it(cache, tmp_path, capsys):
+def test_the_first_line_says_which_encoder_was_taken_and_provenance_keeps_it(cache, tmp_path, hgld):
     (tmp_path / "things.txt").write_text("red oak\nold oak\nblue whale\nkiller whale\n")
-    asked = ["build-hierarchy", "--classes", str(tmp_path / "things.txt"), "--out", str(tmp_path / "out")]
-    with pytest.raises(SystemExit, match="0"):
-        main([*asked, "--groups", "2"])
-    assert capsys.readouterr().err.startswith("encoder lexical: no sentence encoder")
+    given = ("--classes", tmp_path / "things.txt", "--out", tmp_path / "out")
+    code, _, err = hgld("build-hierarchy", *given, "--groups", 2)
+    assert code == 0
+    assert err.startswith("encoder lexical: no sentence encoder")
     provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
     assert provenance["encoder"]["name"] == "lexical"
     assert provenance["encoder"]["chosen"].startswith("no sentence encoder")

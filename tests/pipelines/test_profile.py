@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hgld
-from hgld.cli import main
+from hgld import Hierarchy, open_dataset
 from hgld.data.index import read_table
 from hgld.errors import ConfigError, InputError, TableError
 from hgld.pipelines.check.verify import verify
@@ -23,13 +22,6 @@ from tests.fake_releases.pictures import jpeg
 
 CLASSES = 48  # names of the kind "Sorte 7", six per group
 GROUPS = ("Äpfel", "Birnen", "Kohl", "Rüben", "Beeren", "Nüsse", "Salat", "Pilze")
-
-
-def hgld_says(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        main(["build-shards", *map(str, words)])
-    shown = capsys.readouterr()
-    return int(stopped.value.code or 0), shown.out, shown.err
 
 
 def picture(seed: int) -> bytes:
@@ -58,9 +50,9 @@ def table(tmp_path) -> Path:
     return tmp_path / "Liste.csv"
 
 
-def test_a_table_is_told_of_in_ten_lines_and_a_command_is_proposed(table, capsys, monkeypatch):
+def test_a_table_is_told_of_in_ten_lines_and_a_command_is_proposed(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
-    code, shown, _ = hgld_says(capsys, "manifest", "--source", "Liste.csv")
+    code, shown, _ = hgld("build-shards", "manifest", "--source", "Liste.csv")
     assert code == 0
     told, _, command = shown.rstrip().partition("\n\nbuild: ")
     assert told.splitlines() == [
@@ -82,22 +74,22 @@ def test_a_table_is_told_of_in_ten_lines_and_a_command_is_proposed(table, capsys
     )
 
 
-def test_a_column_that_one_class_keeps_from_being_a_level_is_told_with_the_class(table, capsys):
+def test_a_column_that_one_class_keeps_from_being_a_level_is_told_with_the_class(table, hgld):
     text = table.read_text(encoding="utf-8-sig")
     table.write_text(text.replace("048.jpg;Sorte 0;Äpfel", "048.jpg;Sorte 0;Birnen"), encoding="utf-8")
-    _, shown, _ = hgld_says(capsys, "manifest", "--source", table, "--levels", "Product")
+    _, shown, _ = hgld("build-shards", "manifest", "--source", table, "--levels", "Product")
     assert "\nno level: Group ('Sorte 0' under 'Äpfel' and 'Birnen'; one parent each, or an empty cell)\n" in shown
 
 
-def test_the_command_that_is_proposed_builds_what_yes_builds(table, capsys, monkeypatch):
+def test_the_command_that_is_proposed_builds_what_yes_builds(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
-    _, shown, _ = hgld_says(capsys, "manifest", "--source", "Liste.csv", "--json")
+    _, shown, _ = hgld("build-shards", "manifest", "--source", "Liste.csv", "--json")
     proposed = json.loads(shown)["profile"]
     assert proposed["splits"]["val"]["classes"] == proposed["splits"]["test"]["classes"] == 12
-    code, shown, _ = hgld_says(capsys, "manifest", "--source", "Liste.csv", "--yes", "--workers", 1)
+    code, shown, _ = hgld("build-shards", "manifest", "--source", "Liste.csv", "--yes", "--workers", 1)
     assert code == 0
     assert "calibrate" not in shown
-    code, shown, _ = hgld_says(capsys, *shlex.split(proposed["command"])[2:], "--json")
+    code, shown, _ = hgld("build-shards", *shlex.split(proposed["command"])[2:], "--json")
     built = json.loads(shown)
     assert (code, built["ran"], built["profile"]) == (0, False, proposed | {"command": built["profile"]["command"]})
     assert built["levels"] == ["Product", "Group"]
@@ -108,64 +100,64 @@ def test_the_command_that_is_proposed_builds_what_yes_builds(table, capsys, monk
     assert built["rejected"] == {"missing": 1, "no path": 1, "repeats an earlier row": 1, reason: 3, "undecodable": 1}
     root = table.parent / "Liste-shards"
     assert verify(root, progress=silent).findings.is_empty()
-    names = hgld.Hierarchy.from_parquet(root / "hierarchy.parquet").names[1]
+    names = Hierarchy.from_parquet(root / "hierarchy.parquet").names[1]
     assert sorted(names) == sorted(GROUPS)
 
 
-def test_what_was_said_whole_is_built_without_a_question_and_merges_nothing(table, capsys, monkeypatch):
+def test_what_was_said_whole_is_built_without_a_question_and_merges_nothing(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
     said = ["manifest", "--source", "Liste.csv", "--images", "Fotos", "--levels", "product,group", "--workers", 1]
-    code, shown, _ = hgld_says(capsys, *said, "--test-classes", 0.5, "--seed", 1, "--out", "out")
+    code, shown, _ = hgld("build-shards", *said, "--test-classes", 0.5, "--seed", 1, "--out", "out")
     assert code == 0
     assert "--merge-spellings makes them one" in shown
     assert "build: " not in shown
-    assert set(hgld.Hierarchy.from_parquet("out/hierarchy.parquet").names[0]) >= {"Sorte 20", "sorte_20"}
-    code, shown, _ = hgld_says(capsys, *said, "--out", "other", "--val-classes", 0.1)
+    assert set(Hierarchy.from_parquet("out/hierarchy.parquet").names[0]) >= {"Sorte 20", "sorte_20"}
+    code, shown, _ = hgld("build-shards", *said, "--out", "other", "--val-classes", 0.1)
     assert "val has 5 classes, and hgld calibrate needs 10: raise --val-classes." in shown
 
 
-def test_a_question_without_a_terminal_builds_nothing(table, capsys, monkeypatch):
+def test_a_question_without_a_terminal_builds_nothing(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
     for words, code in (((), 0), (("--out", "out"), 2), (("--out", "out", "--json"), 2)):
-        assert hgld_says(capsys, "manifest", "--source", "Liste.csv", *words)[0] == code
+        assert hgld("build-shards", "manifest", "--source", "Liste.csv", *words)[0] == code
     assert not Path("out").exists()
-    code, _, said = hgld_says(capsys, "sop", "--source", ".")
+    code, _, said = hgld("build-shards", "sop", "--source", ".")
     assert (code, "missing --out" in said) == (2, True)
 
 
 @pytest.mark.parametrize(("answer", "is_built"), [(True, True), (False, False)])
-def test_a_person_is_asked(table, capsys, monkeypatch, answer, is_built):
+def test_a_person_is_asked(table, hgld, monkeypatch, answer, is_built):
     monkeypatch.chdir(table.parent)
     asked = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("hgld.cli.dataset_commands.is_terminal", lambda stream: True)
     monkeypatch.setattr("click.confirm", lambda text, default: asked.append(text) or answer)
-    code, _, _ = hgld_says(capsys, "manifest", "--source", "Liste.csv", "--workers", 1)
+    code, _, _ = hgld("build-shards", "manifest", "--source", "Liste.csv", "--workers", 1)
     assert (code, asked, Path("Liste-shards").is_dir()) == (0, ["Build it?"], is_built)
 
 
-def test_labels_that_are_no_tree_are_told_beside_all_else(tmp_path, capsys):
+def test_labels_that_are_no_tree_are_told_beside_all_else(tmp_path, hgld):
     lines = [f"{i}.jpg,kind {i % 60},{'a' if i < 60 else 'b'}" for i in range(61)]
     (tmp_path / "t.csv").write_text("\n".join(["path,kind,group", *lines, *lines]))
-    code, shown, said = hgld_says(capsys, "manifest", "--source", tmp_path / "t.csv", "--levels", "kind,group")
+    code, shown, said = hgld("build-shards", "manifest", "--source", tmp_path / "t.csv", "--levels", "kind,group")
     assert code == 2
     assert "cannot be built: " in shown
     assert "'kind 0' under 'a' and 'b'" in said
 
 
-def test_absolute_paths_elsewhere_are_never_followed(tmp_path, capsys):
+def test_absolute_paths_elsewhere_are_never_followed(tmp_path, hgld):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "a.jpg").write_bytes(picture(0))
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "t.csv").write_text(f"path,kind\n{elsewhere}/a.jpg,x\n{elsewhere}/../own/b.jpg,y\n")
     source = tmp_path / "own" / "t.csv"
-    code, _, said = hgld_says(capsys, "manifest", "--source", source, "--levels", "kind", "--yes")
+    code, _, said = hgld("build-shards", "manifest", "--source", source, "--levels", "kind", "--yes")
     assert code == 2
     assert f"2 paths are outside of {tmp_path}/own" in said
     assert f"--images {elsewhere}" in said
-    code, shown, _ = hgld_says(
-        capsys, "manifest", "--source", source, "--images", elsewhere, "--levels", "kind", "--json"
+    code, shown, _ = hgld(
+        "build-shards", "manifest", "--source", source, "--images", elsewhere, "--levels", "kind", "--json"
     )
     assert json.loads(shown)["profile"]["left_out"] == {"unsafe-path": 1}
 
@@ -223,13 +215,13 @@ def features(*names: str) -> dict[str, str]:
     return {"huggingface": json.dumps({"info": {"features": kinds}})}
 
 
-def test_a_dataset_of_hugging_face_is_built_from_its_parquet_files(tmp_path, capsys):
+def test_a_dataset_of_hugging_face_is_built_from_its_parquet_files(tmp_path, hgld):
     folder = tmp_path / "export"
     (folder / "data").mkdir(parents=True)
     for name, count in (("train", 40), ("validation", 10)):
         file = folder / "data" / f"{name}-00000-of-00001.parquet"
         stored(count, 100 * count).write_parquet(file, metadata=features("Ä", "b", "c", "d", "e"), row_group_size=16)
-    code, shown, _ = hgld_says(capsys, "manifest", "--source", folder, "--yes", "--out", tmp_path / "out", "--json")
+    code, shown, _ = hgld("build-shards", "manifest", "--source", folder, "--yes", "--out", tmp_path / "out", "--json")
     assert code == 0
     built = json.loads(shown)
     assert (built["profile"]["form"], built["levels"]) == (
@@ -238,13 +230,13 @@ def test_a_dataset_of_hugging_face_is_built_from_its_parquet_files(tmp_path, cap
     )
     assert built["rejected"] == {"no image in the cell": 2, "undecodable": 2}
     assert {split: facts["items"] for split, facts in built["splits"].items()} == {"train": 38, "val": 8}
-    dataset = hgld.open_dataset(tmp_path / "out", "train")
-    assert hgld.Hierarchy.from_parquet(tmp_path / "out" / "hierarchy.parquet").names[0] == ("b", "c", "d", "e", "Ä")
+    dataset = open_dataset(tmp_path / "out", "train")
+    assert Hierarchy.from_parquet(tmp_path / "out" / "hierarchy.parquet").names[0] == ("b", "c", "d", "e", "Ä")
     rejected = read_table("rejected.parquet", tmp_path / "out" / "rejected.parquet").filter(reason="undecodable")
     assert "train-00000-of-00001.parquet/000000007/Bild 6.jpg" in rejected["file"].to_list()
     assert len(dataset) == 38
     assert verify(tmp_path / "out", decode=True, progress=silent).findings.is_empty()
-    again = hgld_says(capsys, "manifest", "--source", folder, "--yes", "--out", tmp_path / "out")[1]
+    again = hgld("build-shards", "manifest", "--source", folder, "--yes", "--out", tmp_path / "out")[1]
     assert "built before, nothing to do" in again
 
 

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
-from hgld.cli import main
 from hgld.errors import ConfigError, ServiceError
 from hgld.pipelines.hierarchy.review.agreement import settle
 from hgld.pipelines.hierarchy.review.decisions import Move, append_decision, read_decisions
@@ -275,18 +274,16 @@ def test_a_server_that_is_not_there(build):
         propose(build, "http://127.0.0.1:9/v1", "small", sleep=lambda seconds: None)
 
 
-def test_the_key_goes_to_the_server_and_nowhere_else(build, server, monkeypatch, capsys):
+def test_the_key_goes_to_the_server_and_nowhere_else(build, server, monkeypatch, hgld):
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
     echo = text(json.dumps({"groups": [{"group": 1, "name": SECRET}]}))
     server.faults = [echo]
-    words = ["review", str(build), "--propose", server.url, "--propose-model", "small", "--propose-only", "--json"]
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    assert stop.value.code == 0
+    asked = ("--propose", server.url, "--propose-model", "small", "--propose-only", "--json")
+    code, out, err = hgld("review", build, *asked)
+    assert code == 0
     assert {headers["Authorization"] for _, headers in server.log} == {f"Bearer {SECRET}"}
-    printed = capsys.readouterr()
-    assert SECRET not in printed.out + printed.err
-    assert json.loads(printed.out)["dropped"]["answer of another form"] == 1
+    assert SECRET not in out + err
+    assert json.loads(out)["dropped"]["answer of another form"] == 1
     for file in build.rglob("*"):
         assert not file.is_file() or SECRET.encode() not in file.read_bytes()
     server.log.clear()
@@ -335,28 +332,15 @@ def test_a_key_that_is_none_and_a_folder_that_is_no_build(build, tmp_path, monke
     assert SECRET not in str(caught.value)
 
 
-def test_the_verb_asks_writes_and_opens_the_page_with_them(build, server, capsys, monkeypatch):
+def test_the_verb_asks_writes_and_opens_the_page_with_them(build, server, hgld, monkeypatch):
     opened = []
     monkeypatch.setattr(
         "hgld.pipelines.hierarchy.review.server.serve", lambda review, port, ready: opened.append(review)
     )
-    words = [
-        "review",
-        str(build),
-        "--annotator",
-        "ada",
-        "--propose",
-        f"{server.url}/chat/completions",
-        "--propose-model",
-        "m",
-    ]
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    assert stop.value.code == 0
+    review = ("review", build, "--annotator", "ada", "--propose")
+    code, _, err = hgld(*review, f"{server.url}/chat/completions", "--propose-model", "m")
+    assert code == 0
     assert {entry.decision.who for entry in opened[0].others} == {"model:m"}
-    err = capsys.readouterr().err
     assert "at most" in err.lower()
     assert "proposals-m.yaml" in err
-    with pytest.raises(SystemExit) as stop:
-        main([*words[:4], "--propose", server.url])
-    assert stop.value.code == 2
+    assert hgld(*review, server.url)[0] == 2

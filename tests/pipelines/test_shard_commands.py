@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 from hgld import Hierarchy
-from hgld.cli import main
 from hgld.data.format import CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST
 from hgld.data.index import read_index
 from hgld.pipelines.check.verify import verify
@@ -30,13 +29,6 @@ def labels(tmp_path):
     return tmp_path / "labels.csv"
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        main(["build-shards", *map(str, arguments)])
-    shown = capsys.readouterr()
-    return int(stopped.value.code or 0), shown.out, shown.err
-
-
 def given(labels: Path, out: Path) -> list[object]:
     levels = ",".join(LEVELS)
     images = labels.parent / "images"
@@ -44,25 +36,25 @@ def given(labels: Path, out: Path) -> list[object]:
     return [*arguments, "--test-classes", 0.4, "--seed", 1, "--workers", 1, "--out", out]
 
 
-def test_ones_own_images(labels, tmp_path, capsys):
-    code, shown, _ = run(capsys, *given(labels, tmp_path / "out"))
+def test_ones_own_images(labels, tmp_path, hgld):
+    code, shown, _ = hgld("build-shards", *given(labels, tmp_path / "out"))
     assert code == 0
     assert "splits, no class in two: train 3 classes, " in shown
     assert "without species: 0 stay, 1 left out (may show val or test)" in shown
     assert f"next: hgld train --data {tmp_path}/out --out RUN" in shown
-    code, shown, _ = run(capsys, *given(labels, tmp_path / "out"))
+    code, shown, _ = hgld("build-shards", *given(labels, tmp_path / "out"))
     assert "built before, nothing to do" in shown
 
 
-def test_names_of_the_dataset_and_of_its_levels(labels, tmp_path, capsys):
+def test_names_of_the_dataset_and_of_its_levels(labels, tmp_path, hgld):
     table = pl.read_csv(labels).rename({LEVELS[0]: "sku", LEVELS[1]: "size"})
     table.write_csv(labels)
     own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--workers", 1]
     own += ["--name", "fruit 2026", "--license", "CC-BY-4.0", "--description", "Fruit of *our* garden."]
-    code, _, said = run(capsys, *own, "--levels", "sku,size", "--out", tmp_path / "out")
+    code, _, said = hgld("build-shards", *own, "--levels", "sku,size", "--out", tmp_path / "out")
     assert code == 2
     assert "levels are ['sku', 'size']; expected" in said
-    code, shown, _ = run(capsys, *own, "--levels", "fine=sku,group=size", "--out", tmp_path / "out", "--json")
+    code, shown, _ = hgld("build-shards", *own, "--levels", "fine=sku,group=size", "--out", tmp_path / "out", "--json")
     assert code == 0
     assert (json.loads(shown)["name"], json.loads(shown)["levels"]) == ("fruit 2026", ["fine", "group"])
     index, levels = read_index(tmp_path / "out" / INDEX)
@@ -86,8 +78,8 @@ def test_names_of_the_dataset_and_of_its_levels(labels, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("option", [("--name", "a/b"), ("--license", "a\x1b[2J"), ("--description", "a\nb")])
-def test_what_cannot_stand_in_a_card(labels, tmp_path, capsys, option):
-    code, _, said = run(capsys, *given(labels, tmp_path / "out"), *option)
+def test_what_cannot_stand_in_a_card(labels, tmp_path, hgld, option):
+    code, _, said = hgld("build-shards", *given(labels, tmp_path / "out"), *option)
     assert code == 2
     assert f"{option[0]} is {option[1]!r}; expected" in said
     assert not (tmp_path / "out").exists()
@@ -96,26 +88,26 @@ def test_what_cannot_stand_in_a_card(labels, tmp_path, capsys, option):
 @pytest.mark.parametrize(
     "level", ["group", "len", "first", "stated", "trained", "distance", "member", "label", "table"]
 )
-def test_levels_called_as_a_build_calls_its_own_columns(labels, tmp_path, capsys, level):
+def test_levels_called_as_a_build_calls_its_own_columns(labels, tmp_path, hgld, level):
     own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--workers", 1, "--test-classes", 0.4]
     levels = f"{level}={LEVELS[0]},parent={LEVELS[1]}"
-    code, _, said = run(capsys, *own, "--levels", levels, "--out", tmp_path / "out")
+    code, _, said = hgld("build-shards", *own, "--levels", levels, "--out", tmp_path / "out")
     assert (code, said) == (0, "")
     assert verify(tmp_path / "out", progress=silent).findings.is_empty()
 
 
 @pytest.mark.parametrize("level", ["row", "file", "reason", "detail", "origin", "source_offset"])
-def test_levels_that_no_build_can_take(labels, tmp_path, capsys, level):
+def test_levels_that_no_build_can_take(labels, tmp_path, hgld, level):
     own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--out", tmp_path / "out"]
-    code, _, said = run(capsys, *own, "--levels", f"{level}={LEVELS[0]}")
+    code, _, said = hgld("build-shards", *own, "--levels", f"{level}={LEVELS[0]}")
     assert code == 2
     assert f"a level cannot be called {level}" in said
     assert "--levels NAME=COLUMN" in said
 
 
-def test_for_machines(labels, tmp_path, capsys):
+def test_for_machines(labels, tmp_path, hgld):
     (tmp_path / "images/0/0.jpg").write_bytes(b"")
-    _, shown, _ = run(capsys, *given(labels, tmp_path / "out"), "--json")
+    _, shown, _ = hgld("build-shards", *given(labels, tmp_path / "out"), "--json")
     result = json.loads(shown)
     assert result["rejected"] == {"empty": 1, "no species: may show a class of test": 1}
     assert result["profile"]["files"]["missing"] == 0
@@ -124,9 +116,11 @@ def test_for_machines(labels, tmp_path, capsys):
     assert result["differences"] is None
 
 
-def test_a_release_and_what_differs_from_its_card(tmp_path, capsys):
+def test_a_release_and_what_differs_from_its_card(tmp_path, hgld):
     maker("sop")(tmp_path / "sop", 0)
-    code, shown, _ = run(capsys, "sop", "--source", tmp_path / "sop", "--out", tmp_path / "out", "--workers", 1)
+    code, shown, _ = hgld(
+        "build-shards", "sop", "--source", tmp_path / "sop", "--out", tmp_path / "out", "--workers", 1
+    )
     assert code == 0
     assert "differences from the published counts:" in shown
     assert "train, items: 59,551 published" in shown
@@ -141,14 +135,14 @@ def test_a_release_and_what_differs_from_its_card(tmp_path, capsys):
         ({"--workers": "-1"}, "--workers is -1"),
     ],
 )
-def test_bad_input_is_exit_code_2_and_writes_nothing(labels, tmp_path, capsys, changed, message):
+def test_bad_input_is_exit_code_2_and_writes_nothing(labels, tmp_path, hgld, changed, message):
     arguments = given(labels, tmp_path / "out")
     for option, value in changed.items():
         if option.startswith("--"):
             arguments[arguments.index(option) + 1] = value
         else:
             arguments[arguments.index(option)] = value
-    code, _, errors = run(capsys, *arguments)
+    code, _, errors = hgld("build-shards", *arguments)
     assert code == 2
     assert message in errors
     assert not (tmp_path / "out").exists()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import polars as pl
 import pytest
 
 from hgld import open_dataset
-from hgld.cli import main
 from hgld.data import format as files
 from hgld.data.tar import END_OF_ARCHIVE
 from hgld.errors import InputError, SchemaError
@@ -231,45 +229,32 @@ def test_what_is_no_dataset(tmp_path):
         verify(tmp_path, progress=silent)
 
 
-@pytest.fixture
-def hgld(capsys):
-    """``hgld(*arguments)`` runs the command here: exit code, stdout, stderr."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            main([*map(str, arguments)])
-        assert isinstance(stop.value.code, int)
-        return subprocess.CompletedProcess(arguments, stop.value.code, *capsys.readouterr())
-
-    return run
-
-
 def test_the_command_says_what_is_off_and_how(hgld, root, tmp_path):
-    sound = hgld("verify", root)
-    assert (sound.returncode, sound.stderr) == (0, "")
-    assert "Nothing is off." in sound.stdout
+    code, out, err = hgld("verify", root)
+    assert (code, err) == (0, "")
+    assert "Nothing is off." in out
     (root / "[red]evil\x1b.txt").write_text("")
     flip(root / TRAIN, 1000)
-    off = hgld("verify", root, "--decode")
-    assert off.returncode == 1
-    assert "[red]evil\\x1b.txt" in off.stdout
-    assert "\x1b" not in off.stdout
-    assert TRAIN in off.stdout
-    listed = hgld("verify", root, "--json")
-    assert listed.returncode == 1
-    assert {finding["kind"] for finding in json.loads(listed.stdout)["findings"]} >= {"stray-file", "sha256"}
-    nothing = hgld("verify", tmp_path)
-    assert (nothing.returncode, nothing.stdout) == (2, "")
-    assert "hgld index" in nothing.stderr
+    code, out, _ = hgld("verify", root, "--decode")
+    assert code == 1
+    assert "[red]evil\\x1b.txt" in out
+    assert "\x1b" not in out
+    assert TRAIN in out
+    code, out, _ = hgld("verify", root, "--json")
+    assert code == 1
+    assert {finding["kind"] for finding in json.loads(out)["findings"]} >= {"stray-file", "sha256"}
+    code, out, err = hgld("verify", tmp_path)
+    assert (code, out) == (2, "")
+    assert "hgld index" in err
 
 
 def test_the_command_rebuilds(hgld, root):
-    refused = hgld("index", root)
-    assert refused.returncode == 2
-    assert "--force" in refused.stderr
+    code, _, err = hgld("index", root)
+    assert code == 2
+    assert "--force" in err
     (root / files.INDEX).unlink()
-    made = hgld("index", root, "--json")
-    assert made.returncode == 0
-    assert json.loads(made.stdout)["splits"]["train"]["items"] == 12
-    assert hgld("index", root, "--force").stdout.endswith(f"next: hgld verify {root}\n")
-    assert hgld("verify", root).returncode == 0
+    code, out, _ = hgld("index", root, "--json")
+    assert code == 0
+    assert json.loads(out)["splits"]["train"]["items"] == 12
+    assert hgld("index", root, "--force")[1].endswith(f"next: hgld verify {root}\n")
+    assert hgld("verify", root)[0] == 0

@@ -3,7 +3,6 @@
 import polars as pl
 import pytest
 
-from hgld.cli import main
 from hgld.data import format as files
 from tests.pipelines.tiny_shards import TinyShards, findings, index_of, rewrite_index
 
@@ -25,13 +24,6 @@ def only(root, **options) -> dict:
     return found
 
 
-def exit_code(root, *options: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(["verify", str(root), *options])
-    assert isinstance(stop.value.code, int)
-    return stop.value.code
-
-
 CHANGED = {  # a column of the index, a change of one row, and what that is called
     "place": ("size", pl.col("size") - 1),
     "item-sha256": ("sha256", pl.lit("0" * 64)),
@@ -45,9 +37,9 @@ CHANGED = {  # a column of the index, a change of one row, and what that is call
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("kind", CHANGED)
-def test_one_row_that_says_something_else_of_an_image(tmp_path, capsys, kind, split):
+def test_one_row_that_says_something_else_of_an_image(tmp_path, hgld, kind, split):
     root = tiny(split).write(tmp_path / "tiny")
-    assert exit_code(root) == 0
+    assert hgld("verify", root)[0] == 0
     column, changed = CHANGED[kind]
     index = index_of(root)
     key = index.filter(split=split)["key"][-1]
@@ -55,19 +47,20 @@ def test_one_row_that_says_something_else_of_an_image(tmp_path, capsys, kind, sp
     rewrite_index(root, index.with_columns(off.alias(column)))
     found = only(root)
     assert (found["kind"], found["split"], found["member"]) == (kind, split, key)
-    assert exit_code(root) == 1
-    assert "1 finding" in capsys.readouterr().out
+    code, out, _ = hgld("verify", root)
+    assert code == 1
+    assert "1 finding" in out
 
 
 @pytest.mark.parametrize("split", [split for split in SPLITS if split != "train"])
-def test_one_image_of_training_in_another_split(tmp_path, split):
+def test_one_image_of_training_in_another_split(tmp_path, hgld, split):
     shards = tiny(split)
     shards.items[14]["data"] = shards.items[5]["data"]
     root = shards.write(tmp_path / "tiny")
     found = only(root)
     assert (found["kind"], found["split"], found["member"]) == ("leakage", split, shards.items[14]["key"])
     assert shards.items[5]["key"] in found["found"]
-    assert exit_code(root) == 1
+    assert hgld("verify", root)[0] == 1
 
 
 @pytest.mark.parametrize("split", [split for split in SPLITS if split != "train"])

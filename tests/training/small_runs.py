@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
-from hgld.cli import main
 from hgld.training.checkpoint import find_checkpoint, read_checkpoint
 from hgld.training.config import TrainConfig, with_fields
 from hgld.training.progress import ProgressReporter
@@ -72,15 +70,6 @@ def weights(run: Path) -> dict[str, Tensor]:
 def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
     """Whether two runs ended bit for bit alike."""
     return some.keys() == others.keys() and all(torch.equal(some[name], others[name]) for name in some)
-
-
-def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    """Run ``hgld`` with these words: its exit code, and what it wrote to stdout and stderr."""
-    with pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    assert isinstance(stop.value.code, int)
-    shown = capsys.readouterr()
-    return stop.value.code, shown.out, shown.err
 
 
 class Notes(ProgressReporter):

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld import open_dataset
-from hgld.cli import main
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
@@ -110,7 +109,7 @@ def test_a_checkpoint_is_classified_with_and_without_a_ranking(places, metrics):
 
 
 @pytest.mark.usefixtures("mat_files_here")
-def test_imagenet_is_classified_by_its_protocol_with_the_answer_known(tmp_path, capsys):
+def test_imagenet_is_classified_by_its_protocol_with_the_answer_known(tmp_path, hgld):
     """Biases alone: every image is first of the last synset, then of the one before; two of six images are of each."""
     imagenet.make(tmp_path)
     build_shards("imagenet", tmp_path, str(tmp_path / "data"), SourceConfig(), ShardConfig(workers=1), silent)
@@ -120,13 +119,11 @@ def test_imagenet_is_classified_by_its_protocol_with_the_answer_known(tmp_path, 
     zeros = {"loss.classifier.weight": torch.zeros(3, 8), "loss.classifier.bias": torch.arange(3.0)}
     tensors = {**before.tensors, "criterion": {**before.tensors["criterion"], **zeros}}
     write_checkpoint(tmp_path / "run", Checkpoint(before.step, tensors, {"best_of": []}))
-    given = ["--checkpoint", str(tmp_path / "run"), "--data", str(tmp_path / "data"), "--device", "cpu", "--json"]
+    given = ("--checkpoint", tmp_path / "run", "--data", tmp_path / "data", "--device", "cpu", "--json")
     values = []
     for more in ([], ["--protocol", "classification", "--metrics", "top-2"]):
-        with pytest.raises(SystemExit) as stop:
-            main(["evaluate", *given, *more])
-        out, err = capsys.readouterr()
-        assert stop.value.code == 0, err
+        code, out, err = hgld("evaluate", *given, *more)
+        assert code == 0, err
         values.append(json.loads(out)["values"])
     assert values == [{"top-1": pytest.approx(2 / 6), "top-5": 1.0}, {"top-2": pytest.approx(4 / 6)}]
 

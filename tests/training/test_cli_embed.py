@@ -12,7 +12,6 @@ from hgld.data.views import TestView
 from hgld.training.inference import kept
 from hgld.training.inference.embedding import embed
 from tests.hgld.small_dataset import items_of_classes, write_dataset
-from tests.training.small_runs import command as run
 from tests.training.untrained_run import write_run
 
 
@@ -29,10 +28,10 @@ def of_run(folder, *others):
     return ["--checkpoint", folder / "run", "--data", folder / "data", "--device", "cpu", *others]
 
 
-def test_parts_are_kept_and_joined_to_the_file_of_one_go(places, tmp_path, capsys, monkeypatch):
+def test_parts_are_kept_and_joined_to_the_file_of_one_go(places, tmp_path, hgld, monkeypatch):
     folder = places[0]
     whole, out = tmp_path / "whole.npy", tmp_path / "parts.npy"
-    assert run(capsys, "embed", *of_run(folder, "--out", whole))[0] == 0
+    assert hgld("embed", *of_run(folder, "--out", whole))[0] == 0
     asked = of_run(folder, "--out", out, "--parts", "3")
     write = kept.write_embeddings
 
@@ -42,13 +41,13 @@ def test_parts_are_kept_and_joined_to_the_file_of_one_go(places, tmp_path, capsy
         write(file, *rest)
 
     monkeypatch.setattr(kept, "write_embeddings", stopped)
-    assert run(capsys, "embed", *asked)[0] == 130
+    assert hgld("embed", *asked)[0] == 130
     monkeypatch.undo()
     assert not out.exists()
-    code, _, told = run(capsys, "embed", *asked, "--checkpoint-choice", "last")
+    code, _, told = hgld("embed", *asked, "--checkpoint-choice", "last")
     assert code == 2
     assert "made by another model" in told
-    code, printed, _ = run(capsys, "embed", *asked)
+    code, printed, _ = hgld("embed", *asked)
     assert code == 0
     assert [f"part {n} of 3, as it was" in printed for n in (1, 2, 3)] == [True, False, False]
     np.testing.assert_allclose(np.load(out), np.load(whole), atol=1e-6)
@@ -60,13 +59,13 @@ def test_parts_are_kept_and_joined_to_the_file_of_one_go(places, tmp_path, capsy
     }
 
 
-def test_embeddings_are_those_of_the_best_checkpoint(places, tmp_path, capsys):
+def test_embeddings_are_those_of_the_best_checkpoint(places, tmp_path, hgld):
     folder, best, last = places
     dataset = open_dataset(folder / "data", "test")
     for which, model in (("best", best), ("last", last)):
         out = tmp_path / f"{which}.npy"
-        code, printed, _ = run(
-            capsys, "embed", *of_run(folder, "--split", "test", "--out", out, "--checkpoint-choice", which, "--json")
+        code, printed, _ = hgld(
+            "embed", *of_run(folder, "--split", "test", "--out", out, "--checkpoint-choice", which, "--json")
         )
         assert code == 0
         labels = str(tmp_path / f"{which}.labels.parquet")
@@ -81,16 +80,16 @@ def test_embeddings_are_those_of_the_best_checkpoint(places, tmp_path, capsys):
         assert pl.read_parquet(labels)["key"].to_list() == dataset.keys.to_list()
 
 
-def test_whole_images_are_seen_as_the_flags_say(places, tmp_path, capsys):
+def test_whole_images_are_seen_as_the_flags_say(places, tmp_path, hgld):
     folder, best, _ = places
     resize_mode = ["--resize-mode", "original", "--max-pixels", 1000, "--scales", "1,0.5", "--scale-p", 3]
     of = of_run(folder, "--split", "test", *resize_mode)
-    code, _, err = run(capsys, "embed", *of, "--out", tmp_path / "e.npy")
+    code, _, err = hgld("embed", *of, "--out", tmp_path / "e.npy")
     assert (code, err) == (0, "images of more than 1,000 pixels, made smaller (--max-pixels): 7\n")
     view = TestView(24, 28, "original", max_pixels=1000)
     expected = embed(best, open_dataset(folder / "data", "test"), view=view, scales=(1, 0.5), scale_p=3)
     np.testing.assert_allclose(np.load(tmp_path / "e.npy"), expected.numpy(), atol=1e-5)
-    code, printed, err = run(capsys, "evaluate", *of, "--json")
+    code, printed, err = hgld("evaluate", *of, "--json")
     settings = json.loads(printed)["settings"]
     facts = {"resize_mode": "original", "max_pixels": 1000, "reduced": 7, "scales": [1.0, 0.5], "scale_p": 3.0}
     assert {name: settings[name] for name in facts} == facts
@@ -98,18 +97,18 @@ def test_whole_images_are_seen_as_the_flags_say(places, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("sides", [("--split", "test"), ("--query-split", "test", "--gallery-split", "gallery")])
-def test_a_checkpoint_and_its_embeddings_have_one_report(places, tmp_path, capsys, sides):
+def test_a_checkpoint_and_its_embeddings_have_one_report(places, tmp_path, hgld, sides):
     folder = places[0]
     for split in ("test", "gallery"):
-        run(capsys, "embed", *of_run(folder, "--split", split, "--out", tmp_path / f"{split}.npy"))
+        hgld("embed", *of_run(folder, "--split", split, "--out", tmp_path / f"{split}.npy"))
     files = ["--embeddings", tmp_path / "test.npy", "--labels", tmp_path / "test.labels.parquet"]
     if len(sides) > 2:
         labels = tmp_path / "gallery.labels.parquet"
         files += ["--gallery-embeddings", tmp_path / "gallery.npy", "--gallery-labels", labels]
     options = ["--metrics", "AP/coarse,H-AP,R@2/coarse", "--query-expansion", "2,2", "--json"]
-    code, of_files, _ = run(capsys, "evaluate", *files, "--levels", "fine,coarse", *options)
+    code, of_files, _ = hgld("evaluate", *files, "--levels", "fine,coarse", *options)
     assert code == 0
-    code, of_model, _ = run(capsys, "evaluate", *of_run(folder, *sides, *options, "--out", tmp_path / "r.json"))
+    code, of_model, _ = hgld("evaluate", *of_run(folder, *sides, *options, "--out", tmp_path / "r.json"))
     assert code == 0
     values = json.loads(of_files)["values"]
     assert list(values) == ["AP/coarse", "H-AP", "R@2/coarse"]
@@ -132,18 +131,18 @@ def test_a_checkpoint_and_its_embeddings_have_one_report(places, tmp_path, capsy
         ),
     ],
 )
-def test_views_and_devices_that_cannot_be_are_one_line(places, tmp_path, capsys, words, said):
+def test_views_and_devices_that_cannot_be_are_one_line(places, tmp_path, hgld, words, said):
     folder = places[0]
     for verb in (["search", folder / "one.jpg"], ["embed", "--out", tmp_path / "e.npy"]):
         asked = [*verb, *of_run(folder, "--split", "test"), *words.split()]
-        assert run(capsys, *asked) == (2, "", f"hgld: {said}\n")
+        assert hgld(*asked) == (2, "", f"hgld: {said}\n")
     assert not list(tmp_path.iterdir())
 
 
-def test_search_prints_a_table_or_json(places, tmp_path, capsys):
+def test_search_prints_a_table_or_json(places, tmp_path, hgld):
     folder = places[0]
     arguments = [folder / "one.jpg", *of_run(folder, "--split", "test", "--k", 2)]
-    code, printed, _ = run(capsys, "search", *arguments, "--json")
+    code, printed, _ = hgld("search", *arguments, "--json")
     answer = json.loads(printed)
     (found,) = answer["queries"]
     assert answer["left_out"] == 0
@@ -151,12 +150,12 @@ def test_search_prints_a_table_or_json(places, tmp_path, capsys):
     assert found["image"] == str(folder / "one.jpg")
     keys = open_dataset(folder / "data", "test").keys
     assert (found["matches"][0]["key"], found["matches"][0]["classes"]) == (keys[2], {"fine": "0", "coarse": "0"})
-    code, table, err = run(capsys, "search", *arguments)
+    code, table, err = hgld("search", *arguments)
     assert (code, err) == (0, "")
     assert table.splitlines()[2].split() == ["rank", "score", "fine", "coarse", "image"]
     assert table.splitlines()[3].split() == ["1", "1.0000", "0", "0", keys[2]]
-    run(capsys, "embed", *of_run(folder, "--split", "test", "--out", tmp_path / "e.npy"))
-    assert run(capsys, "search", *arguments, "--embeddings", tmp_path / "e.npy") == (0, table, "")
+    hgld("embed", *of_run(folder, "--split", "test", "--out", tmp_path / "e.npy"))
+    assert hgld("search", *arguments, "--embeddings", tmp_path / "e.npy") == (0, table, "")
 
 
 @pytest.mark.parametrize(
@@ -172,24 +171,24 @@ def test_search_prints_a_table_or_json(places, tmp_path, capsys):
         (["evaluate", "--split", "test", "--metrics", "R@x"], "R@x"),
     ],
 )
-def test_bad_input_ends_with_2_and_writes_nothing(places, tmp_path, capsys, monkeypatch, arguments, message):
+def test_bad_input_ends_with_2_and_writes_nothing(places, tmp_path, hgld, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    code, _, err = run(capsys, arguments[0], *of_run(places[0]), *arguments[1:])
+    code, _, err = hgld(arguments[0], *of_run(places[0]), *arguments[1:])
     assert (code, list(tmp_path.iterdir())) == (2, [])
     assert message in err
 
 
-def test_what_cannot_be_read_is_said_and_left_out(places, tmp_path, capsys):
+def test_what_cannot_be_read_is_said_and_left_out(places, tmp_path, hgld):
     folder, *_ = places
     items = items_of_classes([4, 4, 3, 5], ["test"])
     items[6] = replace(items[6], data=b"no image")
     write_dataset(tmp_path / "data", items)
     of = ["--checkpoint", folder / "run", "--data", tmp_path / "data", "--split", "test", "--device", "cpu"]
-    code, printed, told = run(capsys, "embed", *of, "--out", tmp_path / "e.npy", "--json")
+    code, printed, told = hgld("embed", *of, "--out", tmp_path / "e.npy", "--json")
     assert (code, json.loads(printed)["items"], json.loads(printed)["unreadable"]) == (0, 15, 1)
     assert f"left out: 1; {tmp_path / 'e.faults.csv'} names them" in told
     assert pl.read_csv(tmp_path / "e.faults.csv")["item"].to_list() == [6]
-    code, printed, told = run(capsys, "evaluate", *of, "--json")
+    code, printed, told = hgld("evaluate", *of, "--json")
     settings = json.loads(printed)["settings"]
     assert (code, settings["queries"], settings["unreadable"]["items"]) == (0, 15, 1)
     assert "left out: 1; the first: test" in told

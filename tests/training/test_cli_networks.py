@@ -11,7 +11,6 @@ from hgld.training.inference.embedder import trained_embedder
 from hgld.training.models.networks import Network
 from hgld.training.models.small_net import SmallNet
 from tests.hgld.small_dataset import items_of_classes, write_dataset
-from tests.training.small_runs import command as run
 from tests.training.untrained_run import write_run
 
 
@@ -37,36 +36,36 @@ def embeddings(folder):
         return embedder.embed_dataset(open_dataset(folder / "data", "test")).numpy()
 
 
-def test_a_network_embeds_evaluates_and_searches(places, tmp_path, capsys):
-    code, printed, err = run(capsys, "embed", *of_net(places, "--out", tmp_path / "e.npy"))
+def test_a_network_embeds_evaluates_and_searches(places, tmp_path, hgld):
+    code, printed, err = hgld("embed", *of_net(places, "--out", tmp_path / "e.npy"))
     assert (code, err) == (0, "")
     assert "7 embeddings of 144 dimensions" in printed
     np.testing.assert_allclose(np.load(tmp_path / "e.npy"), embeddings(places), atol=1e-5)
-    code, printed, _ = run(capsys, "evaluate", *of_net(places, "--json", "--metrics", "R@1,H-AP"))
+    code, printed, _ = hgld("evaluate", *of_net(places, "--json", "--metrics", "R@1,H-AP"))
     of_model = json.loads(printed)
     files = ["--embeddings", tmp_path / "e.npy", "--labels", tmp_path / "e.labels.parquet", "--levels", "fine,coarse"]
-    code, printed, _ = run(capsys, "evaluate", *files, "--metrics", "R@1,H-AP", "--json")
+    code, printed, _ = hgld("evaluate", *files, "--metrics", "R@1,H-AP", "--json")
     assert of_model["values"] == pytest.approx(json.loads(printed)["values"], abs=1e-6)
     stated = {"model": "small", "model_weights": str(places / "weights.pt"), "image_size": 24}
     assert {name: of_model["settings"][name] for name in stated} == stated
     assert "checkpoint" not in of_model["settings"]
     alone = ["--model", "small", "--weights", places / "weights.pt", "--size", 24, "--data", places / "data"]
     by_protocol = ["--protocol", "leave-one-out", "--metrics", "R@1,H-AP", "--device", "cpu", "--json"]
-    code, printed, err = run(capsys, "evaluate", *alone, *by_protocol)
+    code, printed, err = hgld("evaluate", *alone, *by_protocol)
     assert code == 0, err
     assert json.loads(printed)["values"] == pytest.approx(of_model["values"], abs=1e-6)
     assert json.loads(printed)["settings"]["model"] == "small"
-    code, printed, _ = run(capsys, "search", places / "one.jpg", *of_net(places, "--k", 1, "--json"))
+    code, printed, _ = hgld("search", places / "one.jpg", *of_net(places, "--k", 1, "--json"))
     (found,) = json.loads(printed)["queries"]
     assert found["matches"][0]["key"] == open_dataset(places / "data", "test").keys[2]
 
 
-def test_several_models_make_a_leaderboard_with_raw_pixels(places, tmp_path, capsys):
+def test_several_models_make_a_leaderboard_with_raw_pixels(places, tmp_path, hgld):
     models = ["--checkpoint", places / "run", "--model", "small", "--model", "onnx:none.onnx", "--size", 24]
     weights = ["--weights", places / "weights.pt", "--weights", "default"]
     of = ["--data", places / "data", "--split", "test", "--device", "cpu", "--metrics", "R@1,H-AP"]
     kept = tmp_path / "b.json"
-    code, printed, err = run(capsys, "evaluate", *models, *weights, *of, "--out", kept, "--json")
+    code, printed, err = hgld("evaluate", *models, *weights, *of, "--out", kept, "--json")
     assert code == 2, err
     assert err == "onnx:none.onnx: not evaluated: onnx:none.onnx: there is no such file.\n"
     board = json.loads(printed)
@@ -76,7 +75,7 @@ def test_several_models_make_a_leaderboard_with_raw_pixels(places, tmp_path, cap
     sizes = {model["model"]: model["settings"]["image_size"] for model in board["models"]}
     assert sizes == {"raw pixels, 32 px": 32, "run": 24, "small": 24}
     alone = [*of_net(places, "--json", "--metrics", "R@1,H-AP")]
-    values = json.loads(run(capsys, "evaluate", *alone)[1])["values"]
+    values = json.loads(hgld("evaluate", *alone)[1])["values"]
     found = {row["metric"]: row["value"] for row in board["scores"] if row["run"] == "small"}
     assert found == pytest.approx(values, abs=1e-6)
     order = list(dict.fromkeys(row["run"] for row in board["scores"]))
@@ -85,7 +84,7 @@ def test_several_models_make_a_leaderboard_with_raw_pixels(places, tmp_path, cap
     assert {row["run"] for row in board["scores"] if row["p_value"] is None} == {order[0]}, "the others are tested"
     assert json.loads(kept.read_text(encoding="utf-8")) == board
     for form in ("board", "board.html"):
-        assert run(capsys, "evaluate", *models[:4], "--size", 24, *weights[:2], *of, "--out", tmp_path / form)[0] == 0
+        assert hgld("evaluate", *models[:4], "--size", 24, *weights[:2], *of, "--out", tmp_path / form)[0] == 0
     assert {path.name for path in (tmp_path / "board").glob("*.json")} == {
         "raw pixels, 32 px.json",
         "run.json",
@@ -93,7 +92,7 @@ def test_several_models_make_a_leaderboard_with_raw_pixels(places, tmp_path, cap
     }
     page = (tmp_path / "board.html").read_text()
     assert all(name in page for name in ("raw pixels, 32 px", "images_per_second", "small"))
-    code, printed, err = run(capsys, "report", tmp_path / "board", "--latex", tmp_path / "t.tex", "--json")
+    code, printed, err = hgld("report", tmp_path / "board", "--latex", tmp_path / "t.tex", "--json")
     assert code == 0, err
     assert "    small & " in (tmp_path / "t.tex").read_text()
 
@@ -124,13 +123,13 @@ def test_several_models_make_a_leaderboard_with_raw_pixels(places, tmp_path, cap
         ("evaluate --model small --weights such.pt --data DATA --split test", "there is no such file"),
     ],
 )
-def test_models_that_cannot_be_are_one_line(places, tmp_path, capsys, monkeypatch, words, said):
+def test_models_that_cannot_be_are_one_line(places, tmp_path, hgld, monkeypatch, words, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.jpg").write_bytes((places / "one.jpg").read_bytes())
     arguments = [
         word.replace("DATA", str(places / "data")).replace("RUN", str(places / "run")) for word in words.split()
     ]
-    code, out, err = run(capsys, *arguments)
+    code, out, err = hgld(*arguments)
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1

@@ -11,7 +11,7 @@ import pytest
 from hgld.training.batches import evaluation_view
 from hgld.training.config import TrainConfig, flat, read_config, with_fields
 from hgld.training.recipes import RECIPES, load_recipe
-from tests.training.small_runs import QUICK, command, same, weights, write_small
+from tests.training.small_runs import QUICK, same, weights, write_small
 
 RECIPE = "small-grocery"
 FLAGS = [
@@ -26,25 +26,21 @@ def data(tmp_path_factory):
     return write_small(tmp_path_factory.mktemp("data"))
 
 
-def run(capsys, *arguments):
-    return command(capsys, "train", *arguments)
-
-
-def test_the_list_begins_with_what_is_for_one_s_own_images(capsys):
+def test_the_list_begins_with_what_is_for_one_s_own_images(hgld):
     own = [name for name, recipe in RECIPES.items() if not recipe.of_paper]
-    code, out, _ = run(capsys, "--list")
+    code, out, _ = hgld("train", "--list")
     assert code == 0
     header, *lines, last = out.splitlines()
     assert header.split() == ["name", "dataset", "loss", "backbone", "pretrained", "summary"]
     assert [line.split()[0] for line in lines] == own
     assert own[0] == "finetune"
     assert last == f"--papers lists {len(RECIPES) - len(own)} more, one for each row that papers report."
-    code, out, _ = run(capsys, "--list", "--papers")
+    code, out, _ = hgld("train", "--list", "--papers")
     lines = out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == list(RECIPES)
     papers = [line for line in lines if RECIPES[line.split()[0]].of_paper]
     assert all(line.endswith(f" Published: {RECIPES[line.split()[0]].brief}.") for line in papers)
-    code, out, _ = run(capsys, "--list", "--papers", "--json")
+    code, out, _ = hgld("train", "--list", "--papers", "--json")
     rows = {row["name"]: row for row in json.loads(out)["recipes"]}
     assert list(rows) == list(RECIPES)
     assert list(rows["happier-sop"]) == [
@@ -55,24 +51,24 @@ def test_the_list_begins_with_what_is_for_one_s_own_images(capsys):
     assert rows["happier-sop"]["published"] == "R@1 81.0, AP 60.4, H-AP 59.4, ASI 65.9, NDCG 91.5"
 
 
-def test_show_prints_the_recipe_with_what_flags_changed(capsys):
-    code, out, _ = run(capsys, "happier-sop", "--show", "--tau", "0.05", "--recall-at", "1,2,4,8,16", "--lambda", 0.2)
+def test_show_prints_the_recipe_with_what_flags_changed(hgld):
+    code, out, _ = hgld("train", "happier-sop", "--show", "--tau", "0.05", "--recall-at", "1,2,4,8,16", "--lambda", 0.2)
     assert code == 0
     for text in ("# Published: ", "# Hardware:", "tau: 0.05", "lambda_: 0.2", "lr: 5.0e-05", "batch_norm: true\n"):
         assert text in out
-    code, out, _ = run(capsys, "happier-sop", "--show", "--json")
+    code, out, _ = hgld("train", "happier-sop", "--show", "--json")
     shown = json.loads(out)
     assert shown["text"] == RECIPES["happier-sop"].text
     assert shown["fields"] == json.loads(json.dumps(flat(load_recipe("happier-sop"))))
 
 
 @pytest.mark.parametrize("name", ["happier-sop", "softbin-ap-landmarks-clean", "multigrain", "finetune"])
-def test_what_show_prints_is_read_again_by_config(name, capsys, tmp_path):
+def test_what_show_prints_is_read_again_by_config(name, hgld, tmp_path):
     given = ("--loss", "HAPPIER", "--alpha", 2) if name == "finetune" else ()
-    (tmp_path / "shown.yaml").write_text(run(capsys, name, "--show", *given)[1])
-    code, out, _ = run(capsys, "--config", tmp_path / "shown.yaml", "--show", "--json")
+    (tmp_path / "shown.yaml").write_text(hgld("train", name, "--show", *given)[1])
+    code, out, _ = hgld("train", "--config", tmp_path / "shown.yaml", "--show", "--json")
     assert code == 0
-    assert out == run(capsys, name, "--show", "--json", *given)[1]
+    assert out == hgld("train", name, "--show", "--json", *given)[1]
     shown = json.loads(out)
     assert shown["recipe"] == name
     assert shown["fields"].keys() | {*shown["to_derive"]} == flat(TrainConfig()).keys()
@@ -81,15 +77,10 @@ def test_what_show_prints_is_read_again_by_config(name, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--data and --out"),
-        (["happier-spo"], "Did you mean 'happier-sop'"),
         (["happier-sop"], "--data and --out"),
         (["happier-sop", "--taus", "1"], "No such option '--taus'"),
         (["happier-sop", "--show", "--tau", "small"], "expected a finite number"),
-        (["happier-sop", "--show", "--amp", "fp8"], "'off', 'bf16', 'fp16'"),
-        (["happier-sop", "--show", "--recall-at", "1,x"], "expected a whole number"),
         (["happier-sop", "--show", "--bins", "10"], "takes no --bins"),
-        (["happier-sop", "--show", "--batch-size", "255"], "not a multiple"),
         (["missing/config.json", "--show"], "is a file; it is given as --config missing/config.json"),
         (["--config", "missing.yaml", "--show"], "does not exist"),
         (["happier-sop", "--config", __file__, "--show"], "expected one of them"),
@@ -100,17 +91,17 @@ def test_what_show_prints_is_read_again_by_config(name, capsys, tmp_path):
         (["small-grocery", "--init-from", "nowhere", "--data", "D", "--out", "OUT"], "does not exist"),
     ],
 )
-def test_what_cannot_be_done_is_said(capsys, tmp_path, monkeypatch, arguments, message):
+def test_what_cannot_be_done_is_said(hgld, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, *arguments)
+    code, out, err = hgld("train", *arguments)
     assert code == 2
     assert message in " ".join(err.split())
     assert out == ""
     assert not (tmp_path / "OUT").exists()
 
 
-def test_a_run_its_rerun_and_one_that_starts_from_it(capsys, data, tmp_path):
-    code, out, err = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "a", "--seed", 3, *FLAGS, "--json")
+def test_a_run_its_rerun_and_one_that_starts_from_it(hgld, data, tmp_path):
+    code, out, err = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "a", "--seed", 3, *FLAGS, "--json")
     assert (code, err) == (0, "")
     summary = json.loads(out)
     assert summary["finished"]
@@ -120,7 +111,7 @@ def test_a_run_its_rerun_and_one_that_starts_from_it(capsys, data, tmp_path):
     assert (config.run.seed, config.run.epochs, config.loss.loss) == (3, 1, "HAPPIER")
     assert config.optimizer.lr_proxies == load_recipe(RECIPE).optimizer.lr_proxies != TrainConfig().optimizer.lr_proxies
 
-    code, out, err = run(capsys, "--config", tmp_path / "a" / "config.json", "--data", data, "--out", tmp_path / "b")
+    code, out, err = hgld("train", "--config", tmp_path / "a" / "config.json", "--data", data, "--out", tmp_path / "b")
     assert (code, err) == (0, "")
     begun, first, evaluated, ended, *values = out.splitlines()  # not a terminal, and less than a minute
     assert begun.startswith("small-grocery on cpu: 48 images of 12 classes")
@@ -132,21 +123,21 @@ def test_a_run_its_rerun_and_one_that_starts_from_it(capsys, data, tmp_path):
 
     start = ["--init-from", tmp_path / "a", "--lr", 0, "--lr-head", 0, "--frozen-epochs", 1]
     again = ["--config", tmp_path / "a" / "config.json", "--data", data]
-    code, _, err = run(capsys, *again, "--out", tmp_path / "c", *start)
+    code, _, err = hgld("train", *again, "--out", tmp_path / "c", *start)
     assert code == 0, err
     before, after = weights(tmp_path / "a"), weights(tmp_path / "c")
     model = [name for name in before if name.startswith("model/")]
     assert model
     assert same({n: before[n] for n in model}, {n: after[n] for n in model})
 
-    code, _, err = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "a", *FLAGS, "--tau", 0.02)
+    code, _, err = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "a", *FLAGS, "--tau", 0.02)
     assert code == 2
     assert "tau" in err
 
 
-def test_a_sweep_tabulates_its_runs_and_resumes(capsys, data, tmp_path):
+def test_a_sweep_tabulates_its_runs_and_resumes(hgld, data, tmp_path):
     sweep = [RECIPE, "--data", data, "--out", tmp_path / "s", *FLAGS, "--sweep", "tau=0.01,0.1", "--seeds", 2]
-    code, out, err = run(capsys, *sweep, "--evaluate-on", "train")
+    code, out, err = hgld("train", *sweep, "--evaluate-on", "train")
     assert (code, err) == (0, "")
     assert out.startswith("| tau | finished | R@1/fine |")
     assert re.search(r"^\| 0.01 \| 2 of 2 \| \d+\.\d\d ± \d", out, re.MULTILINE)
@@ -154,7 +145,7 @@ def test_a_sweep_tabulates_its_runs_and_resumes(capsys, data, tmp_path):
     assert {path.name for path in (tmp_path / "s").iterdir() if path.is_dir()} == names
     logs = {path: path.read_bytes() for path in (tmp_path / "s").rglob("log.csv")}
     table = (tmp_path / "s" / "sweep.csv").read_bytes()
-    code, again, err = run(capsys, *sweep, "--evaluate-on", "train", "--json")
+    code, again, err = hgld("train", *sweep, "--evaluate-on", "train", "--json")
     assert code == 0
     assert [(row["tau"], row["finished"]) for row in json.loads(again)["runs"]] == [
         ("0.01", "2 of 2"),
@@ -168,13 +159,13 @@ def test_a_sweep_tabulates_its_runs_and_resumes(capsys, data, tmp_path):
         (["--data", tmp_path / "nowhere"], "nowhere"),
         (["--init-from", tmp_path / "s" / "tau=0.1,seed=0"], "began without --init-from"),
     ):
-        code, again, err = run(capsys, *sweep, "--evaluate-on", "train", *words)
+        code, again, err = hgld("train", *sweep, "--evaluate-on", "train", *words)
         assert (code, again) == (2, "")
         assert message in " ".join(err.split())
     assert (tmp_path / "s" / "sweep.csv").read_bytes() == table
 
 
-def test_a_size_given_alone_scales_the_resize_of_the_recipe(capsys):
+def test_a_size_given_alone_scales_the_resize_of_the_recipe(hgld):
     """Else evaluation would see another share of the image than the recipe shows."""
     for name, given, expected in (
         ("happier-sop", ("--size", 112), (112, 128)),
@@ -183,30 +174,30 @@ def test_a_size_given_alone_scales_the_resize_of_the_recipe(capsys):
         ("happier-sop", ("--resize", 240), (224, 240)),
         ("small-grocery", ("--size", 224), (224, 224)),
     ):
-        fields = json.loads(run(capsys, name, "--show", "--json", *given)[1])["fields"]
+        fields = json.loads(hgld("train", name, "--show", "--json", *given)[1])["fields"]
         assert (fields["size"], fields["resize"]) == expected
         images = with_fields(load_recipe(name), {given[0].removeprefix("--"): given[1]}).images
         view = evaluation_view(images)
         assert (view.size, view.resize) == (images.size, max(images.resize, images.size))
 
 
-def test_a_run_that_was_asked_to_stop_says_so_by_its_exit_code(capsys, data, tmp_path, monkeypatch):
+def test_a_run_that_was_asked_to_stop_says_so_by_its_exit_code(hgld, data, tmp_path, monkeypatch):
     def stopped(config, data, out, **options):
         from hgld.training.log import RunSummary
 
         return RunSummary(False, 3, 0, {}, {}, 1.0, 2.0, 0.1, 0, str(out))
 
     monkeypatch.setattr("hgld.training.loop.train", stopped)
-    code, out, _ = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
+    code, out, _ = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
     assert code == 130
     assert "the same command goes on" in out
-    code, out, _ = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "s", *FLAGS, "--sweep", "tau=0.01,0.1")
+    code, out, _ = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "s", *FLAGS, "--sweep", "tau=0.01,0.1")
     assert code == 130
     assert "| 0.01 | 0 of 1 |" in out
 
 
 @pytest.mark.parametrize("started", [{"RANK": "1"}, {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}])
-def test_one_process_of_several_speaks(started, capsys, data, tmp_path, monkeypatch):
+def test_one_process_of_several_speaks(started, hgld, data, tmp_path, monkeypatch):
     def done(config, data, out, **options):
         from hgld.training.log import RunSummary
 
@@ -215,7 +206,7 @@ def test_one_process_of_several_speaks(started, capsys, data, tmp_path, monkeypa
     monkeypatch.setattr("hgld.training.loop.train", done)
     for name, value in started.items():
         monkeypatch.setenv(name, value)
-    _, out, told = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
+    _, out, told = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
     assert out == told == ""
     assert not (tmp_path / "run").exists()
 

@@ -20,7 +20,6 @@ from hgld.training.inference.gem_exponent import best_gem_p, choose_gem_p, set_g
 from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import AveragePool, EmbeddingModel, GeM
 from tests.hgld.small_dataset import items_of_classes, write_dataset
-from tests.training.small_runs import command as run
 from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 
 CHANNELS, VIEWS, IMAGES = 8, 4, 12
@@ -158,15 +157,15 @@ def test_what_cannot_be_chosen_is_refused(places):
         pass
 
 
-def test_the_command_line_says_what_it_chose(places, tmp_path, capsys):
+def test_the_command_line_says_what_it_chose(places, tmp_path, hgld):
     of_run = ["--checkpoint", places / "run", "--data", places / "data", "--split", "test", "--device", "cpu"]
-    code, printed, _ = run(capsys, "embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "auto", "--json")
+    code, printed, _ = hgld("embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "auto", "--json")
     assert code == 0
     p = json.loads(printed)["gem_p"]
-    code, printed, _ = run(capsys, "evaluate", *of_run, "--gem-p", "auto", "--json")
+    code, printed, _ = hgld("evaluate", *of_run, "--gem-p", "auto", "--json")
     assert code == 0
     assert json.loads(printed)["settings"]["gem_p"] == p
-    code, printed, _ = run(capsys, "embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "2.5")
+    code, printed, _ = hgld("embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "2.5")
     assert (code, "GeM's p 2.5" in printed) == (0, True)
-    code, _, told = run(capsys, "embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "0")
+    code, _, told = hgld("embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "0")
     assert (code, "expected auto or a number above 0" in told) == (2, True)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import hgld
-from hgld.cli import main
 from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, HgldError
@@ -309,19 +308,15 @@ def test_a_run_that_cannot_beat_its_start_says_so():
     assert "best: H-AP 50.00 on val: that of the start, which no epoch could beat" in summary.to_text()
 
 
-def test_the_command_prints_the_plan_before_the_first_step(data, tmp_path, capsys):
+def test_the_command_prints_the_plan_before_the_first_step(data, tmp_path, hgld):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items()]
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "--data", data, "--out", str(tmp_path / "run"), *words])
-    out = capsys.readouterr().out
-    assert stop.value.code == 0, out
+    code, out, _ = hgld("train", "--data", data, "--out", tmp_path / "run", *words)
+    assert code == 0, out
     table, start = out.index("what "), out.index("start, val: ")
     assert table < out.index("finetune on cpu") < start < out.index("epoch 1, val: ")
     for name in ("backbone", "loss", "lr", "freeze_batch_norm", "evaluate_on"):
         assert f"\n{flag_of(name).removeprefix('--')} " in out
     assert f"all of the plan: {tmp_path / 'run' / CONFIG}" in out
     assert re.search(r"\nepoch 1, val: R@1/fine \d+\.\d\d, H-AP \d+\.\d\d, ASI \d+\.\d\d\n", out)
-    with pytest.raises(SystemExit):
-        main(["train", "--config", str(tmp_path / "run" / CONFIG), "--show", "--json"])
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(hgld("train", "--config", tmp_path / "run" / CONFIG, "--show", "--json")[1])
     assert shown["plan"] == dict(read_config(tmp_path / "run" / CONFIG).plan)

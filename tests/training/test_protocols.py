@@ -25,7 +25,6 @@ from hgld.training.inference.embedding import embed
 from hgld.training.recipes import RECIPES, load_recipe
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
-from tests.training.small_runs import command as run
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -110,7 +109,7 @@ def test_recipes_choose_by_a_value_that_their_protocols_print():
 
 
 @pytest.mark.parametrize(("protocol", "splits"), [("cub", "test train"), ("", "val test train"), ("", "train")])
-def test_what_a_training_without_evaluations_says_next_works(capsys, tmp_path, monkeypatch, protocol, splits):
+def test_what_a_training_without_evaluations_says_next_works(hgld, tmp_path, monkeypatch, protocol, splits):
     rng = np.random.default_rng(0)
     items = [Item((c, c // 2), split, jpeg(rng)) for split in splits.split() for c in range(3) for _ in "ab"]
     write_dataset(tmp_path / "data", items)
@@ -119,29 +118,29 @@ def test_what_a_training_without_evaluations_says_next_works(capsys, tmp_path, m
     monkeypatch.chdir(tmp_path)
     done = SimpleNamespace(finished=True, to_text=lambda: "")
     monkeypatch.setattr("hgld.training.loop.train", lambda *given, **named: done)
-    code, said, _ = run(capsys, "train", "small-grocery", "--data", "data", "--out", "run", "--evaluate-on", "")
+    code, said, _ = hgld("train", "small-grocery", "--data", "data", "--out", "run", "--evaluate-on", "")
     expected = "next: hgld evaluate --checkpoint run --data data --out run/report.json"
     assert (code, said.splitlines()[-1]) == (0, expected)
-    assert run(capsys, *shlex.split(expected)[2:], "--device", "cpu")[0] == 0
+    assert hgld(*shlex.split(expected)[2:], "--device", "cpu")[0] == 0
 
 
-def test_a_checkpoint_is_evaluated_without_flags(place, judged, tmp_path, capsys):
+def test_a_checkpoint_is_evaluated_without_flags(place, judged, tmp_path, hgld):
     write_run(tmp_path / "run")
     of_run = ["evaluate", "--checkpoint", tmp_path / "run", "--device", "cpu", "--data"]
-    code, out, _ = run(capsys, *of_run, place, "--out", tmp_path / "report.json")
+    code, out, _ = hgld(*of_run, place, "--out", tmp_path / "report.json")
     assert code == 0
     header = [cell.strip() for cell in out.splitlines()[0].split("|")[1:-1]]
     assert header == ["", "R@1/fine", "R@2/fine", "R@4/fine", "R@8/fine", "AP/fine", "H-AP", "ASI", "NDCG"]
-    code, out, _ = run(capsys, *of_run, judged)
+    code, out, _ = hgld(*of_run, judged)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()[:5]]
     assert [row[0] for row in rows] == ["small", "---", "easy", "medium", "hard"]
     assert code == 0
-    code, out, _ = run(capsys, "report", tmp_path / "report.json", "--data", place, "--out", tmp_path / "page.html")
+    code, out, _ = hgld("report", tmp_path / "report.json", "--data", place, "--out", tmp_path / "page.html")
     assert (code, out.splitlines()[-1]) == (0, f"next: hgld search PHOTO.jpg --checkpoint RUN --data {place}")
-    code, out, err = run(capsys, *of_run, judged, "--query-split", "query", "--gallery-split", "gallery")
+    code, out, err = hgld(*of_run, judged, "--query-split", "query", "--gallery-split", "gallery")
     assert (code, out) == (2, "")
     assert "no query has a relevant item" in err
-    code, _, err = run(capsys, *of_run, judged, "--protocol", "classification")
+    code, _, err = hgld(*of_run, judged, "--protocol", "classification")
     assert code == 2
     assert "needs the split val" in err
 
@@ -152,7 +151,7 @@ def test_search_looks_where_the_protocol_does(place, judged):
     assert open_searched(str(judged)).split == "gallery"
 
 
-def test_a_table_becomes_a_benchmark_whose_faults_are_counted(tmp_path, capsys):
+def test_a_table_becomes_a_benchmark_whose_faults_are_counted(tmp_path, hgld):
     """One judged image is no image, one is not there, one is not in the table."""
     rng = np.random.default_rng(1)
     for name in ("q1", "q2", "a", "b", "c"):
@@ -167,7 +166,7 @@ def test_a_table_becomes_a_benchmark_whose_faults_are_counted(tmp_path, capsys):
     table = pl.DataFrame(rows, schema=columns, orient="row").with_columns(place=pl.lit(""))
     table.write_csv(tmp_path / "labels.csv")
     build = ["build-shards", "manifest", "--source", tmp_path / "labels.csv", "--levels", "place", "--workers", "1"]
-    code, _, err = run(capsys, *build, "--protocol", "revisited", "--out", tmp_path / "set")
+    code, _, err = hgld(*build, "--protocol", "revisited", "--out", tmp_path / "set")
     assert code == 0, err
     dataset = open_dataset(tmp_path / "set")
     assert dataset.manifest.protocol == "revisited"
@@ -180,7 +179,7 @@ def test_a_table_becomes_a_benchmark_whose_faults_are_counted(tmp_path, capsys):
     assert "judgements" in card
     write_run(tmp_path / "run")
     words = ["--checkpoint", tmp_path / "run", "--data", tmp_path / "set", "--device", "cpu", "--json"]
-    code, out, _ = run(capsys, "evaluate", *words)
+    code, out, _ = hgld("evaluate", *words)
     found = json.loads(out)
     assert code == 0
     assert found["undefined"]["mAP/easy"] == 1

@@ -13,7 +13,6 @@ from hgld.training import seen as module
 from hgld.training.seen import SEEN, Seen, check_seen, write_seen
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, write_dataset
-from tests.training.small_runs import command as run
 from tests.training.untrained_run import write_run
 
 SPLITS = ("train", "val", "test")
@@ -55,9 +54,9 @@ def world(tmp_path_factory):
         "audit --data resplit --out audited",
     ],
 )
-def test_images_that_a_run_was_trained_on_are_refused(world, tmp_path, monkeypatch, capsys, words):
+def test_images_that_a_run_was_trained_on_are_refused(world, tmp_path, monkeypatch, hgld, words):
     monkeypatch.chdir(world)
-    code, _, err = run(capsys, *words.split(), "--checkpoint", "run")
+    code, _, err = hgld(*words.split(), "--checkpoint", "run")
     assert code == 2
     assert "run was trained on 36 of " in err
     assert "(as small, train)" in err
@@ -65,32 +64,32 @@ def test_images_that_a_run_was_trained_on_are_refused(world, tmp_path, monkeypat
     assert not (world / "c.json").exists()
 
 
-def test_with_seen_every_output_says_so(world, tmp_path, monkeypatch, capsys):
+def test_with_seen_every_output_says_so(world, tmp_path, monkeypatch, hgld):
     monkeypatch.chdir(tmp_path)
     asked = ["--checkpoint", world / "run", "--data", world / "resplit", "--seen"]
     said = "TRAINED ON: 36 of 36 images of the queries, as small, train."
-    code, out, err = run(capsys, "evaluate", *asked, "--split", "val", "--out", "x.md", "--json")
+    code, out, err = hgld("evaluate", *asked, "--split", "val", "--out", "x.md", "--json")
     assert code == 0
     assert json.loads(out)["settings"]["trained_on"]["images"] == 36
     assert said in err
-    code, _, err = run(capsys, "evaluate", *asked, "--split", "val", "--out", "x.json")
+    code, _, err = hgld("evaluate", *asked, "--split", "val", "--out", "x.json")
     assert (code, said in err) == (0, True)
     assert f"next: hgld report x.json --data {world / 'resplit'} --seen --out x.html" in err
     assert said in (tmp_path / "x.md").read_text()
-    code, _, err = run(capsys, "report", "x.json")
+    code, _, err = hgld("report", "x.json")
     assert code == 2
     assert "with --seen" in err
-    code, out, _ = run(capsys, "report", "x.json", "--seen", "--out", "p.html", "--latex", "t.tex")
+    code, out, _ = hgld("report", "x.json", "--seen", "--out", "p.html", "--latex", "t.tex")
     assert code == 0
     assert "TRAINED ON: 36 of 36" in (tmp_path / "t.tex").read_text()
     assert said in " ".join(out.split())
     assert said in (tmp_path / "p.html").read_text()
-    code, out, _ = run(capsys, "report", "x.json", "--seen", "--json")
+    code, out, _ = hgld("report", "x.json", "--seen", "--json")
     assert said in json.loads(out)["warnings"][0]
-    code, out, _ = run(capsys, "calibrate", *asked, "--out", "c.json", "--json")
+    code, out, _ = hgld("calibrate", *asked, "--out", "c.json", "--json")
     assert code == 0
     assert json.loads(out)["facts"]["trained_on"]["images"] == 36
-    code, out, _ = run(capsys, "audit", *asked, "--out", "a", "--json")
+    code, out, _ = hgld("audit", *asked, "--out", "a", "--json")
     assert json.loads(out)["trained_on"]["images"] == 36
     assert "TRAINED ON: 36 of 108" in (tmp_path / "a" / "audit.html").read_text()
 
@@ -106,10 +105,10 @@ def test_with_seen_every_output_says_so(world, tmp_path, monkeypatch, capsys):
         ("evaluate --data resplit --split val --model pixels", ""),
     ],
 )
-def test_what_is_new_or_named_is_evaluated(world, monkeypatch, capsys, words, said):
+def test_what_is_new_or_named_is_evaluated(world, monkeypatch, hgld, words, said):
     monkeypatch.chdir(world)
     model = () if "--model" in words else ("--checkpoint", "run")
-    code, _, err = run(capsys, *words.split(), *model)
+    code, _, err = hgld(*words.split(), *model)
     assert code == 0
     assert said in err
     assert bool(said) == ("TRAINED ON" in err or "closed set" in err)

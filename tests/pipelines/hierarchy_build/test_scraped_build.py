@@ -8,7 +8,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hgld.cli import main
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
 
@@ -80,21 +79,14 @@ def arguments(tmp_path, server):
     return [str(argument) for argument in given]
 
 
-def build(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    assert isinstance(stop.value.code, int)
-    return stop.value.code
-
-
 def labels(out: Path, split: str) -> dict[int, dict[str, str]]:
     with open(out / f"{split}_label_to_hierarchical.csv", encoding="utf-8", newline="") as file:
         return {int(row["landmark_id"]): row for row in csv.DictReader(file)}
 
 
-def test_from_categories_to_labels(arguments, server, tmp_path):
+def test_from_categories_to_labels(arguments, hgld, tmp_path):
     out = tmp_path / "out"
-    assert build(*arguments) == 0
+    assert hgld(*arguments)[0] == 0
     train, index = labels(out, "train"), labels(out, "index")
     assert set(train) == {*range(LANDMARKS), *NAMED}
     assert set(index) == set(range(LANDMARKS))
@@ -118,17 +110,18 @@ def test_from_categories_to_labels(arguments, server, tmp_path):
 
 
 def test_an_encoder_that_cannot_encode_is_found_before_the_first_request(
-    arguments, server, tmp_path, capsys, monkeypatch
+    arguments, server, tmp_path, hgld, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     (tmp_path / "modules.json").write_text("[]")
     sbert = [*arguments, "--encoder", f"sbert:{tmp_path}"]
-    assert build(*sbert) == 2
-    assert "pip install 'hgld[sbert]'" in capsys.readouterr().err
+    code, _, err = hgld(*sbert)
+    assert code == 2
+    assert "pip install 'hgld[sbert]'" in err
     assert not server.log
-    assert build(*arguments) == 0
+    assert hgld(*arguments)[0] == 0
     asked = len(server.log)
     tried = []
     monkeypatch.setattr(LexicalEncoder, "encode", lambda *given: tried.append(given))
-    assert build(*arguments) == 0, "nothing to ask, so that weights need not be there"
+    assert hgld(*arguments)[0] == 0, "nothing to ask, so that weights need not be there"
     assert (tried, len(server.log)) == ([], asked)
