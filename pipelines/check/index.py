@@ -17,14 +17,15 @@ from hgld.data import format as files
 from hgld.data import index as index_file
 from hgld.data.format import BOX, REJECTED, check_levels, short
 from hgld.data.index import TABLES, index_schema, with_runs
-from hgld.errors import ConfigError, HgldError, InputError, quoted
+from hgld.errors import ConfigError, HgldError, InputError, quoted, storage_errors
 from hgld.files import put_in_place, sync
 from hgld.hierarchy import Hierarchy
+from hgld.tables import POLARS_FAULTS
 from hgld.version import __version__
 
 from ..shards.cards import dataset_lock, described, known_card
 from ..shards.reading import read_manifest
-from ..stage import Progress, fingerprint, storage_errors
+from ..stage import Progress, fingerprint
 from .scan import WRONG_SUFFIX, ShardScan, scan_shards
 from .verify import short_runs
 
@@ -242,7 +243,7 @@ def rebuild_index(
         consensus = ItemConsensus(scans, root, levels)
         consensus.hierarchy()  # refuses before anything is written
         try:
-            with storage_errors("hgld index", root):
+            with storage_errors(f"write to {root}", "Free space, then run the same command again.", *POLARS_FAULTS):
                 manifest = _write(root, name, consensus, scans)
         finally:
             shutil.rmtree(root / _ASIDE, ignore_errors=True)

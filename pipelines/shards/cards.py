@@ -515,5 +515,5 @@ def remake_card(root: Path) -> pl.DataFrame | None:
         card = known_card(manifest)
         made, manifest = described(manifest, card, boxes=boxes)
         for name, data in {**made, MANIFEST: manifest.to_json().encode()}.items():
-            write_atomic(root / name, data, racing=True)  # under the directory's own lock
+            write_atomic(root / name, data)
     return None if card is None else published_differences(card, manifest)

@@ -172,8 +172,8 @@ from training.inference.embedding import keep_freed_memory
 keep_freed_memory(torch.device("cpu"))
 torch.ones(2**24)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(8):
-    torch.ones(2**24)  # 64 MB, 16,384 pages
+for _ in range(40):
+    torch.ones(2**24)  # 64 MB, 16,384 pages; the first few may still make the heap grow
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
@@ -181,4 +181,4 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.slow  # its own process: after an allocation that failed, glibc leaves the arena that keeps its memory
 def test_freed_memory_is_not_cleared_anew_by_the_kernel():
     done = subprocess.run([sys.executable, "-c", KEEP], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 8 * 16_384 / 2
+    assert int(done.stdout) < 40 * 16_384 / 2
