@@ -72,7 +72,7 @@ def _labels(world: World, at: Addresses, landmarks: int, images: int) -> list[St
     lists = [f"--landmarks={s}=gldv2/metadata/{s}_label_to_category.csv" for s in ("train", "index")]
     servers = ["--commons-url", at.wikis, "--wikidata-url", at.wikis, "--rate", "1000"]
     build = (*HGLD, "build-hierarchy", *lists, "--encoder", "lexical", "--groups", str(len(world.groups)), *servers)
-    build = (*build, "--cache", "encodings", "--out", "labels")
+    build = (*build, "--out", "labels")
     decide = (sys.executable, "-m", "rehearsed.annotator", str(world.scale), str(world.seed), "labels")
     label_files = ("labels/*.csv", "labels/*.parquet", "labels/provenance.json", "labels/report.html")
     released = "gldv2/metadata/train_label_to_hierarchical.csv"

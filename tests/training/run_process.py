@@ -27,6 +27,7 @@ class Stopping(LineReporter):
 
     def advance(self, step):
         if step == self.step_to_stop_at:
+            self.step_to_stop_at = None  # a second signal would stop at once
             os.kill(os.getpid(), signal.SIGTERM)
 
 
