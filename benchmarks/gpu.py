@@ -40,7 +40,7 @@ class Bench:
     """Settings of a measurement that all its parts share: device, folders, sizes and time.
 
     Attributes:
-        device: that is measured.
+        device: device to measure.
         out: folder of the results.
         data: a dataset directory of Stanford Online Products; None: none.
         toy: whether all sizes are toys.

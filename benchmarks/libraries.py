@@ -39,7 +39,7 @@ class Program:
 
     Attributes:
         needs: the distributions whose versions are written down.
-        module: what starts it; ``python`` by default.
+        module: module that starts it; ``python`` by default.
         notebook: whether it is one.
     """
 

@@ -41,7 +41,7 @@ class Record:
     """Costs of the stages, kept in a file after each attempt.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         facts: scale, seed, ports, and the stages by name: spent, attempts, killed, done, items, unit, disk.
     """
 
@@ -99,12 +99,12 @@ class Chain:
     """A run of all stages in a folder.
 
     Attributes:
-        folder: where the commands run.
-        record: of what they took.
+        folder: folder that the commands run in.
+        record: record of the resources that they took.
         spare: bytes of the disk that stay free.
         kills: how often every stage is stopped before it may end; 0: never.
-        seed: of the moments.
-        end: of the night, by the monotonic clock; None: there is none.
+        seed: seed of the moments.
+        end: monotonic time at which the night ends; None: never.
     """
 
     folder: Path

@@ -270,7 +270,7 @@ class Annotator:
         """Return the names that stand wrong: outside their given group, or outside the majority of a machine-made one.
 
         Args:
-            place: where the names stand; None: where the page has them.
+            place: group of each name; None: the page's groups.
         """
         place = self.place if place is None else place
         if self._are_given:

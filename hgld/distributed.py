@@ -121,8 +121,8 @@ class Processes:
     """The place of this process among those of the run.
 
     Attributes:
-        index: of this process, from 0.
-        count: of all processes.
+        index: number of this process, from 0.
+        count: number of processes.
         device: the one that this process computes on.
     """
 
@@ -310,7 +310,7 @@ def wrap_model(model: nn.Module, processes: Processes, *, sync_batch_norm: bool 
     """Return the model wrapped so that the processes train it together.
 
     Args:
-        model: on this process's device.
+        model: model on this process's device.
         processes: the run's processes.
         sync_batch_norm: compute batch norm's statistics over all processes.
 
@@ -475,7 +475,7 @@ class DistributedLoss(nn.Module):
     Args:
         loss: a loss of hgld, or any module that is called with embeddings and labels; its parameters must be equal on
             all processes.
-        processes: None: those of torch's default group.
+        processes: None: the processes of torch's default group.
 
     Attributes:
         loss: the loss.

@@ -9,7 +9,7 @@
     │   ├── HierarchyError     labels that do not form a tree
     │   └── SchemaError        a file of another schema version than this hgld reads
     ├── ConfigError            options that contradict each other or cannot be served
-    ├── MissingResourceError   model weights or another thing that cannot be had here
+    ├── MissingResourceError   model weights or another thing that is not available here
     │   └── MissingExtraError  an optional package is not installed; the extra of hgld that brings it is named
     ├── ServiceError           a remote service that kept refusing or answered nonsense
     ├── DivergenceError        a training loss that is no number
@@ -103,7 +103,7 @@ class ConfigError(HgldError, ValueError):
 
 
 class MissingResourceError(HgldError):
-    """Model weights or another thing that cannot be had here."""
+    """Model weights or another thing that is not available here."""
 
 
 class MissingExtraError(MissingResourceError):
@@ -139,8 +139,8 @@ def optional_dependency(extra: str, purpose: str, hint: str = "") -> Iterator[No
 
     Args:
         extra: extra of hgld, as in ``pip install 'hgld[extra]'``.
-        purpose: what takes the package, to begin the message with.
-        hint: what else can be done, to end it with.
+        purpose: feature that needs the package; it begins the message.
+        hint: alternative to the package; it ends the message.
 
     Raises:
         MissingExtraError: a package that is imported within is not installed.
@@ -160,7 +160,7 @@ def storage_errors(what: str, hint: str, *also: type[Exception]) -> Iterator[Non
     """Turn a failed write in the body into an error that names what could not be written, and the fix.
 
     Args:
-        what: what the body does, as in ``write FILE``.
+        what: action of the body, for instance ``write FILE``.
         hint: the fix.
         also: errors of a failed write beside OSError.
 

@@ -30,14 +30,14 @@ def fault_point(change: str) -> None:
     """Do nothing; called before every change of the disk, so that tests can stop there.
 
     Args:
-        change: what comes next, for instance ``replace report.json``.
+        change: the next change, for instance ``replace report.json``.
     """
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 _MOST_JSON_BYTES = 1 << 28
-_MOST_JSON_VALUES = 1 << 22  # each takes some 100 bytes of memory, also where the file spends 2 on it
+_MOST_JSON_VALUES = 1 << 22  # each takes some 100 bytes of memory, even if the file spends 2 on it
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
@@ -129,7 +129,7 @@ def aside_of(path: Path, *, racing: bool = False) -> Path:
     """Return where a file or folder is written before it takes its place.
 
     Args:
-        path: its place.
+        path: path of the final file.
         racing: several processes may write it at a time; each call then gives a place of its own.
     """
     return path.with_name(f".{path.name}.{os.getpid()}-{next(_CALLS)}{PART}" if racing else f".{path.name}{PART}")

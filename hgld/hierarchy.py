@@ -38,7 +38,7 @@ class Hierarchy:
         levels: names of the L levels, finest first.
         names: for every level the names of its classes; the index of a name is the class id (label). Names are
             unique within a level.
-        parents: for every level but the coarsest an int32 array: the class id at the next coarser level, -1 where
+        parents: for every level but the coarsest an int32 array: the class id at the next coarser level, -1 if
             the parent is unknown.
 
     Raises:
@@ -142,7 +142,7 @@ class Hierarchy:
     def from_labels(
         cls, labels: np.ndarray, levels: Sequence[str], names: Sequence[Sequence[str]] | None = None
     ) -> "Hierarchy":
-        """Build from an (N, L) integer table of labels, finest level first, -1 where unknown.
+        """Build from an (N, L) integer table of labels, finest level first, -1 if unknown.
 
         Args:
             labels: (N, L) class ids of N items.
@@ -566,7 +566,7 @@ def _ways_down(taxonomy: Taxonomy) -> list[list[str]]:
         )
         raise HierarchyError(f"classes have several parents: {_some(shown)}. Leave one parent each.")
     ways: dict[int, list[str]] = {}
-    for place in taxonomy.order:  # every class behind its parent
+    for place in taxonomy.order:  # every class after its parent
         above = taxonomy.parents[place]
         ways[place] = [*(ways[above[0]] if above else ()), taxonomy.names[place]]
     lone = len(taxonomy) > 1 and sum(not parents for parents in taxonomy.parents) == 1

@@ -87,7 +87,7 @@ def push(
 
     Args:
         address: ``hf:USER/NAME``; made where it does not exist.
-        contents: what to push.
+        contents: files to push.
         private: whether a new repository is a private one.
         progress: called with a task, the number of files done and their total.
 
@@ -195,7 +195,7 @@ def model_card(name: str, facts: Mapping[str, Any], values: Mapping[str, float],
         name: ``USER/NAME``.
         facts: facts about the run, shown as a table.
         values: metrics of its evaluation, as fractions.
-        dataset: what they were measured on.
+        dataset: dataset that the values were measured on.
     """
     import json
 

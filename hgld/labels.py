@@ -43,13 +43,13 @@ def class_numbers(
     Args:
         sides: labels of queries and gallery, for example; all with the same levels.
         levels: columns to take of tables and datasets, finest first; None: all of them.
-        what: what messages call each of them.
-        numbered_for: what takes class numbers alone, as it keeps something of every class; None: names will do.
+        what: name of one class in messages.
+        numbered_for: feature that takes class numbers only, because it stores something per class; None: names will do.
 
     Returns:
         for every side (N, L) or, of plain arrays with one axis, (N,) integers: class numbers as they came, of names
         their places in the sorted names of their level; negative where unknown (None, NaN, an empty name). And the
-        names of the levels: a table's columns, a dataset's levels, None where nothing names them.
+        names of the levels: a table's columns, a dataset's levels, None if nothing names them.
 
     Raises:
         InputError: neither numbers nor names; numbers on one side and names on the other; other levels.
@@ -95,12 +95,12 @@ def distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def class_columns(
     labels: Labels, levels: Sequence[str] | None = None, what: str = "labels"
 ) -> tuple[pl.DataFrame, tuple[str, ...] | None]:
-    """Return labels with a column a level (``level0`` the finest), ids or names, null where unknown; and the levels.
+    """Return labels with a column per level (``level0`` the finest), ids or names, null if unknown; and the levels.
 
     Args:
         labels: see :func:`class_numbers`.
         levels: columns to take of tables and datasets, finest first; None: all of them.
-        what: what messages call the labels.
+        what: name of the labels in messages.
 
     Raises:
         InputError: see :func:`class_numbers`.
@@ -112,12 +112,12 @@ def class_columns(
 def class_names(
     labels: Labels, levels: Sequence[str] | None = None, what: str = "labels"
 ) -> tuple[tuple[str, ...] | None, ...]:
-    """Return the names that the numbers of :func:`class_numbers` are places in, a level each; None where ids came.
+    """Return the names that the numbers of :func:`class_numbers` are places in, a level each; None if ids came.
 
     Args:
         labels: labels of one set of items.
         levels: columns to take of tables and datasets, finest first; None: all of them.
-        what: what messages call the labels.
+        what: name of the labels in messages.
 
     Raises:
         InputError: neither numbers nor names.
@@ -205,7 +205,7 @@ def _frame(columns: dict[str, Any] | list[Any], called: str) -> pl.DataFrame:
 
 
 def _series(column: Any, called: str) -> pl.Series:
-    """Return a column as polars has it, None where a cell is missing."""
+    """Return a column as polars has it, None if a cell is missing."""
     if isinstance(column, pl.Series):
         return column
     if isinstance(column, np.ndarray) and column.dtype.kind in "iu":
@@ -261,11 +261,11 @@ def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[n
     """Encode labels of one or several tables as integers that mean the same in all of them.
 
     Args:
-        tables: with a column a level, as :func:`known_classes` gives them, for example of queries and gallery.
+        tables: tables with one column per level, made by :func:`known_classes`, for example of queries and gallery.
         levels: the columns, finest first.
 
     Returns:
-        for every table (N, L) int64, -1 where unknown. Class ids stay as they are, names become their places in the
+        for every table (N, L) int64, -1 if unknown. Class ids stay as they are, names become their places in the
         sorted list of all names of a level.
 
     Raises:

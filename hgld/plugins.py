@@ -27,8 +27,8 @@ class Plugins:
     """The entry points of one group.
 
     Attributes:
-        group: of entry points, ``hgld.losses`` for example.
-        noun: one of the things that the group brings, for messages.
+        group: group of entry points, for example ``hgld.losses``.
+        noun: name of one member of the group, for messages.
         own: names that hgld itself has; none of them can be taken.
     """
 

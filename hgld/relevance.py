@@ -42,7 +42,7 @@ def shared_levels(
 
     The grade is ``L - c`` for the finest level ``c`` (column; 0 is the finest) at which both labels are known and
     equal, and 0 if there is none. In a tree a match at a level implies the coarser ones, so the finest match alone
-    decides, also where coarser labels are unknown.
+    decides, even if coarser labels are unknown.
 
     Args:
         query_labels: (Q, L) or (Q,) integer class ids, finest level first; negative is unknown and matches nothing.
@@ -103,7 +103,7 @@ def graded_relevance(
     Args:
         grades: (Q, G) integers in 0..L, one query's gallery a row.
         num_levels: L, the number of levels of the hierarchy (a batch may lack some grades).
-        kind: which of the above.
+        kind: one of the definitions above.
         alpha: exponent of ``population`` and ``total``, >= 0; the others ignore it.
         weights: ``w_1 .. w_L`` of ``weighted_ap``, coarsest level first (p counts from the root); not negative.
         count_query: count the query itself in ``|Omega^(L)|`` for ``population`` (leave-one-out evaluation, where
@@ -178,14 +178,14 @@ def grade_gains(
 
 
 def level_weights(counts: Tensor, weights: Sequence[float] | None = None) -> Tensor:
-    """Return the weight of every level's AP to every query: zero where the query has no positive there, sum 1.
+    """Return the weight of every level's AP to every query: zero if the query has no positive there, sum 1.
 
     Args:
         counts: (Q, L + 1) integers, items of grade 0..L.
         weights: one per level, coarsest first; equal if None.
 
     Returns:
-        (Q, L) float64, coarsest level first; a row of zeros where no level that has positives has weight.
+        (Q, L) float64, coarsest level first; a row of zeros if no level that has positives has weight.
 
     Raises:
         ConfigError: another number of weights than levels.

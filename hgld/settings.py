@@ -45,15 +45,15 @@ def setting(
         unit: unit of its number, in the plural.
         choices: the texts that it can be, where its type is no ``Literal``.
         above: bound that its number exceeds.
-        least: its least number.
-        most: its largest number.
+        least: smallest value of a number.
+        most: largest value of a number.
         repeated: whether its flag can be given several times (tuples).
         commas: whether commas separate the values of one text (tuples).
         key: whether it can change the output of the stage that reads it.
         common: whether the short help lists it; None: if it is of one subcommand alone. ``--help-all`` lists all.
         argument: whether it is a positional argument of its subcommand.
         flag: spelling of its flag without dashes; default: the name of the field.
-        metavar: what help shows in place of the value.
+        metavar: placeholder of the value in the help.
         path: kind of path: an existing file, a folder of this machine, an existing path, or a new file to write.
         parse: reader of a text in a form of its own; raises ValueError with what was expected.
         offered: gives names that the shell completes, of a field that can have others too.
@@ -78,8 +78,8 @@ class Option:
     """An option of a config dataclass: reads and checks the texts and values for one field.
 
     Attributes:
-        name: of the field.
-        default: of the field; ``dataclasses.MISSING`` if a value is required.
+        name: name of the field.
+        default: default of the field; ``dataclasses.MISSING`` if a value is required.
         member: type of a value, of one of them where there are several.
         several: whether the value is a tuple.
         optional: whether it can be None.

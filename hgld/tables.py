@@ -273,7 +273,7 @@ class _Footer:
 
 
 def _array_cells(dtype: Any) -> int:
-    """Return the cells of fixed-size arrays per row, which take memory also where a row is empty; 0 without arrays."""
+    """Return the cells of fixed-size arrays per row, which take memory even if a row is empty; 0 without arrays."""
     if isinstance(dtype, pl.Array):
         return dtype.size * max(1, _array_cells(dtype.inner))
     if isinstance(dtype, pl.Struct):
@@ -353,13 +353,13 @@ def read_csv(
     fix: str = "",
     max_bytes: int = MAX_CSV_BYTES,
 ) -> pl.DataFrame:
-    """Read a CSV table as text, null where a cell is empty; :class:`CsvText` also tells the line of every row.
+    """Read a CSV table as text, null if a cell is empty; :class:`CsvText` also tells the line of every row.
 
     Args:
         source: the file, or its bytes.
         columns: columns to read; default: those of ``schema``, else all.
         schema: types of some columns.
-        infer: read the other columns as numbers where every cell is one.
+        infer: whether to read other columns as numbers if every cell is one.
         where: name of the source in messages.
         fix: last sentence of messages: what to do about a file that cannot be used.
         max_bytes: most bytes that the file may have.
@@ -438,7 +438,7 @@ def table_rows(
 
     Args:
         path: path of the table, for errors.
-        text: its content.
+        text: content of the file.
         separator: a comma or a tab.
         width: number of cells that every row but the first has; None: any.
 

@@ -1,7 +1,7 @@
 """Download GLDv2 over HTTP: several files at a time, tars resumed after interruptions and checked against checksums.
 
 A file with a published checksum is resumed where it broke off; should the server have another version by then, the
-checksum finds it, and the file is fetched anew. A file without one, a list, is always fetched whole.
+checksum finds it, and the file is fetched again. A file without one, a list, is always fetched whole.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from .stage import Progress, silent
 
 _CHUNK = 1 << 18
 _PROGRESS = 1 << 16  # bytes after which an attempt counts as progress
-_SLOWEST = 1 << 10  # bytes a second, over one timeout; a slower transfer is cut and resumed
+_SLOWEST = 1 << 10  # bytes per second, over one timeout; a slower transfer is cut and resumed
 _LONGEST_WAIT = 300.0
 _FETCHES = 2  # times that a file is fetched whole before its published checksum is taken to be wrong
 _MAX_CHECKSUM_BYTES = 1 << 10
@@ -47,9 +47,9 @@ class RemoteFile:
     """A file to fetch.
 
     Attributes:
-        url: its http(s) address.
+        url: http(s) URL of the file.
         path: path of the downloaded file.
-        md5: the published checksum, 32 hex digits; None where there is none.
+        md5: the published checksum, 32 hex digits; None if there is none.
         most_bytes: a larger file is refused.
     """
 
@@ -78,7 +78,7 @@ class FetchResult:
         bytes: its size.
         received: bytes received over the network in this run.
         outcome: ``fetched``, ``resumed`` (an earlier run had fetched part of it) or ``there`` (nothing to do).
-        checked: True if it matched a published checksum.
+        checked: whether it matched a published checksum.
     """
 
     path: Path
@@ -283,7 +283,7 @@ def _md5(path: Path) -> str:
 
 
 def _begin(response: urllib3.BaseHTTPResponse, file: RemoteFile, part: FileIO) -> int | None:
-    """Prepare the part for the bytes of this answer; return the size of the whole file, None where it is not stated."""
+    """Prepare the part for the bytes of this answer; return the size of the whole file, None if it is not stated."""
     status, length, have = response.status, response.headers.get("Content-Length", ""), _size(part)
     if status not in (200, 206) and not (status == 416 and have):
         fault = fault_of_status(response)
@@ -312,7 +312,7 @@ def _begin(response: urllib3.BaseHTTPResponse, file: RemoteFile, part: FileIO) -
 
 
 def _stated_range(response: urllib3.BaseHTTPResponse) -> tuple[int | None, int | None] | None:
-    """Parse first byte and whole size of a Content-Range, each None where it says ``*``."""
+    """Parse first byte and whole size of a Content-Range, each None if it says ``*``."""
     match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
     if match is None:
         return None
@@ -336,8 +336,8 @@ def download_gldv2(
     Args:
         out: the folder; files get the relative paths of :mod:`hgld.pipelines.shards.sources.gldv2`.
         split: ``train``, ``index`` or ``test``.
-        tars: their numbers.
-        downloader: that fetches them.
+        tars: numbers of the tars.
+        downloader: downloader that fetches them.
         has_lists: True if the split's CSVs are fetched too.
         base_url: the owners' address, or a mirror's.
 

@@ -39,7 +39,7 @@ class UnitRecord:
 
     Attributes:
         key: the hash of everything that determines its result (:func:`key_of`).
-        table: its result.
+        table: table of the result.
         facts: further JSON-ready facts.
     """
 
@@ -89,7 +89,7 @@ class StageResult:
 
     Attributes:
         counts: numbers a person wants to see, in the order to show them.
-        dropped: how many members were left out, by reason; the members themselves are in ``dropped.parquet``.
+        dropped: number of excluded members per reason; the members themselves are in ``dropped.parquet``.
         notes: warnings for people, one line each.
         details: further JSON-ready facts for the provenance (an encoder, a chosen k).
     """
@@ -107,8 +107,8 @@ class StageRun:
     Attributes:
         name: the stage's name.
         directory: the folder of its files.
-        result: what its work reported.
-        was_run: True if it ran now, False if it had been done before with the same key.
+        result: result that its work reported.
+        was_run: whether it ran now; False if an earlier run had the same key.
         record: the content of its ``done.json``.
     """
 
@@ -173,13 +173,13 @@ def run_stage(
         config: a frozen dataclass or JSON-ready mapping of what changes the output (no paths, no worker counts).
         inputs: files that the stage reads, by role; their contents are part of the key, their places are not.
         work: writes the files into the folder it is given and returns their :class:`StageResult`.
-        began: when what the stage did before ``work`` began (``time.time()``), to be counted in its seconds.
+        began: time (``time.time()``) at which the stage's preparation began; its seconds count from there.
 
     Raises:
         InputError: an input cannot be read.
         SchemaError: the stage was done by an hgld with another schema of records.
         StorageError: the disk is full or not writable; nothing half-written stays.
-        HgldError: whatever the stage refuses.
+        HgldError: regardless of the stage refuses.
     """
     directory = root / name
     key, stated = _key(name, version, config, inputs)

@@ -38,8 +38,8 @@ class AnswerError(RemoteFault):
 
     Args:
         kind: short and stable, for a status: ``timeout``, ``http-503``, ``json``, ``api-badvalue``, ...
-        detail: what was found.
-        passing: True if the same request may well succeed later.
+        detail: description of the wrong answer.
+        passing: whether the same request may succeed later.
         wait: seconds that the server asked us to wait.
     """
 
@@ -61,7 +61,7 @@ class Client(Protocol):
         ...
 
     def page(self, url: str) -> bytes | None:
-        """Return a page's HTML, or None where the wiki has no such page; AnswerError where the server fails."""
+        """Return a page's HTML, or None if the wiki has no such page; AnswerError where the server fails."""
         ...
 
 
@@ -77,7 +77,7 @@ class PoliteClient:
     Args:
         endpoints: the addresses that will be asked; no other host is asked, whatever they redirect to.
         contact: mail address or page of the operator; required for Wikimedia's servers.
-        rate: requests a second at most, retries included.
+        rate: requests per second at most, retries included.
         documented_rate: the limit that Wikimedia documents for this kind of request.
         timeout: seconds for a whole answer, however slowly it trickles in.
         retries: attempts an answer at most.
@@ -135,7 +135,7 @@ class PoliteClient:
         return self._retry(lambda: self._ask_api(url, asked))
 
     def page(self, url: str) -> bytes | None:
-        """Return a page's HTML, None where MediaWiki answers that it has none; raises as :meth:`api` does."""
+        """Return a page's HTML, None if MediaWiki answers that it has none; raises as :meth:`api` does."""
         return self._retry(lambda: self._ask_page(url))
 
     def post_json(
@@ -149,9 +149,9 @@ class PoliteClient:
         """Return the JSON object that a server answers to a posted one, with retries while a failure looks transient.
 
         Args:
-            url: where to; redirects are not followed.
+            url: URL to post to; redirects are not followed.
             content: a JSON-ready object.
-            headers: what identifies us to that host.
+            headers: headers that identify the user to that host.
             secret: a text that no error shows, even if the server repeats it.
 
         Raises:

@@ -62,7 +62,7 @@ class ComputingGpu(TorchDispatchMode):
     """The device, which counts what the host waits for.
 
     Attributes:
-        waits: what waits, and how often.
+        waits: number of waits per operation that waits.
         ran: number of operations.
     """
 

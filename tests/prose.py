@@ -43,7 +43,7 @@ _BANNED = [
     (re.compile(rf"\b(?:{pattern})\b" if pattern[-1] != "b" else rf"\b(?:{pattern})", re.IGNORECASE), pattern, instead)
     for pattern, instead in BANNED.items()
 ]
-_NO_NOUN = re.compile(r"(?:of|by(?! default)|that of|those of)\s", re.IGNORECASE)
+_NO_NOUN = re.compile(r"(?:of|by(?! default)|that|those|whose|what|which|where|without effect)\b", re.IGNORECASE)
 _CODE = re.compile(r"``[^`]*``|`[^`]*`|\$[^$]*\$|:\w+:`[^`]*`|https?://\S+|<[^>]*>|\w+(?:[./]\w+)+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[*]*[A-Z0-9#@/{])")
 
@@ -173,7 +173,7 @@ def _check_docstring(text: str, file: str, line: int) -> Iterator[Finding]:
             yield from check_text("\n".join(paragraph), file, line + begin)
             paragraph = []
         if re.fullmatch(r"\w+:", row):
-            in_arguments = row == "Args:"
+            in_arguments = row in ("Args:", "Attributes:")
         elif entry:
             if _NO_NOUN.match(entry.group(1)):
                 yield Finding(

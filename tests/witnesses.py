@@ -17,8 +17,8 @@ class World:
     Attributes:
         folder: theirs.
         patch: for the doors through which a field reaches what is not here: other processes, services, GPUs.
-        shared: what one witness made for all its calls, by name.
-        numbers: of its folders.
+        shared: things that one witness made for all its calls, by name.
+        numbers: numbers for its folders.
     """
 
     folder: Path
@@ -43,8 +43,8 @@ class Change:
 
     Attributes:
         config: class of the config, or of the section of a config.
-        name: of the field.
-        value: other than that of the base; a function of the world where it is a path in it.
+        name: name of the field.
+        value: a value that differs from the base's; a function of the world if it is a path in it.
         base: fields that both configs have.
         observe: the witness.
     """

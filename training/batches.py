@@ -191,12 +191,12 @@ def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
     classes of larger variance, and is evaluated on the true ones.
 
     Args:
-        labels: (N, L) class ids, finest level first, -1 where unknown.
+        labels: (N, L) class ids, finest level first, -1 if unknown.
         count: classes that become one; the last is of fewer where their number is no multiple.
         seed: seed of the draw.
 
     Returns:
-        (N, L) labels; at a coarser level the class of all that are merged, -1 where they do not agree on one.
+        (N, L) labels; at a coarser level the class of all that are merged, -1 if they do not agree on one.
     """
     table = labels.numpy().copy()
     known = table[:, 0] >= 0

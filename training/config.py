@@ -1,4 +1,4 @@
-"""The options of a training run: one frozen dataclass a subject, all of them in :class:`TrainConfig`.
+"""The options of a training run: one frozen dataclass per subject, all of them in :class:`TrainConfig`.
 
 This module imports nothing heavy, because ``hgld train --help`` is made from it: every field is a flag, and its
 metadata the flag's help. Names of fields are unique over all subjects, so that a flag needs no prefix. Recipes are
@@ -153,7 +153,7 @@ class LossConfig:
     blackbox_lambda: float = setting(4.0, "Interpolation of BlackboxAP.", above=0)
     margin: float = setting(0.2, "Margin of Triplet, Margin, MultiGrain and Contrastive.", least=0)
     contrastive: Literal["distance", "cosine"] = setting(
-        "distance", "What Contrastive's margin is; cosine: the loss of cross-batch memories (XBM), sums over its pairs."
+        "distance", "Unit of Contrastive's margin; cosine: the loss of cross-batch memories (XBM), a sum over pairs."
     )
     beta: float = setting(1.2, "Boundary between positives and negatives in Margin and MultiGrain, where it starts.")
     pair_positive: float = setting(0.9, "Score above which the pair loss ignores positives.")
@@ -219,8 +219,8 @@ class RunConfig:
     train_split: str = setting("train", "Split to train on.")
     evaluate_on: tuple[str, ...] = setting(
         ("test",),
-        "What to evaluate on: SPLIT, QUERY/GALLERY for two, protocol for what the dataset's own protocol says "
-        "(protocol=NAME: another one); DIR: before it for another dataset.",
+        "Splits to evaluate on: SPLIT; QUERY/GALLERY for two splits; protocol for the dataset's own protocol; "
+        "protocol=NAME for another one. DIR: before any of them names another dataset.",
     )
     evaluate_start: bool = setting(False, "Evaluate the start too, which then can be the best checkpoint.")
     blend: float = setting(
@@ -272,7 +272,7 @@ class TrainConfig:
         init_from: run or checkpoint whose model's weights the run began with, as it was named; empty: none.
         to_derive: fields whose values are derived from network, data and machine when a run begins
             (:mod:`hgld.training.plan`); until then theirs are without meaning.
-        plan: what was derived: names of fields, and why each has its value.
+        plan: names of the derived fields, and why each has its value.
     """
 
     recipe: str = ""

@@ -44,7 +44,7 @@ class Criterion(nn.Module):
 
         Args:
             embeddings: (B, D) floating.
-            labels: (B, L) class ids of the dataset's hierarchy, -1 where unknown.
+            labels: (B, L) class ids of the dataset's hierarchy, -1 if unknown.
             instances: (B,) integers, equal for views of one image.
 
         Returns:
@@ -75,9 +75,9 @@ class Criterion(nn.Module):
         """Return the sums that the loss of a process's queries is made of.
 
         Args:
-            embeddings: (b, D) of the queries.
-            labels: (b, L), as of a call.
-            everyone: (B, D) of all processes' items.
+            embeddings: (b, D) embeddings of the queries.
+            labels: (b, L) labels of the queries.
+            everyone: (B, D) embeddings of all processes' items.
             known: (B, L) their labels.
             self_index: (b,) places of the queries among all.
         """

@@ -77,7 +77,7 @@ class RetrievalTask:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that the task embeds; none where the protocol says which."""
+        """The splits that the task embeds; none if the protocol says which."""
         named = (self.query, self.gallery) if self.gallery else (self.query,)
         return () if self.by_protocol else named
 
@@ -160,7 +160,7 @@ def _metric_names(
 
     Args:
         entry: entry of ``evaluate_on``.
-        task: which the entry names.
+        task: retrieval task of the entry.
         metrics: metrics of the run, for tasks without a protocol.
         classes: returns level and names of the classes of the run's classifier.
     """
@@ -410,7 +410,7 @@ def _digest(text: str) -> str:
 
 
 def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) -> None:
-    """Keep reports for ``hgld report``: ``RUN/reports/{entry}-epoch-{n}.json`` and their values a query.
+    """Keep reports for ``hgld report``: ``RUN/reports/{entry}-epoch-{n}.json`` and their values per query.
 
     Args:
         run: the run's folder.
@@ -504,7 +504,7 @@ def evaluate_by_protocol(
         place: dataset directory or its address.
         protocol: name of another protocol than its own.
         metrics: metrics in place of the protocol's; None: its own.
-        options: how to rank; metrics, device and share are replaced.
+        options: options of ranking; metrics, device and share are replaced.
         distractors: file of embeddings that take the place of the dataset's distractors.
         whitening: file of a whitening to apply first.
 

@@ -41,8 +41,8 @@ class LoggedRun:
     Attributes:
         folder: folder of the run.
         from_step: step from which it resumes; what was logged of later steps will be logged again.
-        project: the part of the logger's name behind a colon, ``landmarks`` of ``mlflow:landmarks``; may be empty.
-        config: its options.
+        project: the part of the logger's name after a colon, ``landmarks`` of ``mlflow:landmarks``; may be empty.
+        config: options of the run.
     """
 
     folder: Path

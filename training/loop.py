@@ -56,7 +56,7 @@ class TrainingMonitor:
     """Observers of a run: requests to stop, progress for people, the log, clocks.
 
     Attributes:
-        stop: true once a signal asked to stop.
+        stop: request to stop; true once a signal came.
         reporter: shows progress to people.
         log: the log's files; None on other processes than the main one.
         total: timing of this call.
@@ -94,7 +94,7 @@ def train(
         DivergenceError: the loss or its gradient is not finite.
         StorageError: a file of the run cannot be written; earlier checkpoints are kept. Or another training is running
             in ``out``.
-        MissingResourceError: pretrained weights that cannot be had.
+        MissingResourceError: pretrained weights that are not available.
         HgldError: another process of the run died.
     """
     check_folder(config, out)

@@ -39,7 +39,7 @@ def build_optimizers(config: OptimizerConfig, parameters: Mapping[str, Named]) -
     """Build the optimizers of a run: of the model, and of the loss's own parameters if it has any.
 
     Args:
-        config: their kinds, rates and decay.
+        config: types, rates and decay of the optimizers.
         parameters: lists of named parameters of the ``backbone``, the ``head`` and the loss's own, the ``proxies``,
             among which a scalar is a boundary (beta) with a rate of its own. Scalars have no weight decay, and vectors
             (biases, norms) have it only with ``decay_all``.

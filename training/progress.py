@@ -22,7 +22,7 @@ class ProgressReporter:
         """Begin or resume a run after ``step`` of ``total`` steps; the description says in a line on what."""
 
     def step(self, step: int, epoch: int, row: Mapping[str, float]) -> None:
-        """Report a line of the log: loss and its parts, rates, images a second, share of waiting, memory."""
+        """Report a line of the log: loss and its parts, rates, images per second, share of waiting, memory."""
 
     def advance(self, step: int) -> None:
         """Report that a step is done."""

@@ -26,8 +26,8 @@ class TrainingRun:
 
     Attributes:
         folder: folder of the run.
-        config: all its options.
-        summary: what came of it.
+        config: all options of the run.
+        summary: results of the run.
     """
 
     folder: Path
@@ -109,7 +109,7 @@ def train(
         ConfigError: unknown options (the nearest is named), or options that contradict each other, the dataset, the
             network or the run in ``out``, all in one message.
         InputError: the dataset, a config or a checkpoint cannot be read.
-        MissingResourceError: pretrained weights that cannot be had.
+        MissingResourceError: pretrained weights that are not available.
         DivergenceError: the loss or its gradient is not finite.
         StorageError: a file of the run cannot be written, or another training is running in ``out``.
     """

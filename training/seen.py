@@ -31,7 +31,7 @@ def write_seen(run: Path, dataset: ShardDataset) -> None:
 
     Args:
         run: folder of the run.
-        dataset: its training split.
+        dataset: training split of the run's dataset.
     """
     if (run / SEEN).is_file():
         return
@@ -56,7 +56,7 @@ class Seen:
 
     Attributes:
         dataset: name of its dataset.
-        split: its training split.
+        split: name of its training split.
         shards: digest of all shards of its dataset.
         every: images are recorded whose number is a multiple of it.
         images: (N,) uint64 numbers of the recorded images, ascending.

@@ -1,4 +1,4 @@
-"""The state of a training run: made anew, restored from a checkpoint, and kept as one."""
+"""The state of a training run: made again, restored from a checkpoint, and kept as one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -150,7 +150,7 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     Raises:
         ConfigError: options that contradict the dataset or the run in ``out``.
         InputError: the dataset or a checkpoint cannot be read, or does not fit.
-        MissingResourceError: pretrained weights that cannot be had.
+        MissingResourceError: pretrained weights that are not available.
         StorageError: the folder cannot be written.
     """
     newest = distributed.from_main(str(newest_checkpoint(out) or ""), processes)
@@ -343,7 +343,7 @@ def set_frozen(state: TrainState) -> None:
     if state.model.backbone_frozen == state.frozen:
         return
     state.model.freeze_backbone(state.frozen)
-    # DistributedDataParallel decides when it is made which gradients it exchanges, so it is made anew.
+    # DistributedDataParallel decides when it is made which gradients it exchanges, so it is made again.
     state.wrapped = state.model
     sync = state.config.run.sync_batch_norm
     state.wrapped = distributed.wrap_model(state.model, state.processes, sync_batch_norm=sync)

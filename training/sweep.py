@@ -33,7 +33,7 @@ class SweepRun:
     """One run of a sweep.
 
     Attributes:
-        name: its folder below the sweep's.
+        name: name of its subfolder in the sweep's folder.
         fields: the swept fields and their values in this run, without the seed.
         config: the whole config.
     """

@@ -70,7 +70,7 @@ def run(
 
     Args:
         command: program and arguments.
-        folder: where it runs.
+        folder: folder that it runs in.
         log: file.
         environment: variables beside those of this process.
         kill_after: seconds after which all its processes are killed (-9); None: never.

@@ -19,10 +19,10 @@ class Stage:
     """One link of the chain.
 
     Attributes:
-        name: of the stage.
+        name: name of the stage.
         commands: run one after the other in the chain's folder.
         items: how many of ``unit`` it works on.
-        unit: what is counted.
+        unit: unit of the count.
         made: patterns of what it leaves; equal, byte for byte, however often it was stopped.
         before: called with the chain's folder before the commands.
     """

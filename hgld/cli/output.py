@@ -74,7 +74,7 @@ def print_rich(*parts: Any, width: int | None = None) -> None:
 
     Texts are printed as they are, but for what could command the terminal; table cells are up to the caller.
 
-    Through :func:`click.echo`: rich itself leaves with code 1 where nobody reads on, and that means a failed check.
+    Through :func:`click.echo`: rich itself leaves with code 1 if nobody reads on, and that means a failed check.
     """
     from rich.console import Console
     from rich.text import Text

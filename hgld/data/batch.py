@@ -55,10 +55,10 @@ class Fault:
     """An item that could not be read or decoded.
 
     Attributes:
-        index: of the item in the dataset; -1 where a stream without an index does not know it.
+        index: position of the item in the dataset; -1 if a stream without an index does not know it.
         where: shard and key.
-        reason: what was found.
-        replacement: index of the item that stands in its place; -1: none or unknown.
+        reason: description of the error.
+        replacement: index of the item that replaces it; -1: none or unknown.
     """
 
     index: int
@@ -97,7 +97,7 @@ def normalize(
         images: (B, 3, H, W) uint8. Copied without waiting where they are pinned.
         mean: three means, one per channel, in [0, 1].
         std: three standard deviations, one per channel.
-        device: where the result is; None: where the images are.
+        device: device of the result; None: the images' device.
         dtype: type of the result; the arithmetic is in float32.
 
     Returns:

@@ -47,7 +47,7 @@ def read_rows(
     """Read the rows of a split in ``index.parquet``; of all splits if None.
 
     Args:
-        storage: where the dataset is.
+        storage: storage of the dataset.
         manifest: content of ``dataset.json``, which the index must fit.
         split: the split whose rows are wanted.
         leave_out: columns that are not needed.
@@ -158,7 +158,7 @@ def open_dataset(
             options of fsspec, such as credentials and endpoints.
         transform: makes ``dataset[i]["image"]`` of an RGB image; None leaves the image as it is, and gives a
             ``DataLoader`` central squares of 224 pixels.
-        verify_reads: hold the bytes of every image to the SHA-256 in the index (20 microseconds an image of 27 KB, and
+        verify_reads: hold the bytes of every image to the SHA-256 in the index (20 microseconds per image of 27 KB, and
             32 bytes of memory); None: where they come from a URL.
 
     Raises:
@@ -218,7 +218,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
     gives ``(image, label)`` pairs.
 
     Attributes:
-        storage: where the shards are.
+        storage: storage of the shards.
         manifest: the content of ``dataset.json``.
         hierarchy: the tree of classes, with the levels that were asked for.
         split: the split that was opened; None: all.
@@ -538,12 +538,12 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     @cached_property
     def listed(self) -> pl.DataFrame | None:
-        """Named lists as they are kept: list, key; None where the dataset has none."""
+        """Named lists as they are kept: list, key; None if the dataset has none."""
         return self._table(LISTS)
 
     @cached_property
     def judgements(self) -> pl.DataFrame | None:
-        """Judged pairs of keys: query, item, verdict; None where the dataset has none."""
+        """Judged pairs of keys: query, item, verdict; None if the dataset has none."""
         return self._table(JUDGEMENTS)
 
     def _table(self, name: str) -> pl.DataFrame | None:
@@ -556,7 +556,7 @@ class ImageColumn(Sequence[Any]):
     """The images of a dataset, each read, decoded and transformed when it is asked for; :class:`ShardDataset` makes it.
 
     Args:
-        dataset: whose images.
+        dataset: dataset of the images.
     """
 
     def __init__(self, dataset: ShardDataset) -> None:
@@ -574,7 +574,7 @@ class ImageLabelPairs(Dataset[tuple[Any, int]]):
     """``(image, label)`` pairs of a dataset, made by :meth:`ShardDataset.to_torch`.
 
     Args:
-        dataset: whose items.
+        dataset: dataset of the items.
         transform: makes a pair's image of an RGB image; None: the dataset's own.
         level: name or column of the level that the labels are of; None: the finest.
 

@@ -69,10 +69,10 @@ def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArr
     """Decode one image into its place in the batch.
 
     Args:
-        image: as it is stored in the shard.
+        image: encoded image, as stored in the shard.
         parameters: the batch's parameters.
         row: the image's place in the parameters.
-        out: (H, W, 3), written.
+        out: (H, W, 3) array that the pixels are written to.
 
     Raises:
         InputError: the image cannot be decoded or is not of the size that the parameters were made for.
@@ -112,7 +112,7 @@ def _resized_crop(
 
 
 def _decode_jpeg(data: bytes, size: tuple[int, int], reduction: int) -> NDArray[np.uint8] | None:
-    """Decode at 1 / ``reduction`` of the size; None where libjpeg-turbo finds an error: Pillow judges how grave."""
+    """Decode at 1 / ``reduction`` of the size; None if libjpeg-turbo finds an error: Pillow judges how grave."""
     least = [-(-side // reduction) for side in size]
     try:
         return simplejpeg.decode_jpeg(data, min_width=least[0], min_height=least[1], min_factor=reduction)

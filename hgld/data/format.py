@@ -134,10 +134,10 @@ class ItemFacts:
 
     Attributes:
         labels: class ids, finest first; -1 is unknown.
-        names: the classes' names; empty where unknown.
+        names: the classes' names; empty if unknown.
         split: the item's split.
-        source: where the bytes came from.
-        levels: the levels' names; empty where the JSON does not say (a tar that others wrote).
+        source: path or URL that the bytes came from.
+        levels: the levels' names; empty if the JSON does not say (a tar that others wrote).
         box: left, top, right, bottom of the crop in pixels of the upright image; None for the whole image.
         boxed: whether the dataset defines boxes, though this item may have none.
     """
@@ -182,7 +182,7 @@ def parse_item_json(data: bytes, where: str) -> ItemFacts:
 
     Args:
         data: the member's bytes.
-        where: what messages call the member.
+        where: name of the member in messages.
 
     Raises:
         InputError: not JSON of that form: too large, missing fields, wrong types, unlike lengths, an unsafe split.
@@ -240,7 +240,7 @@ MAX_MANIFEST_BYTES = 1 << 28
 
 
 class SplitFacts(TypedDict):
-    """Counts of a split: items, shards, classes a level, and items without a finest label."""
+    """Counts of a split: items, shards, classes per level, and items without a finest label."""
 
     items: int
     shards: int
@@ -271,15 +271,15 @@ class Manifest:
     """The content of ``dataset.json``.
 
     Attributes:
-        name: of the dataset.
+        name: name of the dataset.
         levels: finest first.
         group_size: least number of items of a class that stand together.
         splits: counts by split.
         shards: every tar, in order of the index.
         files: size and SHA-256 of every other file of the directory but the manifest.
-        rejected: number of items kept aside, by reason.
+        rejected: number of rejected items per reason.
         provenance: JSON-ready facts: tool version, config and its hash, seeds, sources with checksums, licence.
-        protocol: by which it is evaluated (:mod:`hgld.evaluation.protocols`); empty where none is named.
+        protocol: name of its evaluation protocol (:mod:`hgld.evaluation.protocols`); empty if it names none.
     """
 
     name: str

@@ -26,7 +26,7 @@ class FsspecRanges:
 
     Args:
         root: a URL of it.
-        options: what fsspec takes for its scheme.
+        options: fsspec's options for the URL's scheme.
 
     Raises:
         MissingResourceError: the package for that scheme is not installed.

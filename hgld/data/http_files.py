@@ -40,7 +40,7 @@ else:
 
 _CHUNK = 1 << 20
 _TOGETHER = 16  # requests of a process at a time
-_MOST_TRAILERS = 100  # lines behind the last chunk of a body; http.client takes so many in a head
+_MOST_TRAILERS = 100  # lines after the last chunk of a body; http.client takes so many in a head
 _LONGEST_TIMEOUT = 1e6  # seconds; sockets take no more than some 10^9
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PASSING = (408, 425, 429)  # and 500 to 599: statuses of a server that may answer later
@@ -59,9 +59,9 @@ class HttpLimits:
         headers: seconds from the request to the last line of the answer's head.
         silence: seconds between two arrivals of bytes.
         whole: seconds for everything, beside those that the bytes may take at the ``slowest`` speed.
-        slowest: bytes a second.
-        redirects: of one request.
-        attempts: of one request that failed in a way that may pass.
+        slowest: bytes per second.
+        redirects: number of redirects that one request may follow.
+        attempts: number of attempts at a request that failed in a way that may pass.
 
     Raises:
         ConfigError: a value is not a number, or below what can be kept.
@@ -90,10 +90,10 @@ class RemoteFault(Exception):  # noqa: N818  # its reader makes an error of it, 
     """A failure of one request.
 
     Attributes:
-        said: what happened, for people.
+        said: description of the error, for people.
         passing: the same request may well succeed later.
-        missing: there is no such file.
-        hint: what the user can do, where it is not the usual.
+        missing: whether the server has no such file.
+        hint: fix for the user, if it is not the usual one.
         wait: seconds that the server asked for.
         kind: short and stable, to count by: ``timeout``, ``connection``, ``unreachable``, ``http-503``, ...
         received: bytes that came before it.
@@ -118,7 +118,7 @@ class Deadline:
     """Time for one reading: it grows with the bytes that come, and only with them.
 
     Args:
-        limits: which it keeps.
+        limits: limits of time and size to keep.
     """
 
     def __init__(self, limits: HttpLimits) -> None:
@@ -141,7 +141,7 @@ class _Watch:
     """The deadlines of one request, and its socket.
 
     Args:
-        limits: which it keeps.
+        limits: limits of time and size to keep.
         deadline: end of the reading that the request belongs to.
         asked: bytes of the body that lengthen the deadline; what else is sent with them (sizes of chunks) does not.
     """
@@ -224,7 +224,7 @@ class _WatchedResponse(http.client.HTTPResponse):
             self.fp = io.BufferedReader(_WatchedReader(raw, sock, watch), 1 << 16)
 
     def _read_and_discard_trailer(self) -> None:
-        """Read the lines behind a body in chunks; http.client's own reads them for as long as they come."""
+        """Read the lines after a body in chunks; http.client's own reads them for as long as they come."""
         for _ in range(_MOST_TRAILERS):
             line = self.fp.readline((1 << 16) + 1)
             if len(line) > 1 << 16:
@@ -406,7 +406,7 @@ def retry(
 
     Args:
         attempt: raises a RemoteFault where it fails.
-        attempts: in a row without progress.
+        attempts: number of attempts in a row without progress.
         first_wait: seconds of the first pause, on average; the server's own wish counts where it is longer.
         longest_wait: seconds of the longest pause.
         sleep: waits for seconds; time.sleep without.

@@ -42,7 +42,7 @@ class LooseImages(ShardStorage):
         manifest: counts by split, as of a dataset directory.
         hierarchy: the tree of classes.
         frame: rows of the images, with the columns of an index.
-        note: how a folder was understood, for people; empty of other images.
+        note: how a folder was understood, for people; empty if the images are not from a folder.
     """
 
     manifest: Manifest
@@ -126,7 +126,7 @@ def list_folder(folder: Path) -> LooseImages:
     that are no images by their names are passed over.
 
     Args:
-        folder: with JPEG, PNG, WebP or GIF files.
+        folder: folder with JPEG, PNG, WebP or GIF files.
 
     Raises:
         InputError: there are no images.
@@ -215,7 +215,7 @@ def class_depth(depths: Mapping[int, int]) -> int:
 
 
 def folder_classes(folders: Sequence[Sequence[str]], levels: Sequence[str]) -> dict[str, list[str | None]]:
-    """Return the class names of images by the folders above them, per level; None where an image has no class.
+    """Return the class names of images by the folders above them, per level; None if an image has no class.
 
     The innermost folder of an image is its class of the finest level, the outermost ones those of the coarsest levels;
     levels in between that an image has no folder for are unknown. An image beside folders of images has no finest

@@ -31,7 +31,7 @@ _XMP = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 
 
 class JpegHead(NamedTuple):
-    """The segments of a JPEG before its first scan, empty where they cannot be told; whether there is no other scan."""
+    """The segments of a JPEG before its first scan, empty if they cannot be told; whether there is no other scan."""
 
     segments: bytes
     one_scan: bool
@@ -65,7 +65,7 @@ def jpeg_head(data: bytes) -> JpegHead:
 
 
 def jpeg_metadata(segments: bytes) -> tuple[bytes, bytes]:
-    """Return the EXIF and the XMP among the segments of :func:`jpeg_head`, each empty where there is none."""
+    """Return the EXIF and the XMP among the segments of :func:`jpeg_head`, each empty if there is none."""
     at, exif, xmp = len(_START), b"", b""
     while at + 4 <= len(segments):
         if segments[at + 1] == 0xFF:  # filling
@@ -152,11 +152,11 @@ def _too_many(what: str, most: int) -> ImageError:
 
 
 def orientation_of(data: bytes, exif: bytes, xmp: bytes) -> int:
-    """Return the EXIF orientation of an image, 1 to 8; 1 where none is stated or it is senseless.
+    """Return the EXIF orientation of an image, 1 to 8; 1 if none is stated or it is senseless.
 
     Args:
         data: the image.
-        exif: as Pillow found it in the head.
+        exif: EXIF data that Pillow found in the head.
         xmp: likewise; asked where EXIF says nothing.
     """
     found = _exif_orientation(exif or (_png_exif(data) if data.startswith(_PNG) else b""))

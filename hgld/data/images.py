@@ -43,7 +43,7 @@ def fits_batch(total: float | NDArray[Any], share: float | NDArray[Any] = 1.0) -
     """Tell whether encoded images of so many bytes may be in memory together; of arrays, element by element.
 
     Args:
-        total: their bytes.
+        total: their total number of bytes.
         share: the part of a batch that they are.
     """
     return total <= share * MOST_BATCH_BYTES
@@ -94,7 +94,7 @@ def stored_rectangle(upright: Rectangle, width: int, height: int, turn: Turn) ->
         upright: left, top, width, height.
         width: width of the upright image.
         height: height of the upright image.
-        turn: from stored to upright.
+        turn: rotation from stored to upright.
     """
     left, top, across, down = upright
     if turn.mirrored:
@@ -206,9 +206,9 @@ def check_size(image: EncodedImage, stored: tuple[int, int], boxed: tuple[int, i
     """Refuse an image by its header, before it is decoded.
 
     Args:
-        image: to be decoded.
+        image: image to decode.
         stored: width and height that its header states.
-        boxed: as in :func:`decode_with_pillow`.
+        boxed: whether the image has a box, as in :func:`decode_with_pillow`.
 
     Raises:
         InputError: too many pixels or scans, a box that is not inside the image, or another size than the index says.
@@ -230,7 +230,7 @@ def check_size(image: EncodedImage, stored: tuple[int, int], boxed: tuple[int, i
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int, str] | None:
-    """Return width, height and colour space of a JPEG; None where libjpeg-turbo reads none."""
+    """Return width, height and colour space of a JPEG; None if libjpeg-turbo reads none."""
     if not is_jpeg(data):
         return None
     try:

@@ -82,7 +82,7 @@ def read_index(
 
     Args:
         source: the file, or its bytes.
-        where: what messages call it.
+        where: name of the index in messages.
         leave_out: columns not to read: ``sha256`` takes half of the memory.
 
     Returns:
@@ -153,7 +153,7 @@ def with_runs(index: pl.DataFrame, finest: str) -> pl.DataFrame:
 
     Args:
         index: at least shard, key, sha256 and the level ``finest``, in order of the shards.
-        finest: the finest level; neighbours of equal labels in a shard are one class run, also where unknown.
+        finest: the finest level; neighbours of equal labels in a shard are one class run, even if unknown.
     """
     starts = (pl.col(finest) != pl.col(finest).shift(1)).fill_null(value=False)
     first = pl.col("key").first().over("sha256")

@@ -157,7 +157,7 @@ class BatchDecoder:
 
         Args:
             wanted: the items of every batch from ``step`` on.
-            epoch: which the views depend on, as on the step.
+            epoch: epoch; the views depend on epoch and step.
             step: number of the first batch.
         """
         coming = enumerate(wanted, step)
@@ -257,14 +257,14 @@ class Loader:
     A batch is the taker's to keep: its memory is used again only when no tensor shares it any more.
 
     Args:
-        dataset: as :func:`hgld.open_dataset` gives it.
-        sampler: which items meet in a batch, and this process's part of them.
+        dataset: dataset that :func:`hgld.open_dataset` opened.
+        sampler: sampler that chooses the items of each batch, and this process's part of them.
         view: crops and variations of the images.
         workers: threads that read and decode; 0: :func:`cores_of_process`.
         prefetch: batches in the making beyond the one that is taken; 0: none.
         seed: seed of the views.
         pin_memory: page-locked batches, for copies to a GPU that need not be waited for.
-        on_fault: what becomes of an item that cannot be read or decoded. ``raise``: the error, at its batch.
+        on_fault: rule for an item that cannot be read or decoded. ``raise``: the error, at its batch.
             ``replace``: another item of its finest class replaces it (if there is none, another one of the
             batch), and ``Batch.faults`` names it; labels and indices are those of the item that is shown.
             ``leave``: its row is black, and ``Batch.faults`` names it.

@@ -78,7 +78,7 @@ class LocalFiles:
     """Files of a folder, read by name; those used last stay open, also in processes that are forked.
 
     Args:
-        folder: where the files are.
+        folder: folder of the files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -225,7 +225,7 @@ class ShardStorage:
 
         Args:
             name: name of the file.
-            stated: its size and SHA-256, which bytes from a URL are held to.
+            stated: its expected size and SHA-256; bytes from a URL must match them.
 
         Raises:
             InputError: there is no such file, it is another one than stated, or too large to be read from a URL.
@@ -266,7 +266,7 @@ class ShardStorage:
         neighbours in one request.
 
         Raises:
-            InputError, ServiceError, StorageError: as :meth:`read_at`, for the first range that cannot be had.
+            InputError, ServiceError, StorageError: as :meth:`read_at`, for the first range that cannot be read.
         """
         for name in {name for name, _, _ in requests}:
             _checked(name)

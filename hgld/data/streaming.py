@@ -77,7 +77,7 @@ def stream(
 
     The shards form ``num_streams`` sequences. Every batch takes P / num_streams groups from each sequence, out of the
     ``window`` of groups that come next there. The processes share the sequences: the union of their parts, in order, is
-    the batch of a single process, whatever their number.
+    the batch of a single process, regardless of their number.
 
     From a dataset directory everything is planned from its index, by a sampler
     (:class:`hgld.samplers.shard_order.ShardOrderSampler`) that gives a :class:`hgld.data.loader.Loader` the same
@@ -101,17 +101,17 @@ def stream(
         levels: levels to keep, finest first, of a dataset directory; all if None.
         view: how images are cropped and varied; ``TrainView()`` if None.
         seed: seed of everything random.
-        process_index: which part of every batch to give.
+        process_index: number of the part of every batch to give.
         process_count: number of parts; divides ``num_streams``.
         num_streams: sequences of shards read side by side, over all processes; divides P. Another number makes other
             batches. Default: the largest that is at most 8 (and at most the number of bare shards) and fits p and
             process_count.
         window: batches' worth of groups of which a sequence gives one at random: the more, the better they are mixed.
-        short: what becomes of groups of fewer than k items: ``repeat`` gives their items more than once in a batch,
+        short: rule for groups of fewer than k items: ``repeat`` gives their items more than once in a batch,
             ``drop`` leaves them out, ``refuse`` raises.
         batches_per_epoch: batches of an epoch; None: all that there are.
         verify_reads: hold every image to its checksum in the index of a dataset directory, for damage that decoders do
-            not see (20 microseconds an image of 27 KB); None: where it comes from a URL.
+            not see (20 microseconds per image of 27 KB); None: where it comes from a URL.
         workers: threads that decode; 0: as many as this process has cores for itself.
         prefetch: batches decoded ahead.
         pin_memory: give batches in page-locked memory, for copies to a GPU.
@@ -222,7 +222,7 @@ class ShardStream(IterableDataset[Batch]):
 
         Raises:
             ConfigError: in one of several worker processes, each of which would give all batches.
-            InputError: a shard cannot be had, or so much is damaged that nothing can stand in for it.
+            InputError: a shard cannot be read, or so much is damaged that nothing can stand in for it.
             ServiceError: a server kept failing.
         """
         worker = get_worker_info()
@@ -298,7 +298,7 @@ class _IndexedSource:
             yield self._read(block)
 
     def _read(self, block: "list[_ReadItems]") -> "list[_ReadItems]":
-        """Read the images of some batches; those of a batch with one that cannot be had are read one by one later."""
+        """Read the images of some batches; those of a batch with one that cannot be read are read one by one later."""
         items = np.unique(np.concatenate([batch.items for batch in block]))
         try:
             if fits_batch(int(self.dataset.places[3][items].sum())):
@@ -352,9 +352,9 @@ class BareShards:
     """Runs of items of one class, found in tars that are read from front to end, round after round.
 
     Args:
-        tars: in the order of the epoch.
+        tars: tars in the order of the epoch.
         k: items that a run shall have.
-        short: what becomes of shorter ones.
+        short: rule for shorter class runs.
         batch: images of a batch, of whose bytes a run has its share.
     """
 
@@ -368,7 +368,7 @@ class BareShards:
         """Read the tars without end, as runs of items of a class.
 
         Raises:
-            InputError: a tar cannot be had, a run is too short under ``refuse``, or all tars together give no run.
+            InputError: a tar cannot be read, a run is too short under ``refuse``, or all tars together give no run.
         """
         from webdataset.pipeline import DataPipeline
         from webdataset.tariterators import group_by_keys

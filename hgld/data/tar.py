@@ -107,10 +107,10 @@ class Member(NamedTuple):
     """One member of a tar.
 
     Attributes:
-        name: its path, without a leading ``./``; empty where it cannot be known.
-        offset: where its bytes begin in the (uncompressed) tar.
+        name: its path, without a leading ``./``; empty if it cannot be known.
+        offset: position at which its bytes begin in the (uncompressed) tar.
         size: number of its bytes.
-        kind: what it says it is; ``damage`` where the tar itself is damaged.
+        kind: type that its header states; ``damage`` where the tar itself is damaged.
         fault: why it must not be used, for people; None for a sound file or directory.
     """
 
@@ -133,13 +133,13 @@ def stream_members(
     """Yield the members of a tar with their bytes, read once from front to end: pipes, compressed tars, HTTP.
 
     Args:
-        file: at the beginning of the tar; may give fewer bytes than asked for.
-        where: what messages call the tar.
+        file: file opened at the beginning of the tar; may give fewer bytes than asked for.
+        where: name of the tar in messages.
         max_member_bytes: a larger file gets an error and no bytes, so that memory stays bounded.
         recover: do not stop at damage: give it as a member with an error, and resume at the next sound header.
 
     Yields:
-        members in order; the bytes are empty where there is an error or no file.
+        members in order; the bytes are empty if there is an error or no file.
 
     Raises:
         InputError: a header or the compression is damaged, or the tar is cut off (unless ``recover``); names tar,

@@ -60,10 +60,10 @@ def uniforms(seed: int, epoch: int, positions: NDArray[np.int64], count: int) ->
     """Draw numbers in (0, 1), a pure function of seed, epoch and position.
 
     Args:
-        seed: at least 0, below 2**64.
-        epoch: at least 0, below 2**32.
+        seed: seed of the run, at least 0, below 2**64.
+        epoch: epoch, at least 0, below 2**32.
         positions: (N,) any integers that tell the items of an epoch apart.
-        count: numbers an item; a multiple of 4. Asking for more does not change the first ones.
+        count: numbers per item; a multiple of 4. Asking for more does not change the first ones.
 
     Returns:
         (N, count).
@@ -149,7 +149,7 @@ def change_colors(pixels: NDArray[np.uint8], matrix: NDArray[np.float64]) -> NDA
 # ImageNet (its RE-M); shares of the area and ratios as torchvision's RandomErasing has them.
 
 _ERASED_AREA, _ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
-_ERASED_COLOR = np.array([124, 116, 104], dtype=np.uint8)  # becomes 0 where images are normalised as ImageNet's
+_ERASED_COLOR = np.array([124, 116, 104], dtype=np.uint8)  # becomes 0 if images are normalised as ImageNet's
 
 
 def random_rectangles(numbers: NDArray[np.float64], share: float, size: int) -> NDArray[np.int64]:
@@ -238,7 +238,7 @@ class ViewParameters:
         colors: (N, 3, 7) float64 of :func:`hgld.data.views.color_matrices`, or None: colours as they are.
         erased: (N, 4) int64 left, top, width, height of the rectangle that is painted over, of no width where there is
             none; or None: nowhere.
-        interpolation: of the resize.
+        interpolation: interpolation of the resize.
     """
 
     shape: tuple[int, int]
@@ -345,10 +345,10 @@ class TrainView:
         """Draw crops as torchvision's RandomResizedCrop does, a pure function of (seed, epoch, position).
 
         Args:
-            widths: (N,) of the upright images (of their boxes, where they have one), pixels.
-            heights: (N,).
+            widths: (N,) widths of the upright images, or of their boxes if they have one, in pixels.
+            heights: (N,) heights, likewise.
             seed: seed of the run.
-            epoch: from 0.
+            epoch: number of the epoch, from 0.
             positions: (N,) integers that tell the places of an epoch apart, so that an image that comes twice is seen
                 twice differently; :func:`places` gives those of a batch.
 
@@ -383,12 +383,12 @@ class TestView:
         size: side of the square; with ``longest`` the longest side; without effect with ``original``. Pixels.
         resize: short side before the square is cut out, pixels; at least ``size``. Read by ``crop`` alone.
         resize_mode: ``crop``: the short side is resized to ``resize``, and the central square cut out. ``squash``: the
-            whole image as a square, whatever its shape. ``longest``: the whole image, its longest side ``size``
+            whole image as a square, regardless of its shape. ``longest``: the whole image, its longest side ``size``
             (MultiGrain, section 4.3; smaller images are enlarged). ``original``: the whole image at its own size
             (listwise AP, section 4.1).
         scale: factor of the image's own size with ``original``; without effect otherwise.
         max_pixels: pixels that an image has at most with ``original``, at scale 1; larger ones are made smaller.
-        interpolation: of the resize, which is antialiased either way.
+        interpolation: interpolation of the resize, which is antialiased either way.
     """
 
     size: int = 224
@@ -414,7 +414,7 @@ class TestView:
 
     @property
     def is_square(self) -> bool:
-        """True if what comes out is a square of ``size``, whatever the image."""
+        """True if what comes out is a square of ``size``, regardless of the image."""
         return self.resize_mode in ("crop", "squash")
 
     def changed(
@@ -453,8 +453,8 @@ class TestView:
         """Return (N, 2) height and width of what comes out of each image.
 
         Args:
-            widths: (N,) of the upright images (of their boxes, where they have one), pixels.
-            heights: (N,).
+            widths: (N,) widths of the upright images, or of their boxes if they have one, in pixels.
+            heights: (N,) heights, likewise.
         """
         sizes = np.stack([np.asarray(heights, dtype=np.int64), np.asarray(widths, dtype=np.int64)], axis=1)
         if self.is_square:
@@ -496,16 +496,16 @@ class TestView:
         epoch: int = 0,
         positions: ArrayLike | None = None,
     ) -> ViewParameters:
-        """Return the same parameters whatever the seed, epoch and position; sizes round as in torchvision's CenterCrop.
+        """Return the same parameters for every seed, epoch and position; sizes round as in torchvision's CenterCrop.
 
         With ``crop``, an image of more than four times its short side is first cut to its middle four.
 
         Args:
-            widths: (N,) of the upright images (of their boxes, where they have one), pixels.
-            heights: (N,).
-            seed: without effect, as are the two below; a :class:`View` takes them.
-            epoch: without effect.
-            positions: without effect.
+            widths: (N,) widths of the upright images, or of their boxes if they have one, in pixels.
+            heights: (N,) heights, likewise.
+            seed: ignored; every :class:`View` accepts it.
+            epoch: ignored.
+            positions: ignored.
 
         Raises:
             ConfigError: sizes below one pixel, arrays of different lengths, or whole images of several shapes.

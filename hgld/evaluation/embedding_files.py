@@ -126,7 +126,7 @@ def check_row_count(embeddings: Tensor | np.ndarray, labels: Sized, files: tuple
     """Refuse a table of labels or keys with another number of rows than the embeddings.
 
     Args:
-        embeddings: (N, D).
+        embeddings: (N, D) array.
         labels: rows of the table.
         files: paths of the embeddings and of the table, for messages.
 

@@ -68,7 +68,7 @@ def ranking_metrics(
         backend: ``native`` or ``torch``; None takes ``native`` on the CPU.
 
     Returns:
-        for every metric's name (Q,) float64, NaN where the query has no positive.
+        for every metric's name (Q,) float64, NaN if the query has no positive.
 
     Raises:
         InputError: shapes that differ, scores that are not finite, grades outside 0..L.
@@ -123,7 +123,7 @@ def block_metrics(
     Args:
         scores: (q, G) float32; overwritten where pairs are not ranked.
         block: the grades of the pairs.
-        metrics: with their levels, see :func:`hgld.evaluation.metric.resolve`.
+        metrics: metrics with their levels, made by :func:`hgld.evaluation.metric.resolve`.
         levels: names of the levels, finest first.
         gain: gain of a grade in the hierarchical metrics.
         backend: ``native`` (the CPU alone), ``torch``, or None to choose by the device.
@@ -169,8 +169,8 @@ def evaluate(
     """Evaluate embeddings by their labels.
 
     Without a gallery every item queries all the others (leave-one-out). Scores are cosine similarities, ranked in
-    float32 with TF32 off whatever the dtype of the embeddings. The definitions of the metrics and their rules for ties
-    are those of :class:`hgld.metrics.Metric`.
+    float32 with TF32 off regardless of the dtype of the embeddings. The definitions of the metrics and their rules for
+    ties are those of :class:`hgld.metrics.Metric`.
 
     ``hgld.evaluate(model, data)`` evaluates a model of :func:`hgld.load_model` on a dataset or a folder of class
     folders: by the dataset's protocol if it names one, else every image against the others.
@@ -178,7 +178,7 @@ def evaluate(
     Args:
         query_embeddings: (Q, D) of any floating dtype; or the model.
         query_labels: (Q, L) integers, finest level first, negative where unknown; (Q,) for one level. Or class names,
-            None where unknown; or a table or dataset, of which ``levels`` names the columns: all that
+            None if unknown; or a table or dataset, of which ``levels`` names the columns: all that
             :func:`hgld.labels.class_numbers` reads.
         gallery_embeddings: (G, D); None for leave-one-out.
         gallery_labels: (G, L); items without known labels are distractors.
@@ -188,7 +188,7 @@ def evaluate(
         alpha: exponent of ``population`` and ``total`` relevance.
         count_query: whether the query counts in its own class, in leave-one-out with ``population`` relevance.
         chunk_size: queries at a time; None chooses from the free memory.
-        device: where to rank; None takes the embeddings' own device.
+        device: device to rank on; None takes the embeddings' own device.
         options: further options; of the five above those count that are not their defaults.
 
     Returns:
@@ -239,7 +239,7 @@ def evaluate_labelled(
         query: embeddings (Q, D) and labels (Q, L).
         gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
         levels: names of the L levels, see :func:`evaluate`.
-        self_index: (Q,) gallery index of the query itself, which is then left out; -1 where it is not in the gallery.
+        self_index: (Q,) gallery index of the query itself, which is then left out; -1 if it is not in the gallery.
         options: the metrics, and how to rank.
 
     Returns:
@@ -287,7 +287,7 @@ def evaluate_judged(
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
-        gallery_embeddings: (G, D).
+        gallery_embeddings: (G, D) embeddings.
         judgements: the relevance of the items to the queries, for example
             :class:`hgld.evaluation.judgements.ListRelevance`.
         levels: names of the levels of the judgements, finest first.
@@ -322,9 +322,9 @@ def with_distractors(
     """Return a gallery with distractors behind it, and the labels of both.
 
     Args:
-        gallery: (G, D).
+        gallery: (G, D) embeddings.
         labels: (G, L) integers.
-        distractors: (N, D), unknown at every level; None: none.
+        distractors: (N, D) embeddings of items without labels; None: none.
 
     Returns:
         (G + N, D): an array if both are arrays, else a tensor on the gallery's device; (G + N, L).
@@ -434,9 +434,9 @@ def refuse_without_positives(query_labels: np.ndarray, gallery_labels: np.ndarra
     """Refuse labels by which no query can have a relevant item, before anything is embedded.
 
     Args:
-        query_labels: (Q, L) integers, -1 where unknown.
+        query_labels: (Q, L) integers, -1 if unknown.
         gallery_labels: (G, L); None: every query searches in the other queries.
-        where: what messages call the data.
+        where: name of the data in messages.
 
     Raises:
         InputError: at no level have a query and another item of the gallery one class.
@@ -470,7 +470,7 @@ def labels_fingerprint(*labels: np.ndarray) -> str:
 
     Args:
         labels: (N, L) integers of the queries, and of the gallery; in leave-one-out twice the same. Negative is
-            unknown, whatever the number.
+            unknown, regardless of the number.
     """
     digest = hashlib.sha256()
     for table in labels:
@@ -560,7 +560,7 @@ class _Ranking:
         return rank(range(len(self.query)))
 
     def _of_set(self, metrics: Sequence[Metric]) -> dict[str, float]:
-        """Return metrics of the items that are searched; NaN where none has a class."""
+        """Return metrics of the items that are searched; NaN if none has a class."""
         found = {}
         items = self.gallery[:].cpu() if metrics else None  # one copy for all of them and their levels
         for metric in metrics:
@@ -583,7 +583,7 @@ class _Ranking:
                 yield head.queries.stop, self._of_head(head, facts, part.start, metrics)
 
     def _head_depth(self, part: range, metrics: Sequence[Metric]) -> tuple[RelevanceFacts | None, int | None]:
-        """Return the facts that heads need, and their depth; None where heads do not suffice."""
+        """Return the facts that heads need, and their depth; None if heads do not suffice."""
         reads_head = all(m.depth is not None or m.definition.first_positives for m in metrics)
         if self.query.device.type != "cpu" or not reads_head or not worth_heads(1, len(self.gallery)):
             return None, None
@@ -618,12 +618,12 @@ def _gain(options: EvaluationOptions, *, leave_one_out: bool) -> GainFunction:
 
 
 def label_table(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.ndarray:
-    """Return labels as (N, L) int64, -1 where unknown.
+    """Return labels as (N, L) int64, -1 if unknown.
 
     Args:
         labels: (N, L) integers, negative where unknown; (N,) for one level.
         num_items: N, of their embeddings.
-        side: what messages call the items.
+        side: name of the items in messages.
 
     Raises:
         InputError: another shape or dtype.

@@ -62,7 +62,7 @@ def evaluate_files(
         distractors: embeddings of further gallery items that match nothing.
         whitening: file of a :class:`hgld.evaluation.postprocess.Whitening` to apply to all embeddings first.
         options: the metrics, and how to rank.
-        where: what messages call the data; empty: the files of embeddings and labels.
+        where: name of the data in messages; empty: the files of embeddings and labels.
 
     Returns:
         the report; its settings name the files and the post-processing.
@@ -114,7 +114,7 @@ def evaluate_sides(
         distractors: file of embeddings of further gallery items that match nothing.
         whitening: file of a whitening to apply to all embeddings first.
         options: the metrics, and how to rank.
-        where: what messages call the data.
+        where: name of the data in messages.
 
     Returns:
         the report; its settings name the files and the post-processing.
@@ -152,8 +152,8 @@ def evaluate_dataset_files(
         place: dataset directory or its address, with the labels, judgements and lists.
         protocol: name of another protocol than its own.
         labels: table with the keys of the only file of embeddings; default: ``X.labels.parquet`` in its folder.
-        metrics: in place of the protocol's; None: its own.
-        options: how to rank; their metrics are replaced.
+        metrics: metrics in place of the protocol's; None: its own.
+        options: options of ranking; their metrics are replaced.
         distractors: embeddings that take the place of the dataset's distractors.
         whitening: file of a whitening to apply to all embeddings first.
 
@@ -209,7 +209,7 @@ def evaluate_dataset_files(
 
 
 def _roles(embeddings: Sequence[str | Path], labels: str | Path | None, levels: Sequence[str]) -> dict[str, str]:
-    """Return the names of files by the roles of ``hgld evaluate --labels``; none where the labels have no levels."""
+    """Return the names of files by the roles of ``hgld evaluate --labels``; none if the labels have no levels."""
     given = {}
     for role, file in zip(("", "gallery_"), map(Path, embeddings), strict=False):
         beside = Path(labels) if labels is not None else file.with_suffix(".labels.parquet")
@@ -224,7 +224,7 @@ def _rows_at(tables: Sequence[np.ndarray], places: np.ndarray) -> np.ndarray:
 
     Args:
         tables: (N, D) each, mostly memory-mapped.
-        places: (n,) of the rows, from 0 over all tables.
+        places: (n,) positions of the rows, from 0 over all tables.
     """
     begin, first, last = 0, int(places[0]), int(places[-1])
     for table in tables:

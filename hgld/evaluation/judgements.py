@@ -121,7 +121,7 @@ class ListRelevance:
 
     Args:
         num_gallery: G.
-        graded: for every query one array of gallery indices a grade, for grade 1 first; L of them for every query.
+        graded: for every query one array of gallery indices per grade, for grade 1 first; L of them for every query.
         left_out: for every query the gallery indices that are not ranked at all (junk, the query itself); None: none.
 
     Raises:
@@ -185,7 +185,7 @@ def block_of_items(
         source: relevance of the items to the queries.
         start: first query.
         stop: the query after the last one.
-        items: (q, C) gallery indices, ascending; -1 behind a row's last.
+        items: (q, C) gallery indices, ascending; -1 after a row's last.
         facts: facts of these queries.
 
     Returns:

@@ -25,7 +25,7 @@ class MetricDefinition:
 
     Attributes:
         meaning: a sentence for the glossary of reports.
-        value: function from ranked queries to (q,) float64, NaN where undefined; a text names a function of
+        value: function from ranked queries to (q,) float64, NaN if undefined; a text names a function of
             :mod:`hgld.evaluation.statistics`. Where it is ``of_set``, a function from unit embeddings (N, D) on the CPU
             and the labels (N,) of one level to a number; a text names one of :mod:`hgld.evaluation.diagnostics`. None
             says that no ranking has it, but a classifier.
@@ -119,7 +119,7 @@ _OTHER_NAMES = {name.lower(): name for name in METRICS} | {  # spellings by habi
 class Metric:
     """Name of one retrieval metric.
 
-    Binary metrics make their positives at one level (``/level`` behind the name; without it, every level):
+    Binary metrics make their positives at one level (``/level`` after the name; without it, every level):
 
     - ``AP``: average precision; ``mAP@R`` and ``mAP@k``: cut at the number of positives, at k
     - ``R@k``: whether one of the first k is positive; ``TR@k``: positives among the first k over min(k, R)
@@ -140,7 +140,7 @@ class Metric:
 
     Attributes:
         kind: the name with ``k`` for the number.
-        number: k; None where the name has none.
+        number: k; None if the name has none.
         level: level of a binary metric; None for every level, and for graded metrics.
 
     >>> from hgld.metrics import Metric

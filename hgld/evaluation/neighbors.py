@@ -36,9 +36,9 @@ class Heads:
     """The heads of q consecutive queries' rankings.
 
     Attributes:
-        queries: which queries.
-        scores: (q, C) float32; -inf behind the last item.
-        items: (q, C) int32 gallery indices, ascending; -1 behind the last.
+        queries: indices of the queries.
+        scores: (q, C) float32; -inf after the last item.
+        items: (q, C) int32 gallery indices, ascending; -1 after the last.
         overfull: rows whose place ``depth`` is one of very many equal scores: their items are not here.
     """
 
@@ -59,7 +59,7 @@ def ranking_heads(query: Tensor | Rows, gallery: Tensor | Rows, depth: int, part
     Args:
         query: (Q, D) float32 on the CPU.
         gallery: (G, D) float32 on the CPU; see :func:`worth_heads`.
-        depth: how many places, from 1.
+        depth: number of ranks, from 1.
         part: consecutive queries.
     """
     from hgld.evaluation.ranks import FULL, HEAD_CHUNK, finish_heads, gather_heads  # numba is slow to import
@@ -111,12 +111,12 @@ def nearest_neighbors(
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
-        gallery_embeddings: (G, D).
-        k: how many, at most G (less one where ``self_index`` leaves one out).
+        gallery_embeddings: (G, D) embeddings.
+        k: number of neighbours, at most G (G - 1 if ``self_index`` excludes the query).
         self_index: (Q,) gallery index of the query itself, which is left out; -1 for none. None: none of any query.
         normalize: scores are cosine similarities; False takes plain dot products.
         chunk_size: queries at a time; None chooses from the free memory.
-        device: where to search; None takes the queries' own device.
+        device: device to search on; None takes the queries' own device.
         progress: called with a task, the number of queries done and their total.
 
     Returns:

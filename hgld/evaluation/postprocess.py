@@ -202,12 +202,12 @@ def expand_queries(
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
-        gallery_embeddings: (G, D).
+        gallery_embeddings: (G, D) embeddings.
         k: neighbours that are summed.
         alpha: exponent of their scores, >= 0; 0 is plain average query expansion.
         self_index: (Q,) gallery index of the query itself, which is no neighbour; -1 for none.
         chunk_size: queries at a time; None chooses from the free memory.
-        device: where to search; None takes the queries' own device.
+        device: device to search on; None takes the queries' own device.
         progress: called with a task, the number of queries done and their total.
 
     Returns:
@@ -284,7 +284,7 @@ def pool_scales(embeddings: Sequence[Tensor | np.ndarray], *, p: float = 1.0) ->
 def quantize_embeddings(embeddings: Tensor | np.ndarray, kind: str, *, normalize: bool = True) -> np.ndarray:
     """Return the vectors that quantized embeddings stand for.
 
-    ``int8`` is round(127 x / m) with m the largest absolute value of the row, halves to even. ``binary`` is 1 where
+    ``int8`` is round(127 x / m) with m the largest absolute value of the row, halves to even. ``binary`` is 1 if
     x >= 0, else -1: inner products are whole numbers, D - 2 x the Hamming distance, so that ties are exact.
 
     Args:

@@ -49,12 +49,12 @@ _ITEMS_AT_ONCE = 1 << 13  # their classes stay in the processor's first-level ca
 
 @compiled
 def compare_classes(query: np.ndarray, gallery: np.ndarray, grades: np.ndarray) -> None:
-    """Fill (q, G) uint8 ``grades`` with L - c for the finest level c at which classes match, 0 where none does.
+    """Fill (q, G) uint8 ``grades`` with L - c for the finest level c at which classes match, 0 if none does.
 
     Args:
-        query: (q, L) int32 classes, -1 where unknown.
-        gallery: (L, G) int32 classes, -1 where unknown.
-        grades: to fill.
+        query: (q, L) int32 classes, -1 if unknown.
+        gallery: (L, G) int32 classes, -1 if unknown.
+        grades: array to fill.
     """
     num_levels, size = gallery.shape
     for start in range(0, size, _ITEMS_AT_ONCE):
@@ -211,8 +211,8 @@ def gather_heads(
     Args:
         scores: (q, n) float32.
         first: item whose score is in the first of the columns; the others follow.
-        columns: the first one, and the one behind the last.
-        depth: how many places matter.
+        columns: the first one, and the one after the last.
+        depth: number of first ranks that matter.
         floors: (q,) float32, -inf at first: lower scores can be left out.
         sizes: (q,) int64 items that a row holds, 0 at first; ``FULL`` where they do not fit.
         kept_scores: (q, C) float32, C at least ``depth`` + 2 ``HEAD_CHUNK``.
@@ -351,9 +351,9 @@ def _ap_sums(found: _Positives, size: int, counts: np.ndarray, ap: np.ndarray) -
 
     Args:
         found: the positives.
-        size: how many they are.
+        size: number of positives.
         counts: (2, L + 1) int64, overwritten: the positives so far of at least each grade, and those of the group.
-        ap: to fill.
+        ap: array to fill.
     """
     grades, ranks, ends = found.grades, found.ranks, found.ends
     counts[:] = 0
@@ -512,8 +512,8 @@ def rank_rows(
         grades: (q, G) uint8, 0 for items out of the ranking.
         totals: (q, L + 1) int64 items of every grade.
         relevance: (q, L + 1) float64, H-AP's.
-        wanted: which sums are needed.
-        sums: to fill.
+        wanted: names of the sums to compute.
+        sums: array to fill.
     """
     size, bits = scores.shape[1], np.uint64((totals.shape[1] - 1).bit_length())
     at_once = max(1, _KEYS_AT_ONCE // max(size, 1))

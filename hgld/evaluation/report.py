@@ -23,7 +23,7 @@ from hgld.terminal import printable
 
 
 def number(value: float, digits: int, undefined: str = "undefined") -> str:
-    """Format a number with ``digits`` behind the point, or a word for NaN."""
+    """Format a number with ``digits`` after the point, or a word for NaN."""
     return undefined if math.isnan(value) else f"{value:.{digits}f}"
 
 
@@ -55,9 +55,9 @@ class RetrievalReport:
     Attributes:
         values: mean of every metric over the queries for which it is defined; NaN if there are none. Metrics of the
             set (NMI) stand here alone.
-        per_query: one row per query in their order: ``query`` (its index) and one Float64 column per metric, NaN where
+        per_query: one row per query in their order: ``query`` (its index) and one Float64 column per metric, NaN if
             it is undefined.
-        undefined: for every metric the number of queries left out of its mean, having no positive.
+        undefined: per metric, the number of queries without a positive, which are left out of its mean.
         settings: all that the values depend on: protocol, levels, sizes, relevance, precision of the scores.
     """
 
@@ -79,7 +79,7 @@ class RetrievalReport:
         """Make a report of values per query.
 
         Args:
-            columns: (Q,) float64 values per metric, NaN where undefined.
+            columns: (Q,) float64 values per metric, NaN if undefined.
             settings: all that the values depend on.
             first_query: index of the first query.
             num_queries: Q, needed where there is no column.
@@ -156,7 +156,7 @@ class RetrievalReport:
 
     @property
     def _printed(self) -> list[str]:
-        """Names of the values that the published tables print; none where the report is of no protocol."""
+        """Names of the values that the published tables print; none if the report is of no protocol."""
         names = self.settings.get("printed")
         return [name for name in names if name in self.values] if isinstance(names, list) else []
 
@@ -173,11 +173,11 @@ class RetrievalReport:
         return ["", *self._printed], [[of, *cells.values()]]
 
     def defined_values(self) -> dict[str, float | None]:
-        """Return the values, None where undefined, as JSON has them."""
+        """Return the values, None if undefined, as JSON has them."""
         return {name: None if math.isnan(value) else value for name, value in self.values.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return values (None where undefined), undefined counts, settings and schema version, ready for JSON."""
+        """Return values (None if undefined), undefined counts, settings and schema version, ready for JSON."""
         return {
             "schema_version": SCHEMA_VERSION,
             "values": self.defined_values(),
@@ -238,7 +238,7 @@ def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
 
 
 def as_papers(metric: str, value: float) -> str:
-    """Format a share in per cent with one digit behind the point, other values with two."""
+    """Format a share in per cent with one digit after the point, other values with two."""
     return number(100 * value, 1, "--") if is_per_cent(metric) else number(value, 2, "--")
 
 
@@ -276,7 +276,7 @@ def compare(
 
     Args:
         reports: reports by name, each with its ``per_query`` table; the first is the baseline.
-        metrics: which to compare; None takes those that all reports have.
+        metrics: names of metrics to compare; None: the metrics that all reports have.
         samples: resamples, with seed 0; the smallest p-value is 1 / (samples + 1).
         classes: (Q,) integer class of every query, below 0 for a query of an unknown class; None: queries are resampled
             one by one.

@@ -26,7 +26,7 @@ class Retrieval:
     Under a process group of torch (DDP, Lightning, accelerate, torchrun) :meth:`compute` gathers what every process
     was given, so every process must call it. Samplers that share a dataset among processes repeat items to make the
     shares equal, and a repeated query finds its own copy. Give ``items``, and each counts once, in the order of the
-    dataset, whatever the number of processes.
+    dataset, regardless of the number of processes.
 
     It has the methods of a torchmetrics metric; :meth:`torchmetric` is one, for ``MetricCollection`` and
     ``LightningModule.log``.
@@ -107,7 +107,7 @@ class Retrieval:
         Args:
             embeddings: (B, D) of any floating dtype.
             labels: (B, L) or (B,).
-            items: without effect; :meth:`update` takes them.
+            items: ignored; :meth:`update` takes them.
             gallery: whether they are no queries.
 
         Returns:
@@ -118,7 +118,7 @@ class Retrieval:
         return dict(evaluate(embeddings, labels, levels=self.levels, metrics=self.metrics, **self.options).values)
 
     def compute(self) -> dict[str, float]:
-        """Return every metric's mean over the queries where it is defined, NaN where it is nowhere."""
+        """Return every metric's mean over the queries where it is defined, NaN if it is nowhere."""
         return dict(self.report().values)
 
     def report(self) -> RetrievalReport:

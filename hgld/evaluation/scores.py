@@ -67,7 +67,7 @@ _CACHED_NUMBERS = 1 << 24  # of 16 bits, more than these are read again as fast 
 
 
 class Rows:
-    """Embeddings as the evaluator ranks them, in float32 and with unit rows, made anew whenever a part is asked for.
+    """Embeddings as the evaluator ranks them, in float32 and with unit rows, made again whenever a part is asked for.
 
     So a memory-mapped file of any size is ranked in the memory of a part.
 
@@ -75,7 +75,7 @@ class Rows:
         embeddings: (N, D) of any floating dtype, bfloat16, float16 and memory-mapped arrays included.
         side: ``query`` or ``gallery``, for messages.
         normalize: divide every row by its L2 norm, which is taken in float64.
-        device: where the parts are put.
+        device: device that the parts are put on.
 
     Attributes:
         shape: N and D.
@@ -113,7 +113,7 @@ class Rows:
                 _check_rows(self.source[part].to(self.device).double(), norms[part], side, start, normalize)
         self._inverse = 1 / norms if normalize else torch.ones_like(norms)
         single = bool(((self._inverse > _LEAST_INVERSE) & (self._inverse < 1 / _LEAST_INVERSE)).all())
-        self._in_double = self.source.dtype == torch.float64 or not single  # one way for all rows, whatever the part
+        self._in_double = self.source.dtype == torch.float64 or not single  # one way for all rows, for every part
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -173,10 +173,10 @@ def prepare_embeddings(
     """Prepare embeddings as the evaluator ranks them: float32, unit rows.
 
     Args:
-        embeddings: (N, D), see :class:`Rows`, as for the rest.
+        embeddings: (N, D) embeddings; :class:`Rows` describes this and the other arguments.
         side: ``query`` or ``gallery``, for messages.
         normalize: divide every row by its L2 norm.
-        device: where to put them.
+        device: device to put them on.
 
     Returns:
         (N, D) float32 on ``device``.
@@ -251,7 +251,7 @@ def block_rows(num_queries: int, num_gallery: int, device: torch.device, chunk_s
     Args:
         num_queries: Q.
         num_gallery: G.
-        device: where the scores are.
+        device: device of the scores.
         chunk_size: the caller's choice; None fits the block to the free memory.
 
     Raises:

@@ -34,7 +34,7 @@ class OrderStatistics(NamedTuple):
         asi: (q,) average set intersection.
         hits: (q, K, L + 1) items of each grade among the first k (grade 0 is not counted).
         precision: (q, K, L) sum of P(i) over the positives among the first k.
-        grade_at: (q, K) grade of the item at place k; 0 where the ranking has ended.
+        grade_at: (q, K) grade of the item at place k; 0 if the ranking has ended.
         dcg_at: (q, K) the part of ``dcg`` with rank <= k.
     """
 
@@ -86,7 +86,7 @@ def depth_needed(metrics: Sequence[Metric], levels: Sequence[str], counts: np.nd
     """Return the depth to which a block of queries has to be ranked; None for the whole list.
 
     Args:
-        metrics: to compute.
+        metrics: metrics to compute.
         levels: names of the levels, finest first.
         counts: (q, L + 1) items per grade.
     """
@@ -113,7 +113,7 @@ def metric_values(
     """Compute every metric of every query.
 
     Args:
-        metrics: as :func:`hgld.evaluation.metric.resolve` returns them.
+        metrics: metrics that :func:`hgld.evaluation.metric.resolve` returned.
         levels: names of the levels, finest first.
         found: statistics of the ranking.
         counts: (q, L + 1) items per grade in the whole ranking.
@@ -121,7 +121,7 @@ def metric_values(
         gains: (q, L + 1) gain of every grade.
 
     Returns:
-        for every metric's name (q,) float64, NaN where it is undefined.
+        for every metric's name (q,) float64, NaN if it is undefined.
     """
     depths = depths_of(metrics).tolist()
     values = {}
@@ -145,7 +145,7 @@ class RankedQueries:
         gains: (q, L + 1) gain of every grade.
         grade: least grade of a positive: that of the level of a binary metric, 1 for graded ones.
         number: the k of the name; 1 if it has none.
-        at: the column of k in ``found``; -1 where the name has no k.
+        at: the column of k in ``found``; -1 if the name has no k.
     """
 
     found: OrderStatistics
@@ -307,7 +307,7 @@ def order_statistics(
         counts: (q, L + 1) int64 items of every grade.
         relevance: (q, L + 1) float64, H-AP's.
         depths: (K,) int64, the k of the metrics, ascending.
-        depth: how much of the list is needed; None for the whole of it.
+        depth: number of first items that are needed; None: all.
         kinds: names of the metrics without numbers and levels (``kind`` of a metric).
 
     Returns:
@@ -386,7 +386,7 @@ def first_items(scores: Tensor, grades: Tensor, depth: int) -> np.ndarray:
     Args:
         scores: (q, G) float32, G below 2^24.
         grades: (q, G) uint8.
-        depth: how many.
+        depth: number of first items.
     """
     places = torch.arange(scores.shape[1], device=scores.device)
     keys = (descending_keys(scores) << 8 | grades) << _INDEX_BITS | places

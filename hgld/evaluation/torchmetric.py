@@ -19,7 +19,7 @@ class TorchRetrieval(Metric):
     :meth:`compute` searches all batches.
 
     Args:
-        retrieval: what is updated and computed; it gathers the processes' batches itself.
+        retrieval: metric to update and compute; it gathers the processes' batches itself.
         value: the metric that :meth:`compute` returns as a scalar; None: all of them, by name.
     """
 

@@ -80,10 +80,11 @@ class Audit:
         levels: finest first.
         keys: keys of the N items.
         judged: number of items with a known finest class.
-        images: one row per wrong label: item (index), key, split, level (the coarsest at which the label is probably
-            wrong), given and proposed (classes at that level), given_finest, proposed_finest, probability (at that
-            level), neighbors, neighbors_given and neighbors_proposed (numbers of nearest items of the given and of the
-            proposed class), near_given and near_proposed (nearest items of the two finest classes).
+        images: one row per wrong label, with item (index), key and split. ``level`` is the coarsest at which the label
+            is probably wrong; ``given``, ``proposed`` and ``probability`` are the classes and the probability at that
+            level. ``given_finest`` and ``proposed_finest`` are the finest classes; ``near_given`` and ``near_proposed``
+            are nearest items of these two. ``neighbors_given`` and ``neighbors_proposed`` count the ``neighbors``
+            nearest items that are in the given and in the proposed class.
         classes: one row per error of the hierarchy: kind (``one``, ``parent``), level, class, other, probability,
             items, evidence, first_items and second_items (some items of both classes).
         copies: one row per pair of probable copies in different splits: item, key, split, other, other_key,
@@ -91,7 +92,7 @@ class Audit:
         labels: one row per judged item: item, key, and per level the probability that the label is wrong; NaN if it
             cannot be judged.
         rates: estimated share of wrong labels per level: level, rate.
-        notes: what was not judged, and why.
+        notes: items that were not judged, and why.
     """
 
     levels: tuple[str, ...]
@@ -213,7 +214,7 @@ def _number_classes(
     A class without a known parent gets a parent of its own, without a name.
 
     Args:
-        rows: (C, L) class ids of each finest class at every level, -1 where unknown.
+        rows: (C, L) class ids of each finest class at every level, -1 if unknown.
         named: names of the ids per level; None: ids are their names.
     """
     columns, names = [], []
@@ -311,8 +312,8 @@ class Audited:
     """Items to audit.
 
     Attributes:
-        embeddings: (N, D).
-        labels: as :func:`audit` takes them.
+        embeddings: (N, D) embeddings.
+        labels: labels in the form that :func:`audit` takes.
         levels: names of the levels.
         keys: keys of the items; None without keys.
         splits: splits of the items; None without splits.

@@ -5,7 +5,7 @@ linear discriminant analysis (Ioffe, Probabilistic Linear Discriminant Analysis,
 the identity and B diagonal everything is a sum over dimensions, and a class of one item has wide predictions in place
 of wrong ones. It also weighs sets of items against each other.
 
-The regression is a softmax over classes, fitted to all folds but the item's. It needs many items a class, supposes
+The regression is a softmax over classes, fitted to all folds but the item's. It needs many items per class, supposes
 nothing of their distribution, and reads embeddings better that were trained on the labels.
 """
 
@@ -34,7 +34,7 @@ class ClassModel:
         labels: (N,) class of each item.
         between: (D,) variance of the classes' means.
         counts: (C,) items.
-        sums: (C, D) of items.
+        sums: (C, D) sums of the items' embeddings.
     """
 
     items: np.ndarray
@@ -163,8 +163,8 @@ def minimized(backward: Callable[[Tensor], float], start: Tensor, steps: int) ->
 
     Args:
         backward: returns the function's value and adds its gradient to that of its argument.
-        start: where to begin.
-        steps: at most.
+        start: values to begin with.
+        steps: largest number of steps.
     """
     values = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([values], max_iter=steps, line_search_fn="strong_wolfe")

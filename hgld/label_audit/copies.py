@@ -167,7 +167,7 @@ def find_copies(
 
     Args:
         unit: (N, D) unit embeddings.
-        labels: (N,) finest classes, -1 where unknown.
+        labels: (N,) finest classes, -1 if unknown.
         splits: (N,) splits.
         images: compares the images.
 

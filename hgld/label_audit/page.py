@@ -50,12 +50,12 @@ def write_audit(
     """Write the files of an audit: each whole, or as it was before.
 
     Args:
-        folder: made if it is not there.
-        audit: what was found.
-        decisions: entry of a file of decisions for every row of ``audit.classes``; empty where there is none.
+        folder: folder of the files; it is made if missing.
+        audit: results of the audit.
+        decisions: entry of a file of decisions for every row of ``audit.classes``; empty if there is none.
         decisions_header: beginning of such a file.
-        dataset: with the images, item by item as the audit counts them; None: the page has none.
-        names: what was audited, by role, to be stated on the page.
+        dataset: dataset with the images, in the order of the audit's items; None: the page has none.
+        names: name of each audited input by its role, for the page.
 
     Returns:
         the files by what they are.

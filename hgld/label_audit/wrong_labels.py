@@ -46,7 +46,7 @@ class LabelNoise:
     """The verdict on the labels of N items.
 
     Attributes:
-        wrong: (N, L) probability that the label is wrong at each level; NaN where it cannot be judged.
+        wrong: (N, L) probability that the label is wrong at each level; NaN if it cannot be judged.
         proposed: (N, L) likeliest finest class of the item if its label is wrong at each level.
         rates: (L,) estimated share of wrong labels.
         neighbors: (N, K) indices of the nearest items.
@@ -152,7 +152,7 @@ def meeting_levels(own: np.ndarray, others: np.ndarray, ancestors: np.ndarray) -
     Args:
         own: (N,) finest classes.
         others: (N, M) finest classes.
-        ancestors: (C, L).
+        ancestors: (C, L) class of each level, per finest class.
     """
     differ = ancestors[own][:, None, :] != ancestors[others]
     steps = np.arange(1, ancestors.shape[1] + 1)

@@ -13,7 +13,7 @@ from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, read_scores
 # -- soft histograms --------------------------------------------------------------------------------------------------
 #
 # They are differentiable, and made in blocks of queries. Autograd would keep half a dozen (Q, G) tables, but the
-# formulas need only the scores and one byte a pair: the bins of a block are found anew in the backward pass.
+# formulas need only the scores and one byte per pair: the bins of a block are found again in the backward pass.
 
 
 def soft_histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tensor, Tensor]:
@@ -155,7 +155,7 @@ def soft_bin_ap_loss(
         left_out: (Q,) int64, the column that is not ranked, -1 for none.
 
     Returns:
-        values (Q,), 0 where undefined, and valid (Q,) bool.
+        values (Q,), 0 if undefined, and valid (Q,) bool.
 
     Raises:
         InputError: shapes or dtypes do not fit.
@@ -170,7 +170,7 @@ def soft_bin_ap_loss(
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """Return part / whole, 0 where the whole is 0, without a NaN in the gradient."""
+    """Return part / whole, 0 if the whole is 0, without a NaN in the gradient."""
     filled = whole > 0
     return torch.where(filled, part, 0.0) / torch.where(filled, whole, 1.0)
 

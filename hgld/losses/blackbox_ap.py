@@ -25,7 +25,7 @@ class BlackboxAP(RankLoss):
     moves scores far past one another); bf16 needs no scale.
 
     Args:
-        lambda_: how far the scores are moved: the larger, the more pairs the gradient sees.
+        lambda_: distance by which the scores are moved; a larger one lets the gradient see more pairs.
         margin: alpha of the paper; scores of positives are lowered and those of negatives raised by half of it.
         level: column of the labels that decides what is positive, 0 the finest.
         options: see :class:`hgld.losses.RankLoss`.
@@ -64,12 +64,12 @@ def blackbox_ap_loss(
     Args:
         scores: (Q, G) floating; below float32 they are read as float32.
         grades: (Q, G) integers, positive where above 0.
-        lambda_: how far the scores are moved for the gradient.
+        lambda_: distance by which the scores are moved for the gradient.
         margin: between positives and negatives.
         left_out: (Q,) int64, the column that is not ranked, -1 for none.
 
     Returns:
-        values (Q,), 0 where undefined, and valid (Q,) bool.
+        values (Q,), 0 if undefined, and valid (Q,) bool.
 
     Raises:
         InputError: shapes or dtypes do not fit.

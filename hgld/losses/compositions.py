@@ -427,7 +427,7 @@ class MultiGrain(nn.Module):
         Args:
             embeddings: (B, D) floating.
             labels: (B, L) or (B,) integers, the classes, negative where unknown (then without a class term).
-            references: without effect; rank losses take them.
+            references: ignored; rank losses take them.
             instances: (B,) integers, equal for augmentations of one image.
 
         Returns:

@@ -46,8 +46,8 @@ class CrossBatchMemory(KnownArguments, nn.Module):
 
     Attributes:
         loss: the loss.
-        written: how many items were ever written; saved with the memory in the state dict, as the next one.
-        steps: how many training steps were taken.
+        written: number of items ever written; saved in the state dict like ``steps``.
+        steps: number of training steps taken.
 
     Raises:
         ConfigError: sizes below 1, a negative warm-up or weight, or a loss that does not return a scalar.
@@ -137,7 +137,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         """Write a training batch into the memory if it is due; return the memory's items and the batch's places there.
 
         Returns:
-            embeddings (M, D), labels (M, L) and the batch's places (B,), -1 for none; None where nothing is read yet.
+            embeddings (M, D), labels (M, L) and the batch's places (B,), -1 for none; None if nothing is read yet.
         """
         warm = self.steps >= self.warmup
         self_index = torch.full((len(labels),), -1, device=self.embeddings.device)
@@ -200,9 +200,9 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         """Return the sums of a process's queries, by the names of :meth:`terms`; all processes' items enter the memory.
 
         Args:
-            embeddings: (b, D) of the queries.
+            embeddings: (b, D) embeddings of the queries.
             labels: (b, L) or (b,).
-            everyone: (B, D) of all processes' items.
+            everyone: (B, D) embeddings of all processes' items.
             known: (B, L) or (B,) their labels.
             self_index: (b,) places of the queries among all.
         """
@@ -223,7 +223,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
 
         Args:
             values: unweighted, by the names of the sums.
-            sums: as :meth:`query_sums` returns them.
+            sums: sums that :meth:`query_sums` returned.
         """
         if isinstance(self.loss, Composition) or "batch" in values:
             return dict(values)

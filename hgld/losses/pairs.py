@@ -215,7 +215,7 @@ class Triplet(RankLoss):
     positive, or the farthest of all where every negative is nearer. The query is never its own positive.
 
     Args:
-        margin: in squared distance.
+        margin: margin of the squared distance.
         level: column of the labels that decides what is positive, 0 the finest.
         normalize: L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
         reduction: ``mean`` over all (anchor, positive) pairs that have a negative, or ``none``: every anchor's
@@ -386,8 +386,8 @@ def draw_negatives(
     draws from a generator of its own, so that compilers may take it for a function of its arguments.
 
     Args:
-        distances: (Q, G) of unit vectors.
-        num_draws: (Q,), 0 where there are no negatives.
+        distances: (Q, G) distances of unit vectors.
+        num_draws: (Q,) number of draws per query; 0 if it has no negatives.
         negative: (Q, G) bool.
         seed: () int64 on the CPU.
         dim: D, the dimension of the sphere's space.

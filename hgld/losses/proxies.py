@@ -81,12 +81,12 @@ class ProxyLoss(KnownArguments, nn.Module, ABC):
         Args:
             embeddings: (B, D) floating.
             labels: (B, L) or (B,) integers, negative where unknown.
-            ref_embeddings: without effect, like the next two; rank losses take them.
-            ref_labels: without effect.
-            self_index: without effect.
+            ref_embeddings: ignored, like the next two; rank losses take them.
+            ref_labels: ignored.
+            self_index: ignored.
 
         Returns:
-            a scalar, 0 with a gradient of 0 where no label is known; values (B,) and valid (B,) for ``none``.
+            a scalar, 0 with a gradient of 0 if no label is known; values (B,) and valid (B,) for ``none``.
 
         Raises:
             InputError: shapes do not fit, or a label has no proxy.
@@ -217,7 +217,8 @@ class CSL(ProxyLoss):
     Args:
         hierarchy: the tree of the training classes.
         dim: D, dimension of the embeddings.
-        margins: one a level, finest first. None: those of HAPPIER's configurations, which exist for 2, 3 and 7 levels.
+        margins: one margin per level, finest first. None: the margins of HAPPIER's configurations, which exist for 2, 3
+            and 7 levels.
         scale: inverse temperature (32 there).
         reduction: see :class:`ProxyLoss`.
 

@@ -74,7 +74,7 @@ def check_below(values: Tensor, end: int, message: str) -> None:
     Args:
         values: integers.
         end: the number that they must be below.
-        message: with ``{last}`` where the largest value stands.
+        message: text of the error, with ``{last}`` for the largest value.
     """
     if torch.compiler.is_compiling() or not values.numel():
         return
@@ -93,7 +93,7 @@ _MOST_ITEMS = 1 << 20  # (query, item) pairs of a block: a temporary of int64 ta
 
 
 def row_blocks(table: Tensor) -> Iterator[slice]:
-    """Yield slices of the rows of a (Q, G) table, each of a bounded number of items; none where it holds nothing."""
+    """Yield slices of the rows of a (Q, G) table, each of a bounded number of items; none if it holds nothing."""
     rows = max(1, _MOST_ITEMS // max(1, table.shape[1]))
     for start in range(0, len(table) if table.numel() else 0, rows):
         yield slice(start, min(start + rows, len(table)))
@@ -347,10 +347,10 @@ class RankLoss(KnownArguments, nn.Module, ABC):
             scores: (Q, G) float32 or float64.
             grades: (Q, G) uint8 in 0..L.
             num_levels: L.
-            left_out: (Q,) int64, the column that is not ranked, -1 for none; None where no row leaves one out.
+            left_out: (Q,) int64, the column that is not ranked, -1 for none; None if no row leaves one out.
 
         Returns:
-            values (Q,), 0 where undefined, and valid (Q,) bool: the query has positives.
+            values (Q,), 0 if undefined, and valid (Q,) bool: the query has positives.
         """
 
     @reads_labels

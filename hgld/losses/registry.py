@@ -27,7 +27,7 @@ class LossEntry:
         kind: ``rank``: a ``RankLoss``; ``pairs``: of pairs and triplets; ``proxies``: with a vector for each class;
             ``views``: of several views of an image; ``terms``: a composition of two.
         options: names of the parameters of its ``__init__`` that a config sets, with the config's names for them.
-        learns: whether it has parameters of its own, whatever its options.
+        learns: whether it has parameters of its own, regardless of its options.
         rank: the first term of a composition.
         second: the second term of a composition, where a config leaves it open.
     """

@@ -54,7 +54,7 @@ def ideal_dcg(counts: Tensor, gains: Tensor, gallery_size: int) -> Tensor:
 # -- functions of scores and grades -----------------------------------------------------------------------------------
 #
 # All take ``scores`` (Q, G) floating and ``grades`` (Q, G) integers in 0..L (:func:`hgld.shared_levels`), and return
-# values (Q,), 0 where a query has no positive, and valid (Q,) bool. Scores below float32 are read as float32.
+# values (Q,), 0 if a query has no positive, and valid (Q,) bool. Scores below float32 are read as float32.
 
 _OUT_OF_RANGE = 255  # a grade is a byte; what does not fit becomes this, which the operator refuses
 
@@ -351,7 +351,7 @@ class SmoothRecall(_RecallLoss):
         temperature: width of the step at the cutoff, in ranks; one for all, or one per cutoff (Patel et al.'s code has
             1, 2, 4, 8, 16 for these cutoffs, the core paper 1).
         tau: width of the sigmoid, in units of the score.
-        clip: what wide steps count beyond K positives within the first K is cut off, without a gradient, as in
+        clip: whether to clip the count of positives within the first K at K, which wide steps may exceed, as in
             Patel et al.'s code.
         options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method`` (path of
             computation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
@@ -509,7 +509,7 @@ def pnp_loss(
         method: path of computation, see :mod:`hgld.losses.kernels.operator`.
 
     Returns:
-        values (Q,), 0 where undefined, and valid (Q,) bool.
+        values (Q,), 0 if undefined, and valid (Q,) bool.
 
     Raises:
         ConfigError: an unknown variant, or numbers that are not positive.

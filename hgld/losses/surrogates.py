@@ -35,7 +35,7 @@ class SupStep:
     Attributes:
         tau: width of the sigmoid, in units of the score.
         rho: slope beyond delta.
-        delta: where the straight line begins, in units of the score.
+        delta: score at which the straight line begins.
         offset: value there; ``sigmoid(delta/tau) + 0.5``, which makes H^- continuous, if None. The authors' published
             configurations have 1.44, by which H^- falls at delta.
 

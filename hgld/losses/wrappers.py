@@ -29,7 +29,7 @@ class ClassWeighted(nn.Module):
         loss: a binary rank loss with ``reduction="none"``; its ``level`` says what the class is.
         weights: (C,) weight of a query of each class, for example in inverse proportion to the size of the class
             in the training set; scale them so that their mean over the queries is 1. Or ``"balanced"``: every class of
-            the batch counts alike, whatever its number of queries.
+            the batch counts alike, regardless of its number of queries.
 
     Attributes:
         weights: (C,) float32 buffer; None if balanced.
@@ -119,7 +119,7 @@ class SiMix(nn.Module):
     For every pair of a batch's items of one finest class, a virtual item between them joins the batch as query and
     gallery item. Its scores are the mixture of the scores of both; since a score is an inner product, mixing the unit
     vectors, without normalising again, is the same, and the wrapped loss must have ``normalize=False``. A class of K
-    items gives K (K - 1) / 2 virtual ones: meant for batches of few items a class. In ``eval`` mode nothing is mixed.
+    items gives K (K - 1) / 2 virtual ones: meant for batches of few items per class. In ``eval`` mode nothing is mixed.
     How many virtual items there are depends on the labels: torch.compile breaks its graph here, not in the loss, and a
     GPU is waited for where the labels lie on it. Labels on the CPU, with embeddings on a GPU, are not waited for.
 
@@ -197,7 +197,7 @@ class MatryoshkaLoss(nn.Module):
     as if they were the whole. So short prefixes make fast first searches, and one model serves every size.
 
     Args:
-        losses: one loss, which every prefix shares, or one a prefix (proxies must be of a prefix's own size).
+        losses: one loss that all dimensions share, or one loss per dimension (proxies must have its size).
         dims: sizes of the prefixes, ascending; the last one is usually D.
         weights: weights of the prefixes; equal if None.
 
@@ -281,15 +281,15 @@ class MetricLearningLoss(nn.Module):
     LiftedStructureLoss, SupConLoss, NTXentLoss, CircleLoss. Not for:
 
     - SmoothAPLoss, which assumes batches sorted by class with equally many items each, and swaps the number of classes
-      with that of items a class: use :class:`SmoothAP`;
+      with that of items per class: use :class:`SmoothAP`;
     - FastAPLoss and PNPLoss, which take no references (:class:`FastAP`, :class:`PNP` do);
     - CrossBatchMemory, which its losses would need inside: :class:`CrossBatchMemory` takes this module.
 
     Items of unknown label are left out. The losses normalise by their own rules.
 
     Args:
-        loss: called as ``loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)``.
-        miner: called as ``miner(embeddings, labels, ref_emb, ref_labels)``, gives the indices.
+        loss: loss that is called as ``loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)``.
+        miner: miner that is called as ``miner(embeddings, labels, ref_emb, ref_labels)``, gives the indices.
         level: column of the labels, 0 the finest.
 
     Raises:
@@ -321,7 +321,7 @@ class MetricLearningLoss(nn.Module):
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss of a batch, 0 with a gradient of 0 where no label is known.
+        """Return the loss of a batch, 0 with a gradient of 0 if no label is known.
 
         References that ``self_index`` names are left out for all queries, since the library would take a query's own
         copy for its positive: pairs within the batch are those of the call without references.

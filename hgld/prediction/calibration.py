@@ -49,10 +49,10 @@ class LevelRisk:
     """The risk of answering at a level.
 
     Attributes:
-        level: its name.
+        level: name of the level.
         queries: number of queries.
         accuracy: share of the classes voted for that are right.
-        confidence: their mean confidence.
+        confidence: mean confidence of the predictions.
         ece: expected calibration error (:func:`calibration_error`).
         area: mean risk over the coverages: the area under the curve.
         coverage: share of the queries that are answered, ascending.
@@ -75,8 +75,8 @@ def level_risk(level: str, confidences: np.ndarray, right: np.ndarray, weights: 
     """Measure the risk of answering at a level.
 
     Args:
-        level: its name.
-        confidences: (Q,) in [0, 1].
+        level: name of the level.
+        confidences: (Q,) confidences in [0, 1].
         right: (Q,) bool.
         weights: (Q,) weights of the queries.
     """
@@ -117,7 +117,7 @@ def calibration_error(confidences: np.ndarray, right: np.ndarray, weights: np.nd
     Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, Eq. 3.
 
     Args:
-        confidences: (Q,) in [0, 1].
+        confidences: (Q,) confidences in [0, 1].
         right: (Q,) bool.
         weights: (Q,) weights of the queries; None: all count alike.
     """
@@ -160,7 +160,7 @@ class Calibration:
         unknown: share of queries whose class the gallery lacks, for which confidences hold.
         risks: measured risks by split: ``val`` or another one, the calibration's own always on queries of classes that
             it was not fitted on.
-        facts: what it was made with: dataset, split, items; of a model its weights and view.
+        facts: its origin: dataset, split, items, and the model's weights and view.
     """
 
     levels: tuple[str, ...]
@@ -291,10 +291,10 @@ class Cases:
 
     Attributes:
         queries: (Q, D) of any floating dtype.
-        labels: (Q, L) int64 class ids, finest level first, -1 where unknown.
+        labels: (Q, L) int64 class ids, finest level first, -1 if unknown.
         gallery: (G, D); None: the queries search in one another.
-        gallery_labels: (G, L).
-        self_index: (Q,) gallery index of the query itself, which does not vote; -1 where it is not in the gallery.
+        gallery_labels: (G, L) labels.
+        self_index: (Q,) gallery index of the query itself, which does not vote; -1 if it is not in the gallery.
         progress: called with a task, the number of queries done and their total.
     """
 
@@ -427,14 +427,14 @@ def calibrate(
         query_labels: (Q, L) integers, finest level first, negative where unknown; (Q,) for one level. Or class names,
             a table or a dataset: all that :func:`hgld.labels.class_numbers` reads.
         gallery_embeddings: (G, D); None: every query searches in the others.
-        gallery_labels: (G, L).
+        gallery_labels: (G, L) labels.
         levels: names of the L levels, or of a table's columns; None: as :func:`hgld.evaluate` names them.
-        self_index: (Q,) gallery index of the query itself, which does not vote; -1 where it is not in the gallery.
+        self_index: (Q,) gallery index of the query itself, which does not vote; -1 if it is not in the gallery.
         neighbors: number of neighbours that vote.
         temperature: temperature of the votes, in units of cosine similarity.
         unknown: share of the queries to come whose class the gallery lacks, in [0, 1).
         name: key of these queries in ``risks``.
-        facts: what to keep about their origin.
+        facts: facts about their origin to keep.
         progress: called with a task, the number of queries done and their total.
 
     Returns:

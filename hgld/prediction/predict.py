@@ -32,8 +32,9 @@ class Answer:
         path: class by level, from the predicted level up, finest first: its name where the gallery's labels are names,
             else its id; coarser levels where the class is unknown are left out.
         confidence: probability that the prediction is right; 0 without one.
-        confidences: of the classes that the neighbours vote for, by level, finest first; those below ``level`` too.
-        guess: these classes by level, finest first: the best guess where ``level`` is None.
+        confidences: confidence per level, finest first, of the classes that the neighbours vote for; levels below
+            ``level`` too.
+        guess: the class per level, finest first, that the neighbours vote for: the best guess if ``level`` is None.
         neighbors: gallery indices of the neighbours that are of the predicted class, best first.
         scores: their cosine similarities.
     """
@@ -54,14 +55,14 @@ class Answers(Sequence[Answer]):
     Attributes:
         levels: names of the L levels, finest first.
         column: (Q,) int64 column of the predicted level, 0 the finest; -1: no prediction.
-        paths: (Q, L) int64 class voted for at every level, -1 where it is unknown; the answer is its part from
+        paths: (Q, L) int64 class voted for at every level, -1 if it is unknown; the answer is its part from
             ``column`` on.
         confidences: (Q, L) probability that each of them is right; it does not fall from fine to coarse.
         neighbors: (Q, K) int64 gallery indices, best first.
         scores: (Q, K) cosine similarities.
         supports: (Q, K) int64 finest column at which each neighbour is on the path; L if at none.
         calibrated: whether confidences are calibrated; else they are shares of the votes, which are mostly too high.
-        classes: names of the classes by level, at the places that ``paths`` gives; None where labels are ids.
+        classes: names of the classes by level, at the places that ``paths`` gives; None if labels are ids.
     """
 
     levels: tuple[str, ...]
@@ -129,18 +130,18 @@ def predict(
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
-        gallery_embeddings: (G, D).
+        gallery_embeddings: (G, D) embeddings.
         gallery_labels: (G, L) integers, finest level first, negative where unknown; (G,) for one level. Or class names,
             a table or a dataset: all that :func:`hgld.labels.class_numbers` reads.
         levels: names of the L levels, finest first, or of a table's columns; None: as :func:`hgld.evaluate` names them.
-        calibration: made by :func:`hgld.prediction.calibrate` on the same model and levels, or its file. None:
-            confidences are shares of the votes, and say nothing of classes that the gallery lacks.
+        calibration: calibration that :func:`hgld.prediction.calibrate` made for the same model and levels, or its file.
+            None: confidences are shares of the votes, and say nothing of classes that the gallery lacks.
         min_confidence: least confidence of a prediction; 0: the finest class that is known, above 1: none.
         level: finest level to predict; None: the finest.
         within: one class or several per level, as ids or names like those of the labels. Only the gallery's items of
             these classes are searched. The confidence at these levels and coarser ones is 1, because the caller knows.
-        self_index: (Q,) gallery index of the query itself, which does not vote; -1 where it is not in the gallery.
-        device: where to search; None takes the queries' own device.
+        self_index: (Q,) gallery index of the query itself, which does not vote; -1 if it is not in the gallery.
+        device: device to search on; None takes the queries' own device.
         progress: called with a task, the number of queries done and their total.
 
     Returns:
@@ -211,9 +212,9 @@ def answers_of(
     Args:
         neighbors: (Q, K) gallery indices, best first; further ones than the calibration takes do not vote.
         scores: (Q, K) cosine similarities.
-        gallery_labels: (G, L) int64, finest level first, -1 where unknown.
+        gallery_labels: (G, L) int64, finest level first, -1 if unknown.
         levels: names of the L levels.
-        calibration: as of :func:`predict`.
+        calibration: calibration that :func:`predict` takes.
         min_confidence: least confidence of an answer.
         level: finest level to answer at.
         sure: finest column at which the caller knows the class; None: none.
@@ -251,8 +252,8 @@ def known_within(
     """Return the part of a gallery that is of given classes, (G,) bool, and the finest column at which one is known.
 
     Args:
-        gallery_labels: (G, L).
-        levels: their names.
+        gallery_labels: (G, L) labels.
+        levels: names of the levels.
         within: classes by level; items have to be of one of them at every level that is named.
         classes: names of the classes by level, at the places of the labels; None, or nothing: they are ids.
 

@@ -25,7 +25,7 @@ class Match:
         key: name of the item: its key in a dataset, its path in a folder; empty if the gallery is an array.
         source: path from which the image came, as the dataset states it; the key where it states none.
         index: index of the item in the gallery.
-        classes: class name per level, finest first; None where unknown; empty if the gallery is an array.
+        classes: class name per level, finest first; None if unknown; empty if the gallery is an array.
     """
 
     rank: int
@@ -88,7 +88,7 @@ def search(
             user's cache.
         k: items per query, at most G.
         model: model of :func:`hgld.load_model` that embeds both sides; None: they are embeddings.
-        device: where to search embeddings; None takes the queries' own device.
+        device: device to search on; None takes the queries' own device.
 
     Raises:
         InputError: arrays of another shape or dtype, or images that cannot be read.

@@ -13,7 +13,7 @@ class Votes:
     """The path of classes that the neighbours of each query vote for.
 
     Attributes:
-        labels: (Q, L) class of the path at every level, finest first; -1 where it is unknown.
+        labels: (Q, L) class of the path at every level, finest first; -1 if it is unknown.
         shares: (Q, L) share of the votes in [0, 1]; it does not fall from fine to coarse.
         nearest: (Q, L) highest score of a neighbour that is of the path's class there.
         rival: (Q, L) highest score of a neighbour that is not; the lowest score of all where every one is.
@@ -37,8 +37,8 @@ def count_votes(scores: np.ndarray, labels: np.ndarray, temperature: float) -> V
 
     Args:
         scores: (Q, K) cosine similarities, -inf where a query has fewer neighbours than K, at least one each.
-        labels: (Q, K, L) integers, finest level first, -1 where unknown.
-        temperature: above 0.
+        labels: (Q, K, L) integers, finest level first, -1 if unknown.
+        temperature: temperature of the weights, above 0.
 
     Returns:
         the votes; neither they nor their path depend on the order of the neighbours.

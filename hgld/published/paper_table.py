@@ -66,7 +66,7 @@ def _label(text: str) -> str:
 
 # -- the table laid out -----------------------------------------------------------------------------------------------
 
-_MOST_COLUMNS = 6  # of a block, so that it can be read at 100 letters a line
+_MOST_COLUMNS = 6  # of a block, so that it can be read at 100 letters per line
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class OwnResults:
     """Results of one's own beside a paper's.
 
     Attributes:
-        name: of the run, with its task if the run has several.
-        dataset: of the evaluation, as its report states it.
-        values: of the report, by metric: shares, not per cent.
+        name: name of the run, with its task if the run has several.
+        dataset: dataset of the evaluation, as its report states it.
+        values: values of the report per metric, as shares, not per cent.
         reference: values of the run's own recipe, to state the difference to.
-        levels: of the dataset, finest first.
+        levels: levels of the dataset, finest first.
         image_size: side of the images in evaluation, by which rows of one method at several sizes are told apart; 0:
             not known.
     """
@@ -98,8 +98,8 @@ class PaperRow:
     Attributes:
         label: name of the method or run.
         details: values of the columns :attr:`PaperBlock.details`.
-        cells: values of the other columns; empty where there is none.
-        own: True for a run.
+        cells: values of the other columns; empty if there is none.
+        own: whether the row is the user's own run.
         against: method of the recipe's row, which the differences are to; empty without differences.
         differences: signed differences to that row, one per cell; no differences for published rows.
     """
@@ -117,7 +117,7 @@ class PaperBlock:
     """Columns of a table that stand side by side.
 
     Attributes:
-        title: what all its rows have in common.
+        title: facts that all its rows share.
         details: headings of what tells rows of a method apart: backbone, dimensions, setting.
         columns: headings, each of some lines.
         rows: published ones, then one's own.
@@ -137,10 +137,10 @@ class PaperTable:
 
     Attributes:
         title: paper and table.
-        source: of the paper.
+        source: citation of the paper.
         blocks: one per dataset; a single one if the table is narrow.
         notes: runs that are not in it, with the reason, and what the rows' statements rest on.
-        own: how many rows are one's own.
+        own: number of rows of the user's own runs.
     """
 
     title: str

@@ -110,19 +110,19 @@ _METHOD_SPELLINGS = {  # beginning of a printed name, folded: the other names of
 
 @dataclass(frozen=True)
 class PublishedValue:
-    """A value of a published table, as printed; all texts, empty where the paper says nothing.
+    """A value of a published table, as printed; all texts, empty if the paper says nothing.
 
     Attributes:
         paper: key of :data:`PAPERS`.
-        table: as the paper calls it, for example ``Table V``.
+        table: name of the table in the paper, for example ``Table V``.
         dataset: hgld's name.
-        part: of the dataset's protocol: ``medium``, ``hard+distractors``, ``small``.
-        method: as the table calls it.
-        backbone: of the method.
+        part: part of the dataset's protocol: ``medium``, ``hard+distractors``, ``small``.
+        method: name of the method in the table.
+        backbone: backbone of the method.
         dim: dimensions of the embedding.
-        setting: what tells the row from others of its method: batch, labels, resolution.
+        setting: differences from other rows of its method: batch, labels, resolution.
         metric: hgld's name, or the table's where hgld has none.
-        level: of a binary metric; ``average``: the mean over the dataset's levels.
+        level: level of a binary metric; ``average``: the mean over the dataset's levels.
         text: the value.
         unit: ``%``, ``1`` (a share or a distance), ``of 4``, ``ms``; empty for counts and texts.
         note: remark about this value.
@@ -214,7 +214,7 @@ def search_values(
     """Return the values whose names contain all that is asked for; case, spaces and punctuation do not count.
 
     Args:
-        values: to search in; all if None.
+        values: values to search in; None: all.
         dataset: ``sop``, ``iNaturalist``, ``dyml``.
         method: ``HAPPIER`` finds HAPPIER_F too.
         metric: ``R@1``, ``AP``, ``R@1/product``; whole names, where AP and mAP are one.

@@ -32,10 +32,10 @@ def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray 
     Args:
         grades: (G,) grades in the order of the ranking.
         gains: (L + 1,) gain of each grade; ``gains[0]`` is 0.
-        recalls: (R,) in (0, 1].
+        recalls: (R,) recalls in (0, 1].
 
     Returns:
-        (R,) precision at the first rank whose recall is at least so high; None where nothing is relevant.
+        (R,) precision at the first rank whose recall is at least so high; None if nothing is relevant.
     """
     places = np.flatnonzero((gains > 0)[grades])
     if not len(places):

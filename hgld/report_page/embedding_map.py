@@ -38,7 +38,7 @@ def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
     perplexity = min(30.0, (len(points) - 1) / 3)
     init = "pca" if points.shape[1] > 1 else "random"
     rows = points.astype(np.float64)  # in float32 cosine distances below 1e-7 are 0
-    with threadpool_limits(1):  # the same map whatever the machine's cores
+    with threadpool_limits(1):  # the same map regardless of the machine's cores
         return TSNE(metric="cosine", init=init, perplexity=perplexity, random_state=seed).fit_transform(rows)
 
 

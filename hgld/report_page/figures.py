@@ -52,9 +52,9 @@ class Figure:
 
     Attributes:
         name: file name without suffix.
-        title: what it shows.
+        title: title of the figure.
         term: glossary entry that explains how to read it; empty if no page shows the figure.
-        note: how it was made, and what was left out.
+        note: text on how the figure was made and what was left out.
         svg: markup for the page, coloured by CSS variables.
     """
 
@@ -74,7 +74,7 @@ class Line:
         across: x coordinates.
         up: y coordinates.
         series: position of its colour in :data:`SERIES`.
-        style: of matplotlib, for instance ``--``.
+        style: line style of matplotlib, for instance ``--``.
     """
 
     label: str
@@ -88,7 +88,7 @@ class Figures:
     """Drawer of figures; with a folder, each is kept there as ``NAME.pdf`` and ``NAME.png`` as well.
 
     Args:
-        folder: where to keep the files; None keeps none.
+        folder: folder to keep the files in; None keeps none.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

@@ -66,7 +66,7 @@ def latex_table(table: ScoreTable, where: str) -> str:
     r"""Return a whole ``table`` environment, which needs ``\usepackage{booktabs}``.
 
     Args:
-        table: with the columns to print (:func:`choose_columns`).
+        table: table with the columns to print (:func:`choose_columns` selects them).
         where: dataset and split, for the caption and the label.
     """
     slug = re.sub(r"[^a-z0-9]+", "-", where.lower()).strip("-") or "results"

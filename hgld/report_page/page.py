@@ -210,7 +210,7 @@ def paper_tables(runs: Sequence[Run], papers: Sequence[str], published_of: Publi
     """Lay out papers' tables with the runs in them.
 
     Args:
-        runs: from :func:`hgld.report_page.runs.read_runs`.
+        runs: runs that :func:`hgld.report_page.runs.read_runs` returned.
         papers: tables as :func:`hgld.published.find_table` takes them, for example ``SupRank Table V``.
         published_of: finds the published values of a run's recipe; the table states the difference to them.
 

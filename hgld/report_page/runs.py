@@ -35,7 +35,7 @@ class Items:
 
     Attributes:
         embeddings: (N, D) of any floating dtype.
-        labels: (N, L) int64 class ids, finest level first, -1 where unknown.
+        labels: (N, L) int64 class ids, finest level first, -1 if unknown.
         keys: (N,) keys; None if the files have no keys.
     """
 

@@ -80,7 +80,7 @@ def label_column(labels: Labels, level: int | str) -> np.ndarray:
         level: column, or, with a table or a dataset, name.
 
     Returns:
-        (N,) int64, -1 where unknown.
+        (N,) int64, -1 if unknown.
 
     Raises:
         InputError: the labels are no such table.
@@ -132,7 +132,7 @@ class ClassItems:
         Args:
             labels: (N,) class of every item; negative is unknown.
             k: items that a class shall have.
-            short: what becomes of classes with fewer: they stay, are dropped and counted, or are refused.
+            short: rule for smaller classes: keep them, drop and count them, or raise an error.
             what: the classes' name in messages.
 
         Raises:
@@ -159,7 +159,7 @@ class ClassItems:
 
         Args:
             classes: (P,) places of the classes in :attr:`label`.
-            k: items a class.
+            k: items per class.
             key: key of the random numbers.
 
         Returns:
@@ -317,8 +317,8 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         """Return this process's part of a batch.
 
         Args:
-            epoch: from 0.
-            step: from 0, below ``len(self)``.
+            epoch: number of the epoch, from 0.
+            step: number of the step, from 0, below ``len(self)``.
 
         Returns:
             (B / process_count,) int64 item numbers; of a short last batch fewer, maybe none.
@@ -486,7 +486,7 @@ class RepeatedAugmentation(BatchSampler):
     Args:
         num_items: number of images.
         batch_size: entries of a batch, of all processes together.
-        repeats: how often an image is in its batch.
+        repeats: number of views of an image in its batch.
         seed: seed of all random choices.
         place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
             ``sampler``, which tells the two. Their number has to divide batch_size / repeats: views of an image stay

@@ -42,8 +42,8 @@ def plan_epoch(classes: ClassItems, p: int, k: int, batches: int, *key: int) -> 
 
     Args:
         classes: the items.
-        p: classes a batch.
-        k: items a class.
+        p: classes per batch.
+        k: items per class.
         batches: number of batches; to fill them, random classes come with one chunk more.
         key: key of the random numbers.
 
@@ -75,7 +75,7 @@ def chunk_items(classes: ClassItems, items: np.ndarray, place: np.ndarray, numbe
 
     Args:
         classes: the classes.
-        items: their items as :func:`shuffled_within` gives them.
+        items: items in the order of :func:`shuffled_within`.
         place: (n,) places of classes.
         number: (n,) numbers of chunks.
         k: items a chunk.
@@ -159,12 +159,12 @@ class PKSampler(BatchSampler):
 
     Args:
         labels: (N,) or (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
-        p: classes a batch.
-        k: items a class.
+        p: classes per batch.
+        k: items per class.
         level: the level whose classes are meant: column, or, with a table or a dataset, name.
         seed: seed of all random choices.
         coverage: "exact" or "classes".
-        short: what becomes of classes with fewer than k items: "repeat" takes each of their items at least once and
+        short: rule for classes with fewer than k items: "repeat" takes each of their items at least once and
             some again, "drop" leaves these classes out, "refuse" raises.
         batches_per_epoch: with ``coverage="classes"``, the length of an epoch; as many as fit the items if None.
         place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
@@ -179,7 +179,7 @@ class PKSampler(BatchSampler):
 
     >>> labels = np.array([0, 0, 0, 1, 1, 2, 2, 2])
     >>> sampler = PKSampler(labels, p=2, k=2)
-    >>> len(sampler)  # 2 + 1 + 2 chunks of 2 items, 2 chunks a batch
+    >>> len(sampler)  # 2 + 1 + 2 chunks of 2 items, 2 chunks per batch
     3
     >>> labels[sampler.batch(epoch=0, step=1)].tolist()
     [0, 0, 2, 2]
@@ -252,15 +252,15 @@ class HierarchicalPKSampler(BatchSampler):
 
     Args:
         labels: (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
-        p: classes a batch.
-        k: items a class.
+        p: classes per batch.
+        k: items per class.
         level: level of the classes: column, or, with a table or a dataset, name.
         super_level: level of the super-classes; the coarsest by default.
-        super_classes: m, super-classes a batch.
+        super_classes: m, super-classes per batch.
         batches_per_combination: batches of each combination of super-classes in an epoch.
         batches_per_epoch: an epoch ends after so many batches; after all combinations if None.
         seed: seed of all random choices.
-        short: what becomes of classes with fewer than k items, as for :class:`hgld.samplers.PKSampler`.
+        short: rule for classes with fewer than k items, the same as in :class:`hgld.samplers.PKSampler`.
         place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
             ``sampler``, which tells the two. Their number has to divide p.
 

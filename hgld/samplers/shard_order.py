@@ -52,15 +52,16 @@ class ShardOrderSampler(BatchSampler):
         shard: (N,) number of every item's shard, in the order of the index.
         group: (N,) its group within the shard.
         label: (N,) its class; -1 is unknown.
-        p: classes a batch.
-        k: items a class.
+        p: classes per batch.
+        k: items per class.
         num_streams: sequences that are read side by side, over all processes; divides p.
-        window: how many batches' chunks the streams hold together: the room in which classes are kept apart.
-        short: what becomes of groups of fewer than k items: ``repeat`` takes their items more than once in a batch,
+        window: number of batches that the streams hold together; within it the sampler keeps the batches' classes
+            apart.
+        short: rule for groups of fewer than k items: ``repeat`` takes their items more than once in a batch,
             ``drop`` leaves them out, ``refuse`` raises.
         seed: seed of all random choices.
         batches_per_epoch: leaves out what comes after so many batches; None: nothing.
-        process_index: which process this is.
+        process_index: number of this process, from 0.
         process_count: number of processes; divides ``num_streams``.
 
     Attributes:
@@ -162,7 +163,7 @@ class ShardOrderSampler(BatchSampler):
 
 
 def _runs(shard: np.ndarray, group: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Return (N,) the number of the group that an item belongs to, over all shards; -1 where its class is unknown."""
+    """Return (N,) the number of the group that an item belongs to, over all shards; -1 if its class is unknown."""
     begins = np.ones(len(label), dtype=bool)
     begins[1:] = (np.diff(shard) != 0) | (np.diff(group) != 0)
     run = np.cumsum(begins) - 1
@@ -198,7 +199,7 @@ def check_options(
 
 
 def fitting_streams(p: int, process_count: int) -> list[int]:
-    """Return the numbers of streams that divide ``p`` classes a batch and that the processes can share equally."""
+    """Return the numbers of streams that divide ``p`` classes per batch and that the processes can share equally."""
     return [n for n in range(1, p + 1) if p % n == 0 and n % max(process_count, 1) == 0]
 
 

@@ -489,7 +489,7 @@ def read_taxonomy(path: str | Path, format: str = AUTO, *, columns: Sequence[str
 
     Args:
         path: the file or folder.
-        format: its format; ``auto``: found out from the content.
+        format: its format; ``auto``: detected from the content.
         columns: the columns of a table that are its levels, finest first; they make ``auto`` take a table for one.
 
     Raises:
@@ -526,7 +526,7 @@ def read_levels(
 
     Args:
         path: the file or folder.
-        format: its format; ``auto``: found out from the content.
+        format: its format; ``auto``: detected from the content.
         parents: rule for classes under several parents.
         cut: rule for uneven depth.
         levels: names of the levels, finest first; of a table with these columns, the columns.

@@ -31,7 +31,7 @@ class Taxonomy:
         by_usage: whether the order of a name's classes says which meaning is the most usual (WordNet's senses).
         source: the file, for messages.
         format: format of the file.
-        counts: what reading left out or found odd, by what it was.
+        counts: number of rows that reading excluded or found odd, by reason.
 
     Raises:
         HierarchyError: ids repeat, or parents lead in a circle or through more than 1,000 steps.
@@ -64,7 +64,7 @@ class Taxonomy:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Positions of all classes, every class behind all of its parents.
+        """Positions of all classes, every class after all of its parents.
 
         Raises:
             HierarchyError: naming a cycle.
@@ -206,8 +206,8 @@ class TaxonomyBuilder:
         A class's id is its way from the top, since other families have genera of the same name.
 
         Args:
-            chain: ranks with the row's class, coarsest first; empty where unknown.
-            row: its number.
+            chain: ranks with the row's class, coarsest first; empty if unknown.
+            row: number of the row.
 
         Returns:
             the id of the finest of these classes; empty if all are unknown.
@@ -248,7 +248,7 @@ class TaxonomyBuilder:
 
         Args:
             declared: refuse parents that were never declared, in place of taking them for classes at the top.
-            by_usage: as the attribute of :class:`Taxonomy`.
+            by_usage: attribute of :class:`Taxonomy`.
 
         Raises:
             HierarchyError: there is no class, an undeclared parent, a cycle or too long a chain.

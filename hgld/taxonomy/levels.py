@@ -40,11 +40,11 @@ class EvenLevels:
 
     Attributes:
         hierarchy: class ids follow the sorted names of a level; hgld's own files keep theirs.
-        taxonomy: as it was read.
+        taxonomy: the taxonomy that was read.
         nodes: for every level the position in the taxonomy of each class.
         parents: the rule for several parents.
         cut: the rule for uneven depth, depths and ranks spelt out.
-        counts: how often the rules did something, by what it was; those of reading first.
+        counts: number of changes per rule, after the counts of reading.
         changes: every class that a rule touched: id, name, what, detail.
     """
 
@@ -180,7 +180,7 @@ def _numbers(taxonomy: Taxonomy, rule: str, marks: tuple[str, ...], levels: int,
     """Return the depths (or heights) of the levels above the finest one, finest first.
 
     Args:
-        taxonomy: for messages.
+        taxonomy: the taxonomy, for messages.
         rule: ``root`` or ``leaves``.
         marks: the numbers that the rule states; none: all depths, or one height.
         levels: number of levels that are named; 0: none are.
@@ -236,10 +236,10 @@ def _rank_order(taxonomy: Taxonomy, above: Sequence[int]) -> list[str]:
 def _by_ranks(
     taxonomy: Taxonomy, above: Sequence[int], named: Sequence[str], finest: Sequence[int] | None
 ) -> list[list[int]]:
-    """Return for each class of these ranks its class at every level, -1 where unknown or finer than its rank.
+    """Return for each class of these ranks its class at every level, -1 if unknown or finer than its rank.
 
     Args:
-        taxonomy: with ranks.
+        taxonomy: taxonomy with ranks.
         above: each class's one parent.
         named: the ranks, finest first.
         finest: classes that are a level of their own, below these ranks; None: there is none.
@@ -272,7 +272,7 @@ def _by_ranks(
 def _leveled(
     taxonomy: Taxonomy, levels: tuple[str, ...], table: np.ndarray, rules: tuple[str, str], changes: _Changes
 ) -> EvenLevels:
-    """Return the levels of a table of positions in the taxonomy, one row per finest class, -1 where unknown."""
+    """Return the levels of a table of positions in the taxonomy, one row per finest class, -1 if unknown."""
     ids, plain = taxonomy.ids, taxonomy.names
     counts = {**taxonomy.counts}
     if changes:

@@ -50,8 +50,8 @@ class ItemConsensus:
         """Gather the sound items and compare their levels, names and parents.
 
         Args:
-            scans: in the order that the index is to have.
-            root: for messages.
+            scans: scans in the order of the index.
+            root: dataset directory, for messages.
             levels: names for items that do not state them; else ``level0``, ``level1``, ...
 
         Raises:
@@ -194,7 +194,7 @@ class RebuildResult:
     Attributes:
         manifest: the new ``dataset.json``.
         rejected: members and items that this run set aside, with the columns of ``rejected.parquet``.
-        notes: for people, one line each.
+        notes: notes for people, one line each.
     """
 
     manifest: files.Manifest

@@ -64,8 +64,8 @@ class ShardScan:
         bytes: its size.
         sha256: SHA-256 of the whole file.
         items: one row per key in order of the tar (:data:`ITEMS`). Facts that could not be read are null; ``sound`` is
-            true if image and JSON are both present and without fault.
-        faults: one row a fault (:data:`FAULTS`).
+            true if image and JSON are both present and without error.
+        faults: one row per error (:data:`FAULTS`).
         ignored: number of members that are neither image nor JSON.
     """
 

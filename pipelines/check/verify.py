@@ -49,10 +49,10 @@ class Verification:
         name: name of the dataset.
         items: number of sound items in the tars.
         shards: number of shards read.
-        bytes: read from shards.
+        bytes: number of bytes read from shards.
         findings: one row per finding (:data:`FINDINGS`): its kind; split, shard (a file of the directory) and member
             (key, name in a tar, or subject of a table's row) where they apply; what was found and expected.
-        notes: facts for people that are not faults, one line each.
+        notes: facts for people that are not errors, one line each.
     """
 
     name: str
@@ -206,7 +206,7 @@ class _Verifier:
         return None
 
     def table(self, name: str) -> pl.DataFrame:
-        """Return a table of the directory, empty where there is none."""
+        """Return a table of the directory, empty if there is none."""
         named = name in self.manifest.files
         table = self.read(name, lambda path: index_file.read_table(name, path)) if named else None
         return pl.DataFrame(schema=index_file.TABLES[name]) if table is None else table

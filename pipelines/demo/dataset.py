@@ -46,8 +46,8 @@ class DrawnConfig:
 def build_drawn_dataset(labels: Path, root: Path, config: DrawnConfig, progress: Progress) -> BuildResult:
     """Draw the landmarks of a hierarchical label file and build their shards.
 
-    After an interruption, the same call resumes: an incomplete set of drawings is made anew. A finished dataset is left
-    as it is.
+    After an interruption, the same call resumes: an incomplete set of drawings is made again. A finished dataset is
+    left as it is.
 
     Args:
         labels: landmark_id, category, supercategory, hierarchical_label, natural_or_human_made.
@@ -127,7 +127,7 @@ def write_drawings(labels: pl.DataFrame, folder: Path, config: DrawnConfig, prog
 
 
 def _read(record: Path) -> object:
-    """Read the record of finished drawings; None where it is missing or damaged."""
+    """Read the record of finished drawings; None if it is missing or damaged."""
     try:
         return read_json(record)
     except (OSError, ValueError):

@@ -244,9 +244,9 @@ class LabelTable:
     Attributes:
         place: the file or the build's folder.
         files: names of the files that were read.
-        rows: the cells of the columns that are used, null where empty, and ``__row`` (line in a CSV, else row, from 1).
+        rows: the cells of the columns that are used, null if empty, and ``__row`` (line in a CSV, else row, from 1).
         levels: columns that are levels, finest first.
-        name: column of the items' names; None where there is none.
+        name: column of the items' names; None if there is none.
     """
 
     place: Path
@@ -500,7 +500,7 @@ def ancestor_agreement(a: Sequence[pl.Series], b: Sequence[pl.Series]) -> Ancest
     """Measure the labels of the same items over all levels.
 
     Args:
-        a: the labels of A, one series per level, null where an item has none.
+        a: the labels of A, one series per level, null if an item has none.
         b: the labels of B at the same levels.
     """
     size_a, size_b = (sum(len(s) - s.null_count() for s in side) for side in (a, b))

@@ -89,13 +89,13 @@ class TreeConfig:
     )
     parents: Literal["refuse", "first", "most-specific"] = setting(
         "refuse",
-        "Where the tree is the levels: classes under several parents are refused, or keep the first, or the one "
-        "farthest from the top.",
+        "With --tree-use levels, rule for classes under several parents: refuse them, keep the first parent, or keep "
+        "the one farthest from the top.",
     )
     cut: str = setting(
         "",
-        "Where the tree is the levels: which of its classes; root:2,1 (steps below the top), leaves:1,2 (steps above "
-        "the names) or ranks:family,order. Default: all its ranks or depths.",
+        "With --tree-use levels, the classes to use: root:2,1 (steps below the top), leaves:1,2 (steps above the "
+        "names) or ranks:family,order. Default: all ranks or depths.",
     )
 
 
@@ -161,12 +161,12 @@ class EmbedConfig:
 
 @dataclass(frozen=True)
 class EvidenceConfig:
-    """Options of what counts about names besides the encoder's rows."""
+    """Options of the evidence about names besides the encoder's rows."""
 
     evidence: tuple[str, ...] = setting(
         (),
-        "What counts besides the encoder: wording, descriptions, classes, or none. Default: for --classes whatever "
-        "agrees with the encoder; for landmarks none, as published.",
+        "Evidence sources besides the encoder: wording, descriptions, classes, or none. Default: for --classes all "
+        "sources that agree with the encoder; for landmarks none, as published.",
         choices=("wording", "descriptions", "classes", "none"),
     )
 
@@ -208,7 +208,7 @@ class BuildConfig:
 
     Attributes:
         source: ``sample`` (the table shipped with hgld), ``landmarks`` (categories to scrape), ``names`` (a table
-            whose names are scraped already) or ``classes`` (names of anything).
+            whose names are scraped already) or ``classes`` (arbitrary class names).
         tables: (split, file) pairs; empty for the sample, one pair for classes.
     """
 

@@ -1,7 +1,7 @@
 """The export stage: labels of every landmark or item at all levels, as tables, with the tree and what was dropped.
 
 A group of the clustering keeps its labels, whatever it is called now. A group that decisions made has the labels that
-the groups of its names agree on, and none where they differ. What people set goes before both; the coarsest label is
+the groups of its names agree on, and none if they differ. What people set goes before both; the coarsest label is
 the review's. Every class has one parent: where people gave groups of one coarser class different tops, the top of most
 landmarks keeps that class. Each of the others gets a class of its own, ``CLASS (TOP)``.
 """
@@ -106,7 +106,7 @@ def _export(inputs: Mapping[str, Path], plan: LevelPlan, progress: Progress, dir
 
 
 def _join(table: Mapping[str, pl.DataFrame]) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return every named landmark with its name, group and top (null where its name was dropped), and notes."""
+    """Return every named landmark with its name, group and top (null if its name was dropped), and notes."""
     ids = with_item_columns(table["scrape/landmarks"]).select(
         *KEY, id=pl.coalesce("id", pl.col(KEY[1]).cast(pl.String))
     )

@@ -78,7 +78,7 @@ def listed_images(images: Sequence[Sequence[str]], folder: Path) -> list[list[Pa
 
 
 def read_image(file: Path) -> Image.Image:
-    """Decode one image to RGB, upright, at most ``LONGEST_SIDE`` pixels a side.
+    """Decode one image to RGB, upright, at most ``LONGEST_SIDE`` pixels per side.
 
     Raises:
         ImageError: too large, truncated, not an image, or of a format that shards do not hold.

@@ -76,7 +76,7 @@ def read_provenance(folder: Path) -> dict[str, Any] | None:
     try:
         return read_json(file, kind=dict)
     except ValueError:
-        return None  # cut short or edited: the build writes it anew
+        return None  # cut short or edited: the build writes it again
 
 
 def versions(encoder: str) -> dict[str, str]:

@@ -98,10 +98,10 @@ class BuildResult:
     """A finished dataset.
 
     Attributes:
-        out: its folder, as it was given.
+        out: folder of the dataset, as the user gave it.
         manifest: ``dataset.json``.
-        differences: from the published counts (:func:`hgld.pipelines.shards.cards.published_differences`); None
-            without a card.
+        differences: differences from the published counts (:func:`hgld.pipelines.shards.cards.published_differences`);
+            None without a card.
         was_run: False if it was built before.
     """
 
@@ -125,8 +125,8 @@ def build_shards(
         name: name of the source: ``sop``, ``manifest`` (:data:`hgld.pipelines.shards.sources.SOURCES`).
         source: the release's folder, or the table of the user's own data.
         out: an empty or new folder.
-        options: how the release is read.
-        config: how the shards are written.
+        options: options of reading the release.
+        config: options of writing the shards.
         progress: told of every unit.
 
     Raises:
@@ -216,7 +216,7 @@ def _pack(
     work.plans.mkdir(parents=True, exist_ok=True)
     units, splits = [], {}
     for (shard,), part in items.group_by("shard", maintain_order=True):
-        plan = work.plans / f"{shard}.parquet"  # written anew in every run, so it need not be synced
+        plan = work.plans / f"{shard}.parquet"  # written again in every run, so it need not be synced
         named = []
         for level, names in zip(hierarchy.levels, hierarchy.names, strict=True):
             name_of = pl.Series(f"name/{level}", [*names, None], dtype=pl.String)
@@ -262,7 +262,7 @@ def finish(
         job: the build.
         examination: its rejected images, tars and notes.
         hierarchy: tree of the classes that are in the shards.
-        shards: in order, each with the path of its part of the index.
+        shards: the shards in order, each with the path of its part of the index.
     """
     catalog, work = job.catalog, job.work
     index = pl.concat([read_parquet(record) for _, record in shards])

@@ -73,7 +73,7 @@ class PublishedSplit:
     """Published counts of a split.
 
     Attributes:
-        items: number of images; None where no publication states it.
+        items: number of images; None if no publication states it.
         classes: number of classes by level, where stated.
     """
 
@@ -90,10 +90,10 @@ class DataCard:
         title: name of the dataset, for people.
         levels: levels of its hierarchy, finest first.
         splits: counts as published.
-        obtain: how to get the files, a step or address a line.
+        obtain: instructions to get the files, one step or URL per line.
         licence: identifier of the licence, as Hugging Face spells it.
-        licence_note: what the licence's name does not say.
-        protocol: how the dataset is evaluated in the literature.
+        licence_note: further conditions of the licence.
+        protocol: usual evaluation of the dataset in the literature.
         header: the card's YAML header for Hugging Face, without hgld's own block.
         sections: the card's text by its ``##`` headings.
         text: the card as it is, YAML header included.
@@ -182,7 +182,7 @@ def _compared(published: PublishedSplit, found: SplitFacts | None) -> Iterator[t
 
 
 def own_licence(manifest: Manifest) -> str:
-    """Return the licence that the builder of a dataset stated; empty where none was."""
+    """Return the licence that the builder of a dataset stated; empty if none was."""
     licence = manifest.provenance.get("licence")
     return licence if isinstance(licence, str) and licence != "not stated" else ""
 
@@ -456,7 +456,7 @@ def _image_fields(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-# -- both made anew ---------------------------------------------------------------------------------------------------
+# -- both made again ---------------------------------------------------------------------------------------------------
 
 
 def described(manifest: Manifest, card: DataCard | None, *, boxes: bool) -> tuple[dict[str, bytes], Manifest]:
@@ -496,7 +496,7 @@ def remake_card(root: Path) -> pl.DataFrame | None:
         root: the directory; its manifest and the columns of its index are read.
 
     Returns:
-        differences from the published counts (:func:`published_differences`); None where hgld has no card of the
+        differences from the published counts (:func:`published_differences`); None if hgld has no card of the
         dataset.
 
     Raises:

@@ -50,18 +50,18 @@ class Catalog:
     Attributes:
         name: name of the dataset, and of its card.
         levels: finest first.
-        items: one row an item: key, split, file, then one text column a level (null: unknown), and, only if some items
-            are to be cropped, ``box_left, box_top, box_right, box_bottom`` (Int32 pixels of the upright image, right
-            and bottom exclusive, null: all of it). ``file`` is a POSIX path relative to ``root``, or ``role/stem``
-            where there are containers: the stem of the member's file name.
+        items: one row per item: key, split, file, then one text column per level (null: unknown). Only if some items
+            are to be cropped, further columns are ``box_left, box_top, box_right, box_bottom`` (Int32 pixels of the
+            upright image, right and bottom exclusive, null: all of it). ``file`` is a POSIX path relative to ``root``,
+            or ``role/stem`` where there are containers: the stem of the member's file name.
         root: folder of the loose files.
         containers: tars that hold the items as members; empty: the items are loose files.
         lists: named lists of items: list, key.
         judgements: judged pairs: query, item, verdict.
         dropped: files that the release's lists name and the adapter leaves out: file, split, reason, detail.
-        notes: for people, one line each.
+        notes: notes for people, one line each.
         sources: the list files that were read.
-        disjoint: if True, no finest class of ``train`` may occur in another split.
+        disjoint: whether no finest class of ``train`` may occur in another split.
         protocol: protocol for its evaluation (:mod:`hgld.evaluation.protocols`); empty: none.
         image_column: column of parquet files below ``root`` that holds the images; ``file`` is then TABLE/ROW/NAME.
             Empty: the images are files.
@@ -134,7 +134,7 @@ class Catalog:
         return replace(self, items=items, **{name: self.about(name, items["key"]) for name in ABOUT_ITEMS})
 
     def about(self, name: str, keys: pl.Series) -> pl.DataFrame | None:
-        """Return the rows of the lists or judgements that name these items alone; None where there is no such table."""
+        """Return the rows of the lists or judgements that name these items alone; None if there is no such table."""
         table: pl.DataFrame | None = getattr(self, name)
         columns = pl.col(ABOUT_ITEMS[name])
         return None if table is None else table.filter(pl.all_horizontal(columns.is_in(keys.implode())))

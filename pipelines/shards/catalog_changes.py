@@ -47,7 +47,7 @@ def draw_classes(
         fraction: part of the classes to draw, between 0 and 1, rounded to the nearest class; at least one is drawn and
             one left.
         seed: the same seed and classes give the same draw.
-        option: that states the fraction, for the message.
+        option: name of the option with the fraction, for the message.
 
     Raises:
         ConfigError: the fraction is not between 0 and 1, or there are fewer than two classes.
@@ -225,7 +225,7 @@ def is_build(folder: Path, source: str) -> bool:
 def with_levels_of(catalog: Catalog, folder: Path) -> Catalog:
     """Return a catalog with its finest level and, above it, the levels of a build's ``labels.csv``.
 
-    A class is looked up there by its text: as an id, as a name, then as a name whatever its case, with ``_`` for
+    A class is looked up there by its text: as an id, as a name, then as a name regardless of its case, with ``_`` for
     spaces. A class that the build does not know, or that names several of its items with different labels, has no
     coarser labels; it is counted and named in a note, and its images stay.
 
@@ -271,7 +271,7 @@ def with_levels_of(catalog: Catalog, folder: Path) -> Catalog:
 
 
 def _read_labels(file: Path) -> tuple[tuple[str, ...], dict[str, _Labels | None]]:
-    """Return a build's levels above the items, and its labels of every id and name; None where they differ."""
+    """Return a build's levels above the items, and its labels of every id and name; None if they differ."""
     table = CsvText.read(file)
     levels = tuple(column for column in table.columns if column not in ("id", "name"))
     if not levels:

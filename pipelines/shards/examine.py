@@ -60,17 +60,17 @@ class ExamineUnit:
     """One tar, or some loose files.
 
     Attributes:
-        name: for people, and name of the record.
+        name: name of the unit, for people and for its record.
         key: digest of everything that determines the result except the source's bytes.
         signature: changes when the source's files do; empty: the tar is missing.
         catalog: table of the wanted items, sorted by file: file and box.
         start: first row of the catalog that the unit may find.
-        stop: behind the last one.
+        stop: after the last one.
         source: the tar, or the folder of the loose files.
         container: the tar's role and checksum; None: loose files.
-        spooled: True if the bytes are kept.
+        spooled: whether the bytes are kept.
         config: checks and resizing.
-        record: path of the result; the spool lies beside it.
+        record: path of the result; the spool is beside it.
         image_column: column of parquet files that holds the images; empty: the images are files.
     """
 
@@ -276,7 +276,7 @@ class Examination:
         rejected: the others and those that the adapter left out, with the columns of ``rejected.parquet``.
         origins: tars and spools; ``origin`` is a position in this list.
         tars: file, role, bytes and md5 of every tar.
-        notes: for people, one line each.
+        notes: notes for people, one line each.
     """
 
     items: pl.DataFrame

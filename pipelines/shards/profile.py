@@ -31,9 +31,9 @@ class Profile:
     """The user's own images, and how they would be built.
 
     Attributes:
-        images: as they were read.
-        options: for reading them, with the proposed levels and splits.
-        catalog: what would be built; None if that cannot be.
+        images: the images that were read.
+        options: options of reading them, with the proposed levels and splits.
+        catalog: catalog that would be built; None if it cannot be built.
         problem: why it cannot be built; empty: it can.
         missing: paths of the files that are not there.
         decoded: number of images that were decoded.
@@ -55,9 +55,9 @@ def profile(kind: str, source: Path, options: SourceConfig, config: ShardConfig,
     Args:
         kind: folders or manifest.
         source: the folder or table.
-        options: as they were given.
+        options: options that the user gave.
         config: limits of the images.
-        is_final: True if spellings of a name are to stay several classes, where nobody asked for one.
+        is_final: whether different spellings of a name stay different classes by default.
 
     Raises:
         ConfigError: options that contradict each other, the folders or the table's columns.

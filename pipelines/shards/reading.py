@@ -60,7 +60,7 @@ def opened_hashed(file: Any, algorithm: str) -> Iterator[tuple[BinaryIO, HashedR
     hashed = HashedReader(file, algorithm)
     stored = cast(BinaryIO, BufferedReader(hashed, 1 << 20))
     yield stored, hashed
-    while stored.read(1 << 20):  # bytes behind a tar's end mark belong to the checksum
+    while stored.read(1 << 20):  # bytes after a tar's end mark belong to the checksum
         pass
 
 
@@ -185,7 +185,7 @@ def checked_image(
 
     Args:
         data: the image file.
-        box: to crop to, in pixels of the upright image; cut to the part in the image.
+        box: rectangle to crop to, in pixels of the upright image; cut to the part in the image.
         max_pixels: larger images are refused.
         resize: pixels of the shorter side; an image that is larger or not upright becomes an upright JPEG. It is never
             enlarged. 0: the bytes stay.

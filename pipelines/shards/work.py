@@ -75,8 +75,8 @@ def provenance(
     Args:
         catalog: catalog of the release.
         card: card of the dataset; None for the user's own data.
-        options: for reading the release.
-        config: for writing the shards.
+        options: options of reading the release.
+        config: options of writing the shards.
         tars: facts of the release's tars: file, role, bytes, md5.
     """
     stated = _config(options, config)
@@ -108,8 +108,8 @@ def run_counted(
     """Do all units by :func:`hgld.pipelines.executor.run_units`, and tell ``progress`` of each.
 
     Args:
-        work: what is done with a unit.
-        units: with names.
+        work: function that processes a unit.
+        units: units with names.
         progress: told of every unit.
         task: name of the work for ``progress``.
         done: number of further units that were done before.
@@ -259,7 +259,7 @@ def begin_packing(work: WorkFolder, shards: Collection[str]) -> None:
     between, every removed shard is still named by one of the two.
 
     Args:
-        work: with the plans of this run's shards, and of earlier runs'.
+        work: work folder with the plans of this run's shards and of earlier runs'.
         shards: names of this run's shards.
     """
     manifest = _manifest_in(work.out)

@@ -28,8 +28,8 @@ class Command:
         words: its words; ``{base}`` is the folder of :func:`write_base`, and it works in a folder of its own.
         before: words of a command that was run there earlier, with other results.
         works_on: folders of the base that it changes and has a copy of.
-        keeps: what stood there stays until what replaces it is whole; else the dataset has no manifest meanwhile.
-        stops: at how many moments the short form of the tests stops it.
+        keeps: whether the old files stay until their replacement is complete; else the manifest is missing meanwhile.
+        stops: number of moments at which the short form of the tests stops it.
     """
 
     words: str

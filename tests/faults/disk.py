@@ -250,7 +250,7 @@ def stop_everywhere(
 
     Args:
         prepare: makes the folder that the run with so many changes works in.
-        run: what is stopped.
+        run: function to stop.
         every: take only each so many-th of the moments.
         first: the first of them.
 

@@ -62,7 +62,7 @@ class Reader:
 
     Attributes:
         make: writes a sound sample into an empty folder.
-        read: reads the folder's sample as the verbs do.
+        read: reads the folder's sample as the subcommands do.
     """
 
     make: Callable[[Path], object]

@@ -61,13 +61,13 @@ class RangeServer(LocalServer):
     """What the server is, does and saw.
 
     Args:
-        folder: whose files it serves.
+        folder: folder of the files that it serves.
         certificate: with its key, to serve over TLS.
 
     Attributes:
-        url: of the folder.
+        url: URL of the folder.
         requests: "METHOD path range" of every request.
-        headers: of the last request.
+        headers: headers of the last request.
         failures: status of the next answers, taken from the front.
         cut_after: bytes of a body after which the connection is closed; None: never.
         ranges: whether Range is honoured.

@@ -21,7 +21,7 @@ class Journey:
         commands: the commands so far, as they were written.
         flags: number of their flags.
         words: number of words that they wrote to stdout and stderr; rules and bars of tables are no words.
-        texts: what each command wrote.
+        texts: output of each command.
     """
 
     folder: Path

@@ -26,7 +26,7 @@ class Wiki:
         pages: Commons pages by title: ``text``, and ``item`` (page property) or ``redirect`` (hard redirect) if any.
         sitelinks: item of each linked Commons title.
         entities: Wikidata entities by id, as :func:`item` makes them; ``{"redirect": id}`` for a merged one.
-        rows: what the infobox's row is called, by language; "Instance of" where it is not said.
+        rows: name of the infobox's row by language; "Instance of" for the others.
     """
 
     pages: dict[str, dict[str, str]] = field(default_factory=dict)

@@ -38,7 +38,7 @@ class Classifier:
 
     Attributes:
         weight: (C, D) floating.
-        bias: (C,).
+        bias: (C,) bias of each class.
         scale: factor of the cosines; None: the classifier reads the embedding without normalisation.
         level: level of the hierarchy at which its classes are.
         names: names of the C classes.
@@ -65,12 +65,12 @@ class Classifier:
         """Tell of every item whether its class is among the k most likely ones; of equal scores its own comes last.
 
         Args:
-            embeddings: (N, D).
-            targets: (N,) of :meth:`targets`.
+            embeddings: (N, D) embeddings of the images.
+            targets: (N,) class numbers that :meth:`targets` returned.
             ks: the numbers k.
 
         Returns:
-            by name (``top-1``) (N,) float64: 1 or 0, and NaN where the target is -1.
+            by name (``top-1``) (N,) float64: 1 or 0, and NaN if the target is -1.
         """
         ranks = torch.empty(len(embeddings), dtype=torch.int64)
         for start in range(0, len(embeddings), _ROWS):
@@ -87,7 +87,7 @@ class Classifier:
 
 
 def targets_of(dataset: ShardDataset, level: str, names: Sequence[str]) -> Tensor:
-    """Return (N,) the places of the items' classes among a classifier's classes, by name; -1 where it has none.
+    """Return (N,) the places of the items' classes among a classifier's classes, by name; -1 if it has none.
 
     Args:
         dataset: N items.
@@ -147,7 +147,7 @@ def trained_classes(config: LossConfig, hierarchy: Hierarchy, labels: Tensor) ->
     Args:
         config: the loss.
         hierarchy: hierarchy of the dataset.
-        labels: (N, L) of the training split; classes without an item have no row.
+        labels: (N, L) labels of the training split; classes without an item have no row.
 
     Raises:
         ConfigError: the hierarchy has no such level.
@@ -167,7 +167,7 @@ def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
     """Read the classifier of a checkpoint; None if the run's loss has none.
 
     Args:
-        checkpoint: its folder, ``RUN/checkpoints/step-N``.
+        checkpoint: folder of the checkpoint, ``RUN/checkpoints/step-N``.
         config: options of the run.
 
     Raises:

@@ -105,7 +105,7 @@ class Embedder:
     """A model with its view of images in evaluation, and the processes that embed together.
 
     Attributes:
-        model: on the processes' device.
+        model: model on the processes' device.
         view: the part of an image that is seen, at scale 1.
         processes: processes that share the work.
         batch_size: images at a time, a process.
@@ -117,7 +117,7 @@ class Embedder:
         selection: how that checkpoint was chosen (:func:`hgld.training.checkpoint.selection_of`).
         network: the network that the model is; None: a run's.
         gem_p: exponent of GeM that the model was given for this view; None: its own.
-        classifier: what the network's classes are told by; None: it has none.
+        classifier: classifier of the network; None: it has none.
         recipe: name of the recipe that the model was trained by; empty if none is known.
         spent: counts what embedding takes; None: nobody asks.
         transform: function of an RGB image to the model's input; None: ``view`` prepares images.
@@ -160,7 +160,7 @@ class Embedder:
 
         Raises:
             ConfigError: there is none; or the network's is not one linear layer, or of other classes.
-            MissingResourceError: the network's weights cannot be had.
+            MissingResourceError: the network's weights are not available.
         """
         if self.classifier is not None:
             return self.classifier
@@ -280,7 +280,7 @@ class Embedder:
 
         Raises:
             ConfigError: the model has no text tower whose space is that of its images.
-            MissingResourceError: its weights or its tokenizer cannot be had here.
+            MissingResourceError: its weights or its tokenizer are not available here.
         """
         if self.network is None:
             raise ConfigError(
@@ -348,7 +348,7 @@ def make_embedder(
         InputError: no checkpoint is there, or it cannot be read; no training images for ``auto``.
         ConfigError: a device that is not there, a resize below the size, gem_p for a model without GeM, or a network
             that cannot be had so.
-        MissingResourceError: a network's weights or library cannot be had.
+        MissingResourceError: a network's weights or library are not available.
     """
     if isinstance(source, Network):
         usual, config = _open_network(source, processes, size, resize_mode), TrainConfig()

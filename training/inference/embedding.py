@@ -61,7 +61,7 @@ def embed(
     view's size, or one image.
 
     Args:
-        model: on the device where it computes; put into evaluation mode meanwhile.
+        model: model on the device where it computes; it is in evaluation mode during the call.
         dataset: N items.
         view: the part of the images that is seen, at scale 1.
         batch_size: images at a time, a process.
@@ -247,8 +247,8 @@ def check_scales(scales: Sequence[float], scale_p: float = 1.0) -> None:
 def keep_freed_memory(device: torch.device) -> None:
     """Have the C library keep freed memory for the tensors of the next step, on a CPU (glibc; nothing elsewhere).
 
-    Otherwise every large tensor is mapped and unmapped anew, and the kernel clears its pages each time: half of the CPU
-    time of embedding, 40% of that of a fine-tune (benchmarks/results/finetune.csv).
+    Otherwise every large tensor is mapped and unmapped again, and the kernel clears its pages each time: half of the
+    CPU time of embedding, 40% of that of a fine-tune (benchmarks/results/finetune.csv).
     """
     if device.type == "cpu" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         for option, value in _MALLOC.items():
@@ -298,10 +298,9 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
     """Write embeddings and, beside them, their keys and labels: all files whole, or as they were before.
 
     Args:
-        path: ``.npy`` file. :func:`labels_file` gets the columns key, split and one a level (int32, -1 unknown), in the
-            same order.
-            ``hgld evaluate --embeddings FILE --labels FILE`` reads both.
-        embeddings: (N, D) of the dataset's items, in its order.
+        path: ``.npy`` file. :func:`labels_file` gets the columns key, split and one per level (int32, -1 unknown), in
+            the same order. ``hgld evaluate --embeddings FILE --labels FILE`` reads both.
+        embeddings: (N, D) embeddings of the dataset's items, in its order.
         dataset: N items.
         faults: items left out because they could not be read: :func:`faults_file` names them (columns item, where,
             reason), and does not exist if there are none.
@@ -354,7 +353,7 @@ def write_together(
 
 
 def item_table(dataset: ShardDataset) -> pl.DataFrame:
-    """Return key, split and labels (one int32 column a level) of a dataset's items, in its order."""
+    """Return key, split and labels (one int32 column per level) of a dataset's items, in its order."""
     split = dataset.frame["split"] if dataset.split is None else pl.repeat(dataset.split, len(dataset), eager=True)
     labels = dataset.labels.to(torch.int32).numpy()
     columns = {level: labels[:, c] for c, level in enumerate(dataset.levels)}

@@ -219,7 +219,7 @@ def _files(checkpoint: Path) -> dict[str, Path | bytes]:
 
 
 def _measured(file: Path, step: int) -> tuple[str, dict[str, float]]:
-    """Return the last set that the checkpoint was evaluated on, and the metrics there; empty where it was not."""
+    """Return the last set that the checkpoint was evaluated on, and the metrics there; empty if it was not."""
     if not file.is_file():
         return "", {}
     rows: list[dict[str, Any]] = read_csv(file, infer=True).filter(pl.col("step") == step).to_dicts()

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 def embed_once(embedder: Embedder, dataset: ShardDataset, progress: Progress | None = None) -> Embedded:
     """Embed the items that can be read, or return the embeddings that the user's cache keeps of them.
 
-    Several processes embed anew, because their caches may differ; so are images that are no dataset and no folder.
+    Several processes embed again, because their caches may differ; so are images that are no dataset and no folder.
 
     Args:
         embedder: the model and its view.

@@ -117,8 +117,8 @@ class Model:
         Args:
             images: images as :meth:`encode` takes them.
             gallery: a folder of class folders, or a dataset, as for :meth:`search`.
-            calibration: made by ``hgld calibrate``, or its file; None: that of the run if it has one, else confidences
-                are shares of the votes.
+            calibration: calibration made by ``hgld calibrate``, or its file; None: the run's calibration if it has one,
+                else confidences are shares of the votes.
             min_confidence: least confidence of a prediction; below it the best guess alone is given.
             level: finest level to predict; None: the finest.
             progress: whether to show a bar.
@@ -228,7 +228,7 @@ def load_model(
         InputError: no such run, or a file that is damaged or of another network.
         ConfigError: no such network, or options that it does not take.
         MissingExtraError: its library is not installed.
-        MissingResourceError: its weights cannot be had here.
+        MissingResourceError: its weights are not available here.
     """
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     processes = Processes(0, 1, place)
@@ -255,7 +255,7 @@ def default_split(place: str) -> str | None:
         place: directory of the dataset, or its address.
 
     Returns:
-        the split; None where the dataset names a protocol, or has several splits and none is called test.
+        the split; None if the dataset names a protocol, or has several splits and none is called test.
     """
     dataset = open_dataset(place)
     named = filled_splits(dataset)

@@ -220,7 +220,7 @@ class Gallery:
     """Embeddings of the items of a dataset that could be read.
 
     Attributes:
-        vectors: (G, D).
+        vectors: (G, D) embeddings of the gallery.
         positions: (G,) int64 of the items in the dataset, ascending.
         left_out: number of items that could not be read.
     """
@@ -258,7 +258,7 @@ def search(
         k: matches a file; all readable items if there are fewer.
         gallery: embeddings of the dataset by the same model; None: they are computed.
         index: index of these embeddings; it is built if it is missing or stale. None: the search is exhaustive.
-        asking: how queries are answered, and the classes within which they search. A text is not answered, because
+        asking: options of answering queries, and the classes within which they search. A text is not answered, because
             its scores are not those of images.
         texts: queries by their meaning, of a model with a text tower.
         progress: called with a task, the number of units done and their total.

@@ -23,7 +23,7 @@ from .kept import dataset_facts, embedding_facts
 IndexKind = Literal["ivf", "hnsw"]
 
 # How indexes are made and searched; benchmarks/README.md has the figures.
-_CELLS, _ITEMS_A_CELL, _TRAINED_ON = 4, 39, 64  # ivf: about 4 sqrt(G) cells; k-means sees 64 vectors a cell
+_CELLS, _ITEMS_A_CELL, _TRAINED_ON = 4, 39, 64  # ivf: about 4 sqrt(G) cells; k-means sees 64 vectors per cell
 _PROBED, _LEAST_PROBED = 8, 8  # a query looks into one cell in 8
 _NEIGHBORS, _CANDIDATES_OF_BUILD, _CANDIDATES = 32, 80, 128  # hnsw
 _INDEX, _POSITIONS = "index.faiss", "positions.npy"
@@ -80,8 +80,8 @@ class SearchIndex:
         A query that reaches fewer than k items is compared with all.
 
         Args:
-            query_embeddings: (Q, D).
-            k: at most G.
+            query_embeddings: (Q, D) embeddings of the queries.
+            k: number of neighbours, at most G.
 
         Returns:
             positions: (Q, k) int64 in the dataset, best first, equal scores ascending.
@@ -139,7 +139,7 @@ class KeptIndex:
         """Make the index and keep it; one that is there is replaced.
 
         Args:
-            embeddings: (G, D) of the items.
+            embeddings: (G, D) embeddings of the items.
             positions: (G,) int64 of the items in their dataset, ascending.
 
         Raises:

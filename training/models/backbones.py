@@ -73,7 +73,7 @@ def build_model(
 
     Raises:
         ConfigError: no such backbone, or one that does not have the pooling or the image size.
-        MissingResourceError: pretrained weights that cannot be had.
+        MissingResourceError: pretrained weights that are not available.
         InputError: a file of weights that is damaged or of another model.
     """
     entry = BACKBONES.get(config.backbone.partition(":")[0])
@@ -112,7 +112,7 @@ def build_backbone(spec: str, options: BackboneOptions) -> Backbone:
     Raises:
         ConfigError: no such library or backbone, or one that does not have what the options ask for.
         MissingExtraError: the library is not installed.
-        MissingResourceError: pretrained weights that cannot be had.
+        MissingResourceError: pretrained weights that are not available.
         InputError: a file of weights that is damaged or of another model.
     """
     library, colon, name = spec.partition(":")

@@ -212,7 +212,7 @@ def init_projection_pca(model: EmbeddingModel, features: Tensor) -> None:
     """Set the projection to the principal components of features, centred: W = components, b = -W mean.
 
     Args:
-        model: its projection is set.
+        model: model whose projection is set.
         features: (N, F) as ``model.features`` returns them; the model's norm is applied here.
 
     Raises:

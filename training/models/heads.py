@@ -23,19 +23,19 @@ _SYNSET = re.compile(r"n[0-9]{8}\Z")
 def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_size: int = 64) -> tuple[Tensor, Tensor]:
     """Return weight (C, F) and bias (C,) of the classifier that a network of torchvision or timm comes with.
 
-    The whole network is run on noise, and its scores are held against those of the classifier behind the model's mean
+    The whole network is run on noise, and its scores are held against those of the classifier after the model's mean
     features.
 
     Args:
         spec: ``torchvision:NAME`` or ``timm:NAME``, as of the model's backbone.
         pretrained: weights of the model: ``default``, a tag of its library, or a file of weights with the classifier.
-        model: model with these weights, without norm and projection behind its pooling.
+        model: model with these weights, without norm and projection after its pooling.
         image_size: side of the noise, pixels.
 
     Raises:
         ConfigError: another library, a network without weights or whose classifier is not one linear layer behind the
             mean, or a model that changes the features.
-        MissingResourceError: weights that cannot be had.
+        MissingResourceError: weights that are not available.
         InputError: a file of weights that is damaged or of another model.
     """
     library, _, name = spec.partition(":")

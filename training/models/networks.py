@@ -71,7 +71,7 @@ def save_network(model: EmbeddingModel, network: Network, view: TestView, folder
     Args:
         model: model of :func:`build_network`.
         network: name, tag of the weights, and pooling.
-        view: how it sees images.
+        view: view of the images that the network sees.
         folder: new or empty.
 
     Raises:
@@ -131,7 +131,7 @@ def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingM
     """Build a network that embeds: its backbone, pooled, and nothing after it.
 
     Args:
-        network: its name, weights and pooling.
+        network: name, weights and pooling of the network.
         size: side of the images, pixels, for networks that are built for one; None: as its library tests it.
 
     Returns:
@@ -140,7 +140,7 @@ def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingM
     Raises:
         ConfigError: no such network, or one that does not have the pooling or the size.
         MissingExtraError: its library is not installed.
-        MissingResourceError: its weights cannot be had here.
+        MissingResourceError: its weights are not available here.
         InputError: a file that is damaged or of another network.
     """
     folder, saved_view = Path(network.name), None
@@ -180,7 +180,7 @@ def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:
     Raises:
         ConfigError: it has none, or is pooled so that its images lie in another space than texts.
         MissingExtraError: its library is not installed.
-        MissingResourceError: its weights or its tokenizer cannot be had here.
+        MissingResourceError: its weights or its tokenizer are not available here.
         InputError: a file of weights that is damaged, of another model, or without the text tower.
     """
     library, _, name = network.name.partition(":")

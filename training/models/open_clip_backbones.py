@@ -59,11 +59,11 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     Args:
         name: ``MODEL``, ``MODEL/TAG`` with the tag of its weights, ``hf-hub:USER/NAME`` or ``local-dir:FOLDER``. Beside
             weights of a file, the tag says how the model is built and images are prepared.
-        options: how to build it; if the name has a tag, weights ``default`` are those of the tag.
+        options: options of building it; if the name has a tag, weights ``default`` are those of the tag.
 
     Raises:
         ConfigError: no such model or tag, or a pooling that it does not have.
-        MissingResourceError: its weights cannot be had here.
+        MissingResourceError: its weights are not available here.
         InputError: the file of weights is damaged or of another model.
     """
     clip, name, known = _create(name, options)
@@ -90,7 +90,7 @@ def open_clip_texts(name: str, weights: str, texts: Sequence[str]) -> Tensor:
 
     Raises:
         ConfigError: no such model or tag.
-        MissingResourceError: its weights or its tokenizer cannot be had here.
+        MissingResourceError: its weights or its tokenizer are not available here.
         InputError: the file of weights is damaged, of another model or without a text tower.
     """
     options = BackboneOptions(weights, load_weights=True, token=None, image_size=None)
@@ -144,7 +144,7 @@ def _give_map(tower: Any, name: str) -> None:
     """Make a tower return the map or the patch tokens before its pooling.
 
     Raises:
-        ConfigError: a tower whose map cannot be had.
+        ConfigError: a tower whose map is not available.
     """
     if isinstance(tower, ModifiedResNet):
         setattr(tower, "attnpool", nn.Identity())  # noqa: B010  # it says AttentionPool2d
@@ -155,7 +155,7 @@ def _give_map(tower: Any, name: str) -> None:
 
 
 def _view(size: int, known: Mapping[str, Any]) -> TestView | None:
-    """Return open_clip's own preparation of images; None where it pads."""
+    """Return open_clip's own preparation of images; None if it pads."""
     resize_modes: dict[str, ResizeMode] = {"shortest": "crop", "squash": "squash"}
     resize_mode = resize_modes.get(known.get("resize_mode") or "shortest")
     interpolation = "bilinear" if known.get("interpolation") == "bilinear" else "bicubic"

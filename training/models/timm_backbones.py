@@ -50,7 +50,7 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
 
     Raises:
         ConfigError: no such model, or one that does not have the pooling.
-        MissingResourceError: its weights cannot be had here.
+        MissingResourceError: its weights are not available here.
         InputError: the file of weights is damaged or of another model.
     """
     if not timm.is_model(name):
@@ -69,7 +69,7 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
 
 
 def _view(known: Mapping[str, Any]) -> TestView | None:
-    """Return timm's own preparation of images; None where it pads, or cuts off a part of a squashed image."""
+    """Return timm's own preparation of images; None if it pads, or cuts off a part of a squashed image."""
     _, height, width = known["input_size"]
     resize_modes: dict[str, ResizeMode] = {"center": "crop", "squash": "squash"}
     resize_mode = resize_modes.get(known["crop_mode"])

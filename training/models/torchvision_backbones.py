@@ -85,8 +85,8 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
     """Build a classification model of torchvision without its classifier.
 
     Raises:
-        ConfigError: no such model, or one whose feature map or token cannot be had.
-        MissingResourceError: its weights cannot be had here.
+        ConfigError: no such model, or one whose feature map or token is not available.
+        MissingResourceError: its weights are not available here.
         InputError: the file of weights is damaged or of another model.
     """
     names = [n for n in torchvision.models.list_models(module=torchvision.models) if n.startswith(_FAMILIES)]

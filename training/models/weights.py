@@ -99,7 +99,7 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
     module's are loaded by their order if every shape agrees, which is logged too: another library's port of a network.
 
     Args:
-        module: without a classifier.
+        module: module without a classifier.
         weights: tensors by name.
         source: name of the weights in messages, such as the file.
         unused: names of weights that the whole model has and the module does not use.

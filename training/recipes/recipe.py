@@ -15,7 +15,7 @@ _CHOICE = (
     "no checkpoint is chosen on test, as released codes do (--select-on-test): the last is kept, or the best on val "
     "where the dataset has one"
 )
-_WIDTH = 109  # letters of a fact, behind its label
+_WIDTH = 109  # letters of a fact, after its label
 
 
 # -- published rows --
@@ -103,9 +103,9 @@ class Setting:
     """A dataset as a paper trains on it: the options that the losses compared there have in common.
 
     Attributes:
-        dataset: its name in ``hgld datasets``, or how to make it.
-        short: its name in a recipe's line.
-        title: its name for people.
+        dataset: name of the dataset in ``hgld datasets``, or how to make it.
+        short: short name in a recipe's line.
+        title: name for people.
         hardware: the hardware that a run needs, with its source.
         config: the options that all its recipes start from.
         hours: the duration of a run, with its source.
@@ -128,8 +128,8 @@ class Recipe:
     """A named config with its dataset, hardware and published figures; calling it returns the config.
 
     Attributes:
-        name: its name in ``hgld train``.
-        line: its description in one line.
+        name: name of the recipe in ``hgld train``.
+        line: description in one line.
         setting: the dataset and the options of training on it.
         fields: the fields that the recipe changes in its setting.
         published: the rows with the figures that it should reach, or a sentence if no paper has one.

@@ -94,7 +94,7 @@ class Protocol:
 
         Args:
             name: name of the protocol.
-            where: what messages call the dataset.
+            where: name of the dataset in messages.
             splits: names of its splits that hold items.
             tables: names of its tables: ``judgements``, ``lists``.
             levels: names of its levels.
@@ -157,7 +157,7 @@ def protocol_of(name: str) -> Protocol:
 
 
 def value_parts(name: str) -> tuple[str, str | None]:
-    """Return the kind of a report's value, with ``k`` for its number, and its level or set; None where it has none.
+    """Return the kind of a report's value, with ``k`` for its number, and its level or set; None if it has none.
 
     Raises:
         ConfigError: it is neither a metric's name nor a protocol's.

@@ -27,7 +27,7 @@ class EmbeddedSplit:
     Attributes:
         vectors: (N, D) embeddings, or (N, C) class scores where the protocol asks for them.
         keys: (N,) text.
-        labels: (N, L) int64 class ids, finest level first, -1 where unknown.
+        labels: (N, L) int64 class ids, finest level first, -1 if unknown.
         contents: returns the (N,) SHA-256 of the images' files in hexadecimal; None: they are not known.
     """
 
@@ -73,7 +73,7 @@ class Benchmark:
         return pl.DataFrame(schema={"list": pl.String, "key": pl.String}) if self.lists is None else self.lists
 
     def gallery(self, split: str) -> tuple[Tensor | np.ndarray, np.ndarray]:
-        """Return embeddings and labels of a split with the distractors, if there are any, behind them."""
+        """Return embeddings and labels of a split with the distractors, if there are any, after them."""
         return with_distractors(self[split].vectors, self[split].labels, self.distractors)
 
     def listed(self, name: str, split: str) -> np.ndarray:
@@ -147,7 +147,7 @@ def open_benchmark(place: str, protocol: str = "") -> tuple[str, ShardDataset]:
     """Open a dataset whose protocol can be evaluated.
 
     Args:
-        place: its directory or address.
+        place: directory or URL of the dataset.
         protocol: name of the protocol; empty: that of ``dataset.json``.
 
     Returns:
@@ -166,7 +166,7 @@ def checked_protocol(dataset: ShardDataset, place: str, protocol: str = "") -> s
 
     Args:
         dataset: all of its items, or those of a split.
-        place: its directory or address, for messages.
+        place: directory or URL of the dataset, for messages.
         protocol: name of the protocol; empty: that of ``dataset.json``.
 
     Raises:
@@ -218,9 +218,9 @@ def evaluate_protocol(
 
     Args:
         name: name of the protocol.
-        benchmark: its splits, embedded.
+        benchmark: the benchmark with embedded splits.
         metrics: names of metrics in place of the protocol's; None: its own.
-        options: how to rank; their metrics are replaced.
+        options: options of ranking; their metrics are replaced.
 
     Returns:
         the report; its settings name the protocol, the dataset, and what was left out.

@@ -7,7 +7,7 @@
 - Faces as Smooth-AP evaluates them (Brown et al., ECCV 2020): identities with fewer than five images are dropped, and
   the frames of a template (IJB-C) are averaged to one embedding.
 - PKU VehicleID (Liu et al., "Deep Relative Distance Learning", CVPR 2016): one image of every vehicle is the gallery,
-  drawn anew ten times, and the others query it. Works on rank losses take leave-one-out over a list instead.
+  drawn again ten times, and the others query it. Works on rank losses take leave-one-out over a list instead.
 - UKBench (Nistér, Stewénius, CVPR 2006): 2,550 objects photographed four times; every image queries all images, itself
   among them, and the score is the number of its group among the first four.
 """
@@ -47,7 +47,7 @@ def rank_by_labels(
     """Rank a split by its labels, with the benchmark's distractors, at the levels that are known on both sides.
 
     Args:
-        benchmark: its levels, and its distractors.
+        benchmark: benchmark with levels and distractors.
         query: Q items.
         gallery: G items; None: every query searches in the other queries.
         options: the metrics, and how to rank.
@@ -177,7 +177,7 @@ def evaluate_vehicle_lists(
     """Evaluate the lists ``small``, ``medium`` and ``large`` of the split ``test``: ten drawn galleries each.
 
     Args:
-        benchmark: with the lists.
+        benchmark: benchmark with the lists.
         options: the metrics, and how to rank.
         is_drawn: False for leave-one-out in each list.
 
@@ -321,7 +321,7 @@ def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
     Returns:
         a report of all metrics and, for ``AP/fine``, ``AP/middle``, ``AP/coarse``, their mean ``AP/average``. From one
         report a query's average is that over the levels at which it is defined; several reports have queries of their
-        own, whose rows stand one behind the other without an average. A graded metric of several reports (ASI) is the
+        own, whose rows stand one after the other without an average. A graded metric of several reports (ASI) is the
         mean of theirs.
 
     Raises:
@@ -403,6 +403,6 @@ def _report(
 
 
 def _stack(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Stack the queries of all reports, numbered through, NaN where a report has no such metric."""
+    """Stack the queries of all reports, numbered through, NaN if a report has no such metric."""
     rows = pl.concat(tables, how="diagonal").drop("query").fill_null(math.nan)
     return rows.with_columns(query=pl.int_range(pl.len(), dtype=pl.Int64))

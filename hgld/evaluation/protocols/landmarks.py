@@ -178,7 +178,7 @@ def truncated_precision(positions: np.ndarray, k: int) -> float:
 
     Args:
         positions: (P,) ascending places of all positives, from 0.
-        k: how many items are looked at, at most.
+        k: largest number of first items that count.
 
     Returns:
         the share of positives among them; NaN if there are no positives.
@@ -224,9 +224,9 @@ def evaluate_trapezoid(
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
-        gallery_embeddings: (G, D).
+        gallery_embeddings: (G, D) embeddings.
         tasks: judgements of one level by the name of the task; ``""`` where there is one task.
-        options: how to rank.
+        options: options of ranking.
         precision_at: the k of ``mP@k``.
         settings: further settings of the report, beside those that it always states.
 

@@ -74,8 +74,9 @@ def sigmoid(t: Any) -> Any:
 
 
 # e^-t of a pair, t = (s_j - s_k) / tau, is a product of one factor an item and one a positive, both relative to a
-# center near s_k: one exponential an item instead of one a pair. While s_k is within _NEAR tau of the center, an item
-# cut off at _REACH tau lies 21 tau from s_k or more, where the sigmoid is saturated, and no product exceeds float32.
+# center near s_k: one exponential per item instead of one per pair. While s_k is within _NEAR tau of the center, an
+# item cut off at _REACH tau lies 21 tau from s_k or more, where the sigmoid is saturated, and no product exceeds
+# float32.
 _NEAR, _REACH = np.float32(33), np.float32(54)
 
 
@@ -87,7 +88,7 @@ def fill_decays(scores: np.ndarray, here: Any, center: Any, inverse: Any, decays
         scores: (n,) float32.
         here: a positive's score.
         center: the last result, infinite at first.
-        inverse: 1 / tau.
+        inverse: the number 1 / tau.
         decays: (n,) float32.
 
     Returns:
@@ -142,8 +143,8 @@ def sup_forward(
     """Compute Hrank+ and rank of every positive, with H^- for the items of lower grade.
 
     Args:
-        ordered: (q, G) of :func:`by_grade`.
-        starts: (q, L + 2) of :func:`by_grade`.
+        ordered: (q, G) array of :func:`by_grade`.
+        starts: (q, L + 2) array of :func:`by_grade`.
         gains: (q, L + 1) float64.
         step: (4,) float32: tau, rho, delta and the value at delta.
         offsets: (q + 1,) where each row's positives begin in ``found``.
@@ -196,9 +197,9 @@ def sup_backward(
     """Compute the gradient of the metric by every score.
 
     Args:
-        ordered: (q, G) of :func:`by_grade`.
-        columns: (q, G) of :func:`by_grade`.
-        starts: (q, L + 2) of :func:`by_grade`.
+        ordered: (q, G) array of :func:`by_grade`.
+        columns: (q, G) array of :func:`by_grade`.
+        starts: (q, L + 2) array of :func:`by_grade`.
         step: (4,) as in :func:`sup_forward`.
         offsets: (q + 1,) where each row's positives begin in ``by_self`` and ``by_rank``.
         by_self: (P,) float32, derivatives of the metric by the positives' own scores in all differences.

@@ -42,8 +42,8 @@ def operator(
     Args:
         name: ``hgld::...``.
         fake: the result's shape and dtype, from the same arguments.
-        backward: as for ``torch.library.register_autograd``; None refuses derivatives.
-        setup_context: as for ``torch.library.register_autograd``.
+        backward: argument of ``torch.library.register_autograd``; None refuses derivatives.
+        setup_context: argument of ``torch.library.register_autograd``.
 
     Returns:
         a decorator of functions that are annotated as torch's schemas need it; they must not change their arguments,

@@ -98,7 +98,7 @@ class ClipEncoder(PromptEncoder):
 
 
 def _check(model: str, pretrained: str) -> Path | None:
-    """Return the checkpoint's path, or None where ``pretrained`` is a tag of the model."""
+    """Return the checkpoint's path, or None if ``pretrained`` is a tag of the model."""
     if model.startswith(_HUB) or get_pretrained_cfg(model, pretrained):
         return None
     models, path = open_clip.list_models(), Path(pretrained)

@@ -23,12 +23,12 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
     Args:
         root: the build's directory of stages.
         stages: the finished stages.
-        config: which encoder.
+        config: config with the encoder.
         progress: told about names embedded.
 
     Raises:
         ConfigError: the encoder's name or options cannot be served.
-        MissingResourceError: its weights or package cannot be had here.
+        MissingResourceError: its weights or package are not available here.
         TableError: there is no name.
     """
     inputs = files_of(stages, "clean/names.parquet")

@@ -121,7 +121,7 @@ class LexicalEncoder:
         names: the names it is fitted on, at least one; order and repetitions do not matter.
         kinds: the lexicon of nouns; hgld's own if None.
         lexicon: whether there is one; without it names rest on words and letters.
-        english: which names are divided into a head and its modifiers; the words of others count alike.
+        english: tells which names are divided into a head and its modifiers; in other names all words count alike.
 
     Attributes:
         name: ``lexical``.

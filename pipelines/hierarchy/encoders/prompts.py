@@ -41,7 +41,7 @@ class PromptEncoder(ABC):
             progress: told about names embedded.
 
         Raises:
-            MissingResourceError: the weights cannot be had or read here.
+            MissingResourceError: the weights are not available or read here.
         """
         templates, means = self.templates, []
         step = max(1, self._batch_size // len(templates))

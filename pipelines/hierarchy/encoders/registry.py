@@ -33,7 +33,7 @@ class EncoderEntry:
     Attributes:
         form: its name on the command line; the text behind the colon is its class's first argument.
         place: module and class.
-        extra: of hgld, which brings its packages.
+        extra: extra of hgld that installs its packages.
         packages: distributions whose versions are part of a build's provenance.
     """
 
@@ -82,7 +82,7 @@ class Encoder(Protocol):
         """Return (N, D) float32 unit rows.
 
         Raises:
-            MissingResourceError: the model cannot be had here.
+            MissingResourceError: the model is not available here.
         """
         ...
 
@@ -111,7 +111,7 @@ def make_encoder(
         device: ``cpu``, ``cuda``, ...; empty: a GPU if there is one.
         batch_size: names per forward pass.
         lexicon: whether ``lexical`` knows hgld's nouns for places, which say nothing about names of other things.
-        english: which names ``lexical`` divides by the rules of English.
+        english: tells which names ``lexical`` divides by the rules of English.
 
     Raises:
         ConfigError: an unknown encoder, model or tag (with the nearest names), a template without ``{}``, a device

@@ -28,7 +28,7 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
     Args:
         root: the build's directory of stages.
         stages: the finished stages.
-        config: how names are grouped, and the domain whose rules labels of groups follow.
+        config: options of grouping, and the domain whose rules labels of groups follow.
         progress: told what is being done.
 
     Raises:

@@ -54,7 +54,7 @@ class Model:
     Attributes:
         features: (mean, scale, coefficient) of every feature.
         intercept: the log-odds of a placement whose features are all at their means.
-        spreads: how far taxonomies and groups stray from it.
+        spreads: deviations of taxonomies and of groups from the model.
     """
 
     features: Mapping[str, tuple[float, float, float]]
@@ -90,7 +90,7 @@ class Given:
 
     Attributes:
         labels: the names of the G groups; empty for the group of names that fit none.
-        confidence: (N,) of the placements, 0..1.
+        confidence: (N,) confidences of the placements, 0..1.
     """
 
     labels: Sequence[str]
@@ -111,7 +111,7 @@ def wrong_probabilities(
         rows: (N, D) unit rows by which the names were grouped; a name of which nothing is known may have a zero row.
         groups: (N,) labels 0..G-1.
         names: the N names.
-        blocks: the single evidences in the rows, (N, D_b) unit rows each, zero where unknown.
+        blocks: the single evidences in the rows, (N, D_b) unit rows each, zero if unknown.
         given: the groups, if names were put into predefined ones; None: groups were found.
     """
     found = features(rows, groups, names, blocks=blocks, given=given)

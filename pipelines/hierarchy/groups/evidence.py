@@ -63,7 +63,7 @@ class Block:
     """One source of evidence about N names.
 
     Attributes:
-        name: what it is.
+        name: name of the evidence source.
         rows: (N, D) float32 unit rows, zero if nothing is known.
         known: (N,) bool, True if there is a row.
         is_form: True if it is about a name's wording and not about what is named.
@@ -89,7 +89,7 @@ class Evidence:
 
     Attributes:
         blocks: the first is what names are embedded with.
-        weights: one per block; 0: it takes no part.
+        weights: one weight per evidence source; 0: the source is not used.
         agreement: (B, B) mean adjusted Rand index of the groupings by two blocks; NaN if it was not measured.
     """
 
@@ -193,13 +193,13 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
     Args:
         root: the build's directory of stages.
         stages: the finished stages.
-        config: which sources of evidence count, the encoder of descriptions, and the number of groups at which blocks
-            are compared. Names of other sources than ``classes`` have one block unless more are asked for.
+        config: the evidence sources to use, the encoder of descriptions, and the number of groups at which sources are
+            compared. Names from other inputs than ``classes`` have one evidence source by default.
         progress: told what is being done.
 
     Raises:
         TableError: the inputs do not belong together.
-        MissingResourceError: the encoder's weights cannot be had here.
+        MissingResourceError: the encoder's weights are not available here.
     """
     files = ("clean/names.parquet", "embed/embeddings.npy", "embed/encoder.json", "scrape/classes.parquet")
     inputs, clustering = files_of(stages, *files), config.cluster

@@ -60,9 +60,9 @@ class GivenGroups:
     """Predefined groups.
 
     Attributes:
-        groups: in the order of their file.
-        notes: for people.
-        level_names: of the groups' level and those above it; empty if the file names none.
+        groups: the groups in the order of their file.
+        notes: notes for people.
+        level_names: names of the groups' level and of the levels above it; empty if the file names none.
         of_class: index of the group by the class of a taxonomy; None if names are placed by their texts.
     """
 
@@ -136,7 +136,7 @@ def tree_groups(
     """Return the classes of a taxonomy above the names as groups; names below none of them are in none.
 
     Args:
-        taxonomy: as read.
+        taxonomy: the taxonomy that was read.
         config: the rules.
         class_ids: classes of the names.
         names: level names, finest first; empty: those of the rules.

@@ -12,9 +12,9 @@ There are three methods; the first that applies is taken:
 3. ``medoid``: the name nearest to the group's centre; of those within 0.02 of its cosine the one with the most
    landmarks. It always exists.
 
-Labels are unique, whatever the case of their letters. A group does not take another group's name as its label. If two
-groups want the same label, the one that has it among its own names gets it, then the one with more landmarks; the other
-takes its next proposal.
+Labels are unique, regardless of the case of their letters. A group does not take another group's name as its label. If
+two groups want the same label, the one that has it among its own names gets it, then the one with more landmarks; the
+other takes its next proposal.
 """
 
 import re

@@ -33,10 +33,10 @@ class LevelPlan:
     """The levels of a build.
 
     Attributes:
-        names: of the levels, finest first; at least items and groups.
+        names: names of the levels, finest first; at least items and groups.
         numbers: wanted numbers of groups of the levels above the groups that come of the data, finest first; 0: as the
             data give.
-        top: the classes of the coarsest level, where it is given by its classes; empty where it is not.
+        top: the classes of the coarsest level, where it is given by its classes; empty if it is not.
         into: whether the groups are given.
         given: number of levels above the groups that are given with them.
     """
@@ -64,7 +64,7 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
         given: the predefined groups, if there are any.
 
     Raises:
-        ConfigError: the numbers of levels do not fit together, or a name or number cannot be had.
+        ConfigError: the numbers of levels do not fit together, or a name or number is not available.
     """
     landmarks, options = config.domain == "landmarks", config.levels
     if config.names.language_of_names and landmarks:

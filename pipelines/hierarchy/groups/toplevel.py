@@ -72,7 +72,7 @@ class Decision:
     Attributes:
         top: the class; None: undecided.
         method: ``p279`` (the class graph), ``encoder``, ``groups``, ``given`` or ``tree``; None: undecided.
-        evidence: for people.
+        evidence: reason for the decision, for people.
         margin: lead over the next class.
         leading: the class that has most evidence, whether or not that decides.
         is_outside: whether the graph knows most of the group to be below none of the given classes.

@@ -99,7 +99,7 @@ def item_table(
     """Return items as the table of landmarks that a scrape leaves: numbered from 0, one name each, with its facts.
 
     Args:
-        items: in order.
+        items: items in order.
         classes: class ids by the items' ids.
         statuses: statuses of items that are to be dropped, by their ids.
     """

@@ -109,7 +109,7 @@ def facts_of(landmarks: Sequence["Landmark"]) -> dict[str, list[Any]]:
 
 
 def with_item_columns(scraped: pl.DataFrame) -> pl.DataFrame:
-    """Return the table of landmarks with the columns of items too; they are null where it has none."""
+    """Return the table of landmarks with the columns of items too; they are null if it has none."""
     missing = {column: kind for column, kind in ITEMS.items() if column not in scraped.columns}
     return scraped.with_columns(pl.lit(None, dtype=kind).alias(column) for column, kind in missing.items())
 

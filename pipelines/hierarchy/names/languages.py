@@ -24,7 +24,7 @@ FOREIGN_WORDS = Path(__file__).with_name("foreign_words.txt")
 
 
 def script_of(text: str) -> str:
-    """Return the script that most letters of a text are of, in lower case; empty where it has no letter.
+    """Return the script that most letters of a text are of, in lower case; empty if it has no letter.
 
     Chinese, Japanese and Korean letters are one script, ``cjk``.
 
@@ -83,7 +83,7 @@ class English:
 
     Attributes:
         known: whether names are English, of those for which it was found out.
-        others: how other texts are told: by their words, or all alike.
+        others: rule for other texts: decide by their words, or treat all alike.
     """
 
     known: Mapping[str, bool] = field(default_factory=dict)
@@ -105,8 +105,8 @@ def english_names(names: Sequence[str], languages: Sequence[str | None] = (), wh
 
     Args:
         names: different names.
-        languages: what is said of each, if anything.
-        whole: what is said of all those of which nothing else is said.
+        languages: stated language of each name, if any.
+        whole: language of all names without a stated one.
     """
     said = dict(zip(names, languages, strict=False))
     told = {name: is_english(language) for name in names if (language := said.get(name) or whole)}

@@ -35,11 +35,11 @@ class NameClasses:
 
     Attributes:
         of: the class of each item that has one, by the item's id.
-        how: how it was found, or why there is none, by the item's id.
-        graph: these classes and all above them, as the scrape's ``classes.parquet``.
+        how: text per item id: how its class was found, or why it has none.
+        graph: the classes and all classes above them, in the form of the scrape's ``classes.parquet``.
         statuses: the status of the items that cannot be placed without a class, by the item's id.
-        key: what determines all this, for the stage's key.
-        notes: for people.
+        key: facts that determine the result, for the stage's key.
+        notes: notes for people.
     """
 
     of: Mapping[str, str]
@@ -77,7 +77,7 @@ def classes_in_tree(
     """Find the classes of items in a taxonomy.
 
     Args:
-        taxonomy: as read.
+        taxonomy: the taxonomy that was read.
         items: the names.
         group_of: the classes that have a group, if the tree is the levels: items without a class, or of a class
             without a group, have a status of their own, by which they are dropped.

@@ -26,9 +26,9 @@ class NameTable:
     """A list or table of names.
 
     Attributes:
-        file: where it was read.
-        text: its content.
-        columns: those that are read, ``name`` among them.
+        file: path of the table.
+        text: content of the file.
+        columns: columns that are read, ``name`` among them.
         header: the cells of its first line; None: a plain list.
         delimiter: between the cells.
     """
@@ -45,7 +45,7 @@ class NameTable:
 
         Args:
             file: the list or table.
-            columns: to be read, ``name`` among them; others are ignored.
+            columns: columns to read, ``name`` among them; others are ignored.
             aliases: other spellings of columns.
 
         Raises:

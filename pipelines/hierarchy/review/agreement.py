@@ -129,8 +129,8 @@ def settle(
     """Apply the decisions of annotators and adjudicators to the clustering's groups.
 
     Args:
-        place: every name's group number.
-        labels: every group's label; no label twice.
+        place: group number of every name.
+        labels: label of every group; labels are unique.
         entries: decisions in order, as :func:`hgld.pipelines.hierarchy.review.decisions.read_decisions` gives them.
         classes: the classes of every level above the groups.
     """

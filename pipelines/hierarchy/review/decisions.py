@@ -134,7 +134,7 @@ class Refuse(Decision):
 
 @dataclass(frozen=True, kw_only=True)
 class GiveItem(Decision):
-    """Give one item, the ``id`` of a ``split``, to the group ``group`` or the name ``name``, whatever its own name.
+    """Give one item, the ``id`` of a ``split``, to the group ``group`` or the name ``name``, whatever its name.
 
     With both it gets the name, and is in the group.
     """

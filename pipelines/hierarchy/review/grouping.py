@@ -52,8 +52,9 @@ class Claim:
     """The claim of a decision about one subject.
 
     Attributes:
-        value: of a name its group, or None (dropped); of a group its new label, the group that it was merged into, or
-            None (dropped); of a top the class; of an item what it was given; of ``not in`` None.
+        value: value of the subject. For a name: its group, or None (dropped). For a group: its new label, the group
+            that it was merged into, or None (dropped). For a top: the class. For an item: the group that it was given.
+            For ``not in``: None.
         entries: the decisions behind the claim.
         via: group whose names moved to ``value`` as a whole; None if a decision named the name itself.
         renames: True if the value is the group's new label, not another group.

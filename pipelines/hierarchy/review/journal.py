@@ -149,7 +149,7 @@ class Journal:
         never touched.
 
         Args:
-            count: how many entries; at least one.
+            count: number of entries, at least one.
 
         Raises:
             StaleError: somebody else wrote the file since it was last read or written here; nothing is deleted.
@@ -184,7 +184,7 @@ class Journal:
         return taken
 
     def _stamp(self) -> tuple[int, int, int] | None:
-        """Return a stamp that changes with the file's state; None where it is empty or absent."""
+        """Return a stamp that changes with the file's state; None if it is empty or absent."""
         try:
             status = self.path.stat()
         except FileNotFoundError:

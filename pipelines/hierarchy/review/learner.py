@@ -77,7 +77,7 @@ class Estimates:
     def still_wrong(self) -> dict[str, Expected] | None:
         """The expected number of undecided names, and of their items, that are placed wrong, with 80% intervals.
 
-        None where every name is decided: nothing says how often people are wrong.
+        None if every name is decided: nothing says how often people are wrong.
         """
         left = self.undecided
         if not left.any():

@@ -16,7 +16,7 @@ A program can decide as the page does. Every request carries ``X-Hgld-Token``; b
 
     - revision, decisions (number of the person's own), history;
     - progress: names, names_done, items, items_done; still_wrong: names and items that nobody decided about and that
-      are wrong, each (mean, low, high) at 80%, null where all are decided;
+      are wrong, each (mean, low, high) at 80%, null if all are decided;
     - queue: screens of similar names, the most useful first: items (expected to be put right), names, wrong of each,
       blocks (ranges of names that are most alike).
 ``POST /api/decide``

@@ -47,8 +47,8 @@ class BuildTables:
     Attributes:
         names: cluster/names.parquet, by name.
         groups: toplevel/groups.parquet.
-        place: every name's group number.
-        labels: every group's label.
+        place: group number of every name.
+        labels: label of every group.
 
     Raises:
         ConfigError: the folder is not a build, or the build has no groups yet.
@@ -149,7 +149,7 @@ class BuildTables:
 
     @cached_property
     def graph(self) -> ClassGraph:
-        """The class graph; empty where the build has none."""
+        """The class graph; empty if the build has none."""
         return ClassGraph.read(self._stages / "scrape" / "classes.parquet")
 
     @cached_property

@@ -3,7 +3,7 @@
 ``landmarks.csv`` (split, landmark_id, category, names, class_ids, status) states for each landmark its Commons category
 and, separated by ``|``, the classes that it is an instance of. They are written as people write them in Wikidata: years
 and capitals here and there, several classes, pages of the wiki among them, landmarks without any. ``class_ids`` belong
-to the names, empty where they are not known for certain. ``classes.csv`` (class_id, label, parents) holds these classes
+to the names, empty if they are not known for certain. ``classes.csv`` (class_id, label, parents) holds these classes
 and their superclasses, a short version of Wikidata's P279 graph. ``expected_groups.csv`` (name, group,
 natural_or_human_made) is a grouping of the canonical names made by hand, for the tests to compare with. All of it was
 written for this project.

@@ -76,7 +76,7 @@ def category_pages(client: Client, url: str, titles: Sequence[str]) -> dict[str,
 
 
 def redirect_target(wikitext: str) -> str | None:
-    """Return the title of the category that a page's ``{{Category redirect}}`` names, None where there is none.
+    """Return the title of the category that a page's ``{{Category redirect}}`` names, None if there is none.
 
     >>> redirect_target("{{Category redirect|1=:category:Tower Bridge, London}}")
     'Category:Tower Bridge, London'

@@ -42,11 +42,11 @@ class Infobox:
 
     Attributes:
         names: the values of the "Instance of" row as they are written, in the page's order, without repetitions.
-        item: Wikidata id of the infobox's subject (``Q12345``), None where the infobox does not link to exactly one.
+        item: Wikidata id of the infobox's subject (``Q12345``), None if the infobox does not link to exactly one.
         redirected_to: title of the category that the page is a redirect to, or whose page was served in its place
             (``Category:Name``, spaces for underscores), None if neither.
         present: True if the page has the infobox; a page that has it without such a row has no ``names``.
-        exists: False where MediaWiki says that nobody has written the page (it serves one for every category that has
+        exists: False if MediaWiki says that nobody has written the page (it serves one for every category that has
             members, and without members answers 404).
     """
 

@@ -41,7 +41,8 @@ class ScrapeStore:
         source: the settings that the answers depend on beside their keys (addresses, language), by name.
 
     Attributes:
-        answers: by question and key: the item linked to a title (``sitelink``), or an object of the question's type.
+        answers: answers by question and key: the item linked to a title (``sitelink``), or an object of the question's
+            type.
         failures: kinds of failures by question and key.
 
     Raises:

@@ -22,7 +22,7 @@ class Entity:
 
     Attributes:
         item: its id; not the one asked for if that item was merged into this one, None if it was deleted.
-        label: its label in ``language``, the wanted one or the first fallback that has one; None where none has.
+        label: its label in ``language``, the wanted one or the first fallback that has one; None if none has.
         instance_of: ids of its P31 values of the best rank, in the item's order.
         subclass_of: the same for P279.
         main_topic: the same for P301 (the subject of a category's item).
@@ -47,7 +47,7 @@ def entities_by_titles(
     """Ask for the item linked to each Commons page, in one request of at most 50 titles.
 
     Returns:
-        title -> (the item's id, the item), or None where no item has that title as its sitelink. A title that the
+        title -> (the item's id, the item), or None if no item has that title as its sitelink. A title that the
         answer does not account for is absent.
     """
     which = {"sites": "commonswiki", "titles": "|".join(titles), "sitefilter": "commonswiki"}

@@ -87,7 +87,7 @@ def read_source(name: str, source: Path, options: "SourceConfig") -> "Catalog":
     Args:
         name: name of the source.
         source: the release's folder, or the table of the user's own data.
-        options: how the release is read.
+        options: options of reading the release.
 
     Raises:
         ConfigError: there is no such source, it does not take one of the options, or it is another package's and

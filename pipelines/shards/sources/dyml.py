@@ -66,7 +66,7 @@ def _read_levels(source: Path, kind: str) -> Catalog:
 def _read_list(path: Path, split: str, levels: tuple[str, ...]) -> Iterator[tuple[str | None, ...]]:
     """Yield the row of every image in a list with labels at some levels.
 
-    The released files lack the line end behind the header: the first image is in the header's line.
+    The released files lack the line end after the header: the first image is in the header's line.
     """
     columns = ["fname", "labels"] if len(levels) == 1 else ["fname", *(f"{level}_id" for level in reversed(levels))]
     header = ", ".join(columns)

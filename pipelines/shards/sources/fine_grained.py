@@ -140,7 +140,7 @@ def classes_of(table: str, classes: Mapping[int, str], where: str) -> dict[int, 
     """Return the taxonomy of a release's classes.
 
     Args:
-        table: as in :func:`read_taxonomy`.
+        table: the table that :func:`read_taxonomy` reads.
         classes: the release's classes, by number.
         where: the file that lists them, for messages.
 

@@ -69,13 +69,13 @@ class OwnImages:
     Attributes:
         kind: folders or manifest.
         source: the folder or table.
-        form: how the labels are written, for people.
+        form: format of the labels, for people.
         root: folder of the images.
         levels: finest first.
         columns: column of the table by level; empty: folders.
         items: key, file, split (only if splits are stated), the columns that the protocol reads, and the name of
             the class (null: unknown) per level.
-        dropped: what cannot be used, with the reason.
+        dropped: images that cannot be used, with the reason.
         unused: columns that are no levels.
         nearly: classes under two others by unused column, where these few alone keep it from being a level.
         missing: number of cells by the way in which an unknown label is written.
@@ -417,7 +417,7 @@ def _level_columns(
 
     Args:
         table: the whole table.
-        columns: those that may be levels.
+        columns: columns that may be levels.
         given: names of the other columns that are read.
         levels: content of ``--levels``; empty: the levels are found.
     """
@@ -507,7 +507,7 @@ def _inside(stated: str, homes: Sequence[str]) -> tuple[str, str | None]:
 
 
 def _entries(items: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Return key, row and one entry of a column's cells a row, those between ``;``."""
+    """Return key, row and one entry of a column's cells per row, those between ``;``."""
     cells = items.select("key", ROW, entry=pl.col(column).str.split(";")).explode("entry")
     return cells.with_columns(pl.col("entry").str.strip_chars()).filter(pl.col("entry").str.len_bytes() > 0)
 

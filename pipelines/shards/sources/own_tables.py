@@ -55,12 +55,12 @@ class OwnTable:
 
     Attributes:
         source: the file, or the folder of parquet files.
-        form: how it is written, for people.
+        form: format of the table, for people.
         cells: :data:`ROW` (line of a CSV, or number from 1 in its parquet file), then the table's columns without
             blanks around their text; empty cells are empty texts.
         files: the parquet files; none: it is CSV.
         image_column: column that holds the images themselves; empty: none.
-        images: where every image of such a table is: TABLE/ROW/NAME; null if its cell is empty.
+        images: location of every image: TABLE/ROW/NAME; null if its cell is empty.
         splits: split that the file name of each row of such a table states; None if the names state none.
     """
 
@@ -219,7 +219,7 @@ def images_of(
 
     Args:
         file: the parquet file.
-        column: that holds the images.
+        column: column that holds the images.
         wanted: rows in order; groups without any are not read. Default: all.
     """
     start = 0
@@ -324,7 +324,7 @@ def _share(cells: Iterable[str], is_one: Callable[[str], bool]) -> float:
 
 
 def posix(path: str) -> str:
-    """Return a path with slashes, also where it was written under Windows."""
+    """Return a path with slashes, even if it was written under Windows."""
     return path.replace("\\", "/") if "/" not in path else path
 
 

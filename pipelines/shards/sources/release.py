@@ -67,7 +67,7 @@ def read_bytes(path: Path, most: int = MAX_LIST_BYTES) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a text file that are not blank, without line ends, each behind its file and number.
+    """Yield the lines of a text file that are not blank, without line ends, each after its file and number.
 
     Raises:
         InputError: the file is missing.
@@ -86,12 +86,12 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_words(path: Path, columns: Sequence[str], *, header: bool = False) -> Iterator[tuple[str, list[str]]]:
-    """Yield the words of every line, as many as there are columns, behind the line's file and number.
+    """Yield the words of every line, as many as there are columns, after the line's file and number.
 
     Args:
         path: the list.
         columns: names of the words, for messages.
-        header: if True, the first line must hold the columns' names.
+        header: whether the first line must hold the columns' names.
 
     Raises:
         InputError: the file is missing.
@@ -110,11 +110,11 @@ def read_words(path: Path, columns: Sequence[str], *, header: bool = False) -> I
 
 
 def read_csv(path: Path, columns: Sequence[str], *, filled: Sequence[str] = ()) -> pl.DataFrame:
-    """Read columns of a CSV as text, null where a cell is empty, in the order of the file.
+    """Read columns of a CSV as text, null if a cell is empty, in the order of the file.
 
     Args:
         path: the CSV.
-        columns: to read; others are ignored.
+        columns: columns to read; others are ignored.
         filled: columns that must have no empty cell.
 
     Raises:
