@@ -247,8 +247,8 @@ def check_scales(scales: Sequence[float], scale_p: float = 1.0) -> None:
 def keep_freed_memory(device: torch.device) -> None:
     """Have the C library keep freed memory for the tensors of the next step, on a CPU (glibc; nothing elsewhere).
 
-    Otherwise every large tensor is mapped and unmapped again, and the kernel clears its pages each time: half of the
-    CPU time of embedding, 40% of that of a fine-tune (benchmarks/results/finetune.csv).
+    Otherwise every large tensor is mapped and unmapped again, and the kernel clears its pages each time: two fifths of
+    the CPU time of a fine-tune (benchmarks/results/freed_memory.csv).
     """
     if device.type == "cpu" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         for option, value in _MALLOC.items():
