@@ -19,7 +19,7 @@ from hgld.pipelines.hierarchy.review.decisions import Move
 from hgld.pipelines.hierarchy.review.journal import Journal
 from tests.faults.commands import COMMANDS, Command, assert_said, contents, place_of, run
 from tests.faults.disk import EVERY, Stopped, counted_changes, failing_disk, largest_file
-from tests.pipelines.cutting_server import CuttingServer
+from tests.hgld.range_server import RangeServer
 
 pytestmark = [
     pytest.mark.slow,
@@ -154,7 +154,9 @@ def test_a_clock_that_is_set_back(base, case, tmp_path):
 @pytest.mark.parametrize("fault", ["stop", "full", "read-only"])
 def test_a_download(fault, tmp_path):
     data = random.Random(0).randbytes(300_000)
-    with CuttingServer({"a.tar": data}) as server:
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "a.tar").write_bytes(data)
+    with RangeServer(tmp_path / "served") as server:
 
         def fetch(place: Path) -> None:
             file = RemoteFile(f"{server.url}/a.tar", place / "a.tar", hashlib.md5(data).hexdigest())

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import time
 
 from tests.hgld.range_server import Asked, Lie
 
@@ -104,7 +105,9 @@ def trickled_headers(asked: Asked) -> None:
 
 def trickle(asked: Asked) -> None:
     asked.head(f"Content-Length: {len(asked.data)}", f"Content-Range: {asked.range}")
-    asked.until_gone(b"x", 0.02)
+    for byte in asked.data:
+        asked.send(bytes([byte]))
+        time.sleep(0.02)
 
 
 def silence(asked: Asked) -> None:
@@ -118,6 +121,25 @@ def reset(asked: Asked) -> None:
     asked.send(asked.data[: min(asked.count, len(asked.data) - 1)])
     asked.handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     asked.handler.connection.close()
+
+
+def cut_after(count: int) -> Lie:
+    """Close the connection after so many bytes of the body."""
+    return lambda asked: asked.partial(asked.data[:count], Content_Length=str(len(asked.data)))
+
+
+def status(code: int, *headers: str) -> Lie:
+    return lambda asked: asked.head("Content-Length: 0", *headers, status=f"{code} Refused")
+
+
+def whole(asked: Asked) -> None:
+    asked.head(f"Content-Length: {len(asked.whole)}", status="200 OK")
+    asked.send(asked.whole)
+
+
+def without_length(asked: Asked) -> None:
+    asked.head()
+    asked.send(asked.data)
 
 
 def busy_for_ages(asked: Asked) -> None:

@@ -71,6 +71,7 @@ class RangeServer(LocalServer):
         failures: status of the next answers, taken from the front.
         cut_after: bytes of a body after which the connection is closed; None: never.
         ranges: whether Range is honoured.
+        planned: answers to the next requests of a path, which are used up.
         lie: told about files whose name has ``about``; None: none.
         about: part of a file's name.
         count: requests answered with the lie.
@@ -82,6 +83,7 @@ class RangeServer(LocalServer):
         self.headers: Mapping[str, str] = {}
         self.failures: list[int] = []
         self.cut_after: int | None = None
+        self.planned: dict[str, list[Lie]] = {}
         self.lie: Lie | None = None
         self.lock = threading.Lock()
         super().__init__(_Handler, certificate=certificate)
@@ -102,6 +104,9 @@ class _Handler(SilentHandler):
         asked = Asked(self, path.read_bytes() if status == 200 else b"", 0, wanted if site.ranges else "")
         if status != 200:
             asked.head("Content-Length: 0", status=f"{status} Refused")
+        elif plan := site.planned.get(self.path.lstrip("/")):
+            self.close_connection = True
+            plan.pop(0)(asked)
         elif site.lie is not None and site.about in path.name:
             with site.lock:
                 site.count += 1

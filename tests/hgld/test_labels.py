@@ -10,7 +10,7 @@ import torch
 from hgld import evaluate
 from hgld.errors import InputError, TableError
 from hgld.labels import class_numbers, distinct
-from hgld.samplers import HierarchicalPKSampler, PKSampler
+from hgld.samplers import PKSampler
 
 TABLE = {"animal": ["cat", "dog", None, "cat"], "kind": ["pet", "pet", "pet", "pet"]}
 CELLS = [3, 1, None, 3]
@@ -100,9 +100,3 @@ def test_evaluate_takes_names_and_tables():
 @pytest.mark.parametrize("labels", [["a", "a", "b", "b"], [0, 0, 1, 1], pl.Series(["a", "a", "b", "b"])])
 def test_samplers_take_lists_and_columns(labels):
     assert sorted(PKSampler(labels, p=2, k=2).batch(0, 0).tolist()) == [0, 1, 2, 3]
-
-
-def test_samplers_take_a_tables_columns_by_name():
-    table = pl.DataFrame({"fine": list("aabbccdd"), "top": list("xxxxyyyy")})
-    sampler = HierarchicalPKSampler(table, p=4, k=2, level="fine", super_level="top", super_classes=2)
-    assert sorted(sampler.batch(0, 0).tolist()) == list(range(8))

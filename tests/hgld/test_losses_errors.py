@@ -1,5 +1,6 @@
 """What the rank losses refuse, and how they say it."""
 
+import functools
 import math
 from typing import Any
 
@@ -36,6 +37,7 @@ E, Y = torch.randn(3, 2), torch.zeros(3, 2, dtype=torch.int64)
         (lambda: losses.SupRecall(k=(1, 2), temperature=(1.0,)), ConfigError, "temperature is (1.0,) for"),
         (lambda: losses.SupAP()(E, Y, E, Y, Y[:, 0] + 3), InputError, "self_index runs to 3"),
         (lambda: losses.SupAP(level=2)(E, Y), InputError, "2 levels and the loss reads level 2"),
+        (lambda: losses.NormSoftmax(3, 2, level=2)(E, Y), InputError, "level 2"),
         (lambda: losses.SupAP()(E[0], Y), InputError, "expected (N, D)"),
         (lambda: losses.SupAP()(E, Y[:2]), InputError, "one row of labels"),
         (lambda: losses.SupAP()(E, Y.float()), InputError, "integer"),
@@ -86,6 +88,15 @@ def test_errors_say_what_was_found_and_expected(make, error, words):
         lambda: losses.Margin(0),
         lambda: losses.Margin(8, cutoff=1.5),
         lambda: losses.Margin(8, reduction=BAD),
+        *(
+            functools.partial(losses.NormSoftmax, **{"num_classes": 3, "dim": 2, **wrong})
+            for wrong in ({"temperature": 0.0}, {"num_classes": 0}, {"dim": 0}, {"level": -1}, {"reduction": "sum"})
+        ),
+        *(
+            functools.partial(losses.CrossBatchMemory, losses.FastAP(), **{"size": 8, "dim": 4, **wrong})
+            for wrong in ({"size": 0}, {"dim": 0}, {"warmup": -1}, {"weight": -1.0})
+        ),
+        lambda: losses.CrossBatchMemory(losses.FastAP(reduction="none"), 8, 4),
     ],
 )
 def test_wrong_options_are_refused(make):

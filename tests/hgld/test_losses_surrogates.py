@@ -250,13 +250,6 @@ def test_values_and_valid_make_the_mean(name):
     torch.testing.assert_close(LOSSES[name]()(embeddings, labels), values[valid].mean())
 
 
-def test_level_chooses_the_column():
-    embeddings, labels = batch()
-    for level in range(3):
-        found = hgld.losses.SupAP(level=level)(embeddings, labels)
-        torch.testing.assert_close(found, hgld.losses.SupAP()(embeddings, labels[:, level]))
-
-
 def test_second_derivatives_are_refused():
     scores = torch.tensor([[0.5, 0.4, 0.3]], dtype=torch.float64, requires_grad=True)
     values, _ = graded_ap_loss(scores, torch.tensor([[0, 1, 1]]), 1, SupStep())
@@ -267,10 +260,3 @@ def test_second_derivatives_are_refused():
 
 def test_the_continuous_sup_step_is_continuous():
     assert SupStep().line_start == pytest.approx(1.4933, abs=1e-4)
-
-
-def test_names_are_handed_on():
-    assert set(hgld.losses.__all__) >= set(LOSSES)
-    assert set(dir(hgld.losses)) == set(hgld.losses.__all__)
-    with pytest.raises(AttributeError, match="NoLoss"):
-        getattr(hgld.losses, "NoLoss")  # noqa: B009  # type checkers know that it is not there

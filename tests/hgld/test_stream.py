@@ -360,10 +360,3 @@ def test_by_default_as_many_streams_are_read_as_fit_the_classes(folder, p, proce
 def test_more_items_a_class_than_stand_together_are_refused(folder):
     with pytest.raises(ConfigError, match=r"Take k=2, or build the shards with --group-size 4"):
         hgld.stream(folder, P, 4, num_streams=4)
-
-
-def test_a_folder_without_a_dataset_or_split_is_named(folder, tmp_path):
-    with pytest.raises(InputError, match="no dataset is here"):
-        stream(tmp_path)
-    with pytest.raises(InputError, match=r"no split 'trian'.*Did you mean 'train'"):
-        stream(folder, split="trian")

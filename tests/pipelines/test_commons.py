@@ -6,25 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.pipelines.hierarchy.scrape.commons import CategoryPage, category_pages, redirect_target
+from tests.pipelines.wikimedia_server import Canned
 
 URL = "http://127.0.0.1/w/api.php"
-
-
-class Canned:
-    """A client that gives its answers one after another, the last one for ever."""
-
-    requests = 0
-
-    def __init__(self, *answers: dict[str, Any]):
-        self.answers = list(answers)
-        self.asked: list[dict[str, str]] = []
-
-    def api(self, url: str, params: Any) -> dict[str, Any]:
-        self.asked.append(dict(params))
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-
-    def page(self, url: str) -> bytes | None:
-        raise AssertionError(url)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hgld import open_dataset
 from hgld.data import format as files
 from hgld.data import index as index_file
 from hgld.data.format import IMAGE_SUFFIXES
-from hgld.pipelines.shards.cards import croissant, load_card
+from hgld.pipelines.shards.cards import croissant, load_card, remake_card
 from tests.pipelines.tiny_shards import LEVELS, TinyShards
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of rdflib, by mlcroissant
@@ -116,20 +116,20 @@ def test_odd_names_stay_valid(tmp_path):
 _LOAD = """
 import json, sys
 from datasets import load_dataset
-loaded = load_dataset("webdataset", data_files=json.loads(sys.argv[1]), cache_dir=sys.argv[2])
+loaded = load_dataset(sys.argv[1], cache_dir=sys.argv[2])
 rows = {split: [[r["__key__"], r["json"]["labels"], r["json"]["split"], list(r["jpg"].size)] for r in part]
         for split, part in loaded.items()}
 print(json.dumps(rows))
 """
 
 
-def test_hugging_face_datasets_loads_the_shards(tmp_path):
+def test_hugging_face_datasets_loads_the_folder_by_its_card(tmp_path):
     root = TinyShards(png=False).write(tmp_path / "tiny")  # it wants one suffix in the first five items of a shard
     index, _ = index_file.read_index(root / files.INDEX)
-    shards = {split: sorted(str(path) for path in root.glob(f"{split}-*.tar")) for split in ("train", "test")}
+    remake_card(root)
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
     done = subprocess.run(  # a process of its own: its threads and open files are not ours
-        [sys.executable, "-c", _LOAD, json.dumps(shards), str(tmp_path / "cache")],
+        [sys.executable, "-c", _LOAD, str(root), str(tmp_path / "cache")],
         capture_output=True,
         text=True,
         check=False,
@@ -142,5 +142,6 @@ def test_hugging_face_datasets_loads_the_shards(tmp_path):
         pl.when(orientation=6).then(pl.concat_list("height", "width")).otherwise(pl.concat_list("width", "height"))
     )
     expected = index.select("key", pl.concat_list(LEVELS), "split", upright.alias("size"))
+    assert rows.keys() == {"train", "test"}
     for split, found in rows.items():
         assert [tuple(row) for row in found] == expected.filter(split=split).rows()

@@ -2,7 +2,6 @@
 
 import re
 
-import polars as pl
 import pytest
 import yaml
 from hypothesis import given
@@ -186,29 +185,3 @@ def test_text_from_outside_cannot_become_markup():
     for line in body.splitlines():
         if line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", line)) in (3, 5), line
-
-
-def test_hugging_face_datasets_load_a_build_by_its_card(tmp_path, monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    import io
-    import json
-    import tarfile
-
-    from PIL import Image
-
-    for split, count in (("train", 3), ("query_fine", 2)):
-        with tarfile.open(tmp_path / f"{split}-000000.tar", "w") as tar:
-            for number in range(count):
-                image = io.BytesIO()
-                Image.new("RGB", (8, 8), (number, 0, 0)).save(image, "JPEG")
-                item = json.dumps({"labels": [number, 0], "split": split}).encode()
-                for suffix, data in (("jpg", image.getvalue()), ("json", item)):
-                    member = tarfile.TarInfo(f"{split}/{number}.{suffix}")
-                    member.size = len(data)
-                    tar.addfile(member, io.BytesIO(data))
-    pl.DataFrame({"key": ["a"]}).write_parquet(tmp_path / "index.parquet")
-    facts = {"items": 3, "shards": 1, "classes": {"toy": 3, "kind": 1}, "unlabelled": 0}
-    (tmp_path / "README.md").write_text(dataset_card(None, manifest({"train": facts, "query_fine": facts})))
-    found = datasets.load_dataset(str(tmp_path), cache_dir=str(tmp_path / "cache"))
-    assert {split: len(part) for split, part in found.items()} == {"train": 3, "query_fine": 2}
-    assert found["train"][2]["json"]["labels"] == [2, 0]

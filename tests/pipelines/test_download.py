@@ -1,10 +1,13 @@
 """Downloads against a server that cuts, lies and refuses."""
 
+import contextlib
 import hashlib
 import json
 import random
 import socket
+import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +17,38 @@ from hgld.errors import ConfigError, InputError, ServiceError, StorageError
 from hgld.files import file_lock
 from hgld.pipelines.download import Downloader, RemoteFile, download_gldv2
 from hgld.pipelines.shards.sources.gldv2 import checksum_name, metadata_names, parse_checksum, tar_name
-from tests.pipelines import cutting_server as faults
-from tests.pipelines.cutting_server import CuttingServer
+from tests.hgld import lying_server as lies
+from tests.hgld.range_server import Asked, RangeServer
 
 DATA = random.Random(0).randbytes(700_000)
 MD5 = hashlib.md5(DATA).hexdigest()
 
 
 @pytest.fixture
-def server():
-    with CuttingServer({"a.tar": DATA}) as running:
-        yield running
+def serve(tmp_path_factory):
+    """``serve(files)`` serves files by their paths, from a folder of its own."""
+    with contextlib.ExitStack() as running:
+
+        def run(files: Mapping[str, bytes]) -> RangeServer:
+            folder = tmp_path_factory.mktemp("served")
+            for path, data in files.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(data)
+            return running.enter_context(RangeServer(folder))
+
+        yield run
+
+
+@pytest.fixture
+def server(serve):
+    return serve({"a.tar": DATA})
 
 
 def downloader(**given: Any) -> Downloader:
     return Downloader(**{"backoff": 0.001, "timeout": 5.0, **given})
 
 
-def one(server: CuttingServer, tmp_path: Path, md5: str | None = MD5, **given: Any) -> RemoteFile:
+def one(server: RangeServer, tmp_path: Path, md5: str | None = MD5, **given: Any) -> RemoteFile:
     return RemoteFile(f"{server.url}/a.tar", tmp_path / "sub" / "a.tar", md5, **given)
 
 
@@ -46,21 +63,21 @@ def test_a_file_arrives_checked_and_is_not_fetched_twice(server, tmp_path):
     assert file.path.read_bytes() == DATA
     (second,) = downloader().fetch([file])
     assert (second.outcome, second.received) == ("there", 0)
-    assert len(server.log) == 1
+    assert len(server.requests) == 1
     assert left_in(tmp_path) == ["a.tar"]
 
 
 def test_a_cut_connection_is_resumed_where_it_broke_off(server, tmp_path):
-    server.faults["a.tar"] = [faults.cut_after(300_000), faults.cut_after(100_000), faults.status(503)]
+    server.planned["a.tar"] = [lies.cut_after(300_000), lies.cut_after(100_000), lies.status(503)]
     (got,) = downloader().fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
     assert got.received == len(DATA)  # nothing came twice
-    ranges = [request.range for request in server.asked("a.tar")]
-    assert ranges == ["", "bytes=300000-", "bytes=400000-", "bytes=400000-"]
+    asked = [request.split()[-1] for request in server.requests]
+    assert asked == ["all", "bytes=300000-", "bytes=400000-", "bytes=400000-"]
 
 
 def test_another_run_goes_on_from_the_part(server, tmp_path):
-    server.faults["a.tar"] = [faults.cut_after(300_000), faults.status(403)]
+    server.planned["a.tar"] = [lies.cut_after(300_000), lies.status(403)]
     with pytest.raises(
         ServiceError, match=r"1 of 1 files could not be fetched:\n.*HTTP 403[\s\S]*received bytes are kept"
     ):
@@ -82,31 +99,31 @@ def test_the_part_of_an_earlier_run_is_used_only_if_it_fits(server, tmp_path, ke
     assert (got.received, got.path.read_bytes()) == (received, DATA)
 
 
-@pytest.mark.parametrize("answer", [None, faults.whole, faults.other_range])
+@pytest.mark.parametrize("answer", [None, lies.whole, lies.wrong_range])
 def test_a_file_that_was_replaced_between_the_runs_is_not_glued_to_the_old_part(server, tmp_path, answer):
     changed = DATA[::-1]
-    server.faults["a.tar"] = [faults.cut_after(300_000), faults.status(404)]
+    server.planned["a.tar"] = [lies.cut_after(300_000), lies.status(404)]
     with pytest.raises(ServiceError):
         downloader().fetch([one(server, tmp_path)])
-    server.files["a.tar"] = changed
-    server.faults["a.tar"] = [answer] if answer else []
+    (server.folder / "a.tar").write_bytes(changed)
+    server.planned["a.tar"] = [answer] if answer else []
     (got,) = downloader().fetch([one(server, tmp_path, hashlib.md5(changed).hexdigest() if answer else None)])
     assert (got.path.read_bytes(), got.checked) == (changed, answer is not None)
 
 
 def test_without_a_checksum_everything_is_fetched_anew(server, tmp_path):
-    server.faults["a.tar"] = [faults.cut_after(300_000)]
+    server.planned["a.tar"] = [lies.cut_after(300_000)]
     (got,) = downloader().fetch([one(server, tmp_path, None)])
     assert got.path.read_bytes() == DATA
-    assert [request.range for request in server.log] == ["", ""]
+    assert server.requests == ["GET /a.tar all"] * 2
 
 
 def test_wrong_bytes_once_are_fetched_anew_and_twice_are_refused(server, tmp_path):
-    server.faults["a.tar"] = [faults.wrong_bytes]
+    server.planned["a.tar"] = [lies.other_bytes]
     (got,) = downloader().fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
     got.path.write_bytes(b"rotten")  # found by the checksum, and fetched again
-    server.faults["a.tar"] = [faults.wrong_bytes] * 2
+    server.planned["a.tar"] = [lies.other_bytes] * 2
     with pytest.raises(ServiceError, match=rf"the bytes have the MD5 [0-9a-f]{{32}}; published is {MD5}"):
         downloader().fetch([one(server, tmp_path)])
     assert not got.path.exists()
@@ -114,47 +131,47 @@ def test_wrong_bytes_once_are_fetched_anew_and_twice_are_refused(server, tmp_pat
 
 
 REFUSED = [
-    *((faults.status(code), {}, f"answered HTTP {code}") for code in (403, 404, 410)),
+    *((lies.status(code), {}, f"answered HTTP {code}") for code in (403, 404, 410)),
     *(
-        (faults.status(302, {"Location": place}), {}, r"a\.tar does not lead to a file")
+        (lies.status(302, f"Location: {place}"), {}, r"a\.tar does not lead to a file")
         for place in ("http://[::1", "http://a..b/", "http://\x80\x81/", f"http://{'a' * 300}/")
     ),
-    (faults.endless, {"md5": None, "most_bytes": 1_000_000}, "more bytes than the 1,000,000 expected"),
-    (faults.compressed, {"md5": None}, "was sent compressed"),
-    (faults.without_length, {"md5": None}, "without its length and has no checksum"),
-    (faults.whole, {"most_bytes": 1000}, "has 700,000 bytes; expected at most 1,000"),
+    (lies.endless, {"md5": None, "most_bytes": 1_000_000}, "more bytes than the 1,000,000 expected"),
+    (lies.gzip, {"md5": None}, "was sent compressed"),
+    (lies.without_length, {"md5": None}, "without its length and has no checksum"),
+    (lies.whole, {"most_bytes": 1000}, "has 700,000 bytes; expected at most 1,000"),
 ]
 
 
 @pytest.mark.parametrize(("answer", "given", "said"), REFUSED, ids=[said for _, _, said in REFUSED])
 def test_an_answer_that_cannot_be_right_is_refused_and_not_asked_for_again(server, tmp_path, answer, given, said):
-    server.faults["a.tar"] = [answer] * 9
+    server.planned["a.tar"] = [answer] * 9
     with pytest.raises(ServiceError, match=said):
         downloader().fetch([one(server, tmp_path, **given)])
-    assert len(server.log) == 1
+    assert len(server.requests) == 1
     assert not (tmp_path / "sub" / "a.tar").exists()
 
 
 def test_attempts_without_progress_are_bounded_and_progress_is_not_punished(server, tmp_path):
-    server.faults["a.tar"] = [faults.status(503)] * 9
+    server.planned["a.tar"] = [lies.status(503)] * 9
     with pytest.raises(ServiceError, match="status 503; given up after several attempts"):
         downloader(retries=3).fetch([one(server, tmp_path)])
-    assert len(server.log) == 3
-    server.faults["a.tar"] = [faults.cut_after(80_000)] * 8
+    assert len(server.requests) == 3
+    server.planned["a.tar"] = [lies.cut_after(80_000)] * 8
     (got,) = downloader(retries=3).fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
 
 
 def test_beginning_anew_is_no_progress(server, tmp_path):
-    server.faults["a.tar"] = [faults.cut_after(80_000)] * 9
+    server.planned["a.tar"] = [lies.cut_after(80_000)] * 9
     with pytest.raises(ServiceError, match="given up after several attempts"):
         downloader(retries=3).fetch([one(server, tmp_path, None)])
-    assert len(server.log) == 4
+    assert len(server.requests) == 4
 
 
 def test_user_and_password_stand_in_no_message(server, tmp_path):
     url = server.url.replace("//", "//me:s3cret@") + "/a.tar"
-    server.faults["a.tar"] = [faults.status(403)]
+    server.planned["a.tar"] = [lies.status(403)]
     with pytest.raises(ServiceError, match=rf"{server.url}/a\.tar answered HTTP 403") as caught:
         downloader().fetch([RemoteFile(url, tmp_path / "a.tar")])
     assert "s3cret" not in str(caught.value)
@@ -164,14 +181,14 @@ def test_retry_after_is_obeyed(server, tmp_path, monkeypatch):
     waits: list[float] = []
     one_by_one = downloader()
     monkeypatch.setattr(one_by_one._stop, "wait", waits.append)
-    server.faults["a.tar"] = [faults.status(503, {"Retry-After": "7"}), faults.status(429, {"Retry-After": "x"})]
+    server.planned["a.tar"] = [lies.status(503, "Retry-After: 7"), lies.status(429, "Retry-After: x")]
     one_by_one.fetch([one(server, tmp_path)])
     assert waits[0] == 7
     assert waits[1] < 1
 
 
 def test_a_trickle_does_not_hide_from_the_clock(server, tmp_path):
-    server.faults["a.tar"] = [faults.trickle]
+    server.planned["a.tar"] = [lies.trickle]
     (got,) = downloader(timeout=0.3).fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
 
@@ -202,55 +219,58 @@ def test_requests_that_make_no_sense_are_refused(tmp_path):
         downloader().fetch([RemoteFile("ftp://example.org/a", tmp_path / "a")])
 
 
-def test_files_come_side_by_side_and_one_failure_does_not_stop_the_others(tmp_path):
+def test_files_come_side_by_side_and_one_failure_does_not_stop_the_others(serve, tmp_path):
     files = {f"{n}.tar": bytes([n]) * 400_000 for n in range(8)}
     told: list[tuple[str, int, int | None]] = []
     in_company: list[bool] = []
+    another = threading.Event()
 
-    def answer_in_company(handler, data):
+    def answer_in_company(asked: Asked) -> None:
         """Wait for another request before the first is answered: a busy machine may answer one after the other."""
-        in_company.append(handler.site.has_company.wait(3))  # less than the client's timeout
-        handler.send_file(data)
+        in_company.append(another.wait(3))  # less than the client's timeout
+        asked.honest()
 
-    with CuttingServer(files) as server:
-        server.faults["0.tar"] = [answer_in_company]
-        server.faults["3.tar"] = [faults.status(404)]
-        wanted = [RemoteFile(f"{server.url}/{name}", tmp_path / name) for name in files]
-        with pytest.raises(ServiceError, match="1 of 8 files"):
-            downloader(workers=4, progress=lambda *step: told.append(step)).fetch(wanted)
-        assert in_company == [True]
-        assert left_in(tmp_path) == sorted((set(files) - {"3.tar"}) | {"3.tar.part"})
-        assert ("files", 8, 8) in told
-        assert ("MiB", 2, None) in told
-        results = downloader().fetch(wanted)
+    def answer_another(asked: Asked) -> None:
+        another.set()
+        asked.honest()
+
+    server = serve(files)
+    server.planned = {"0.tar": [answer_in_company], "1.tar": [answer_another], "3.tar": [lies.status(404)]}
+    wanted = [RemoteFile(f"{server.url}/{name}", tmp_path / name) for name in files]
+    with pytest.raises(ServiceError, match="1 of 8 files"):
+        downloader(workers=4, progress=lambda *step: told.append(step)).fetch(wanted)
+    assert in_company == [True]
+    assert left_in(tmp_path) == sorted((set(files) - {"3.tar"}) | {"3.tar.part"})
+    assert ("files", 8, 8) in told
+    assert ("MiB", 2, None) in told
+    results = downloader().fetch(wanted)
     assert [result.path.read_bytes() for result in results] == list(files.values())
 
 
-@pytest.mark.parametrize("fault", [faults.trickle, faults.silent])
-def test_a_stopped_run_ends_soon_and_keeps_what_came(fault, tmp_path):
+@pytest.mark.parametrize("fault", [lies.trickle, lies.silence])
+def test_a_stopped_run_ends_soon_and_keeps_what_came(fault, serve, tmp_path):
     def stop(task: str, done: int, total: int | None) -> None:
         if task == "files":
             while not (tmp_path / "b.tar.part").is_file():
                 time.sleep(0.01)
             raise KeyboardInterrupt
 
-    with CuttingServer({"a.tar": b"small", "b.tar": DATA}) as server:
-        server.faults["b.tar"] = [fault]
-        wanted = [RemoteFile(f"{server.url}/{name}", tmp_path / name) for name in ("a.tar", "b.tar")]
-        began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            downloader(progress=stop, timeout=60).fetch(wanted)
-        assert time.monotonic() - began < 5
-        assert left_in(tmp_path) == ["a.tar", "b.tar.part"]
-        assert downloader().fetch(wanted)[0].outcome == "there"
+    server = serve({"a.tar": b"small", "b.tar": DATA})
+    server.planned["b.tar"] = [fault]
+    wanted = [RemoteFile(f"{server.url}/{name}", tmp_path / name) for name in ("a.tar", "b.tar")]
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        downloader(progress=stop, timeout=60).fetch(wanted)
+    assert time.monotonic() - began < 5
+    assert left_in(tmp_path) == ["a.tar", "b.tar.part"]
+    assert downloader().fetch(wanted)[0].outcome == "there"
 
 
 def test_any_pattern_of_cuts_gives_the_same_bytes(server, tmp_path):
     rng = random.Random(1)
     for trial in range(10):
-        server.faults["a.tar"] = [
-            rng.choice([faults.cut_after(rng.randrange(1, 500_000)), faults.status(500), faults.whole])
-            for _ in range(6)
+        server.planned["a.tar"] = [
+            rng.choice([lies.cut_after(rng.randrange(1, 500_000)), lies.status(500), lies.whole]) for _ in range(6)
         ]
         (got,) = downloader(retries=20).fetch([one(server, tmp_path / str(trial), None)])
         assert got.path.read_bytes() == DATA
@@ -277,32 +297,31 @@ def test_a_checksum_file_that_is_none(text):
     assert parse_checksum(f"{'A' * 32} *./images_000.tar\n", "images_000.tar", "x.txt") == "a" * 32
 
 
-def test_gldv2_comes_with_its_lists_and_is_checked(tmp_path):
-    with CuttingServer(gldv2_site()) as server:
-        server.faults["index/images_001.tar"] = [faults.cut_after(100)]
-        fetched = download_gldv2(tmp_path, "index", [2, 1], downloader(), has_lists=True, base_url=server.url)
-        assert [f.path.relative_to(tmp_path).as_posix() for f in fetched] == [
-            *metadata_names(["index"]),
-            "index/images_001.tar",
-            "index/images_002.tar",
-        ]
-        assert [f.checked for f in fetched] == [False] * 3 + [True] * 2
-        server.files["index/images_000.tar"] += b"!"
-        with pytest.raises(ServiceError, match=r"images_000\.tar: the bytes have the MD5"):
-            download_gldv2(tmp_path, "index", [0], downloader(), base_url=server.url)
+def test_gldv2_comes_with_its_lists_and_is_checked(serve, tmp_path):
+    server = serve(gldv2_site())
+    server.planned["index/images_001.tar"] = [lies.cut_after(100)]
+    fetched = download_gldv2(tmp_path, "index", [2, 1], downloader(), has_lists=True, base_url=server.url)
+    assert [f.path.relative_to(tmp_path).as_posix() for f in fetched] == [
+        *metadata_names(["index"]),
+        "index/images_001.tar",
+        "index/images_002.tar",
+    ]
+    assert [f.checked for f in fetched] == [False] * 3 + [True] * 2
+    server.planned["index/images_000.tar"] = [lies.other_bytes] * 2
+    with pytest.raises(ServiceError, match=r"images_000\.tar: the bytes have the MD5"):
+        download_gldv2(tmp_path, "index", [0], downloader(), base_url=server.url)
 
 
-def test_the_command(hgld, tmp_path):
-    with CuttingServer(gldv2_site(4)) as server:
-        where = ("--out", str(tmp_path), "--base-url", server.url)
-        code, out, _ = hgld("download", "gldv2", "--split", "index", "--tars", "0-2,3", *where, "--json")
-        assert code == 0
-        assert [file["outcome"] for file in json.loads(out)["files"]] == ["fetched"] * 4
-        code, out, _ = hgld("download", "gldv2", "--split", "index", "--tars", "0", "--metadata", *where)
-        assert code == 0
-        assert "4 files" in out
-        assert "1 there already" in out
-        assert out.endswith(f"next: hgld build-shards gldv2 --source {tmp_path} --out SHARDS\n")
+def test_the_command(hgld, serve, tmp_path):
+    where = ("--out", tmp_path, "--base-url", serve(gldv2_site(4)).url)
+    code, out, _ = hgld("download", "gldv2", "--split", "index", "--tars", "0-2,3", *where, "--json")
+    assert code == 0
+    assert [file["outcome"] for file in json.loads(out)["files"]] == ["fetched"] * 4
+    code, out, _ = hgld("download", "gldv2", "--split", "index", "--tars", "0", "--metadata", *where)
+    assert code == 0
+    assert "4 files" in out
+    assert "1 there already" in out
+    assert out.endswith(f"next: hgld build-shards gldv2 --source {tmp_path} --out SHARDS\n")
 
 
 @pytest.mark.parametrize(

@@ -16,26 +16,9 @@ from hgld.pipelines.hierarchy.scrape.wikidata import (
     entities_by_titles,
     parse_entity,
 )
-from tests.pipelines.wikimedia_server import statement
+from tests.pipelines.wikimedia_server import Canned, statement
 
 URL = "http://127.0.0.1/w/api.php"
-
-
-class Canned:
-    """A client with one answer, which it gives to every question."""
-
-    requests = 0
-
-    def __init__(self, answer: dict[str, Any]):
-        self.answer = answer
-        self.asked: list[dict[str, str]] = []
-
-    def api(self, url: str, params: Any) -> dict[str, Any]:
-        self.asked.append(dict(params))
-        return self.answer
-
-    def page(self, url: str) -> bytes | None:
-        raise AssertionError(url)
 
 
 @pytest.fixture

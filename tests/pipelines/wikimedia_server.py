@@ -273,3 +273,20 @@ def trickle(handler: Handler) -> None:
     except OSError:  # the client had enough
         pass
     handler.close_connection = True
+
+
+class Canned:
+    """A client that gives its answers one after another, the last one for ever."""
+
+    requests = 0
+
+    def __init__(self, *answers: dict[str, Any]):
+        self.answers = list(answers)
+        self.asked: list[dict[str, str]] = []
+
+    def api(self, url: str, params: Any) -> dict[str, Any]:
+        self.asked.append(dict(params))
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def page(self, url: str) -> bytes | None:
+        raise AssertionError(url)
