@@ -169,7 +169,7 @@ HEAVY = (
 
 def test_help_imports_nothing_heavy():
     for arguments, (code, out, heavy) in _imported(
-        [["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)]
+        [["--help"], ["--version"], *([verb, word] for verb in VERBS for word in ("--help", "--help-all"))]
     ).items():
         assert (code, heavy) == (0, []), arguments
         assert "hgld" in out, arguments

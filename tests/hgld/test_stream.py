@@ -176,14 +176,6 @@ def test_a_stopped_stream_resumes_with_the_same_batches(shards, step):
         stream(shards, seed=1).load_state_dict(state)
 
 
-def test_the_state_counts_what_was_handed_out_not_what_was_decoded_ahead(folder):
-    one = stream(folder, prefetch=5)
-    batches = iter(one)
-    next(batches)
-    time.sleep(0.1)
-    assert one.state_dict()["step"] == 1
-
-
 def test_after_the_last_batch_the_stream_stands_at_the_next_epoch(folder):
     one = stream(folder)
     list(one)

@@ -29,11 +29,7 @@ from tests.hgld.streamed_dataset import (
     VIEW,
     K,
     P,
-    all_faults,
-    damage,
-    is_pk,
     joined,
-    key_in,
     same_batches,
     stream,
     tars,
@@ -137,21 +133,6 @@ def test_items_of_one_key_in_two_shards_are_two(tmp_path):
 
 
 # -- damage ---------------------------------------------------------------------------------------------------
-
-
-def test_images_found_damaged_only_by_decoding_are_replaced_too(tmp_path):
-    index = typical(tmp_path)
-    rows = index.with_row_index().filter(shard="train-000002.tar", class_run=1)["index"].to_list()  # a whole group
-    keys = damage(tmp_path, index, [*rows, 101], lambda data: data[:-400])  # the header is sound
-    batches = list(stream(tars(tmp_path), batches_per_epoch=40))
-    assert all(is_pk(batch) for batch in batches)
-    assert {key_in(fault.where) for fault in all_faults(batches)} == set(keys)
-    gone = {item_number(key) for key in keys}
-    for batch in batches:
-        assert not gone & set(batch.indices.tolist())
-        assert {fault.replacement for fault in batch.faults} <= set(batch.indices.tolist())
-    parts = [list(stream(tars(tmp_path), batches_per_epoch=40, process_index=r, process_count=2)) for r in range(2)]
-    assert same_batches(joined(parts), batches)
 
 
 def test_shards_of_another_number_of_levels_are_refused(tmp_path):
