@@ -419,8 +419,8 @@ def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[T
         processes: the run's processes.
 
     Returns:
-        the loss of the whole, the same on every process, whose gradient on each is that of its own part times the
-        process count, as an average over the processes needs it; and its unweighted terms.
+        the loss of all processes' items, the same on every process, and its unweighted terms. The loss's gradient on a
+        process is the gradient of its own part times the number of processes, so that their average is right.
     """
     terms = list(sums.values())
     facts = torch.stack([torch.stack([term.total.detach().double(), term.count.detach().double()]) for term in terms])

@@ -18,9 +18,9 @@ def installation() -> dict[str, Any]:
     """Return the facts of this installation, JSON-ready; imports torch.
 
     Returns:
-        ``hgld``, ``python``, ``machine`` and ``torch`` with versions and places (the home folder as ``~``),
-        ``missing``: required packages that are not installed, ``extras``: whether each one is installed, and
-        ``hints``: what to do about what is wrong.
+        ``hgld``, ``python``, ``machine`` and ``torch`` hold versions and paths (the home folder as ``~``). ``missing``
+        lists required packages that are not installed. ``extras`` tells whether each extra is installed. ``hints`` says
+        how to mend errors.
     """
     packages: dict[str, list[str]] = {}  # by the extra that brings them, "" for the base
     for line in _requirements():

@@ -47,9 +47,9 @@ def class_numbers(
         numbered_for: feature that takes class numbers only, because it stores something per class; None: names will do.
 
     Returns:
-        for every side (N, L) or, of plain arrays with one axis, (N,) integers: class numbers as they came, of names
-        their places in the sorted names of their level; negative where unknown (None, NaN, an empty name). And the
-        names of the levels: a table's columns, a dataset's levels, None if nothing names them.
+        (N, L) integers per set of items, or (N,) for a plain array with one axis. Class numbers stay as they are. A
+        class name becomes its index in the sorted names of its level. Unknown labels (None, NaN, an empty name) are
+        negative. The second result is the names of the levels: a table's columns, a dataset's levels, or None.
 
     Raises:
         InputError: neither numbers nor names; numbers on one side and names on the other; other levels.

@@ -164,18 +164,18 @@ def _message(node: ast.expr) -> str:
 def _check_docstring(text: str, file: str, line: int) -> Iterator[Finding]:
     lines = text.splitlines()
     paragraph: list[str] = []
-    begin, in_arguments = 0, False
+    begin, section = 0, ""
     for number, row in enumerate([*lines, ""]):
-        entry = re.match(r" +\*{0,2}\w+(?: \([^)]*\))?: (.*)", row) if in_arguments else None
-        is_code = row.lstrip().startswith((">>>", "...")) or (row.startswith("    ") and not in_arguments)
+        entry = re.match(r" +\*{0,2}\w+(?: \([^)]*\))?: (.*)", row) if section else None
+        is_code = row.lstrip().startswith((">>>", "...")) or (row.startswith("    ") and not section)
         ends = not row.strip() or entry or is_code or re.match(r"\s*(?:[-*|]|\d\.) ", row) or re.fullmatch(r"\w+:", row)
         if ends and paragraph:
             yield from check_text("\n".join(paragraph), file, line + begin)
             paragraph = []
         if re.fullmatch(r"\w+:", row):
-            in_arguments = row in ("Args:", "Attributes:")
+            section = row
         elif entry:
-            if _NO_NOUN.match(entry.group(1)):
+            if section in ("Args:", "Attributes:") and _NO_NOUN.match(entry.group(1)):
                 yield Finding(
                     file, line + number, f"an argument begins with '{entry.group(1).split()[0]}': name what it is"
                 )

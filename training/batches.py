@@ -265,7 +265,7 @@ def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -
     classes = len(finest[finest >= 0].unique())
     if batch.sampler == "pk" and classes < p:
         fitting = classes // processes.count * processes.count * k  # every process has as many classes
-        fewer = f"--batch-size {fitting} or less, or more images a class" if fitting else "fewer processes"
+        fewer = f"--batch-size {fitting} or less, or more images per class" if fitting else "fewer processes"
         raise ConfigError(
             f"--batch-size {size} of --images-per-class {k} needs {p} classes, and split {config.run.train_split!r} of "
             f"{dataset.manifest.name} has {classes}. Take {fewer}."

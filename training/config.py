@@ -1,9 +1,8 @@
 """The options of a training run: one frozen dataclass per subject, all of them in :class:`TrainConfig`.
 
-This module imports nothing heavy, because ``hgld train --help`` is made from it: every field is a flag, and its
-metadata the flag's help. Names of fields are unique over all subjects, so that a flag needs no prefix. Recipes are
-named configs (``training/recipes``); a run's folder keeps its config as ``config.json``, and ``--show`` prints one as
-YAML.
+``hgld train --help`` is made from this module, so it imports nothing heavy. Every field is a flag, and its metadata is
+the flag's help. Names of fields are unique over all subjects, so that a flag needs no prefix. Recipes are named configs
+(``training/recipes``). A run's folder keeps its config as ``config.json``, and ``--show`` prints a config as YAML.
 """
 
 import dataclasses
@@ -42,57 +41,62 @@ class ModelConfig:
     """Options of the model: backbone, pooling, projection."""
 
     backbone: str = setting(
-        "torchvision:resnet50", "small, small-resnet, torchvision:NAME, timm:NAME or open_clip:NAME.", common=True
+        "torchvision:resnet50",
+        "Network: small, small-resnet, torchvision:NAME, timm:NAME or open_clip:NAME.",
+        common=True,
     )
     pretrained: str = setting(
         "default",
-        "default: the library's own weights; their name (torchvision's IMAGENET1K_V1, a tag of timm or open_clip); a "
-        "local .safetensors or .pt file of weights; none.",
+        "Pretrained weights. default: the library's own; a name (torchvision's IMAGENET1K_V1, a tag of timm or "
+        "open_clip); a local .safetensors or .pt file; none: random weights.",
         common=True,
     )
     pooling: Literal["avg", "gem", "max", "token"] = setting(
-        "avg", "Pooling of the feature map: average, generalised mean or maximum; token: the network's own vector."
+        "avg", "Pooling of the feature map: average, generalised mean (GeM) or maximum; token: the network's vector."
     )
-    gem_p: float = setting(3.0, "Exponent of GeM.", above=0)
-    gem_learned: bool = setting(True, "Learn the exponent of GeM.")
+    gem_p: float = setting(3.0, "Exponent of GeM pooling.", above=0)
+    gem_learned: bool = setting(True, "Learn the exponent of GeM pooling.")
     layer_norm: bool = setting(True, "Layer norm without affine parameters before the projection.")
-    dim: int = setting(512, "Dimension of the embedding; 0: that of the backbone, without a projection.", least=0)
+    dim: int = setting(512, "Dimension of the embedding; 0: the backbone's dimension, without a projection.", least=0)
     projection: Literal["random", "pca"] = setting(
-        "random", "How the projection starts: at random, or as the PCA of the training set's features."
+        "random", "Start of the projection: random, or the PCA of the training set's features."
     )
     classifier: Literal["random", "pretrained"] = setting(
         "random",
-        "How MultiGrain's classifier starts: at random, or as the one that the backbone was pretrained with, for the "
-        "1,000 classes of ImageNet (torchvision, timm).",
+        "Start of MultiGrain's classifier: random, or the backbone's pretrained classifier of the 1,000 classes of "
+        "ImageNet (torchvision, timm).",
     )
-    freeze_batch_norm: bool = setting(False, "Keep batch norm's statistics and parameters as they were pretrained.")
+    freeze_batch_norm: bool = setting(False, "Keep the pretrained statistics and parameters of batch norm.")
     compile: bool = setting(False, "torch.compile the backbone and the loss.")
 
 
 @dataclass(frozen=True)
 class ImagesConfig:
-    """Options of reading and varying images."""
+    """Options of reading and augmenting images."""
 
     size: int = setting(224, "Side of the square that the model sees.", unit="pixels", above=0, common=True)
     resize: int = setting(256, "Short side before the central crop of evaluation.", unit="pixels", above=0)
     test_size: int = setting(
-        0, "Side of the square in evaluation, with resize in proportion; 0: size.", unit="pixels", least=0
+        0,
+        "Side of the square in evaluation; resize changes in proportion. 0: the value of size.",
+        unit="pixels",
+        least=0,
     )
     interpolation: Literal["bilinear", "bicubic"] = setting("bilinear", "How evaluation resizes images.")
     test_resize_mode: Literal["crop", "squash", "longest", "original"] = setting(
         "crop",
-        "How evaluation sees an image. crop: the central square; the whole image otherwise, squash: as a square; "
-        "longest: with its longest side at the size; original: at its own size.",
+        "Shape of images in evaluation. crop: the central square. The others take the whole image; squash: as a "
+        "square; longest: with its longest side at the size; original: at its own size.",
     )
     crop_min: float = setting(0.16, "Smallest share of the image that a training crop covers.", above=0, most=1)
     flip: float = setting(0.5, "Probability of a horizontal flip.", least=0, most=1)
     jitter: float = setting(0.0, "Strength of the colour jitter; MultiGrain takes 0.3.", least=0)
     lighting: float = setting(0.0, "Strength of the lighting noise; MultiGrain takes 0.1.", least=0)
-    autoaugment: bool = setting(False, "Policies of AutoAugment for ImageNet, as torchvision has them.")
+    autoaugment: bool = setting(False, "Apply torchvision's AutoAugment policies for ImageNet.")
     erasing: float = setting(
         0.0, "Probability that a rectangle of 2 to 33% of the image is painted over (random erasing).", least=0, most=1
     )
-    workers: int = setting(0, "Threads per process that decode; 0: one per core of the process, at most 16.", least=0)
+    workers: int = setting(0, "Decoding threads per process; 0: one per core of the process, at most 16.", least=0)
 
 
 @dataclass(frozen=True)
@@ -106,36 +110,36 @@ class BatchConfig:
     )
     coverage: Literal["exact", "classes"] = setting(
         "exact",
-        "exact: every image at least once an epoch; classes: random classes and images, as published codes draw them.",
+        "Images of an epoch. exact: every image at least once; classes: random classes and images, as published.",
     )
     super_level: str = setting("", "Level of the super-classes of hierarchical-pk; default: the coarsest.")
     super_classes: int = setting(2, "Super-classes per batch of hierarchical-pk.", above=0)
     repeats: int = setting(3, "Views of an image in a batch of repeated-augmentation.", above=0)
     merge_classes: int = setting(
-        1, "Number of random classes that training joins into one (PNP's test of robustness joins 3).", above=0
+        1, "Number of random classes that training merges into one (PNP's robustness test merges 3).", above=0
     )
     steps_per_epoch: int = setting(0, "Steps per epoch; 0: one round of the sampler.", least=0)
     micro_batch_size: int = setting(
         0,
-        "Images per process that pass the model at once (multi-stage back-propagation); 0: all of them.",
+        "Images per process in one pass of the model (multi-stage back-propagation); 0: all images of the batch.",
         least=0,
     )
-    stream: bool = setting(False, "Read shards one after another (from URLs too) instead of at random by the index.")
+    stream: bool = setting(False, "Read shards sequentially (from URLs too) instead of random access by the index.")
     num_streams: int = setting(8, "Sequences of shards that --stream reads in parallel, over all processes.", above=0)
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Options of the loss; one that the chosen loss does not take is refused unless it is at its default."""
+    """Options of the loss; an option that the chosen loss does not take must keep its default."""
 
-    loss: str = setting("HAPPIER", "Name of the loss, as in hgld.losses.", choices=loss_names(), common=True)
+    loss: str = setting("HAPPIER", "Name of the loss in hgld.losses.", choices=loss_names(), common=True)
     sum_levels: bool = setting(False, "Sum a binary loss over all levels instead of taking one level.")
     level: str = setting("", "Level of a binary loss; default: the finest.")
     lambda_: float = setting(
-        0.1, "Weight of the second term of a composition; of MultiGrain's classification term.", least=0, most=1
+        0.1, "Weight of a composition's second term, or of MultiGrain's classification term.", least=0, most=1
     )
     decomposability: Literal["", "pair", "proxy"] = setting("", "Second term; default: the composition's own.")
-    alpha: float = setting(1.0, "Exponent of the relevance of a level (H-AP); of PNP's D_q.", least=0)
+    alpha: float = setting(1.0, "Exponent of a level's relevance in H-AP, or exponent of PNP's D_q.", least=0)
     relevance: Literal["population", "total", "weighted_ap", "exponential"] = setting(
         "population", "Gain of a shared level in H-AP."
     )
@@ -146,31 +150,32 @@ class LossConfig:
     recall_temperature: float = setting(1.0, "Temperature of the sigmoid at the recall's cutoffs.", above=0)
     bins: int = setting(20, "Bins of SoftBinAP and FastAP.", above=0)
     ties: Literal["ignored", "relaxed", "integral"] = setting(
-        "ignored", "Items of one bin in SoftBinAP; relaxed and integral average over their orders (tie-aware AP)."
+        "ignored",
+        "Rule for items of one bin in SoftBinAP; relaxed and integral average over their orders (tie-aware AP).",
     )
     pnp: Literal["O", "Iu", "Ib", "Ds", "Dq"] = setting("Dq", "Variant of PNP.")
-    pnp_b: float = setting(4.0, "b of PNP's variant I_b.", least=0)
-    blackbox_lambda: float = setting(4.0, "Interpolation of BlackboxAP.", above=0)
+    pnp_b: float = setting(4.0, "Constant b of PNP's variant I_b.", least=0)
+    blackbox_lambda: float = setting(4.0, "Interpolation constant lambda of BlackboxAP.", above=0)
     margin: float = setting(0.2, "Margin of Triplet, Margin, MultiGrain and Contrastive.", least=0)
     contrastive: Literal["distance", "cosine"] = setting(
         "distance", "Unit of Contrastive's margin; cosine: the loss of cross-batch memories (XBM), a sum over pairs."
     )
-    beta: float = setting(1.2, "Boundary between positives and negatives in Margin and MultiGrain, where it starts.")
+    beta: float = setting(1.2, "Initial boundary between positives and negatives in Margin and MultiGrain.")
     pair_positive: float = setting(0.9, "Score above which the pair loss ignores positives.")
     pair_negative: float = setting(0.6, "Score below which the pair loss ignores negatives.")
     proxy_temperature: float = setting(0.05, "Temperature of the proxies; ProxyNCA++ takes 1/9.", above=0)
     csl_margins: tuple[float, ...] = setting((), "CSL's margins, finest level first; default: the published ones.")
     class_weights: bool = setting(
         False,
-        "Weight each query by the inverse size of its class, so that all classes weigh the same over an epoch of "
+        "Weight each query by the inverse size of its class, so that all classes weigh the same over an epoch of the "
         "sampler shuffled.",
     )
     matryoshka: tuple[int, ...] = setting(
-        (), "Dimensions to which embeddings may be truncated, ascending; the loss is applied to each. The last is dim."
+        (), "Dimensions to which embeddings may be truncated, ascending, ending with dim; the loss is applied at each."
     )
-    simix: bool = setting(False, "Virtual items between the items of a class (SiMix).")
-    memory: int = setting(0, "Items of the cross-batch memory; -1: the whole training set; 0: none.", least=-1)
-    memory_from_epoch: int = setting(5, "Epoch from which on the memory is used.", least=0)
+    simix: bool = setting(False, "Add virtual items between the items of a class (SiMix).")
+    memory: int = setting(0, "Items of the cross-batch memory; -1: the whole training set; 0: no memory.", least=-1)
+    memory_from_epoch: int = setting(5, "First epoch that uses the cross-batch memory.", least=0)
 
 
 @dataclass(frozen=True)
@@ -184,20 +189,20 @@ class OptimizerConfig:
         1e-3, "Learning rate of the loss's own parameters: proxies, classifiers, beta.", least=0
     )
     lr_beta: float = setting(
-        -1.0, "Learning rate of beta of Margin and MultiGrain, on the loss's schedule; -1: lr_proxies.", least=-1
+        -1.0, "Learning rate of beta in Margin and MultiGrain, on the schedule of lr_proxies; -1: lr_proxies.", least=-1
     )
     weight_decay: float = setting(
-        1e-4, "Weight decay of the model's weights; biases and norms have none without decay_all.", least=0
+        1e-4, "Weight decay of the model's weights; biases and norms decay only with decay_all.", least=0
     )
     weight_decay_proxies: float = setting(0.0, "Weight decay of the loss's proxies or classifier.", least=0)
     decay_all: bool = setting(
-        False, "Biases and norms decay too, as MultiGrain's published code has it; never beta or GeM's exponent."
+        False, "Apply weight decay to biases and norms too, like MultiGrain's code; never to beta or GeM's exponent."
     )
-    nesterov: bool = setting(False, "Nesterov's momentum in sgd.")
+    nesterov: bool = setting(False, "Use Nesterov's momentum in sgd.")
     schedule: Literal["cosine", "step", "linear", "constant"] = setting("cosine", "Schedule of the learning rates.")
-    lr_floor: float = setting(0.0, "Rate at which cosine and linear end, of backbone and head.", least=0)
+    lr_floor: float = setting(0.0, "Final rate of backbone and head in the schedules cosine and linear.", least=0)
     lr_floor_proxies: float = setting(
-        0.0, "Rate at which cosine and linear end, of the loss's own parameters.", least=0
+        0.0, "Final rate of the loss's own parameters in the schedules cosine and linear.", least=0
     )
     milestones: tuple[int, ...] = setting((), "Epochs at which the schedule step lowers the rates.")
     gamma: float = setting(0.1, "Factor of the schedule step.", above=0, most=1)
@@ -206,15 +211,15 @@ class OptimizerConfig:
     clip_norm: float = setting(0.0, "Largest norm of the gradient; 0: no clipping.", least=0)
     amp: Literal["off", "bf16", "fp16"] = setting("off", "Precision of the model; the loss stays in fp32.")
     ema: float = setting(
-        0.0, "Decay of the exponential moving average of the weights that is evaluated; 0: none.", least=0, most=1
+        0.0, "Decay of an exponential moving average of the weights, which is evaluated; 0: none.", least=0, most=1
     )
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Options of the run: its length, what it keeps, what it is evaluated on."""
+    """Options of the run: its length, checkpoints and evaluations."""
 
-    epochs: int = setting(100, "Epochs; 0: only the start is evaluated and saved.", least=0, common=True)
+    epochs: int = setting(100, "Number of epochs; 0: only evaluate and save the initial model.", least=0, common=True)
     seed: int = setting(0, "Seed of everything random.", least=0, common=True)
     train_split: str = setting("train", "Split to train on.")
     evaluate_on: tuple[str, ...] = setting(
@@ -222,44 +227,44 @@ class RunConfig:
         "Splits to evaluate on: SPLIT; QUERY/GALLERY for two splits; protocol for the dataset's own protocol; "
         "protocol=NAME for another one. DIR: before any of them names another dataset.",
     )
-    evaluate_start: bool = setting(False, "Evaluate the start too, which then can be the best checkpoint.")
+    evaluate_start: bool = setting(False, "Evaluate the initial model too; it can then be the best checkpoint.")
     blend: float = setting(
         0.0,
-        "Share of the way from the start's weights to the last ones at which weights are tried after the last epoch, "
-        "and kept if they are better by --monitor (WiSE-FT); 0: none.",
+        "Interpolation between the initial (0) and the last (1) weights that is tried after the last epoch and kept if "
+        "it is better by --monitor (WiSE-FT); 0: none.",
         least=0,
         most=1,
     )
     evaluate_every: int = setting(1, "Epochs between evaluations; 0: only the last.", least=0)
     metrics: tuple[str, ...] = setting(
         ("R@1", "AP", "H-AP", "NDCG", "ASI"),
-        "Metrics of evaluations on splits; protocols have their own.",
+        "Metrics of evaluations on splits; a protocol has its own metrics.",
         offered=offered_names,
     )
     monitor: str = setting(
-        "H-AP", "Metric by which the best checkpoint is chosen, on the split val.", offered=offered_names
+        "H-AP", "Metric that chooses the best checkpoint, measured on the split val.", offered=offered_names
     )
     monitor_tolerance: float = setting(
         0.0,
-        "How far below the best value of --monitor a later checkpoint may be and still be chosen; never below the "
-        "start's value.",
+        "Distance that a later checkpoint may be below the best value of --monitor and still be chosen; it is never "
+        "worse than the initial model.",
         least=0,
     )
     select_on_test: bool = setting(
-        False, "Choose the best checkpoint on the first of evaluate_on, though that is a test split; reports say so."
+        False, "Choose the best checkpoint on the first entry of evaluate_on, even a test split; reports say so."
     )
     checkpoint_every: int = setting(0, "Steps between checkpoints; 0: at the end of every epoch.", least=0)
-    keep: int = setting(1, "Newest checkpoints that are kept beside the best one.", above=0)
+    keep: int = setting(1, "Number of newest checkpoints to keep besides the best one.", above=0)
     log_every: int = setting(10, "Steps between lines of the log.", above=0)
-    device: str = setting("", "cpu, cuda, ...; default: a GPU when there is one.")
+    device: str = setting("", "Device: cpu, cuda, ...; default: a GPU if there is one.")
     deterministic: bool = setting(
-        False, "Only algorithms that give the same bits in every run on the same GPU, which are slower."
+        False, "Use only (slower) algorithms that give the same bits in every run on the same GPU."
     )
-    sync_batch_norm: bool = setting(False, "Batch norm's statistics over all processes.")
+    sync_batch_norm: bool = setting(False, "Compute batch norm's statistics over all processes.")
     loggers: tuple[str, ...] = setting(
         (),
-        "Loggers to write to as well: wandb:PROJECT (Weights & Biases), and NAME or NAME:PROJECT of other packages "
-        "(entry points hgld.loggers).",
+        "Further loggers: wandb:PROJECT (Weights & Biases), or NAME or NAME:PROJECT of another package (entry points "
+        "hgld.loggers).",
     )
 
 
@@ -269,9 +274,9 @@ class TrainConfig:
 
     Attributes:
         recipe: name of the recipe that it was made from.
-        init_from: run or checkpoint whose model's weights the run began with, as it was named; empty: none.
+        init_from: path, as the user gave it, of the run or checkpoint whose weights the run began with; empty: none.
         to_derive: fields whose values are derived from network, data and machine when a run begins
-            (:mod:`hgld.training.plan`); until then theirs are without meaning.
+            (:mod:`hgld.training.plan`); until then their values mean nothing.
         plan: names of the derived fields, and why each has its value.
     """
 
@@ -301,10 +306,10 @@ _VALIDATION = re.compile(r"(val|valid|validation|dev)(_[A-Za-z0-9_]+)?\Z")
 
 
 def is_validation(entry: str) -> bool:
-    """Tell whether an entry of ``evaluate_on`` is made of splits for choosing: ``val``, ``validation``, ``dev`` ...
+    """Tell whether an entry of ``evaluate_on`` has only validation splits: ``val``, ``validation``, ``dev`` ...
 
-    ``train`` alone is no test split either. Splits that are called otherwise are test splits, and so is everything that
-    a protocol evaluates.
+    ``train`` alone is no test split either. Splits of other names are test splits, and so is everything that a protocol
+    evaluates.
     """
     splits = entry.rpartition(":")[2].split("/")
     return all(_VALIDATION.match(split) for split in splits) or splits == ["train"]
@@ -324,7 +329,7 @@ def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
     A ``size`` without a ``resize`` scales ``resize`` in proportion, so that evaluation sees the same share of an image.
 
     Raises:
-        ConfigError: no field has that name (the nearest is named), or a value is of another type.
+        ConfigError: no field has that name (the message suggests the nearest), or a value has another type.
     """
     if "size" in fields and "resize" not in fields and "resize" not in config.to_derive:
         resize = _OPTIONS["size"].check(fields["size"]) * config.images.resize / config.images.size
@@ -332,7 +337,7 @@ def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
     changes: dict[str, dict[str, Any]] = {}
     for name, value in fields.items():
         if name not in _PLACES:
-            raise ConfigError(f"there is no field {quoted(name)}. {_nearest(name, _PLACES)}")
+            raise ConfigError(f"the config has no field {quoted(name)}. {_nearest(name, _PLACES)}")
         changes.setdefault(_PLACES[name].lower(), {})[name] = _OPTIONS[name].check(value)
     sections = {section: dataclasses.replace(getattr(config, section), **given) for section, given in changes.items()}
     to_derive = tuple(name for name in config.to_derive if name not in fields)
@@ -341,18 +346,18 @@ def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
 
 
 def flat(config: TrainConfig) -> dict[str, Any]:
-    """Return all fields of a config by their names, those that are still to be derived too."""
+    """Return all fields of a config by name, including fields that are not derived yet."""
     return {name: getattr(getattr(config, section.lower()), name) for name, section in _PLACES.items()}
 
 
 def parse_field(name: str, text: str) -> Any:
-    """Return the value of a field from text, as a flag or a sweep gives it; commas separate the members of a tuple.
+    """Parse the text of a flag or sweep into a field's value; commas separate the members of a tuple.
 
     Raises:
-        ConfigError: no such field, or text that is not of its type.
+        ConfigError: there is no such field, or the text does not fit its type.
     """
     if name not in _PLACES:
-        raise ConfigError(f"there is no field {quoted(name)}. {_nearest(name, _PLACES)}")
+        raise ConfigError(f"the config has no field {quoted(name)}. {_nearest(name, _PLACES)}")
     return _OPTIONS[name].parse(text)
 
 
@@ -362,7 +367,7 @@ def flag_of(name: str) -> str:
 
 
 def stored(config: TrainConfig) -> dict[str, Any]:
-    """Return a config as its files hold it: fields in their sections, without those that are still to be derived."""
+    """Return the JSON-ready content of a config's file: fields by section, without fields that are not derived yet."""
     known = {name: value for name, value in flat(config).items() if name not in config.to_derive}
     sections = {
         section.lower(): {name: value for name, value in known.items() if _PLACES[name] == section}
@@ -378,7 +383,7 @@ def save_config(config: TrainConfig, path: Path) -> None:
 
 
 def config_text(config: TrainConfig) -> str:
-    """Return a config as YAML for people, that :func:`read_config` reads; reasons of derived values are comments."""
+    """Return a config as YAML that :func:`read_config` reads; comments give the reasons of derived values."""
     whole, why = stored(config), dict(config.plan)
     lines = [f"{key}: {_yaml_value(whole[key])}" for key in ("schema_version", *_TEXT_FIELDS)]
     for section in map(str.lower, SECTIONS):

@@ -43,7 +43,7 @@ class Criterion(nn.Module):
         """Compute the loss of a whole batch.
 
         Args:
-            embeddings: (B, D) floating.
+            embeddings: (B, D) floating-point embeddings.
             labels: (B, L) class ids of the dataset's hierarchy, -1 if unknown.
             instances: (B,) integers, equal for views of one image.
 

@@ -129,7 +129,7 @@ def check_folder(config: TrainConfig, out: Path) -> None:
     """Refuse a folder that holds a run of other options.
 
     Raises:
-        ConfigError: naming the options, and the way out.
+        ConfigError: the options differ; the message names them and the fix.
     """
     if not (out / CONFIG).is_file():
         return

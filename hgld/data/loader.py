@@ -314,7 +314,7 @@ class Loader:
         """Yield the batches from the current position to the end of its epoch.
 
         Raises:
-            InputError: an item cannot be read or decoded; with ``replace``, only if nothing can stand in for it.
+            InputError: an item cannot be read or decoded; with ``replace``, only if nothing can replace it.
             ServiceError: a server kept failing.
             StorageError: the disk failed.
         """

@@ -222,7 +222,7 @@ class ShardStream(IterableDataset[Batch]):
 
         Raises:
             ConfigError: in one of several worker processes, each of which would give all batches.
-            InputError: a shard cannot be read, or so much is damaged that nothing can stand in for it.
+            InputError: a shard cannot be read, or so much is damaged that no item can replace it.
             ServiceError: a server kept failing.
         """
         worker = get_worker_info()

@@ -40,7 +40,7 @@ def read_embeddings(path: str | Path) -> Tensor | np.ndarray:
             raise
         raise InputError(f"{file}: not a readable {file.suffix} file ({excerpt(error)}).") from error
     if values.ndim != 2 or 0 in values.shape or values.shape[0] * values.shape[1] > _MOST_VALUES:
-        raise InputError(f"{file}: a table of shape {tuple(values.shape)}; expected (N, D), one row an item.")
+        raise InputError(f"{file}: a table of shape {tuple(values.shape)}; expected (N, D), one row per item.")
     floating = values.is_floating_point() if isinstance(values, Tensor) else np.issubdtype(values.dtype, np.floating)
     if not floating:
         raise InputError(

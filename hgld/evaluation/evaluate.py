@@ -59,16 +59,16 @@ def ranking_metrics(
     """Compute the metrics of every query of a table of scores.
 
     Args:
-        scores: (Q, G) finite; ordered in float32.
-        grades: (Q, G) integers in 0..L, see :func:`hgld.shared_levels`.
+        scores: (Q, G) finite scores, which are ordered in float32.
+        grades: (Q, G) integers in 0..L, for example of :func:`hgld.shared_levels`.
         metrics: names of metrics; a binary one without a level stands for every level.
         levels: names of the L levels, finest first.
         gain: gain of a grade in H-AP, H-R@k, H-P@k and wAP; ``population`` with alpha 1 if None.
-        left_out: (Q, G) bool, pairs that are not ranked; None: all are.
+        left_out: (Q, G) bool, True for pairs that are not ranked; None: all are ranked.
         backend: ``native`` or ``torch``; None takes ``native`` on the CPU.
 
     Returns:
-        for every metric's name (Q,) float64, NaN if the query has no positive.
+        (Q,) float64 values per name of a metric; NaN if the query has no positive.
 
     Raises:
         InputError: shapes that differ, scores that are not finite, grades outside 0..L.
@@ -129,7 +129,7 @@ def block_metrics(
         backend: ``native`` (the CPU alone), ``torch``, or None to choose by the device.
 
     Returns:
-        for every metric's name (q,) float64.
+        (q,) float64 values per name of a metric.
 
     Raises:
         ConfigError: an unknown backend, or ``native`` for another device than the CPU.
@@ -169,30 +169,30 @@ def evaluate(
     """Evaluate embeddings by their labels.
 
     Without a gallery every item queries all the others (leave-one-out). Scores are cosine similarities, ranked in
-    float32 with TF32 off regardless of the dtype of the embeddings. The definitions of the metrics and their rules for
-    ties are those of :class:`hgld.metrics.Metric`.
+    float32 with TF32 off, for every dtype of the embeddings. :class:`hgld.metrics.Metric` defines the metrics and their
+    rules for ties.
 
     ``hgld.evaluate(model, data)`` evaluates a model of :func:`hgld.load_model` on a dataset or a folder of class
     folders: by the dataset's protocol if it names one, else every image against the others.
 
     Args:
-        query_embeddings: (Q, D) of any floating dtype; or the model.
-        query_labels: (Q, L) integers, finest level first, negative where unknown; (Q,) for one level. Or class names,
-            None if unknown; or a table or dataset, of which ``levels`` names the columns: all that
-            :func:`hgld.labels.class_numbers` reads.
-        gallery_embeddings: (G, D); None for leave-one-out.
-        gallery_labels: (G, L); items without known labels are distractors.
-        levels: names of the L levels, finest first; None takes a table's columns or a dataset's levels, of labels
-            without names ``level0`` (finest), ``level1``, ...
+        query_embeddings: (Q, D) embeddings of any floating dtype; or the model.
+        query_labels: (Q, L) integers, finest level first, negative if unknown; (Q,) for one level. Or class names,
+            None if unknown. Or a table or dataset, whose columns ``levels`` names.
+            :func:`hgld.labels.class_numbers` reads all of these.
+        gallery_embeddings: (G, D) embeddings; None for leave-one-out.
+        gallery_labels: (G, L) labels; items without known labels are distractors.
+        levels: names of the L levels, finest first. None: a table's columns, a dataset's levels, or, for labels without
+            names, ``level0`` (finest), ``level1``, ...
         metrics: names of metrics; a binary one without a level stands for every level.
         alpha: exponent of ``population`` and ``total`` relevance.
         count_query: whether the query counts in its own class, in leave-one-out with ``population`` relevance.
-        chunk_size: queries at a time; None chooses from the free memory.
+        chunk_size: number of queries ranked at a time; None chooses it by the free memory.
         device: device to rank on; None takes the embeddings' own device.
-        options: further options; of the five above those count that are not their defaults.
+        options: further options. The five arguments above override it if they are not at their defaults.
 
     Returns:
-        the report: means, one row per query, how many queries are undefined, settings.
+        the report: means, one row per query, numbers of undefined queries, settings.
 
     Raises:
         InputError: embeddings or labels of the wrong shape or dtype, NaN, Inf, zero vectors.
@@ -238,7 +238,7 @@ def evaluate_labelled(
     Args:
         query: embeddings (Q, D) and labels (Q, L).
         gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
-        levels: names of the L levels, see :func:`evaluate`.
+        levels: names of the L levels; None: as in :func:`evaluate`.
         self_index: (Q,) gallery index of the query itself, which is then left out; -1 if it is not in the gallery.
         options: the metrics, and how to rank.
 
@@ -319,12 +319,12 @@ def evaluate_judged(
 def with_distractors(
     gallery: Tensor | np.ndarray, labels: np.ndarray, distractors: Tensor | np.ndarray | None
 ) -> tuple[Tensor | np.ndarray, np.ndarray]:
-    """Return a gallery with distractors behind it, and the labels of both.
+    """Return a gallery with distractors appended, and the labels of both.
 
     Args:
         gallery: (G, D) embeddings.
         labels: (G, L) integers.
-        distractors: (N, D) embeddings of items without labels; None: none.
+        distractors: (N, D) embeddings of items without labels; None: no distractors.
 
     Returns:
         (G + N, D): an array if both are arrays, else a tensor on the gallery's device; (G + N, L).
@@ -355,22 +355,22 @@ def evaluate_known_levels(
     options: EvaluationOptions,
     where: str,
 ) -> RetrievalReport:
-    """Evaluate as :func:`evaluate_labelled` does, at the levels that have labels in the queries and in the gallery.
+    """Evaluate like :func:`evaluate_labelled`, at the levels that have labels in both queries and gallery.
 
-    If a level has no labels on one side, a match at a finer level would count for it too, and its values would say
-    nothing about it.
+    If a level had no labels on one side, only matches at finer levels would count for it, and its values would mean
+    nothing.
 
     Args:
         query: embeddings (Q, D) and labels (Q, L).
         gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
-        distractors: (N, D) further items of the gallery that match nothing; None: none.
+        distractors: (N, D) embeddings of further gallery items that match nothing; None: no distractors.
         levels: names of the L levels, finest first.
         options: the metrics, and how to rank.
         where: name of the data in messages.
 
     Returns:
-        the report; ``levels_without_labels`` of its settings names levels that were left out, ``truncate_dim`` and
-        ``quantize`` hold the values of smaller embeddings.
+        the report. ``levels_without_labels`` in its settings names levels that were left out; ``truncate_dim`` and
+        ``quantize`` in its settings hold the values of smaller embeddings.
 
     Raises:
         InputError: no level has labels on both sides, or no value is defined.
@@ -431,7 +431,7 @@ def evaluate_known_levels(
 
 
 def refuse_without_positives(query_labels: np.ndarray, gallery_labels: np.ndarray | None, where: str) -> None:
-    """Refuse labels by which no query can have a relevant item, before anything is embedded.
+    """Raise an error if by the labels no query can have a relevant item; called before anything is embedded.
 
     Args:
         query_labels: (Q, L) integers, -1 if unknown.
@@ -439,7 +439,7 @@ def refuse_without_positives(query_labels: np.ndarray, gallery_labels: np.ndarra
         where: name of the data in messages.
 
     Raises:
-        InputError: at no level have a query and another item of the gallery one class.
+        InputError: at no level do a query and another item of the gallery share a class.
     """
     for level, column in enumerate(query_labels.T):
         classes, counts = np.unique(column[column >= 0], return_counts=True)
@@ -455,7 +455,7 @@ def refuse_undefined(report: RetrievalReport, where: str) -> None:
     """Refuse a report without a defined value.
 
     Raises:
-        InputError: says why there is none, and the way out.
+        InputError: no value is defined; the message names cause and fix.
     """
     if all(map(math.isnan, report.values.values())):
         raise InputError(
@@ -466,11 +466,11 @@ def refuse_undefined(report: RetrievalReport, where: str) -> None:
 
 
 def labels_fingerprint(*labels: np.ndarray) -> str:
-    """Hash labels in their order: reports are compared query by query, so this has to be the same.
+    """Hash labels in their order: reports are compared query by query, so this hash has to be the same.
 
     Args:
-        labels: (N, L) integers of the queries, and of the gallery; in leave-one-out twice the same. Negative is
-            unknown, regardless of the number.
+        labels: (N, L) integers of the queries and of the gallery; in leave-one-out the same table twice. All negative
+            numbers count as unknown.
     """
     digest = hashlib.sha256()
     for table in labels:
@@ -480,11 +480,11 @@ def labels_fingerprint(*labels: np.ndarray) -> str:
 
 
 def embeddings_fingerprint(*embeddings: Tensor | np.ndarray) -> str:
-    """Hash embeddings in their order: a report page looks up whether those of a file were evaluated.
+    """Hash embeddings in their order, so that a report page can tell whether a file's embeddings were evaluated.
 
     Args:
-        embeddings: (N, D) of the queries, and of the gallery where it is another. Numbers of 16 bits are hashed as they
-            are, others as float32.
+        embeddings: (N, D) embeddings of the queries, and of the gallery if it differs. Numbers of 16 bits are hashed as
+            they are, others as float32.
     """
     digest = hashlib.sha256()
     for table in embeddings:
@@ -502,7 +502,7 @@ def embeddings_fingerprint(*embeddings: Tensor | np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class _Ranking:
-    """A ranking of queries, block by block: by whole rows of scores, or by heads where these suffice."""
+    """A ranking of queries, block by block: by whole rows of scores, or by the first ranks if these suffice."""
 
     query: Tensor | Rows
     gallery: Tensor | Rows
@@ -550,7 +550,7 @@ class _Ranking:
                 if self.options.progress is not None:
                     self.options.progress("rank", done - part.start, len(part))
             columns = {str(metric): np.concatenate([values[str(metric)] for values in found]) for metric in of_queries}
-            whole = self._of_set(of_set) if part.start == 0 else {}  # of several processes the first one
+            whole = self._of_set(of_set) if part.start == 0 else {}  # only the first process computes them
             return RetrievalReport.from_columns(
                 columns, stated, first_query=part.start, num_queries=len(part), of_set=whole
             )
@@ -573,7 +573,7 @@ class _Ranking:
         return found
 
     def _blocks(self, part: range, metrics: Sequence[Metric]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Yield how far the queries are ranked, and the metrics of the last block of them."""
+        """Yield the number of queries ranked so far, and the metrics of the last block."""
         with exact_products(self.query.device):
             facts, depth = self._head_depth(part, metrics)
             if facts is None or depth is None:
@@ -583,7 +583,7 @@ class _Ranking:
                 yield head.queries.stop, self._of_head(head, facts, part.start, metrics)
 
     def _head_depth(self, part: range, metrics: Sequence[Metric]) -> tuple[RelevanceFacts | None, int | None]:
-        """Return the facts that heads need, and their depth; None if heads do not suffice."""
+        """Return the relevance facts for ranking only first ranks, and their number; None if they do not suffice."""
         reads_head = all(m.depth is not None or m.definition.first_positives for m in metrics)
         if self.query.device.type != "cpu" or not reads_head or not worth_heads(1, len(self.gallery)):
             return None, None
@@ -612,7 +612,7 @@ class _Ranking:
 
 
 def _gain(options: EvaluationOptions, *, leave_one_out: bool) -> GainFunction:
-    """Return the gain of the hierarchical metrics; in leave-one-out ``count_query`` counts."""
+    """Return the gain of the hierarchical metrics; ``count_query`` has an effect only in leave-one-out."""
     weights = None if options.weights is None else tuple(options.weights)
     return GainFunction(options.relevance, options.alpha, weights, options.count_query and leave_one_out)
 
@@ -621,8 +621,8 @@ def label_table(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.nd
     """Return labels as (N, L) int64, -1 if unknown.
 
     Args:
-        labels: (N, L) integers, negative where unknown; (N,) for one level.
-        num_items: N, of their embeddings.
+        labels: (N, L) integers, negative if unknown; (N,) for one level.
+        num_items: number N of embeddings.
         side: name of the items in messages.
 
     Raises:
@@ -646,11 +646,11 @@ def label_table(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.nd
 
 
 def level_names(levels: Sequence[str] | None, query_labels: np.ndarray, gallery_labels: np.ndarray) -> tuple[str, ...]:
-    """Return the names of the levels of two sides' (N, L) labels; None: those that :func:`evaluate` gives them.
+    """Return the level names of (N, L) labels of queries and gallery; None: ``level0``, ``level1``, ...
 
     Raises:
-        InputError: the sides have other numbers of levels.
-        ConfigError: names that repeat, are empty, or are more or fewer than the levels.
+        InputError: queries and gallery have different numbers of levels.
+        ConfigError: names repeat or are empty, or their number is not the number of levels.
     """
     num_levels = query_labels.shape[1]
     if gallery_labels.shape[1] != num_levels:
@@ -663,7 +663,7 @@ def level_names(levels: Sequence[str] | None, query_labels: np.ndarray, gallery_
     names = tuple(levels)
     if isinstance(levels, str) or len(names) != num_levels or len(set(names)) != num_levels or not all(names):
         raise ConfigError(
-            f"levels are {quoted(levels)} for labels of {num_levels} columns; expected one distinct name a column."
+            f"levels are {quoted(levels)} for labels of {num_levels} columns; expected one distinct name per column."
         )
     return names
 

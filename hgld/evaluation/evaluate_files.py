@@ -254,7 +254,7 @@ def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple
     together = pl.concat(keys)
     if len(twice := together.filter(together.is_duplicated())):
         raise InputError(
-            f"{', '.join(map(str, files))}: key {quoted(twice[0])} has several embeddings; expected one an item."
+            f"{', '.join(map(str, files))}: key {quoted(twice[0])} has several embeddings; expected one per item."
         )
     return vectors, together
 

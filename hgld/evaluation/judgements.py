@@ -67,7 +67,7 @@ class LabelRelevance:
     """Relevance by labels: grades by the finest level at which they agree, as :func:`hgld.shared_levels` has them.
 
     Args:
-        query: (Q, L) integer labels, finest level first, negative where unknown.
+        query: (Q, L) integer labels, finest level first, negative if unknown.
         gallery: (G, L) labels.
         self_index: (Q,) gallery index of the query itself, -1 for none; that item is left out. None: no query is in
             the gallery.

@@ -1,7 +1,7 @@
-"""Metrics by name: the definition of each, and names that parse and print back to themselves.
+"""Metrics by name: definitions, and the parsing and printing of names.
 
-This module imports nothing heavy, because shells complete names of metrics from it. A metric of hgld needs its
-function (:mod:`hgld.evaluation.statistics`) and its table in ``metrics.toml``; one of another package a
+This module imports nothing heavy, because shells complete names of metrics from it. A metric of hgld needs a function
+(:mod:`hgld.evaluation.statistics`) and a table in ``metrics.toml``. A metric of another package needs a
 :class:`MetricDefinition` and an entry point of the group ``hgld.metrics`` (:mod:`hgld.plugins`).
 """
 
@@ -26,16 +26,16 @@ class MetricDefinition:
     Attributes:
         meaning: a sentence for the glossary of reports.
         value: function from ranked queries to (q,) float64, NaN if undefined; a text names a function of
-            :mod:`hgld.evaluation.statistics`. Where it is ``of_set``, a function from unit embeddings (N, D) on the CPU
-            and the labels (N,) of one level to a number; a text names one of :mod:`hgld.evaluation.diagnostics`. None
-            says that no ranking has it, but a classifier.
-        binary: whether it is of one level, not of all levels at once.
-        first_positives: whether it reads the list no deeper than its positives are many; the whole list else, or the
-            first k where the name ends in ``@k``.
+            :mod:`hgld.evaluation.statistics`. If ``of_set``, a function from unit embeddings (N, D) on the CPU and
+            labels (N,) of one level to a number; a text names a function of :mod:`hgld.evaluation.diagnostics`. None:
+            the metric belongs to a classifier, not to a ranking.
+        binary: whether it measures one level, not all levels at once.
+        first_positives: whether it reads only as many ranks as there are positives. Otherwise it reads the whole list,
+            or the first k if the name ends in ``@k``.
         offered: the numbers k that shells complete.
         depth: the k of a metric whose name has none and that reads only the first k of the list.
-        of_set: whether it is one number of all items together, without values per query.
-        per_cent: whether it is a share, which tables print in per cent; else it is printed as it is.
+        of_set: whether it is one number for all items together, without values per query.
+        per_cent: whether it is a share, which tables print in per cent.
         lower_is_better: whether the best value is the lowest.
     """
 
@@ -50,7 +50,7 @@ class MetricDefinition:
     lower_is_better: bool = False
 
     def compute(self, *inputs: Any) -> Any:
-        """Return the (q,) values of ranked queries; of a metric of the set the number of embeddings and labels."""
+        """Return the (q,) values of ranked queries, or a set metric's number from embeddings and labels."""
         if callable(self.value):
             return self.value(*inputs)
         assert self.value is not None  # no name of such a metric reaches a ranking
@@ -83,7 +83,7 @@ def definition_of(name: str) -> MetricDefinition:
 
 
 def offered_names() -> list[str]:
-    """Return the names that shells complete, with numbers that are common for k; nothing is imported."""
+    """Return the names that shells complete, with common numbers for k; imports nothing."""
     own = [
         name if not _takes_number(name) else f"{name[:-1]}{k}"
         for name, definition in METRICS.items()
@@ -119,24 +119,29 @@ _OTHER_NAMES = {name.lower(): name for name in METRICS} | {  # spellings by habi
 class Metric:
     """Name of one retrieval metric.
 
-    Binary metrics make their positives at one level (``/level`` after the name; without it, every level):
+    Binary metrics take their positives from one level (``/level`` after the name; without it, from every level):
 
-    - ``AP``: average precision; ``mAP@R`` and ``mAP@k``: cut at the number of positives, at k
-    - ``R@k``: whether one of the first k is positive; ``TR@k``: positives among the first k over min(k, R)
-    - ``P@k``: positives among the first k over k
+    - ``AP``: average precision
+    - ``mAP@R``, ``mAP@k``: average precision cut off at the number of positives R, or at k
+    - ``R@k``: 1 if one of the first k is positive
+    - ``TR@k``: positives among the first k, divided by min(k, R)
+    - ``P@k``: positives among the first k, divided by k
 
     Graded metrics read all levels at once:
 
-    - ``H-AP``: hierarchical average precision; ``H-R@k``, ``H-P@k``: hierarchical recall and precision
-    - ``NDCG``, ``NDCG@k``: normalised discounted cumulative gain, exponential gain
+    - ``H-AP``: hierarchical average precision
+    - ``H-R@k``, ``H-P@k``: hierarchical recall and precision
+    - ``NDCG``, ``NDCG@k``: normalised discounted cumulative gain, with exponential gain
     - ``ASI``: average set intersection
     - ``wAP``: the weighted sum of the levels' APs
-    - ``severity``, ``HD@k``: levels to climb to what is shared, of the first item where it is wrong, of the first k
+    - ``severity``: levels from the query's class up to the class shared with the first item, if that item is wrong
+    - ``HD@k``: the mean of this number of levels over the first k items
 
-    Metrics of the set are one number per level, without values per query: ``dists@intra``, ``dists@inter``, ``NMI``.
+    Metrics of the whole set are one number per level, without values per query: ``dists@intra``, ``dists@inter``,
+    ``NMI``.
 
-    One metric is of a network's classifier, not of a ranking: ``top-k``, the share of items whose class is among the k
-    that it finds most likely.
+    ``top-k`` belongs to a network's classifier, not to a ranking: the share of items whose class is among its k most
+    likely classes.
 
     Attributes:
         kind: the name with ``k`` for the number.
@@ -156,7 +161,7 @@ class Metric:
 
     @classmethod
     def parse(cls, name: str) -> "Metric":
-        """Return the metric of a name; other usual spellings of hgld's own are understood.
+        """Return the metric of a name; other usual spellings are understood.
 
         Raises:
             ConfigError: there is no such metric.
@@ -203,7 +208,7 @@ class Metric:
 
 
 def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric]:
-    """Return metrics with their levels spelled out, each once, in the order given (levels finest first).
+    """Return metrics with their levels spelled out, without repetitions, in the given order (levels finest first).
 
     Raises:
         ConfigError: an unknown metric or level, a metric of a classifier, or no metric.
@@ -228,7 +233,7 @@ def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric
 
 
 def split_top_k(names: Iterable[str | Metric]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return the k of the metrics ``top-k``, each once and ascending, and the names of the other metrics.
+    """Return the distinct, ascending k of the metrics ``top-k``, and the names of the other metrics.
 
     Raises:
         ConfigError: an unknown metric.

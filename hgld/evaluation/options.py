@@ -31,13 +31,14 @@ def _expansion(text: str) -> tuple[float, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """Options that every evaluation takes, beside its embeddings and their relevance.
+    """Options that every evaluation takes besides its embeddings and their relevance.
 
-    The fields that ``hgld evaluate`` has as flags say themselves what they are; the others are:
+    The fields that are flags of ``hgld evaluate`` have their help as description. The others are:
 
     Attributes:
-        share: called with a function that ranks consecutive queries, and their number, to have several processes rank
-            a share each; returns the report of all. None: this process ranks them.
+        share: function that lets several processes rank a share of the queries each. It is called with a function that
+            ranks consecutive queries and the number of queries, and returns the report of all. None: this process ranks
+            them alone.
         progress: called with a task, the number of queries done and their total.
     """
 
@@ -78,7 +79,7 @@ class EvaluationOptions:
     )
     device: Any = setting(
         None,
-        "Device, as cpu or cuda.  [default: the embeddings' own; with a model a GPU if there is one]",
+        "Device: cpu, cuda, ...  [default: the embeddings' own; with a model a GPU if there is one]",
         metavar="TEXT",
         parse=str,
     )

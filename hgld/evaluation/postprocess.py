@@ -69,7 +69,7 @@ class Whitening:
                 fires, or few items) are divided by the least variance above 0. So nothing is lost, and a classifier
                 can follow the whitening.
             power: 0.25 square-rooted, 0.5 full whitening, 0 plain PCA.
-            normalize: L2-normalise first, as :meth:`apply` does.
+            normalize: whether to L2-normalise first, as :meth:`apply` does.
 
         Raises:
             InputError: fewer than two embeddings, or fewer dimensions of variance than asked for.
@@ -106,7 +106,7 @@ class Whitening:
 
         Args:
             embeddings: (N, D) of any floating dtype.
-            normalize: L2-normalise first, as in :meth:`fit`; the result always is.
+            normalize: whether to L2-normalise first, as in :meth:`fit`; the result always is.
 
         Returns:
             (N, C) float32 unit rows.

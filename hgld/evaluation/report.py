@@ -54,7 +54,7 @@ class RetrievalReport:
 
     Attributes:
         values: mean of every metric over the queries for which it is defined; NaN if there are none. Metrics of the
-            set (NMI) stand here alone.
+            whole set (NMI) are only here.
         per_query: one row per query in their order: ``query`` (its index) and one Float64 column per metric, NaN if
             it is undefined.
         undefined: per metric, the number of queries without a positive, which are left out of its mean.
@@ -82,8 +82,8 @@ class RetrievalReport:
             columns: (Q,) float64 values per metric, NaN if undefined.
             settings: all that the values depend on.
             first_query: index of the first query.
-            num_queries: Q, needed where there is no column.
-            of_set: values of the metrics of the set, which have no column.
+            num_queries: number Q of queries, needed if there is no column.
+            of_set: values of the metrics of the whole set, which have no column.
         """
         if "query" in columns:
             raise InputError("a metric cannot be named 'query': that is the column of the queries' indices.")
@@ -100,11 +100,11 @@ class RetrievalReport:
 
     @property
     def query_metrics(self) -> list[str]:
-        """Names of the metrics with values per query; those of the set have none."""
+        """Names of the metrics with values per query; metrics of the whole set have none."""
         return [name for name in self.values if name in self.per_query.columns]
 
     def to_frame(self) -> pl.DataFrame:
-        """Return one row per metric: metric, value, queries (that it is defined for), undefined."""
+        """Return one row per metric: metric, value, queries (number with a value), undefined (number without)."""
         undefined = list(self.undefined.values())
         return pl.DataFrame(
             {
@@ -128,7 +128,7 @@ class RetrievalReport:
         return seen + printed + markdown_table(["metric", "value", "undefined queries"], rows) + "\n" + settings
 
     def summary(self) -> str:
-        """Return a table of the values, a column per level, and a line on the task; :meth:`to_markdown` has all."""
+        """Return a table of the values, one column per level, and a line on the task; :meth:`to_markdown` is longer."""
         parts = list(dict.fromkeys(name.partition("/")[2] for name in self.values))
         values: dict[str, dict[str, float]] = {}
         for name, value in self.values.items():
@@ -163,7 +163,7 @@ class RetrievalReport:
     def as_printed(self) -> tuple[list[str], list[list[str]]]:
         """Return header and rows of the values as the published tables print them: shares in per cent.
 
-        A row is a level or set where all values are of one of several, as easy, medium and hard are; else there is one.
+        If all values belong to levels or sets (such as easy, medium and hard), there is one row for each, else one row.
         """
         cells = {tuple(name.partition("/")[::2]): as_papers(name, self.values[name]) for name in self._printed}
         heads, parts = (list(dict.fromkeys(pair[side] for pair in cells)) for side in (0, 1))
@@ -173,7 +173,7 @@ class RetrievalReport:
         return ["", *self._printed], [[of, *cells.values()]]
 
     def defined_values(self) -> dict[str, float | None]:
-        """Return the values, None if undefined, as JSON has them."""
+        """Return the values ready for JSON: None if undefined."""
         return {name: None if math.isnan(value) else value for name, value in self.values.items()}
 
     def to_dict(self) -> dict[str, Any]:
@@ -198,10 +198,10 @@ class RetrievalReport:
 
     @classmethod
     def load_json(cls, path: str | Path) -> "RetrievalReport":
-        """Read a file of :meth:`save_json`; without the file beside it, ``per_query`` is empty.
+        """Read a report that :meth:`save_json` wrote; if the parquet file is missing, ``per_query`` is empty.
 
         Raises:
-            InputError: the file cannot be read, is no report, or one of another schema version.
+            InputError: the file cannot be read, is no report, or has another schema version.
         """
         file = Path(path)
         data = read_json(file, max_bytes=_MOST_JSON_BYTES)
@@ -252,7 +252,7 @@ def _text(value: object) -> str:
 
 # -- comparisons ------------------------------------------------------------------------------------------------------
 #
-# Several reports side by side: confidence intervals, and whether a difference is more than chance.
+# Confidence intervals, and tests of whether a difference between reports is more than chance.
 
 _ALPHA = 0.05
 _WEIGHTS_AT_ONCE = 4_000_000
@@ -269,22 +269,22 @@ def compare(
     """Compare reports on the same queries with the first of them.
 
     Confidence intervals are percentile bootstraps over queries (Efron 1979). Differences are tested with the paired
-    randomisation test that Smucker, Allan and Carterette (CIKM 2007) recommend for retrieval. It assumes that two
-    systems do not differ, so that every query's difference may as well have the other sign. Both take
-    queries as independent; where many queries share few classes, intervals come out too narrow. With ``classes`` the
-    queries of a class are resampled, and change their signs, together.
+    randomisation test that Smucker, Allan and Carterette (CIKM 2007) recommend for retrieval. Its null hypothesis is
+    that two systems do not differ, so that every query's difference could have either sign. Both methods treat queries
+    as independent. If many queries share few classes, the intervals are too narrow. With ``classes`` the queries of a
+    class are resampled, and change their signs, together.
 
     Args:
         reports: reports by name, each with its ``per_query`` table; the first is the baseline.
         metrics: names of metrics to compare; None: the metrics that all reports have.
-        samples: resamples, with seed 0; the smallest p-value is 1 / (samples + 1).
+        samples: number of resamples, with seed 0; the smallest p-value is 1 / (samples + 1).
         classes: (Q,) integer class of every query, below 0 for a query of an unknown class; None: queries are resampled
             one by one.
 
     Returns:
-        one row per report and metric: report, metric, value, low, high (95 % confidence interval of the value),
-        difference (to the baseline on the queries where both are defined), difference_low, difference_high, p_value
-        (two-sided, of no difference); the last four are null for the baseline itself.
+        one row per report and metric. ``low`` and ``high`` are the 95% confidence interval of ``value``. ``difference``
+        is the difference to the baseline on the queries where both are defined, with its interval ``difference_low``
+        and ``difference_high`` and its two-sided ``p_value``. These four are null for the baseline itself.
 
     Raises:
         ConfigError: no report, an unknown metric, or no metric in common.
@@ -319,7 +319,7 @@ def compare(
 
 
 def _units(classes: np.ndarray | None, num_queries: int) -> np.ndarray:
-    """Return (Q,) the unit of each query, from 0: its class, or the query itself if its class is unknown."""
+    """Return (Q,) resampling units of the queries, from 0: a query's class, or the query itself if it has none."""
     if classes is None:
         return np.arange(num_queries)
     if classes.shape != (num_queries,):
@@ -329,7 +329,7 @@ def _units(classes: np.ndarray | None, num_queries: int) -> np.ndarray:
 
 
 def _unit_sums(table: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """Return (U, C) the sums of a (Q, C) table over the queries of each unit."""
+    """Return the (U, C) sums of a (Q, C) table over the queries of each unit."""
     sums = np.zeros((int(unit.max(initial=-1)) + 1, table.shape[1]))
     np.add.at(sums, unit, table)
     return sums
@@ -377,7 +377,7 @@ def check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None:
 
 
 def _intervals(table: np.ndarray, unit: np.ndarray, samples: int) -> np.ndarray:
-    """Return (2, C): the ends of the intervals of the means of a (Q, C) table over resampled units of queries."""
+    """Return the (2, C) ends of the confidence intervals of a (Q, C) table's means, by resampling units of queries."""
     means, is_defined = [], ~np.isnan(table)
     totals, sizes = (_unit_sums(part, unit) for part in (np.where(is_defined, table, 0.0), is_defined.astype(float)))
     num_units = len(totals)
@@ -389,7 +389,7 @@ def _intervals(table: np.ndarray, unit: np.ndarray, samples: int) -> np.ndarray:
         sums, counts = weights @ totals, weights @ sizes
         means.append(np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a metric that is defined nowhere has no interval
+        warnings.simplefilter("ignore", RuntimeWarning)  # a metric without a defined value has no interval
         return np.nanquantile(np.concatenate(means), [_ALPHA / 2, 1 - _ALPHA / 2], axis=0)
 
 

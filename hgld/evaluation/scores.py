@@ -154,7 +154,7 @@ def _as_table(embeddings: Tensor | np.ndarray, side: str) -> Tensor:
         hint = "" if floating or table.ndim != 2 else " Convert them to float32, or are they the labels?"
         raise InputError(
             f"{side} embeddings have shape {tuple(table.shape)} and dtype {table.dtype}; "
-            f"expected a non-empty (N, D) table of floating numbers, one row an item.{hint}"
+            f"expected a non-empty (N, D) table of floating numbers, one row per item.{hint}"
         )
     if isinstance(table, Tensor):
         return table

@@ -126,7 +126,7 @@ def audit(
 
     Args:
         embeddings: (N, D) of any floating dtype.
-        labels: (N, L) integers, finest level first, negative where unknown; or class names, a table or a dataset: all
+        labels: (N, L) integers, finest level first, negative if unknown; or class names, a table or a dataset: all
             that :func:`hgld.labels.class_numbers` reads.
         levels: names of the L levels, or of a table's columns; None: as :func:`hgld.evaluate` names them.
         keys: keys of the items; their indices as text if None.

@@ -12,8 +12,8 @@ from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, read_scores
 
 # -- soft histograms --------------------------------------------------------------------------------------------------
 #
-# They are differentiable, and made in blocks of queries. Autograd would keep half a dozen (Q, G) tables, but the
-# formulas need only the scores and one byte per pair: the bins of a block are found again in the backward pass.
+# Their backward pass is written by hand and runs in blocks of queries. Autograd would keep half a dozen (Q, G) tables,
+# but the formulas need only the scores and one byte per pair, from which the bins are computed again.
 
 
 def soft_histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tensor, Tensor]:
@@ -100,7 +100,7 @@ class SoftBinAP(RankLoss):
             the published code's integral in place of the sum over positions. ``relaxed`` is a simpler form that is
             smooth in the bins' contents.
         level: column of the labels that decides what is positive, 0 the finest.
-        options: see :class:`hgld.losses.RankLoss`.
+        options: ``normalize``, ``exclude_self`` and ``reduction`` of :class:`hgld.losses.RankLoss`.
 
     Raises:
         ConfigError: fewer than two bins, ``low`` not below 1, or an unknown kind of ties.
@@ -148,11 +148,11 @@ def soft_bin_ap_loss(
 
     Args:
         scores: (Q, G) floating; below float32 they are read as float32.
-        grades: (Q, G) integers, positive where above 0.
+        grades: (Q, G) integers, positive if above 0.
         bins: number of bin centres.
         low: the lowest centre; the highest is 1.
         ties: ``ignored``, ``relaxed`` or ``integral``.
-        left_out: (Q,) int64, the column that is not ranked, -1 for none.
+        left_out: (Q,) int64 column that is not ranked, -1 for none.
 
     Returns:
         values (Q,), 0 if undefined, and valid (Q,) bool.
@@ -199,7 +199,7 @@ _PRECISION_SUMS = {"ignored": _eager_precision, "relaxed": _relaxed_precision, "
 
 # -- FastAP -----------------------------------------------------------------------------------------------------------
 #
-# Average precision over a histogram of distances.
+# FastAP is average precision over a histogram of distances.
 
 
 class FastAP(RankLoss):
@@ -212,7 +212,7 @@ class FastAP(RankLoss):
     Args:
         bins: number of bins, of width 4 / bins in squared distance.
         level: column of the labels that decides what is positive, 0 the finest.
-        options: see :class:`hgld.losses.RankLoss`.
+        options: ``normalize``, ``exclude_self`` and ``reduction`` of :class:`hgld.losses.RankLoss`.
 
     Raises:
         ConfigError: no bin.

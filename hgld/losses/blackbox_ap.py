@@ -28,7 +28,7 @@ class BlackboxAP(RankLoss):
         lambda_: distance by which the scores are moved; a larger one lets the gradient see more pairs.
         margin: alpha of the paper; scores of positives are lowered and those of negatives raised by half of it.
         level: column of the labels that decides what is positive, 0 the finest.
-        options: see :class:`hgld.losses.RankLoss`.
+        options: ``normalize``, ``exclude_self`` and ``reduction`` of :class:`hgld.losses.RankLoss`.
 
     Raises:
         ConfigError: ``lambda_`` is not positive, or the margin is negative.
@@ -63,10 +63,10 @@ def blackbox_ap_loss(
 
     Args:
         scores: (Q, G) floating; below float32 they are read as float32.
-        grades: (Q, G) integers, positive where above 0.
+        grades: (Q, G) integers, positive if above 0.
         lambda_: distance by which the scores are moved for the gradient.
         margin: between positives and negatives.
-        left_out: (Q,) int64, the column that is not ranked, -1 for none.
+        left_out: (Q,) int64 column that is not ranked, -1 for none.
 
     Returns:
         values (Q,), 0 if undefined, and valid (Q,) bool.

@@ -35,13 +35,13 @@ class Composition(nn.Module):
 
     Args:
         rank: the rank loss.
-        decomposability: any loss behind the same call, with proxies or of pairs.
+        decomposability: any loss with the same call, of proxies or of pairs.
         lambda_: weight of the second term (0.1 in ROADMAP and the HAPPIER family; gains are stable below 0.5).
 
     Attributes:
-        reduction: reduction of both parts. With ``none`` the call returns every query's weighted sum, in which an
-            undefined part counts 0, and valid (Q,): whether either part is defined. Their mean is the scalar of
-            ``mean`` if both parts are defined for the same queries, as they are when all labels are known.
+        reduction: reduction of both parts. With ``none`` the call returns (Q,) weighted sums, in which an undefined
+            part counts 0, and (Q,) bool that tell whether either part is defined. Their mean is the scalar of ``mean``
+            if both parts are defined for the same queries, which holds if all labels are known.
 
     Raises:
         ConfigError: ``lambda_`` outside 0..1, or parts of different reductions.
@@ -80,7 +80,7 @@ class Composition(nn.Module):
         return (1 - self.lambda_) * terms["rank"] + self.lambda_ * terms["decomposability"]
 
     def terms(self, *args: Tensor | None) -> dict[str, Tensor]:
-        """Return the two unweighted terms by their names, ``rank`` and ``decomposability``; arguments as for a call.
+        """Return the two unweighted terms by name, ``rank`` and ``decomposability``, for the arguments of a call.
 
         Raises:
             ConfigError: the parts have ``reduction="none"``.
@@ -292,9 +292,9 @@ class SumOverLevels(nn.Module):
     """A binary loss summed over all levels: the sigma baselines of HAPPIER.
 
     Args:
-        losses: one loss, which every level shares, or one per level, finest first (proxies: one loss per level).
-            Each sees one column of the labels, as (B,): its ``level`` stays 0. Every level's mean is over queries of
-            its own, those with positives there, so there is no ``reduction="none"`` of the sum.
+        losses: one loss that all levels share, or one loss per level, finest first (losses with proxies need one per
+            level). Each loss gets one column of the labels, (B,), and its ``level`` stays 0. Each level's mean is over
+            the queries with positives at that level, so the sum has no ``reduction="none"``.
 
     Raises:
         ConfigError: no loss, a graded one, or one that does not return a scalar.
@@ -367,25 +367,25 @@ class SumOverLevels(nn.Module):
 
 # -- MultiGrain -------------------------------------------------------------------------------------------------------
 #
-# One embedding for classes and instances.
+# MultiGrain trains one embedding for classes and instances.
 
 
 class MultiGrain(nn.Module):
     """lambda x cross-entropy on the class + (1 - lambda) x margin loss on the instance (Berman et al., 2019).
 
-    "MultiGrain: a unified image embedding for classes and instances". Augmentations of one image are the positives of
-    the retrieval term; the repeated-augmentation sampler says, by an instance id, which items of a batch are of one
-    image. The classifier reads the embedding as it comes, the margin loss its unit vector.
+    The paper is "MultiGrain: a unified image embedding for classes and instances". Augmentations of one image are the
+    positives of the retrieval term; the repeated-augmentation sampler gives them one instance id. The classifier reads
+    the embedding without normalisation, the margin loss its unit vector.
 
     Args:
         num_classes: classes of the level.
         dim: D, dimension of the embeddings.
         lambda_: weight of the classification term.
         margin: alpha of the paper, half the width between positives and negatives.
-        beta: initial boundary between them; it is learned (learning rate 0.1 in the paper).
-        reduction: reduction of the margin term: ``mean`` over all sampled pairs as printed, or ``nonzero`` as in the
-            published code, see :class:`Margin`.
-        level: column of the labels that is the class, 0 the finest.
+        beta: initial boundary between positives and negatives; it is learned (learning rate 0.1 in the paper).
+        reduction: reduction of the margin term (:class:`Margin`): ``mean`` over all sampled pairs, as in the paper, or
+            ``nonzero``, as in the published code.
+        level: column of the labels with the class, 0 the finest.
 
     Attributes:
         classifier: the linear layer of the class term.
@@ -425,8 +425,8 @@ class MultiGrain(nn.Module):
         """Return the loss of a batch.
 
         Args:
-            embeddings: (B, D) floating.
-            labels: (B, L) or (B,) integers, the classes, negative where unknown (then without a class term).
+            embeddings: (B, D) floating-point embeddings.
+            labels: (B, L) or (B,) class labels; an item of negative label has no class term.
             references: ignored; rank losses take them.
             instances: (B,) integers, equal for augmentations of one image.
 

@@ -25,22 +25,21 @@ _COUNTS = ("written", "steps")
 class CrossBatchMemory(KnownArguments, nn.Module):
     """A loss of the batch plus the same loss against a memory (Wang et al., "Cross-Batch Memory", CVPR 2020).
 
-    The memory is a ring buffer: the newest ``size`` items of the training batches, without their gradients. A batch
-    enters it before the loss is taken, so that every query finds itself there (the loss's ``exclude_self`` leaves that
-    item out). Every item costs 4 (D + 2 L) bytes: a whole training set of 60,000 at D = 512 takes 124 MB. In ``eval``
-    mode nothing enters. The memory of a process is its own: under DistributedDataParallel give the module
-    ``broadcast_buffers=False``, or every process gets the first one's.
+    The memory is a ring buffer of the newest ``size`` items of the training batches, without their gradients. A batch
+    is written before the loss is computed, so that every query is in the memory too (the loss's ``exclude_self`` leaves
+    it out). An item takes 4 (D + 2 L) bytes: a whole training set of 60,000 at D = 512 takes 124 MB. In ``eval`` mode
+    nothing is written. Every process has its own memory: under DistributedDataParallel give the module
+    ``broadcast_buffers=False``, or every process gets the memory of the first one.
 
-    How much the memory holds changes from step to step, and torch.compile breaks its graph there. Compile the loss
-    inside:
-    ``CrossBatchMemory(torch.compile(loss, dynamic=True), ...)`` has no break in it while the memory grows.
+    The memory grows from step to step, and torch.compile breaks its graph there. So compile the inner loss:
+    ``CrossBatchMemory(torch.compile(loss, dynamic=True), ...)`` has no graph break while the memory grows.
 
     Args:
-        loss: takes ``(embeddings, labels, ref_embeddings, ref_labels, self_index)`` and returns a scalar.
-        size: items that the memory holds.
+        loss: loss that takes ``(embeddings, labels, ref_embeddings, ref_labels, self_index)`` and returns a scalar.
+        size: number of items that the memory holds.
         dim: D, dimension of the embeddings.
         num_levels: L, columns of the labels.
-        warmup: training steps before the memory is first written and read: early embeddings drift too fast (HAPPIER's
+        warmup: training steps before the memory is first used, because early embeddings drift too fast (HAPPIER's
             configurations wait for 5 epochs).
         weight: weight of the memory's term; the batch's term has 1.
 
@@ -85,10 +84,10 @@ class CrossBatchMemory(KnownArguments, nn.Module):
 
     @reads_labels
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of a batch, the memory's term included once the warm-up is over.
+        """Return the loss of a batch; after the warm-up it includes the memory's term.
 
         Args:
-            embeddings: (B, D) floating.
+            embeddings: (B, D) floating-point embeddings.
             labels: (B, L) or (B,) integers.
 
         Returns:
@@ -100,15 +99,15 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         return self.combine(self.terms(embeddings, labels))
 
     def terms(self, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return the batch's term and the memory's, unweighted; as in a call, a batch that is due enters the memory.
+        """Return the unweighted terms of the batch and of the memory; a training batch is written, as in a call.
 
         Args:
-            embeddings: (B, D) floating.
+            embeddings: (B, D) floating-point embeddings.
             labels: (B, L) or (B,) integers.
 
         Returns:
-            ``batch`` and ``memory``; of a :class:`Composition` each of its terms by its name and, against the memory,
-            as ``memory_{name}``. The memory's are 0 until the warm-up is over.
+            ``batch`` and ``memory``. For a :class:`Composition`, each of its terms by name and, against the memory, as
+            ``memory_{name}``. The memory's terms are 0 until the warm-up is over.
 
         Raises:
             InputError: as for a call.
@@ -163,7 +162,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
             labels: (N, L) or (N,).
 
         Returns:
-            (N,) int64: where each item lies in the memory, -1 for those not kept.
+            (N,) int64 index of each item in the memory, -1 for items that were not kept.
 
         Raises:
             InputError: shapes do not fit the memory.

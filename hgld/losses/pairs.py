@@ -1,4 +1,4 @@
-"""Losses of pairs and triplets: positives are pulled above a score, negatives pushed below one."""
+"""Losses of pairs and triplets, which pull positives above a score and push negatives below one."""
 
 import math
 from abc import abstractmethod
@@ -16,16 +16,16 @@ ContrastiveVariant = Literal["distance", "cosine"]
 
 
 class PairLoss(RankLoss):
-    """A loss that adds up over pairs; a subclass writes :meth:`pull` and :meth:`push`.
+    """A loss that is a sum over pairs; a subclass writes :meth:`pull` and :meth:`push`.
 
     Args:
-        reduction: ``mean``: for every query the mean over its positives plus the mean over its negatives, then the
-            mean over the queries that have positives. ``none``: those values (Q,) and valid (Q,). ``nonzero``: the mean
-            over all positive pairs of the batch that have a loss, plus the mean over all negative pairs that have one.
+        reduction: ``mean``: per query, the mean over its positives plus the mean over its negatives; then the mean
+            over the queries that have positives. ``none``: the queries' values (Q,) and valid (Q,). ``nonzero``: the
+            mean over the batch's positive pairs with a loss above 0, plus the mean over its negative pairs likewise.
         level: column of the labels that decides what is positive, 0 the finest.
-        normalize: L2-normalise the embeddings.
-        exclude_self: leave the query out of its own pairs.
-        summed: a query's pairs add up, in place of the two means over them; ``nonzero`` is a mean all the same.
+        normalize: whether to L2-normalise the embeddings.
+        exclude_self: whether to leave the query out of its own pairs.
+        summed: whether to sum a query's pairs instead of taking the two means; ``nonzero`` remains a mean.
 
     Raises:
         ConfigError: an unknown reduction.
@@ -53,11 +53,11 @@ class PairLoss(RankLoss):
 
     @abstractmethod
     def pull(self, scores: Tensor) -> Tensor:
-        """Loss (Q, G) of every pair if it is positive, >= 0."""
+        """Return the (Q, G) loss, >= 0, that every pair has if it is positive."""
 
     @abstractmethod
     def push(self, scores: Tensor) -> Tensor:
-        """Loss (Q, G) of every pair if it is negative, >= 0."""
+        """Return the (Q, G) loss, >= 0, that every pair has if it is negative."""
 
     @property
     def sums_over_queries(self) -> bool:
@@ -85,17 +85,17 @@ class PairLoss(RankLoss):
 class CalibrationLoss(PairLoss):
     """The pair loss of ROADMAP (Ramzi et al., "Robust and Decomposable Average Precision", NeurIPS 2021, Eq. 7).
 
-    Positives below ``alpha`` pay ``alpha - s``, negatives above ``beta`` pay ``s - beta``: so scores of different
-    queries, and of different batches, come to mean the same. ``reduction="mean"`` is the printed average over each
-    query's positives and negatives; ``"nonzero"``, over all pairs of the batch that violate, the published code's.
+    Positives with a score s below ``alpha`` pay ``alpha - s``, negatives above ``beta`` pay ``s - beta``. This makes
+    scores comparable between queries and batches. ``reduction="mean"`` is the paper's average over each query's
+    positives and negatives. ``"nonzero"`` is the published code's average over all pairs of the batch with a loss.
 
     Args:
         alpha: score that positives should reach (0.9 in the authors' configurations, as is beta).
         beta: score below which negatives should stay.
-        reduction: see :class:`PairLoss`.
+        reduction: reduction of :class:`PairLoss`.
         level: column of the labels that decides what is positive, 0 the finest.
-        normalize: L2-normalise the embeddings.
-        exclude_self: leave the query out of its own pairs.
+        normalize: whether to L2-normalise the embeddings.
+        exclude_self: whether to leave the query out of its own pairs.
 
     Raises:
         ConfigError: an unknown reduction, or thresholds that are not numbers.
@@ -135,26 +135,26 @@ class CalibrationLoss(PairLoss):
 class Contrastive(PairLoss):
     """Contrastive loss on unit vectors, by distances or by cosines.
 
-    ``distance`` (Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, up to the
-    factor of one half): positives pay d^2, negatives the square of what their distance lacks to ``margin``.
+    ``distance`` (Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, without the
+    factor of one half): positives pay d^2, negatives pay the square of ``margin`` - d if d is smaller.
 
-    ``cosine`` (Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020, as the authors' code has it):
-    positives pay 1 - s, negatives whose score s is above ``margin`` pay s. A query's pairs add up: of a memory nearly
-    all negatives pay nothing, and a mean over them would leave the few that pay without weight. That code divides by
-    all queries; here one without positives pays nothing and does not count.
+    ``cosine`` (Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020, as in the authors' code): positives
+    pay 1 - s, negatives whose score s is above ``margin`` pay s. A query's pairs are summed, because nearly all
+    negatives of a memory pay nothing, and a mean over them would leave the few others without weight. The authors' code
+    divides by all queries; here a query without positives pays nothing and does not count.
 
     An item is never its own positive.
 
     Args:
-        margin: ``distance``: the distance that negatives should keep (unit vectors are at most 2 apart); ``cosine``:
-            the cosine that they may reach, 0.5 in the authors' code.
+        margin: with ``distance``, the distance that negatives should keep (unit vectors are at most 2 apart); with
+            ``cosine``, the cosine that negatives may reach (0.5 in the authors' code).
         variant: ``distance`` or ``cosine``.
-        reduction: see :class:`PairLoss`; with ``cosine`` a query's two sums replace its two means.
+        reduction: reduction of :class:`PairLoss`; with ``cosine`` a query's two sums replace its two means.
         level: column of the labels that decides what is positive, 0 the finest.
-        normalize: L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
+        normalize: whether to L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
 
     Raises:
-        ConfigError: an unknown variant or reduction, or a margin that is no such distance or cosine.
+        ConfigError: an unknown variant or reduction, or a margin out of range.
 
     >>> import torch
     >>> loss = Contrastive(0.5, variant="cosine")
@@ -199,7 +199,7 @@ class Contrastive(PairLoss):
 
 
 def unit_distances(scores: Tensor) -> Tensor:
-    """Return distances of unit vectors from their cosines, of any shape; those within rounding of 0 are constant."""
+    """Return distances of unit vectors from their cosines, of any shape; a distance near 0 has no gradient."""
     return (2 - 2 * scores).clamp(min=torch.finfo(scores.dtype).eps).sqrt()
 
 
@@ -211,15 +211,15 @@ def unit_distances(scores: Tensor) -> Tensor:
 class Triplet(RankLoss):
     """Triplet loss on unit vectors (Schroff et al., "FaceNet", CVPR 2015): [d(a, p)^2 - d(a, n)^2 + margin]_+.
 
-    For every anchor and positive the negative is the semi-hard one: the nearest of those farther away than the
-    positive, or the farthest of all where every negative is nearer. The query is never its own positive.
+    For every anchor and positive the loss takes the semi-hard negative: the nearest negative that is farther away than
+    the positive, or the farthest negative if all are nearer. The query is never its own positive.
 
     Args:
         margin: margin of the squared distance.
         level: column of the labels that decides what is positive, 0 the finest.
-        normalize: L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
+        normalize: whether to L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
         reduction: ``mean`` over all (anchor, positive) pairs that have a negative, or ``none``: every anchor's
-            mean (Q,) and valid (Q,). The first weighs anchors by their positives, the mean of the second does not.
+            mean (Q,) and valid (Q,). ``mean`` weighs anchors by their numbers of positives.
 
     Raises:
         ConfigError: a margin that is not positive.
@@ -258,7 +258,8 @@ def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
     Args:
         sums: sum over a query's pairs.
         counts: number of a query's pairs.
-        each: return every query's own mean; else values whose mean over the queries with pairs is that over all pairs.
+        each: whether to return every query's own mean. Otherwise the mean of the returned values over the queries with
+            pairs is the mean over all pairs.
     """
     share = counts if each else counts.sum().to(sums.dtype) / (counts > 0).sum().clamp(min=1)
     return sums / share.clamp(min=1)
@@ -305,10 +306,10 @@ class Margin(RankLoss):
         beta: initial boundary; a parameter (give it a learning rate of its own: MultiGrain has 0.1).
         cutoff: distance below which negatives are not more likely to be drawn.
         reach: distance from which negatives are not drawn.
-        reduction: ``mean`` over all sampled pairs, positive and negative, as MultiGrain prints it; ``nonzero``: over
-            those that have a loss, as published code does; ``none``: every anchor's mean (Q,) and valid (Q,).
+        reduction: ``mean`` over all sampled pairs, positive and negative, as in the MultiGrain paper; ``nonzero``: mean
+            over the pairs with a loss above 0, as in published code; ``none``: every anchor's mean (Q,) and valid (Q,).
         level: column of the labels that decides what is positive, 0 the finest.
-        normalize: L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
+        normalize: whether to L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
 
     Raises:
         ConfigError: an unknown reduction, or numbers out of range.
@@ -382,8 +383,8 @@ def draw_negatives(
 ) -> Tensor:
     """Draw negatives of every anchor with replacement, in inverse proportion to the density of distances.
 
-    An operator of torch: the largest number of draws depends on the labels, which torch.compile cannot look into. It
-    draws from a generator of its own, so that compilers may take it for a function of its arguments.
+    This is a custom operator of torch, because the largest number of draws depends on the labels, which torch.compile
+    cannot trace. It has its own generator, so that compilers may treat it as a pure function of its arguments.
 
     Args:
         distances: (Q, G) distances of unit vectors.
@@ -391,8 +392,8 @@ def draw_negatives(
         negative: (Q, G) bool.
         seed: () int64 on the CPU.
         dim: D, the dimension of the sphere's space.
-        cutoff: distance below which all are as likely as there.
-        reach: distance from which none is drawn, unless a row has no other.
+        cutoff: distance below which negatives are as likely as at this distance.
+        reach: distance beyond which negatives are drawn only if a row has no other.
 
     Returns:
         (Q, G) int64, how often each item was drawn.

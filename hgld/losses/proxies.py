@@ -29,9 +29,9 @@ from hgld.relevance import shared_levels
 
 
 class ProxyLoss(KnownArguments, nn.Module, ABC):
-    """A loss of single items, by their cosines to the proxies of the classes; a subclass writes :meth:`item_losses`.
+    """A loss of single items by their cosines to the classes' proxies; a subclass writes :meth:`item_losses`.
 
-    Items of unknown label add nothing. A gallery of references plays no part: the proxies are the gallery.
+    Items of unknown label add nothing. References are ignored, because the proxies are the gallery.
 
     Args:
         num_classes: C, classes of the level.
@@ -65,7 +65,7 @@ class ProxyLoss(KnownArguments, nn.Module, ABC):
 
     @abstractmethod
     def item_losses(self, embeddings: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss (B,) of every item: (B, D) embeddings of (B,) classes, arbitrary for unknown items."""
+        """Return the (B,) loss of (B, D) embeddings of (B,) classes; it is arbitrary for items of unknown class."""
 
     @reads_labels
     def forward(
@@ -79,8 +79,8 @@ class ProxyLoss(KnownArguments, nn.Module, ABC):
         """Return the loss of a batch.
 
         Args:
-            embeddings: (B, D) floating.
-            labels: (B, L) or (B,) integers, negative where unknown.
+            embeddings: (B, D) floating-point embeddings.
+            labels: (B, L) or (B,) integers, negative if unknown.
             ref_embeddings: ignored, like the next two; rank losses take them.
             ref_labels: ignored.
             self_index: ignored.
@@ -96,7 +96,7 @@ class ProxyLoss(KnownArguments, nn.Module, ABC):
 
     @property
     def sums_over_queries(self) -> bool:
-        """True unless a subclass calls itself in another way: the loss is a mean over items."""
+        """True if the loss is a mean over items; a subclass with its own ``forward`` may not be."""
         return type(self).forward is ProxyLoss.forward
 
     def query_sums(self, embeddings: Tensor, labels: Tensor, *references: Tensor | None) -> dict[str, TermSum]:
@@ -120,7 +120,7 @@ class NormSoftmax(ProxyLoss):
         dim: D, dimension of the embeddings.
         temperature: eta (0.05 in HAPPIER's configurations and in the paper).
         level: column of the labels, 0 the finest.
-        reduction: see :class:`ProxyLoss`.
+        reduction: reduction of :class:`ProxyLoss`.
 
     Raises:
         ConfigError: a temperature that is not positive, or what :class:`ProxyLoss` refuses.
@@ -151,11 +151,11 @@ class NormSoftmax(ProxyLoss):
 
 
 class ProxyNCApp(NormSoftmax):
-    """ProxyNCA++: the probability of the own proxy among all (Teh et al., "ProxyNCA++", ECCV 2020).
+    """ProxyNCA++: the probability of an item's own proxy among all proxies (Teh et al., "ProxyNCA++", ECCV 2020).
 
-    A softmax of squared distances of unit vectors over the temperature. Since -d^2 = 2s - 2, it is
+    The loss is a softmax of squared distances of unit vectors over the temperature. Since -d^2 = 2s - 2, it equals
     :class:`NormSoftmax` at half the temperature. The published code scales both vectors by 3, which is a temperature
-    of 1/9. Arguments are those of :class:`NormSoftmax`.
+    of 1/9. It has the arguments of :class:`NormSoftmax`.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class ProxyNCApp(NormSoftmax):
 
 
 def read_targets(embeddings: Tensor, labels: Tensor, level: int, proxies: Tensor) -> Tensor:
-    """Return (B,) int64 labels of one level on the device of the embeddings, negative where unknown.
+    """Return (B,) int64 labels of one level on the device of the embeddings, negative if unknown.
 
     Raises:
         InputError: shapes do not fit, there is no such level, or a label has no proxy.
@@ -193,7 +193,7 @@ def read_targets(embeddings: Tensor, labels: Tensor, level: int, proxies: Tensor
 
 # -- CSL --------------------------------------------------------------------------------------------------------------
 #
-# One softmax a level over the proxies of the finest classes, with a margin a level.
+# CSL has one softmax per level over the proxies of the finest classes, with one margin per level.
 
 _MARGINS = {
     2: (0.25, 0.45),
@@ -203,27 +203,26 @@ _MARGINS = {
 
 
 class CSL(ProxyLoss):
-    """Cross-scale learning (Sun et al., "Dynamic Metric Learning", CVPR 2021): a softmax a level, with level margins.
+    """Cross-scale learning: one softmax per level, with margins (Sun et al., "Dynamic Metric Learning", CVPR 2021).
 
-    Every finest class has a proxy. With s^+ the cosine to the item's own proxy, and at level c the negatives all
-    proxies that do not share the item's class there, the loss is
+    Every finest class has a proxy. s^+ is the cosine to the item's own proxy. The negatives of level c are all proxies
+    that do not share the item's class at c. The loss is
 
-    ``sum_c softplus(log sum_neg exp(scale s^-) - scale s^+ + scale margin_c)``:
+    ``sum_c softplus(log sum_neg exp(scale s^-) - scale s^+ + scale margin_c)``.
 
-    the own proxy must lead those of other classes by a margin that is larger at coarser levels. A level at which an
-    item has no negative adds nothing for it. Only the finest column of the labels is read: the hierarchy knows the
-    rest.
+    So the own proxy must lead the negatives by a margin that is larger at coarser levels. A level without negatives
+    adds nothing. Only the finest column of the labels is read, because the hierarchy has the coarser classes.
 
     Args:
         hierarchy: the tree of the training classes.
         dim: D, dimension of the embeddings.
         margins: one margin per level, finest first. None: the margins of HAPPIER's configurations, which exist for 2, 3
             and 7 levels.
-        scale: inverse temperature (32 there).
-        reduction: see :class:`ProxyLoss`.
+        scale: inverse temperature (32 in HAPPIER's configurations).
+        reduction: reduction of :class:`ProxyLoss`.
 
     Attributes:
-        proxies: (C, D) parameter, one vector a finest class; give it an optimizer group of its own.
+        proxies: (C, D) parameter, one vector per finest class; give it an optimizer group of its own.
         classes: (C, L) int64 buffer: every proxy's class at each level.
 
     Raises:
@@ -250,7 +249,7 @@ class CSL(ProxyLoss):
         if len(given) != num_levels or not all(math.isfinite(margin) for margin in given):
             raise ConfigError(
                 f"margins are {margins} for {num_levels} levels ({', '.join(hierarchy.levels)}); expected one finite "
-                "number a level, finest first. Defaults exist for 2, 3 and 7 levels."
+                "number per level, finest first. Defaults exist for 2, 3 and 7 levels."
             )
         self.margins = given
         self.scale = scale

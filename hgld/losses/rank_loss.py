@@ -1,4 +1,4 @@
-"""The frame of every rank loss: labels, scores and grades, the query itself, the mean over queries.
+"""The base of every rank loss: labels, scores and grades, the query itself, the mean over queries.
 
 Labels are (N, L) integers, finest level first, or (N,) for one level; negative is unknown.
 """
@@ -28,12 +28,12 @@ def check_level(level: int) -> None:
 
 
 def check_labels(labels: Tensor, num_items: int, prefix: str = "") -> None:
-    """Raise InputError unless there is one row of integers an embedding."""
+    """Raise InputError unless there is one row of integers per embedding."""
     integers = not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
     if labels.ndim not in (1, 2) or len(labels) != num_items or not integers:
         raise InputError(
             f"{prefix}labels have shape {tuple(labels.shape)} and dtype {labels.dtype} for {num_items} "
-            f"{prefix}embeddings; expected one row of labels an embedding, (N, L) or (N,) integers."
+            f"{prefix}embeddings; expected one row of labels per embedding, (N, L) or (N,) integers."
         )
 
 
@@ -58,7 +58,7 @@ def label_column(labels: Tensor, level: int) -> Tensor:
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device; from the CPU by page-locked memory, for which neither side waits."""
+    """Return a tensor on a device; copies from the CPU use page-locked memory, so that neither side waits."""
     page_locked = tensor.device.type == "cpu" and device.type not in ("cpu", "mps", "meta")
     if page_locked and not torch.compiler.is_compiling():
         tensor = tensor.pin_memory()
@@ -66,14 +66,14 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def check_below(values: Tensor, end: int, message: str) -> None:
-    """Refuse values (N,) of ``end`` or more, without waiting for a GPU.
+    """Check that all (N,) values are below ``end``, without waiting for a GPU.
 
-    On the CPU with an InputError. Elsewhere the device itself stops, with the message in its log: labels that are
-    still on the CPU when a loss gets them are checked there.
+    On the CPU a larger value raises InputError. On another device the device stops with the message in its log. Labels
+    that are still on the CPU when a loss gets them are checked on the CPU.
 
     Args:
-        values: integers.
-        end: the number that they must be below.
+        values: (N,) integers.
+        end: number that the values must be below.
         message: text of the error, with ``{last}`` for the largest value.
     """
     if torch.compiler.is_compiling() or not values.numel():
@@ -87,7 +87,7 @@ def check_below(values: Tensor, end: int, message: str) -> None:
 
 # -- items of a query's row -------------------------------------------------------------------------------------------
 #
-# Some are ranked, and some of those are positives.
+# Some items are ranked, and some of the ranked ones are positives.
 
 _MOST_ITEMS = 1 << 20  # (query, item) pairs of a block: a temporary of int64 takes 8 MB
 
@@ -100,7 +100,7 @@ def row_blocks(table: Tensor) -> Iterator[slice]:
 
 
 def read_scores(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> Tensor:
-    """Return scores as the functions of scores and grades take them: (Q, G), in float32 where their dtype is below.
+    """Return (Q, G) scores in float32 or float64, after checking them against the grades.
 
     Raises:
         InputError: shapes or dtypes do not fit.
@@ -113,7 +113,7 @@ def read_scores(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> Tens
     if grades.is_floating_point() or grades.dtype == torch.bool:
         raise InputError(f"grades have dtype {grades.dtype}; expected integers, as hgld.shared_levels returns them.")
     if left_out is not None and left_out.shape != (len(scores),):
-        raise InputError(f"left_out has shape {tuple(left_out.shape)}; expected ({len(scores)},), one column a query.")
+        raise InputError(f"left_out has shape {tuple(left_out.shape)}; expected ({len(scores)},), a column per query.")
     return scores if scores.dtype == torch.float64 else scores.float()
 
 
@@ -132,7 +132,7 @@ def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
         positive: (Q, G) bool.
 
     Returns:
-        columns (Q, P) and used (Q, P) bool; P is the most that a row has, on a GPU G.
+        columns (Q, P) and used (Q, P) bool; P is the largest number of positives in a row, or G on a GPU.
     """
     if positive.device.type != "cpu":
         return all_places(positive)
@@ -146,7 +146,7 @@ def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def all_places(positive: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what :func:`positive_places` does with P = G, without asking a device how many positives there are."""
+    """Return the result of :func:`positive_places` with P = G, so that no device has to count the positives."""
     places = positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
     return places, torch.arange(positive.shape[1], device=positive.device) < positive.sum(1, keepdim=True)
 
@@ -165,10 +165,10 @@ _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 
 
 class KnownArguments:
-    """Base of losses that answer an argument of another library by hgld's own name for it.
+    """Base of losses whose error for another library's argument says hgld's name for it.
 
     Attributes:
-        other_names: arguments of pytorch-metric-learning, each with what to give here.
+        other_names: arguments of pytorch-metric-learning, each with the argument to give here.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {}
@@ -198,12 +198,12 @@ def _answering(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def reads_labels(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a loss's ``forward`` take what people have, and hand it tensors.
+    """Let a loss's ``forward`` take arrays, lists and class names, and pass it tensors.
 
-    Labels may be anything that :func:`hgld.labels.class_numbers` reads; names get numbers call by call, so a loss that
-    keeps something of a class (``keeps_classes``: proxies, weights, a memory) takes numbers alone. Arguments may
-    be in pytorch-metric-learning's order: ``loss(embeddings, labels, None, ref_emb, ref_labels)``. The indices of a
-    miner are refused.
+    Labels may be anything that :func:`hgld.labels.class_numbers` reads. Names get numbers anew in every call, so a loss
+    that stores something per class (``keeps_classes``: proxies, weights, a memory) takes only numbers. Arguments may be
+    in pytorch-metric-learning's order: ``loss(embeddings, labels, None, ref_emb, ref_labels)``. The indices of a miner
+    raise an error.
     """
 
     @functools.wraps(forward)
@@ -224,7 +224,7 @@ def reads_labels(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _own_order(loss: nn.Module, references: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
-    """Bring pytorch-metric-learning's arguments into hgld's order, and refuse the indices of a miner."""
+    """Bring pytorch-metric-learning's arguments into hgld's order; raise an error for the indices of a miner."""
     indices = named.pop("indices_tuple", None)
     first = references[0] if references else ()
     if isinstance(first, tuple | list):
@@ -260,7 +260,7 @@ Reduction = Literal["mean", "none"]
 
 
 class RankOptions(TypedDict, total=False):
-    """The options that every rank loss takes by name; see :class:`RankLoss`."""
+    """Options that every rank loss takes by name; :class:`RankLoss` describes them."""
 
     normalize: bool
     exclude_self: bool
@@ -269,12 +269,12 @@ class RankOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TermSum:
-    """A term of a loss as two sums over queries: their quotient, over all queries, is the term.
+    """A term of a loss as two sums over queries, whose quotient over all queries is the term.
 
     Attributes:
         weight: weight of the term in the loss.
         total: () sum of the queries' values; the gradient flows here.
-        count: () what the sum is divided by: how many queries have a value.
+        count: () number of queries with a value, which divides the sum.
     """
 
     weight: float
@@ -288,7 +288,7 @@ class TermSum:
 
 
 def query_sums(loss: Any, *args: Tensor | None) -> dict[str, TermSum]:
-    """Return the sums that a loss is made of; one of which :func:`sums_over_queries` is true has them."""
+    """Return the sums that a loss is made of, if :func:`sums_over_queries` is true of the loss."""
     return loss.query_sums(*args)
 
 
@@ -300,13 +300,13 @@ def sums_over_queries(loss: nn.Module) -> bool:
 class RankLoss(KnownArguments, nn.Module, ABC):
     """A loss that is a mean over queries of a function of one query's scores and grades.
 
-    A subclass writes :meth:`query_losses`; this class turns embeddings and labels into what it takes.
+    A subclass writes :meth:`query_losses`; this class computes its scores and grades from embeddings and labels.
 
     Args:
         graded: whether the loss reads all levels; a binary one reads one column of the labels.
-        level: the column that a binary loss reads, 0 the finest; graded losses refuse another than 0.
-        normalize: L2-normalise the embeddings, so that scores are cosines.
-        exclude_self: leave the query out of its own gallery. The published training code leaves it in.
+        level: the column that a binary loss reads, 0 the finest; graded losses take only 0.
+        normalize: whether to L2-normalise the embeddings, so that scores are cosines.
+        exclude_self: whether to leave the query out of its own gallery. The published training code leaves it in.
         reduction: ``mean`` over the queries that have positives, or ``none``: values (Q,) and valid (Q,), from which
             several processes make one mean.
 
@@ -344,10 +344,10 @@ class RankLoss(KnownArguments, nn.Module, ABC):
         """Return the loss of every query.
 
         Args:
-            scores: (Q, G) float32 or float64.
-            grades: (Q, G) uint8 in 0..L.
-            num_levels: L.
-            left_out: (Q,) int64, the column that is not ranked, -1 for none; None if no row leaves one out.
+            scores: (Q, G) scores in float32 or float64.
+            grades: (Q, G) uint8 grades in 0..L.
+            num_levels: number of levels L.
+            left_out: (Q,) int64 column that is not ranked, -1 for none; None if no row leaves one out.
 
         Returns:
             values (Q,), 0 if undefined, and valid (Q,) bool: the query has positives.
@@ -362,14 +362,15 @@ class RankLoss(KnownArguments, nn.Module, ABC):
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the loss of a batch, every item of which is a query.
+        """Return the loss of a batch in which every item is a query.
 
         Args:
-            embeddings: (Q, D) floating.
-            labels: (Q, L) or (Q,) integers, finest level first, negative where unknown.
-            ref_embeddings: (G, D), the gallery: a memory, or all processes' items. None: the batch is its own gallery.
-            ref_labels: (G, L) or (G,), their labels.
-            self_index: (Q,) integers, which reference is the query itself, -1 for none; ``exclude_self`` leaves it out.
+            embeddings: (Q, D) floating embeddings.
+            labels: (Q, L) or (Q,) integers, finest level first, negative if unknown.
+            ref_embeddings: (G, D) embeddings of the gallery: a memory, or all processes' items. None: the batch is its
+                own gallery.
+            ref_labels: (G, L) or (G,) labels of the gallery.
+            self_index: (Q,) index of the query itself in the gallery, -1 for none; ``exclude_self`` leaves it out.
 
         Returns:
             a scalar; with ``reduction="none"`` values (Q,) and valid (Q,) bool. A batch without a query that has
@@ -383,11 +384,11 @@ class RankLoss(KnownArguments, nn.Module, ABC):
 
     @property
     def sums_over_queries(self) -> bool:
-        """True if the loss is a mean over queries, and so :meth:`query_sums` of parts of a batch add up to it.
+        """True if the loss is a mean over queries, so that :meth:`query_sums` of parts of a batch add up to it.
 
-        A subclass whose queries' values depend on other queries returns False.
+        A subclass in which the value of one query depends on other queries returns False.
         """
-        return type(self).forward is RankLoss.forward  # of another call nothing is known
+        return type(self).forward is RankLoss.forward  # an overridden call may be no mean over queries
 
     def query_sums(
         self,
@@ -441,8 +442,8 @@ def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
 def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -> Tensor:
     """Return scores (Q, G) of (Q, D) against (G, D): cosines, or inner products without ``normalize``.
 
-    They are float64 if a side is float64, else float32, also under autocast, and never TF32. Near 1, scores in float16
-    or TF32 would be spaced 0.05 tau (tau = 0.01), in bfloat16 0.4 tau.
+    Scores are float64 if either argument is, else float32, even under autocast, and never TF32. Near 1, neighbouring
+    scores would be 0.05 tau apart in float16 or TF32 (tau = 0.01), and 0.4 tau in bfloat16.
     """
     dtype = torch.float64 if torch.float64 in (embeddings.dtype, gallery.dtype) else torch.float32
     with torch.autocast(device_type=embeddings.device.type, enabled=False):
@@ -471,8 +472,8 @@ def _by_sides(ctx: Any, by_products: Tensor) -> tuple[Tensor | None, Tensor | No
 def inner_products(rows: Tensor, others: Tensor) -> Tensor:
     """Multiply (Q, D) by (G, D) transposed, (Q, G), in the full precision of their dtype, forwards and backwards.
 
-    An operator, because what is set about TF32 or bfloat16 holds when a product is computed, and a gradient's is
-    computed after the context of its forward pass has ended.
+    This is a custom operator, because the settings of TF32 and bfloat16 apply when a product is computed, and the
+    gradient's product is computed after the context of the forward pass has ended.
     """
     switches: tuple[Any, ...] = (
         torch.backends.cuda.matmul,
@@ -489,9 +490,9 @@ def inner_products(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def unit_rows(embeddings: Tensor) -> Tensor:
-    """L2-normalise the rows of (N, D), also those whose squares overflow; a row without a direction is 0.
+    """L2-normalise the rows of an (N, D) table, even if their squares overflow.
 
-    Such a row, of nothing but zeros and subnormal numbers, has no gradient either.
+    A row of only zeros and subnormal numbers has no direction: it becomes 0 and has no gradient.
     """
     largest = embeddings.detach().abs().amax(dim=1, keepdim=True)
     nothing = largest < torch.finfo(embeddings.dtype).tiny

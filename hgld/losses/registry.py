@@ -29,7 +29,7 @@ class LossEntry:
         options: names of the parameters of its ``__init__`` that a config sets, with the config's names for them.
         learns: whether it has parameters of its own, regardless of its options.
         rank: the first term of a composition.
-        second: the second term of a composition, where a config leaves it open.
+        second: the second term of a composition if a config names none.
     """
 
     module: str
@@ -55,8 +55,8 @@ def loss_names() -> tuple[str, ...]:
 def entry_of(name: str) -> LossEntry:
     """Return the facts of a loss that a config needs.
 
-    Those of another package's loss are read off its class: a parameter that is called as an option (``margin``,
-    ``tau``, ``level``) is set by it. A loss that asks for ``dim`` has parameters of its own.
+    The facts of another package's loss come from its class: an option sets the parameter of the same name (``margin``,
+    ``tau``, ``level``). A loss that asks for ``dim`` has parameters of its own.
 
     Raises:
         ConfigError: there is no such loss, or it cannot be imported.

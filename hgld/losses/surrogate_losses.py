@@ -1,16 +1,18 @@
 """Rank losses that put a surrogate of the step function into a metric: the Smooth and the Sup family.
 
-Smooth: every step becomes a sigmoid (Brown et al., "Smooth-AP", ECCV 2020; Patel et al., "Recall@k Surrogate Loss",
-CVPR 2022). Sup: steps over items of the same or a higher grade stay, without a gradient. Steps over items of a lower
-grade become :class:`hgld.losses.surrogates.SupStep`. So the losses bound 1 - metric from above (Ramzi et al.,
-"Optimization of Rank Losses for Image Retrieval", arXiv 2309.08250, earlier ROADMAP, NeurIPS 2021, and HAPPIER, ECCV
-2022). Lower is decided by grade, not by relevance: population-weighted relevance need not grow with the grade.
+In the Smooth losses every step becomes a sigmoid (Brown et al., "Smooth-AP", ECCV 2020; Patel et al., "Recall@k
+Surrogate Loss", CVPR 2022). In the Sup losses, steps over items of the same or a higher grade stay, without a gradient.
+Steps over items of a lower grade become :class:`hgld.losses.surrogates.SupStep`. So the Sup losses bound 1 - metric
+from above (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", arXiv 2309.08250, earlier ROADMAP, NeurIPS
+2021, and HAPPIER, ECCV 2022). The grade, not the relevance, decides which item is lower, because population-weighted
+relevance need not grow with the grade.
 
-Arguments that mean the same in all of them:
+These arguments mean the same in all losses:
 
 - ``tau``: width of the sigmoid, in units of the score.
-- ``rho``, ``delta``, ``offset``: slope of the straight line of :class:`SupStep`, the score difference at which it
-  begins, and its value there: what makes H^- continuous, if None (published configurations have 1.44).
+- ``rho``: slope of the straight line of :class:`SupStep`.
+- ``delta``: score difference at which the line begins.
+- ``offset``: value of the line at ``delta``; None: the value that makes H^- continuous (published: 1.44).
 - ``options``, by name: ``method``, the path of computation (:mod:`hgld.losses.kernels.operator`); for binary losses
   ``level``, the column of the labels that decides what is positive, 0 the finest; and those of
   :class:`hgld.losses.RankLoss`: ``normalize``, ``exclude_self``, ``reduction``.
@@ -32,7 +34,7 @@ from hgld.relevance import GainFunction, RelevanceKind
 
 # -- gains ------------------------------------------------------------------------------------------------------------
 #
-# Gains of the grades to a query, and its best possible sums, from the number of items of each grade.
+# Both functions need only the number of items of each grade, not the scores.
 
 
 def grade_counts(grades: Tensor, num_levels: int) -> Tensor:
@@ -74,13 +76,13 @@ def graded_ap_loss(
     With ``SupStep`` this is the loss of SupAP and SupHAP, with ``Sigmoid`` that of SmoothAP and SmoothHAP.
 
     Args:
-        scores: (Q, G) finite.
+        scores: (Q, G) finite scores.
         grades: (Q, G) integers in 0..L.
-        num_levels: L.
+        num_levels: number of levels L.
         surrogate: surrogate of the step function.
         gain: relevance of a grade; ``population`` with alpha 1 if None.
-        left_out: (Q,) integers, the column that is not ranked (the query itself), -1 for none; None: all are ranked.
-        method: see :mod:`hgld.losses.kernels.operator`.
+        left_out: (Q,) column that is not ranked (the query itself), -1 for none; None: all are ranked.
+        method: path of computation (:mod:`hgld.losses.kernels.operator`).
 
     Returns:
         values (Q,) and valid (Q,) bool.
@@ -112,7 +114,8 @@ def recall_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return 1 - TR@K with a smooth rank and a smooth cutoff, averaged over the cutoffs K; grades are 0 or 1.
 
-    Arguments, results and errors are those of :func:`graded_ap_loss`, ``recall`` the cutoffs and their temperature.
+    ``recall`` holds the cutoffs and their temperature. Other arguments, results and errors are those of
+    :func:`graded_ap_loss`.
     """
     scores, grades = read_ranked(scores, grades, left_out)
     counts = grade_counts(grades, 1)
@@ -141,7 +144,7 @@ def ndcg_loss(
 
 
 def read_ranked(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return scores in float32 or float64, -inf where left out, and grades as bytes, 0 there."""
+    """Return scores in float32 or float64 and grades as bytes; items that are left out have score -inf and grade 0."""
     scores = read_scores(scores, grades, left_out)
     grades = grades if grades.dtype == torch.uint8 else grades.clamp(max=_OUT_OF_RANGE).to(torch.uint8)
     if left_out is None:
@@ -188,7 +191,7 @@ class SurrogateLoss(RankLoss):
         graded: whether the loss reads all levels.
         method: path of computation, see :mod:`hgld.losses.kernels.operator`.
         level: column that a binary loss reads.
-        options: see :class:`hgld.losses.RankLoss`.
+        options: ``normalize``, ``exclude_self`` and ``reduction`` of :class:`hgld.losses.RankLoss`.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {"temperature": "tau", "anneal": "tau"}
@@ -278,7 +281,7 @@ class SupAP(_APLoss):
 
 
 class SmoothHAP(_HAPLoss):
-    """1 - H-AP with sigmoids for steps, in Hrank+ as in the rank.
+    """1 - H-AP with sigmoids for the steps of both Hrank+ and the rank.
 
     Args:
         alpha: exponent of the relevances ``population`` and ``total``.
@@ -434,8 +437,8 @@ Variant = PenaltyVariant
 class PNP(SurrogateLoss):
     """Penalizing Negatives before Positives (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022).
 
-    With R the number of negatives before a positive, smoothed by sigmoids of width ``tau``, the loss of a query is the
-    mean over its positives of
+    R is the number of negatives before a positive, smoothed by sigmoids of width ``tau``. The loss of a query is the
+    mean of f(R) over its positives:
 
     ======= ============================== =======================================================================
     variant f(R)                           slope f'(R)
@@ -453,8 +456,8 @@ class PNP(SurrogateLoss):
         b: parameter of ``Ib``: 4 on Stanford Online Products, 1 on VehicleID in the paper.
         alpha: parameter of ``Dq``: as large as training stays stable.
         tau: width of the sigmoid, in units of the score.
-        options: ``level`` and ``method`` as in :mod:`hgld.losses.surrogate_losses`; the others see
-            :class:`hgld.losses.RankLoss`.
+        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method`` (path of
+            computation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
 
     Raises:
         ConfigError: an unknown variant or method, or numbers that are not positive.
@@ -500,12 +503,12 @@ def pnp_loss(
 
     Args:
         scores: (Q, G) floating; below float32 they are read as float32.
-        grades: (Q, G) integers, positive where above 0.
+        grades: (Q, G) integers; items of grades above 0 are positives.
         variant: name of f.
         b: parameter of ``Ib``.
         alpha: parameter of ``Dq``.
         tau: width of the sigmoid.
-        left_out: (Q,) int64, the column that is not ranked, -1 for none.
+        left_out: (Q,) int64 column that is not ranked, -1 for none.
         method: path of computation, see :mod:`hgld.losses.kernels.operator`.
 
     Returns:

@@ -25,19 +25,19 @@ class Sigmoid:
 
 @dataclass(frozen=True)
 class SupStep:
-    """H^- of SupRank, in place of H where the item is of a lower grade; elsewhere H stays, without a gradient.
+    """H^- of SupRank, which replaces H for items of a lower grade; for others H stays, without a gradient.
 
     ``sigmoid(t/tau)`` for t < 0, ``sigmoid(t/tau) + 0.5`` for 0 <= t <= delta, ``rho (t - delta) + offset`` above
     (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", Eq. 9). It is an upper bound of H everywhere,
-    t = 0 included, whence the losses are upper bounds of 1 - metric, and its gradient does not vanish for items that
-    are ranked far too high.
+    including t = 0, so the losses are upper bounds of 1 - metric. Its gradient does not vanish for items that are
+    ranked far too high.
 
     Attributes:
         tau: width of the sigmoid, in units of the score.
         rho: slope beyond delta.
         delta: score at which the straight line begins.
-        offset: value there; ``sigmoid(delta/tau) + 0.5``, which makes H^- continuous, if None. The authors' published
-            configurations have 1.44, by which H^- falls at delta.
+        offset: value of the line at delta. None: ``sigmoid(delta/tau) + 0.5``, which makes H^- continuous. The
+            authors' published configurations have 1.44, with which H^- falls at delta.
 
     Raises:
         ConfigError: tau is not positive, rho, delta or offset are negative, or something is not finite.

@@ -1,4 +1,4 @@
-"""Wrappers of losses: class weights, virtual items, prefixes, losses of pytorch-metric-learning."""
+"""Wrappers of losses: class weights, virtual items, truncated embeddings, losses of pytorch-metric-learning."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
@@ -23,10 +23,10 @@ from hgld.losses.rank_loss import (
 
 
 class ClassWeighted(nn.Module):
-    """A rank loss whose queries count by their class, against unequal class sizes (Revaud et al., ICCV 2019).
+    """A rank loss with a weight per class, to balance unequal class sizes (Revaud et al., ICCV 2019).
 
     Args:
-        loss: a binary rank loss with ``reduction="none"``; its ``level`` says what the class is.
+        loss: a binary rank loss with ``reduction="none"``; its ``level`` is the level of the classes.
         weights: (C,) weight of a query of each class, for example in inverse proportion to the size of the class
             in the training set; scale them so that their mean over the queries is 1. Or ``"balanced"``: every class of
             the batch counts alike, regardless of its number of queries.
@@ -55,7 +55,7 @@ class ClassWeighted(nn.Module):
         self.loss = loss
         self.register_buffer("weights", None if isinstance(weights, str) else weights.float())
         if isinstance(weights, str) and weights != "balanced":
-            raise ConfigError(f"weights are {weights!r}; expected a tensor of one weight a class, or 'balanced'.")
+            raise ConfigError(f"weights are {weights!r}; expected a tensor of one weight per class, or 'balanced'.")
         if self.weights is not None and not _are_weights(self.weights):
             raise ConfigError(f"weights have shape {tuple(self.weights.shape)}; expected finite numbers >= 0, (C,).")
 
@@ -77,7 +77,7 @@ class ClassWeighted(nn.Module):
 
     @property
     def sums_over_queries(self) -> bool:
-        """True if the weights are those of classes; balanced ones depend on all queries."""
+        """True if the weights are fixed per class; ``"balanced"`` weights depend on all queries."""
         return self.weights is not None and self.loss.sums_over_queries
 
     def query_sums(self, embeddings: Tensor, labels: Tensor, *references: Tensor | None) -> dict[str, TermSum]:
@@ -117,11 +117,13 @@ class SiMix(nn.Module):
     """Similarity mixup (Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022).
 
     For every pair of a batch's items of one finest class, a virtual item between them joins the batch as query and
-    gallery item. Its scores are the mixture of the scores of both; since a score is an inner product, mixing the unit
-    vectors, without normalising again, is the same, and the wrapped loss must have ``normalize=False``. A class of K
-    items gives K (K - 1) / 2 virtual ones: meant for batches of few items per class. In ``eval`` mode nothing is mixed.
-    How many virtual items there are depends on the labels: torch.compile breaks its graph here, not in the loss, and a
-    GPU is waited for where the labels lie on it. Labels on the CPU, with embeddings on a GPU, are not waited for.
+    gallery item. Its scores are the mixture of the two items' scores. Since a score is an inner product, this equals
+    mixing the unit vectors without normalising again, so the wrapped loss must have ``normalize=False``. A class of K
+    items gives K (K - 1) / 2 virtual items, so a batch should have few items per class. In ``eval`` mode nothing is
+    mixed.
+
+    The number of virtual items depends on the labels. So torch.compile breaks its graph here, but not in the loss.
+    Labels on a GPU are waited for; labels on the CPU, with embeddings on a GPU, are not.
 
     Args:
         loss: a rank loss with ``normalize=False``.
@@ -175,7 +177,7 @@ def mix_positives(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Mix a virtual item for every pair of items of one finest class.
 
     Args:
-        embeddings: (B, D) floating.
+        embeddings: (B, D) floating-point embeddings.
         labels: (B, L) or (B,) integers, finest level first; items of unknown finest label are not mixed.
 
     Returns:
@@ -191,15 +193,15 @@ def mix_positives(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class MatryoshkaLoss(nn.Module):
-    """The weighted mean of a loss over prefixes of the embeddings (Kusupati et al., NeurIPS 2022, Eq. 1).
+    """The weighted mean of a loss over truncated embeddings (Kusupati et al., NeurIPS 2022, Eq. 1).
 
-    The first ``dims[0]`` numbers of an embedding, the first ``dims[1]``, ... are each normalised and given to the loss,
-    as if they were the whole. So short prefixes make fast first searches, and one model serves every size.
+    The first ``dims[0]`` numbers of an embedding, the first ``dims[1]``, ... are each normalised and given to the loss
+    like whole embeddings. So short embeddings make fast first searches, and one model serves every size.
 
     Args:
         losses: one loss that all dimensions share, or one loss per dimension (proxies must have its size).
-        dims: sizes of the prefixes, ascending; the last one is usually D.
-        weights: weights of the prefixes; equal if None.
+        dims: dimensions to truncate to, ascending; the last one is usually D.
+        weights: one weight per dimension; equal if None.
 
     Raises:
         ConfigError: dims that do not ascend, lists of other lengths or weights that are not above 0,
@@ -268,17 +270,17 @@ class MatryoshkaLoss(nn.Module):
 class MetricLearningLoss(nn.Module):
     """A loss of pytorch-metric-learning, with an optional miner, behind ``loss(embeddings, labels, ...)``.
 
-    It takes labels of several levels, names, and all processes' items (:class:`hgld.losses.SumOverLevels` adds it up
-    over levels, :class:`hgld.losses.CrossBatchMemory` remembers). ``hgld.losses.wrap`` is its short name. It takes the
-    library's object, so that hgld needs the library only if one is used::
+    ``hgld.losses.wrap`` is its short name. It takes labels of several levels, class names, and all processes' items.
+    :class:`hgld.losses.SumOverLevels` sums it over levels, and :class:`hgld.losses.CrossBatchMemory` gives it a memory.
+    It takes an object of the library, so that hgld itself does not need the library::
 
         from pytorch_metric_learning.losses import MultiSimilarityLoss
         from pytorch_metric_learning.miners import MultiSimilarityMiner
 
         loss = MetricLearningLoss(MultiSimilarityLoss(), MultiSimilarityMiner())
 
-    Right for losses of pairs, triplets and tuples: MultiSimilarityLoss, ContrastiveLoss, TripletMarginLoss, MarginLoss,
-    LiftedStructureLoss, SupConLoss, NTXentLoss, CircleLoss. Not for:
+    It suits losses of pairs, triplets and tuples: MultiSimilarityLoss, ContrastiveLoss, TripletMarginLoss, MarginLoss,
+    LiftedStructureLoss, SupConLoss, NTXentLoss, CircleLoss. It does not suit:
 
     - SmoothAPLoss, which assumes batches sorted by class with equally many items each, and swaps the number of classes
       with that of items per class: use :class:`SmoothAP`;

@@ -424,7 +424,7 @@ def calibrate(
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
-        query_labels: (Q, L) integers, finest level first, negative where unknown; (Q,) for one level. Or class names,
+        query_labels: (Q, L) integers, finest level first, negative if unknown; (Q,) for one level. Or class names,
             a table or a dataset: all that :func:`hgld.labels.class_numbers` reads.
         gallery_embeddings: (G, D); None: every query searches in the others.
         gallery_labels: (G, L) labels.

@@ -131,7 +131,7 @@ def predict(
     Args:
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D) embeddings.
-        gallery_labels: (G, L) integers, finest level first, negative where unknown; (G,) for one level. Or class names,
+        gallery_labels: (G, L) integers, finest level first, negative if unknown; (G,) for one level. Or class names,
             a table or a dataset: all that :func:`hgld.labels.class_numbers` reads.
         levels: names of the L levels, finest first, or of a table's columns; None: as :func:`hgld.evaluate` names them.
         calibration: calibration that :func:`hgld.prediction.calibrate` made for the same model and levels, or its file.

@@ -1,4 +1,4 @@
-"""The frame of all samplers, and samplers of single items.
+"""The base class of all samplers, and samplers of single items.
 
 A batch is a function of (seed, epoch, step), and processes take equal parts of it.
 """
@@ -17,16 +17,15 @@ from hgld.labels import Labels, class_numbers
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
 #
-# They are a function of their key alone, on every platform and under every numpy: numpy keeps the raw words of a bit
-# generator stable for ever, but not what its distributions and shuffles make of them (NEP 19). So only words are taken
-# from it.
+# They depend on their key alone, on every platform and under every version of numpy. numpy keeps the raw words of a bit
+# generator stable for ever, but not its distributions and shuffles (NEP 19), so only words are taken from it.
 
 _HALF = np.uint64(32)
 _FRACTION_BITS = 53
 
 
 def word_source(*key: int) -> np.random.Philox:
-    """Return a source of uint64 words, keyed by integers of which all but the first are below 2**32."""
+    """Return a source of uint64 words for a key of integers, all below 2**32 except the first."""
     return np.random.Philox(np.random.SeedSequence(key[0], spawn_key=key[1:]))
 
 
@@ -41,7 +40,7 @@ def shuffled(count: int, *key: int) -> np.ndarray:
 
 
 def below(words: np.ndarray, limits: np.ndarray | int) -> np.ndarray:
-    """Turn words into int64 numbers in [0, limit), uniform but for 2**-32; limits are below 2**32."""
+    """Turn words into int64 numbers in [0, limit), uniform to within 2**-32; limits are below 2**32."""
     return (((words >> _HALF) * np.asarray(limits, dtype=np.uint64)) >> _HALF).astype(np.int64)
 
 
@@ -110,10 +109,10 @@ class ClassItems:
     Attributes:
         items: (M,) item numbers; those of class c are ``items[start[c] : start[c] + count[c]]``.
         start: (C,) first place of each class.
-        count: (C,) number of its items.
-        label: (C,) its label.
-        left_out: items without a label.
-        dropped: items of classes that are too small.
+        count: (C,) number of items of each class.
+        label: (C,) label of each class.
+        left_out: number of items without a label.
+        dropped: number of items of classes that are too small.
     """
 
     items: np.ndarray
@@ -131,7 +130,7 @@ class ClassItems:
 
         Args:
             labels: (N,) class of every item; negative is unknown.
-            k: items that a class shall have.
+            k: number of items that a class needs.
             short: rule for smaller classes: keep them, drop and count them, or raise an error.
             what: the classes' name in messages.
 
@@ -155,7 +154,7 @@ class ClassItems:
         return cls(items, np.cumsum(count) - count, count, label, len(labels) - len(known), dropped)
 
     def draw(self, classes: np.ndarray, k: int, *key: int) -> np.ndarray:
-        """Draw k items of each class: distinct ones where it has as many, else each of them at least once.
+        """Draw k items of each class: distinct items if the class has k, else each item at least once.
 
         Args:
             classes: (P,) places of the classes in :attr:`label`.
@@ -173,7 +172,7 @@ class ClassItems:
 
 
 def check_short(short: str) -> None:
-    """Refuse a name that says nothing of classes with too few items.
+    """Refuse an unknown rule for classes with too few items.
 
     Raises:
         ConfigError: it is none of :data:`Short`.
@@ -198,7 +197,7 @@ _MOST = 1 << 32
 
 
 class Place(TypedDict, total=False):
-    """Place among processes: this one's number and how many there are, or a DistributedSampler that knows both."""
+    """Place among processes: number of this process and count of all, or a DistributedSampler that knows both."""
 
     process_index: int
     process_count: int
@@ -206,7 +205,7 @@ class Place(TypedDict, total=False):
 
 
 def _kept_arguments(init: Callable[..., None]) -> Callable[..., None]:
-    """Let a constructor keep what it was called with, so that a sampler can be made again for another process."""
+    """Let a constructor keep its arguments, so that a sampler can be made again for another process."""
 
     @functools.wraps(init)
     def keep(self: "BatchSampler", *args: Any, **kwargs: Any) -> None:
@@ -218,10 +217,10 @@ def _kept_arguments(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _place(process_index: int = 0, process_count: int = 1, sampler: object = None) -> tuple[int, int]:
-    """Return the process's place, which a distributed sampler tells where it is given one.
+    """Return the process's number and the count of processes, from a distributed sampler if one is given.
 
     Raises:
-        ConfigError: another place is given too, or the sampler knows none.
+        ConfigError: other numbers are given too, or the sampler knows none.
     """
     if sampler is None:
         return process_index, process_count
@@ -241,25 +240,25 @@ def _place(process_index: int = 0, process_count: int = 1, sampler: object = Non
 class BatchSampler(torch.utils.data.BatchSampler, ABC):
     """Batches of item numbers; a ``batch_sampler`` of torch's DataLoader.
 
-    The batch of an epoch and step is always the same: nothing is drawn from a running stream. So two integers are the
+    The batch of an epoch and step is always the same, because no random stream is advanced. So two integers are the
     whole state, and a run may resume with another number of processes. Process r of n gets the r-th part of every
     batch, and all parts in order are the batch of a single process.
 
-    Iterating goes on from the current position to the end of its epoch, and leaves the position at the next epoch. A
-    part without items, of a last batch that is shorter than there are processes, is passed over there.
+    Iterating starts at the current position, ends with its epoch, and leaves the position at the next epoch. If a last
+    batch has fewer items than there are processes, a process without items skips it.
 
     Lightning makes a batch sampler again for every process, with a DistributedSampler as ``sampler``. That sampler then
     replaces ``process_index`` and ``process_count``. accelerate deals out whole batches instead, or equal parts with
-    ``split_batches``: leave both at their defaults there.
+    ``split_batches``; with it, leave both arguments at their defaults.
 
     Args:
         batch_size: items of a batch, of all processes together.
         batches: batches of an epoch.
         parts: pieces of a batch that stay together (classes, say); process_count must divide their number.
         seed: seed of all random choices.
-        drop_last: whether batches that are not whole are left out.
-        place: ``process_index`` and ``process_count`` (which process this is, of how many), or a DistributedSampler as
-            ``sampler``, which tells the two.
+        drop_last: whether to leave out incomplete batches.
+        place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
+            DistributedSampler as ``sampler``, which tells the two.
 
     Raises:
         ConfigError: the parts cannot be dealt out to the processes, or a number is out of its range.
@@ -305,7 +304,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         """Return (B,) int64 item numbers of a batch, of all processes."""
 
     def _plan(self, epoch: int) -> Any:
-        """Return what all batches of an epoch have in common; it is kept until another epoch is asked for."""
+        """Return the data that all batches of an epoch share; it is kept until another epoch is requested."""
         raise NotImplementedError
 
     def _plan_of(self, epoch: int) -> Any:
@@ -321,7 +320,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
             step: number of the step, from 0, below ``len(self)``.
 
         Returns:
-            (B / process_count,) int64 item numbers; of a short last batch fewer, maybe none.
+            (B / process_count,) int64 item numbers; a short last batch has fewer, maybe none.
 
         Raises:
             ConfigError: there is no such step.
@@ -353,7 +352,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
                 return
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; within the current one the position stays, so that a resumed run goes on."""
+        """Go to the beginning of an epoch; the current epoch keeps its position, so that a resumed run continues."""
         if epoch != self._epoch:
             self.load_state_dict({"epoch": epoch, "step": 0})
 
@@ -377,7 +376,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
 
 
 class _Items(list[int]):
-    """Item numbers of a batch; an error tells whoever takes them for the number of one item."""
+    """Item numbers of a batch; using them as the number of one item raises an error that says so."""
 
     def __index__(self) -> int:
         raise ConfigError(
@@ -398,7 +397,7 @@ for _name, _read in {
 
 
 def check_place(seed: int, process_index: int, process_count: int) -> None:
-    """Refuse a seed out of its range, and the index of a process that there is not.
+    """Refuse a seed out of range, and the index of a process that does not exist.
 
     Raises:
         ConfigError: names the number.
@@ -426,20 +425,20 @@ def at_least(least: int, **numbers: int) -> None:
 
 
 class EpochSampler(BatchSampler):
-    """Every item once an epoch, in random order or in that of the dataset; to train a classifier, or to embed.
+    """Every item once per epoch, in random order or in the dataset's order; for training a classifier, or embedding.
 
-    Without ``drop_last`` the last batch is as short as it must be, and its parts may differ by an item between
-    processes. If it has fewer items than there are processes, some get none of it: one batch less from iterating, an
-    empty one from :meth:`batch` and a :class:`hgld.data.loader.Loader`.
+    Without ``drop_last`` the last batch may be short, and its parts may differ by one item between processes. If it has
+    fewer items than there are processes, some processes get no item: iterating gives them one batch less, :meth:`batch`
+    and :class:`hgld.data.loader.Loader` an empty one.
 
     Args:
         num_items: number of items.
         batch_size: items of a batch, of all processes together.
         shuffle: whether every epoch has a random order of its own.
         seed: seed of the orders.
-        drop_last: leave out the items that do not fill a last batch.
-        place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
-            ``sampler``, which tells the two. Their number has to divide batch_size.
+        drop_last: whether to leave out the items that do not fill a last batch.
+        place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
+            DistributedSampler as ``sampler``, which tells the two. Their number has to divide batch_size.
 
     Raises:
         ConfigError: no batch can be made, or process_count does not divide batch_size.
@@ -478,9 +477,9 @@ class EpochSampler(BatchSampler):
 
 
 class RepeatedAugmentation(BatchSampler):
-    """Batches of batch_size / repeats images, each of them ``repeats`` times side by side.
+    """Batches of batch_size / repeats images, each image ``repeats`` times in a row.
 
-    Every image comes in one batch an epoch; its number is the instance's id, by which a loss knows the views of one
+    Every image comes in one batch per epoch. Its number is the instance id, by which a loss knows the views of one
     image. The last batch is filled with images from the epoch's beginning.
 
     Args:
@@ -488,9 +487,9 @@ class RepeatedAugmentation(BatchSampler):
         batch_size: entries of a batch, of all processes together.
         repeats: number of views of an image in its batch.
         seed: seed of all random choices.
-        place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
-            ``sampler``, which tells the two. Their number has to divide batch_size / repeats: views of an image stay
-            together.
+        place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
+            DistributedSampler as ``sampler``, which tells the two. Their number has to divide batch_size / repeats:
+            views of an image stay together.
 
     Raises:
         ConfigError: batch_size is not a multiple of repeats, or there are fewer images than a batch has.
@@ -533,7 +532,7 @@ class RepeatedAugmentation(BatchSampler):
 
 
 class ClassBalanced(BatchSampler):
-    """Batches of independent draws: a class, all as likely, then one of its items.
+    """Batches of independent draws: first a class, uniformly, then one of its items.
 
     Args:
         labels: (N,) or (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
@@ -541,8 +540,8 @@ class ClassBalanced(BatchSampler):
         level: the level whose classes are balanced: column, or, with a table or a dataset, name.
         batches_per_epoch: length of an epoch; as many as fit the labelled items if None.
         seed: seed of all random choices.
-        place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
-            ``sampler``, which tells the two. Their number has to divide batch_size.
+        place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
+            DistributedSampler as ``sampler``, which tells the two. Their number has to divide batch_size.
 
     Attributes:
         left_out: items without a label, which are in no batch.

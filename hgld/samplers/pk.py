@@ -1,6 +1,6 @@
-"""P x K batches, those of metric learning: P classes with K items each.
+"""P x K batches of metric learning: P classes with K items each.
 
-They are planned to cover every item, drawn class by class, or drawn out of few super-classes.
+They are planned to cover every item, drawn class by class, or drawn from a few super-classes.
 """
 
 import itertools
@@ -31,24 +31,26 @@ _ITEMS, _CLASSES, _LAST, _TRADES, _COLUMNS, _ROWS = range(6)  # uses of random n
 def plan_epoch(classes: ClassItems, p: int, k: int, batches: int, *key: int) -> tuple[np.ndarray, np.ndarray]:
     """Plan an epoch of P x K batches that cover all items.
 
-    The items of every class are shuffled and cut into chunks of k; the last chunk of a class goes on with its first
-    items, so that it is whole. Chunks are dealt to the batches so that the fewest possible come into a batch that has
-    one of their class already: none, if no class has more chunks than there are batches.
+    The items of every class are shuffled and cut into chunks of k; the last chunk of a class is filled with the class's
+    first items. Chunks are dealt to the batches so that as few batches as possible have two chunks of one class: none,
+    if no class has more chunks than there are batches.
 
-    Dealing the chunks class by class, one to a batch in turn, reaches that bound. It is then made random by trades: two
-    batches put what they do not share on a heap and take random halves of it, round by round with other partners. A
-    trade changes neither a batch's size nor the bound. This is global curveball: Carstens, Berger and Strona, "A
-    unifying framework for fast randomization of ecological networks with fixed (node) degrees", MethodsX 5, 2018.
+    Dealing the chunks class by class, one per batch in turn, reaches that minimum. Trades then make the plan random:
+    two batches pool the chunks of classes that they do not share, and each takes a random half. Every round pairs other
+    batches. A trade changes neither the batches' sizes nor the minimum. The method is global curveball: Carstens,
+    Berger and Strona, "A unifying framework for fast randomization of ecological networks with fixed (node) degrees",
+    MethodsX 5, 2018.
 
     Args:
         classes: the items.
         p: classes per batch.
         k: items per class.
-        batches: number of batches; to fill them, random classes come with one chunk more.
+        batches: number of batches; to fill them, random classes get one more chunk.
         key: key of the random numbers.
 
     Returns:
-        (M,) the items as :func:`shuffled_within` gives them, and (batches, p) chunks: class above, number in it below.
+        (M,) items in the order of :func:`shuffled_within`, and (batches, p) chunks: the class in the upper 32 bits, the
+        number within the class in the lower ones.
     """
     chunks = _filled(chunks_of(classes, k), p * batches, batches, *key)
     order = shuffled(len(chunks), *key, _CLASSES)
@@ -64,21 +66,21 @@ def chunks_of(classes: ClassItems, k: int) -> np.ndarray:
 
 
 def shuffled_within(classes: ClassItems, *key: int) -> np.ndarray:
-    """Return the items (M,), those of every class shuffled among themselves."""
+    """Return the (M,) items, shuffled within every class."""
     places = np.repeat(np.arange(len(classes.count)), classes.count)
     words = random_words(len(places), *key, _ITEMS) >> np.uint64(_WORD)
     return classes.items[np.argsort((places << _WORD) | words.astype(np.int64), kind="stable")]
 
 
 def chunk_items(classes: ClassItems, items: np.ndarray, place: np.ndarray, number: np.ndarray, k: int) -> np.ndarray:
-    """Return (n, k) items of chunks, by class and number in it; a class's last chunk goes on with its first items.
+    """Return the (n, k) items of chunks; a class's last chunk is filled with the class's first items.
 
     Args:
         classes: the classes.
         items: items in the order of :func:`shuffled_within`.
-        place: (n,) places of classes.
-        number: (n,) numbers of chunks.
-        k: items a chunk.
+        place: (n,) index of each chunk's class.
+        number: (n,) number of each chunk within its class.
+        k: items per chunk.
     """
     within = (number[:, None] * k + np.arange(k)) % classes.count[place][:, None]
     return items[classes.start[place][:, None] + within]
@@ -96,7 +98,7 @@ def _filled(chunks: np.ndarray, places: int, batches: int, *key: int) -> np.ndar
 
 
 def _traded(table: np.ndarray, *key: int) -> np.ndarray:
-    """Trade the rows (batches) of chunks often enough that any two chunks have forgotten that they were together."""
+    """Trade chunks between rows (batches) until whether two chunks share a batch no longer depends on the deal."""
     batches, p = table.shape
     half = batches // 2
     for turn in range(batches.bit_length() + 2):
@@ -112,9 +114,9 @@ def _traded(table: np.ndarray, *key: int) -> np.ndarray:
 
 
 def _sides(classes: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Return numbers by which a heap is halved, the lower ones to the first batch.
+    """Return sort keys that halve a pool of chunks: the lower half goes to the first batch.
 
-    Chunks of one class are paired, and the two of a pair go to different batches; the others go anywhere.
+    Chunks of one class are paired, and the two of a pair go to different batches; the others go to either.
 
     Args:
         classes: (H, 2P) classes of the chunks, sorted.
@@ -137,7 +139,7 @@ def _sides(classes: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 
 def _shuffled_rows(table: np.ndarray, *key: int) -> np.ndarray:
-    """Return the same batches in random order, their classes in random order."""
+    """Return the batches in random order, each with its classes in random order."""
     table = np.sort(table, axis=1)[shuffled(len(table), *key, _COLUMNS, 0)]
     words = random_words(table.size, *key, _COLUMNS, 1).reshape(table.shape)
     return np.take_along_axis(table, np.argsort(words, axis=1, kind="stable"), axis=1)
@@ -150,25 +152,26 @@ _DRAWN_CLASSES, _DRAWN_ORDER, _DRAWN_ITEMS = range(3)  # uses of random numbers 
 
 
 class PKSampler(BatchSampler):
-    """Batches of p classes with k items each, the items of a class side by side.
+    """Batches of p classes with k items each; the items of a class are next to each other.
 
-    ``coverage="exact"``: every labelled item comes at least once an epoch, and no class comes twice in a batch where
-    that can be avoided (:func:`hgld.samplers.pk.plan_epoch`). ``coverage="classes"``: every batch draws p
-    classes and k items of each without regard to the other batches, as the published metric learning codes do; frequent
-    classes are then seen less completely than rare ones.
+    With ``coverage="exact"`` every labelled item comes at least once per epoch, and no class comes twice in a batch
+    unless this cannot be avoided (:func:`hgld.samplers.pk.plan_epoch`). With ``coverage="classes"`` every batch draws p
+    classes and k items of each independently of other batches, like published code of metric learning. Frequent classes
+    are then seen less completely than rare ones.
 
     Args:
         labels: (N,) or (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
         p: classes per batch.
         k: items per class.
-        level: the level whose classes are meant: column, or, with a table or a dataset, name.
+        level: level of the classes: column, or, with a table or a dataset, name.
         seed: seed of all random choices.
         coverage: "exact" or "classes".
         short: rule for classes with fewer than k items: "repeat" takes each of their items at least once and
             some again, "drop" leaves these classes out, "refuse" raises.
         batches_per_epoch: with ``coverage="classes"``, the length of an epoch; as many as fit the items if None.
-        place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
-            ``sampler``, which tells the two. Their number has to divide p, so that classes stay whole.
+        place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
+            DistributedSampler as ``sampler``, which tells the two. Their number has to divide p, so that classes stay
+            whole.
 
     Attributes:
         left_out: items without a label, which are in no batch.
@@ -246,9 +249,9 @@ class HierarchicalPKSampler(BatchSampler):
     """Batches of p classes with k items each, p / m classes out of each of m super-classes.
 
     An epoch takes every combination of m super-classes ``batches_per_combination`` times, in random order. The classes
-    of a super-class and the items of a class are drawn at random. Where a super-class has fewer than p / m classes, the
-    others of the batch give more, so that every batch is whole; combinations with fewer than p classes in all are left
-    out and counted.
+    of a super-class and the items of a class are drawn at random. If a super-class has fewer than p / m classes, the
+    other super-classes of the batch give more, so that every batch is complete. Combinations with fewer than p classes
+    in total are left out and counted.
 
     Args:
         labels: (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
@@ -261,8 +264,8 @@ class HierarchicalPKSampler(BatchSampler):
         batches_per_epoch: an epoch ends after so many batches; after all combinations if None.
         seed: seed of all random choices.
         short: rule for classes with fewer than k items, the same as in :class:`hgld.samplers.PKSampler`.
-        place: ``process_index`` and ``process_count``: which process this is, of how many; or a DistributedSampler as
-            ``sampler``, which tells the two. Their number has to divide p.
+        place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
+            DistributedSampler as ``sampler``, which tells the two. Their number has to divide p.
 
     Attributes:
         left_out: items without a label at one of the two levels, which are in no batch.
@@ -271,7 +274,7 @@ class HierarchicalPKSampler(BatchSampler):
 
     Raises:
         ConfigError: numbers that do not fit each other or the data.
-        HierarchyError: a class lies under two super-classes.
+        HierarchyError: a class is in two super-classes.
 
     Source: pairs of categories as in Cakir et al., "Deep metric learning to rank" (FastAP), CVPR 2019, and as the
     H-AP and ROADMAP authors train on Stanford Online Products.
@@ -333,7 +336,7 @@ class HierarchicalPKSampler(BatchSampler):
 
 
 def _classes_by_super(classes: ClassItems, coarse: np.ndarray) -> list[np.ndarray]:
-    """Return the places of the classes under each super-class, in the order of the super-classes' labels."""
+    """Return the indices of the classes in each super-class, in the order of the super-classes' labels."""
     above = coarse[classes.items]
     first = above[classes.start]
     torn = np.flatnonzero(above != np.repeat(first, classes.count))
@@ -347,7 +350,7 @@ def _classes_by_super(classes: ClassItems, coarse: np.ndarray) -> list[np.ndarra
 
 
 def _combinations(by_super: list[np.ndarray], p: int, size: int) -> tuple[np.ndarray, int]:
-    """Return (C, size) combinations of super-classes with at least p classes in all, and the number of the others."""
+    """Return (C, size) combinations of super-classes with at least p classes in total, and the number of the others."""
     count = math.comb(len(by_super), size)
     if not 0 < count <= _MOST_COMBINATIONS:
         raise ConfigError(

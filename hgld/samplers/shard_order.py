@@ -1,8 +1,8 @@
-"""P x K batches of items that are read shard after shard, and the dealing that keeps classes apart in them.
+"""P x K batches of items that are read shard after shard, dealt so that classes do not repeat within a batch.
 
-The groups of all shards, the shards shuffled, form one sequence, which begins at a random place and is cut into
-*streams* of equal length. Every batch takes as many chunks (k items of a group) from each stream, out of a *window* of
-those that come next there.
+The groups of all shards, in shuffled order of shards, form one sequence. It begins at a random place and is cut into
+*streams* of equal length. Every batch takes the same number of chunks (k items of a group) from each stream, out of a
+*window* of the stream's next chunks.
 """
 
 import hashlib
@@ -31,9 +31,9 @@ _SHARDS, _BEGIN, _DEAL = range(6, 9)  # uses of random numbers, beside those of 
 
 @dataclass(frozen=True, eq=False)
 class ReadingOrder:
-    """The chunks of an epoch in the order in which they are read; stream v has an equal, contiguous part of them.
+    """The chunks of an epoch in reading order; each stream has an equal, contiguous part of them.
 
-    ``items`` (C, k) are those of every chunk, ``run`` (C,) its group, ``label`` (C,) its class.
+    ``items`` (C, k) are the items of every chunk, ``run`` (C,) its group, ``label`` (C,) its class.
     """
 
     items: np.ndarray
@@ -42,25 +42,25 @@ class ReadingOrder:
 
 
 class ShardOrderSampler(BatchSampler):
-    """P x K batches for shards that are read one after another; all is decided from the index, before any is opened.
+    """P x K batches for shards that are read one after another; the index alone decides them, before reading begins.
 
-    Every group is shuffled and cut into chunks of k, the last one filled with the group's first items. An epoch has
-    every chunk once; what is missing in its last batch is filled with chunks that the epoch began with, others in every
-    epoch. So every labelled item comes at least once.
+    Every group is shuffled and cut into chunks of k; the last chunk is filled with the group's first items. An epoch
+    has every chunk once. Its last batch is filled with the first chunks of the epoch, which differ from epoch to epoch.
+    So every labelled item comes at least once.
 
     Args:
         shard: (N,) number of every item's shard, in the order of the index.
-        group: (N,) its group within the shard.
-        label: (N,) its class; -1 is unknown.
+        group: (N,) number of every item's group within its shard.
+        label: (N,) class of every item; -1 is unknown.
         p: classes per batch.
         k: items per class.
-        num_streams: sequences that are read side by side, over all processes; divides p.
+        num_streams: number of sequences that are read in parallel, over all processes; divides p.
         window: number of batches that the streams hold together; within it the sampler keeps the batches' classes
             apart.
         short: rule for groups of fewer than k items: ``repeat`` takes their items more than once in a batch,
             ``drop`` leaves them out, ``refuse`` raises.
         seed: seed of all random choices.
-        batches_per_epoch: leaves out what comes after so many batches; None: nothing.
+        batches_per_epoch: length of an epoch; the rest is left out. None: all batches.
         process_index: number of this process, from 0.
         process_count: number of processes; divides ``num_streams``.
 
@@ -100,7 +100,7 @@ class ShardOrderSampler(BatchSampler):
         if chunks < p:
             raise ConfigError(
                 f"there are {chunks} groups of {k} items with a known class; a batch takes {p}. "
-                "Ask for fewer classes a batch, or for fewer images of each."
+                "Ask for fewer classes per batch, or for fewer images of each."
             )
         self._all_batches = -(-chunks // p)
         batches = self._all_batches if batches_per_epoch is None else batches_per_epoch
@@ -117,7 +117,7 @@ class ShardOrderSampler(BatchSampler):
         )
 
     def fingerprint(self) -> str:
-        """Return 32 hex digits that differ when the batches do."""
+        """Return 32 hex digits that differ if the batches differ."""
         runs = (self._runs.items[self._runs.start], self._runs.count, self._label, self._shard)
         options = (self.p, self.k, self.num_streams, self.window, self.seed)
         digest = hashlib.blake2b(repr((2, options)).encode(), digest_size=16)
@@ -130,7 +130,7 @@ class ShardOrderSampler(BatchSampler):
         return self._plan_of(epoch)[0]
 
     def chunks(self, epoch: int, step: int) -> list[int]:
-        """Return the P chunks of a batch, stream after stream: numbers into the epoch's reading order."""
+        """Return the P chunks of a batch, stream after stream, as indices into the epoch's reading order."""
         _, coming, dealt = self._plan_of(epoch)
         while len(dealt) <= step:
             dealt.append(next(coming))
@@ -141,7 +141,7 @@ class ShardOrderSampler(BatchSampler):
         return self.order(epoch).items[chunks].reshape(-1)
 
     def _plan(self, epoch: int) -> tuple[ReadingOrder, Iterator[list[int]], list[list[int]]]:
-        """Return the reading order of an epoch, the batches that are dealt from it one by one, and those dealt."""
+        """Return the reading order of an epoch, the generator that deals its batches, and the batches dealt so far."""
         order, key = self._order(epoch), (self.seed, epoch, _DEAL)
         return order, deal(order.label, self.num_streams, self.p // self.num_streams, self.window, *key), []
 
@@ -185,7 +185,7 @@ def check_options(
     """Refuse options that make no batches, streams that cannot share one, and processes that cannot share the streams.
 
     Raises:
-        ConfigError: with the way out.
+        ConfigError: the message names the fix.
     """
     at_least(1, p=p, k=k, num_streams=num_streams, window=window)
     check_short(short)
@@ -194,7 +194,7 @@ def check_options(
     if num_streams not in fitting:
         hint = f"num_streams={' or '.join(map(str, fitting))}" if fitting else f"a multiple of {process_count} as p"
         raise ConfigError(
-            f"{num_streams} streams of {process_count} processes cannot share {p} classes a batch equally; take {hint}."
+            f"{num_streams} streams of {process_count} processes cannot share {p} classes per batch; take {hint}."
         )
 
 
@@ -214,8 +214,8 @@ def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key
     Args:
         label: (C,) class of every chunk in reading order; stream v has the v-th part of C / streams chunks.
         num_streams: number of streams.
-        per_stream: chunks that a batch takes from every stream.
-        window: batches' worth of chunks that a stream holds at most.
+        per_stream: number of chunks that a batch takes from every stream.
+        window: largest number of batches whose chunks a stream holds.
         key: key of the random numbers.
 
     Yields:
@@ -248,13 +248,13 @@ def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key
 
 
 def draw(labels: Sequence[int], taken: Container[int], word: int) -> int:
-    """Return the place of one of the classes that is not ``taken``, by a random word; else one of the most frequent."""
+    """Return the index of a random class that is not ``taken``, or of one of the most frequent if all are taken."""
     free = [place for place, c in enumerate(labels) if c not in taken]
     return free[(word * len(free)) >> 64] if free else labels.index(Counter(labels).most_common(1)[0][0])
 
 
 class _Hand:
-    """The batch that is being dealt: every stream's chunks, and the stream that each class came from."""
+    """A batch in the making: every stream's chunks, and the stream that each class came from."""
 
     def __init__(self, held: list[list[int]], labels: Sequence[int], per_stream: int) -> None:
         self._held, self._labels, self._per_stream = held, labels, per_stream
@@ -262,7 +262,7 @@ class _Hand:
         self._stream_of: dict[int, int] = {}
 
     def take_class(self, c: int) -> None:
-        """Take a chunk of a class, of those streams that still have room from the one that holds most of it."""
+        """Take a chunk of a class from the stream, among those with room, that holds most chunks of the class."""
         fitting = [[chunk for chunk in chunks if self._labels[chunk] == c] for chunks in self._held]
         roomy = [stream for stream, chunks in enumerate(self.chunks) if len(chunks) < self._per_stream]
         most = max(roomy, key=lambda stream: len(fitting[stream]), default=None)
@@ -283,7 +283,7 @@ class _Hand:
         self._stream_of.setdefault(self._labels[chunk], stream)
 
     def _take_over(self, stream: int, asked: set[int]) -> bool:
-        """Let a stream take a new class, or one that another gives up for a new one; False if there is no way."""
+        """Let a stream take a new class, or one that another stream swaps for a new one; return whether it could."""
         for chunk in self._held[stream]:
             c = self._labels[chunk]
             owner = self._stream_of.get(c)

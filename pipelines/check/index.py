@@ -117,7 +117,7 @@ class ItemConsensus:
         depth = len(self.items["labels"][0])
         if depth > MOST_LEVELS:
             raise InputError(
-                f"{self._root}: the items have {depth} labels; expected one a level, and at most {MOST_LEVELS} levels. "
+                f"{self._root}: the items have {depth} labels; expected one per level, at most {MOST_LEVELS} levels. "
                 "Write the tars with fewer."
             )
         if not len(stated):

@@ -203,8 +203,8 @@ def plan_shards(
         seed: seed of the order.
 
     Returns:
-        the rows in the order of the index, with the columns shard (file name), class_run (the run of items of one class
-        within the shard) and duplicate_of (key of the first item with the same bytes).
+        the rows in the order of the index, with three more columns. ``shard`` is the file name, ``class_run`` the run
+        of items of one class within the shard, ``duplicate_of`` the key of the first item with the same bytes.
     """
     ordered = items.sort("split", "key")
     parts = []

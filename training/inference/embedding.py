@@ -311,7 +311,7 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
     """
     check_suffix(path)
     if len(embeddings) != len(dataset):
-        raise InputError(f"{len(embeddings)} embeddings of {dataset!r}; expected one an item.")
+        raise InputError(f"{len(embeddings)} embeddings of {dataset!r}; expected one per item.")
     write_together(
         path,
         rows=partial(_write_npy, embeddings),

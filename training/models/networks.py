@@ -178,7 +178,7 @@ def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:
     """Compute (N, F) unit embeddings of texts, on the CPU, by the text tower that belongs to a network.
 
     Raises:
-        ConfigError: it has none, or is pooled so that its images lie in another space than texts.
+        ConfigError: it has none, or its pooling puts images into another space than texts.
         MissingExtraError: its library is not installed.
         MissingResourceError: its weights or its tokenizer are not available here.
         InputError: a file of weights that is damaged, of another model, or without the text tower.

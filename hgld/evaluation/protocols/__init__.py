@@ -100,7 +100,7 @@ class Protocol:
             levels: names of its levels.
 
         Raises:
-            InputError: names what is missing, and the way out.
+            InputError: something is missing; the message names it and the fix.
         """
         if any(level not in levels for level in self.levels):
             raise InputError(

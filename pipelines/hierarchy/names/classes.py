@@ -120,9 +120,9 @@ def read_items(file: Path) -> ItemList:
     """Read a list or table of names.
 
     Raises:
-        TableError: the file is missing, empty, too large or not UTF-8, or has no name; a column is there twice; a row
-            is not CSV, has more cells than the header, or holds a value that is none of its column; one id has two
-            names.
+        TableError: the file is missing, empty, too large or not UTF-8, or has no name. Or a column is there twice. Or a
+            row is not CSV, has more cells than the header, or has a value that its column cannot have. Or one id has
+            two names.
     """
     table = NameTable.read(file, COLUMNS, {"images": "image"})
     items, dropped = _distinct(file, table.rows())

@@ -59,8 +59,8 @@ def read_landmarks(tables: Mapping[str, Path], *, named: bool = False) -> tuple[
     ``named``, a landmark may have several rows with different names, and a row without a name leaves it unnamed.
 
     Raises:
-        TableError: a file is missing, empty, too large or not UTF-8; a column is missing; a row has other than the
-            header's number of cells or an id that is not a whole number; one id has two categories.
+        TableError: a file is missing, empty, too large or not UTF-8. Or a column is missing. Or a row has another
+            number of cells than the header, or an id that is not a whole number. Or one id has two categories.
     """
     landmarks: list[Landmark] = []
     dropped: list[tuple[str, int, str, str, str]] = []

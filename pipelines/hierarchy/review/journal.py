@@ -40,8 +40,8 @@ class Journal:
         entries: all entries of the file, in its order.
 
     Raises:
-        InputError: ``who`` cannot stand in a decision; the file cannot be read, is of the other role or has decisions
-            of another annotator.
+        InputError: ``who`` is no valid name of an annotator; the file cannot be read, is of the other role or has
+            decisions of another annotator.
         SchemaError: the file is of another schema version.
         ConfigError: the file's folder is not there.
         StorageError: the file cannot be written.

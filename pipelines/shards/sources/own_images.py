@@ -489,7 +489,7 @@ def _usable(table: pl.DataFrame, source: Path, root: Path | None) -> tuple[pl.Da
         column = next(value for value in values if first[value] != second[value])
         raise TableError(
             f"{source}: {quoted(first['file'])} has the {column} {quoted(first[column])} in row {first[ROW]} and "
-            f"{quoted(second[column])} in row {second[ROW]}; expected one row an image. Delete the wrong row."
+            f"{quoted(second[column])} in row {second[ROW]}; expected one row per image. Delete the wrong row."
         )
     split = SPLIT if SPLIT in table.columns else pl.lit("train")
     dropped = bad.select(file=_STATED, split=split, reason=_REASON, detail=pl.format("row {}", ROW))

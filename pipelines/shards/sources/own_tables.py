@@ -89,7 +89,7 @@ def read_own_table(source: Path) -> OwnTable:
     is_parquet = source.is_dir() or source.suffix.lower() in (".parquet", ".pq")
     table = _read_parquet(source) if is_parquet else _read_csv(source)
     if table.cells.is_empty():
-        raise TableError(f"{source}: no rows below the header; expected one image a row.")
+        raise TableError(f"{source}: no rows below the header; expected one image per row.")
     return replace(table, cells=table.cells.with_columns(pl.col(table.columns).fill_null("").str.strip_chars()))
 
 
@@ -99,7 +99,7 @@ def read_own_table(source: Path) -> OwnTable:
 def _read_csv(source: Path) -> OwnTable:
     text, encoding = _decoded(source)
     if not text.strip():
-        raise TableError(f"{source} is empty; expected a header and one image a row.")
+        raise TableError(f"{source} is empty; expected a header and one image per row.")
     separator = max(",;\t|", key=text.lstrip().partition("\n")[0].count)  # a comma where there is no separator
     _, header = next(table_rows(source, text, separator), (0, []))
     names = [name.strip() for name in header]
