@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from hgld.pipelines.shards.sources.gldv2 import TARS, checksum_name, tar_name
 from tests.fake_releases.pictures import jpeg
@@ -44,6 +45,12 @@ def make(folder: Path, seed: int = 0) -> None:
     _write_csv(metadata / "index_image_to_landmark.csv", ["id", "landmark_id"], sorted(owners))
     _write_csv(metadata / "test.csv", ["id"], [[image] for image in tests])
     _write_solution(folder, tests, images["index"])
+
+
+def leave_empty_tars_out(patch: pytest.MonkeyPatch) -> None:
+    """Let the release have the few tars alone that have images in them."""
+    for split, tars in FULL_TARS.items():
+        patch.setitem(TARS, split, tars)
 
 
 def _image_id(rng: np.random.Generator) -> str:

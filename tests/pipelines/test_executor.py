@@ -47,21 +47,16 @@ def test_several_workers_are_others(tmp_path):
     assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_a_killed_worker_is_replaced_and_its_unit_done_again(tmp_path):
-    found, _ = sums(units_of(tmp_path, special={1: {"kills": 2}, 4: {"kills": 1}}), 2)
-    assert found == EXPECTED
-    assert len(list(tmp_path.glob("unit 1.*"))) == 3
-
-
 def test_a_unit_that_kills_every_worker_is_named(tmp_path):
     with pytest.raises(HgldError, match="died 3 times at unit 2 "):
         sums(units_of(tmp_path, special={2: {"kills": 99}}), 2)
     assert len(list(tmp_path.glob("unit 2.*"))) <= 1 + 3  # once in company, where nobody is blamed
 
 
-def test_nobody_is_blamed_for_what_its_neighbours_did(tmp_path):
-    special = {i: {"kills": 2} for i in range(1, 4)}
+def test_units_of_killed_workers_are_done_again_and_nobody_is_blamed_for_what_its_neighbours_did(tmp_path):
+    special = {i: {"kills": 2} for i in (1, 4)}
     assert sums(units_of(tmp_path, special=special), 2)[0] == EXPECTED
+    assert len(list(tmp_path.glob("unit 1.*"))) == 3
 
 
 @pytest.mark.parametrize("workers", [1, 2])

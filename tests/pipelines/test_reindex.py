@@ -31,8 +31,7 @@ def bytes_of(root):
     return {path.name: path.read_bytes() for path in root.iterdir()}
 
 
-@pytest.mark.parametrize("boxes", [False, True])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("boxes", "workers"), [(False, 1), (True, 2)])
 def test_the_index_of_an_untouched_dataset_comes_back(tmp_path, boxes, workers):
     root = TinyShards(boxes=boxes).write(tmp_path / "tiny")
     before = bytes_of(root)

@@ -126,10 +126,10 @@ def test_tars_give_the_same_shards_as_loose_files(release, tmp_path):
     build(release.tar_catalog(tmp_path, containers), tmp_path / "one")
     build(release.tar_catalog(tmp_path, containers), tmp_path / "two", workers=2)
     build(release.catalog(release.write(tmp_path / "source")), tmp_path / "three")
-    one, two, three = (index_of(tmp_path / name) for name in ("one", "two", "three"))
-    assert one.equals(two)
+    assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
+    one, three = (index_of(tmp_path / name) for name in ("one", "three"))
     assert one.drop("offset", "source").equals(three.drop("offset", "source"))
-    assert found(tmp_path / "one") == found(tmp_path / "two") == []
+    assert found(tmp_path / "one") == []
     tars = json.loads((tmp_path / "one" / "dataset.json").read_text())["provenance"]["tars"]
     assert [(tar["file"], tar["md5"]) for tar in tars] == [(c.path.name, c.md5) for c in containers]
 
@@ -172,8 +172,6 @@ def test_resizing(release, tmp_path):
     boxes = pl.DataFrame([(4, 4, 20, 20)] * len(catalog.items), schema=dict.fromkeys(BOX, pl.Int32), orient="row")
     catalog = replace(catalog, items=pl.concat([catalog.items, boxes], how="horizontal"))
     build(catalog, tmp_path / "out", resize=16)
-    build(catalog, tmp_path / "two", resize=16, workers=2)
-    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "two")
     index = index_of(tmp_path / "out")
     assert index.select(pl.min_horizontal("width", "height").unique()).to_series().to_list() == [16]
     assert (index["orientation"].unique().to_list(), index["suffix"].unique().to_list()) == ([1], ["jpg"])

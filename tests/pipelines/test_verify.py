@@ -34,8 +34,7 @@ def root(tmp_path):
     return TinyShards().write(tmp_path / "tiny")
 
 
-@pytest.mark.parametrize("boxes", [False, True])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("boxes", "workers"), [(False, 1), (True, 2)])
 def test_a_sound_dataset_has_no_findings(tmp_path, boxes, workers):
     root = TinyShards(boxes=boxes).write(tmp_path / "tiny")
     before = {path.name: path.read_bytes() for path in root.iterdir()}
