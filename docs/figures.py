@@ -1,9 +1,15 @@
-"""Draw the figures of the concept pages: ``python docs/figures.py`` writes docs/concepts/*.svg."""
+"""Draw the figures of the concept pages and README's picture.
 
+``python docs/figures.py`` writes docs/concepts/*.svg; ``python docs/figures.py hgld-demo`` writes
+docs/pictures/query.png from what ``hgld demo`` made.
+"""
+
+import sys
 from html import escape
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "concepts"
+PICTURE = Path(__file__).parent / "pictures" / "query.png"
 INK, GREY, PAPER = "#1f2933", "#7b8794", "#ffffff"
 FILLS = ("#e4e7eb", "#c6dbef", "#6baed6", "#2171b5")  # grade 0 to 3: pale to dark
 _ON_DARK = 3
@@ -119,6 +125,55 @@ def draw_resuming() -> str:
     return figure(680, 150, "A file is written aside, renamed, and marked done", *shapes)
 
 
+def draw_query(demo: Path) -> None:
+    """Draw a test image of the demo with its first results in the colours of their grades, above it their tree."""
+    import matplotlib.pyplot as plt
+    import numpy as np
+    from PIL import Image
+
+    import hgld
+    from hgld.report_page.figures import grade_color
+
+    shown = 7
+    test = hgld.open_dataset(demo / "shards", "test")
+    embeddings = hgld.load_model(demo / "runs" / "HAPPIER").encode(test)
+    grades = hgld.shared_levels(test.labels, test.labels)
+    scores = embeddings @ embeddings.T
+    np.fill_diagonal(scores, -np.inf)
+    first = np.argsort(-scores, axis=1, kind="stable")[:, :shown]
+    found = np.take_along_axis(np.asarray(grades), first, axis=1)
+    query = int(np.argmax([len(set(row)) for row in found.tolist()]))  # the first with the most grades
+    items = [query, *first[query].tolist()]
+    names = [[test.hierarchy.names[level][label] for level, label in enumerate(test.labels[i])] for i in items]
+    levels = len(test.levels)
+    figure = plt.figure(figsize=(13.6, 2.5), dpi=100)
+    tree = figure.add_axes((0.0, 0.0, 0.25, 1.0), xlim=(0, 1), ylim=(0, 1))
+    tree.axis("off")
+    nodes = sorted({tuple(reversed(path))[:depth] for path in names for depth in range(1, levels + 1)})
+    own = tuple(reversed(names[0]))
+    for row, node in enumerate(nodes):
+        shared = sum(a == b for a, b in zip(node, own, strict=False))
+        label = node[-1] + ("  (query)" if node == own else "")
+        at = {"x": 0.04 + 0.09 * (len(node) - 1), "y": 0.95 - 0.9 * (row + 0.5) / len(nodes)}
+        tree.text(at["x"] - 0.03, at["y"], "●", color=grade_color(shared, levels), fontsize=11, va="center")
+        tree.text(at["x"] + 0.025, at["y"], _cut(label, 34), color=INK, fontsize=9.5, va="center")
+    for column, (item, words, grade) in enumerate(zip(items, names, [levels, *found[query].tolist()], strict=True)):
+        place = figure.add_axes((0.245 + 0.0945 * column, 0.27, 0.084, 0.6))
+        place.imshow(test[item]["image"])
+        place.set(xticks=[], yticks=[])
+        color = INK if column == 0 else grade_color(grade, levels)
+        for side in place.spines.values():
+            side.set(color=color, linewidth=5)
+        place.set_xlabel("\n".join(_cut(word, 19) for word in words), fontsize=8.5, color=INK, linespacing=1.35)
+        place.set_title(f"grade {grade}" if column else "query", fontsize=10, color=color, fontweight="bold")
+    figure.savefig(PICTURE, metadata={"Software": None})
+    Image.open(PICTURE).convert("RGB").quantize(128).save(PICTURE, optimize=True)
+
+
+def _cut(words: str, most: int) -> str:
+    return words if len(words) <= most else words[: most - 1] + "…"
+
+
 FIGURES = {
     "levels.svg": draw_levels,
     "batches.svg": draw_batches,
@@ -128,5 +183,7 @@ FIGURES = {
 }
 
 if __name__ == "__main__":
+    for demo in sys.argv[1:]:
+        draw_query(Path(demo))
     for name, draw in FIGURES.items():
         (FOLDER / name).write_text(draw(), encoding="utf-8")
