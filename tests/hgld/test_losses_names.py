@@ -10,19 +10,25 @@ CLASSES, ITEMS, DIM = 4, 4, 6  # as many classes as items: of other batches the 
 LABELS = torch.arange(CLASSES).repeat_interleave(ITEMS)
 EMBEDDINGS = torch.randn(len(LABELS), DIM, generator=torch.Generator().manual_seed(0)) + torch.eye(DIM)[LABELS]
 
-ARGUMENTS = {  # of the library's losses
-    "SmoothAPLoss": {"temperature": 0.05},
-    "FastAPLoss": {"num_bins": 5},
-    "PNPLoss": {"b": 3, "alpha": 2, "anneal": 0.05},
-    "NormalizedSoftmaxLoss": {"num_classes": CLASSES, "embedding_size": DIM, "temperature": 0.1},
-    "ProxyNCALoss": {"num_classes": CLASSES, "embedding_size": DIM, "softmax_scale": 4},
+SAME = {  # the library's name, its arguments, hgld's loss
+    "SmoothAPLoss": ({"temperature": 0.05}, lambda: losses.SmoothAP(tau=0.05)),
+    "FastAPLoss": ({"num_bins": 5}, lambda: losses.FastAP(bins=5, exclude_self=True)),
+    "PNPLoss": ({"b": 3, "alpha": 2, "anneal": 0.05}, lambda variant="O": losses.PNP(variant, b=3, alpha=2, tau=0.05)),
+    "NormalizedSoftmaxLoss": (
+        {"num_classes": CLASSES, "embedding_size": DIM, "temperature": 0.1},
+        lambda: losses.NormSoftmax(CLASSES, DIM, temperature=0.1),
+    ),
+    "ProxyNCALoss": (
+        {"num_classes": CLASSES, "embedding_size": DIM, "softmax_scale": 4},
+        lambda: losses.ProxyNCApp(CLASSES, DIM, temperature=0.25),
+    ),
 }
-CASES = [(name, {}) for name in ARGUMENTS] + [("PNPLoss", {"variant": variant}) for variant in ("Ds", "Dq", "Iu", "Ib")]
+CASES = [(name, {}) for name in SAME] + [("PNPLoss", {"variant": variant}) for variant in ("Ds", "Dq", "Iu", "Ib")]
 
 
 def made(name, more):
     """The loss by the library's name, with proxies that are the same in every test."""
-    arguments = ARGUMENTS[name]
+    arguments = SAME[name][0]
     loss = getattr(losses, name)(**arguments, **more)
     if "num_classes" in arguments:
         loss.proxies.data = torch.randn(CLASSES, DIM, generator=torch.Generator().manual_seed(1))
@@ -30,8 +36,20 @@ def made(name, more):
 
 
 @pytest.mark.parametrize(("name", "more"), CASES)
+def test_a_name_of_the_library_is_a_loss_of_hgld(name, more):
+    """Even where the library is not installed."""
+    loss, own = made(name, more), SAME[name][1](**more)
+    if hasattr(own, "proxies"):
+        own.proxies.data = loss.proxies.data
+    order = torch.randperm(len(LABELS), generator=torch.Generator().manual_seed(2))
+    found = loss(EMBEDDINGS[order], LABELS[order])
+    assert torch.equal(found, own(EMBEDDINGS[order], LABELS[order]))
+    assert found > 0
+
+
+@pytest.mark.parametrize(("name", "more"), CASES)
 def test_the_value_is_that_of_the_library(name, more):
-    theirs = getattr(pytest.importorskip("pytorch_metric_learning.losses"), name)(**ARGUMENTS[name], **more)
+    theirs = getattr(pytest.importorskip("pytorch_metric_learning.losses"), name)(**SAME[name][0], **more)
     loss = made(name, more)
     for weights, own in (("W", lambda: loss.proxies.data.T), ("proxies", lambda: loss.proxies.data)):
         if hasattr(theirs, weights):
@@ -41,7 +59,7 @@ def test_the_value_is_that_of_the_library(name, more):
 
 def test_the_defaults_are_those_of_the_library():
     library = pytest.importorskip("pytorch_metric_learning.losses")
-    for name, arguments in ARGUMENTS.items():
+    for name, (arguments, _) in SAME.items():
         sizes = {key: value for key, value in arguments.items() if key in ("num_classes", "embedding_size")}
         theirs, own = getattr(library, name)(**sizes), getattr(losses, name)(**sizes)
         if sizes:
