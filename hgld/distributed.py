@@ -1,4 +1,4 @@
-"""The processes of a run: their places, signals that ask them to stop, and the few things that they exchange.
+"""The processes of a run: their numbers, signals that ask them to stop, and the data that they exchange.
 
 This is the one door to ``torch.distributed``. Every process reads its part of a batch, computes its embeddings and
 gathers those of all. Of a loss that is a mean over queries it then computes the part of its own queries, of any other
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def is_main_process() -> bool:
-    """Tell whether this process is the first of those that torchrun or Slurm started; they need not have met yet."""
+    """Tell whether this is the first process that torchrun or Slurm started; it works before they are connected."""
     names = _variables()
     return names is None or os.environ.get(names[0]) == "0"
 
@@ -74,7 +74,7 @@ def rank_from_env() -> tuple[int, int, int]:
 
 
 class StopRequests:
-    """Requests to stop that came as signals; true once there is one.
+    """Requests to stop that came as signals; true after the first one.
 
     Attributes:
         signal: number of the first signal, or None.
@@ -118,7 +118,7 @@ _SECONDS_TO_REST = 0.5
 
 @dataclass(frozen=True)
 class Processes:
-    """The place of this process among those of the run.
+    """This process's number and device among the processes of a run.
 
     Attributes:
         index: number of this process, from 0.
@@ -132,7 +132,7 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """True for the process that writes the files and talks to people."""
+        """True for the process that writes files and prints."""
         return self.index == 0
 
 
@@ -241,7 +241,7 @@ def _device(asked: str, local: int) -> torch.device:
 
 
 def _one_a_process() -> bool:
-    """Tell whether Slurm has bound one GPU to each of its tasks, which then see that one alone, as number 0."""
+    """Tell whether Slurm has bound one GPU to each of its tasks, so that a task sees only this GPU, as number 0."""
     return "SLURM_LOCALID" in os.environ and (
         os.environ.get("SLURM_GPUS_PER_TASK") == "1"
         or os.environ.get("SLURM_NTASKS_PER_GPU") == "1"
@@ -355,7 +355,7 @@ def any_process(flag: bool, processes: Processes) -> bool:
 
 
 def most_of_all(number: int, processes: Processes) -> int:
-    """Return the largest of the processes' numbers to each of them, without waiting for a GPU."""
+    """Return the largest of the processes' numbers on every process, without waiting for a GPU."""
     if processes.count == 1:
         return number
     on_cpu = "cpu" in dist.get_backend_config()  # not in a group that the caller has made for GPUs alone
@@ -384,7 +384,7 @@ def from_all(data: bytes, processes: Processes) -> list[bytes]:
 
 
 def share_statistics(module: nn.Module, processes: Processes) -> None:
-    """Give every process the main one's running statistics of norms, so that all hold the model of a checkpoint."""
+    """Copy the main process's running statistics of norms to all, so that every process has the checkpoint's model."""
     if processes.count == 1:
         return
     for norm in module.modules():
@@ -403,7 +403,7 @@ def wait_for_all(processes: Processes) -> None:
 
 
 def current_processes() -> Processes:
-    """Return the place of this process in torch's default group, whoever started it; alone without one."""
+    """Return this process's number in torch's default group; without a group it is the only one."""
     if not dist.is_available() or not dist.is_initialized():
         return Processes(0, 1, torch.device("cpu"))
     on_gpu = "nccl" in dist.get_backend() and torch.cuda.is_available()
@@ -412,7 +412,7 @@ def current_processes() -> Processes:
 
 
 def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[Tensor, dict[str, Tensor]]:
-    """Make one loss of the processes' sums.
+    """Combine the processes' sums into one loss.
 
     Args:
         sums: this process's part of every term; the same terms on every process.
@@ -439,7 +439,7 @@ def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[T
 
 @contextmanager
 def _draws_of_main(processes: Processes, device: torch.device) -> Iterator[None]:
-    """Let torch's generators of the CPU and of a GPU draw on every process in the body what they draw on the main one.
+    """Let torch's generators of the CPU and of a GPU draw the main process's numbers on every process in the body.
 
     Processes that draw other negatives have other losses, and the average of their gradients is that of none.
     """
@@ -459,7 +459,7 @@ def _draws_of_main(processes: Processes, device: torch.device) -> Iterator[None]
 
 
 class DistributedLoss(nn.Module):
-    """A loss of several processes' items together, for any training loop.
+    """A loss over the items of all processes together, for any training loop.
 
     Every process gives the embeddings and labels of its own part of the batch, and gets the loss of the whole batch.
     Under DistributedDataParallel or whatever else averages gradients over the processes, the model's gradients

@@ -68,7 +68,7 @@ class HgldError(Exception):
 
 
 class InputError(HgldError, ValueError):
-    """A file or value from outside is not what it should be."""
+    """A file or value from outside the program is not as expected."""
 
 
 class TableError(InputError):
@@ -99,11 +99,11 @@ class SchemaError(InputError):
 
 
 class ConfigError(HgldError, ValueError):
-    """Options that contradict each other or cannot be served."""
+    """Options that contradict each other or cannot be satisfied."""
 
 
 class MissingResourceError(HgldError):
-    """Model weights or another thing that is not available here."""
+    """Model weights or another resource that is not available on this machine."""
 
 
 class MissingExtraError(MissingResourceError):
@@ -111,7 +111,7 @@ class MissingExtraError(MissingResourceError):
 
 
 class ServiceError(HgldError):
-    """A remote service that kept refusing, or that answered nonsense."""
+    """A remote service that kept refusing, or gave invalid answers."""
 
 
 class DivergenceError(HgldError, ArithmeticError):
@@ -123,7 +123,7 @@ class StorageError(HgldError, OSError):
 
 
 def some(items: Iterable[str], most: int = 5, separator: str = ", ") -> str:
-    """Return the first of several things as a message lists them, and how many more there are.
+    """Return a list of the first of several things for a message, and the number of the rest.
 
     Semicolons separate them where one holds the separator itself.
     """

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, and locks that end with their holder.
+"""Atomic writing of files and folders, and locks that end with their process.
 
 A file is first written under another name (``.NAME.part``), flushed to the disk, and then renamed. A process that is
 killed anywhere leaves the earlier file or the new one; what it leaves beside it is overwritten by the next one. Of two
@@ -126,17 +126,17 @@ def sync(path: Path) -> None:
 
 
 def aside_of(path: Path, *, racing: bool = False) -> Path:
-    """Return where a file or folder is written before it takes its place.
+    """Return the temporary path at which a file or folder is written before it is renamed.
 
     Args:
         path: path of the final file.
-        racing: several processes may write it at a time; each call then gives a place of its own.
+        racing: whether several processes may write it at a time; each call then returns another path.
     """
     return path.with_name(f".{path.name}.{os.getpid()}-{next(_CALLS)}{PART}" if racing else f".{path.name}{PART}")
 
 
 def lock_of(path: Path) -> Path:
-    """Return the lock of those who write a file or folder, there only meanwhile: ``.NAME.lock`` beside it.
+    """Return the path of the lock for writing a file or folder: ``.NAME.lock`` beside it, while it is written.
 
     The file that is written aside is not locked itself. Over SMB, only the descriptor that holds the lock can write to
     a locked file. And some writers (safetensors) replace the file that they are given.
@@ -145,7 +145,7 @@ def lock_of(path: Path) -> Path:
 
 
 def put_in_place(aside: Path, path: Path) -> None:
-    """Flush a file that was written aside to the disk, and rename it to its place.
+    """Flush a file that was written at :func:`aside_of` to the disk, and rename it to its final path.
 
     The folder is not synced: a name that a power failure takes away only means that the work is done again.
     """
@@ -161,7 +161,7 @@ def existing_parent(path: Path) -> Path:
 
 
 def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *, racing: bool = False) -> None:
-    """Write a file whole, or leave the one that is there.
+    """Write a file completely, or leave the existing one unchanged.
 
     Args:
         path: the file; its folder exists.
@@ -187,7 +187,7 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
 
 
 def write_folder(path: Path, fill: Callable[[Path], _Made]) -> _Made:
-    """Fill a folder and put it in the place of the one that is there, which stays as it is until then.
+    """Fill a new folder and replace the existing one by it; until then the existing one stays unchanged.
 
     A process that is killed between the two renames leaves the earlier folder beside its place; the next one puts it
     back first.

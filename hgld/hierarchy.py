@@ -210,7 +210,7 @@ class Hierarchy:
 
     @classmethod
     def from_networkx(cls, graph: "Graph[Any]", levels: Sequence[str] | None = None) -> "Hierarchy":
-        """Build from a directed graph of networkx: one of :meth:`to_networkx` as it was, any other tree by its edges.
+        """Build from a directed graph of networkx: one that :meth:`to_networkx` made, or any tree of edges.
 
         Edges lead from parent to child, as in networkx's own trees; or from child to parent, where a class has several
         that lead to it. See :meth:`from_edges` for the levels.
@@ -344,7 +344,7 @@ class Hierarchy:
         return Hierarchy(tuple(levels), tuple(self.names[c] for c in chosen), tuple(parents))
 
     def counts(self, labels: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Count the items of every class at every level, unknown labels left out.
+        """Count the items of every class at every level, without unknown labels.
 
         Args:
             labels: (N,) finest labels, or (N, L); None counts every finest class once.

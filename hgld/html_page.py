@@ -34,12 +34,12 @@ def page_templates(folder: Path) -> jinja2.Environment:
 
 
 def own_text(file: Path) -> Markup:
-    """Return a style or script that ships with hgld, for a page as it is."""
+    """Return a style or script that ships with hgld, to be included in a page unchanged."""
     return Markup(file.read_text(encoding="utf-8"))  # noqa: S704 - a file of ours
 
 
 def script_hash(script: str) -> str:
-    """Return the source that a page's content security policy allows: this script and no other."""
+    """Return the hash by which a page's content security policy allows only this script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 

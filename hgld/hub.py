@@ -27,7 +27,7 @@ _FILES_A_COMMIT = 25  # what a stopped push has to send again at most
 
 
 def is_address(place: object) -> bool:
-    """Tell whether a place is on the Hub: ``hf:USER/NAME`` or ``hf://USER/NAME``."""
+    """Tell whether an address is on the Hub: ``hf:USER/NAME`` or ``hf://USER/NAME``."""
     return isinstance(place, str) and place.startswith("hf:")
 
 
@@ -55,7 +55,7 @@ class Contents:
 
 
 def dataset_contents(folder: Path) -> Contents:
-    """Return what of a dataset directory is pushed: what its manifest names, its card and its Croissant metadata.
+    """Return the files of a dataset directory to push: all files in its manifest, its card and Croissant metadata.
 
     Raises:
         InputError: it holds no dataset, or a file that the manifest names is missing or of another size.
@@ -112,7 +112,7 @@ def push(
 
 
 def fetched(address: str, kind: Kind, patterns: list[str] | None = None) -> Path:
-    """Return a folder with files of a repository, fetched into hgld's cache; what is there is not fetched again.
+    """Return a folder with files of a repository, fetched into hgld's cache if they are not there yet.
 
     A revision has a folder of its own, named by its commit, so that files of two revisions never meet.
 
@@ -146,7 +146,7 @@ def dataset_folder(address: str, split: str | None) -> Path:
 
 @contextmanager
 def _asking(address: str) -> "Iterator[HfApi]":
-    """Give the Hub's client, and tell its errors as ours."""
+    """Yield the Hub's client, and turn its errors into hgld's."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
@@ -168,7 +168,7 @@ def _asking(address: str) -> "Iterator[HfApi]":
 
 
 def _refusal(error: "HfHubHTTPError") -> str:
-    """Return what the Hub refused, and a fix; without a token it answers 401 for what is private or missing."""
+    """Return the Hub's reason for a refusal, and a fix; without a token, private or missing repositories give 401."""
     from huggingface_hub import errors, get_token
 
     status = getattr(getattr(error, "response", None), "status_code", None)

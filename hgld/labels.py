@@ -1,4 +1,4 @@
-"""Labels as people have them: class numbers or names, in lists, arrays, columns and tables, or a dataset's."""
+"""Reading of labels: class numbers or names, in lists, arrays, columns, tables or datasets."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -38,7 +38,7 @@ def class_numbers(
     what: Sequence[str] = ("labels",),
     numbered_for: str | None = None,
 ) -> tuple[list[np.ndarray], tuple[str, ...] | None]:
-    """Read labels of one or several sets of items, so that a class has one number in all of them.
+    """Read labels of one or several sets of items; a class gets the same number in all sets.
 
     Args:
         sides: labels of queries and gallery, for example; all with the same levels.
@@ -79,7 +79,7 @@ def class_numbers(
 
 
 def distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct ones of (N,) integers in ascending order, and the place of every number among them.
+    """Return the distinct values of (N,) integers in ascending order, and the index of every integer among them.
 
     As ``np.unique`` does; without sorting where they lie close together, as class numbers do.
     """
@@ -258,7 +258,7 @@ def known_classes(column: pl.Series, where: str, *, is_csv: bool = False) -> pl.
 
 
 def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[np.ndarray]:
-    """Encode labels of one or several tables as integers that mean the same in all of them.
+    """Encode labels of one or several tables as integers, with the same meaning in all tables.
 
     Args:
         tables: tables with one column per level, made by :func:`known_classes`, for example of queries and gallery.

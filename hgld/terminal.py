@@ -1,4 +1,4 @@
-"""Text and streams of a terminal: progress bars where they may move, and text without people's control characters."""
+"""Terminal output: progress bars if the terminal supports them, and text without control characters."""
 
 import os
 import re

@@ -34,34 +34,42 @@ from hgld.version import __version__
 
 EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_FAULT, EXIT_STOPPED, EXIT_NO_READER = 1, 2, 70, 130, 141
 ISSUES = "https://github.com/hgld/hgld/issues"
-COMPLETE_VARIABLE = "_HGLD_COMPLETE"  # by which shells ask for completions
+COMPLETE_VARIABLE = "_HGLD_COMPLETE"  # shells set it to ask for completions
 
 VERBS = {  # subcommand: module, and what it does
-    "demo": ("demo", "The whole way on landmarks that hgld ships, offline."),
-    "build-hierarchy": ("hierarchy", "Names in, groups of names and levels above them out."),
+    "demo": ("demo", "Run everything on landmarks that hgld ships, offline."),
+    "build-hierarchy": ("hierarchy", "Group names, and build the levels above the groups."),
     "review": ("hierarchy", "Finish the hierarchy on a local web page."),
-    "compare": ("hierarchy", "Judge one hierarchy by another."),
-    "show": ("hierarchy", "A hierarchy or taxonomy as a tree in the terminal."),
-    "build-shards": ("dataset", "A dataset's release in, WebDataset shards out."),
+    "compare": ("hierarchy", "Compare a hierarchy with a reference."),
+    "show": ("hierarchy", "Draw a hierarchy or taxonomy as a tree in the terminal."),
+    "build-shards": ("dataset", "Convert a dataset's release into WebDataset shards."),
     "index": ("dataset", "Rebuild a dataset's index from its tars alone."),
-    "verify": ("dataset", "Read a dataset back and list whatever is off."),
-    "card": ("dataset", "The data card of a dataset directory, made anew."),
-    "datasets": ("dataset", "The datasets that hgld can shard, and how to obtain them."),
+    "verify": ("dataset", "Check the files of a dataset and list all errors."),
+    "card": ("dataset", "Rewrite the data card of a dataset directory."),
+    "datasets": ("dataset", "List the datasets that hgld can shard, and how to obtain them."),
     "download": ("dataset", "Fetch a release whose owners allow direct download."),
     "train": ("train", "Train a model by a recipe, on one process or many."),
-    "embed": ("embed", "A dataset's images in, embeddings of a model out."),
-    "evaluate": ("evaluate", "Metrics at every level, of models or embeddings."),
-    "published": ("report", "Results that the papers print, by dataset, method or table."),
-    "report": ("report", "Results of runs as one page: tables, curves, galleries."),
-    "audit": ("search", "Wrong labels, misplaced classes, copies across splits."),
-    "calibrate": ("search", "Confidence of predictions, for search to predict."),
-    "search": ("search", "The images of a dataset that are nearest to yours."),
-    "export": ("embed", "A trained model as one file that runs without hgld."),
-    "push": ("dataset", "A dataset or a run to the Hugging Face Hub."),
-    "doctor": ("demo", "Versions, extras and GPUs of this installation."),
+    "embed": ("embed", "Embed the images of a dataset with a model."),
+    "evaluate": ("evaluate", "Measure models or embeddings at every level."),
+    "published": ("report", "Search published results by dataset, method or table."),
+    "report": ("report", "Show results of runs as one page: tables, curves, galleries."),
+    "audit": ("search", "Find wrong labels, misplaced classes, and copies across splits."),
+    "calibrate": ("search", "Calibrate a model's confidence, so that search can predict."),
+    "search": ("search", "Find the images of a dataset that are nearest to yours."),
+    "export": ("embed", "Write a trained model as one file that runs without hgld."),
+    "push": ("dataset", "Push a dataset or a run to the Hugging Face Hub."),
+    "doctor": ("demo", "Show versions, extras and GPUs of this installation."),
 }
-_RARE = {"card", "doctor"}  # behind --help-all
-_GO_ON = ("demo", "build-hierarchy", "review", "build-shards", "download", "train", "push")  # where they were stopped
+_RARE = {"card", "doctor"}  # only --help-all lists them
+_GO_ON = (
+    "demo",
+    "build-hierarchy",
+    "review",
+    "build-shards",
+    "download",
+    "train",
+    "push",
+)  # after a stop the same command resumes
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -54,12 +54,12 @@ class BuildOptions:
         "",
         "New or empty folder of the dataset.  [default for your own images: SOURCE-shards beside them]",
     )
-    yes: bool = setting(False, "Build what is proposed for your own images, without a question.")
+    yes: bool = setting(False, "Build the proposed dataset of your own images without asking.")
 
 
 @verb(sections={SourceConfig: "Reading the release", ShardConfig: "Writing the shards"})
 def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig, *, as_json: bool) -> int:
-    """Build the shards of the dataset NAME: its official release in, WebDataset shards and their index out.
+    """Convert the official release of the dataset NAME into WebDataset shards with an index.
 
     hgld datasets lists the names; folders (top/mid/fine/image.jpg) and manifest (a table with one column per level)
     take your own images; they first print what they found and the command that builds it. After a stop the same
@@ -131,7 +131,7 @@ class IndexOptions:
     root: Path = setting(..., "Folder with the tars.", argument=True, path="folder")
     levels: tuple[str, ...] = setting((), "Names of the levels, finest first, if the tars do not state them.")
     force: bool = setting(False, "Replace a readable index.")
-    workers: int = setting(1, "Shards read at a time; 0: one per core.", least=0)
+    workers: int = setting(1, "Number of shards read in parallel; 0: one per core.", least=0)
 
 
 @verb()
@@ -170,17 +170,17 @@ class VerifyOptions:
 
     root: Path = setting(..., "Dataset directory.", argument=True, path="folder")
     decode: bool = setting(False, "Decode every image.")
-    workers: int = setting(1, "Shards read at a time; 0: one per core.", least=0)
+    workers: int = setting(1, "Number of shards read in parallel; 0: one per core.", least=0)
 
 
 @verb()
 def verify(asked: VerifyOptions, *, as_json: bool) -> int:
-    """Read the dataset in ROOT back and list whatever is off.
+    """Check the files of the dataset in ROOT and list all errors.
 
-    Sizes and checksums, the index against the tars, labels against the hierarchy, counts, classes and images that
-    training shares with other splits, stray files. Nothing is changed, no link is followed.
+    It checks sizes and checksums, the index against the tars, labels against the hierarchy, counts, classes and images
+    that training shares with other splits, and stray files. Nothing is changed, no link is followed.
 
-    Exit code: 0 nothing is off, 1 something is, 2 ROOT is no dataset.
+    Exit code: 0 no errors, 1 errors, 2 ROOT is no dataset.
     """
     from hgld.cli import EXIT_CHECK_FAILED
     from hgld.pipelines.check.verify import verify as verify_dataset
@@ -234,7 +234,7 @@ class DatasetsOptions:
 def datasets(asked: DatasetsOptions, *, as_json: bool) -> None:
     """List the datasets that hgld can shard; with a NAME, print its card and how to obtain the files.
 
-    Counts are those that publications state. Your own images need no card: see folders and manifest of hgld
+    The counts come from publications. Your own images need no card: see folders and manifest of hgld
     build-shards.
     """
     from hgld.pipelines.shards.cards import load_card
@@ -291,7 +291,7 @@ class CardOptions:
 
 @verb()
 def card(asked: CardOptions, *, as_json: bool) -> None:
-    """Make README.md and croissant.json of the dataset directory ROOT anew, from its manifest.
+    """Rewrite README.md and croissant.json of the dataset directory ROOT from its manifest.
 
     Shows where the counts differ from the published ones. The manifest is brought up to date with the new files.
     """
@@ -331,10 +331,10 @@ class DownloadOptions:
     split: Literal["train", "index", "test"] = setting(..., "Split of the release.")
     tars: tuple[int, ...] = setting((), "Numbers of the tars to fetch.", metavar="0-3,7", parse=_numbers)
     metadata: bool = setting(False, "Fetch the lists (CSV) of the split, too.")
-    out: Path = setting(..., "Folder of the release; then --source of build-shards.", path="folder")
+    out: Path = setting(..., "Folder of the release, to be given to build-shards as --source.", path="folder")
     base_url: str = setting("", "URL of a mirror.  [default: the owners' server]")
-    workers: int = setting(4, "Files at a time.", least=1)
-    retries: int = setting(8, "Attempts in a row without progress until a file is given up.", least=1)
+    workers: int = setting(4, "Number of files fetched in parallel.", least=1)
+    retries: int = setting(8, "Attempts in a row without progress before a file is given up.", least=1)
     timeout: float = setting(60.0, "Time to wait for the next bytes.", unit="seconds", above=0)
 
 
@@ -398,9 +398,9 @@ class PushOptions:
 def push(asked: PushOptions, *, as_json: bool) -> None:
     """Push a dataset directory or a run of hgld train to the Hugging Face Hub.
 
-    Of a dataset: its shards, tables, card and Croissant metadata. Of a run: the weights of its best checkpoint, its
-    config, and a card with its evaluation. Unchanged files are not sent again, so after a stop the same command
-    resumes. The token is the one that `hf auth login` keeps.
+    For a dataset it sends shards, tables, card and Croissant metadata. For a run it sends the weights of the best
+    checkpoint, the config, and a card with the evaluation. Unchanged files are not sent again, so after a stop the same
+    command resumes. `hf auth login` keeps the token.
     """
     from hgld import hub
     from hgld.data.format import MANIFEST

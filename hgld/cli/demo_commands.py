@@ -231,11 +231,11 @@ class DemoOptions:
 
 @verb()
 def demo(asked: DemoOptions, *, as_json: bool) -> None:
-    """Go the whole way on landmarks that hgld ships: no network, no weights, a few minutes on two cores.
+    """Run everything on landmarks that hgld ships: no network, no weights, a few minutes on two cores.
 
     The demo builds a hierarchy, draws each landmark several times, and makes shards of the drawings. It trains a small
-    net with landmark labels alone (ROADMAP) and with all levels (HAPPIER), evaluates both on landmarks that neither has
-    seen, and writes a report. After a stop the same command resumes; run again, it shows the result.
+    net with landmark labels alone (ROADMAP) and one with all levels (HAPPIER). It evaluates both on landmarks that were
+    not trained on, and writes a report. After a stop the same command resumes; run again, it shows the result.
     """
     with progress_bars() as progress:
         result = run_demo(asked.out, asked.seed, progress)

@@ -28,8 +28,8 @@ class EmbedOptions:
     out: Path = setting(..., ".npy file to write.", path="new")
     parts: int | None = setting(
         None,
-        "Embed in so many parts, each kept beside FILE.npy when it is done, and join them at the end: after a stop the "
-        "same command resumes.",
+        "Number of parts to embed in. Finished parts are kept beside FILE.npy, so that after a stop the same command "
+        "resumes; at the end they are joined.",
         least=1,
         most=9999,
     )
@@ -40,7 +40,7 @@ class EmbedOptions:
     )
     whitening_power: float = setting(
         _FULL,
-        "Exponent of the variances: 0.5 whitens fully, 0.25 is the listwise AP paper's square root.",
+        "Exponent of the variances: 0.5 whitens fully, 0.25 is the square root of the listwise AP paper.",
         least=0,
         most=1,
     )

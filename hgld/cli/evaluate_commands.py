@@ -44,7 +44,7 @@ class EvaluateOptions:
     labels: Path | None = setting(None, "Labels, one row per embedding: .parquet or .csv.")
     levels: tuple[str, ...] = setting((), "Columns of the labels, finest first; levels of --data: default all.")
     gallery_embeddings: Path | None = setting(
-        None, "Embeddings of the gallery; without it every item queries the rest."
+        None, "Embeddings of the gallery. Default: every item queries the others."
     )
     gallery_labels: Path | None = setting(None, "Labels of the gallery.", common=False)
     data: str | None = setting(None, "Dataset to evaluate models on: directory, or its URL.")
@@ -54,8 +54,8 @@ class EvaluateOptions:
         offered=protocol_names,
         common=False,
     )
-    split: str | None = setting(None, "Split to evaluate leave-one-out: every image queries the rest.")
-    query_split: str | None = setting(None, "Split of the queries, if they search in another one.", common=False)
+    split: str | None = setting(None, "Split to evaluate leave-one-out: every image queries the others.")
+    query_split: str | None = setting(None, "Split of the queries, if they search in another split.", common=False)
     gallery_split: str | None = setting(None, "Split that the queries search in.", common=False)
     distractors: Path | None = setting(None, "Embeddings of gallery items that match nothing.", common=False)
     whitening: Path | None = setting(None, "Whitening to apply first (embed --fit-whitening).", common=False)

@@ -75,15 +75,14 @@ class BuildOptions:
     )
     classes: Path | None = setting(
         None,
-        "Names of any classes: one per line, or a table with name and, if there, id, count, description, image, "
-        "language.",
+        "Class names: one per line, or a table with name and, optionally, id, count, description, image, language.",
         metavar="FILE",
         path="file",
     )
     out: Path = setting(..., "Folder of the build.", path="folder")
     groups: tuple[int, ...] = setting(
         (),
-        "Numbers of groups, one per level above the names, finest first; 0: as the data give.",
+        "Numbers of groups, one per level above the names, finest first; 0: as many as the data suggest.",
         metavar="K[,K2,...]",
         parse=_group_numbers,
     )
@@ -91,10 +90,10 @@ class BuildOptions:
 
 @verb(*stage_configs().values(), without=("groups", "coarser"))
 def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: bool) -> None:
-    """Build a hierarchy: names in, groups of names and levels above them out.
+    """Build a hierarchy: group names, and build the levels above the groups.
 
-    Exactly one of --sample, --landmarks, --names and --classes says where the names come from: landmarks get GLDv2's
-    hierarchical labels, other classes the levels that you name. After a stop the same command resumes; run again, it
+    Exactly one of --sample, --landmarks, --names and --classes gives the names. Landmarks get GLDv2's hierarchical
+    labels, other classes the levels that you name. After a stop the same command resumes; run again, it
     does nothing.
     """
     sources = {name: getattr(asked, name) for name in ("sample", "landmarks", "names", "classes")}
@@ -151,10 +150,10 @@ class CompareOptions:
 
 @verb()
 def compare(asked: CompareOptions, *, as_json: bool) -> None:
-    """Judge the hierarchy A by the reference B.
+    """Compare the hierarchy A with the reference B.
 
-    Each is a CSV or parquet table of labels, a hierarchy.parquet, or the folder of a build. Says which columns it
-    takes, then how far groups agree at every level and over all levels, and the largest confusions.
+    Each is a CSV or parquet table of labels, a hierarchy.parquet, or the folder of a build. The output names the
+    columns used, the agreement of groups at every level and over all levels, and the largest confusions.
     """
     from hgld.pipelines.hierarchy.compare import compare as compare_files
     from hgld.pipelines.hierarchy.compare import summary
@@ -178,29 +177,33 @@ class ReviewOptions:
     annotator: str = setting("", "Your name in the decisions.  [default: your name on this machine]")
     decisions: Path | None = setting(
         None,
-        "File that your decisions are appended to; made if it is not there.  [default: BUILD_DIR/decisions.yaml]",
+        "File that your decisions are appended to; it is made if missing.  [default: BUILD_DIR/decisions.yaml]",
     )
     compare_with: tuple[Path, ...] = setting(
         (), "Decisions of another annotator, to compare.", path="file", repeated=True
     )
     adjudicate: bool = setting(False, "Settle the conflicts of --compare-with in a file of its own.")
     images: Path | None = setting(None, "Folder of the landmarks' images; for --classes the folder of the list.")
-    order: Literal["items", "names"] = setting("items", "Count that an action should put right most of.")
-    propose: str = setting("", "Ask a language model first, at an OpenAI-compatible server: .../v1.", metavar="URL")
+    order: Literal["items", "names"] = setting(
+        "items", "Order of the questions: correct as many items, or as many names, per action as possible."
+    )
+    propose: str = setting(
+        "", "URL of an OpenAI-compatible server (.../v1) whose language model proposes decisions first.", metavar="URL"
+    )
     propose_model: str = setting("", "Name of the model at that server.", metavar="NAME")
-    propose_requests: int = setting(100, "Requests at most.", least=1)
+    propose_requests: int = setting(100, "Largest number of requests to the language model.", least=1)
     propose_only: bool = setting(False, "Write the model's proposals and end, without a page.")
     port: int = setting(0, "Port of the page; 0: any free one.", least=0, most=65535)
-    browser: bool = setting(True, "Open the page where a person looks.")
+    browser: bool = setting(True, "Open the page in a browser, if a person looks at the terminal.")
 
 
 @verb()
 def review(asked: ReviewOptions, *, as_json: bool) -> None:
     """Finish the groups of BUILD_DIR on a local web page.
 
-    The page asks first what puts most right, and estimates all other names anew after each decision. Decisions are
-    appended to your file at once; build again with --decisions FILE to apply them. The page is on this machine only;
-    Ctrl-C ends it.
+    The page first asks the questions that correct most names, and estimates all other names again after each decision.
+    Decisions are appended to your file at once; build again with --decisions FILE to apply them. Only this machine can
+    open the page; Ctrl-C ends it.
 
     With --propose a language model proposes names and moves. They are shown as another annotator's, beside
     yours; nothing applies them by itself. The key is read from HGLD_PROPOSE_KEY.
@@ -289,10 +292,11 @@ class ShowOptions:
         choices=(AUTO, *FORMAT_LINES),
         metavar="NAME",
     )
-    levels: tuple[str, ...] = setting((), "Names of the levels, finest first; of a table, its columns.")
+    levels: tuple[str, ...] = setting((), "Names of the levels, finest first; for a table, names of its columns.")
     parents: str = setting(
         PARENTS_RULES[0],
-        "Classes under several parents: refuse them, keep the first, or the one farthest from the top.",
+        "Rule for classes under several parents: refuse them, keep the first parent, or keep the one farthest from "
+        "the top.",
         choices=PARENTS_RULES,
     )
     cut: str = setting(
@@ -301,9 +305,9 @@ class ShowOptions:
         "or ranks:species,family.  [default: all ranks or depths]",
         metavar="RULE",
     )
-    depth: int | None = setting(None, "Levels to draw, from the coarsest.  [default: all]", least=1)
-    most: int = setting(8, "Classes to draw below each; 0: all.", least=0)
-    changes: Path | None = setting(None, "CSV to write of every class that the rules changed.", path="new")
+    depth: int | None = setting(None, "Number of levels to draw, from the coarsest.  [default: all]", least=1)
+    most: int = setting(8, "Number of classes to draw below each class; 0: all.", least=0)
+    changes: Path | None = setting(None, "CSV file to write, with every class that the rules changed.", path="new")
 
 
 @verb()

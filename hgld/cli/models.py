@@ -42,7 +42,7 @@ class ModelOptions:
     )
     weights: tuple[str, ...] = setting(
         (),
-        "Weights of --model, one for each of them. none: drawn at random.  [default: its library's own]",
+        "Weights of --model, one per model; none: random weights.  [default: its library's own]",
         metavar="FILE|TAG|none",
         repeated=True,
         commas=False,
@@ -145,8 +145,8 @@ class ViewOptions:
     which: Literal["best", "last"] = setting("best", "Checkpoint of the run.", flag="checkpoint-choice")
     resize_mode: Literal["crop", "squash", "longest", "original"] | None = setting(
         None,
-        "View of an image. crop: the central square; the whole image otherwise, squash: as a square; longest: with its "
-        "longest side at --size; original: at its own size.",
+        "Shape of images. crop: the central square. The others take the whole image; squash: as a square; longest: "
+        "with its longest side at --size; original: at its own size.",
     )
     size: int | None = setting(
         None, "Side of the square that the model sees, or the longest side.", unit="pixels", least=1, common=True
@@ -158,7 +158,10 @@ class ViewOptions:
         least=1,
     )
     max_pixels: int | None = setting(
-        None, "Largest image of --resize-mode original; larger ones are made smaller.", unit="pixels", least=1
+        None,
+        "Largest number of pixels of an image with --resize-mode original; larger images are reduced.",
+        unit="pixels",
+        least=1,
     )
     scales: tuple[float, ...] | None = setting(
         None,
@@ -177,10 +180,10 @@ class ViewOptions:
         metavar="auto|FLOAT",
         parse=_gem_exponent,
     )
-    batch_size: int | None = setting(None, "Images at a time per process.", least=1)
+    batch_size: int | None = setting(None, "Images per batch and process.", least=1)
     workers: int | None = setting(None, "Threads per process that read and decode.", least=1)
     amp: Literal["off", "bf16", "fp16"] | None = setting(None, "Precision of the model's arithmetic.")
-    device: str | None = setting(None, "Device, as cpu or cuda.  [default: a GPU if there is one]", common=True)
+    device: str | None = setting(None, "Device: cpu, cuda, ...  [default: a GPU if there is one]", common=True)
 
 
 def refuse_view(view: ViewOptions) -> None:

@@ -30,7 +30,7 @@ class HostOptions:
     """Hosts that a subcommand may reach."""
 
     allow_redirects_to: tuple[str, ...] = setting(
-        (), "Host that an http(s) URL may redirect to beside its own.", metavar="HOST", repeated=True, commas=False
+        (), "Further host that an http(s) URL may redirect to.", metavar="HOST", repeated=True, commas=False
     )
     allow_private: tuple[str, ...] = setting(
         (), "Host with a public name that may have a private address.", metavar="HOST", repeated=True, commas=False

@@ -35,7 +35,7 @@ class ReportOptions:
         path="existing",
     )
     out: Path | None = setting(None, "Page to write: one HTML file.", path="new")
-    latex: Path | None = setting(None, "LaTeX file to write: a whole table per split.", path="new")
+    latex: Path | None = setting(None, "LaTeX file to write: one complete table per split.", path="new")
     figures: Path | None = setting(None, "Folder for the figures: PDF and PNG, 3.3 inches wide.", path="folder")
     metrics: tuple[str, ...] = setting(
         (),

@@ -56,14 +56,14 @@ class SearchOptions:
         None,
         "Split to search.  [default: the gallery of the dataset's protocol, else all items]",
     )
-    k: int = setting(10, "Images to find for each query.", least=1)
+    k: int = setting(10, "Number of images to find per query.", least=1)
     embeddings: Path | None = setting(
         None, "Embeddings of that split from hgld embed.  [default: compute them]", path="file"
     )
     index: Literal["exact", "ivf", "hnsw"] = setting(
         "exact",
-        "Search: compare with every image, or ask an index (faiss), which your cache keeps: "
-        "ivf looks into the nearest cells of images, hnsw follows a graph of neighbours.",
+        "Method of search. exact: compare with every image. ivf, hnsw: a faiss index, kept in your cache; ivf "
+        "searches the nearest cells of images, hnsw follows a graph of neighbours.",
         common=False,
     )
     min_confidence: float | None = setting(
@@ -74,7 +74,7 @@ class SearchOptions:
     level: str | None = setting(None, "Finest level to predict.  [default: the finest of all]", common=False)
     within: tuple[tuple[str, str], ...] = setting(
         (),
-        "Class that the images are known to be of, to search there alone; several times for several levels.",
+        "Known class of the query images; only its images are searched. Repeat for several levels.",
         metavar="LEVEL=CLASS",
         parse=_within,
         repeated=True,
@@ -220,11 +220,11 @@ def calibrate(
     *,
     as_json: bool,
 ) -> None:
-    """Learn how sure a model's predictions are, so that hgld search predicts classes.
+    """Calibrate the confidence of a model's predictions, so that hgld search predicts classes.
 
-    Images that training did not see query the gallery, and again without their own classes, as out-of-gallery images
-    would. Their neighbours' votes become a probability per level, kept in calibration.json of the run. Expected
-    calibration errors are printed, those of the split itself by cross-validation over its classes.
+    Images that training did not see query the gallery twice: with their own classes, and without them, like
+    out-of-gallery images. Their neighbours' votes become a probability per level, kept in calibration.json of the run.
+    Expected calibration errors are printed; on the split itself they come from cross-validation over its classes.
     """
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.protocols.benchmark import filled_splits
@@ -283,7 +283,9 @@ class AuditedOptions:
         None, "Labels, one row per embedding: .parquet or .csv.  [default: X.labels.parquet beside X.npy]"
     )
     levels: tuple[str, ...] = setting((), "Columns of the labels, finest first.  [default: all but key and split]")
-    data: str | None = setting(None, "Dataset: what the model embeds, or labels and images of --embeddings.")
+    data: str | None = setting(
+        None, "Dataset that the model embeds, or that has the labels and images of --embeddings."
+    )
     out: Path = setting(..., "Folder of the page, exclude.csv, decisions.yaml and audit.json.", path="folder")
 
 

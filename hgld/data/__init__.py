@@ -1,4 +1,4 @@
-"""A dataset directory, read: files, bytes, images, datasets and batches, in the order in which data passes them."""
+"""Reading of dataset directories: files, bytes, images, datasets and batches."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -13,14 +13,14 @@ from hgld.errors import ConfigError
 
 
 class BatchBuffers:
-    """A pool of uint8 batches; fresh memory of that size would cost a quarter of the time to decode into it.
+    """A pool of memory for uint8 batches, because fresh memory would take a quarter of the decoding time.
 
-    A batch's memory comes back when the last tensor that shares it is gone, so that whoever keeps a batch keeps its
-    pixels. Can be shared by threads.
+    A batch's memory returns to the pool when the last tensor that shares it is deleted, so a batch that is kept keeps
+    its pixels. Threads can share the pool.
 
     Args:
-        pin_memory: page-locked memory, for copies to a GPU that need not be waited for. torch itself keeps that for
-            the next batch, once the copies from it have ended.
+        pin_memory: whether to use page-locked memory, for asynchronous copies to a GPU. torch itself reuses such memory
+            for the next batch once its copies have ended.
     """
 
     def __init__(self, pin_memory: bool = False) -> None:
@@ -31,7 +31,7 @@ class BatchBuffers:
         return BatchBuffers, (self._pin_memory,)  # the memory stays in its process
 
     def take(self, count: int, shape: tuple[int, int]) -> Tensor:
-        """Return uninitialised memory for ``count`` images of ``shape``, height H and width W.
+        """Return uninitialised memory for ``count`` images of ``shape`` (height H and width W).
 
         Returns:
             (count, 3, H, W), channels last in memory.
@@ -40,7 +40,7 @@ class BatchBuffers:
         if self._pin_memory:
             return torch.empty(wanted, dtype=torch.uint8, pin_memory=True).permute(0, 3, 1, 2)
         buffer = None
-        while buffer is None or tuple(buffer.shape) != wanted:  # of another shape: of a last, shorter batch, or others
+        while buffer is None or tuple(buffer.shape) != wanted:  # a last batch is shorter; skip memory of other shapes
             try:
                 buffer = self._free.popleft()
             except IndexError:
@@ -72,10 +72,10 @@ class Batch:
     """A batch of images, their labels and their positions in the dataset.
 
     Attributes:
-        images: (B, 3, H, W) uint8 RGB, channels last in memory; H = W but for views of whole images.
+        images: (B, 3, H, W) uint8 RGB, channels last in memory; H = W except for views of whole images.
         labels: (B, L) int64, finest level first; -1 is unknown.
         indices: (B,) int64 positions in the dataset.
-        faults: the damaged items, and the ones that replace them.
+        faults: the damaged items, and the items that replaced them.
     """
 
     images: Tensor
@@ -91,10 +91,10 @@ def normalize(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Turn uint8 images into the normalised floats that a backbone takes, computed on its device.
+    """Convert uint8 images to the normalised floats that a backbone takes, on its device.
 
     Args:
-        images: (B, 3, H, W) uint8. Copied without waiting where they are pinned.
+        images: (B, 3, H, W) uint8. Pinned images are copied asynchronously.
         mean: three means, one per channel, in [0, 1].
         std: three standard deviations, one per channel.
         device: device of the result; None: the images' device.

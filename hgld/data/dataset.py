@@ -1,4 +1,4 @@
-"""Dataset directories, opened: tables that are checked against each other, and random access to every image."""
+"""Dataset directories: reading and checking their tables, and random access to every image."""
 
 import hashlib
 import operator
@@ -49,12 +49,12 @@ def read_rows(
     Args:
         storage: storage of the dataset.
         manifest: content of ``dataset.json``, which the index must fit.
-        split: the split whose rows are wanted.
+        split: split to read the rows of.
         leave_out: columns that are not needed.
 
     Raises:
-        InputError: levels, counts or places are not those of the manifest, or the index is damaged.
-        SchemaError: it was written under another schema version.
+        InputError: levels, counts or places differ from the manifest, or the index is damaged.
+        SchemaError: the index has another schema version.
     """
     if isinstance(storage, LooseImages):
         return storage.frame if split is None else storage.frame.filter(pl.col("split") == split)
@@ -87,10 +87,10 @@ def read_hierarchy(storage: ShardStorage, manifest: Manifest) -> Hierarchy:
 
 
 def check_labels(storage: ShardStorage, hierarchy: Hierarchy, labels: np.ndarray) -> None:
-    """Refuse labels that are not classes, or that lie on no path of the tree.
+    """Refuse labels that are not classes, or that are on no path of the tree.
 
     Raises:
-        HierarchyError: names the first items.
+        HierarchyError: there are such labels; the message names the first items.
     """
     try:
         hierarchy.counts(labels)  # refuses labels that are not classes
@@ -132,7 +132,7 @@ def _other_build(found: str, stated: str) -> InputError:
 
 # -- opening a directory ----------------------------------------------------------------------------------------------
 #
-# Every image is one read away; labels need no shard to be opened.
+# An image takes one read; labels take none, because the index has them.
 
 _NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "class_run", SOURCE)  # not read; half of an index's memory
 
@@ -149,23 +149,23 @@ def open_dataset(
     """Open a dataset directory (docs/reference/dataset-files.md) on a disk or at a URL, or a plain folder of images.
 
     Args:
-        root: the directory; a URL of it (http, s3, ...), which is then read by range requests; or ``hf://USER/NAME``,
-            whose tables and shards of the split are fetched from the Hugging Face Hub into hgld's cache first. A folder
-            without ``dataset.json`` is read as :func:`hgld.data.image_folder.list_folder` says.
+        root: path of the directory; or its URL (http, s3, ...), which is read by range requests; or ``hf://USER/NAME``,
+            whose tables and shards of the split are first fetched from the Hugging Face Hub into hgld's cache. A folder
+            without ``dataset.json`` is read by :func:`hgld.data.image_folder.list_folder`.
         split: the split to open; all items if None.
         levels: the levels to keep, finest first; all if None.
-        storage_options: for http(s) headers, hosts and limits (docs/reference/dataset-files.md); for other schemes the
-            options of fsspec, such as credentials and endpoints.
-        transform: makes ``dataset[i]["image"]`` of an RGB image; None leaves the image as it is, and gives a
-            ``DataLoader`` central squares of 224 pixels.
-        verify_reads: hold the bytes of every image to the SHA-256 in the index (20 microseconds per image of 27 KB, and
-            32 bytes of memory); None: where they come from a URL.
+        storage_options: options of reading from a URL. For http(s): headers, hosts and limits
+            (docs/reference/dataset-files.md); for other schemes: options of fsspec, such as credentials and endpoints.
+        transform: function that makes ``dataset[i]["image"]`` from an RGB image; None leaves the image as it is, and
+            gives a ``DataLoader`` central squares of 224 pixels.
+        verify_reads: whether to check the bytes of every image against the SHA-256 in the index (20 microseconds per
+            image of 27 KB, and 32 bytes of memory); None: only if they come from a URL.
 
     Raises:
-        InputError: no dataset is there, files of it do not fit together, or it has no such split.
-        SchemaError: it was written under another schema version.
-        HierarchyError: an unknown level, or labels that contradict the tree.
-        ConfigError: a URL that hgld does not read from.
+        InputError: there is no dataset, its files do not fit together, or it has no such split.
+        SchemaError: the dataset has another schema version.
+        HierarchyError: a level is unknown, or labels contradict the tree.
+        ConfigError: hgld does not read from such URLs.
         ServiceError: the server kept failing.
     """
     if is_address(root):
@@ -209,23 +209,23 @@ def dataset_of_images(images: Sequence[Path] | Sequence[bytes]) -> "ShardDataset
 class ShardDataset(Dataset[dict[str, Any]]):
     """The items of a dataset directory, or of one of its splits; :func:`open_dataset` makes it.
 
-    Items are numbered from 0 in the order of the index, which is that of the shards. Can be pickled, and used after a
-    fork: every process opens its own files.
+    Items are numbered from 0 in the order of the index, which is the order of the shards. The dataset can be pickled,
+    and used after a fork: every process opens its own files.
 
     ``dataset[3]`` is an item; ``dataset[:5]`` and ``dataset[[4, 2]]`` are datasets of these items. ``dataset["key"]``
-    is a column of all items. Columns are ``image`` (each read when it is taken), ``labels``, ``key`` and ``index``, the
-    class names of a level under the level's name, and the columns of the index such as ``split``. :meth:`to_torch`
-    gives ``(image, label)`` pairs.
+    is a column of all items. Columns are ``image`` (read on access), ``labels``, ``key`` and ``index``, the class names
+    of a level under the level's name, and the columns of the index such as ``split``. :meth:`to_torch` returns
+    ``(image, label)`` pairs.
 
     Attributes:
         storage: storage of the shards.
         manifest: the content of ``dataset.json``.
-        hierarchy: the tree of classes, with the levels that were asked for.
+        hierarchy: the tree of classes, with the requested levels.
         split: the split that was opened; None: all.
         keys: (N,) stable names of the items.
         labels: (N, L) int64 class ids, finest level first; -1 is unknown.
         sizes: (N, 2) int32 width and height in pixels of the upright images, cut to their boxes.
-        transform: applied to every image of ``dataset[i]``.
+        transform: function that is applied to every image of ``dataset[i]``.
     """
 
     def __init__(
@@ -312,7 +312,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         return chosen
 
     def relabelled(self, labels: Tensor) -> "ShardDataset":
-        """Return the same items under other labels, (N, L) class ids of the same tree."""
+        """Return the same items with other labels, (N, L) class ids of the same tree."""
         chosen = copy(self)
         chosen.labels = labels
         return chosen
@@ -320,10 +320,10 @@ class ShardDataset(Dataset[dict[str, Any]]):
     # -- bytes ------------------------------------------------------------------------------------------------
 
     def read(self, index: int) -> bytes:
-        """Read the file of an image, as it was stored.
+        """Return the stored file of an image as bytes.
 
         Raises:
-            InputError: the shard is missing or too short; names shard, key and offset.
+            InputError: the shard is missing or too short; the message names shard, key and offset.
         """
         i = self._position(index)
         try:
@@ -334,10 +334,10 @@ class ShardDataset(Dataset[dict[str, Any]]):
         return data
 
     def read_many(self, indices: Sequence[int] | np.ndarray | Tensor) -> list[bytes]:
-        """Read the files of several images, in the order given; neighbours in a shard are read together.
+        """Return the stored files of several images, in the given order; neighbours in a shard are read together.
 
         Raises:
-            InputError: as :meth:`read`, for one that cannot be read; or they are of more than 4 GiB together.
+            InputError: a file cannot be read, or the files have more than 4 GiB in total.
         """
         i = self._positions(indices)
         if not fits_batch(total := int(self._size[i].sum())):
@@ -353,7 +353,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         try:
             data = self.storage.read_many(requests)
         except InputError:
-            return [self.read(position) for position in i.tolist()]  # one of them raises, with its key
+            return [self.read(position) for position in i.tolist()]  # one by one, so that the error names the key
         self._verify(i, data)
         return data
 
@@ -370,10 +370,10 @@ class ShardDataset(Dataset[dict[str, Any]]):
                 )
 
     def encoded(self, indices: Sequence[int] | np.ndarray | Tensor) -> list[EncodedImage]:
-        """Read the images of some items as stored, with orientation and box, as decoders take them.
+        """Return the encoded images of some items with orientation and box, in the form that decoders take.
 
         Raises:
-            InputError: as :meth:`read_many`.
+            InputError: a file cannot be read, or the files have more than 4 GiB in total.
         """
         i = self._positions(indices)
         boxes: Any = [None] * len(i) if self._boxes is None else self._boxes[i].tolist()
@@ -385,7 +385,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     @property
     def places(self) -> tuple[Sequence[str], np.ndarray, np.ndarray, np.ndarray]:
-        """Return the names of the shards, and every item's shard (a number into them), offset and size, each (N,)."""
+        """Return the names of the shards, and (N,) shard numbers, offsets and sizes of the items."""
         return self._shard_names, self._shard, self._offset, self._size
 
     def _where(self, position: int) -> str:
@@ -414,7 +414,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """Read and decode an image: RGB, upright, cropped to its box.
 
         Raises:
-            InputError: its bytes are not a whole image of the size that the index says; names shard, key and offset.
+            InputError: the bytes are no complete image of the size in the index; the message names shard, key, offset.
         """
         return self._decoded([self._position(index)])[0]
 
@@ -472,11 +472,11 @@ class ShardDataset(Dataset[dict[str, Any]]):
     def to_torch(
         self, transform: "Callable[[Image], Any] | None" = None, level: str | int | None = None
     ) -> "ImageLabelPairs":
-        """Return the items as ``(image, label)`` pairs, as torchvision's datasets give them.
+        """Return the items as ``(image, label)`` pairs, like torchvision's datasets.
 
         Args:
-            transform: makes a pair's image of an RGB image; None: the dataset's own.
-            level: name or column of the level that the labels are of; None: the finest.
+            transform: function that makes a pair's image from an RGB image; None: the dataset's own.
+            level: name or column of the level of the labels; None: the finest.
 
         Raises:
             HierarchyError: there is no such level.
@@ -484,13 +484,13 @@ class ShardDataset(Dataset[dict[str, Any]]):
         return ImageLabelPairs(self, transform, level)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the items of a batch, as torch's DataLoader asks for them; their bytes are read together.
+        """Return the items of a batch for torch's DataLoader; their bytes are read together.
 
-        Images of a batch need one size: without a ``transform`` they are the (3, 224, 224) uint8 tensors that a
-        :class:`hgld.data.TestView` makes (the short side at 256 pixels, the central square).
+        Images of a batch need one size. Without a ``transform`` they are (3, 224, 224) uint8 tensors by
+        :class:`hgld.data.TestView` (the short side at 256 pixels, the central square).
 
         Raises:
-            ConfigError: the loader was given one of hgld's samplers as ``sampler``: it is a ``batch_sampler``.
+            ConfigError: the loader got one of hgld's samplers as ``sampler`` instead of ``batch_sampler``.
         """
         indices = [operator.index(i) for i in indices]  # a batch in place of an item says where it belongs
         if self.transform is not None:
@@ -517,14 +517,14 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     @cached_property
     def sources(self) -> pl.Series:
-        """(N,) paths from which the images came; their keys where the index states none."""
+        """(N,) paths that the images came from; an item without a path has its key."""
         return self.frame[SOURCE] if SOURCE in self.frame.columns else self.keys
 
     @cached_property
     def lists(self) -> dict[str, np.ndarray]:
-        """Named lists that protocols need: the positions of those of their keys that are among these items.
+        """Named lists that protocols need: positions of their keys among these items.
 
-        A list without any of them is left out.
+        A list without any of these items is left out.
 
         Raises:
             InputError: a list is not readable.
@@ -538,12 +538,12 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     @cached_property
     def listed(self) -> pl.DataFrame | None:
-        """Named lists as they are kept: list, key; None if the dataset has none."""
+        """Table of the named lists with columns list and key; None if the dataset has none."""
         return self._table(LISTS)
 
     @cached_property
     def judgements(self) -> pl.DataFrame | None:
-        """Judged pairs of keys: query, item, verdict; None if the dataset has none."""
+        """Table of judged pairs of keys with columns query, item and verdict; None if the dataset has none."""
         return self._table(JUDGEMENTS)
 
     def _table(self, name: str) -> pl.DataFrame | None:
@@ -553,7 +553,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
 
 class ImageColumn(Sequence[Any]):
-    """The images of a dataset, each read, decoded and transformed when it is asked for; :class:`ShardDataset` makes it.
+    """The images of a dataset, each read, decoded and transformed on access; :class:`ShardDataset` makes it.
 
     Args:
         dataset: dataset of the images.
@@ -575,8 +575,8 @@ class ImageLabelPairs(Dataset[tuple[Any, int]]):
 
     Args:
         dataset: dataset of the items.
-        transform: makes a pair's image of an RGB image; None: the dataset's own.
-        level: name or column of the level that the labels are of; None: the finest.
+        transform: function that makes a pair's image from an RGB image; None: the dataset's own.
+        level: name or column of the level of the labels; None: the finest.
 
     Attributes:
         dataset: the dataset, with the transform.
@@ -605,12 +605,12 @@ class ImageLabelPairs(Dataset[tuple[Any, int]]):
         return item["image"], int(self.targets[item["index"]])
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, int]]:
-        """Return the pairs of a batch, whose bytes are read together; see ``__getitems__`` of the dataset."""
+        """Return the pairs of a batch; their bytes are read together, as in ``__getitems__`` of the dataset."""
         return [(item["image"], int(self.targets[item["index"]])) for item in self.dataset.__getitems__(indices)]
 
 
 def _decode(item: EncodedImage, size: tuple[int, int]) -> "Image":
-    """Decode an image, upright and cut to its box; it must have this size."""
+    """Decode an image, upright and cropped to its box, and check its size."""
     from PIL import Image
 
     from hgld.data.decode import decode_with_pillow
@@ -629,7 +629,7 @@ def _digests(sha256: pl.Series, where: str) -> np.ndarray:
 
 
 def _upright_sizes(stored: np.ndarray, orientation: np.ndarray, boxes: np.ndarray | None) -> np.ndarray:
-    """Return (N, 2) width and height after turning and cropping; orientations from 5 on swap the two."""
+    """Return (N, 2) width and height of the upright, cropped images; orientations from 5 on swap the two."""
     sizes = np.where(orientation[:, None] >= 5, stored[:, ::-1], stored)
     if boxes is not None:
         sizes = np.where(boxes[:, :1] >= 0, boxes[:, 2:] - boxes[:, :2], sizes)

@@ -44,7 +44,7 @@ class _Failed(NamedTuple):
 
 
 class BatchItems(Protocol):
-    """The items of a batch before decoding, from whatever source; arguments are item numbers (B,).
+    """Protocol for the items of a batch before decoding, from any source; arguments are (B,) item numbers.
 
     ``first`` is the slot of the first in the batch of all processes, ``faults`` what was found damaged while they were
     sought. ``encoded`` raises an InputError that begins with the item's ``name``. ``sizes`` are those of the upright
@@ -90,7 +90,7 @@ class DatasetItems:
         return f"item {item}, key {quoted(self.dataset.keys[item])}"
 
     def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
-        """Yield the next items of its class, those outside the batch first; then the batch."""
+        """Yield the next items of its class, first items outside the batch, then items of the batch."""
         finest = self.dataset.labels[:, 0].numpy()
         same = np.flatnonzero(finest == finest[item]) if finest[item] >= 0 else np.empty(0, dtype=np.int64)
         same = np.roll(same, -int(np.searchsorted(same, item, side="right")))
@@ -101,7 +101,7 @@ class DatasetItems:
 
 
 class _Pending(NamedTuple):
-    """A batch that threads are working on: its items, their places in the epoch, and the rows that each part fills."""
+    """A batch that threads are working on: items, positions in the epoch, and the rows of each thread's part."""
 
     wanted: BatchItems
     places: NDArray[np.int64]
@@ -113,7 +113,7 @@ _MOST_WORKERS = 16  # of those that are not asked for
 
 
 def cores_of_process() -> int:
-    """Return how many cores this process has for itself, 16 at most: its share of those that it may run on.
+    """Return this process's share of the cores that it may run on, at most 16.
 
     They are shared with the other processes that torchrun or Slurm started on the machine, unless Slurm has given every
     task its own.
@@ -127,7 +127,7 @@ def cores_of_process() -> int:
 
 
 class BatchDecoder:
-    """Decode batches in threads, ahead of the consumer, and replace damaged items by others.
+    """Decoder of batches in threads, ahead of the consumer; it replaces damaged items by others.
 
     Can be pickled; its arguments are those of a :class:`Loader`.
     """
@@ -214,7 +214,7 @@ class BatchDecoder:
     def _with_replacements(
         self, pending: _Pending, failed: list[_Failed], epoch: int
     ) -> tuple[NDArray[np.int64], list[Fault]]:
-        """Decode others in the place of the items that failed; return the batch's items and its errors."""
+        """Decode replacements for the items that failed; return the batch's items and errors."""
         wanted, first = pending.wanted, failed[0]
         if self._on_fault == "raise":
             raise InputError(f"{first.where}: {first.reason}")
@@ -291,7 +291,7 @@ class Loader:
         )
 
     def __len__(self) -> int:
-        """Batches of an epoch, the same on every process."""
+        """Return the number of batches of an epoch, the same on every process."""
         return len(self.sampler)
 
     def set_epoch(self, epoch: int) -> None:
@@ -299,7 +299,7 @@ class Loader:
         self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position of the batch after the last one handed out, whatever was decoded ahead."""
+        """Return the position after the last batch handed out; batches decoded ahead do not count."""
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -333,7 +333,7 @@ _open: WeakSet[Generator[Any, None, None]] = WeakSet()
 
 @contextmanager
 def closed_at_exit(values: Generator[T, None, None]) -> Iterator[Generator[T, None, None]]:
-    """Close a generator when the body ends, or before the interpreter takes away what its thread pool needs for it."""
+    """Close a generator when the body ends, or before the interpreter's exit stops its thread pool."""
     _open.add(values)
     with closing(values):
         yield values

@@ -1,4 +1,4 @@
-"""Bytes of a dataset's files, on a disk or below a URL: whole files, ranges and streams, for any number of threads."""
+"""Reading of a dataset's files, on a disk or at a URL: whole files, ranges and streams, for any number of threads."""
 
 import hashlib
 import io
@@ -31,7 +31,7 @@ _STREAM_BUFFER = 1 << 20
 
 
 def advise(descriptor: int, offset: int, size: int, *, sequential: bool = False) -> None:
-    """Tell the system which bytes of a file will be read; without effect where it takes no advice (macOS).
+    """Tell the system which bytes of a file will be read; does nothing on systems without this call (macOS).
 
     Args:
         descriptor: descriptor of the open file.
@@ -44,7 +44,7 @@ def advise(descriptor: int, offset: int, size: int, *, sequential: bool = False)
 
 
 class _OpenFile:
-    """A descriptor that closes with its last user, so that one thread may forget it while another still reads."""
+    """A file descriptor that closes with its last user, so that a thread may drop it while another still reads."""
 
     __slots__ = ("descriptor",)
     _close = staticmethod(os.close)  # module names may be gone when the last one closes at exit
@@ -75,7 +75,7 @@ def _opened(folder: Path, name: str) -> _OpenFile:
 
 
 class LocalFiles:
-    """Files of a folder, read by name; those used last stay open, also in processes that are forked.
+    """Files of a folder, read by name; recently used files stay open, even in forked processes.
 
     Args:
         folder: folder of the files.
@@ -157,7 +157,7 @@ _UNSAFE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class ReadingPolicy:
-    """Manner of reading files at URLs in this context, where a call says nothing else.
+    """Default options for reading files at URLs in this context.
 
     Attributes:
         verify_reads: hold images to the index's SHA-256; None: those at URLs.
@@ -221,7 +221,7 @@ class ShardStorage:
         return data
 
     def table(self, name: str, stated: FileFacts | None = None) -> Path | bytes:
-        """Return a table as its reader takes it: the path of a local file, else its bytes.
+        """Return a table for its reader: the path of a local file, else its bytes.
 
         Args:
             name: name of the file.
@@ -381,7 +381,7 @@ class RemoteFiles:
         return io.BufferedReader(_RemoteStream(self, name), _STREAM_BLOCK)
 
     def _ask(self, spans: Sequence[tuple[str, int, int]]) -> "list[bytes | RemoteFault]":
-        """Return the bytes or the error of every span; failures that may pass are tried again with growing pauses.
+        """Return the bytes or the error of every span; temporary failures are retried with growing pauses.
 
         What came of a span before its connection broke is kept, and only the rest is asked for again.
         """
@@ -483,7 +483,7 @@ def is_shard(url: str) -> bool:
 
 
 def expand_braces(urls: Iterable[str]) -> list[str]:
-    """Return every URL that the patterns mean, as bash and webdataset expand them.
+    """Expand the braces of patterns into URLs, like bash and webdataset.
 
     Raises:
         ConfigError: braces that do not close, or more than 100,000 shards.
@@ -529,7 +529,7 @@ def open_tars(urls: Sequence[str], options: Mapping[str, Any] | None) -> list[Ta
 
 
 def _folder_and_name(url: str) -> tuple[str, str]:
-    """Split a URL; its query, as signed URLs have it, goes with the folder, whose storage puts it behind every name."""
+    """Split a URL into folder and name; a signed URL's query stays with the folder and is appended to every name."""
     if "://" not in url:
         folder, _, name = url.rpartition("/")
         return folder or ("/" if url.startswith("/") else "."), name

@@ -73,7 +73,7 @@ def stream(
     pin_memory: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> "ShardStream":
-    """Stream P x K batches from shards whose items of a class stand together, as ``hgld build-shards`` writes them.
+    """Stream P x K batches from shards that keep items of a class together, as ``hgld build-shards`` writes them.
 
     The shards form ``num_streams`` sequences. Every batch takes P / num_streams groups from each sequence, out of the
     ``window`` of groups that come next there. The processes share the sequences: the union of their parts, in order, is
@@ -198,11 +198,11 @@ class ShardStream(IterableDataset[Batch]):
             self.epoch, self.step = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position by the batches handed out, ``epoch`` and ``step``, and a fingerprint of the stream."""
+        """Return the position after the batches handed out (``epoch``, ``step``), and a fingerprint of the stream."""
         return {"epoch": self.epoch, "step": self.step, "fingerprint": self._fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go where another stream of the same batches stood; the number of processes may be another.
+        """Go to the position of another stream of the same batches; the number of processes may differ.
 
         Raises:
             ConfigError: the state is of a stream that gives other batches, or no position.
@@ -242,7 +242,7 @@ class ShardStream(IterableDataset[Batch]):
 
 
 class _Grouping(NamedTuple):
-    """Arguments of :func:`stream` that decide which items meet in a batch."""
+    """Arguments of :func:`stream` that decide which items are in a batch together."""
 
     p: int
     k: int
@@ -264,7 +264,7 @@ class _Grouping(NamedTuple):
 
 
 class _IndexedSource:
-    """Batches of a dataset directory, as its sampler orders them."""
+    """Batches of a dataset directory, in the order of its sampler."""
 
     def __init__(self, dataset: ShardDataset, how: _Grouping, batches: int | None) -> None:
         if how.k > dataset.manifest.group_size:
@@ -298,7 +298,7 @@ class _IndexedSource:
             yield self._read(block)
 
     def _read(self, block: "list[_ReadItems]") -> "list[_ReadItems]":
-        """Read the images of some batches; those of a batch with one that cannot be read are read one by one later."""
+        """Read the images of some batches; if an image fails, its batch is read one by one later."""
         items = np.unique(np.concatenate([batch.items for batch in block]))
         try:
             if fits_batch(int(self.dataset.places[3][items].sum())):
@@ -316,7 +316,7 @@ class _IndexedSource:
 
 
 class _ReadItems(DatasetItems):
-    """Items of a dataset that were read ahead; others, such as replacements, are read where they are."""
+    """Items of a dataset that were read ahead; others, such as replacements, are read on demand."""
 
     images: Mapping[int, EncodedImage] = {}
 
@@ -330,7 +330,7 @@ class _ReadItems(DatasetItems):
 
 
 class Item(NamedTuple):
-    """An image of a bare shard: a number made from its key, its size upright and cut to its box, its classes."""
+    """An image of a bare shard: a number made from its key, its upright and cropped size, and its classes."""
 
     number: int
     image: EncodedImage
@@ -389,7 +389,7 @@ class BareShards:
         )
 
     def _files(self) -> Iterator[Sample]:
-        """Yield images and JSONs as webdataset's own reader of tars does; an item's second ones come without bytes."""
+        """Yield images and JSONs like webdataset's reader of tars; an item's second image or JSON has no bytes."""
         for tar in self._tars:
             where, key, seen = tar.where, "", set[str]()
             with closing(tar.storage.open_stream(tar.name)) as file:
@@ -462,7 +462,7 @@ class BareShards:
 
 
 def item_number(key: str) -> int:
-    """Return the number that stands for an item where no index gives it a position: 63 bits made from its key."""
+    """Return 63 bits made from an item's key, which replace the position that only an index gives."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -485,7 +485,7 @@ def _item(sample: Sample, key: str, where: str) -> Item:
 
 
 class _BareSource:
-    """Batches of bare shards, made of the groups as they are found."""
+    """Batches of bare shards, made of class runs in the order in which they are found."""
 
     dataset = sampler = None
 
@@ -495,7 +495,7 @@ class _BareSource:
         self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
-        """Read the shards from their beginning: what a batch holds is known only once those before it were found."""
+        """Yield batches, reading the shards from their beginning, because every batch depends on the earlier ones."""
         how = self._how
         tars = [self._tars[i] for i in shuffled(len(self._tars), how.seed, epoch, _SHARDS)]
         with ExitStack() as stack:
@@ -529,7 +529,7 @@ class _BareStream:
         self._runs = stack.enter_context(read_ahead(runs, AHEAD * self._per_batch))
 
     def take(self) -> list[_Chunk]:
-        """Return the stream's chunks of the next batch, of different classes where the window allows that."""
+        """Return the stream's chunks of the next batch, of different classes if the window allows it."""
         while len(self._held) < self._size:
             self._enter(next(self._runs))
         taken: set[int] = set()
@@ -593,7 +593,7 @@ class _FoundItems:
         return self._found[item].image.where
 
     def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
-        """Yield the others of its group, those outside the batch first; then whole groups in the stream's window."""
+        """Yield the other items of its group, first those outside the batch; then groups of the stream's window."""
         chunk = self._chunks[self._chunk_of[item]]
         row = [id(one) for one in chunk.picks].index(id(self._found[item]))
         others = [*chunk.others, *chunk.picks]

@@ -1,4 +1,4 @@
-"""Tar files: headers of members, written as fast as formatting allows, and a walk over members that trusts nothing.
+"""Tar files: fast writing of members' headers, and a reader of members that trusts no input.
 
 What is written is what :mod:`tarfile` writes in its PAX format with mode 0644 and no owner or time: plain ustar, with a
 pax header before names of more than 100 characters or outside ASCII.
@@ -71,7 +71,7 @@ def _with_pax_header(name: str, size: int) -> bytes:
 
 
 def checksum(block: bytes) -> int:
-    """Sum up the bytes of a header, those of the sum itself read as spaces.
+    """Sum the bytes of a header, with the bytes of the checksum itself counted as spaces.
 
     The lower half of Adler's checksum is 1 + the sum, exact for 256 bytes, and a fifth of the time of ``sum``.
     """
@@ -130,7 +130,7 @@ class ByteStream(Protocol):
 def stream_members(
     file: ByteStream, *, where: str, max_member_bytes: int, recover: bool = False
 ) -> Iterator[tuple[Member, bytes]]:
-    """Yield the members of a tar with their bytes, read once from front to end: pipes, compressed tars, HTTP.
+    """Yield the members of a tar with their bytes, read once from front to end, as pipes and HTTP require.
 
     Args:
         file: file opened at the beginning of the tar; may give fewer bytes than asked for.

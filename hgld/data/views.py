@@ -1,7 +1,7 @@
-"""Views: the part of an image that is seen and how it is varied, drawn by position before the image is opened.
+"""Views: crop, resize and augmentation of images, drawn by position before an image is opened.
 
-A view turns the sizes of a batch's images into parameters, vectorised and by position; the two decoding paths
-(:mod:`hgld.data.decode`) then carry them out. All parameters are in coordinates of the upright image, cut to its box.
+A view turns the sizes of a batch's images into parameters, vectorised and by position. The two decoding paths
+(:mod:`hgld.data.decode`) then apply them. All parameters are in coordinates of the upright image, cropped to its box.
 """
 
 from dataclasses import dataclass, replace
@@ -62,8 +62,8 @@ def uniforms(seed: int, epoch: int, positions: NDArray[np.int64], count: int) ->
     Args:
         seed: seed of the run, at least 0, below 2**64.
         epoch: epoch, at least 0, below 2**32.
-        positions: (N,) any integers that tell the items of an epoch apart.
-        count: numbers per item; a multiple of 4. Asking for more does not change the first ones.
+        positions: (N,) distinct integers for the items of an epoch.
+        count: numbers per item; a multiple of 4. A larger count does not change the first numbers.
 
     Returns:
         (N, count).
@@ -153,11 +153,11 @@ _ERASED_COLOR = np.array([124, 116, 104], dtype=np.uint8)  # becomes 0 if images
 
 
 def random_rectangles(numbers: NDArray[np.float64], share: float, size: int) -> NDArray[np.int64]:
-    """Draw rectangles in a square; what would reach over its sides is cut off.
+    """Draw rectangles in a square, clipped at its sides.
 
     Args:
         numbers: (N, 5) uniform in (0, 1).
-        share: part of the squares that have one.
+        share: share of the squares that get a rectangle.
         size: side of the square, pixels.
 
     Returns:
@@ -175,7 +175,7 @@ def random_rectangles(numbers: NDArray[np.float64], share: float, size: int) -> 
 
 
 def erase(pixels: NDArray[np.uint8], rectangle: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Paint a rectangle (left, top, width, height) of an image (H, W, 3) over; new memory if there is one."""
+    """Paint over a rectangle (left, top, width, height) of an (H, W, 3) image, in new memory unless it is empty."""
     left, top, width, height = (int(value) for value in rectangle)
     if width:
         pixels = pixels.copy()
@@ -194,7 +194,7 @@ def apply_policy(pixels: NDArray[np.uint8], numbers: NDArray[np.float64]) -> NDA
 
     Args:
         pixels: (H, W, 3) RGB.
-        numbers: (5,) uniform in (0, 1): which policy, whether each of its steps is taken, and the steps' signs.
+        numbers: (5,) uniform in (0, 1), which choose the policy, whether each of its two steps applies, and its signs.
 
     Returns:
         (H, W, 3), new memory.
@@ -223,21 +223,21 @@ _WIDEST = 4  # a test view of a longer strip starts from its middle, so that the
 
 @dataclass(frozen=True)
 class ViewParameters:
-    """Parameters of a view of N images, whose steps follow one another as the attributes do.
+    """Parameters of a view of N images.
 
-    Cut out ``crop``, resize it, cut out the window, change by a policy, change the colours, erase, mirror.
+    The steps are: cut out ``crop``, resize it, cut out the window, apply a policy, change the colours, erase, mirror.
 
     Attributes:
-        shape: height H and width W of what comes out of every image, pixels.
+        shape: height H and width W of every resulting image, in pixels.
         sizes: (N, 2) int64 width and height of the images that the parameters were made for.
         crop: (N, 4) int64 left, top, width, height.
         resized: (N, 2) int64 width and height that the crop is resized to.
         window: (N, 2) int64 left, top of the part of H x W pixels in the resized crop.
         flip: (N,) bool: mirrored left to right.
         policies: (N, 5) float64 in (0, 1), the draws of :func:`apply_policy`, or None: no policy.
-        colors: (N, 3, 7) float64 of :func:`hgld.data.views.color_matrices`, or None: colours as they are.
-        erased: (N, 4) int64 left, top, width, height of the rectangle that is painted over, of no width where there is
-            none; or None: nowhere.
+        colors: (N, 3, 7) float64 of :func:`hgld.data.views.color_matrices`, or None: unchanged colours.
+        erased: (N, 4) int64 left, top, width, height of the rectangle to paint over, with width 0 for no rectangle; or
+            None: no rectangles.
         interpolation: interpolation of the resize.
     """
 
@@ -262,12 +262,12 @@ class ViewParameters:
 
 
 def vary(pixels: NDArray[np.uint8], parameters: ViewParameters, row: int) -> NDArray[np.uint8]:
-    """Apply the policy of an image's square, change its colours and erase a part, as its parameters say.
+    """Apply policy, colours and erasing of an image's parameters to its pixels.
 
     Args:
         pixels: (H, W, 3) RGB.
         parameters: the batch's parameters.
-        row: the image's place in the parameters.
+        row: index of the image in the parameters.
 
     Returns:
         (H, W, 3).
@@ -282,10 +282,10 @@ def vary(pixels: NDArray[np.uint8], parameters: ViewParameters, row: int) -> NDA
 
 
 class View(Protocol):
-    """A choice of parameters by the sizes of images: :class:`TrainView`, :class:`TestView` or your own."""
+    """Protocol for the choice of parameters by image sizes: :class:`TrainView`, :class:`TestView` or your own."""
 
     def shape(self, widths: ArrayLike, heights: ArrayLike) -> tuple[int, int]:
-        """Return height and width of the views of a batch of images; those of whole images may refuse the batch."""
+        """Return height and width of the views of a batch of images; views of whole images may reject the batch."""
         ...
 
     def parameters(
@@ -374,20 +374,20 @@ MOST_VIEWED = 1 << 22  # pixels of a whole image at its own size: 2,048 x 2,048
 
 @dataclass(frozen=True)
 class TestView:
-    """An image as a test sees it: a central square, or the whole image.
+    """View of an image in a test: a central square, or the whole image.
 
-    Views of whole images have the images' shapes, so that only images of one shape can be in a batch
-    (:meth:`shapes` says which are).
+    Views of whole images have the images' shapes, so that a batch can have only images of one shape (:meth:`shapes`
+    returns the shapes).
 
     Attributes:
-        size: side of the square; with ``longest`` the longest side; without effect with ``original``. Pixels.
-        resize: short side before the square is cut out, pixels; at least ``size``. Read by ``crop`` alone.
+        size: side of the square in pixels; with ``longest`` the longest side; unused with ``original``.
+        resize: short side before the square is cut out, in pixels; at least ``size``. Only ``crop`` uses it.
         resize_mode: ``crop``: the short side is resized to ``resize``, and the central square cut out. ``squash``: the
             whole image as a square, regardless of its shape. ``longest``: the whole image, its longest side ``size``
             (MultiGrain, section 4.3; smaller images are enlarged). ``original``: the whole image at its own size
             (listwise AP, section 4.1).
-        scale: factor of the image's own size with ``original``; without effect otherwise.
-        max_pixels: pixels that an image has at most with ``original``, at scale 1; larger ones are made smaller.
+        scale: factor of the image's own size with ``original``; unused otherwise.
+        max_pixels: largest number of pixels with ``original``, at scale 1; larger images are reduced.
         interpolation: interpolation of the resize, which is antialiased either way.
     """
 
@@ -424,7 +424,7 @@ class TestView:
         resize_mode: ResizeMode | None = None,
         max_pixels: int | None = None,
     ) -> "TestView":
-        """Return a view of another size or resize mode; None: as it is, ``resize`` in proportion to ``size``.
+        """Return a view of another size or resize mode; None keeps a value, or scales ``resize`` with ``size``.
 
         Raises:
             ConfigError: a resize below the size, or too many pixels.
@@ -450,7 +450,7 @@ class TestView:
             raise ConfigError(f"{error} That is {self.size} times the scale {scale:g}.") from error
 
     def shapes(self, widths: ArrayLike, heights: ArrayLike) -> NDArray[np.int64]:
-        """Return (N, 2) height and width of what comes out of each image.
+        """Return (N, 2) height and width of the view of each image.
 
         Args:
             widths: (N,) widths of the upright images, or of their boxes if they have one, in pixels.
@@ -483,7 +483,7 @@ class TestView:
         return int(found[0, 0]), int(found[0, 1])
 
     def count_reduced(self, widths: ArrayLike, heights: ArrayLike) -> int:
-        """Count the images that have more than ``max_pixels`` where that is a limit."""
+        """Count the images that exceed ``max_pixels``, if that is a limit."""
         area = np.asarray(widths, dtype=np.int64) * np.asarray(heights, dtype=np.int64)
         return int((area > self.max_pixels).sum()) if self.resize_mode == "original" else 0
 
@@ -525,12 +525,12 @@ class TestView:
 
 
 def places(step: int, count: int, first: int = 0) -> NDArray[np.int64]:
-    """Return the positions of a part of a batch: the step of the epoch and the slot in the batch of all processes.
+    """Return the positions of a part of a batch, made of the step in the epoch and the slot in the whole batch.
 
     Args:
         step: number of the batch in its epoch, from 0.
-        count: items of the part.
-        first: slot of the first of them.
+        count: number of items of the part.
+        first: slot of the part's first item.
 
     Returns:
         (count,).
@@ -539,7 +539,7 @@ def places(step: int, count: int, first: int = 0) -> NDArray[np.int64]:
 
 
 def _check(view: object, **fields: tuple[bool, str]) -> None:
-    """Refuse a view of which a field is not fine; each comes with what is expected of it."""
+    """Refuse a view with an invalid field; every check names the expected value."""
     for name, (is_fine, expected) in fields.items():
         if not is_fine:
             raise ConfigError(f"{name} of a view is {getattr(view, name)}; expected {expected}.")
@@ -563,7 +563,7 @@ def _checked(
 def _random_crops(
     sizes: NDArray[np.int64], numbers: NDArray[np.float64], scale: tuple[float, float], ratio: tuple[float, float]
 ) -> NDArray[np.int64]:
-    """Return (N, 4) the first of ten random rectangles that fits, else the largest central one of an allowed shape."""
+    """Return (N, 4) rectangles: the first of ten random ones that fits, else the largest allowed central one."""
     share = scale[0] + numbers[:, :_TRIES] * (scale[1] - scale[0])
     low, high = np.log(ratio)
     shape = np.exp(low + numbers[:, _TRIES : 2 * _TRIES] * (high - low))

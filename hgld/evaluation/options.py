@@ -83,7 +83,9 @@ class EvaluationOptions:
         metavar="TEXT",
         parse=str,
     )
-    chunk_size: int | None = setting(None, "Queries ranked at a time.  [default: by the free memory]", least=1)
+    chunk_size: int | None = setting(
+        None, "Number of queries ranked at a time.  [default: by the free memory]", least=1
+    )
     share: Share | None = None
     progress: Progress | None = None
 

@@ -19,5 +19,5 @@ class AuditOptions:
         progress: called with a task, the units done and their total.
     """
 
-    probability: float = setting(0.5, "Least probability of a finding that is listed.", above=0, most=1, common=True)
+    probability: float = setting(0.5, "Least probability of a listed finding.", above=0, most=1, common=True)
     progress: Progress = silent

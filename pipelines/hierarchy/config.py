@@ -23,17 +23,22 @@ class ScrapeConfig:
     """Options of scraping names from Wikimedia."""
 
     route: Literal["api", "html"] = setting(
-        "api", "api asks Wikidata and Commons 50 titles a request; html reads each category's page.", common=True
+        "api",
+        "Source of the names. api: requests to Wikidata and Commons of 50 titles each; html: each category's page.",
+        common=True,
     )
     contact: str = setting(
-        "", "Your mail or page, sent in the User-Agent; required for Wikimedia's servers.", key=False, common=True
+        "",
+        "Your mail address or web page, sent in the User-Agent; required for Wikimedia's servers.",
+        key=False,
+        common=True,
     )
     commons_url: str = setting(COMMONS_URL, "Action API of Commons, or of a mirror.")
     wikidata_url: str = setting(WIKIDATA_URL, "Action API of Wikidata, or of a mirror.")
     language: str = setting("en", "Language of the names; others are a fallback.")
     infobox_rows: tuple[str, ...] = setting(
         ("Instance of",),
-        "Headings of the infobox's row by the html route, in the language of the pages.",
+        "Headings of the infobox's row for --route html, in the language of the pages.",
         repeated=True,
         commas=False,
     )
@@ -41,11 +46,11 @@ class ScrapeConfig:
         3.0, "Requests per second at most, one at a time.", unit="requests per second", above=0, key=False
     )
     request_budget: int = setting(0, "Stop cleanly after this many requests; 0: no limit.", key=False)
-    retries: int = setting(8, "Attempts an answer at most before it becomes an error status.", key=False)
-    max_total_retries: int = setting(2000, "Retries in the whole run at most.", key=False)
-    maxlag: int = setting(5, "Database lag above which the servers may turn us away.", unit="seconds", key=False)
+    retries: int = setting(8, "Largest number of attempts per request before it counts as an error.", key=False)
+    max_total_retries: int = setting(2000, "Largest number of retries in the whole run.", key=False)
+    maxlag: int = setting(5, "Database lag above which the servers may reject requests.", unit="seconds", key=False)
     timeout: float = setting(30.0, "Time to wait for an answer.", unit="seconds", key=False)
-    retry_errors: bool = setting(False, "Ask again for what ended in an error.", key=False)
+    retry_errors: bool = setting(False, "Repeat the requests that ended in an error.", key=False)
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,8 @@ class NamesConfig:
     )
     language_of_names: str = setting(
         "",
-        "Language of the names, as en or de, where their table does not say it. English names alone are singularised "
-        "and divided into noun and modifiers; default: those with common English words (general).",
+        "Language of the names (en, de, ...) if their table does not state it. Only English names are singularised "
+        "and divided into noun and modifiers; default: names with common English words (general).",
     )
 
 
@@ -79,7 +84,7 @@ class TreeConfig:
     )
     tree_columns: tuple[str, ...] = setting(
         (),
-        "Columns of a table that are the tree's levels A,B,C, finest first; for tables of no other format.",
+        "Columns with the tree's levels A,B,C, finest first, for a table in none of the known formats.",
         key=False,
     )
     tree_use: Literal["evidence", "levels"] = setting(
@@ -105,8 +110,8 @@ class LevelsConfig:
 
     levels: tuple[str, ...] = setting(
         (),
-        "Names of the levels A,B,C, finest first. Default: item,group, and top where there is a third; of landmarks "
-        "landmark,hierarchical_label,natural_or_human_made.",
+        "Names of the levels A,B,C, finest first. Default: item,group and, if there is a third level, top; for "
+        "landmarks landmark,hierarchical_label,natural_or_human_made.",
         common=True,
     )
     coarser: tuple[int, ...] = setting(
@@ -114,8 +119,7 @@ class LevelsConfig:
     )
     top: tuple[str, ...] = setting(
         (),
-        "Classes A,B of the coarsest level; whatever cannot be decided is listed. Default: natural,human-made of "
-        "landmarks.",
+        "Classes A,B of the coarsest level; undecided groups are listed. Default: natural,human-made for landmarks.",
     )
     into: Path | None = setting(
         None,
@@ -125,7 +129,8 @@ class LevelsConfig:
     )
     none_below: float = setting(
         0.0,
-        "Cosine at or below which a name is in none of the groups of --into, unless it is named there; -1: never.",
+        "Cosine at or below which a name fits none of the groups of --into, unless a group lists it; -1: every name "
+        "fits.",
         least=-1,
         most=1,
     )
@@ -136,7 +141,7 @@ class CleanConfig:
     """Options of turning scraped names into canonical names."""
 
     multi_name_policy: Literal["drop", "most-common"] = setting(
-        "drop", "A landmark with several names: drop it (the published rule), or keep the most common name."
+        "drop", "Rule for a landmark with several names: drop it (as published), or keep the most common name."
     )
 
 
@@ -180,7 +185,7 @@ class ClusterConfig:
         "Number of groups; 0: as the data give. More numbers, as 60,8, are those of the levels above.",
         least=0,
     )
-    method: Literal["ward", "kmeans"] = setting("ward", "How names are grouped: Ward's linkage, or k-means.")
+    method: Literal["ward", "kmeans"] = setting("ward", "Method of grouping names: Ward's linkage or k-means.")
     seed: int = setting(0, "Seed of everything random.", least=0, most=2**32 - 1)
 
 
@@ -189,7 +194,7 @@ class TopLevelConfig:
     """Options of deciding the classes of the coarsest level."""
 
     margin: float = setting(
-        0.2, "Least lead of a class by the encoder, as a share of the group's names.", least=0, most=1
+        0.2, "Least lead of the encoder's best class over the second, as a share of the group's names.", least=0, most=1
     )
 
 

@@ -25,36 +25,36 @@ class SourceConfig:
     license: str = setting("", "Licence of the images, best as SPDX or Hugging Face spell it (manifest, folders).")
     description: str = setting("", "Description of the dataset in its card (manifest, folders).")
     protocol: str = setting(
-        "", "Protocol that the dataset is evaluated by, which says what columns it needs (manifest, folders)."
+        "", "Protocol to evaluate the dataset by; it defines the columns that the table needs (manifest, folders)."
     )
     levels: tuple[str, ...] = setting(
         (),
-        "Names of the levels A,B,C, finest first; A=COLUMN where the column has another name. Default: the columns "
-        "that form a tree; level0, level1, ... of folders (manifest, folders).",
+        "Names of the levels A,B,C, finest first; A=COLUMN if the column has another name. Default: the columns that "
+        "form a tree; for folders level0, level1, ... (manifest, folders).",
         repeated=True,
         common=True,
     )
     test_classes: float | None = setting(
         None,
-        "Part of the finest classes whose items are the test split; 0: none. Default: by their number, if no split is "
-        "stated and --val-classes is not given (manifest, folders).",
+        "Share of the finest classes whose items are the test split; 0: none. Default: by the number of classes, if "
+        "the images have no splits and --val-classes is not given (manifest, folders).",
         common=True,
     )
     val_classes: float | None = setting(
         None,
-        "Part of the training classes, after --test-classes, whose items are the split val; 0: none (any source).",
+        "Share of the training classes, after --test-classes, whose items are the split val; 0: none (any source).",
         common=True,
     )
     merge_spellings: bool = setting(
         False,
-        "Make one class of names that differ in case, accents' form, blanks, - and _ only (manifest, folders).",
+        "Merge class names that differ only in case, form of accents, blanks, - and _ (manifest, folders).",
         common=True,
     )
     seed: int = setting(0, "Seed of the class splits and of the shards' order.")
     labels: Path | None = setting(
         None,
-        "Folder of a build of hgld build-hierarchy --classes, whose levels stand above the finest; or of the "
-        "hierarchical labels (gldv2) or the retrieval splits (iNaturalist).",
+        "Folder of a build of hgld build-hierarchy --classes, whose levels are added above the finest; or folder of "
+        "the hierarchical labels (gldv2) or of the retrieval splits (iNaturalist).",
         key=False,
         common=True,
     )
@@ -72,26 +72,36 @@ class SourceConfig:
 class ShardConfig:
     """Options for writing shards."""
 
-    group_size: int = setting(4, "Least number of items of a class that stand together in a shard.", least=1)
-    shard_mb: int = setting(128, "Size of a shard, about.", unit="megabytes (2^20 bytes)", least=1)
-    shard_items: int = setting(10_000, "Items of a shard at most, about.", least=1)
+    group_size: int = setting(4, "Least number of items of a class that are next to each other in a shard.", least=1)
+    shard_mb: int = setting(128, "Approximate size of a shard.", unit="megabytes (2^20 bytes)", least=1)
+    shard_items: int = setting(10_000, "Approximate largest number of items in a shard.", least=1)
     resize: int = setting(
-        0, "Shorten the shorter side to this, as JPEG; 0: keep the source's bytes.", unit="pixels", least=0
+        0, "Shorter side to reduce images to, as JPEG; 0: keep the source's bytes.", unit="pixels", least=0
     )
     quality: int = setting(90, "JPEG quality of --resize, 1 to 100.", least=1, most=100)
     max_pixels: int = setting(
-        MOST_PIXELS, f"Images of more are rejected; at most {MOST_PIXELS:,}.", unit="pixels", least=1, most=MOST_PIXELS
+        MOST_PIXELS,
+        f"Largest number of pixels of an image; larger images are rejected. At most {MOST_PIXELS:,}.",
+        unit="pixels",
+        least=1,
+        most=MOST_PIXELS,
     )
     max_file_mb: int = setting(
-        100, "Larger image files are rejected; at most 512.", unit="megabytes", least=1, most=_MAX_FILE_MB
+        100,
+        "Largest size of an image file; larger files are rejected. At most 512.",
+        unit="megabytes",
+        least=1,
+        most=_MAX_FILE_MB,
     )
-    partial: bool = setting(False, "Build without the tars that are missing or damaged.")
+    partial: bool = setting(False, "Build without missing or damaged tars.")
     executor: Literal["local", "ray"] = setting(
         "local",
-        "Processes of this machine, or a Ray cluster whose machines see the same folders.",
+        "Place of the work: processes of this machine, or a Ray cluster whose machines see the same folders.",
         key=False,
     )
-    workers: int = setting(0, "Processes at most; 0: one a core (Ray: those of the cluster).", least=0, key=False)
+    workers: int = setting(
+        0, "Largest number of processes; 0: one per core (Ray: per core of the cluster).", least=0, key=False
+    )
     ray_address: str = setting("", "Address of a running Ray cluster; default: one is started here.", key=False)
     keep_examined: bool = setting(
         False,
