@@ -1,4 +1,4 @@
-"""The batches of a run: functions of (seed, step), however they are read and by however many processes."""
+"""The batches of a run: functions of (seed, step) alone, for any way of reading and any number of processes."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ _FEATURES_A_DIMENSION = 32  # images that a PCA is fitted on, for every dimensio
 
 
 class TrainingData:
-    """The training set of a run, read at random by its index, or with ``stream`` shard after shard.
+    """The training set of a run, read by random access with its index, or with ``stream`` shard after shard.
 
     The batch of a step is the same for any number of processes: they take equal parts of it, in their order. If
     ``steps_per_epoch`` ends an epoch before or after the sampler's round, the next epoch continues from there.
@@ -185,7 +185,7 @@ class TrainingData:
 
 
 def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
-    """Make one class of every ``count`` finest classes, drawn at random: they get the number of the first of them.
+    """Merge every ``count`` finest classes, drawn at random, into one class with the number of the first.
 
     PNP's test of robustness (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022) trains so on
     classes of larger variance, and is evaluated on the true ones.
@@ -216,7 +216,7 @@ def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
 
 
 def train_view(images: ImagesConfig, size: int) -> TrainView:
-    """Return the view that varies images in training, at a size in pixels."""
+    """Return the view that augments images in training, at a size in pixels."""
     return TrainView(
         size=size,
         scale=(images.crop_min, 1.0),
@@ -253,7 +253,7 @@ def evaluation_view(
 
 
 def square_view(images: ImagesConfig) -> TestView:
-    """Return the view of images in evaluation where squares alone will do: whole images become central squares."""
+    """Return the view of evaluation for uses that need squares: whole images become central squares."""
     view = evaluation_view(images)
     return view if view.is_square else evaluation_view(images, images.size, resize_mode="crop")
 

@@ -50,7 +50,7 @@ class Checkpoint:
 
 
 def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint, whole or not at all; one of the same step is replaced.
+    """Write a checkpoint atomically; it replaces a checkpoint of the same step.
 
     Raises:
         StorageError: the disk is full or not writable; earlier checkpoints stay as they were.
@@ -111,7 +111,7 @@ def checkpoint_step(path: Path) -> int:
 
 
 def mark_best(run: Path, checkpoint: Path, metric: str, value: float, chosen_on: str) -> None:
-    """Record the best checkpoint, the metric's value there, and the entry of ``evaluate_on`` that it is measured on.
+    """Record the best checkpoint, its value of the metric, and the entry of ``evaluate_on`` that was measured.
 
     Raises:
         StorageError: the disk is full or not writable.
@@ -132,7 +132,7 @@ def forget_best(run: Path) -> None:
 
 
 def prune_checkpoints(run: Path, keep: int, spared: Sequence[int] = ()) -> None:
-    """Remove checkpoints, and unfinished ones that kills have left.
+    """Remove old checkpoints, and unfinished ones of killed runs.
 
     Args:
         run: the run's folder.
@@ -189,7 +189,7 @@ def selection_of(checkpoint: Path) -> str:
 
 
 def described_selection(metric: object, entry: object) -> str:
-    """Describe a choice by a metric on an entry of ``evaluate_on``; one on a test split is called that."""
+    """Describe a choice by a metric on an entry of ``evaluate_on``; the text says if it is a test split."""
     return f"chosen by {metric} on {entry}{'' if is_validation(str(entry)) else ', a test split'}"
 
 

@@ -324,7 +324,7 @@ _OPTIONS = {name: option for config in SECTIONS.values() for name, option in opt
 
 
 def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
-    """Return a config with some fields changed, by their names alone: ``with_fields(config, {"tau": 0.05})``.
+    """Return a config with some fields changed by name: ``with_fields(config, {"tau": 0.05})``.
 
     A ``size`` without a ``resize`` scales ``resize`` in proportion, so that evaluation sees the same share of an image.
 
@@ -441,7 +441,7 @@ def read_config(path: Path, base: Callable[[str], TrainConfig] | None = None) ->
 
 
 def _fields_in(data: Mapping[str, Any], path: Path, *, is_yaml: bool) -> dict[str, Any]:
-    """Return the fields in the sections of a file, and in YAML those beside the sections.
+    """Return the fields in the sections of a file, and in YAML the fields at the top level.
 
     Raises:
         ConfigError: an unknown section, or a field that is unknown or in another section.
@@ -467,7 +467,7 @@ def _fields_in(data: Mapping[str, Any], path: Path, *, is_yaml: bool) -> dict[st
 
 
 def _from_yaml(name: str, value: Any) -> Any:
-    """Return a value as its field means it where YAML 1.1 reads another one: ``1e-4`` as text, ``off`` as false."""
+    """Return a field's value, corrected if YAML 1.1 misreads it: ``1e-4`` as text, ``off`` as false."""
     option = _OPTIONS[name]
     if isinstance(value, str) and option.member in (int, float):
         return option.parse(value)

@@ -27,7 +27,7 @@ class Reader:
 
 
 def second_term(config: TrainConfig) -> str:
-    """Return the second term of a loss that is a composition, ``pair`` or ``proxy``; else empty."""
+    """Return the second term of a composition, ``pair`` or ``proxy``; empty for other losses."""
     usual = entry_of(config.loss.loss).second
     return usual and (config.loss.decomposability or usual)
 
@@ -37,7 +37,7 @@ def _has_own_parameters(config: TrainConfig) -> bool:
 
 
 def has_classifier(config: TrainConfig) -> bool:
-    """Tell whether the loss learns a classifier or a proxy a class, by which top-k is measured."""
+    """Tell whether the loss learns a classifier, or one proxy per class, which the metric top-k needs."""
     name = config.loss.loss
     if config.loss.matryoshka:  # there is one a prefix
         return False
@@ -110,7 +110,7 @@ def check_config(config: TrainConfig) -> None:
 
 
 def config_problems(config: TrainConfig) -> list[str]:
-    """Return what is wrong with the options by themselves, a sentence or two each, in the words of their flags.
+    """Return errors of the options by themselves, one or two sentences each, with the names of the flags.
 
     What concerns an option that is still to be derived is not known yet.
     """
@@ -120,7 +120,7 @@ def config_problems(config: TrainConfig) -> list[str]:
 
 
 def raise_together(refusals: Sequence[HgldError]) -> None:
-    """Raise all refusals as one error that lists them, each once; one alone as it is; nothing where there are none.
+    """Raise all errors as one error that lists them; raise a single error unchanged; do nothing if there are none.
 
     Raises:
         HgldError: of the first one's type.
@@ -221,7 +221,7 @@ def _metric_problems(config: TrainConfig) -> Iterator[str]:
 
 
 def _needs_pairs(config: TrainConfig) -> bool:
-    """Tell whether the loss learns from images of one finest class within the batch, and from nothing else."""
+    """Tell whether the loss learns only from images of one finest class within a batch."""
     loss = config.loss
     binary = "sum_levels" in options_of(loss.loss) and entry_of(loss.loss).kind != "proxies"
     return binary and not (loss.sum_levels or loss.level or loss.memory or second_term(config) == "proxy")
@@ -261,7 +261,7 @@ def _length_problems(config: TrainConfig) -> Iterator[str]:
 
 
 def _unread(config: TrainConfig) -> Iterator[str]:
-    """Yield the options that would have no effect, though their values suggest one."""
+    """Yield the options that have no effect although they are set."""
     values, defaults = flat(config), flat(TrainConfig())
     for name, reader in READERS.items():
         if values[name] != defaults[name] and not reader.reads(config):

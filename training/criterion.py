@@ -61,7 +61,7 @@ class Criterion(nn.Module):
 
     @property
     def sums_over_queries(self) -> bool:
-        """True if several processes can share the queries: :meth:`query_sums` of all together are the loss."""
+        """True if several processes can share the queries, because the loss is made of all their :meth:`query_sums`."""
         return sums_over_queries(self.loss)
 
     @property

@@ -1,4 +1,4 @@
-"""Evaluation of a model on splits of the run's dataset and of others: every process embeds and ranks its share."""
+"""Evaluation of a model on splits of the run's and other datasets; every process embeds and ranks its share."""
 
 import hashlib
 from collections import Counter
@@ -52,7 +52,7 @@ _MOST_NAMED = 20  # unreadable items in a report; the file beside the embeddings
 
 @dataclass(frozen=True)
 class RetrievalTask:
-    """A retrieval task: the split of the queries, and the split that they search in; or a protocol.
+    """A retrieval task: the split of the queries and the split that they search, or a protocol.
 
     Attributes:
         place: dataset directory or its address.
@@ -67,7 +67,7 @@ class RetrievalTask:
 
     @property
     def by_protocol(self) -> bool:
-        """True if a protocol says what queries what."""
+        """True if a protocol defines queries and gallery."""
         return self.query.partition("=")[0] == PROTOCOL
 
     @property
@@ -77,7 +77,7 @@ class RetrievalTask:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that the task embeds; none if the protocol says which."""
+        """The splits that the task embeds; empty if a protocol defines them."""
         named = (self.query, self.gallery) if self.gallery else (self.query,)
         return () if self.by_protocol else named
 
@@ -104,7 +104,7 @@ def parse_task(entry: str, place: str) -> RetrievalTask:
 
 
 def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tuple[str, ...]]:
-    """Refuse evaluations that cannot be made, before the epochs that they would follow.
+    """Refuse impossible evaluations before the first epoch.
 
     Checkpoints are chosen on the first entry of ``evaluate_on`` that is for choosing
     (:func:`hgld.training.config.is_validation`). Where none is, and the dataset has a split ``val``, that is
@@ -192,7 +192,7 @@ def _labels_of(sides: Sequence[ShardDataset]) -> tuple[np.ndarray, np.ndarray | 
 
 @dataclass(frozen=True, eq=False)
 class SplitEmbedder:
-    """Embeds splits, each once, however many tasks need it; every process must ask for the same ones.
+    """Embedder of splits that embeds each split once for all tasks; every process must ask for the same splits.
 
     Attributes:
         embedder: the model; its processes embed together.
@@ -209,7 +209,7 @@ class SplitEmbedder:
     found: dict[tuple[str, str], tuple[Embedded, bool]] = field(default_factory=dict)
 
     def embed(self, place: str, split: str, ks: Sequence[int] = ()) -> tuple[Embedded, RetrievalReport | None]:
-        """Return a split's unit embeddings and, with ``ks``, which of its classes the classifier finds.
+        """Return a split's unit embeddings and, with ``ks``, whether the classifier finds the items' classes.
 
         Raises:
             ConfigError: ``ks`` without a classifier, or of several scales.
@@ -239,7 +239,7 @@ def evaluate_task(
     distractors: str | Path | None = None,
     whitening: str | Path | None = None,
 ) -> RetrievalReport:
-    """Embed a task's splits and evaluate the embeddings at every level, with what a classifier finds beside it.
+    """Embed a task's splits and evaluate the embeddings at every level, and the classifier if there is one.
 
     Args:
         splits: embeds; its processes rank together too.
@@ -325,7 +325,7 @@ def evaluate_splits(
     classifier: Classifier | None = None,
     run: Path | None = None,
 ) -> dict[str, RetrievalReport]:
-    """Evaluate a model on all that ``evaluate_on`` names, at every level of the datasets.
+    """Evaluate a model on all entries of ``evaluate_on``, at every level of the datasets.
 
     Args:
         model: model on this process's device.
@@ -388,7 +388,7 @@ def _add_settings(report: RetrievalReport, facts: dict[str, Any]) -> RetrievalRe
 
 
 def file_names(titles: Mapping[_T, str]) -> dict[_T, str]:
-    """Return a file name for each title: no two alike, and none that leads to another folder.
+    """Return a safe, distinct file name for each title.
 
     Args:
         titles: titles by unique identifier; titles may repeat.
@@ -429,7 +429,7 @@ def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) 
 
 
 def _join_reports(answers: RetrievalReport | None, ranked: RetrievalReport | None) -> RetrievalReport | None:
-    """Join what a classifier finds about the queries with a ranking of them; None if there is neither."""
+    """Join the reports of classifier and ranking on the same queries; None if there is neither."""
     if answers is None or ranked is None:
         return ranked if answers is None else answers
     both = {"classifier": answers.settings["classifier"]}
@@ -443,7 +443,7 @@ def _join_reports(answers: RetrievalReport | None, ranked: RetrievalReport | Non
 
 
 def shared_by(processes: Processes) -> Share | None:
-    """Return the function by which these processes rank a share of the queries each; None for one process alone."""
+    """Return the function that lets each process rank a share of the queries; None for a single process."""
     return None if processes.count == 1 else partial(ranked_together, processes=processes)
 
 
@@ -541,7 +541,7 @@ def evaluate_by_protocol(
 
 
 def _embedding_settings(embedder: Embedder, embedded: Sequence[Embedded]) -> dict[str, Any]:
-    """Return a report's settings about the model that embedded, its view of the images, and what it could not read."""
+    """Return a report's settings about the embedding model, its view of images, and unreadable images."""
     stated = embedder.view_facts([side.dataset for side in embedded])
     stated |= {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
     if embedder.network is not None:
@@ -556,7 +556,7 @@ def _embedding_settings(embedder: Embedder, embedded: Sequence[Embedded]) -> dic
 
 
 def _refuse_unread(processing: Mapping[str, Any]) -> None:
-    """Refuse what a ranking alone would read."""
+    """Refuse options that only a ranking reads."""
     if unread := [name for name, value in processing.items() if value is not None]:
         raise ConfigError(
             f"{', '.join(unread)}: a ranking reads them, and top-k alone ranks nothing; leave them out, or name a "

@@ -1,4 +1,4 @@
-"""The numbers of a fine-tune, all of them: what every one shares, and what :mod:`hgld.training.plan` chooses from.
+"""All numbers of a fine-tune: the shared ones, and the candidates that :mod:`hgld.training.plan` chooses from.
 
 They come from single runs tried by hand on photographs of groceries and landmarks, one class split and one seed each;
 no search on validation classes has confirmed them.
@@ -25,7 +25,7 @@ SHARED = {
 
 @dataclass(frozen=True)
 class Start:
-    """The numbers that depend on what a fine-tune starts from.
+    """Numbers that depend on the weights that a fine-tune starts from.
 
     Attributes:
         lr: learning rate of the backbone.
@@ -76,5 +76,5 @@ DERIVED = (
 
 
 def finetune_config() -> TrainConfig:
-    """Return the config of a fine-tune of which nothing is derived yet."""
+    """Return the config of a fine-tune before anything is derived."""
     return replace(with_fields(TrainConfig(), SHARED), recipe=FINETUNE, to_derive=DERIVED)

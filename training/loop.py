@@ -81,20 +81,20 @@ def train(
     """Train a model, or resume a run that was stopped.
 
     Args:
-        config: the run's options.
-        data: dataset directory, or its address.
-        out: the run's folder; a run that is there already resumes from its newest checkpoint.
-        init_from: a run or checkpoint whose model's weights a new run starts from; default: the config's own. A run
-            that resumes must have begun there.
-        progress: shows the run to people; None: nothing is shown.
+        config: options of the run.
+        data: path or URL of the dataset directory.
+        out: folder of the run; an existing run resumes from its newest checkpoint.
+        init_from: run or checkpoint whose weights a new run starts from; default: the config's ``init_from``. A resumed
+            run must have begun with the same weights.
+        progress: reporter that shows the run to people; None shows nothing.
 
     Raises:
-        ConfigError: options that contradict each other, the dataset, or the run that is in ``out``.
+        ConfigError: options contradict each other, the dataset, or the run that is in ``out``.
         InputError: the dataset or a checkpoint cannot be read.
         DivergenceError: the loss or its gradient is not finite.
         StorageError: a file of the run cannot be written; earlier checkpoints are kept. Or another training is running
             in ``out``.
-        MissingResourceError: pretrained weights that are not available.
+        MissingResourceError: pretrained weights are not available.
         HgldError: another process of the run died.
     """
     check_folder(config, out)
@@ -222,7 +222,7 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter) ->
 
 
 def _description(state: TrainState) -> str:
-    """Describe in a line what is about to run: device, data, model, steps."""
+    """Describe a run in one line: device, data, model, steps."""
     data, processes, config = state.data, state.processes, state.config
     device = str(processes.device)
     if processes.device.type == "cuda":
@@ -239,7 +239,7 @@ def _description(state: TrainState) -> str:
 
 
 def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:
-    """Do the rest of the run; return whether it came to its end."""
+    """Do the rest of the run; return whether it reached its end."""
     while True:
         if state.step % state.data.steps_per_epoch == 0 and state.judged < state.epoch:
             save_run(state)  # a test set that cannot be read must not cost the epoch
@@ -282,7 +282,7 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
                     monitor.log.step(state.step, row)
             if asked.checkpoint_every and state.step % asked.checkpoint_every == 0 and state.epoch == epoch:
                 save_run(state)
-    # An evaluation may take long: who asked to stop does not wait for it.
+    # An evaluation may take long, so a request to stop does not wait for it.
     if distributed.any_process(bool(monitor.stop), state.processes):
         save_run(state)
         return True
@@ -419,7 +419,7 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
 
 
 def _reports(state: TrainState, model: Any, run: Path | None) -> dict[str, RetrievalReport]:
-    """Evaluate a model on all of ``evaluate_on``; its embeddings are kept in a run's folder if one is given."""
+    """Evaluate a model on all entries of ``evaluate_on``; keep its embeddings in the run's folder if one is given."""
     places = state.data.place, state.processes
     return evaluate_splits(model, state.config, *places, classifier=state.classifier, run=run)
 
@@ -473,7 +473,7 @@ def _add_choice(state: TrainState, report: RetrievalReport) -> RetrievalReport:
 
 
 def _choose_best(state: TrainState, monitor: TrainingMonitor) -> None:
-    """Choose the newest checkpoint if it is the best so far, or so near to it that validation cannot tell.
+    """Choose the newest checkpoint if it is the best so far, or as good within ``monitor_tolerance``.
 
     The later of two that are about equally good has been trained longer, and is better on other classes more often
     than not (benchmarks/results/finetune.csv).

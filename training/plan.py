@@ -1,4 +1,4 @@
-"""The plan of a fine-tune: what its network, its data and its machine say about every option that nobody gave.
+"""The plan of a fine-tune: values for all options that the user did not set, from network, data and machine.
 
 It is made once, when a run begins, and kept in the run's ``config.json``, so that a run that resumes, on any number
 of processes, does what it began with.
@@ -78,7 +78,7 @@ class SetFacts:
 
     @property
     def has_levels(self) -> bool:
-        """True if a coarser level tells some classes apart and joins others."""
+        """True if a coarser level joins some classes and separates others."""
         return any(1 < coarse < self.classes[0] for coarse in self.classes[1:])
 
 
@@ -108,7 +108,7 @@ def plan_lines(config: TrainConfig) -> list[PlanLine]:
 
 
 def plan_table(config: TrainConfig) -> str:
-    """Return what people decide or wonder about in a plan as a table: what, value, why.
+    """Return the important parts of a plan as a table for people: option, value, reason.
 
     A row stands for several fields, and is called by the flag of the first; the whole plan is :func:`plan_lines`.
     """
@@ -166,7 +166,7 @@ def plan_run(config: TrainConfig, place: str, out: Path | None, processes: Proce
 
 
 def plan_alone(config: TrainConfig, place: str) -> TrainConfig:
-    """Return a config with everything derived as one process of this machine would, without a run."""
+    """Return a config with everything derived for one process of this machine, without a run."""
     with process_group(config.run.device, lambda: "Start the same command again.") as processes:
         return try_machine(plan_run(config, place, None, processes), processes)
 
@@ -242,7 +242,7 @@ def set_facts(dataset: ShardDataset) -> SetFacts:
 
 
 def _backbone(config: TrainConfig) -> Backbone:
-    """Build the network without its weights; a file of weights that is not there is refused."""
+    """Build the network without its weights; a missing file of weights raises an error."""
     weights_file(config.model.pretrained)
     model = config.model
     token = None if "pooling" in config.to_derive else model.pooling == "token"
@@ -266,7 +266,7 @@ def network_facts(config: TrainConfig, backbone: Backbone) -> NetworkFacts:
 
 
 def derive(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> TrainConfig:
-    """Derive what follows from the set and the network alone; what only a trial can tell is left to be derived."""
+    """Derive the options that follow from dataset and network; options that need a trial stay to be derived."""
     config = _add_derived(config, _derive_start(config, data, network))
     config = _add_derived(config, _derive_views(config, network))
     config = _add_derived(config, _derive_loss(data))
@@ -375,7 +375,7 @@ def _derive_evaluation(config: TrainConfig, data: SetFacts, network: NetworkFact
 def choose_test_size(
     config: TrainConfig, model: EmbeddingModel, place: str, processes: Processes, best_of: Sequence[str]
 ) -> TrainConfig:
-    """Derive the size of tests: the one of three at which the start is best on val; every process must call this.
+    """Derive the test size: of three sizes, the best for the initial model on val; every process must call this.
 
     Args:
         config: options of the run.
@@ -450,7 +450,7 @@ def _trials(config: TrainConfig, processes: Processes) -> dict[str, tuple[Any, s
 
 
 def check_network(config: TrainConfig, share: int, *, fresh: bool) -> None:
-    """Refuse a network that there is not, or that cannot be trained as the options say; its weights are not read.
+    """Refuse a network that does not exist or cannot be trained with the options; its weights are not read.
 
     Args:
         config: options of the run.
@@ -485,7 +485,7 @@ def _refuse_split_batch(config: TrainConfig, share: int, *, batch_norm: bool) ->
 
 
 def _add_derived(config: TrainConfig, lines: Mapping[str, tuple[Any, str]]) -> TrainConfig:
-    """Return a config with those of some values that are to be derived, and the reasons in its plan."""
+    """Return a config with derived values for the fields that need them, and the reasons in its plan."""
     own = {name: line for name, line in lines.items() if name in config.to_derive}
     changed = with_fields(config, {name: value for name, (value, _) in own.items()})
     return replace(changed, plan=(*config.plan, *((name, why) for name, (_, why) in own.items())))

@@ -1,4 +1,4 @@
-"""Reporters that show a run to people while it goes: bars on a terminal, lines elsewhere, or nothing."""
+"""Reporters that show a run's progress: bars on a terminal, lines elsewhere, or nothing."""
 
 import math
 import time
@@ -19,7 +19,7 @@ class ProgressReporter:
         """Announce the next of several runs, or what the run will do."""
 
     def begin(self, step: int, total: int, description: str = "") -> None:
-        """Begin or resume a run after ``step`` of ``total`` steps; the description says in a line on what."""
+        """Begin or resume a run after ``step`` of ``total`` steps, with a description of the run in one line."""
 
     def step(self, step: int, epoch: int, row: Mapping[str, float]) -> None:
         """Report a line of the log: loss and its parts, rates, images per second, share of waiting, memory."""
@@ -31,7 +31,7 @@ class ProgressReporter:
         """Report that the evaluation after an epoch (from 0; -1: of the start) begins."""
 
     def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]], monitor: str = "") -> None:
-        """Report the evaluation's values by split and metric; ``monitor`` is what the best checkpoint is chosen by."""
+        """Report the evaluation's values by split and metric; ``monitor`` is the metric that chooses checkpoints."""
 
     def note(self, text: str) -> None:
         """Report a note, which may have several lines."""
@@ -41,7 +41,7 @@ class ProgressReporter:
 
 
 class LineReporter(ProgressReporter):
-    """Reporter for files and pipes: a line at the start, one a minute with the time that is left, one per evaluation.
+    """Reporter for files and pipes: a line at the start, one per minute with the time left, one per evaluation.
 
     Args:
         result: prints a line of the run's results.

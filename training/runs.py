@@ -1,4 +1,4 @@
-"""Training from Python: :func:`train`, with the words of ``hgld train``."""
+"""Training from Python: :func:`train`, with the options of ``hgld train``."""
 
 import sys
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class TrainingRun:
 
     @property
     def finished(self) -> bool:
-        """True if the run came to its end; else the same call resumes it."""
+        """True if the run reached its end; else the same call resumes it."""
         return self.summary.finished
 
     @property
@@ -56,7 +56,7 @@ class TrainingRun:
 
     @property
     def checkpoint(self) -> Path:
-        """Folder of the best checkpoint, of the last one where none was chosen."""
+        """Folder of the best checkpoint, or of the last one if none was chosen."""
         return find_checkpoint(self.folder)
 
     def load_model(self) -> "Model":

@@ -72,7 +72,7 @@ class Seen:
 
     @classmethod
     def load(cls, run: Path) -> "Seen | None":
-        """Read what a run was trained on; None of a run without the file.
+        """Read the images and classes that a run was trained on; None if the run has no such file.
 
         Raises:
             InputError: the file is not such a record.
@@ -91,7 +91,7 @@ class Seen:
             raise InputError(f"{file}: not a record of schema version {SCHEMA_VERSION}. Remove the file.") from error
 
     def facts(self, queries: Sequence[ShardDataset]) -> dict[str, Any]:
-        """Return how many of the queries' images and classes the run was trained on; empty for none.
+        """Return the numbers of the queries' images and classes that the run was trained on; empty for none.
 
         Args:
             queries: the splits that are judged.

@@ -1,4 +1,4 @@
-"""The state of a training run: made again, restored from a checkpoint, and kept as one."""
+"""The state of a training run: made new, restored from a checkpoint, and saved as one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -179,7 +179,7 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
 
 
 def checked_plan(config: TrainConfig, data: str, out: Path, processes: Processes) -> TrainConfig:
-    """Return the config with its plan; what else is wrong with the options is said in the same message."""
+    """Return the config with its plan; one message lists all errors of the options."""
     try:
         return plan_run(config, data, out, processes)
     except HgldError as refusal:
@@ -190,7 +190,7 @@ def checked_plan(config: TrainConfig, data: str, out: Path, processes: Processes
 def _check_all(
     config: TrainConfig, place: str, processes: Processes, *, fresh: bool
 ) -> tuple[TrainingData, TrainConfig, tuple[str, ...]]:
-    """Return the training set, the config with all that is evaluated, and what the best checkpoint is chosen by.
+    """Return the training set, the config with all evaluations, and the metric that chooses the best checkpoint.
 
     Raises:
         HgldError: everything that is wrong with options, dataset and network, in one message; no weights are read yet.
@@ -293,7 +293,7 @@ def _build_modules(
 
 @torch.no_grad()
 def _start_classifier(config: TrainConfig, source: TrainingData, model: EmbeddingModel, criterion: Criterion) -> None:
-    """Start MultiGrain's classifier as that of the network off the shelf."""
+    """Start MultiGrain's classifier with the pretrained network's classifier."""
     sizes = {"image_size": config.images.size}
     head = library_head(config.model.backbone, config.model.pretrained, model, **sizes)
     level, names = trained_classes(config.loss, source.hierarchy, source.labels)
@@ -383,7 +383,7 @@ def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
 
 
 def _reset_best(state: TrainState) -> None:
-    """Forget a best checkpoint that was chosen by another metric, and have the newest evaluated by the new one."""
+    """Forget a best checkpoint that another metric chose, and schedule an evaluation of the newest one by the new."""
     state.best = {}
     if state.step and state.step % state.data.steps_per_epoch == 0 and state.evaluation_due:
         state.judged = min(state.judged, state.epoch - 1)

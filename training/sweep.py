@@ -107,7 +107,7 @@ def share_precision(runs: Sequence[SweepRun], place: str, out: Path, processes: 
 def run_sweep(
     runs: Sequence[SweepRun], out: Path, train_one: Callable[[TrainConfig, Path], RunSummary]
 ) -> dict[str, RunSummary | None]:
-    """Do the runs one after another, and return their summaries by name; None of one that diverged.
+    """Do the runs one after another, and return their summaries by name; None for a run that diverged.
 
     A run that diverges is a result too: the sweep continues. One that was asked to stop ends the sweep; the same call
     resumes it. A run that finished before is not trained again.
@@ -131,7 +131,7 @@ def run_sweep(
 
 
 def tabulate_sweep(runs: Sequence[SweepRun], found: Mapping[str, RunSummary | None], out: Path) -> list[dict[str, Any]]:
-    """Write ``sweep.csv``, a row for each combination of fields, and return its rows.
+    """Write ``sweep.csv`` with one row per combination of fields, and return its rows.
 
     A row has the fields, the number of runs that finished, and the mean of every last value over them; with several
     seeds also its standard deviation (``NAME ±``).

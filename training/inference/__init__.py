@@ -1,1 +1,1 @@
-"""Trained networks in use: they embed datasets and image files, search by them, and leave as files of their own."""
+"""Use of trained networks: embedding datasets and image files, search, and export to files."""

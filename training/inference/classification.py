@@ -34,7 +34,7 @@ _ROWS = 4096  # embeddings at a time
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """A linear classifier of embeddings as the model gives them, or of their cosines to a proxy a class.
+    """A linear classifier of a model's embeddings, or of their cosines to one proxy per class.
 
     Attributes:
         weight: (C, D) floating.
@@ -62,7 +62,7 @@ class Classifier:
         return targets_of(dataset, self.level, self.names)
 
     def top_k(self, embeddings: Tensor, targets: Tensor, ks: Sequence[int]) -> dict[str, np.ndarray]:
-        """Tell of every item whether its class is among the k most likely ones; of equal scores its own comes last.
+        """Tell whether each item's class is among the k most likely ones; among equal scores its own comes last.
 
         Args:
             embeddings: (N, D) embeddings of the images.
@@ -87,7 +87,7 @@ class Classifier:
 
 
 def targets_of(dataset: ShardDataset, level: str, names: Sequence[str]) -> Tensor:
-    """Return (N,) the places of the items' classes among a classifier's classes, by name; -1 if it has none.
+    """Return (N,) indices of the items' classes among a classifier's classes, by name; -1 for other classes.
 
     Args:
         dataset: N items.
@@ -200,7 +200,7 @@ def _is_names(names: Any) -> bool:
 
 
 class WhitenedHead(nn.Module):
-    """Whitening of embeddings with the classifier folded behind it, so that one vector serves both tasks.
+    """Whitening of embeddings with the classifier folded into it, so that one vector serves both tasks.
 
     With Phi(e) = S (e / ‖e‖ - mu), <w, e> + b = ‖e‖ (<w', Phi(e)> + b') + b for w' = S^-T w and b' = <w, mu>
     (MultiGrain, section 3.4): the scores are those of the classifier before. They need all components of the
@@ -247,7 +247,7 @@ class WhitenedHead(nn.Module):
             self.register_buffer(name, tensor.to(classifier.weight.dtype))
 
     def forward(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute from (N, D) embeddings as the model gives them unit whitened vectors (N, D) and scores (N, C)."""
+        """Compute (N, D) whitened unit vectors and (N, C) scores from the model's (N, D) embeddings."""
         lengths = embeddings.norm(dim=1, keepdim=True).clamp(min=torch.finfo(embeddings.dtype).tiny)
         whitened = linear(embeddings / lengths - self.mean, self.projection)
         scores = linear(whitened, self.weight, self.shift)

@@ -1,4 +1,4 @@
-"""A model that embeds datasets and image files, with its view of images: loaded from its run, or a network's own."""
+"""A model that embeds datasets and image files, with its view of images, from a run or a pretrained network."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +68,7 @@ def load_run(run: Path, which: Literal["best", "last"] = "best") -> tuple[Embedd
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """Embeddings of the items of a dataset that could be read.
+    """Embeddings of the readable items of a dataset.
 
     Attributes:
         dataset: the N items that could be read.
@@ -81,13 +81,13 @@ class Embedded:
     faults: tuple[Fault, ...] = ()
 
     def positions(self, count: int) -> NDArray[np.int64]:
-        """Return (N,) positions of these items among the ``count`` items that were to be embedded."""
+        """Return (N,) positions of these items among all ``count`` items."""
         return np.setdiff1d(np.arange(count), [fault.index for fault in self.faults])
 
 
 @dataclass
 class Spent:
-    """Time that embedding datasets took: reading, decoding and the model; of several processes on this one.
+    """Time that embedding took on this process: reading, decoding and the model.
 
     Attributes:
         images: number of images, over all processes.
@@ -156,7 +156,7 @@ class Embedder:
         )
 
     def classifier_for(self, dataset: ShardDataset) -> Classifier:
-        """Return the classifier that tells a dataset's classes: the run's, or that of a network off the shelf.
+        """Return the classifier for a dataset's classes: the run's, or that of a pretrained network.
 
         Raises:
             ConfigError: there is none; or the network's is not one linear layer, or of other classes.
@@ -185,7 +185,7 @@ class Embedder:
         return facts if self.scale_p == 1 else facts | {"scale_p": self.scale_p}
 
     def embed_readable(self, dataset: ShardDataset, progress: Progress | None = None, *, unit: bool = True) -> Embedded:
-        """Embed the items that can be read, on every process; the others are named in the result.
+        """Embed the readable items, on every process; the result names the others.
 
         Args:
             dataset: N items.
@@ -389,7 +389,7 @@ def _open_network(network: Network, processes: Processes, size: int | None, resi
 
 
 def _centre(embedder: Embedder, pixels: RawPixels, data: str) -> None:
-    """Set the mean of raw pixels, over images drawn from all splits of a dataset."""
+    """Set the mean of the model ``pixels`` from images drawn from all splits of a dataset."""
     dataset = open_dataset(data)
     drawn = np.sort(np.random.default_rng(0).permutation(len(dataset))[:_CENTRED_ON])
     rows = replace(embedder, scales=(1.0,)).embed_readable(dataset.select(drawn), unit=False).vectors

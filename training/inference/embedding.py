@@ -201,7 +201,7 @@ def _own_rows(
 
 
 def _pooled(scales: Sequence[Tensor], p: float) -> Tensor:
-    """Pool unit rows of several scales, on their device; those of one as they come."""
+    """Pool unit rows of several scales, on their device; rows of one scale stay unchanged."""
     if len(scales) == 1:
         return scales[0]
     return torch.from_numpy(pool_scales(scales, p=p)).to(scales[0].device)
@@ -233,7 +233,7 @@ def _embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp
 
 
 def check_scales(scales: Sequence[float], scale_p: float = 1.0) -> None:
-    """Refuse scales that are not positive numbers, and an exponent of the mean over them below 1.
+    """Refuse scales that are not positive, and an exponent below 1 of the mean over them.
 
     Raises:
         ConfigError: no scale, one that is not a number above 0, or an exponent below 1.
@@ -245,7 +245,7 @@ def check_scales(scales: Sequence[float], scale_p: float = 1.0) -> None:
 
 
 def keep_freed_memory(device: torch.device) -> None:
-    """Have the C library keep freed memory for the tensors of the next step, on a CPU (glibc; nothing elsewhere).
+    """Let the C library keep freed memory for the next step's tensors, on a CPU with glibc; else do nothing.
 
     Otherwise every large tensor is mapped and unmapped again, and the kernel clears its pages each time: two fifths of
     the CPU time of a fine-tune (benchmarks/results/freed_memory.csv).

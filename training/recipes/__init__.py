@@ -1,4 +1,4 @@
-"""Recipes: configs of runs by name: of one's own images, and of each row that the papers report and hgld can run.
+"""Recipes: named configs of runs, for the user's own images and for published results that hgld can repeat.
 
 They are made from the settings of the datasets (``settings``), the losses and where each is trained (``table``), and
 the figures that papers report (``published``).
@@ -21,7 +21,7 @@ RECIPES: dict[str, Recipe] = {}
 
 
 def register_recipe(recipe: Recipe) -> Recipe:
-    """Make a recipe known to :func:`find_recipe` and to the command line.
+    """Register a recipe for :func:`find_recipe` and the command line.
 
     Raises:
         ConfigError: another recipe has its name.

@@ -1,4 +1,4 @@
-"""Recipes: named configs with their setting, and the published rows with the figures that they should reach."""
+"""Recipes: named configs with their setting, and the published figures that they should reach."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _WIDTH = 109  # letters of a fact, after its label
 
 @dataclass(frozen=True)
 class Row:
-    """Rows of a published table; a field that is empty, or None, fits all.
+    """Selection of rows of a published table; an empty field, or None, fits all rows.
 
     Attributes:
         paper: key of :data:`hgld.published.PAPERS`.
@@ -89,7 +89,7 @@ class Published:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """A line a row, a remark, and the papers."""
+        """One line per row, a remark, and the papers."""
         told = [f"{row.text} ({PAPERS[row.paper].name} {row.table}, {row.method})" for row in self.rows]
         remark = [self.remark] if self.remark else []
         return (*told, *remark, *dict.fromkeys(PAPERS[row.paper].source for row in self.rows))
@@ -100,7 +100,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Setting:
-    """A dataset as a paper trains on it: the options that the losses compared there have in common.
+    """A dataset with a paper's training options, which all losses of the comparison share.
 
     Attributes:
         dataset: name of the dataset in ``hgld datasets``, or how to make it.
@@ -155,7 +155,7 @@ class Recipe:
 
     @property
     def weights(self) -> str:
-        """The backbone, and the very weights that it starts from."""
+        """The backbone and its exact initial weights."""
         model = self().model
         if "backbone" in self().to_derive:
             return "those of --backbone and --pretrained; without, what is on the machine"
@@ -164,7 +164,7 @@ class Recipe:
 
     @property
     def all_deviations(self) -> tuple[str, ...]:
-        """Differences from what the paper states or its authors released: those of its setting, then its own."""
+        """Differences from the paper or its authors' code: first the setting's, then the recipe's own."""
         run = self().run
         several = 0 < run.evaluate_every < run.epochs  # of one evaluation nothing can be chosen
         on_test = run.evaluate_on and not any(map(is_validation, run.evaluate_on))

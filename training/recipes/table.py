@@ -24,7 +24,7 @@ _EMPTY = "the memory is empty until the epoch from which it is read; the release
 
 @dataclass(frozen=True)
 class Family:
-    """Recipes of losses of one kind.
+    """A family of recipes whose losses are of one type.
 
     Attributes:
         title: title of the family.
@@ -47,7 +47,7 @@ def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings() -> dict[str, Setting]:
-    """Return the settings by name, each with all that it takes from the one that it changes."""
+    """Return the settings by name, each with the options that it inherits from another setting."""
     whole: dict[str, dict[str, Any]] = {}
     for name, given in _read("settings.yaml").items():
         base = whole[given["from"]] if "from" in given else {}
@@ -67,7 +67,7 @@ def _config(fields: Mapping[str, Any]) -> TrainConfig:
 
 
 def _rows(entries: Sequence[Any]) -> Iterator[Row]:
-    """Yield the rows of a pattern; lists of tables and settings stand for every combination."""
+    """Yield the rows of a pattern; lists of tables and settings mean all combinations."""
     for entry in entries:
         if isinstance(entry, str):
             continue
