@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld import Hierarchy
-from hgld.losses.pairs import CalibrationLoss, Margin, Triplet
+from hgld.losses.pairs import Margin, Triplet
 from hgld.losses.rank_loss import query_sums
 from tests.hgld.loss_modules import RANK, Make, proxy_losses
 
@@ -51,18 +51,6 @@ def test_processes_together_give_the_loss_of_the_whole_batch(name):
     total.backward()
     torch.testing.assert_close(total, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradients(loss, everybody), of_whole, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["CalibrationLoss, nonzero", "Triplet"])
-def test_a_normaliser_of_the_whole_batch_is_not_a_mean_over_queries(name):
-    """Why these are taken of the gathered batch by every process: a query's share depends on the other queries."""
-    loss = {"CalibrationLoss, nonzero": CalibrationLoss(reduction="nonzero"), "Triplet": Triplet()}[name]
-    embeddings = batch()
-    each = [loss(embeddings[p], LABELS[p], embeddings, LABELS, torch.arange(len(FINE))[p]) for p in PARTS]
-    whole = loss(embeddings, LABELS)
-    sizes = [len(FINE[p]) / len(FINE) for p in PARTS]
-    assert abs(sum(s * v for s, v in zip(sizes, each, strict=True)) - whole) > 1e-3
-    torch.testing.assert_close(loss(embeddings, LABELS, embeddings, LABELS, torch.arange(len(FINE))), whole)
 
 
 @pytest.mark.parametrize("loss", [Triplet(reduction="none"), Margin(DIM, reduction="none")])

@@ -113,12 +113,6 @@ def test_relative_gains_survive_a_large_alpha():
     assert not grade_gains(counts, alpha=5000.0)[:, :3].any()
 
 
-def test_result_has_the_default_dtype_and_device():
-    relevance = hgld.graded_relevance(torch.tensor([[1]]), 1)
-    assert relevance.dtype == torch.get_default_dtype()
-    assert hgld.graded_relevance(torch.tensor([[1]]), 1, dtype=torch.float64).dtype == torch.float64
-
-
 @pytest.mark.parametrize(
     ("query", "gallery", "words"),
     [
