@@ -1,4 +1,4 @@
-"""Draw the figures of the concept pages and README's figure.
+"""Draw the figures of the concept pages and of README.
 
 ``python docs/figures.py`` writes docs/concepts/*.svg; ``python docs/figures.py hgld-demo`` writes
 docs/pictures/query.png from what ``hgld demo`` made.

@@ -1,1 +1,1 @@
-"""The stages that make datasets. They meet only on disk: docs/reference/build-files.md describes the files."""
+"""Stages that make datasets. They exchange only files, which docs/reference/build-files.md describes."""

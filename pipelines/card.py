@@ -27,7 +27,7 @@ def escape_markdown(text: str) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 1) -> str:
-    """Return a table; the cells are escaped, except in the last columns, as many as ``numbers``."""
+    """Return a Markdown table; all cells are escaped except in the last ``numbers`` columns."""
     texts = len(header) - numbers
     cells = ([*map(escape_markdown, row[:texts]), *row[texts:]] for row in rows)
     lines = [f"| {' | '.join(row)} |" for row in (header, *cells)]
@@ -35,7 +35,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers
 
 
 def size_category(items: int) -> str:
-    """Return the number of items as Hugging Face classes it."""
+    """Return Hugging Face's size category of a number of items."""
     return next((text for most, text in _SIZES if items < most), "10M<n<100M")
 
 

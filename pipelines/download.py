@@ -60,12 +60,12 @@ class RemoteFile:
 
     @property
     def shown(self) -> str:
-        """The address for messages."""
+        """The URL for messages."""
         return without_secrets(self.url)
 
     @property
     def part(self) -> Path:
-        """Path of the bytes that came so far; it grows over as many runs as needed."""
+        """Path of the bytes received so far, over any number of runs."""
         return self.path.with_name(f"{self.path.name}.part")
 
 

@@ -1,4 +1,4 @@
-"""Run work in other processes: independent units in a supervised pool or on a Ray cluster, and what may crash alone.
+"""Work in other processes: units in a supervised pool or on a Ray cluster, and isolated calls that may crash.
 
 A unit is idempotent: it leaves a complete file or none, and doing it twice gives the same bytes. So lost work (of a
 killed worker or a killed build) is simply done again, and the result does not depend on the worker.
@@ -91,7 +91,7 @@ class ProcessEndedError(Exception):
 
 
 def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seconds: float, memory: int) -> _Result:
-    """Call a function in a process of its own, which a crash, a hang or a lack of memory ends, and not this one.
+    """Call a function in its own process, so that a crash, a hang or a lack of memory does not end this one.
 
     It is no sandbox: the process may do what this one may. Starting it takes about half a second.
 
@@ -140,7 +140,7 @@ def _answer(work: Callable[[Any], Any], argument: Any, memory: int, answer: Conn
 
 
 def _limit_memory(more: int) -> None:
-    """Limit the memory that this process may address to so many bytes more than it has now (Linux)."""
+    """Limit the further memory that this process may address to this many bytes (Linux)."""
     try:
         import resource
 

@@ -434,7 +434,7 @@ def calibrate(
         temperature: temperature of the votes, in units of cosine similarity.
         unknown: share of the queries to come whose class the gallery lacks, in [0, 1).
         name: key of these queries in ``risks``.
-        facts: facts about their origin to keep.
+        facts: facts about the origin of the embeddings, to be kept in the calibration.
         progress: called with a task, the number of queries done and their total.
 
     Returns:

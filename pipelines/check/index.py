@@ -131,7 +131,7 @@ class ItemConsensus:
         return names
 
     def _agree(self, items: pl.DataFrame, of: pl.Expr, value: pl.Expr, what: str) -> None:
-        """Refuse two items that have the same ``of`` and different values."""
+        """Refuse items that have the same ``of`` but different values."""
         answers = items.select("shard", "key", of.alias("of"), value.alias("value"))
         answers = answers.unique(("of", "value"), keep="first", maintain_order=True)
         twice = answers.filter(pl.col("of").is_duplicated())

@@ -64,7 +64,7 @@ class Verification:
 
 
 def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Progress) -> Verification:
-    """Check a dataset directory against itself.
+    """Check the files of a dataset directory against each other.
 
     It checks the sizes and checksums of all files, and the index against the tars in both directions. It checks labels
     against the hierarchy, and the manifest's counts. It looks for classes and images that training shares with other
@@ -273,7 +273,7 @@ class _Verifier:
     # -- the index against itself -------------------------------------------------------------------------------------
 
     def labels(self, index: pl.DataFrame, tree: Hierarchy) -> None:
-        """Check that labels of the index are classes of the hierarchy and lie on one path of it."""
+        """Check that labels of the index are classes on one path of the hierarchy."""
         for c, level in enumerate(tree.levels):
             size = len(tree.names[c])
             beyond, found = index.filter(pl.col(level) >= size), pl.format("{} {}", pl.lit(level), level)

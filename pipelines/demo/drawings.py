@@ -68,7 +68,7 @@ class Canvas:
         self.polygon([(left, bottom), (right, bottom), (right, top), (left, top)], color)
 
     def gable(self, x: float, bottom: float, half: float, tall: float, color: Color) -> None:
-        """Fill a triangle that stands around ``x``."""
+        """Fill a triangle centred at ``x``."""
         self.polygon([(x - half, bottom), (x + half, bottom), (x, bottom + tall)], color)
 
     def disc(self, center: Point, across: float, up: float, color: Color, end: float = 360) -> None:

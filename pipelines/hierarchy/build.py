@@ -129,7 +129,7 @@ def _encoder(config: BuildConfig) -> "embed.Encoder":
 
 @dataclass(frozen=True)
 class _Levels:
-    """The levels to build, the predefined groups if there are any, and what finds the classes of names in a tree."""
+    """The levels to build, the predefined groups if any, and the finder of the names' classes in a tree."""
 
     plan: LevelPlan
     groups: given.GivenGroups | None = None

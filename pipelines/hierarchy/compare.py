@@ -51,7 +51,7 @@ _LONGEST, _COLUMNS = 44, 110
 
 @dataclass(frozen=True)
 class Coverage:
-    """The items of one table, and how many of them the other table has too.
+    """The number of items of one table, and the number that the other table has too.
 
     Attributes:
         file: name of the file or folder.
@@ -441,7 +441,7 @@ def _checked(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.DataFrame:
 
 
 def _keys(tables: Sequence[LabelTable], sides: list[pl.DataFrame]) -> list[str]:
-    """Return the columns that both are joined on; a split that only a file's name states is filled in."""
+    """Return the columns to join both tables on; a split that only a file's name states is filled in."""
     for i in (0, 1):
         split = split_of(tables[i].files)
         if sides[i][SPLIT].null_count() == len(sides[i]) and split in sides[1 - i][SPLIT].drop_nulls():

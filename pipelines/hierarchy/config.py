@@ -55,7 +55,7 @@ class ScrapeConfig:
 
 @dataclass(frozen=True)
 class NamesConfig:
-    """Options that say what the names are."""
+    """Options that describe the names: their language and domain."""
 
     domain: Literal["auto", "landmarks", "general"] = setting(
         "auto",
@@ -71,7 +71,7 @@ class NamesConfig:
 
 @dataclass(frozen=True)
 class TreeConfig:
-    """Options of a taxonomy that is known already."""
+    """Options of an existing taxonomy."""
 
     tree: Path | None = setting(
         None,

@@ -159,7 +159,7 @@ def with_levels(labelled: pl.DataFrame, scrape: pl.DataFrame, levels: pl.DataFra
 
 
 def write_raw_names(scrape: pl.DataFrame, file: Path) -> None:
-    """Write the table of raw scraped names, one row per landmark that was asked for.
+    """Write the table of raw scraped names, one row per requested landmark.
 
     ``names`` and ``class_ids`` hold a landmark's values in the same order, joined by ``|``; a bar or backslash inside
     a name has a backslash before it, an unknown class is empty.

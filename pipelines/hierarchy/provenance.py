@@ -88,7 +88,7 @@ def versions(encoder: str) -> dict[str, str]:
 
 
 def _config(config: BuildConfig) -> dict[str, dict[str, Any]]:
-    """Return every stage's options; those of the scrape only where one was asked for."""
+    """Return every stage's options; the scrape's options only if names were scraped."""
     stages = {
         f.name: getattr(config, f.name) for f in fields(config) if f.name != "scrape" or config.source == "landmarks"
     }

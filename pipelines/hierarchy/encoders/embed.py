@@ -1,4 +1,4 @@
-"""The embed stage: canonical names become unit rows."""
+"""The embed stage, which turns canonical names into unit rows."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -51,7 +51,7 @@ PUBLISHED = "clip:ViT-L-14/laion2b_s32b_b82k"
 
 
 def choose_encoder(config: EmbedConfig, source: str) -> tuple[EmbedConfig, str]:
-    """Return options that name an encoder, and in words why it was taken; empty if the options named it.
+    """Return options that name an encoder, and the reason for the choice; the reason is empty if the user named it.
 
     Args:
         config: the options; ``auto`` is replaced.

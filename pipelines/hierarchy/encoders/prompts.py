@@ -58,7 +58,7 @@ class PromptEncoder(ABC):
 
 
 def choose_device(device: str) -> torch.device:
-    """Return the device that was asked for, or a GPU when there is one.
+    """Return the requested device, or by default a GPU if there is one.
 
     Raises:
         ConfigError: it is not a device, or not available.

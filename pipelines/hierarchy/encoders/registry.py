@@ -56,7 +56,7 @@ HINT = "Or take --encoder lexical, which needs no weights."
 
 
 class Encoder(Protocol):
-    """Names as rows of one space.
+    """Protocol for encoders, which turn names into rows of one space.
 
     Attributes:
         name: the encoder as people know it; of a path only the last part.
@@ -88,7 +88,7 @@ class Encoder(Protocol):
 
 
 def is_fitted_on_names(spec: str) -> bool:
-    """Tell whether an encoder asks for the names that it is to encode."""
+    """Tell whether an encoder has to be fitted on the names that it will encode."""
     return "names" in inspect.signature(_class_of(spec)).parameters
 
 
@@ -161,7 +161,7 @@ PREFERRED = (  # by the averages that sentence-transformers publishes; multiling
 
 
 def local_encoder() -> tuple[str, str]:
-    """Return the best encoder on this machine, and in words why it was taken.
+    """Return the best encoder on this machine, and the reason for the choice.
 
     In this order: the folder that ``HGLD_SENTENCE_ENCODER`` names; the first of :data:`PREFERRED` in Hugging Face's
     cache; ``lexical``.

@@ -1,1 +1,1 @@
-"""Groups of names: found, or given; how many, what they are called, and how likely a placement is wrong."""
+"""Groups of names, found or predefined: their number, their labels, and error probabilities of placements."""

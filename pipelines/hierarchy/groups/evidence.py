@@ -1,4 +1,4 @@
-"""The evidence stage: what is known about names, each source a block of unit rows, weighed and joined.
+"""The evidence stage, which weighs and joins evidence about names; every source is a block of unit rows.
 
 Landmarks have one block, the encoder's, as published. Names of ``--classes`` have besides it what there is of these:
 

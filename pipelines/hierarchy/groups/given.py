@@ -46,7 +46,7 @@ _MOST_LISTED = 10
 
 @dataclass(frozen=True)
 class GivenGroup:
-    """A group: its name, where it is stated, its texts, and its classes at the levels above it, finest first."""
+    """A predefined group: its name, its place in the file, its texts, and its coarser classes, finest first."""
 
     name: str
     evidence: str
@@ -172,7 +172,7 @@ def tree_groups(
 
 
 def has_given_levels(build: Path) -> bool:
-    """Tell whether a finished build's levels are those of a taxonomy, so that decisions teach nothing about others."""
+    """Tell whether a finished build has a taxonomy's levels, so that decisions teach nothing about other groups."""
     groups = build / "stages" / "cluster" / "groups.parquet"
     return groups.is_file() and read_parquet(groups, columns=["method"])["method"].eq(TREE).all()
 

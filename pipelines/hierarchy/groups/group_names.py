@@ -1,4 +1,4 @@
-"""Labels for groups, proposed from what their names have in common, with the evidence.
+"""Labels for groups, proposed from the common parts of their names, with the evidence.
 
 There are three methods; the first that applies is taken:
 
@@ -159,7 +159,7 @@ _Found = tuple[str, str, str]  # of a name: the key that it shares with others, 
 
 
 def _shared_words(members: Sequence[Member], known: Set[str]) -> list[Proposal]:
-    """Return what at least two names that carry half of the group share: heads of English names, words, last signs.
+    """Return heads, words or last signs that at least two names share, if these names carry half of the group.
 
     Heads come first, then what more landmarks carry, what stands later in the names, and what is longer.
     """

@@ -1,4 +1,4 @@
-"""The levels of a build: which there are, and how those above the groups come about."""
+"""The levels of a build, and the origin of the levels above the groups."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -1,1 +1,1 @@
-"""Names: tables of them read, cleaned, with the classes that taxonomies give them."""
+"""Names: reading and cleaning their tables, and finding their classes in taxonomies."""

@@ -121,7 +121,7 @@ class ClassGraph:
         return unit(TruncatedSVD(_AXES, random_state=0).fit_transform(features)).astype(np.float32)
 
     def _ways(self, class_id: str) -> dict[str, list[str]]:
-        """Return the shortest path to the class itself and to each ancestor; none of an unknown class."""
+        """Return the shortest paths from a class to itself and its ancestors; no path for an unknown class."""
         if class_id not in self._paths:
             known = class_id in self
             self._paths[class_id] = networkx.single_source_shortest_path(self._graph, class_id) if known else {}

@@ -1,4 +1,4 @@
-"""The source ``--classes``: a list of class names becomes the tables that a scrape leaves.
+"""The source ``--classes``, which turns a list of class names into the tables that a scrape writes.
 
 The file is a plain list or a table (``name_tables.py``). Further columns are optional: ``id``; ``count``, the
 number that the item stands for (1 if empty); ``description``; ``image``, one path or several separated by ``|`` or

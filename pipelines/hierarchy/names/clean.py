@@ -1,4 +1,4 @@
-"""The clean stage: scraped names become canonical names, one a landmark.
+"""The clean stage, which turns scraped names into canonical names, one per landmark.
 
 The rules for spellings and irrelevant classes are data, kept in ``name_rules.yaml``. Names are compared without their
 case; of the spellings of one name the most common one is shown, so that acronyms and proper nouns keep the capitals

@@ -1,4 +1,4 @@
-"""Tables of landmarks: those with Commons categories that a build starts from, and those that scraping leaves."""
+"""Tables of landmarks: inputs of a build, with Commons categories, and outputs of scraping."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -79,7 +79,7 @@ def _plain_words(name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class English:
-    """Tells to which names English rules apply.
+    """Rule that tells which names the English rules apply to.
 
     Attributes:
         known: whether names are English, of those for which it was found out.

@@ -1,4 +1,4 @@
-"""Classes of names in a taxonomy (``--tree``): which class each item has, and the graph above these.
+"""Classes of names in a taxonomy (``--tree``): the class of each item, and the graph of all classes above.
 
 An item's class is the one whose id is the item's own; else the one of its name, letters'
 case and underscores aside. If no class is called so, further names count (synonyms, vernacular names). A name that

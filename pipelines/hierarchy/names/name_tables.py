@@ -78,7 +78,7 @@ class NameTable:
         return self._plain_rows() if self.header is None else self._table_rows(self.header)
 
     def notes(self) -> tuple[str, ...]:
-        """Return what a person should know of how the file was read."""
+        """Return notes for people about the reading of the file."""
         if self.header is None:
             first = _lines(self.text)[0].strip()
             if first.lower() in _OTHER_HEADERS:

@@ -93,7 +93,7 @@ class Agreement:
 
     @property
     def is_told(self) -> bool:
-        """True if both decided enough subjects for kappa to be meaningful."""
+        """True if both annotators decided enough subjects for a meaningful kappa."""
         return self.count >= LEAST_SHARED
 
 

@@ -1,4 +1,4 @@
-"""The queue of a review: what to decide next, ordered by what an action is expected to put right.
+"""The queue of a review: the next decisions, ordered by the expected number of corrections per action.
 
 A *screen* is a small subtree of similar names. The person moves whole blocks of it into a group, moves single names,
 and accepts the rest. The expected number of actions is one, plus one per name outside the screen's largest group. The
@@ -74,7 +74,7 @@ class Queue:
         self._cohesion = (lengths - size) / np.maximum(size * (size - 1), 1)  # mean cosine of two names of a node
 
     def screens(self, now: Estimates, skipped: Skipped = ()) -> list[Screen]:
-        """Return what to decide next, the most useful first; no two screens share a name.
+        """Return the next screens to decide, the most useful first; no two screens share a name.
 
         Args:
             now: the estimates.

@@ -1,4 +1,4 @@
-"""Questions to Wikimedia: which is open for a category, and the loop that asks them batch by batch.
+"""Questions to Wikimedia: the open question of a category, and the loop that asks them batch by batch.
 
 A category is resolved by pure functions of the store. The same answers give the same statuses, in whatever order and
 over however many runs they came in.
@@ -311,7 +311,7 @@ def _by_item(trail: list[str]) -> Steps:
 
 
 def _follow(trail: list[str], title: str) -> str | None:
-    """Add a title to the trail of redirects; return the problem if that cannot be."""
+    """Add a title to the trail of redirects; return the problem if it cannot be added."""
     if title in trail:
         return "redirect-loop"
     if len(trail) > MAX_REDIRECTS:

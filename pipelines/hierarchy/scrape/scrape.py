@@ -83,7 +83,7 @@ def run(
 
 
 def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteClient:
-    """Return the client that ``config`` describes; ConfigError where Wikimedia's rules do not allow it."""
+    """Return the client that ``config`` describes; raise ConfigError if Wikimedia's rules do not allow it."""
     waited = 0.0
 
     def on_wait(seconds: float, reason: str) -> None:
