@@ -304,9 +304,8 @@ class RunSummary:
         """Return the summary in a few lines for people."""
         state = "finished" if self.finished else "stopped; the same command goes on"
         speed = f"{self.images_per_second:.1f} images/s, {self.wait_share:.1%} waiting for data"
-        lines = [
-            f"{self.run}: {state} after {self.step} steps ({self.epoch} epoch{'s' * (self.epoch != 1)}), {self.seconds:.0f} s, {speed}"
-        ]
+        epochs = f"{self.epoch} epoch" + "s" * (self.epoch != 1)
+        lines = [f"{self.run}: {state} after {self.step} steps ({epochs}), {self.seconds:.0f} s, {speed}"]
         if self.faults:
             lines.append(f"{self.faults} images could not be read and were replaced (faults.csv names them)")
         for split, metrics in self.values.items():
