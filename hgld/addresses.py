@@ -24,7 +24,7 @@ def is_http_address(url: str) -> bool:
     """Tell whether a text is an http(s) address with a host that can be looked up and a valid port."""
     try:
         parts = urlsplit(url)
-        host, _ = (parts.hostname or "").encode("idna"), parts.port  # labels of 1 to 63 bytes; a number below 65,536
+        host, _ = (parts.hostname or "").encode("idna"), parts.port  # ValueError if the host or port is invalid
     except ValueError:
         return False
     # "http://a\\@b/" leads to b as urllib reads it, and to a as urllib3 does, which connects

@@ -257,7 +257,7 @@ def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[File
         the file, opened unbuffered for reading and appending.
 
     Raises:
-        StorageError: with ``busy``: another process holds it, or the file cannot be opened.
+        StorageError: with ``busy``, another process holds the lock, or the file cannot be opened.
         OSError: with ``busy``, of :data:`NO_LOCKS`. Without, the file cannot be opened; a file system that has no locks
             keeps nobody out.
     """

@@ -35,7 +35,7 @@ def repository(address: str) -> str:
     """Return ``USER/NAME`` of an address.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the address is not ``hf:USER/NAME``.
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or ".." in match[1]:
@@ -58,7 +58,7 @@ def dataset_contents(folder: Path) -> Contents:
     """Return the files of a dataset directory to push: all files in its manifest, its card and Croissant metadata.
 
     Raises:
-        InputError: it holds no dataset, or a file that the manifest names is missing or of another size.
+        InputError: the folder holds no dataset, or a file that the manifest names is missing or of another size.
     """
     from hgld.data.format import CROISSANT, MANIFEST
     from hgld.data.storage import ShardStorage, read_manifest

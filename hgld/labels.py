@@ -103,7 +103,7 @@ def class_columns(
         what: name of the labels in messages.
 
     Raises:
-        InputError: see :func:`class_numbers`.
+        InputError: the labels are neither numbers nor names, or a level is missing.
     """
     columns = _chosen(_columns(labels, what), levels, what)
     return _frame(columns, what), tuple(columns) if isinstance(columns, dict) else None

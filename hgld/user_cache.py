@@ -37,7 +37,7 @@ class KeptFolder:
         """Return ``load(folder)``; None if there is no such folder, or a file of it changed."""
         try:
             record = read_json(self.folder / _RECORD, kind=dict)
-            if record != self._record(self.folder):
+            if record != self._make_record(self.folder):
                 return None
             os.utime(self.folder / _RECORD)
             return load(self.folder)
@@ -53,12 +53,12 @@ class KeptFolder:
 
         def fill_and_seal(folder: Path) -> None:
             fill(folder)
-            (folder / _RECORD).write_text(json.dumps(self._record(folder)), encoding="utf-8")
+            (folder / _RECORD).write_text(json.dumps(self._make_record(folder)), encoding="utf-8")
 
         write_folder(self.folder, fill_and_seal)
         self._remove_oldest()
 
-    def _record(self, folder: Path) -> dict[str, Any]:
+    def _make_record(self, folder: Path) -> dict[str, Any]:
         files = {file.name: file_digest(file) for file in sorted(folder.iterdir()) if file.name != _RECORD}
         return {"made_from": self._made_from, "files": files}
 

@@ -55,7 +55,7 @@ def run_units(
         units: the work to do.
         done: called in this process with every finished unit and its result.
         executor: ``local`` or ``ray``.
-        workers: most processes; 0: one a core (Ray: as many as the cluster has). One local worker is this process.
+        workers: most processes; 0: one per core (Ray: as many as the cluster has). One local worker is this process.
         ray_address: address of a running Ray cluster; empty: one is started here.
 
     Raises:
@@ -210,7 +210,7 @@ class _SupervisedPool(Generic[_Unit, _Result]):
         return bool(self.running)
 
     def _recover(self, lost: Sequence[_Unit]) -> None:
-        if len(lost) == 1:  # one of several may have killed it; a single one certainly did
+        if len(lost) == 1:  # a lone unit killed the worker; of several, any may have
             self.lost[lost[0].name] += 1
             if self.lost[lost[0].name] == ATTEMPTS:
                 raise worker_died(lost[0], "killed")

@@ -90,7 +90,7 @@ def _do(work: Callable[..., object], arguments: tuple[Any, ...], out: Path, envi
     for number, name in ((1, "stdout"), (2, "stderr")):
         with open(f"{out}.{name}", "ab") as file:
             os.dup2(file.fileno(), number)
-    gc.freeze()  # a collection would copy what the fork shares
+    gc.freeze()  # garbage collection would copy the memory that the fork shares
     os.environ |= environment
     torch.set_num_threads(1)
     work(*arguments)

@@ -293,7 +293,7 @@ def test_short_memory_is_one_line(hgld, monkeypatch, take):
 @pytest.mark.parametrize(
     "verb", [pytest.param(verb, marks=pytest.mark.slow) if verb == "export" else verb for verb in RIGHT]
 )
-def test_json_stands_alone_and_no_terminal_means_quiet(hgld, everything, no_figures, monkeypatch, verb):
+def test_json_is_the_only_output_and_stderr_is_quiet_off_terminals(hgld, everything, no_figures, monkeypatch, verb):
     monkeypatch.chdir(everything)
     code, out, err = hgld(verb, *RIGHT[verb].split(), "--json")
     assert (code, err) == (0, "")
@@ -342,7 +342,7 @@ def test_terminals_get_what_they_can_show(everything):
     words = ["verify", "data"]
     code, shown = on_a_terminal(words, everything, TERM="xterm-256color")
     assert code == 0
-    assert b"\x1b[" in shown  # so that the other two can fail
+    assert b"\x1b[" in shown  # this terminal gets codes, so the two checks below can fail
     assert re.search(rb"\x1b\[[0-9;]*3[0-9]", shown)
     code, shown = on_a_terminal(words, everything, TERM="xterm-256color", NO_COLOR="1")
     assert code == 0

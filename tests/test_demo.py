@@ -65,7 +65,7 @@ def test_both_runs_are_measured_on_landmarks_that_neither_has_seen(tiny):
     assert result.values[BASELINE] != result.values[HIERARCHICAL]
 
 
-def test_what_is_natural_is_drawn_as_a_landscape(tiny):
+def test_natural_kinds_are_drawn_as_landscapes(tiny):
     labels = pl.read_csv(tiny[1].places(tiny[0])["labels"]).drop_nulls(LEVELS[1:])
     natural = labels.filter(pl.col("natural_or_human_made") == "natural")
     kinds = natural.select("supercategory", "hierarchical_label").unique().rows()
@@ -88,7 +88,7 @@ def test_everything_lies_where_it_says(tiny):
         assert str(out.parent) not in (out / record).read_text(encoding="utf-8")
 
 
-def test_run_again_it_shows_the_result_and_does_nothing(tiny, tiny_verb):
+def test_second_run_shows_the_result_and_does_nothing(tiny, tiny_verb):
     out, result = tiny
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     code, shown, said = tiny_verb("--out", out)

@@ -79,8 +79,8 @@ SHORTER = {  # a command that takes long: what its run here takes besides
 }
 TWO_VALUES = re.compile(r"^(\w+=[^,]+,[^,]+),.*")  # of a sweep, where more would be trained
 WITHOUT_WEIGHTS = {"timm:tf_efficientnet_lite0": "small", "weights.pth": "none"}  # what is trained here in their place
-TRAINED = "docs/tutorials/five-minutes.md"  # what it leaves behind is where these begin
-REHEARSED = "docs/tutorials/h-gldv2.md"  # needs the release; tests/test_rehearsal.py walks it over a made one
+TRAINED = "docs/tutorials/five-minutes.md"  # the pages below start from the files that it writes
+REHEARSED = "docs/tutorials/h-gldv2.md"  # needs the release; tests/test_rehearsal.py follows it with a synthetic one
 AFTER_TRAINING = [
     "docs/how-to/audit.md",
     "docs/how-to/cookbook.md",
@@ -118,7 +118,7 @@ def blocks_of(document: Path) -> list[Block]:
 
 
 BLOCKS = [block for document in DOCUMENTS for block in blocks_of(document)]
-DIRECTIVE = re.compile(r"\{[a-z-]+\}")  # of the site, whose build reads them
+DIRECTIVE = re.compile(r"\{[a-z-]+\}")  # directives of the site: its build checks them
 
 
 def of_language(language: str) -> list[Any]:
@@ -348,7 +348,7 @@ def test_the_guides_loss_takes_queries_that_are_no_references(loss_of_the_guide)
     assert float(value) == pytest.approx(sum(wanted) / 6, abs=1e-5)
 
 
-def test_figures_of_the_concepts_are_those_that_the_script_draws():
+def test_concept_figures_equal_those_of_the_script():
     for name, draw in FIGURES.items():
         assert (DOCS / "concepts" / name).read_text(encoding="utf-8") == draw(), "python docs/figures.py"
 

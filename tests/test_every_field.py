@@ -25,7 +25,7 @@ def configs(module: ModuleType) -> list[type]:
     return [each for each in made if each.__name__ not in NESTED]
 
 
-WITNESSES = (of_training, of_builds)  # they fill CHANGES
+WITNESSES = (of_training, of_builds)  # importing them fills CHANGES
 FIELDS = {(config, name) for module in CONFIG_MODULES for config in configs(module) for name in options_of(config)}
 
 

@@ -505,7 +505,7 @@ def test_a_flag_changes_something(observe, bases, words, name, value):
     assert found != bases[words]
 
 
-@pytest.mark.slow  # else every flag of it would seem to change something
+@pytest.mark.slow  # if outputs varied, every flag would seem to have an effect
 @pytest.mark.parametrize("words", [words for words, _ in LAW])
 def test_a_command_does_the_same_twice(observe, words):
     assert observe(words.split()) == observe(words.split())

@@ -35,7 +35,7 @@ def test_a_case_that_fails_is_kept_and_the_next_one_begins(gpu, tmp_path, monkey
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path)])
     assert gpu.main() == 1
     assert gpu.main() == 1
-    assert calls == ["first", "second", "third", "second"]  # what is done is not done again
+    assert calls == ["first", "second", "third", "second"]  # finished steps are not repeated
     found = json.loads((tmp_path / "gpu.json").read_text())["one"]
     assert found["first"]["values"] == {"ms": 1}
     assert "KeyError" in found["second"]["traceback"]

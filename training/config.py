@@ -114,7 +114,7 @@ class BatchConfig:
     )
     super_level: str = setting("", "Level of the super-classes of hierarchical-pk; default: the coarsest.")
     super_classes: int = setting(2, "Super-classes per batch of hierarchical-pk.", above=0)
-    repeats: int = setting(3, "Views of an image in a batch of repeated-augmentation.", above=0)
+    repeats: int = setting(3, "Number of views per image in a batch of repeated-augmentation.", above=0)
     merge_classes: int = setting(
         1, "Number of random classes that training merges into one (PNP's robustness test merges 3).", above=0
     )
@@ -246,7 +246,7 @@ class RunConfig:
     )
     monitor_tolerance: float = setting(
         0.0,
-        "Distance that a later checkpoint may be below the best value of --monitor and still be chosen; it is never "
+        "Amount by which a later checkpoint may be below the best value of --monitor and still be chosen; it is never "
         "worse than the initial model.",
         least=0,
     )

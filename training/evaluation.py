@@ -283,7 +283,7 @@ def evaluate_task(
             where=repr(query.dataset),
         )
         report = _join_reports(answers, ranking)
-    assert report is not None  # of the classifier, of the ranking, or of both
+    assert report is not None  # the report of the classifier, the ranking, or both
     stated = {"dataset": query.dataset.manifest.name, "split": task.query}
     stated |= {"gallery_split": task.gallery} if len(sides) > 1 else {}
     return _add_settings(report, stated | _embedding_settings(embedder, sides))
@@ -532,7 +532,7 @@ def evaluate_by_protocol(
         here = replace(options, device=processes.device, share=shared_by(processes))
         found = evaluate_protocol(name, benchmark, metrics=ranked or None, options=here)
         report = _join_reports(report, found)
-    assert report is not None  # of the classifier, of the ranking, or of both
+    assert report is not None  # the report of the classifier, the ranking, or both
     refuse_undefined(report, f"dataset {dataset.manifest.name}, protocol {name}")
     printed = [value for value in at_finest(entry.printed, dataset.levels) if value in report.values]
     stated |= {"protocol": name, "dataset": dataset.manifest.name, "printed": printed}

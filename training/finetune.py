@@ -59,9 +59,9 @@ BATCH_SIZE = 64
 IMAGES_PER_CLASS = 4
 WARMUP_STEPS = 20
 FREEZE_BATCH_NORM_BELOW = 20_000  # training images
-SIZE_SHARE = 4 / 7  # of a convolutional network's own size, in training: 128 of 224 px
-TEST_FACTOR = 1.25  # of the training size: the size of tests where val cannot tell which is best
-MOST_TRIED = 5_000  # images of val on which sizes of tests are tried
+SIZE_SHARE = 4 / 7  # training size over a convolutional network's own: 128 of 224 px
+TEST_FACTOR = 1.25  # test size over training size, if val cannot tell which is best
+MOST_TRIED = 5_000  # images of val on which test sizes are compared
 SCRATCH_SIZE = 48  # pixels
 FASTER = 1.2  # bf16 is taken where a step is so many times as fast
 

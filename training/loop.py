@@ -113,7 +113,7 @@ def train(
 
 @contextmanager
 def arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
-    """Set how a device computes in the body: a GPU's float32 in TF32, convolutions' algorithms, determinism, memory."""
+    """Set how a device computes inside the ``with``: TF32 on GPUs, algorithms of convolutions, determinism, memory."""
     cudnn: Any = torch.backends.cudnn
     on_gpu = device.type == "cuda"
     keep_freed_memory(device)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .inference.embedding import Amp, autocast
 
 _TIMED = 8  # images of a timed step on a CPU
-_STEPS = 2  # timed, after one that warms up
+_STEPS = 2  # number of timed steps, after one to warm up
 _SHARE = 0.5  # of the free memory that activations may take
 
 

@@ -26,8 +26,8 @@ _MOST_READ = 2_000
 def write_seen(run: Path, dataset: ShardDataset) -> None:
     """Write the images and finest classes of a run's training split, ``RUN/seen.json``, unless the file is there.
 
-    An image is known by the first 64 bits of the SHA-256 in the index, so nothing is read again. Of many images those
-    are kept whose number is a multiple of ``every``: the same ones of any dataset that holds them.
+    An image's number is the first 64 bits of its SHA-256 in the index, so no image is read again. Of many images only
+    those are recorded whose number ``every`` divides: datasets with common images record the same ones.
 
     Args:
         run: folder of the run.

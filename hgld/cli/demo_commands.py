@@ -281,7 +281,7 @@ def demo_text(result: "DemoResult", out: Path) -> str:
         f"{baseline} learned from landmark labels alone, {hierarchical} from all levels; all else was the same.",
         "",
         f"{'per cent':<26}{baseline:>10}{hierarchical:>10}{'difference':>13}",
-        *_rows(result.values[baseline], result.values[hierarchical]),
+        *_format_rows(result.values[baseline], result.values[hierarchical]),
         "",
     ]
     places = result.places(out)
@@ -297,7 +297,7 @@ def demo_text(result: "DemoResult", out: Path) -> str:
     return "\n".join([*lines, *(f"{'':<8}{command}" for command in commands)])
 
 
-def _rows(baseline: Mapping[str, float], other: Mapping[str, float]) -> list[str]:
+def _format_rows(baseline: Mapping[str, float], other: Mapping[str, float]) -> list[str]:
     return [
         f"{metric:<26}{100 * value:>10.1f}{100 * other[metric]:>10.1f}{100 * (other[metric] - value):>+13.1f}"
         for metric, value in baseline.items()

@@ -52,7 +52,7 @@ class ModelOptions:
     )
 
     def sources(self) -> "list[Path | Network]":
-        """Return the models that are named, checkpoints first.
+        """Return the models that the options name, checkpoints first.
 
         Raises:
             click.UsageError: flags without effect, or not as many weights as networks.
@@ -165,7 +165,7 @@ class ViewOptions:
     )
     scales: tuple[float, ...] | None = setting(
         None,
-        "Factors of the image's size whose embeddings are pooled, for instance 1,0.7071,0.5.",
+        "Scales of the image whose embeddings are pooled, for instance 1,0.7071,0.5.",
         metavar="X,Y,Z",
         parse=_scales,
     )

@@ -271,7 +271,7 @@ def verb(
         json_option = _Flag(["--json", "as_json"], is_flag=True, help="Print one JSON object.", section="Output")
         ordered = sorted(params.values(), key=lambda one: not isinstance(one, _Argument))
         shared = [json_option, help_all_option(), debug_option()]
-        names = {"help_option_names": ["-h", "--help"]}  # click keeps those of the first context that it sees
+        names = {"help_option_names": ["-h", "--help"]}  # for every command: click keeps the first context's names
         made = Verb(None, names, callback=run, params=[*ordered, *shared], help=function.__doc__)
         made.configs = (*taken.values(), *more)
         return made

@@ -146,7 +146,7 @@ class PublishedOptions:
     """Published results to find; case, spaces and punctuation do not count."""
 
     dataset: str = setting("", "Dataset: sop, inat-base, dyml, h-gldv2, ...", offered=_datasets)
-    method: str = setting("", "Part of the method's name: HAPPIER, Smooth-AP, NSM, ...")
+    method: str = setting("", "Method, or part of its name: HAPPIER, Smooth-AP, NSM, ...")
     paper: str = setting("", 'Paper or table: suprank, "Smooth-AP Table 3", ...', offered=_papers)
     metric: str = setting("", "Metric: R@1, H-AP, AP/category, ...")
 

@@ -56,15 +56,15 @@ class TrainOptions:
     )
     sweep: tuple[str, ...] = setting(
         (),
-        "A run for every value, into RUN/FIELD=VALUE, and a table; several times: all combinations. Semicolons between "
-        "the values of a field that is a list.",
+        "Train one run per value, in RUN/FIELD=VALUE, and write a table. Repeated: all combinations. Semicolons "
+        "separate the values of a field that is a list.",
         metavar="FIELD=A,B,C",
         repeated=True,
         commas=False,
         common=False,
     )
     seeds: int = setting(
-        1, "Runs with consecutive seeds from --seed on, into RUN/seed=N, and a table of means and deviations.", least=1
+        1, "Number of runs, with consecutive seeds from --seed on, in RUN/seed=N; a table has their means.", least=1
     )
 
 

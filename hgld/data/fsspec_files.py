@@ -25,7 +25,7 @@ class FsspecRanges:
     """Ranges of files of one file system; see :class:`hgld.data.http_files.HttpRanges`.
 
     Args:
-        root: a URL of it.
+        root: URL of a folder in the file system.
         options: fsspec's options for the URL's scheme.
 
     Raises:

@@ -258,11 +258,14 @@ class _Watched(_Guarded):
 def _guarded_pools(allowed: Collection[str] | None) -> dict[str, type[HTTPConnectionPool]]:
     """Return pools of urllib3's whose connections reach no private addresses by public names but the allowed ones."""
 
-    def pool(kind: type[HTTPConnectionPool], connection: type) -> type[HTTPConnectionPool]:
+    def make_pool(kind: type[HTTPConnectionPool], connection: type) -> type[HTTPConnectionPool]:
         made = type(f"_{connection.__name__}", (_Watched, connection), {"allowed": allowed})
         return type(f"_{kind.__name__}", (kind,), {"ConnectionCls": made})
 
-    return {"http": pool(HTTPConnectionPool, HTTPConnection), "https": pool(HTTPSConnectionPool, HTTPSConnection)}
+    return {
+        "http": make_pool(HTTPConnectionPool, HTTPConnection),
+        "https": make_pool(HTTPSConnectionPool, HTTPSConnection),
+    }
 
 
 # -- one client -------------------------------------------------------------------------------------------------------
@@ -413,7 +416,7 @@ def retry(
         before_wait: called with the seconds of a pause and the failure; may raise to give up.
 
     Raises:
-        RemoteFault: the failure does not pass, or the attempts are used up.
+        RemoteFault: the failure is permanent, or the attempts are used up.
     """
     idle = 0
     while True:

@@ -88,7 +88,7 @@ def upright_size(width: int, height: int, turn: Turn) -> tuple[int, int]:
 
 
 def stored_rectangle(upright: Rectangle, width: int, height: int, turn: Turn) -> Rectangle:
-    """Return the place of an upright image's rectangle in the stored one.
+    """Return a rectangle of the upright image in coordinates of the stored image.
 
     Args:
         upright: left, top, width, height.

@@ -37,7 +37,7 @@ def advise(descriptor: int, offset: int, size: int, *, sequential: bool = False)
         descriptor: descriptor of the open file.
         offset: first byte.
         size: bytes; 0: to the end.
-        sequential: all of it from front to back; otherwise this range soon.
+        sequential: whether the file is read from front to back; otherwise the range is read soon.
     """
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_SEQUENTIAL if sequential else os.POSIX_FADV_WILLNEED)
@@ -213,7 +213,7 @@ class ShardStorage:
         """Read a whole file.
 
         Raises:
-            InputError: there is no such file, or it has more than ``max_bytes``.
+            InputError: the file does not exist, or has more than ``max_bytes``.
         """
         data = self._files.read_at(_checked(name), 0, max_bytes + 1)
         if len(data) > max_bytes:
@@ -250,7 +250,7 @@ class ShardStorage:
         """Read a range of a file.
 
         Raises:
-            InputError: there is no such file, or it ends before.
+            InputError: the file does not exist, or ends before the range.
             ServiceError: the server kept failing.
             StorageError: the disk failed.
         """

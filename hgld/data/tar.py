@@ -226,7 +226,7 @@ def _find_header(cursor: _Cursor) -> bytes | None:
 
 @dataclass(slots=True)
 class _Extended:
-    """Facts that extended headers state about the member after them."""
+    """Facts about the next member of a tar, read from its extended headers."""
 
     name: str | None = None
     size: int | None = None

@@ -93,8 +93,8 @@ def uniforms(seed: int, epoch: int, positions: NDArray[np.int64], count: int) ->
 # neural networks", NeurIPS 2012, for the lighting; Berman et al., "MultiGrain", 2019, for the use of both.
 
 _GREY = np.array([0.2989, 0.587, 0.114])  # torchvision's weights
-_ORDERS = np.array(list(permutations(range(3))))  # of brightness, contrast, saturation
-# Of the covariance of ImageNet's RGB values in [0, 1], as published with reimplementations of AlexNet.
+_ORDERS = np.array(list(permutations(range(3))))  # orders of brightness, contrast, saturation
+# Eigendecomposition of ImageNet's RGB covariance (values in [0, 1]), published with reimplementations of AlexNet.
 _EIGENVALUES = np.array([0.2175, 0.0188, 0.0045])
 _EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
 
@@ -470,7 +470,7 @@ class TestView:
         """Return height and width of the views of a batch of images.
 
         Raises:
-            ConfigError: they are of several shapes.
+            ConfigError: the views have several shapes.
         """
         if self.is_square:
             return self.size, self.size

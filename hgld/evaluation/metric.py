@@ -53,7 +53,7 @@ class MetricDefinition:
         """Return the (q,) values of ranked queries, or a set metric's number from embeddings and labels."""
         if callable(self.value):
             return self.value(*inputs)
-        assert self.value is not None  # no name of such a metric reaches a ranking
+        assert self.value is not None  # only classifier metrics have no value; none is computed here
         module = "diagnostics" if self.of_set else "statistics"
         return getattr(import_module(f"hgld.evaluation.{module}"), self.value)(*inputs)
 

@@ -189,7 +189,7 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     best, place = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     tied = torch.nonzero(best[:, k - 1] == best[:, k])[:, 0] if best.shape[1] > k else best.new_empty(0)
     best, place = best[:, :k], place[:, :k]
-    if len(tied):  # all rows together: a GPU is waited for as often for one as for all
+    if len(tied):  # all rows at once: on a GPU every call costs one wait
         keys = descending_keys(scores[tied]) << _PLACE_BITS | torch.arange(scores.shape[1], device=scores.device)
         place[tied] = keys.topk(k, dim=1, largest=False).values & ((1 << _PLACE_BITS) - 1)
         best[tied] = scores[tied].gather(1, place[tied])

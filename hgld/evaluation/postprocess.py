@@ -152,7 +152,7 @@ class Whitening:
 
     @classmethod
     def load(cls, path: str | Path) -> "Whitening":
-        """Read what :meth:`save` wrote.
+        """Read a file that :meth:`save` wrote.
 
         Raises:
             SchemaError: the file is no whitening, of another schema version, or its parts do not fit together.

@@ -166,7 +166,7 @@ def _sorted_keys(scores: np.ndarray, grades: np.ndarray, bits_of_grade: np.uint6
 
 @helper
 def _walk_sorted(keys: np.ndarray, num: int, bits_of_grade: np.uint64, grades: np.ndarray, ranks: np.ndarray) -> None:
-    """Keep the ``num`` positives of a sorted row; their rank is the end of their group of equal scores.
+    """Keep the ``num`` positives of a sorted row; items of equal score have the rank of the last of them.
 
     They are kept from place 1 on: whatever precedes the first is written to place 0, so that nothing is asked of it.
     """

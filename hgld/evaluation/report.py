@@ -143,7 +143,7 @@ class RetrievalReport:
         return f"{printed}{markdown_table(header, rows)}\n{markdown('; '.join(facts))}\n"
 
     def _repr_html_(self) -> str:
-        """Draw a notebook's view: the values, those that tables print first, and the settings."""
+        """Return the view of a notebook: the values that published tables print, all values, and the settings."""
         from hgld.html_page import table
 
         rows = [[name, number(value, 4), str(self.undefined[name])] for name, value in self.values.items()]

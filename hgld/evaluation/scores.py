@@ -104,7 +104,7 @@ class Rows:
         for start in range(0, len(self), self._at_once):
             part = self.source[start : start + self._at_once]
             stop = start + len(part)
-            if part.element_size() == 2:  # by way of float32 twice as fast
+            if part.element_size() == 2:  # converting by way of float32 is twice as fast
                 part = narrow[: stop - start].copy_(part)
             torch.linalg.vector_norm(wide[: stop - start].copy_(part), dim=1, out=norms[start:stop])
         if not (bool(norms.isfinite().all()) and _are_scalable(norms, normalize)):
@@ -143,7 +143,7 @@ _LEAST_INVERSE = 1e-30  # in float32 all products with numbers of float32 are as
 
 
 def _as_table(embeddings: Tensor | np.ndarray, side: str) -> Tensor:
-    """Return a table as a tensor, a memory-mapped one where it is.
+    """Return a table as a tensor; a memory-mapped array stays on disk.
 
     Raises:
         InputError: not a table of floating numbers, or empty.
@@ -276,7 +276,7 @@ def _free_bytes(device: torch.device) -> int:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)
         return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):  # not Linux: 256 MB are there anywhere
+    except (OSError, KeyError):  # not Linux: assume that 256 MB are free
         return int(_BLOCK_SCORES * _SCORE_BYTES["cpu"] / _SHARE_OF_FREE)
 
 
@@ -366,7 +366,7 @@ def _rounded_up(count: int, multiple: int) -> int:
 
 
 def _padded(table: "Tensor | Rows", rows: int) -> "Tensor | Rows":
-    """Pad a table with zeros to at least so many rows."""
+    """Pad a table with rows of zeros to at least ``rows`` rows."""
     if len(table) >= rows:
         return table
     return torch.nn.functional.pad(table[:], (0, 0, 0, rows - len(table)))

@@ -83,7 +83,7 @@ class Audit:
         images: one row per wrong label, with item (index), key and split. ``level`` is the coarsest at which the label
             is probably wrong; ``given``, ``proposed`` and ``probability`` are the classes and the probability at that
             level. ``given_finest`` and ``proposed_finest`` are the finest classes; ``near_given`` and ``near_proposed``
-            are nearest items of these two. ``neighbors_given`` and ``neighbors_proposed`` count the ``neighbors``
+            are the nearest items of each. ``neighbors_given`` and ``neighbors_proposed`` count the ``neighbors``
             nearest items that are in the given and in the proposed class.
         classes: one row per error of the hierarchy: kind (``one``, ``parent``), level, class, other, probability,
             items, evidence, first_items and second_items (some items of both classes).
@@ -246,7 +246,7 @@ class _Items:
     def split(self, item: int) -> str:
         return "" if self.splits is None else str(self.splits[item])
 
-    def nearest_of(self, item: int, label: int) -> list[int]:
+    def nearest_items(self, item: int, label: int) -> list[int]:
         """Return the nearest other items of a finest class."""
         others = self.judged[self.classes == label]
         others = others[others != item]
@@ -279,8 +279,8 @@ def _wrong_image(items: _Items, noise: LabelNoise, row: int, least: float) -> di
         "neighbors": len(near),
         "neighbors_given": int((near == here).sum()),
         "neighbors_proposed": int((near == there).sum()),
-        "near_given": items.nearest_of(item, given),
-        "near_proposed": items.nearest_of(item, proposed),
+        "near_given": items.nearest_items(item, given),
+        "near_proposed": items.nearest_items(item, proposed),
     }
 
 

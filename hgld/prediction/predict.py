@@ -259,7 +259,7 @@ def known_within(
 
     Raises:
         ConfigError: an unknown level.
-        InputError: no item is left, or ids came for names or names for ids.
+        InputError: no item is left, or ``within`` has ids where classes have names, or names where they have ids.
     """
     kept, columns = np.ones(len(gallery_labels), bool), []
     for name, wanted in within.items():

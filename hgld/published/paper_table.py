@@ -71,7 +71,7 @@ _MOST_COLUMNS = 6  # of a block, so that it can be read at 100 letters per line
 
 @dataclass(frozen=True)
 class OwnResults:
-    """Results of one's own beside a paper's.
+    """Results of a run, to print beside a paper's.
 
     Attributes:
         name: name of the run, with its task if the run has several.

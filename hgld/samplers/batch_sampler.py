@@ -157,7 +157,7 @@ class ClassItems:
         """Draw k items of each class: distinct items if the class has k, else each item at least once.
 
         Args:
-            classes: (P,) places of the classes in :attr:`label`.
+            classes: (P,) indices of the classes in :attr:`label`.
             k: items per class.
             key: key of the random numbers.
 

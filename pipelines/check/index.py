@@ -215,8 +215,8 @@ def rebuild_index(
         root: folder with the tars.
         levels: names of the levels, finest first, for tars that do not state them; else ``level0``, ``level1``, ...
         force: replace a readable index that has a manifest.
-        workers: shards read at a time; 0: one a core.
-        progress: told of every shard.
+        workers: shards read at a time; 0: one per core.
+        progress: called for every shard.
 
     Raises:
         ConfigError: a readable index is there already, ``levels`` contradict the tars, or the folder's name cannot be a

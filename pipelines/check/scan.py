@@ -95,8 +95,8 @@ def scan_shards(paths: Sequence[Path], *, decode: bool = False, workers: int, pr
     Args:
         paths: the shards.
         decode: decode every image.
-        workers: processes; 0: one a core.
-        progress: told of every shard.
+        workers: processes; 0: one per core.
+        progress: called for every shard.
 
     Returns:
         the scans, in the order of the paths.

@@ -73,8 +73,8 @@ def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Prog
     Args:
         root: the directory.
         decode: decode every image.
-        workers: shards read at a time; 0: one a core.
-        progress: told of every shard.
+        workers: shards read at a time; 0: one per core.
+        progress: called for every shard.
 
     Raises:
         InputError: ``root`` is not a dataset: no manifest, or one that cannot be read.

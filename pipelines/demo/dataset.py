@@ -53,7 +53,7 @@ def build_drawn_dataset(labels: Path, root: Path, config: DrawnConfig, progress:
         labels: landmark_id, category, supercategory, hierarchical_label, natural_or_human_made.
         root: gets ``drawings/`` (images and the table ``labels.csv``) and ``shards/``.
         config: options of the drawings and their split.
-        progress: told of every landmark and unit.
+        progress: called for every landmark and unit.
 
     Raises:
         ConfigError: fewer landmarks have all their labels than are to be drawn, or ``shards/`` holds something else.
@@ -109,7 +109,7 @@ def write_drawings(labels: pl.DataFrame, folder: Path, config: DrawnConfig, prog
         labels: rows of a hierarchical label file, see :func:`choose_landmarks`.
         folder: folder of the drawings.
         config: number and size of the images, and the seed; the same config gives the same bytes.
-        progress: told of every landmark.
+        progress: called for every landmark.
     """
     rows: list[tuple[str, ...]] = []
     (folder / "images").mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ class Canvas:
 
     Args:
         size: side of the image, pixels.
-        rng: draws the circumstances.
+        rng: random generator for the circumstances.
     """
 
     def __init__(self, size: int, rng: np.random.Generator) -> None:

@@ -165,7 +165,7 @@ def run_stages(root: Path, config: BuildConfig, levels: _Levels, progress: Progr
     else:
         stages["cluster"] = given.run(root, stages, config, progress, given=groups)
     stages["toplevel"] = toplevel.run(root, stages, config, progress, plan=plan)
-    # a taxonomy is taken as it is, but for what people decide by name
+    # a taxonomy is used unchanged, except for people's decisions about names
     is_tree = groups is not None and groups.of_class is not None
     before = stages["cluster"], stages["toplevel"]
     stages["review"] = review.run(root, *before, config.review, progress, learns=not is_tree)
@@ -192,7 +192,7 @@ def _names(root: Path, config: BuildConfig, levels: _Levels, progress: Progress)
 
 
 def _sources(config: BuildConfig) -> list[tuple[str, Path]]:
-    """Return the files from outside that a build reads, by role."""
+    """Return the input files of a build, each with its role."""
     if config.source == "sample":
         found = [("sample", path) for path in sample.files()]
     elif config.source == "classes":

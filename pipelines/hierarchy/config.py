@@ -43,7 +43,7 @@ class ScrapeConfig:
         commas=False,
     )
     rate: float = setting(
-        3.0, "Requests per second at most, one at a time.", unit="requests per second", above=0, key=False
+        3.0, "Largest rate of requests, which are sent one at a time.", unit="requests per second", above=0, key=False
     )
     request_budget: int = setting(0, "Stop cleanly after this many requests; 0: no limit.", key=False)
     retries: int = setting(8, "Largest number of attempts per request before it counts as an error.", key=False)

@@ -69,7 +69,7 @@ def with_options(name: str, catalog: Catalog, options: SourceConfig) -> Catalog:
     training items that may show a class of a drawn split, and splits that ``options.splits`` does not name.
 
     Raises:
-        ConfigError: the release has no classes for ``val``, or not such a split.
+        ConfigError: the release has no classes for ``val``, or lacks a split that the options name.
         InputError: a list cannot be read, or the labels are not those of the classes.
     """
     labels = options.labels
@@ -127,7 +127,7 @@ def build_shards(
         out: an empty or new folder.
         options: options of reading the release.
         config: options of writing the shards.
-        progress: told of every unit.
+        progress: called for every unit.
 
     Raises:
         ConfigError: options that contradict each other; ``out`` holds something else.

@@ -477,7 +477,7 @@ def described(manifest: Manifest, card: DataCard | None, *, boxes: bool) -> tupl
 
 @contextmanager
 def dataset_lock(root: Path) -> Iterator[None]:
-    """Hold a dataset directory against other processes that change its files.
+    """Lock a dataset directory against other processes that change its files.
 
     Raises:
         StorageError: another process holds it, or the folder is not writable.

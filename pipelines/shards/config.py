@@ -96,7 +96,7 @@ class ShardConfig:
     partial: bool = setting(False, "Build without missing or damaged tars.")
     executor: Literal["local", "ray"] = setting(
         "local",
-        "Place of the work: processes of this machine, or a Ray cluster whose machines see the same folders.",
+        "Executor of the work: processes of this machine, or a Ray cluster whose machines see the same folders.",
         key=False,
     )
     workers: int = setting(

@@ -32,7 +32,7 @@ from .reading import checked_image, opened_hashed, read_inside
 from .sources.own_tables import images_of
 from .work import amount, run_counted
 
-VERSION = 3  # raise it when the same image gives another row
+VERSION = 3  # increase it if a change gives the same image another row
 FILES_PER_UNIT = 2_000
 LOOSE = -1  # origin of a loose file
 SPOOL = ".spool"
@@ -353,7 +353,7 @@ def examine_release(catalog: Catalog, folder: Path, config: ShardConfig, progres
         catalog: catalog of the release.
         folder: folder of the units' records and spools.
         config: options of the build.
-        progress: told of every unit.
+        progress: called for every unit.
 
     Raises:
         InputError: a tar cannot be read, or tars are missing or refused and the build is not to be partial.

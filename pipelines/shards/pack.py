@@ -199,7 +199,7 @@ def plan_shards(
         finest: the finest level.
         group_size: k, the least number of items of a class that stand together.
         shard_bytes: approximate size of a shard.
-        shard_items: most items of a shard; one group more where it does not fit.
+        shard_items: approximate largest number of items in a shard.
         seed: seed of the order.
 
     Returns:

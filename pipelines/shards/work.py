@@ -110,7 +110,7 @@ def run_counted(
     Args:
         work: function that processes a unit.
         units: units with names.
-        progress: told of every unit.
+        progress: called for every unit.
         task: name of the work for ``progress``.
         done: number of further units that were done before.
         execution: executor, workers and address.

@@ -203,7 +203,7 @@ def test_confidences_of_other_classes_are_calibrated_and_drop_for_those_that_the
     assert (lacking.column == 0).mean() < (known.column[absent] == 0).mean() - 0.3
 
 
-def test_a_gallery_of_its_own_holds_the_queries_or_not(calibration):
+def test_calibrate_accepts_a_gallery_with_or_without_the_queries(calibration):
     rows, labels = clusters(0)
     own = np.arange(len(rows))
     ask = {"levels": ("fine", "coarse"), "facts": calibration.facts}

@@ -32,7 +32,7 @@ def test_json_is_what_the_library_returns(files, hgld):
     assert printed["settings"]["files"] == {"embeddings": "e.npy", "labels": "l.parquet"}
 
 
-def test_a_person_gets_a_table_and_keeps_the_report(files, hgld):
+def test_table_is_printed_and_report_is_written(files, hgld):
     arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet", "--levels", "fine,coarse"]
     options = ["--metrics", "R@1,H-AP", "--query-expansion", "2,3", "--distractors", files / "e.npy", "--out"]
     code, out, _ = hgld("evaluate", *arguments, *options, files / "report.json")

@@ -102,7 +102,7 @@ def test_bytes_are_those_that_were_written(url):
         dataset.read_many([3, -1])
 
 
-def test_a_shard_that_is_shortened_or_removed_under_an_open_dataset(root):
+def test_shards_that_shrink_or_vanish_under_an_open_dataset_are_errors(root):
     dataset, late = open_dataset(root, "train"), open_dataset(root, "train")
     dataset.read(0)
     for shard in root.glob("train-*.tar"):
@@ -419,7 +419,7 @@ def test_a_data_loader_needs_no_transform(root):
     assert batch["image"].shape == (4, 3, 224, 224)
     assert batch["image"].dtype == torch.uint8
     assert torch.equal(batch["labels"], dataset.labels[batch["index"]])
-    assert dataset[0]["image"].size == dataset.image(0).size  # the decoded image
+    assert dataset[0]["image"].size == dataset.image(0).size  # both are the decoded image
 
 
 def test_malformed_checksums_are_refused_if_reads_are_verified(root, tmp_path):

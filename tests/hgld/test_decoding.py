@@ -273,7 +273,7 @@ def test_long_strips_are_cut_to_their_middle_instead_of_filling_the_memory():
     assert (found == 200).all()
 
 
-def test_colors_are_torchvisions_step_by_step():
+def test_color_jitter_equals_torchvision_in_every_order():
     pixels = (np.asarray(picture(40, 30, seed=5)).astype(int) // 4 + 90).astype(np.uint8)  # far from both ends
     numbers = np.random.default_rng(0).uniform(size=(24, 7))
     matrices = color_matrices(numbers, jitter=0.15, lighting=0.0)

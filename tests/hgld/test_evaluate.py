@@ -105,7 +105,7 @@ def test_levels_without_names_are_numbered_from_the_finest():
     assert list(report.values) == ["AP/level0", "AP/level1", "AP/level2"]
 
 
-def test_blocks_on_a_gpu_take_what_its_allocator_can_give(monkeypatch):
+def test_gpu_blocks_count_memory_that_the_allocator_holds_unused(monkeypatch):
     """What torch holds and nobody uses is free too: in training the driver has next to nothing left."""
     given = {"mem_get_info": (1 << 20, 80 << 30), "memory_reserved": 9 << 30, "memory_allocated": 8 << 30}
     for name, found in given.items():

@@ -38,7 +38,7 @@ def compile_module(loss: nn.Module, *, dynamic: bool | None = None) -> nn.Module
 
 
 def step(module, embeddings, labels, **more):
-    torch.manual_seed(1)  # of what is drawn
+    torch.manual_seed(1)  # the same random numbers in every call
     leaf = embeddings.clone().requires_grad_()
     value = module(leaf, labels, **more)
     value.backward()

@@ -145,7 +145,7 @@ def test_simix_adds_virtual_items_in_training_alone():
     torch.testing.assert_close(loss(embeddings, LABELS), plain(unit, LABELS))
 
 
-def test_simix_with_references():
+def test_simix_with_references_equals_the_loss_of_mixed_queries():
     embeddings = batch()
     plain = SmoothRecall(normalize=False, exclude_self=True)
     references = torch.cat([embeddings, torch.randn(4, 5)])

@@ -71,7 +71,7 @@ def test_average_precision_is_scikit_learns(query):
     found = value("AP/fine", scores, grades)
     if len(set(scores[0].tolist())) == scores.shape[1]:
         np.testing.assert_allclose(found, expected, rtol=1e-12)
-    assert found <= expected + 1e-12  # with ties ours counts them against the query
+    assert found <= expected + 1e-12  # our value counts ties against the query
 
 
 @given(queries(ties=False), st.none() | st.integers(1, 20))

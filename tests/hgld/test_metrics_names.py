@@ -64,6 +64,6 @@ def test_a_binary_metric_without_a_level_means_every_level():
     ("names", "message"),
     [(["AP/no"], "level 'no' is unknown; expected fine, coarse"), ([], "no metrics")],
 )
-def test_what_cannot_be_resolved_is_refused(names, message):
+def test_unresolvable_names_are_refused(names, message):
     with pytest.raises(ConfigError, match=message):
         resolve(names, ["fine", "coarse"])

@@ -23,7 +23,7 @@ LABELS = torch.arange(6).repeat_interleave(4)
 # -- samplers ---------------------------------------------------------------------------------------------------------
 
 
-def test_samplers_are_batch_samplers_of_torch_with_a_length_and_a_sampler_to_set_the_epoch_of():
+def test_samplers_are_torch_batch_samplers_with_length_and_set_epoch():
     sampler = PKSampler(LABELS, p=2, k=2)
     assert isinstance(sampler, torch.utils.data.BatchSampler)
     items: Any = LABELS.tolist()

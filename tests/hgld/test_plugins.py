@@ -38,7 +38,7 @@ def test_names_are_listed_without_an_import_and_loaded_when_used(install):
     assert OWN.load("two") == 2
 
 
-def test_a_name_that_nobody_has_is_refused_with_those_that_there_are(install):
+def test_unknown_names_are_refused_with_the_known_ones(install):
     install("brought", two="brought_module:THING")
     with pytest.raises(ConfigError, match=r"there is no thing 'three'\. There are one, two\."):
         OWN.load("three")

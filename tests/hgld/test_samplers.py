@@ -365,7 +365,7 @@ def test_torch_gets_no_part_without_items():
 
 
 @pytest.mark.parametrize(("size", "count"), [(5, 2), (4, 4), (6, 3)])
-def test_every_set_is_as_likely_to_be_chosen(size, count):
+def test_every_subset_is_equally_likely(size, count):
     rows = 20_000
     chosen = choose(random_words(rows * count, 1).reshape(rows, count), np.full(rows, size))
     sets = Counter(tuple(sorted(row)) for row in chosen.tolist())

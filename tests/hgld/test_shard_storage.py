@@ -118,7 +118,7 @@ def test_ranges_beyond_the_end_are_named(storage):
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", "a\0", "a\nb"])
-def test_names_never_lead_out(storage, name):
+def test_file_names_outside_the_dataset_are_refused(storage, name):
     for use in (
         lambda: storage.exists(name),
         lambda: storage.read_at(name, 0, 1),
@@ -149,7 +149,7 @@ def test_other_processes_open_their_own_files(method, storage, folder, request):
     if method == "spawn" and storage.where.startswith("memory"):
         pytest.skip("memory:// belongs to one process")
     wanted = ("train-000001.tar", 77, 1000)
-    storage.read_many([wanted, ("train-000000.tar", 0, 9)])  # files and connections are open already
+    storage.read_many([wanted, ("train-000000.tar", 0, 9)])  # opens files and connections before the fork
     context = multiprocessing.get_context(method)
     out = context.SimpleQueue()
     child = context.Process(target=read_in_child, args=(storage, wanted, out))

@@ -163,12 +163,12 @@ def test_a_stopped_stream_resumes_with_the_same_batches(shards, step):
             break
     state = one.state_dict()
     assert (state["epoch"], state["step"]) == (0, step)
-    assert same_batches(list(one), whole[step:])  # the same stream
+    assert same_batches(list(one), whole[step:])  # the open stream continues
     again = stream(shards)
     again.load_state_dict(state)
     again.set_epoch(0)  # a training loop says so at the beginning of every epoch
     assert same_batches(list(again), whole[step:])
-    parts = [stream(shards, process_index=r, process_count=2) for r in range(2)]  # and another number of processes
+    parts = [stream(shards, process_index=r, process_count=2) for r in range(2)]  # resume on two processes
     for part in parts:
         part.load_state_dict(state)
     assert same_batches(joined([list(part) for part in parts]), whole[step:])

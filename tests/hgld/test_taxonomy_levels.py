@@ -185,7 +185,7 @@ def test_rules_that_cannot_be_served_are_refused(graph, rules, error, words):
         even_levels(taxonomy(graph, {name: rank for name, rank in ranks.items() if name in known}), **rules)
 
 
-def test_cycles_are_named_and_long_chains_refused():
+def test_cycles_are_listed_and_long_chains_are_refused():
     with pytest.raises(HierarchyError, match=r"in a circle: 'a' -> 'b' -> 'c' -> 'a' \(each the child of the next\)"):
         taxonomy([("x", "a"), ("a", "b"), ("b", "c"), ("c", "a"), ("c", "top")])
     wheel = [(f"n{i}", f"n{(i + 1) % 50}") for i in range(50)]

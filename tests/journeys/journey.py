@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-MOST_COMMANDS, MOST_FLAGS, MOST_WORDS = 5, 8, 400  # from a folder of images to a report
+MOST_COMMANDS, MOST_FLAGS, MOST_WORDS = 5, 8, 400  # limits on the way from a folder of images to a report
 
 
 @dataclass

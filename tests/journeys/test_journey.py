@@ -5,7 +5,7 @@ import pytest
 from tests.journeys.journey import Journey, count_words
 
 
-def test_commands_flags_and_words_are_counted_and_too_many_of_each_fail(tmp_path):
+def test_commands_flags_and_words_are_counted_and_limited(tmp_path):
     journey = Journey(tmp_path)
     assert "hgld" in journey.hgld("--version")
     assert "trian" in journey.hgld("trian --data -1 --out=x -v", code=2)

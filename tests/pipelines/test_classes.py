@@ -103,7 +103,7 @@ def test_every_line_is_an_item_or_listed(tmp_path_factory, lines):
     try:
         read = read_items(written(folder, "\n".join(lines) + "\n"))
     except TableError:
-        return  # refused as a whole: nothing to name, or a first line that is a header
+        return  # the whole table is an error: no names, or only a header
     told = {item.line for item in read.items} | {line for line, _, _, _ in read.dropped}
     first_is_header = "name" in lines[0].lower()
     assert first_is_header or told == set(range(1, len(lines) + 1))

@@ -45,7 +45,7 @@ def test_a_class_label_becomes_a_name_as_scraped_names_do():
         assert found.method == "medoid"
 
 
-def test_else_the_nearest_name_is_the_label():
+def test_nearest_name_is_the_label_if_no_rule_applies():
     group = [member("quay", 1, centrality=0.7), member("well", 1, centrality=0.9), member("silo", 1, centrality=0.2)]
     (found,) = propose_labels([group], NO_GRAPH, RULES)
     assert (found.label, found.method) == ("well", "medoid")

@@ -109,7 +109,7 @@ def test_a_general_head_counts_where_nothing_else_is_known():
 
 
 @pytest.mark.parametrize("name", ["", "???", "Nereid", "Laysan Albatross", "<script>"])
-def test_what_is_not_known_has_no_kind(name):
+def test_unknown_nouns_have_no_kind(name):
     assert NounKinds.read().of(noun_phrase(name)) == ()
 
 

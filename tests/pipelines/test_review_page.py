@@ -466,7 +466,7 @@ def test_only_the_pages_own_files_are_served(client, path):
     assert client.get(path).status_code == 404
 
 
-def test_a_program_works_through_the_queue(client, build):
+def test_api_decides_and_undoes_along_the_queue(client, build):
     _, now = ask(client, "/api/state")
     assert {**now["progress"], "still_wrong": None} == {
         "names": 9,
@@ -511,7 +511,7 @@ def test_labels_are_proposed_and_none_that_is_taken(client):
     _, found = ask(client, "/api/labels", {"names": ["mountain pass", "water gap", "mountain"]})
     labels = [one["label"] for one in found["labels"]]
     assert labels
-    assert not {"mountain", "pass", "ship"} & set(labels)  # groups that are there
+    assert not {"mountain", "pass", "ship"} & set(labels)  # labels of existing groups
     assert all(one["why"] for one in found["labels"])
     assert ask(client, "/api/labels", {"names": ["nobody"]})[0] == 422
 

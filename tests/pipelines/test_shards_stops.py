@@ -67,7 +67,7 @@ def test_a_build(catalog, tmp_path, every):
     ends_as(contents(tmp_path / "whole"), stop_everywhere(lambda n: tmp_path / f"out-{n}", run, every), run)
 
 
-def test_other_options_and_lists_after_a_stop(catalog, tmp_path, every):
+def test_rebuild_with_other_options_leaves_nothing_of_a_stopped_build(catalog, tmp_path, every):
     """Fewer splits, shards and tables than the stopped build had: nothing of that stays, a person's files do."""
     lists = pl.DataFrame({"list": ["small"], "key": ["0/0"]})
     fewer = replace(catalog, items=catalog.items.filter(pl.col("split") == "train"))

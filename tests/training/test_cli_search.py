@@ -49,7 +49,7 @@ def test_an_index_is_made_asked_again_and_made_anew_for_another_checkpoint(searc
     assert search("--checkpoint-choice", "last")[1].splitlines()[3].split()[-1] == out.splitlines()[3].split()[-1]
     assert len(list((folder / "cache/hgld/indexes").glob("*/index.faiss"))) == 2
     for index in (folder / "cache/hgld/indexes").glob("*/index.faiss"):
-        index.write_bytes(b"IwFl")  # a damaged one is made anew
+        index.write_bytes(b"IwFl")  # a damaged index is rebuilt
     assert search("--index", kind, "--checkpoint-choice", "last") == (0, out, "")
 
 

@@ -152,7 +152,7 @@ def test_merged_classes_are_whole_ones_and_agree_with_the_tree(fine, count, seed
     assert (merged[before < 0, 1] == labels[before < 0, 1]).all()
 
 
-def test_merged_classes_meet_in_the_batches_and_the_run_is_another(data):
+def test_merged_classes_are_in_the_batches_and_change_the_checksum(data):
     plain, merged = (TrainingData(options(merge_classes=count), data, ALONE) for count in (1, 3))
     assert len(merged.labels[:, 0].unique()) < len(plain.labels[:, 0].unique())
     assert merged.facts["checksum"] != plain.facts["checksum"]

@@ -71,7 +71,7 @@ def test_every_parameter_learns_and_shapes_are_as_said(backbone, pooling, size, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["open_clip:ViT-S-32", "torchvision:vit_b_32"])
-def test_patch_tokens_are_those_before_the_vector(name):
+def test_patch_tokens_exclude_the_class_token(name):
     """The class token and they come from one pass: what the tower itself keeps of its last block."""
     kept: list[torch.Tensor] = []
     model = model_of(name, pooling="avg", layer_norm=False, dim=0).eval()

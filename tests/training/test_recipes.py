@@ -218,7 +218,7 @@ BY_REQUEST = {"wAP", "dists@intra", "dists@inter", "NMI"}  # asked for by --metr
         ("off-the-shelf-pnasnet5", {"top-1": "82.7", "top-5": "96.0"}),
     ],
 )
-def test_figures_are_those_of_the_papers(name, figures):
+def test_recipe_figures_equal_those_of_the_papers(name, figures):
     assert {value.metric: value.text for value in PUBLISHED[name].rows[0].values} == figures
 
 

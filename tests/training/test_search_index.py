@@ -94,7 +94,7 @@ def kept(dataset, embedder):
     return index
 
 
-def test_an_index_is_found_by_all_that_its_embeddings_depend_on(kept, dataset, embedder, tmp_path):
+def test_index_key_covers_everything_that_changes_its_embeddings(kept, dataset, embedder, tmp_path):
     alike = replace(embedder, batch_size=1, workers=1, checkpoint="step-7")
     found = kept_index("ivf", dataset, alike).load()
     assert found is not None

@@ -50,7 +50,7 @@ def test_training_checkpoints_are_unwrapped(tmp_path, key):
 @pytest.mark.parametrize(
     "prefix", ["", "module.", "backbone.", "module.backbone.", "_orig_mod.module.", "backbone.net."]
 )
-def test_prefixes_of_wrappers_are_taken_off(prefix):
+def test_prefixes_of_wrappers_are_removed(prefix):
     net = Net()
     load_into(net, {prefix + name: value for name, value in state(1).items()}, "w.pt")
     assert same(net.state_dict(), state(1))

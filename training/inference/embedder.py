@@ -59,7 +59,7 @@ def load_run(run: Path, which: Literal["best", "last"] = "best") -> tuple[Embedd
     state = read_state(checkpoint)
     file = "ema" if "ema" in state["files"] else "model"
     tensors = read_tensors(checkpoint, state, file)
-    eager = replace(config.model, compile=False)  # compiling takes longer than most datasets
+    eager = replace(config.model, compile=False)  # compiling takes longer than embedding most datasets
     model = build_model(eager, image_size=config.images.size, load_weights=False)
     problem = f"{checkpoint}: {file}.safetensors does not hold the model that the run's {CONFIG} describes"
     load_all(model, tensors, f"{problem} (was {CONFIG} changed?)")

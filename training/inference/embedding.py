@@ -323,7 +323,7 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
 def write_together(
     path: Path, *, rows: Callable[[Path], object], items: Callable[[Path], object], faults: pl.DataFrame
 ) -> None:
-    """Write embeddings and the tables beside them: all files whole, or as they were before.
+    """Write embeddings and the tables beside them; if a write fails, all files stay as they were.
 
     Args:
         path: file of the embeddings; its folder is made.

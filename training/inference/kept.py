@@ -111,7 +111,7 @@ _ROWS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True)
 class JoinedEmbeddings:
-    """A file of embeddings that parts were joined to.
+    """A file of embeddings that was joined from parts.
 
     Attributes:
         shape: N and D.

@@ -249,7 +249,7 @@ def search(
     texts: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> SearchResult:
-    """Find the k images of a dataset that are nearest to each of some image files and texts, and what they show.
+    """Find the k images of a dataset nearest to each image file and text, and predict what the files show.
 
     Args:
         embedder: embeds the files, and the dataset if need be.

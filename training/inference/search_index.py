@@ -33,7 +33,7 @@ def faiss() -> Any:
     """Import the package faiss.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: faiss is not installed.
     """
     with optional_dependency("faiss", "an index", "Without an index the search is exact."):
         return import_module("faiss")
@@ -136,7 +136,7 @@ class KeptIndex:
         return self.kept.read(read)
 
     def make(self, embeddings: Tensor | np.ndarray, positions: np.ndarray) -> SearchIndex:
-        """Make the index and keep it; one that is there is replaced.
+        """Build the index and keep it, in place of an existing one.
 
         Args:
             embeddings: (G, D) embeddings of the items.

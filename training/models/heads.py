@@ -16,7 +16,7 @@ from .backbone import FETCH_FAULTS, no_weights
 from .embedding_model import EmbeddingModel
 from .weights import load_into, read_weights, weights_file
 
-_TOLERANCE = 1e-3  # of scores, of the largest one
+_TOLERANCE = 1e-3  # largest difference of scores, as a share of the largest score
 _SYNSET = re.compile(r"n[0-9]{8}\Z")
 
 

@@ -35,7 +35,7 @@ _SCHEMAS = ("hf-hub:", "local-dir:")
 class ImageTower(nn.Module):
     """The image tower of a CLIP model: (B, 3, S, S) -> (B, F), or its map (B, F, H', W').
 
-    A transformer's patch tokens make a map of (B, F, N, 1), because their places do not matter to a pooling.
+    A transformer's patch tokens make a map of (B, F, N, 1), because their positions do not matter to a pooling.
 
     Args:
         net: the tower.

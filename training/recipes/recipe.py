@@ -80,7 +80,7 @@ class Published:
     """Published rows of a recipe.
 
     Attributes:
-        rows: the rows; the first is the one that the recipe is of.
+        rows: the rows; the recipe reproduces the first.
         remark: how the published run differs from the recipe, or what else its reader should know.
     """
 
@@ -199,7 +199,7 @@ class Recipe:
 
     @property
     def text(self) -> str:
-        """Its line and its facts."""
+        """The recipe's line, then its facts."""
         return f"{self.line}\n\n{self.facts}"
 
 

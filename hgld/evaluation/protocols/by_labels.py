@@ -241,11 +241,11 @@ _CASES = {
 def evaluate_dyml(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
     """Evaluate ``query_LEVEL`` against ``gallery_LEVEL`` at each level, and average over the levels.
 
-    A query is in the gallery where an item there has its path and its content, or at least its content.
+    A query is in the gallery if an item there has its path and its content, or at least its content.
 
     Returns:
-        a report of every level's metrics, their averages (``AP/average``) and the mean ASI of the three sets; its
-        settings say by level how many queries were found in the gallery, and which case that is.
+        a report of every level's metrics, their averages (``AP/average``) and the mean ASI of the three sets. Its
+        settings state per level how many queries were found in the gallery, and if these are all, some or none.
 
     Raises:
         InputError: a split without labels at its level.
@@ -307,7 +307,7 @@ def find_queries(
     return index, facts | {"other content": len(paths) - len(same)}
 
 
-# -- reports made of others -------------------------------------------------------------------------------------------
+# -- reports joined from others ---------------------------------------------------------------------------------------
 
 AVERAGE = "average"
 

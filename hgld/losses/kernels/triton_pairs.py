@@ -18,7 +18,7 @@ from hgld.losses.surrogates import Sigmoid, Surrogate, pack
 
 _MOST_ITEMS = 1 << 21  # (query, item) pairs of a block of queries: about 300 MB of workspace
 _BLOCK_POSITIVES = 32
-_BLOCK_ITEMS = 64  # 32 x 64 pairs over 128 threads: 16 registers an accumulator
+_BLOCK_ITEMS = 64  # 32 x 64 pairs over 128 threads: 16 registers per accumulator
 
 
 def triton_rank_metric(
@@ -42,7 +42,7 @@ def queries_at_once(num_items: int) -> int:
 
 
 def grid(num_queries: int, num_items: int, block: int) -> tuple[int]:
-    """Return the programs of a launch: for every query one a block of its items.
+    """Return the launch grid: one program per query and block of its items.
 
     They lie on one axis: the others have at most 65,535, which 2.1 million items would exceed.
     """

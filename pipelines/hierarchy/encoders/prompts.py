@@ -41,7 +41,7 @@ class PromptEncoder(ABC):
             progress: told about names embedded.
 
         Raises:
-            MissingResourceError: the weights are not available or read here.
+            MissingResourceError: the weights are missing or cannot be read.
         """
         templates, means = self.templates, []
         step = max(1, self._batch_size // len(templates))

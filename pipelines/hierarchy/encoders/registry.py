@@ -151,7 +151,7 @@ def _class_of(spec: str) -> Callable[..., Any]:
 
 VARIABLE = "HGLD_SENTENCE_ENCODER"
 _SENTENCE_FILES = ("model.safetensors", "pytorch_model.bin")
-PREFERRED = (  # by the averages that sentence-transformers publishes; multilingual ones last, for English comes first
+PREFERRED = (  # best published average of sentence-transformers first; multilingual models last
     "all-mpnet-base-v2",
     "all-MiniLM-L12-v2",
     "all-MiniLM-L6-v2",

@@ -150,7 +150,7 @@ def tree_groups(
     found = even_levels(taxonomy, parents=config.parents, cut=config.cut, levels=names, items=items)
     if len(found.hierarchy.levels) < 2:
         raise HierarchyError(
-            f"{taxonomy.source}: it has no level above the names by {found.cut}. Choose another --cut, or "
+            f"{taxonomy.source}: --cut {found.cut} gives no level above the names. Choose another --cut, or "
             "--tree-use evidence."
         )
     hierarchy, source = found.hierarchy, Path(taxonomy.source).name

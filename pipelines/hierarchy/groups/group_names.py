@@ -6,9 +6,9 @@ There are three methods; the first that applies is taken:
    ``general`` ``shared-word`` too: the word that such names share in any language, or their last signs in Chinese,
    Japanese or Korean. There at least two names must share it, so that a name alone in its group is not cut. There a
    singular is taken only if it is a common English word or occurs in a name.
-2. ``p279``: the Wikidata class that says best which names are in the group. Candidates are above names that carry at
-   least half of its landmarks; the highest F1 wins if it is at least 0.25. F1 is the harmonic mean of the share of the
-   group's landmarks below the class, and the share of the class's landmarks that are in the group.
+2. ``p279``: the Wikidata class that says best which names are in the group. Candidates are the classes above names
+   that carry at least half of its landmarks; the highest F1 wins if it is at least 0.25. F1 is the harmonic mean of
+   the share of the group's landmarks below the class, and the share of the class's landmarks that are in the group.
 3. ``medoid``: the name nearest to the group's centre; of those within 0.02 of its cosine the one with the most
    landmarks. It always exists.
 

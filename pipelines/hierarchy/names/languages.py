@@ -82,7 +82,7 @@ class English:
     """Rule that tells which names the English rules apply to.
 
     Attributes:
-        known: whether names are English, of those for which it was found out.
+        known: whether a name is English, for the names whose language is known.
         others: rule for other texts: decide by their words, or treat all alike.
     """
 

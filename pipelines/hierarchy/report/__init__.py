@@ -1,1 +1,1 @@
-"""The page that shows a build, its words explained, and the stage that writes it."""
+"""The report page of a build, its glossary, and the stage that writes it."""

@@ -337,7 +337,7 @@ def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
 
 
 def side_by_side(settlement: Settlement, grouping: Grouping) -> dict[str, Any]:
-    """Return kappa per pair of annotators, and the conflicts; each side has the decisions that adopt it.
+    """Return kappa per pair of annotators, and the conflicts, each side with the decisions that would adopt it.
 
     Args:
         settlement: the settlement of everyone's decisions.

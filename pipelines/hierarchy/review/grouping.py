@@ -210,7 +210,7 @@ class Grouping:
     def placed(self, place: Mapping[str, Assignment]) -> "Grouping":
         """Return a copy in which the names without a decision are in the groups that ``place`` has for them.
 
-        Names that were dropped with their group stay dropped, and only groups that have names here are filled.
+        Names that were dropped with their group stay dropped. Names move only into groups that already have names.
         """
         moved = self.copy()
         live = set(self.live())

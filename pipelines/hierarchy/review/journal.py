@@ -77,7 +77,7 @@ class Journal:
                 write_atomic(self.path, text)
             except OSError as error:
                 raise StorageError(f"{self.path}: it was deleted, and cannot be written again: {error}.") from error
-        stamp = self._stamp()
+        stamp = self._read_stamp()
         entries = parse_decisions(self.path.read_bytes(), self.path) if stamp else []
         wrong = next((entry for entry in entries if entry.role != self.role), None)
         if wrong is not None:
@@ -98,7 +98,7 @@ class Journal:
     @property
     def changed_elsewhere(self) -> bool:
         """True if another program wrote or deleted the file since this journal last read or wrote it."""
-        return self._stamp() != self._known
+        return self._read_stamp() != self._known
 
     def next_time(self, after: datetime | None = None) -> datetime:
         """Return the time of the next action: later than ``after`` and than every entry's, since times order decisions.
@@ -138,7 +138,7 @@ class Journal:
             if self.changed_elsewhere:
                 raise StaleError
             append_locked(file, self.path, decisions, self.role)
-            self._known = self._stamp()
+            self._known = self._read_stamp()
         for decision in decisions:
             self.entries.append(Entry(decision, self.path, len(self.entries) + 1, self.role))
 
@@ -173,7 +173,7 @@ class Journal:
                 )
             os.ftruncate(file.fileno(), len(text) - len(tail))
             del self.entries[-len(taken) :]
-            self._known = self._stamp()
+            self._known = self._read_stamp()
         try:
             sync(self.path)
         except OSError as error:
@@ -183,7 +183,7 @@ class Journal:
             ) from error
         return taken
 
-    def _stamp(self) -> tuple[int, int, int] | None:
+    def _read_stamp(self) -> tuple[int, int, int] | None:
         """Return a stamp that changes with the file's state; None if it is empty or absent."""
         try:
             status = self.path.stat()

@@ -439,7 +439,7 @@ def _decisions(tables: BuildTables, found: _Found, who: str) -> list[Decision]:
 def _key() -> str:
     key = os.environ.get(KEY_VARIABLE, "")
     if not re.fullmatch(r"[\x21-\x7e]{0,4096}", key):  # not shown: it is a secret
-        raise ConfigError(f"the environment's {KEY_VARIABLE} holds spaces or letters that no key has. Set it anew.")
+        raise ConfigError(f"the environment's {KEY_VARIABLE} holds spaces or characters that no key has. Set it again.")
     return key
 
 

@@ -82,7 +82,7 @@ class Queue:
         """
         asked = now.undecided
         if skipped:
-            known, labels = frozenset(skipped), (*now.labels, None)  # -1: the last, for no group
+            known, labels = frozenset(skipped), (*now.labels, None)  # labels[-1], None, is for names in no group
             put_off = [(name, labels[k]) in known for name, k in zip(now.names, now.standing.tolist(), strict=True)]
             asked = asked & ~np.array(put_off) if (asked & ~np.array(put_off)).any() else asked
         count, items = asked.astype(np.float64), now.items if self._by == "items" else np.ones(len(now.items))

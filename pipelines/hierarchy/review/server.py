@@ -24,7 +24,7 @@ A program can decide as the page does. Every request carries ``X-Hgld-Token``; b
     ``{"revision": R, "actions": [[...], ...]}``. All is written or nothing (422 with error); 409 if R is not the
     revision of now. The answer has names (by name label, wrong, who) and groups that changed; null if a group is gone.
 ``POST /api/undo``
-    ``{"revision": R}`` takes the last action back; answers as above, with undone.
+    ``{"revision": R}`` takes the last action back. The answer is as for decide, with undone.
 ``POST /api/skip``
     ``{"names": [...]}`` puts names off until their estimates change. Nothing is written.
 ``POST /api/labels``
@@ -113,7 +113,7 @@ class Guard:
 
 
 def application(review: Review, token: str) -> Guard:
-    """Return the application: the page, its files and its data, behind the guard.
+    """Return the application that serves the page, its files and its data, wrapped in a :class:`Guard`.
 
     Args:
         review: the state that is shown and changed.

@@ -189,7 +189,7 @@ class Asking:
         return set(answers)
 
     def _count_answer(self, question: Question, keys: Sequence[str], answered: set[str]) -> None:
-        """Count an answer; one that leaves out all that it was asked for counts as a failure."""
+        """Count an answer; an answer without any of the requested keys counts as a failure."""
         if answered:
             self._answered, self._failed_in_a_row = True, 0
             self._keep_failures()

@@ -80,7 +80,7 @@ def _read(source: Path, options: "SourceConfig", name: str, levels: tuple[str, .
 
 def _read_categories(path: Path, levels: Sequence[str]) -> dict[int, tuple[str, tuple[str, ...]]]:
     """Return the super-category and the classes, finest first, of every category by its number."""
-    data = read_json(need(path), max_bytes=MAX_LIST_BYTES, max_values=1 << 27)  # of 3 million images
+    data = read_json(need(path), max_bytes=MAX_LIST_BYTES, max_values=1 << 27)  # the list has 3 million images
     found = data.get("categories") if isinstance(data, dict) else data
     wanted = ["id", "name", "supercategory", *levels[1:]]
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):

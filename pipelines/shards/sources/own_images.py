@@ -159,7 +159,7 @@ def read_own_images(kind: str, source: Path, options: "SourceConfig") -> OwnImag
 
 
 def merge_spellings(found: OwnImages) -> OwnImages:
-    """Return images whose names have their commonest spelling."""
+    """Replace every spelling of a name by its most frequent one."""
     items = found.items
     for level, counts in found.spellings:
         items = items.with_columns(pl.col(level).replace(list(counts), next(iter(counts))))
@@ -304,7 +304,7 @@ def find_images(source: Path) -> tuple[list[str], list[tuple[str, str, str, str]
 
 
 def _walk(source: Path, inside: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield every file below a folder with the reason why it is no image; the reason of an image is empty."""
+    """Yield every file below a folder and why it is not an image; an image has an empty reason."""
     if depth > _DEEPEST:
         raise InputError(f"{source / inside}: more than {_DEEPEST} folders deep; expected one folder a level.")
     try:
@@ -360,7 +360,7 @@ def _read_table(source: Path, options: "SourceConfig") -> OwnImages:
         rows = rows.with_columns(table.splits.alias(SPLIT))
     cells = pl.concat([table.cells[column].alias("cell") for column in columns.values()])
     missing = cells.filter(cells.is_in(MISSING)).value_counts().sort("count", "cell", descending=[True, False])
-    good, dropped = _usable(rows, source, None if table.image_column else root)
+    good, dropped = _split_usable(rows, source, None if table.image_column else root)
     paths = good["file"]
     if table.image_column:
         names = paths.str.split_exact("/", 2).struct.field("field_2")
@@ -448,7 +448,7 @@ def _level_columns(
     return column_of
 
 
-def _usable(table: pl.DataFrame, source: Path, root: Path | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _split_usable(table: pl.DataFrame, source: Path, root: Path | None) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Split the rows into those that name an image of the folder, once each, and the others as dropped.
 
     Args:

@@ -154,7 +154,7 @@ def read_mats(wanted: Mapping[Path, Sequence[str]]) -> list[dict[str, Any]]:
 
 
 def _load_mats(asked: Sequence[tuple[str, bytes, Sequence[str]]]) -> list[dict[str, Any]]:
-    """Read variables of files (path, content, names)."""
+    """Read variables of MATLAB files: path, content and names of variables per file."""
     from scipy.io import loadmat
 
     results = []

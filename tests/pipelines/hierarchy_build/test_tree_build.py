@@ -79,7 +79,7 @@ def test_decisions_are_applied_to_the_levels_of_a_tree(build, links, tmp_path):
 
 
 @pytest.mark.slow  # an end-to-end build; its parts have fast tests
-def test_a_tree_as_evidence_groups_what_it_holds_together_and_names_groups_and_tops(build, tmp_path):
+def test_taxonomy_as_evidence_sets_groups_and_their_names(build, tmp_path):
     words = ["ibis", "carp", "pine", "opal", "rook", "pike", "elm", "mica", "tern", "tench", "yew", "jade"]
     above = ["bird", "fish", "tree", "rock"] * 3
     file = tmp_path / "edges.csv"
