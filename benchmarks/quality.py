@@ -242,11 +242,10 @@ def _on_test(embedder: Any, job: Job) -> dict[str, Any]:
     """Return the values on test, and some of them for the queries of each class, by name, for the intervals."""
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.options import EvaluationOptions
-    from hgld.training.evaluation import RetrievalTask, evaluate_trained
+    from hgld.training.evaluation import RetrievalTask, SplitEmbedder, evaluate_task
 
     options = EvaluationOptions(metrics=("R@1", "AP", "H-AP", "NDCG", "ASI"))
-    report = evaluate_trained(embedder, RetrievalTask(str(job.data), "test"), options=options)
-    assert report is not None  # one process
+    report = evaluate_task(SplitEmbedder(embedder), RetrievalTask(str(job.data), "test"), options=options)
     dataset = open_dataset(job.data, "test")
     names = dataset.hierarchy.names[0]
     table = report.per_query.with_columns(label=pl.Series([names[i] for i in dataset.labels[:, 0].tolist()]))

@@ -256,7 +256,7 @@ def _length_problems(config: TrainConfig) -> Iterator[str]:
     if config.loss.memory and config.loss.memory_from_epoch >= epochs:
         yield (
             f"--memory-from-epoch is {config.loss.memory_from_epoch} and --epochs {epochs}: the memory would never be "
-            "used; lower it."
+            "used; lower it (0: from the first epoch)."
         )
 
 

@@ -148,16 +148,20 @@ class _Parts:
             second = SECOND_TERMS[config.decomposability or entry.second]
             rank = self.build(entry.rank, level, classes_of)
             return losses.Composition(rank, self.build(second, level, classes_of), config.lambda_)
-        options = {
-            parameter: getattr(config, option)
-            for parameter, option in entry.options.items()
-            if getattr(config, option) != () or getattr(LossConfig, option) != ()  # empty default: the loss's own
-        }
-        if "level" in options:
-            options["level"] = level
         make = loss_class(name)
-        sizes = {"dim": self.dim, "num_classes": self.sizes[classes_of], "hierarchy": self.tree}
         needed = inspect.signature(make).parameters
+
+        def is_given(parameter: str, option: str) -> bool:
+            default = getattr(LossConfig, option)
+            if getattr(config, option) != default:
+                return True
+            is_plugin = not entry.module and needed[parameter].default is not inspect.Parameter.empty
+            return default != () and not is_plugin  # else the loss's own default holds
+
+        options = {name: getattr(config, option) for name, option in entry.options.items() if is_given(name, option)}
+        if "level" in entry.options:
+            options["level"] = level
+        sizes = {"dim": self.dim, "num_classes": self.sizes[classes_of], "hierarchy": self.tree}
         options |= {size: value() if callable(value) else value for size, value in sizes.items() if size in needed}
         if entry.kind != "rank":
             return make(**options)

@@ -32,6 +32,7 @@ from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.trained_on import TRAINED_ON
 from hgld.tables import POLARS_FAULTS
 
+from .checkpoint import checkpoint_step
 from .config import TrainConfig, is_validation
 from .inference.classification import Classifier, targets_of, trained_classes
 from .inference.embedder import Embedded, Embedder
@@ -289,30 +290,6 @@ def evaluate_task(
     return _add_settings(report, stated | _embedding_settings(embedder, sides))
 
 
-def evaluate_trained(
-    embedder: Embedder,
-    task: RetrievalTask,
-    *,
-    levels: Sequence[str] | None = None,
-    options: EvaluationOptions,
-    **processing: Any,
-) -> RetrievalReport | None:
-    """Evaluate a model on a task by :func:`evaluate_task`, whose keywords it takes.
-
-    Args:
-        embedder: the model; its processes embed and rank together.
-        task: queries and gallery.
-        levels: levels of the dataset, finest first; None: all.
-        options: the metrics and how to rank.
-        **processing: ``distractors`` and ``whitening``.
-
-    Returns:
-        the report; None on other processes than the main one.
-    """
-    report = evaluate_task(SplitEmbedder(embedder, options.progress, levels), task, options=options, **processing)
-    return report if embedder.processes.is_main else None
-
-
 # -- evaluations after the epochs of a run --
 
 
@@ -426,6 +403,36 @@ def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) 
         with storage_errors(f"write {path}", RESUME_HINT, *POLARS_FAULTS):
             folder.mkdir(exist_ok=True)
             reports[entry].save_json(path)
+
+
+def keep_evaluation(
+    run: Path, config: TrainConfig, splits: SplitEmbedder, task: RetrievalTask, report: RetrievalReport
+) -> bool:
+    """Keep the report of a split and its embeddings in the run's folder, for ``hgld report RUN``.
+
+    Args:
+        run: the run's folder.
+        config: config of the run.
+        splits: embedded the split by the run's model.
+        task: one split; a split that the run evaluates itself is left as it is.
+        report: the report of the task.
+
+    Returns:
+        True if the report was kept.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    if task.query in config.run.evaluate_on:
+        return False
+    side = splits.embed(task.place, task.query)[0]
+    name = file_names({task: f"{side.dataset.manifest.name}-{task.query}"})[task]
+    path = Path(f"{name}.npy")
+    write_embeddings(run / EMBEDDINGS / path, side.vectors, side.dataset, side.faults)
+    files = {"embeddings": path.name, "labels": labels_file(path).name}
+    epoch = checkpoint_step(Path(splits.embedder.checkpoint)) // max(1, config.batch.steps_per_epoch)
+    keep_reports(run, epoch, {name: _add_settings(report, {"files": files})})
+    return True
 
 
 def _join_reports(answers: RetrievalReport | None, ranked: RetrievalReport | None) -> RetrievalReport | None:

@@ -200,7 +200,7 @@ def _show(root: Path, found: "Verification") -> None:
         echo(f"Note: {note}")
     if not len(found.findings):
         echo("Nothing is off.")
-        say_next("hgld", "train", "RECIPE", "--data", root, "--out", "RUN")
+        say_next("hgld", "train", "--data", root, "--out", "RUN")
         return
     cells = found.findings.head(_MOST_SHOWN).fill_null("")
     rows = [[_SHA256.sub(r"\1...", cell) for cell in row] for row in cells.iter_rows()]

@@ -25,11 +25,12 @@ from hgld.errors import HgldError, StorageError
 from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
 from hgld.evaluation.protocols import protocol_names
 from hgld.files import write_atomic
-from hgld.settings import setting
+from hgld.settings import options_of, setting
 
 if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset
     from hgld.evaluation.report import RetrievalReport
+    from hgld.training.evaluation import RetrievalTask, SplitEmbedder
     from hgld.training.inference.embedder import Spent
     from hgld.training.models.networks import Network
 
@@ -95,6 +96,7 @@ def evaluate(
     hgld evaluate --model timm:NAME --data DIR --split test    every test image against the others
     hgld evaluate --embeddings E.npy --labels L.parquet --levels fine,coarse
 
+    A run keeps the report of a split in its folder, unless options change the run's own way of evaluating.
     Several models make a leaderboard with intervals and paired tests, raw pixels below; hgld report compares
     reports that --out kept.
     """
@@ -107,9 +109,20 @@ def evaluate(
             "goes with one model; several make a leaderboard",
         )
         return _lead(sources, asked, view, options, seen, as_json)
-    save = _saver(asked.out)
+    save, source, kept = _saver(asked.out), sources[0] if sources else None, []
+
+    def keep(splits: "SplitEmbedder", task: "RetrievalTask", report: "RetrievalReport") -> None:
+        from hgld.training.evaluation import keep_evaluation
+        from hgld.training.runs import load_config
+
+        assert isinstance(source, Path)
+        if keep_evaluation(source, load_config(source / "config.json"), splits, task, report):
+            kept.append(source)
+
+    is_own = isinstance(source, Path) and _is_as_the_run(source, asked, view, options)
     with progress_bars() as progress:
-        report = _measure(sources[0] if sources else None, asked, view, replace(options, progress=progress), seen)
+        shown = replace(options, progress=progress)
+        report = _measure(source, asked, view, shown, seen, keep=keep if is_own else None)
     if report is None:
         return 0
     try:
@@ -120,6 +133,8 @@ def evaluate(
     if out is not None and out.suffix == ".json" and not as_json and asked.data:
         seen_too = ["--seen"] if seen.seen else []
         say_next("hgld", "report", out, "--data", asked.data, *seen_too, "--out", out.with_suffix(".html"), err=True)
+    elif kept and not as_json:
+        say_next("hgld", "report", *kept, "--data", asked.data, "--out", kept[0] / "report.html", err=True)
     return 0
 
 
@@ -180,6 +195,7 @@ def _measure(
     options: EvaluationOptions,
     seen: SeenOptions,
     spent: "Spent | None" = None,
+    keep: "Callable[[SplitEmbedder, RetrievalTask, RetrievalReport], object] | None" = None,
 ) -> "RetrievalReport | None":
     """Return the report of a model, or of files if there is none; None on other processes than the main one."""
     metrics = None if options.metrics is DEFAULT_METRICS else tuple(options.metrics)
@@ -199,22 +215,27 @@ def _measure(
         assert asked.labels is not None
         gallery = {name: getattr(asked, name) for name in ("gallery_embeddings", "gallery_labels")}
         return evaluate_files(asked.embeddings, asked.labels, levels=asked.levels, options=options, **gallery, **more)
-    from hgld.training.evaluation import RetrievalTask, SplitEmbedder, evaluate_by_protocol, evaluate_trained
+    from hgld.training.evaluation import (
+        RetrievalTask,
+        SplitEmbedder,
+        evaluate_by_protocol,
+        evaluate_task,
+    )
 
     assert asked.data is not None
     trained_on = seen.check(source, _queries(asked.data, asked)) if isinstance(source, Path) else {}
     with open_embedder(source, view, asked.data) as opened:
         embedder = replace(opened, spent=spent)
+        splits = SplitEmbedder(embedder, options.progress, asked.levels or None)
+        task = RetrievalTask(asked.data, asked.split or asked.query_split or "", asked.gallery_split or "")
         if asked.by_protocol:
-            splits = SplitEmbedder(embedder, options.progress)
             report = evaluate_by_protocol(splits, asked.data, asked.protocol or "", options=options, **more)
         else:
-            task = RetrievalTask(asked.data, asked.split or asked.query_split or "", asked.gallery_split or "")
-            report = evaluate_trained(embedder, task, levels=asked.levels or None, options=options, **more)
+            report = evaluate_task(splits, task, options=options, **more)
         if spent is not None:
             spent.dimensions = embedder.model.dim
         is_main = embedder.processes.is_main
-    if not is_main or report is None:
+    if not is_main:
         return None
     if "unreadable" in report.settings:
         count, named = report.settings["unreadable"].values()
@@ -222,7 +243,19 @@ def _measure(
     report = replace(report, settings=report.settings | trained_on)
     say_reduced(report.settings)
     say_seen(report.settings)
+    if keep is not None and not trained_on and not asked.by_protocol:
+        keep(splits, task, report)
     return report
+
+
+def _is_as_the_run(source: Path, asked: EvaluateOptions, view: ViewOptions, options: EvaluationOptions) -> bool:
+    """Tell whether a run's chosen checkpoint is evaluated on one split as the run evaluates its own splits."""
+    plain = replace(options, progress=None, device=None, chunk_size=None) == EvaluationOptions()
+    changed = (asked.distractors, asked.whitening, asked.levels or None, asked.gallery_split)
+    speed = ("device", "batch_size", "workers", "amp")
+    shown = all(getattr(view, name) == o.default for name, o in options_of(ViewOptions).items() if name not in speed)
+    is_run = (source / "config.json").is_file() and (source / "checkpoints").is_dir()
+    return is_run and plain and shown and not any(option is not None for option in changed)
 
 
 def _queries(data: str, asked: EvaluateOptions) -> "list[ShardDataset]":

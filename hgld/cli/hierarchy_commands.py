@@ -288,7 +288,7 @@ class ShowOptions:
     path: Path = setting(..., "Folder of a build, dataset directory or taxonomy.", argument=True, path="existing")
     format: str = setting(
         AUTO,
-        f"Format of the taxonomy; auto: found out from its content. {', '.join(FORMAT_LINES)}.",
+        "Format of the taxonomy; auto: found out from its content.",
         choices=(AUTO, *FORMAT_LINES),
         metavar="NAME",
     )

@@ -101,11 +101,23 @@ def options_of(name: str) -> frozenset[str]:
         taken.add("sum_levels")
     if entry.kind == "rank":
         taken |= {"simix", "class_weights"} if binary else {"simix"}
-    if entry.kind == "rank" or (entry.kind == "pairs" and not entry.learns):
+    if entry.kind == "rank" or (entry.kind == "pairs" and not entry.learns and _takes_references(name)):
         taken |= {"memory", "memory_from_epoch"}
     if entry.kind != "views":
         taken.add("matryoshka")
     return frozenset(taken)
+
+
+def _takes_references(name: str) -> bool:
+    """Tell whether a loss is called with references too, which a memory hands on."""
+    made = loss_class(name)
+    if not isinstance(made, type):  # a function that makes the loss
+        return True
+    try:
+        inspect.signature(made.forward).bind(*range(6))  # self, embeddings, labels, the references' two, self_index
+    except TypeError:
+        return False
+    return True
 
 
 _OF_OTHER_MEANING = {  # names of pytorch-metric-learning whose nearest loss of hgld is another function

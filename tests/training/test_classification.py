@@ -18,7 +18,7 @@ from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.pipelines.stage import silent
 from hgld.training.checkpoint import Checkpoint, find_checkpoint, read_checkpoint, write_checkpoint
 from hgld.training.config import LossConfig
-from hgld.training.evaluation import RetrievalTask, evaluate_trained
+from hgld.training.evaluation import RetrievalTask, SplitEmbedder, evaluate_task
 from hgld.training.inference.classification import (
     CLASSES,
     Classifier,
@@ -92,8 +92,8 @@ def test_a_checkpoint_is_classified_with_and_without_a_ranking(places, metrics):
     folder, values = places
     with trained_embedder(folder / "run", which="last", device="cpu") as embedder:
         task = RetrievalTask(str(folder / "data"), "test")
-        report = evaluate_trained(embedder, task, options=EvaluationOptions(metrics=metrics))
-        ranked = evaluate_trained(embedder, task, options=EvaluationOptions(metrics=("R@1",)))
+        report = evaluate_task(SplitEmbedder(embedder), task, options=EvaluationOptions(metrics=metrics))
+        ranked = evaluate_task(SplitEmbedder(embedder), task, options=EvaluationOptions(metrics=("R@1",)))
     assert report is not None
     assert ranked is not None
     assert report.values == {name: pytest.approx(values[name]) for name in report.values}
@@ -162,12 +162,14 @@ def test_what_cannot_be_classified_is_refused_before_any_work(places, tmp_path, 
         monkeypatch.setattr(type(embedder), "embed_dataset", pytest.fail)
         asked = EvaluationOptions(metrics=("top-1",))
         with pytest.raises(InputError, match="no item is of one"):
-            evaluate_trained(embedder, RetrievalTask(str(folder / "new"), "test"), options=asked)
+            evaluate_task(SplitEmbedder(embedder), RetrievalTask(str(folder / "new"), "test"), options=asked)
         task = RetrievalTask(str(folder / "data"), "test")
         with pytest.raises(ConfigError, match="whitening: a ranking reads them"):
-            evaluate_trained(embedder, task, options=asked, whitening=folder / "w.safetensors", distractors=None)
+            evaluate_task(
+                SplitEmbedder(embedder), task, options=asked, whitening=folder / "w.safetensors", distractors=None
+            )
         with pytest.raises(ConfigError, match="there is no classifier"):
-            evaluate_trained(replace(embedder, classifier=None), task, options=asked)
+            evaluate_task(SplitEmbedder(replace(embedder, classifier=None)), task, options=asked)
 
 
 def test_several_scales_have_no_embedding_as_it_comes(places):
@@ -175,7 +177,7 @@ def test_several_scales_have_no_embedding_as_it_comes(places):
     task, asked = RetrievalTask(str(folder / "data"), "test"), EvaluationOptions(metrics=("top-1",))
     twice = trained_embedder(folder / "run", device="cpu", scales=(1.0, 0.5))
     with twice as embedder, pytest.raises(ConfigError, match="of one scale"):
-        evaluate_trained(embedder, task, options=asked)
+        evaluate_task(SplitEmbedder(embedder), task, options=asked)
 
 
 def test_a_file_of_names_that_does_not_fit_is_refused(places, tmp_path):

@@ -9,7 +9,7 @@ import torch
 
 from hgld import Hierarchy, losses
 from hgld.distributed import Processes, add_up_terms
-from hgld.losses.registry import LOSSES, SECOND_TERMS, options_of
+from hgld.losses.registry import LOSSES, PLUGINS, SECOND_TERMS, options_of
 from hgld.training.config import LossConfig
 from hgld.training.criterion import build_criterion
 
@@ -42,6 +42,26 @@ def batch():
     generator = torch.Generator().manual_seed(1)
     embeddings = torch.randn(24, DIM, generator=generator, requires_grad=True)
     return embeddings, train_labels(), torch.arange(24) // 2
+
+
+class Own(torch.nn.Module):
+    """A loss of another package, with its own defaults, that takes no references."""
+
+    def __init__(self, margin, tau=0.3, level=0):
+        super().__init__()
+        self.options = {"margin": margin, "tau": tau, "level": level}
+
+    def forward(self, embeddings, labels):
+        return embeddings.sum() * 0
+
+
+def test_a_loss_of_another_package_keeps_its_defaults_and_is_given_no_memory_that_it_cannot_take(monkeypatch):
+    monkeypatch.setattr(type(PLUGINS), "load", lambda self, name: {"Own": Own}[name])
+    plain, asked = build(loss="Own", level="mid"), build(loss="Own", tau=0.02, margin=0.4)
+    assert plain.loss.options == {"margin": LossConfig.margin, "tau": 0.3, "level": 1}
+    assert asked.loss.options == {"margin": 0.4, "tau": 0.02, "level": 0}
+    assert "memory" not in options_of("Own")
+    assert "memory" in options_of("Contrastive")
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -19,8 +19,9 @@ from hgld.report_page.runs import read_runs
 from hgld.training.config import BatchConfig, LossConfig, OptimizerConfig
 from hgld.training.evaluation import (
     RetrievalTask,
+    SplitEmbedder,
     evaluate_splits,
-    evaluate_trained,
+    evaluate_task,
     file_names,
     keep_reports,
     parse_task,
@@ -224,8 +225,8 @@ def test_damaged_images_are_left_out_and_named(model, place, tmp_path):
     assert len(np.load(tmp_path / "run/embeddings/test.npy")) == len(kept["test"][0])
     write_run(tmp_path / "trained")
     with trained_embedder(tmp_path / "trained", device="cpu") as embedder:
-        report = evaluate_trained(embedder, RetrievalTask(str(folder), "test", "gallery"), options=OPTIONS)
-    assert report is not None
+        task = RetrievalTask(str(folder), "test", "gallery")
+        report = evaluate_task(SplitEmbedder(embedder), task, options=OPTIONS)
     assert report.settings["unreadable"] == told
 
 
@@ -242,15 +243,13 @@ def test_a_checkpoint_is_evaluated_as_the_run_did(place, tmp_path, query, galler
     expected = evaluate_splits(best, asking(entry), str(place), ALONE)[entry]
     with trained_embedder(tmp_path / "run", device="cpu") as embedder:
         task = RetrievalTask(str(place), query, gallery)
-        report = evaluate_trained(embedder, task, options=OPTIONS)
-        coarse = evaluate_trained(
-            embedder, task, levels=("coarse",), options=replace(ONLY_AP, query_expansion=(2.0, 2))
+        report = evaluate_task(SplitEmbedder(embedder), task, options=OPTIONS)
+        coarse = evaluate_task(
+            SplitEmbedder(embedder, levels=("coarse",)), task, options=replace(ONLY_AP, query_expansion=(2.0, 2))
         )
-    assert report is not None
     assert report.values == pytest.approx(expected.values, abs=1e-6, nan_ok=True)
     assert {name: report.settings.get(name) for name in expected.settings} == expected.settings
     assert (report.settings["files"], report.settings["checkpoint"]) == ({}, "step-00000001")
-    assert coarse is not None
     assert list(coarse.values) == ["AP/coarse"]
     assert coarse.settings["query_expansion"] == {"alpha": 2.0, "k": 2}
 
@@ -323,9 +322,27 @@ def test_a_trained_run_and_its_checkpoints_agree(tmp_path, ema):
     for which in ("best", "last"):
         with trained_embedder(tmp_path / "run", which=which, device="cpu") as embedder:
             task = RetrievalTask(str(tmp_path / "data"), "test")
-            reports[which] = evaluate_trained(embedder, task, options=OPTIONS)
+            reports[which] = evaluate_task(SplitEmbedder(embedder), task, options=OPTIONS)
     assert reports["last"].values == pytest.approx(dict(summary.values["test"]), abs=1e-6)
     assert reports["best"].values["H-AP"] == pytest.approx(summary.best["value"], abs=1e-6)
     dataset = open_dataset(tmp_path / "data", "test")
     kept = evaluate(np.load(tmp_path / "run/embeddings/test.npy"), dataset.labels, levels=LEVELS, metrics=METRICS)
     assert kept.values == pytest.approx(reports["last"].values, abs=1e-6)
+
+
+def test_a_run_keeps_the_evaluation_of_a_split_for_its_report(place, tmp_path, hgld):
+    run = tmp_path / "run"
+    write_run(run)
+    asked = ("evaluate", "--checkpoint", run, "--data", place, "--device", "cpu", "--split")
+    for changed in (
+        ("gallery", "--size", "16"),
+        ("gallery", "--metrics", "R@1"),
+        ("test",),
+    ):  # the run has its own test
+        assert hgld(*asked, *changed)[0] == 0
+    assert not (run / "reports").exists()
+    code, _, err = hgld(*asked, "gallery")
+    assert (code, f"next: hgld report {run} --data {place}" in err) == (0, True)
+    assert [path.name for path in (run / "reports").glob("*.json")] == ["small-gallery-epoch-1.json"]
+    code, out, _ = hgld("report", run, "--data", place, "--json")
+    assert (code, "gallery" in out) == (0, True)

@@ -16,7 +16,7 @@ from hgld.evaluation.options import EvaluationOptions
 from hgld.samplers import EpochSampler
 from hgld.training.checkpoint import find_checkpoint
 from hgld.training.config import ModelConfig
-from hgld.training.evaluation import RetrievalTask, evaluate_trained
+from hgld.training.evaluation import RetrievalTask, SplitEmbedder, evaluate_task
 from hgld.training.inference.classification import read_classifier
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.loop import train
@@ -136,7 +136,7 @@ def test_a_network_off_the_shelf_is_classified_without_a_run(tmp_path, monkeypat
     task, asked = RetrievalTask(str(tmp_path / "data"), "val"), EvaluationOptions(metrics=("top-1", "top-2"))
     dataset, given = open_dataset(tmp_path / "data", "val"), {"device": "cpu", "data": task.place, "size": 48}
     with trained_embedder(source, gem_p=1.0, resize_mode="squash", **given) as embedder:
-        report = evaluate_trained(embedder, task, options=asked)
+        report = evaluate_task(SplitEmbedder(embedder), task, options=asked)
     (batch,) = Loader(dataset, EpochSampler(6, 6, shuffle=False), TestView(48, 48, "squash"))
     with torch.no_grad():
         scores = whole(normalize(batch.images, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), torch.device("cpu")))

@@ -17,7 +17,7 @@ import torch
 from hgld.evaluation.options import EvaluationOptions
 from hgld.training.checkpoint import find_checkpoint
 from hgld.training.config import CONFIG, read_config, save_config, with_fields
-from hgld.training.evaluation import evaluate_trained, parse_task
+from hgld.training.evaluation import SplitEmbedder, evaluate_task, parse_task
 from hgld.training.finetune import finetune_config
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.log import read_rows
@@ -111,10 +111,8 @@ def test_all_processes_judge_the_model_of_the_checkpoint(data, tmp_path):
     assert result.returncode == 0, result.stderr
     [row] = read_rows(tmp_path / "two/evaluations.csv")
     with trained_embedder(tmp_path / "two", which="last", device="cpu") as embedder:
-        report = evaluate_trained(
-            embedder, parse_task("test", str(data)), options=EvaluationOptions(metrics=config.run.metrics)
-        )
-    assert report is not None
+        task, asked = parse_task("test", str(data)), EvaluationOptions(metrics=config.run.metrics)
+        report = evaluate_task(SplitEmbedder(embedder), task, options=asked)
     assert {name: float(row[name]) for name in report.values} == pytest.approx(report.values, abs=1e-4)
 
 
