@@ -71,7 +71,8 @@ def hgld(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
         with pytest.raises(SystemExit) as stop:
             main([str(word) for word in words])
         assert isinstance(stop.value.code, int)
-        return (stop.value.code, *capsys.readouterr())
+        said = capsys.readouterr()
+        return stop.value.code, said.out, said.err
 
     return run
 
