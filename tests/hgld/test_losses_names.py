@@ -12,12 +12,12 @@ CLASSES, ITEMS, DIM = 4, 4, 6  # as many classes as items: of other batches the 
 LABELS = torch.arange(CLASSES).repeat_interleave(ITEMS)
 EMBEDDINGS = torch.randn(len(LABELS), DIM, generator=torch.Generator().manual_seed(0)) + torch.eye(DIM)[LABELS]
 
-DEFAULT: Any = "O"  # the library's default variant of PNP
+KIND: Any = "O"  # the library's default variant of PNP
 
 SAME = {  # the library's name, its arguments, hgld's loss
     "SmoothAPLoss": ({"temperature": 0.05}, lambda: losses.SmoothAP(tau=0.05)),
     "FastAPLoss": ({"num_bins": 5}, lambda: losses.FastAP(bins=5, exclude_self=True)),
-    "PNPLoss": ({"b": 3, "alpha": 2, "anneal": 0.05}, lambda variant=DEFAULT: losses.PNP(variant, b=3, alpha=2, tau=0.05)),
+    "PNPLoss": ({"b": 3, "alpha": 2, "anneal": 0.05}, lambda variant=KIND: losses.PNP(variant, b=3, alpha=2, tau=0.05)),
     "NormalizedSoftmaxLoss": (
         {"num_classes": CLASSES, "embedding_size": DIM, "temperature": 0.1},
         lambda: losses.NormSoftmax(CLASSES, DIM, temperature=0.1),
