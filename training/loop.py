@@ -184,7 +184,7 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter) ->
         )
     monitor = TrainingMonitor(stop, reporter, log)
     if state.config.plan and not state.step:
-        reporter.heading(f"{plan_table(state.config)}\nall of the plan: {state.folder / CONFIG}")
+        reporter.heading(f"{plan_table(state.config)}\nplan: {state.folder / CONFIG}")
     reporter.begin(state.step, state.total, _description(state))
     if log is not None and log.note:
         reporter.note(log.note)

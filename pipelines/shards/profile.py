@@ -211,9 +211,9 @@ def _text_of_files(found: Profile) -> str:
     if found.broken:
         reasons = Counter(reason for _, reason in found.broken)
         listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
-        parts.append(f"of a sample of {found.decoded:,} decoded {listed} ({excerpt(found.broken[0][0])})")
+        parts.append(f"of {found.decoded:,} sampled {listed} ({excerpt(found.broken[0][0])})")
     else:
-        parts.append(f"a sample of {found.decoded:,} decoded, none broken")
+        parts.append(f"{found.decoded:,} sampled, none broken")
     return f"files: {'; '.join(parts)}"
 
 

@@ -316,7 +316,7 @@ def test_the_command_prints_the_plan_before_the_first_step(data, tmp_path, hgld)
     assert table < out.index("finetune on cpu") < start < out.index("epoch 1, val: ")
     for name in ("backbone", "loss", "lr", "freeze_batch_norm", "evaluate_on"):
         assert f"\n{flag_of(name).removeprefix('--')} " in out
-    assert f"all of the plan: {tmp_path / 'run' / CONFIG}" in out
+    assert f"plan: {tmp_path / 'run' / CONFIG}" in out
     assert re.search(r"\nepoch 1, val: R@1/fine \d+\.\d\d, H-AP \d+\.\d\d, ASI \d+\.\d\d\n", out)
     shown = json.loads(hgld("train", "--config", tmp_path / "run" / CONFIG, "--show", "--json")[1])
     assert shown["plan"] == dict(read_config(tmp_path / "run" / CONFIG).plan)
