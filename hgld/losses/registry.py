@@ -110,6 +110,8 @@ def options_of(name: str) -> frozenset[str]:
 
 def _takes_references(name: str) -> bool:
     """Tell whether a loss is called with references too, which a memory hands on."""
+    if name in LOSSES:
+        return True
     made = loss_class(name)
     if not isinstance(made, type):  # a function that makes the loss
         return True

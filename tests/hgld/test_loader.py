@@ -262,7 +262,7 @@ def test_views_of_a_damaged_image_stay_views_of_one_image(tmp_path):
 
 def test_a_batch_with_nothing_sound_is_an_error(tmp_path):
     dataset = written(tmp_path / "data", broken=tuple(range(24)))
-    with pytest.raises(InputError, match=r"none of the items of its class and batch .* hgld verify"):
+    with pytest.raises(InputError, match=r"No other item of its class and batch .* hgld verify"):
         next(iter(Loader(dataset, pk(dataset), VIEW, on_fault="replace")))
 
 
