@@ -347,16 +347,20 @@ def evaluate_splits(
             other = splits.found[where, split][0].dataset.manifest.name
             titles[where, split] = split if where == place else f"{other}-{split}"
     names = file_names(titles)
-    for side, name in names.items():
-        embedded = splits.embed(*side)[0]
-        write_embeddings(run / EMBEDDINGS / f"{name}.npy", embedded.vectors, embedded.dataset, embedded.faults)
+    written = {side: _keep_embeddings(run, name, splits.embed(*side)[0]) for side, name in names.items()}
     for entry, named in kept.items():
         files = {}
         for role, split in zip(("", "gallery_"), named, strict=False):
-            path = Path(f"{names[tasks[entry].place, split]}.npy")
-            files |= {f"{role}embeddings": path.name, f"{role}labels": labels_file(path).name}
+            files |= {f"{role}{of}": name for of, name in written[tasks[entry].place, split].items()}
         reports[entry] = _add_settings(reports[entry], {"files": files} if files else {})
     return reports
+
+
+def _keep_embeddings(run: Path, name: str, split: Embedded) -> dict[str, str]:
+    """Write the embeddings of a split into the run's folder; return the names of embeddings and labels for a report."""
+    path = run / EMBEDDINGS / f"{name}.npy"
+    write_embeddings(path, split.vectors, split.dataset, split.faults)
+    return {"embeddings": path.name, "labels": labels_file(path).name}
 
 
 def _add_settings(report: RetrievalReport, facts: dict[str, Any]) -> RetrievalReport:
@@ -427,9 +431,7 @@ def keep_evaluation(
         return False
     side = splits.embed(task.place, task.query)[0]
     name = file_names({task: f"{side.dataset.manifest.name}-{task.query}"})[task]
-    path = Path(f"{name}.npy")
-    write_embeddings(run / EMBEDDINGS / path, side.vectors, side.dataset, side.faults)
-    files = {"embeddings": path.name, "labels": labels_file(path).name}
+    files = _keep_embeddings(run, name, side)
     epoch = checkpoint_step(Path(splits.embedder.checkpoint)) // max(1, config.batch.steps_per_epoch)
     keep_reports(run, epoch, {name: _add_settings(report, {"files": files})})
     return True

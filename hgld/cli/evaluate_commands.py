@@ -1,6 +1,7 @@
 """The evaluate subcommand: metrics of models, or of embeddings in files; several models make a leaderboard."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from hgld.cli.output import echo, print_json, progress_bars, say_next, text_tabl
 from hgld.errors import HgldError, StorageError
 from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
 from hgld.evaluation.protocols import protocol_names
+from hgld.evaluation.trained_on import TRAINED_ON
 from hgld.files import write_atomic
 from hgld.settings import options_of, setting
 
@@ -109,25 +111,19 @@ def evaluate(
             "goes with one model; several make a leaderboard",
         )
         return _lead(sources, asked, view, options, seen, as_json)
-    save, source, kept = _saver(asked.out), sources[0] if sources else None, []
-
-    def keep(splits: "SplitEmbedder", task: "RetrievalTask", report: "RetrievalReport") -> None:
-        from hgld.training.evaluation import keep_evaluation
-        from hgld.training.runs import load_config
-
-        assert isinstance(source, Path)
-        if keep_evaluation(source, load_config(source / "config.json"), splits, task, report):
-            kept.append(source)
-
-    is_own = isinstance(source, Path) and _is_as_the_run(source, asked, view, options)
+    save, source = _saver(asked.out), sources[0] if sources else None
+    measured: list[tuple[SplitEmbedder, RetrievalTask]] = []
     with progress_bars() as progress:
         shown = replace(options, progress=progress)
-        report = _measure(source, asked, view, shown, seen, keep=keep if is_own else None)
+        report = _measure(source, asked, view, shown, seen, measured=measured)
     if report is None:
         return 0
+    kept: list[Path] = []
     try:
         save(report)
-    finally:  # what cannot be kept is shown all the same
+        if isinstance(source, Path) and _is_as_the_run(source, asked, view, options):
+            kept = _keep_in_run(source, *measured[0], report)
+    finally:  # a report that cannot be written is printed all the same
         _show(report, as_json=as_json)
     out = asked.out
     if out is not None and out.suffix == ".json" and not as_json and asked.data:
@@ -195,9 +191,12 @@ def _measure(
     options: EvaluationOptions,
     seen: SeenOptions,
     spent: "Spent | None" = None,
-    keep: "Callable[[SplitEmbedder, RetrievalTask, RetrievalReport], object] | None" = None,
+    measured: "list[tuple[SplitEmbedder, RetrievalTask]] | None" = None,
 ) -> "RetrievalReport | None":
-    """Return the report of a model, or of files if there is none; None on other processes than the main one."""
+    """Return the report of a model, or of files if there is none; None on other processes than the main one.
+
+    ``measured`` gets the embedder of the splits and the task of a model, for a report that the run keeps.
+    """
     metrics = None if options.metrics is DEFAULT_METRICS else tuple(options.metrics)
     more: dict[str, Any] = {"distractors": asked.distractors, "whitening": asked.whitening}
     if asked.by_protocol:
@@ -243,8 +242,8 @@ def _measure(
     report = replace(report, settings=report.settings | trained_on)
     say_reduced(report.settings)
     say_seen(report.settings)
-    if keep is not None and not trained_on and not asked.by_protocol:
-        keep(splits, task, report)
+    if measured is not None:
+        measured.append((splits, task))
     return report
 
 
@@ -255,7 +254,24 @@ def _is_as_the_run(source: Path, asked: EvaluateOptions, view: ViewOptions, opti
     speed = ("device", "batch_size", "workers", "amp")
     shown = all(getattr(view, name) == o.default for name, o in options_of(ViewOptions).items() if name not in speed)
     is_run = (source / "config.json").is_file() and (source / "checkpoints").is_dir()
-    return is_run and plain and shown and not any(option is not None for option in changed)
+    return is_run and plain and shown and not asked.by_protocol and not any(option is not None for option in changed)
+
+
+def _keep_in_run(run: Path, splits: "SplitEmbedder", task: "RetrievalTask", report: "RetrievalReport") -> list[Path]:
+    """Keep a report and the embeddings of its split in the run's folder; return the run if they were kept.
+
+    Images that the run was trained on make no report of the run. A folder that cannot be written is a warning, since
+    the report is printed all the same.
+    """
+    if TRAINED_ON in report.settings:
+        return []
+    from hgld.training.evaluation import keep_evaluation
+    from hgld.training.runs import load_config
+
+    if not os.access(run, os.W_OK):
+        echo(f"{run}: this folder cannot be written, so that the report is not kept in it; --out keeps it.", err=True)
+        return []
+    return [run] if keep_evaluation(run, load_config(run / "config.json"), splits, task, report) else []
 
 
 def _queries(data: str, asked: EvaluateOptions) -> "list[ShardDataset]":

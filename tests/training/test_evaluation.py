@@ -1,6 +1,7 @@
 """A model's reports are those of its embeddings; entries of evaluate_on mean what they say."""
 
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -346,3 +347,18 @@ def test_a_run_keeps_the_evaluation_of_a_split_for_its_report(place, tmp_path, h
     assert [path.name for path in (run / "reports").glob("*.json")] == ["small-gallery-epoch-1.json"]
     code, out, _ = hgld("report", run, "--data", place, "--json")
     assert (code, "gallery" in out) == (0, True)
+
+
+def test_evaluate_prints_its_report_although_the_run_cannot_keep_it(place, tmp_path, hgld, monkeypatch):
+    run = tmp_path / "run"
+    write_run(run)
+    asked = ("evaluate", "--checkpoint", run, "--data", place, "--device", "cpu", "--split", "gallery")
+    may, is_told = os.access, f"{run}: this folder cannot be written"
+    with monkeypatch.context() as patch:  # since tests may run as root, who may write everywhere
+        patch.setattr(os, "access", lambda path, mode, **more: mode != os.W_OK and may(path, mode, **more))
+        code, out, err = hgld(*asked)
+    assert (code, "H-AP" in out, is_told in err) == (0, True, True), err
+    assert not (run / "reports").exists()
+    (run / "reports").write_text("a file in the folder's way")
+    code, out, err = hgld(*asked)
+    assert (code, "H-AP" in out, "small-gallery-epoch-1.json" in err) == (2, True, True), err
