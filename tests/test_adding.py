@@ -43,7 +43,7 @@ def words_for_python(words: list[str]) -> list[str]:
     return words[1:]
 
 
-def test_the_loss_and_the_backbone_are_those_of_the_run(followed):
+def test_guide_loss_and_backbone_are_used_by_the_run(followed):
     folder, _ = followed
     config = (folder / "gap" / "config.json").read_text()
     assert '"MeanScoreGap"' in config
@@ -51,28 +51,28 @@ def test_the_loss_and_the_backbone_are_those_of_the_run(followed):
     assert '"margin": 0.3' in config
 
 
-def test_the_metric_is_measured(followed):
+def test_guide_metric_is_measured(followed):
     _, said = followed
     assert "| F1@2 |" in said["hgld evaluate"]
 
 
-def test_the_protocol_is_followed(followed):
+def test_guide_protocol_is_used(followed):
     _, said = followed
     assert "| AP |" in said["hgld evaluate"]
     assert "there" in said["hgld evaluate"]
     assert "protocol: both-ways" in said["hgld evaluate"]
 
 
-def test_the_dataset_is_sharded(followed):
+def test_guide_dataset_is_built_into_shards(followed):
     folder, _ = followed
     assert (folder / "market" / "dataset.json").is_file()
 
 
-def test_the_encoder_embeds(followed):
+def test_guide_encoder_is_used(followed):
     folder, _ = followed
     assert '"letters/1"' in (folder / "letters" / "stages" / "embed" / "encoder.json").read_text()
 
 
-def test_the_stage_lies_beside_the_others(followed):
+def test_guide_stage_is_run(followed):
     folder, _ = followed
     assert (folder / "letters" / "stages" / "longest" / "done.json").is_file()

@@ -14,18 +14,18 @@ FILES = sorted(set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/.*]*)`", PAGE)))
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_file_that_is_named_is_there(file):
+def test_files_named_in_architecture_page_exist(file):
     assert list(ROOT.glob(file)), file
 
 
-def test_names_in_files_are_there():
+def test_names_in_architecture_page_are_defined_in_their_files():
     named = re.findall(r"`(\w+)` in `([\w/.]+)`", PAGE)
     assert len(named) >= 3
     for name, file in named:
         assert re.search(rf"^(def {name}\b|{name}\b)", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), name
 
 
-def test_short_names_lie_beside_the_first_of_their_row():
+def test_short_file_names_exist_in_the_folder_of_their_row():
     for row in (line for line in PAGE.splitlines() if line.startswith("| ")):
         folders = [Path(file) for file in re.findall(r"`(\w+/[\w/]+/)`", row)]
         folders += [Path(file).parent for file in re.findall(r"`(\w+/[\w/]+\.py)`", row)]
@@ -33,7 +33,7 @@ def test_short_names_lie_beside_the_first_of_their_row():
             assert any((ROOT / folder / short).is_file() for folder in folders), short
 
 
-def test_the_map_of_imports_is_that_of_the_code():
+def test_import_map_equals_the_imports_of_the_code():
     imports = read_imports()
     assert {"hgld", "training"} <= imports["hgld.cli"]
     assert not [name for name in imports["training"] if name.startswith("pipelines")]

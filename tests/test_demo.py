@@ -50,7 +50,7 @@ def tiny_verb(monkeypatch, hgld):
     return functools.partial(hgld, "demo")
 
 
-def test_both_runs_are_measured_on_landmarks_that_neither_has_seen(tiny):
+def test_demo_runs_are_evaluated_on_unseen_landmarks(tiny):
     out, result = tiny
     train, test = (hgld.open_dataset(out / "shards", split) for split in ("train", "test"))
     assert train.levels == LEVELS
@@ -65,7 +65,7 @@ def test_both_runs_are_measured_on_landmarks_that_neither_has_seen(tiny):
     assert result.values[BASELINE] != result.values[HIERARCHICAL]
 
 
-def test_natural_kinds_are_drawn_as_landscapes(tiny):
+def test_natural_landmarks_are_drawn_as_landscapes(tiny):
     labels = pl.read_csv(tiny[1].places(tiny[0])["labels"]).drop_nulls(LEVELS[1:])
     natural = labels.filter(pl.col("natural_or_human_made") == "natural")
     kinds = natural.select("supercategory", "hierarchical_label").unique().rows()
@@ -74,7 +74,7 @@ def test_natural_kinds_are_drawn_as_landscapes(tiny):
     assert [kind for kind in kinds if painter_of(kind) not in landscapes] == []
 
 
-def test_everything_lies_where_it_says(tiny):
+def test_demo_result_names_existing_files(tiny):
     out, result = tiny
     labels = pl.read_csv(result.places(out)["labels"])
     assert result.groups == labels["hierarchical_label"].n_unique()
@@ -88,7 +88,7 @@ def test_everything_lies_where_it_says(tiny):
         assert str(out.parent) not in (out / record).read_text(encoding="utf-8")
 
 
-def test_second_run_shows_the_result_and_does_nothing(tiny, tiny_verb):
+def test_second_demo_shows_the_result_and_changes_nothing(tiny, tiny_verb):
     out, result = tiny
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     code, shown, said = tiny_verb("--out", out)
@@ -102,7 +102,7 @@ def test_second_run_shows_the_result_and_does_nothing(tiny, tiny_verb):
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
 
-def test_what_was_removed_is_made_again(tiny, no_figures):
+def test_demo_recreates_removed_files_only(tiny, no_figures):
     out, result = tiny
     (out / "report.html").unlink()
     (out / "result.json").write_text("{}", encoding="utf-8")
@@ -114,7 +114,7 @@ def test_what_was_removed_is_made_again(tiny, no_figures):
     assert len(tasks) <= 5  # a line each: what goes on must be in sight in a small terminal
 
 
-def test_the_result_fits_one_screen_and_names_commands_that_exist(tiny):
+def test_demo_result_fits_one_screen_and_names_existing_commands(tiny):
     out, result = tiny
     text = demo_text(result, out.relative_to(out.parent))
     lines = text.splitlines()
@@ -134,7 +134,7 @@ def test_the_result_fits_one_screen_and_names_commands_that_exist(tiny):
 
 
 @pytest.mark.slow
-def test_stopped_by_ctrl_c_the_same_call_goes_on_to_the_same_values(tiny, tmp_path):
+def test_demo_stopped_by_ctrl_c_resumes_to_equal_values(tiny, tmp_path):
     out = tmp_path / "out"
     for when in (demo_commands.DATASET, f"training {HIERARCHICAL}"):
 
@@ -148,7 +148,7 @@ def test_stopped_by_ctrl_c_the_same_call_goes_on_to_the_same_values(tiny, tmp_pa
     assert run_demo(out, 0, silent, TINY) == tiny[1]
 
 
-def test_other_settings_and_other_peoples_folders_are_refused(tiny, tmp_path, tiny_verb):
+def test_demo_rejects_changed_settings_and_foreign_folders(tiny, tmp_path, tiny_verb):
     out, _ = tiny
     code, _, err = tiny_verb("--out", out, "--seed", 1)
     assert code == EXIT_BAD_INPUT
@@ -165,14 +165,14 @@ def test_other_settings_and_other_peoples_folders_are_refused(tiny, tmp_path, ti
             run_demo(out, 0, silent, TINY)
 
 
-def test_a_seed_that_no_run_takes_leaves_no_folder_behind(tmp_path, tiny_verb):
+def test_demo_with_invalid_seed_leaves_no_folder(tmp_path, tiny_verb):
     code, _, err = tiny_verb("--out", tmp_path / "out", "--seed", 2**32)
     assert code == EXIT_BAD_INPUT
     assert "4294967296" in err
     assert not (tmp_path / "out").exists()
 
 
-def test_drawings_follow_from_labels_settings_and_seed(tiny, tmp_path):
+def test_drawings_depend_only_on_labels_settings_and_seed(tiny, tmp_path):
     labels = tiny[1].places(tiny[0])["labels"]
     config = DrawnConfig(landmarks=6, images=2, size=32, test_classes=0.5)
     first = build_drawn_dataset(labels, tmp_path / "a", config, silent)
@@ -189,14 +189,14 @@ def test_drawings_follow_from_labels_settings_and_seed(tiny, tmp_path):
     assert not (tmp_path / "d" / "drawings").exists()
 
 
-def test_the_runs_differ_in_their_loss_alone():
+def test_demo_runs_differ_only_in_their_loss():
     baseline, hierarchical = (flat(config) for config in demo_runs(3, epochs=2, steps=5).values())
     assert {name for name in baseline if baseline[name] != hierarchical[name]} == {"loss"}
     assert (baseline["seed"], baseline["epochs"], baseline["steps_per_epoch"]) == (3, 2, 5)
 
 
 @pytest.mark.slow
-def test_the_whole_demo_keeps_its_word(tmp_path):
+def test_full_demo_is_fast_and_hierarchical_loss_wins(tmp_path):
     """Within minutes, and all levels in the loss give more of the hierarchy at little cost for landmarks."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     out = tmp_path / "out"

@@ -145,14 +145,14 @@ def why_not_run(words: list[str]) -> str | None:
 # -- every block has a test ----------------------------------------------------------------------------------------
 
 
-def test_every_block_is_of_a_kind_that_a_test_runs():
+def test_every_code_block_has_a_tested_language():
     unknown = [
         str(b) for b in BLOCKS if b.language not in ("python", "sh", "yaml", "csv") and not DIRECTIVE.match(b.language)
     ]
     assert not unknown, f"name their language, or add a test for it: {unknown}"
 
 
-def test_examples_lie_where_pytest_runs_doctests(pytestconfig):
+def test_doctest_examples_are_in_collected_folders(pytestconfig):
     assert "*.md" in pytestconfig.getoption("doctestglob")
     places = [ROOT / place for place in pytestconfig.getini("testpaths")]
     for block in (b for b in BLOCKS if b.examples):
@@ -161,30 +161,30 @@ def test_examples_lie_where_pytest_runs_doctests(pytestconfig):
         assert block.text.endswith("\n\n"), f"{block}: without an empty line its end is taken for output"
 
 
-def test_every_reason_for_not_running_is_needed():
+def test_every_entry_of_not_run_matches_a_command():
     used = {why_not_run(words) for _, words in COMMANDS}
     assert set(NOT_RUN) <= used
     assert {TRAINED, *AFTER_TRAINING} <= {b.document.relative_to(ROOT).as_posix() for b in BLOCKS}
 
 
 @pytest.mark.parametrize("block", of_language("python"))
-def test_programs_compile(block):
+def test_python_code_blocks_compile(block):
     compile(block.text, str(block), "exec")
 
 
 @pytest.mark.parametrize("block", of_language("sh"))
-def test_shell_is_shell(block):
+def test_shell_code_blocks_have_valid_syntax(block):
     result = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("block", of_language("yaml"))
-def test_decisions_can_be_read(block):
+def test_yaml_code_blocks_are_valid_decisions(block):
     assert parse_decisions(block.text, block.document)
 
 
 @pytest.mark.parametrize("block", of_language("csv"))
-def test_tables_have_a_column_for_every_level_that_is_named(block):
+def test_csv_code_blocks_have_columns_for_all_levels(block):
     table = pl.read_csv(BytesIO(block.text.encode()))
     assert len(table)
     if block.file:
@@ -214,7 +214,7 @@ def hgld_arguments(words: list[str]) -> list[str] | None:
 
 
 @pytest.mark.parametrize(("block", "words"), [pytest.param(b, w, id=f"{b} {' '.join(w[:3])}") for b, w in COMMANDS])
-def test_commands_say_what_their_programs_take(block, words, monkeypatch):
+def test_documented_commands_parse(block, words, monkeypatch):
     monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))  # no file is there yet
     monkeypatch.setattr(Path, "is_file", lambda self: True)
     arguments = hgld_arguments(words)
@@ -303,14 +303,14 @@ def with_programs() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("document", with_programs())
-def test_a_reader_can_follow(document, begun, request, tmp_path, monkeypatch):
+def test_documented_commands_and_programs_run(document, begun, request, tmp_path, monkeypatch):
     source = request.getfixturevalue("trained") if document in AFTER_TRAINING else begun
     shutil.copytree(source, tmp_path, dirs_exist_ok=True)
     follow(ROOT / document, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_training_leaves_what_the_first_document_says(trained):
+def test_five_minutes_tutorial_leaves_the_stated_files(trained):
     assert (trained / "shards" / "dataset.json").is_file()
     assert (trained / "report.html").stat().st_size > 10_000
     assert len(pl.read_parquet(trained / "test.labels.parquet")) == 82 * 4
@@ -338,7 +338,7 @@ def gap_by_hand(scores: torch.Tensor, row: int, references: list[int], margin: f
     return max(0.0, sum(others) / len(others) - sum(alike) / len(alike) + margin)
 
 
-def test_the_guides_loss_takes_queries_that_are_no_references(loss_of_the_guide):
+def test_guide_loss_accepts_queries_outside_the_references(loss_of_the_guide):
     loss = loss_of_the_guide(margin=0.5, exclude_self=True)
     scores = EMBEDDINGS @ EMBEDDINGS.T
     self_index = torch.tensor([0, -1, 2, -1, -1, 5])  # -1: the query is not among the references
@@ -353,7 +353,7 @@ def test_concept_figures_equal_those_of_the_script():
         assert (DOCS / "concepts" / name).read_text(encoding="utf-8") == draw(), "python docs/figures.py"
 
 
-def test_pages_stay_short():
+def test_documents_stay_within_word_limits():
     def words(*pages: Path) -> int:
         return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
 
@@ -386,7 +386,7 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.checks
-def test_the_site_holds_every_public_name_and_every_option(site):
+def test_site_documents_every_public_name_and_option(site):
     from sphinx.util.inventory import InventoryFile
 
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
@@ -403,7 +403,7 @@ def test_the_site_holds_every_public_name_and_every_option(site):
 
 
 @pytest.mark.checks
-def test_the_site_needs_no_network(site):
+def test_site_loads_nothing_from_the_network(site):
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 20
     for page in pages:
@@ -418,6 +418,6 @@ def test_the_site_needs_no_network(site):
 
 
 @pytest.mark.checks
-def test_the_sites_search_finds_the_page_of_a_question(site):
+def test_site_search_finds_the_page_of_each_question(site):
     lost = unanswered(site)
     assert not lost, "\n".join(lost)

@@ -57,7 +57,7 @@ def seen(change: Change, fields: dict, world: World) -> object:
         return change.observe(config, World(world.folder, patch, world.shared, world.numbers))
 
 
-def test_every_field_has_a_witness():
+def test_every_config_field_has_a_witness():
     witnessed = {(change.config, change.name) for change in CHANGES}
     missing = sorted(f"{config.__name__}.{name}" for config, name in FIELDS - witnessed)
     assert not missing, "nobody sees what these fields change"
@@ -65,7 +65,7 @@ def test_every_field_has_a_witness():
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.label)
-def test_a_field_changes_something(change, world, shared):
+def test_changing_a_config_field_changes_its_witness(change, world, shared):
     key = key_of(change)
     if key not in shared["seen"]:
         shared["seen"][key] = seen(change, change.base, world)
@@ -76,5 +76,5 @@ def test_a_field_changes_something(change, world, shared):
 @pytest.mark.parametrize(
     "change", {key_of(change): change for change in CHANGES}.values(), ids=lambda change: change.label
 )
-def test_what_a_witness_sees_does_not_change_by_itself(change, world):
+def test_witness_results_are_reproducible(change, world):
     assert seen(change, change.base, world) == seen(change, change.base, world)

@@ -22,7 +22,7 @@ def gpu(monkeypatch):
     sys.modules.pop("gpu")
 
 
-def test_a_case_that_fails_is_kept_and_the_next_one_begins(gpu, tmp_path, monkeypatch, capsys):
+def test_failed_gpu_case_is_recorded_and_the_next_case_runs(gpu, tmp_path, monkeypatch, capsys):
     calls = []
 
     def part(bench: Any) -> Any:
@@ -48,7 +48,7 @@ def test_a_case_that_fails_is_kept_and_the_next_one_begins(gpu, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_every_part_runs_at_toy_size(tmp_path):
+def test_every_gpu_benchmark_part_runs_at_toy_size(tmp_path):
     command = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--toy"]
     env = os.environ | {"PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)

@@ -27,24 +27,24 @@ def run_tool(*command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.checks
 @pytest.mark.parametrize("command", [("ruff", "check", "."), ("ruff", "format", "--check", ".")])
-def test_style(command):
+def test_ruff_finds_no_errors(command):
     result = run_tool(*command)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.checks
-def test_types():
+def test_pyright_finds_no_errors():
     result = run_tool("pyright", "--pythonpath", sys.executable)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.checks
-def test_rooms_import_only_what_they_may():
+def test_import_contracts_hold():
     result = _lint_imports()
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_the_contract_names_the_whole_library():
+def test_import_contract_lists_every_library_module():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"
     ]
@@ -58,7 +58,7 @@ def _lint_imports() -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_rooms_and_files_say_what_they_hold():
+def test_no_module_has_a_meaningless_name():
     silent = {"utils", "util", "lib", "common", "helpers", "helper", "base", "engine", "core", "misc"}
     named = [p for p in SOURCES if silent & {p.stem, *p.relative_to(ROOT).parts[:-1]}]
     assert not named, f"these names say nothing: {named}"
@@ -91,7 +91,7 @@ def _who_imports(*modules: str) -> set[str]:
     }
 
 
-def test_faults_of_polars_are_named_in_one_place():
+def test_polars_errors_are_named_only_in_tables_module():
     """It panics at some damaged parquet files, which is no PolarsError."""
     naming = {
         path.relative_to(ROOT).as_posix() for path in SOURCES if "PolarsError" in path.read_text(encoding="utf-8")
@@ -99,29 +99,29 @@ def test_faults_of_polars_are_named_in_one_place():
     assert naming == {"hgld/tables.py"}
 
 
-def test_only_the_guarded_readers_read_tables_of_polars():
+def test_polars_readers_are_called_only_in_tables_module():
     """They take paths literally, and look at a footer before they decode."""
     reading = re.compile(r"\bpl\.(read|scan)_\w+\(")
     names = {path.relative_to(ROOT).as_posix() for path in SOURCES if reading.search(path.read_text(encoding="utf-8"))}
     assert names <= {"hgld/tables.py"}
 
 
-def test_only_these_touch_the_network():
+def test_only_allowed_modules_import_network_clients():
     clients = {"pipelines/web.py", "pipelines/download.py", "hgld/data/http_files.py"}
     assert _who_imports("requests", "urllib3", "http", "socket", "urllib.request", "aiohttp") <= clients
     assert _who_imports("fsspec") <= {"hgld/data/fsspec_files.py", "hgld/data/storage.py", "pipelines/shards/output.py"}
 
 
-def test_only_distributed_touches_process_groups():
+def test_only_distributed_module_imports_torch_distributed():
     assert _who_imports("torch.distributed") <= {"hgld/distributed.py"}
 
 
-def test_only_the_command_line_parses_arguments():
+def test_only_cli_imports_argument_parsers():
     parsing = _who_imports("argparse", "click", "optparse", "getopt")
     assert all(path.startswith("hgld/cli/") for path in parsing), parsing
 
 
-def test_nothing_unpickles():
+def test_no_module_unpickles():
     assert not _who_imports("cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal")
     for path in SOURCES:
         text = path.read_text(encoding="utf-8")
@@ -132,7 +132,7 @@ def test_nothing_unpickles():
 RIDDLE = re.compile(r"(What|Which|How|Where|Who|Whose|Whether|Of|That|When|Why|If)\b")
 
 
-def test_docstrings_name_the_thing_in_their_first_line():
+def test_docstrings_do_not_begin_with_relative_pronouns():
     riddles = [
         f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
         for path in [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py"))]
@@ -142,7 +142,7 @@ def test_docstrings_name_the_thing_in_their_first_line():
     assert not riddles, "\n".join(riddles)
 
 
-def test_no_absolute_place_of_anyones_machine():
+def test_no_source_contains_absolute_user_paths():
     tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__).resolve()]
     for path in [*SOURCES, *tests, ROOT / "README.md"]:
         assert not re.search(r"[\"'\s(](/home/|/root/|/Users/|/mnt/)\w*", path.read_text(encoding="utf-8")), path
@@ -250,7 +250,7 @@ def _imported_modules(path: Path) -> set[str]:
     return ((names & MODULES) | lazy) - {own}
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_no_import_cycles():
     graph = networkx.DiGraph((_module_of(path), other) for path in SOURCES for other in _imported_modules(path))
     circles = [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
     assert not [sorted(circle) for circle in circles]
@@ -276,7 +276,7 @@ def _tokens(path: Path) -> int:
 
 
 @pytest.mark.checks
-def test_no_folder_is_above_its_ceiling():
+def test_no_folder_exceeds_its_token_ceiling():
     """CONTRIBUTING.md has the ceilings: a feature that needs more takes as much away, or argues for a higher one."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     ceilings = {
@@ -293,7 +293,7 @@ def test_no_folder_is_above_its_ceiling():
     assert not above, f"tokens, and the ceiling: {above}"
 
 
-def test_what_goes_to_terminals_goes_through_one_door():
+def test_only_terminal_modules_write_to_terminals():
     assert _who_imports("rich.progress", "tqdm") <= {"hgld/terminal.py", "training/progress.py"}
     assert _who_imports("rich.console") <= {"hgld/cli/output.py", "hgld/terminal.py", "training/progress.py"}
     for path in SOURCES:

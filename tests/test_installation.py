@@ -91,7 +91,7 @@ main(["demo", "--out", "demo", "--json"])
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_base_runs_the_demo(tmp_path):
+def test_demo_runs_with_base_dependencies_only(tmp_path):
     run_with_base_alone(TINY_DEMO, cwd=tmp_path)
     assert (tmp_path / "demo/report.html").is_file()
 
@@ -119,7 +119,7 @@ print(json.dumps(said))
 
 
 @pytest.mark.checks
-def test_a_missing_extra_is_named(tmp_path):
+def test_error_names_the_missing_extra(tmp_path):
     said = json.loads(run_with_base_alone(EVERY_CASE, CASES, cwd=tmp_path).splitlines()[-1])
     assert set(said) == set(CASES)
     owners = packages_distributions()
@@ -130,7 +130,7 @@ def test_a_missing_extra_is_named(tmp_path):
         assert f"pip install 'hgld[{extra}]'." in message
 
 
-def test_every_extra_that_code_names_exists_and_has_a_case():
+def test_every_extra_named_in_code_exists_and_has_a_case():
     sources = [path for room in ("hgld", "pipelines", "training") for path in (ROOT / room).rglob("*.py")]
     texts = [path.read_text("utf-8") for path in sources]
     named = {name for text in texts for name in re.findall(r'optional_dependency\(\s*"(\w+)"', text)}
@@ -153,7 +153,7 @@ def test_every_extra_that_code_names_exists_and_has_a_case():
         ("_torch", lambda: "cannot be imported: libcudart.so.12", 1, "pip install --force-reinstall torch"),
     ],
 )
-def test_doctor_names_what_is_missing(hgld, monkeypatch, name, give, code, hint):
+def test_doctor_names_missing_packages(hgld, monkeypatch, name, give, code, hint):
     requirements = ["numpy>=2", 'faiss-cpu<2; extra == "faiss"', 'ray; extra == "ray"']
     monkeypatch.setattr(installation, "_requirements", lambda: requirements)
     monkeypatch.setattr(installation, name, give)
@@ -163,7 +163,7 @@ def test_doctor_names_what_is_missing(hgld, monkeypatch, name, give, code, hint)
     assert "[ray]         " in text
 
 
-def test_the_version_for_a_report_has_everything(hgld):
+def test_version_json_contains_all_facts(hgld):
     code, text, _ = hgld("--version", "--json")
     facts = json.loads(text)
     assert not code
@@ -185,7 +185,7 @@ STEPS = [step for flow in WORKFLOWS for job in flow["jobs"].values() for step in
 RUN = "\n".join(step["run"] for step in STEPS if "run" in step)
 
 
-def test_workflows_test_every_promised_python_and_name_existing_files():
+def test_workflows_cover_every_promised_python_and_existing_files():
     [tests] = [flow for flow in WORKFLOWS if flow["name"] == "tests"]
     promised = {match[1] for line in PROJECT["classifiers"] if (match := re.search(r":: (3\.\d+)$", line))}
     assert promised
@@ -199,7 +199,7 @@ def test_workflows_test_every_promised_python_and_name_existing_files():
     assert all((ROOT / name[1:]).exists() for name in kept if name.startswith("!"))
 
 
-def test_workflows_have_no_more_rights_than_they_need():
+def test_workflows_have_minimal_permissions():
     assert {flow["name"]: flow["permissions"] for flow in WORKFLOWS} == {
         "tests": {"contents": "read"},
         "docs": {"contents": "write"},
@@ -209,7 +209,7 @@ def test_workflows_have_no_more_rights_than_they_need():
     assert not [step for step in STEPS if "${{" in step.get("run", "")]  # what others may name is no shell
 
 
-def test_versions_of_the_site_are_listed_newest_first(tmp_path):
+def test_site_versions_are_listed_newest_first(tmp_path):
     names = ("v0.2.0", "dev", "v0.10.0", "v<b>", "v1.0rc1", "v1.0", "v1.0rc2", "v1.1.dev3", "v1.0.post1", "v2-draft")
     for name in names:
         (tmp_path / name).mkdir()

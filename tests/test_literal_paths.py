@@ -22,7 +22,7 @@ def served(hgld):
 
 
 @pytest.mark.parametrize("name", ["out[1]", "ds[v*2]", "a?b"])
-def test_shards_are_built_checked_indexed_and_evaluated_in_folders_of_any_name(served, tmp_path, name):
+def test_shard_commands_accept_folder_names_with_glob_characters(served, tmp_path, name):
     place = tmp_path / name
     (place / "images").mkdir(parents=True)
     (tmp_path / "out1").mkdir()  # what the first name would match
@@ -46,7 +46,7 @@ def test_shards_are_built_checked_indexed_and_evaluated_in_folders_of_any_name(s
 
 
 @pytest.mark.parametrize("name", ["out[1]"])
-def test_a_hierarchy_is_built_and_compared_in_a_folder_of_any_name(served, tmp_path, name):
+def test_hierarchy_commands_accept_folder_names_with_glob_characters(served, tmp_path, name):
     classes = tmp_path / "c[0].csv"
     pl.DataFrame({"name": ["red apple", "green apple", "rye bread", "white bread", "oak", "birch"]}).write_csv(classes)
     levels = ("--levels", "item,group", "--groups", "3", "--encoder", "lexical")

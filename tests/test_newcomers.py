@@ -90,7 +90,7 @@ def nothing_but_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", CALLS)
-def test_calls(wrong):
+def test_mistaken_python_calls_explain_the_fix(wrong):
     call, parts = CALLS[wrong]
     with pytest.raises(HgldError) as refused:
         call()
@@ -99,7 +99,7 @@ def test_calls(wrong):
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_commands(words, capsys):
+def test_mistaken_commands_explain_the_fix(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main(words.split())
     told = capsys.readouterr().err

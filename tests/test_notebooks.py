@@ -15,7 +15,7 @@ INDEX = (FOLDER.parent / "index.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_kept_ran_once_from_top_to_bottom(name):
+def test_stored_notebooks_ran_once_from_top_to_bottom(name):
     notebook = read_notebook(name)
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
@@ -30,7 +30,7 @@ def test_what_is_kept_ran_once_from_top_to_bottom(name):
     assert f"notebooks/{name}\n" in INDEX
 
 
-def test_the_names_are_the_files():
+def test_notebook_names_equal_their_files():
     assert {file.stem for file in FOLDER.glob("*.ipynb")} == set(NAMES)
 
 
@@ -38,7 +38,7 @@ def cell(kind, source, *outputs):
     return {"cell_type": kind, "source": source, "metadata": {"took": 3}, "outputs": list(outputs)}
 
 
-def test_commands_of_the_shell_become_calls():
+def test_notebook_shell_commands_become_subprocess_calls():
     code = ["if 1:\n", "    !echo {name} \\\n", "        again\n", "print('!')"]
     program = program_of({"cells": [cell("markdown", ["!no"]), cell("code", code)]})
     calls = []
@@ -51,7 +51,7 @@ class Recorder:
         self.run = lambda words, check: calls.append(words)
 
 
-def test_what_differs_from_run_to_run_is_not_kept_and_fences_hold_fences():
+def test_cleaned_notebooks_omit_varying_output_and_nest_fences():
     printed = {"output_type": "stream", "name": "stdout", "text": ["/tmp/x/a\n"]}
     warned = printed | {"name": "stderr"}
     shown = {
@@ -91,7 +91,7 @@ def command(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", NAMES)
-def test_notebooks_run(name, command, tmp_path, monkeypatch):
+def test_notebooks_run_without_errors(name, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     paths = ENVIRONMENT | {"PATH": f"{command}{os.pathsep}{os.environ['PATH']}"}
     program = program_of(read_notebook(name))

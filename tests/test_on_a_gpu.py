@@ -196,7 +196,7 @@ def results() -> dict[str, Any]:
 @pytest.mark.slow  # a process of its own, with all cases
 @pytest.mark.parametrize("tied", [False, True], ids=["distinct", "tied"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_gpu_gives_what_the_cpu_gives_and_is_waited_for_seldom(name, tied, results):
+def test_gpu_results_equal_cpu_results_with_few_synchronizations(name, tied, results):
     result = results[f"{name}, {tied}"]
     assert "fault" not in result, result["fault"]
     assert result["expected"]
@@ -208,18 +208,18 @@ def test_a_gpu_gives_what_the_cpu_gives_and_is_waited_for_seldom(name, tied, res
 @pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True], ids=["distinct", "tied"])
 @pytest.mark.parametrize("name", ["evaluate", "neighbours"])
-def test_more_queries_of_one_block_do_not_wait_more_often(name, tied, results):
+def test_more_queries_in_a_block_add_no_synchronizations(name, tied, results):
     assert results[f"{name}, {tied}, more"]["waits"] == results[f"{name}, {tied}"]["waits"]
 
 
 @pytest.mark.slow
-def test_another_block_waits_nine_times_at_most(results):
+def test_each_further_block_adds_at_most_nine_synchronizations(results):
     once, four = (sum(results[name]["waits"].values()) for name in ("evaluate, True", "evaluate, True, four blocks"))
     assert 0 < four - once <= 3 * 9  # counts, sums, and of the first items scores, grades, places and what ties
 
 
 @pytest.mark.slow
-def test_mixed_devices_are_refused(results):
+def test_simulated_gpu_rejects_mixed_devices(results):
     assert set(results["refused"]) == {"sum", "stack", "index", "numpy"}
 
 

@@ -15,13 +15,13 @@ DOCS = Path(__file__).parents[1] / "docs"
 FILES = sorted(LOOPS.glob("*.py"))
 
 
-def test_every_program_is_in_the_list_of_those_that_are_run():
+def test_every_loop_program_is_in_the_list_of_run_programs():
     assert {file.stem for file in FILES} == set(PROGRAMS)
     assert main.__doc__
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_programs_are_short_and_shown(file):
+def test_loop_programs_are_short_and_shown_in_docs(file):
     text = file.read_text(encoding="utf-8")
     compile(text, file.name, "exec")
     assert len([line for line in text.splitlines() if line]) < 30
@@ -29,7 +29,7 @@ def test_programs_are_short_and_shown(file):
     assert [page for page in DOCS.rglob("*.md") if shown in page.read_text("utf-8")]
 
 
-def test_options_that_replace_others_are_there():
+def test_options_named_in_migration_guide_exist():
     page = (DOCS / "how-to/coming-from.md").read_text(encoding="utf-8")
     command = cli.get_command(click.Context(cli), "train")
     assert command is not None
@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_run(name, folder, monkeypatch):
+def test_loop_programs_run(name, folder, monkeypatch):
     program = PROGRAMS[name]
     if versions(program.needs) is None:
         pytest.skip(f"{', '.join(program.needs)}: not installed")

@@ -48,7 +48,7 @@ def verbs():
     return verb
 
 
-def test_every_row_says_one_of_three_things():
+def test_every_paper_row_has_a_known_status():
     assert {row[-1] for rows in ROWS.values() for row in rows} == HERE
     assert sum(map(len, ROWS.values())) > 60
     for heading, rows in ROWS.items():
@@ -63,7 +63,7 @@ def test_every_table_of_a_paper_has_a_row(paper):
 
 
 @pytest.mark.parametrize("heading", ROWS)
-def test_every_command_parses_and_names_what_there_is(heading, verbs, monkeypatch):
+def test_every_paper_command_parses_and_names_existing_things(heading, verbs, monkeypatch):
     monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))  # no file is there yet
     for row in ROWS[heading]:
         commands = re.findall(r"`([^`]+)`", row[-2])
@@ -96,7 +96,7 @@ def check(verb: str, given: dict) -> None:
         Metric.parse(name)
 
 
-def test_equations_name_the_tests_that_hold_them():
+def test_equation_rows_name_existing_tests():
     for rows in ROWS.values():
         for row in rows:
             named = re.findall(r"`(tests/[^`]+)`", " ".join(row[:-2]))

@@ -26,7 +26,7 @@ def test_help_keeps_to_the_style_guide():
         ("| a |\n|---|\n| kept aside |\n", 3),
     ],
 )
-def test_a_page_that_breaks_a_rule_is_named_with_its_line(page, line):
+def test_page_finding_has_the_line_of_the_broken_rule(page, line):
     findings = list(check_page(page, "page.md"))
     assert findings
     assert findings[0].line == line
@@ -40,16 +40,16 @@ def test_a_plain_page_has_no_findings(page):
     assert not list(check_page(page, "page.md"))
 
 
-def test_an_argument_that_begins_without_its_noun_is_named():
+def test_argument_description_without_noun_is_found():
     source = 'def f(dim):\n    """Do it.\n\n    Args:\n        dim: of an embedding.\n    """\n'
     assert [finding.line for finding in check_python(source, "f.py")] == [5]
 
 
-def test_a_key_that_is_there_twice_is_named():
+def test_duplicate_yaml_key_is_found():
     assert [finding.line for finding in check_yaml("a: 1\nb: 2\na: 3\n", "a.yaml")] == [3]
     assert not list(check_yaml("a: 1\nb: {a: 2}\n", "a.yaml"))
 
 
-def test_a_message_that_breaks_a_rule_is_named_with_its_line():
+def test_message_finding_has_the_line_of_the_broken_rule():
     source = 'def f(x):\n    raise ValueError(\n        f"{x} lies in "\n        "two files."\n    )\n'
     assert [finding.line for finding in check_python(source, "f.py")] == [3]

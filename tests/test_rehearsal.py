@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_whole_way_at_a_five_hundredth(tmp_path):
+def test_rehearsal_of_h_gldv2_at_small_scale(tmp_path):
     """From the owners' server to the report, by the commands; labels get from the wikis to where they count."""
     small = ("--scale", "0.002", "--steps", "40", "--runs", "happier")  # the benchmark trains Smooth-AP too, and kills
     command = (sys.executable, "benchmarks/rehearsal.py", "--out", tmp_path, *small)

@@ -72,7 +72,7 @@ def cells_of(page: str, heading: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("page", "heading"), TABLES)
-def test_tables_of_results_are_rows_of_files(page, heading):
+def test_numbers_in_result_tables_are_in_result_files(page, heading):
     cells = list(cells_of(page, heading))
     assert cells
     files = TABLES[page, heading]
@@ -85,20 +85,20 @@ def claims() -> list[dict[str, str]]:
         return list(csv.DictReader(text))
 
 
-def test_every_claim_says_how_it_was_measured():
+def test_every_claim_has_command_machine_and_date():
     for row in claims():
         assert tuple(row) == CLAIMS
         assert all(row[name] for name in CLAIMS if name != "interval"), row
 
 
-def test_every_claim_is_quoted_on_a_page():
+def test_every_claim_value_is_quoted_on_a_page():
     pages = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]
     quoted = {number for page in pages for number, _ in numbers_in(page.read_text(encoding="utf-8"))}
     unused = [row["what"] for row in claims() if float(row["value"].replace(",", "")) not in quoted]
     assert not unused, unused
 
 
-def test_figures_of_readme_are_claims():
+def test_readme_figures_are_in_claims_csv():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     measured = text.partition("## Measured\n")[2].partition("\n## ")[0]
     named = re.sub(r"torch [\d.]+|November \d+|batch of \d+|ASI|H-AP|R@\d|K batches", "", measured)

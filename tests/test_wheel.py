@@ -88,13 +88,13 @@ print(sum(name.startswith("hgld.") for name in sys.modules))
 HERE_FIRST = os.pathsep.join((".", str(ROOT)))  # the path of a checkout, behind the current folder
 
 
-def test_recipes_are_listed_beside_folders_called_as_ours(hostile):
+def test_train_list_works_beside_folders_named_like_packages(hostile):
     listed = run("-m", "hgld", "train", "--list", "--papers", cwd=hostile, PYTHONPATH=HERE_FIRST)
     assert "happier-sop" in listed
 
 
 @pytest.mark.checks
-def test_every_module_is_found_beside_folders_called_as_ours(hostile):
+def test_every_module_imports_beside_folders_named_like_packages(hostile):
     assert int(run("-c", EVERY_MODULE, cwd=hostile, PYTHONPATH=HERE_FIRST)) > 150
 
 
@@ -135,14 +135,14 @@ def packed(wheel: Path) -> set[str]:
         return {name.removeprefix("hgld/") for name in archive.namelist() if name.startswith("hgld/")}
 
 
-def test_the_links_to_the_rooms_are_links():
+def test_package_links_are_symlinks():
     for room in ROOMS:
         link = ROOT / "hgld" / room
         assert link.readlink() == Path("..") / room
 
 
 @pytest.mark.checks
-def test_the_wheel_installs_one_name_with_every_file_in_it(wheel, clone):
+def test_wheel_contains_every_file_under_one_package(wheel, clone):
     assert packed(wheel) == files_of(clone / "hgld")
     assert {f"{room}/__init__.py" for room in ROOMS} | {"py.typed"} <= packed(wheel)
     with ZipFile(wheel) as archive:
@@ -151,14 +151,14 @@ def test_the_wheel_installs_one_name_with_every_file_in_it(wheel, clone):
 
 
 @pytest.mark.checks
-def test_pypi_can_show_the_description_of_the_wheel(wheel):
+def test_wheel_description_is_valid_for_pypi(wheel):
     pytest.importorskip("twine", reason="of the extra dev")
     result = run("-m", "twine", "check", "--strict", wheel, cwd=wheel.parent)
     assert "PASSED" in result
 
 
 @pytest.mark.checks
-def test_the_sdist_makes_the_same_wheel(clone, wheel, tmp_path):
+def test_sdist_builds_the_same_wheel(clone, wheel, tmp_path):
     build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
     run("-c", build, tmp_path, cwd=clone)
     (sdist,) = tmp_path.glob("hgld-*.tar.gz")
@@ -168,7 +168,7 @@ def test_the_sdist_makes_the_same_wheel(clone, wheel, tmp_path):
 
 
 @pytest.mark.checks
-def test_an_editable_install_is_the_clone(clone, hostile, tmp_path):
+def test_editable_install_imports_from_the_clone(clone, hostile, tmp_path):
     python = new_environment(tmp_path / "venv")
     run(*PIP, "--python", python, "install", "--editable", clone, *OFFLINE, cwd=tmp_path)
     place = "import hgld.training, hgld.data_cards; print(hgld.training.__file__)"
@@ -216,13 +216,13 @@ def commands() -> Iterator[list[str]]:
     return (line.split() for line in COMMANDS.strip().splitlines())
 
 
-def test_the_commands_are_those_of_every_verb():
+def test_wheel_test_covers_every_subcommand():
     assert {words[0] for words in commands()} | {"review"} == set(VERBS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_every_verb_works_beside_folders_called_as_ours(installed, hostile, tmp_path, monkeypatch):
+def test_every_subcommand_works_beside_folders_named_like_packages(installed, hostile, tmp_path, monkeypatch):
     path = "."  # the current folder once more, and for processes that torchrun starts
     here = tmp_path / "here"
     shutil.copytree(hostile, here)
@@ -245,7 +245,7 @@ def test_every_verb_works_beside_folders_called_as_ours(installed, hostile, tmp_
 
 
 @pytest.mark.checks
-def test_the_command_is_installed(installed, hostile):
+def test_hgld_command_is_installed(installed, hostile):
     words = ("train", "--list", "--papers")
     assert "happier-sop" in run(*words, cwd=hostile, python=installed.with_name("hgld"), PYTHONPATH=".")
     assert "happier-sop" in run("-m", "hgld", *words, cwd=hostile, python=installed)
@@ -281,7 +281,7 @@ follow_imports_for_stubs = true
 
 @pytest.mark.checks
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_checkers_see_the_signatures_of_the_installed_wheel(checker, installed, tmp_path):
+def test_type_checkers_see_signatures_of_installed_wheel(checker, installed, tmp_path):
     (tmp_path / "mypy.ini").write_text(MYPY)
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "bad.py").write_text("import hgld\n" + "".join(f"{line}\n" for line in BAD))

@@ -5,7 +5,7 @@ import pytest
 from tests.journeys.journey import Journey, count_words
 
 
-def test_commands_flags_and_words_are_counted_and_limited(tmp_path):
+def test_journey_counts_and_limits_commands_flags_and_words(tmp_path):
     journey = Journey(tmp_path)
     assert "hgld" in journey.hgld("--version")
     assert "trian" in journey.hgld("trian --data -1 --out=x -v", code=2)
@@ -19,5 +19,5 @@ def test_commands_flags_and_words_are_counted_and_limited(tmp_path):
         journey.hgld("trian")
 
 
-def test_rules_of_tables_and_redrawn_bars_are_no_words():
+def test_table_rules_and_redrawn_bars_are_not_counted_as_words():
     assert count_words("| R@1 | .97 |\n|---|--:|\n\r 1/3 embed\r 3/3 embed\n") == 2 + 2

@@ -43,7 +43,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_plain_folder_and_a_network_are_evaluated_searched_and_audited(folder):
+def test_plain_folder_is_evaluated_searched_and_audited_with_a_network(folder):
     journey = Journey(folder)
     said = journey.hgld("evaluate --model net --data 'Meine Fotos'")
     assert "Meine Fotos, a plain folder: 51 images, 6 classes of level0, images in folders below" in said

@@ -36,7 +36,7 @@ def splits(folder: Path) -> dict[str, dict]:
     return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))["splits"]
 
 
-def test_folders_that_are_uneven_and_broken(tmp_path):
+def test_untidy_image_folders_lead_to_a_report(tmp_path):
     source = tmp_path / "Fotos"
     for number, (top, mid, fine) in enumerate(CLASSES):
         for view in range(5):
@@ -63,7 +63,7 @@ def test_folders_that_are_uneven_and_broken(tmp_path):
     finish(journey, "Fotos-shards")
 
 
-def test_a_table_with_semicolons_capitals_a_mark_and_gaps(tmp_path):
+def test_untidy_csv_table_leads_to_a_report(tmp_path):
     lines = ["Filename;Sorte;Gruppe;Art;Preis"]
     unknown = ["", "nan", "None", "NA"]
     for number, (top, mid, fine) in enumerate(CLASSES):
@@ -88,7 +88,7 @@ def test_a_table_with_semicolons_capitals_a_mark_and_gaps(tmp_path):
     finish(journey, "Liste-shards")
 
 
-def test_a_dataset_of_hugging_face_as_parquet(tmp_path):
+def test_hugging_face_parquet_leads_to_a_report(tmp_path):
     datasets = pytest.importorskip("datasets")
     arrow = pytest.importorskip("pyarrow")
     names = [fine for _, _, fine in CLASSES]

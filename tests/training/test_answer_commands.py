@@ -54,7 +54,7 @@ def hgld(world, capfd, monkeypatch):
     return run
 
 
-def test_a_calibration_lies_in_the_run_and_says_what_it_was_made_with(world):
+def test_calibration_is_written_into_the_run_with_its_settings(world):
     made = Calibration.load(world / "run" / "calibration.json")
     assert made.levels == ("fine", "coarse")
     assert {name: risks[0].queries for name, risks in made.risks.items()} == {"val": 3 * 36, "test": 3 * 36}
@@ -66,7 +66,7 @@ def test_a_calibration_lies_in_the_run_and_says_what_it_was_made_with(world):
     }
 
 
-def test_an_answer_is_as_deep_as_its_confidence_passes_the_bound(hgld):
+def test_prediction_level_depends_on_minimum_confidence(hgld):
     code, out, err = hgld(*SEARCH, "--min-confidence", "0", "--json")
     assert (code, err) == (0, "")
     (found,) = json.loads(out)["queries"]
@@ -89,7 +89,7 @@ def test_an_answer_is_as_deep_as_its_confidence_passes_the_bound(hgld):
     )
 
 
-def test_a_search_within_a_class_finds_and_answers_nothing_else(hgld):
+def test_search_within_a_class_returns_only_its_images(hgld):
     code, out, _ = hgld(*SEARCH, "--within", "coarse=2", "--min-confidence", "0", "--json")
     assert code == 0
     (found,) = json.loads(out)["queries"]
@@ -110,7 +110,7 @@ def test_a_search_within_a_class_finds_and_answers_nothing_else(hgld):
         assert said in err
 
 
-def test_a_calibration_of_other_weights_gives_no_answers_and_says_so(hgld, world):
+def test_calibration_of_other_weights_is_ignored_with_a_note(hgld, world):
     code, out, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--json")
     assert (code, err) == (
         0,
@@ -126,7 +126,7 @@ def test_a_calibration_of_other_weights_gives_no_answers_and_says_so(hgld, world
 
 
 @pytest.mark.slow
-def test_a_damaged_calibration_stops_what_takes_it_and_no_search(hgld, world, tmp_path):
+def test_damaged_calibration_fails_only_commands_that_require_it(hgld, world, tmp_path):
     run = shutil.copytree(world / "run", tmp_path / "run")
     (run / "log.csv").write_text("step,epoch,loss\n1,0,2.5\n2,0,1.5\n")
     (run / "calibration.json").write_text("[")
@@ -160,7 +160,7 @@ def tiny_clip(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_texts_find_images_by_the_models_own_text_tower(hgld, tiny_clip, world, tmp_path):
+def test_text_queries_use_the_text_tower_of_the_model(hgld, tiny_clip, world, tmp_path):
     import open_clip
     import torch
 
@@ -188,7 +188,7 @@ def test_texts_find_images_by_the_models_own_text_tower(hgld, tiny_clip, world, 
     assert "weights of an image tower alone" in err
 
 
-def test_models_without_a_text_tower_say_so(hgld):
+def test_text_query_fails_for_models_without_text_tower(hgld):
     asked = ("search", "--text", "a lake", "--data", "data", "--device", "cpu")
     for words, said in (
         (("--checkpoint", "run"), "Texts take --model open_clip:MODEL/PRETRAINED."),
@@ -203,7 +203,7 @@ def test_models_without_a_text_tower_say_so(hgld):
     assert (code, "name an IMAGE, or a --text." in err) == (2, True)
 
 
-def test_too_few_classes_and_no_folder_for_the_file_are_said(hgld, tmp_path):
+def test_calibrate_fails_for_unknown_splits_and_missing_out(hgld, tmp_path):
     code, _, err = hgld(*CALIBRATE, "--split", "nowhere", "--out", str(tmp_path / "c.json"))
     assert code == 2
     assert "no split 'nowhere' with images; it has" in err

@@ -29,7 +29,7 @@ def a_checkpoint(step, value=1.0):
     return Checkpoint(step, tensors, {"epoch": 2, "scaler": {"scale": 4.0}})
 
 
-def test_a_checkpoint_comes_back_as_it_was_written(tmp_path):
+def test_checkpoint_round_trip(tmp_path):
     path = write_checkpoint(tmp_path, a_checkpoint(7))
     back = read_checkpoint(path)
     assert (back.step, back.state["epoch"], back.state["scaler"]) == (7, 2, {"scale": 4.0})
@@ -38,7 +38,7 @@ def test_a_checkpoint_comes_back_as_it_was_written(tmp_path):
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-00000007"]
 
 
-def test_the_newest_and_the_best_are_kept(tmp_path):
+def test_pruning_keeps_newest_and_best_checkpoints(tmp_path):
     for step in (1, 2, 3, 4, 5):
         path = write_checkpoint(tmp_path, a_checkpoint(step))
         if step == 2:
@@ -51,7 +51,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert find_checkpoint(tmp_path / "checkpoints" / "step-00000004").name == "step-00000004"
 
 
-def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
+def test_full_disk_keeps_earlier_checkpoint(tmp_path, monkeypatch):
     write_checkpoint(tmp_path, a_checkpoint(1))
 
     def full(tensors, path):
@@ -64,7 +64,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
 
 
-def test_damaged_and_foreign_files_are_named(tmp_path):
+def test_errors_name_damaged_and_foreign_checkpoint_files(tmp_path):
     path = write_checkpoint(tmp_path, a_checkpoint(1))
     (path / "model.safetensors").write_bytes(b"\x80\x04not tensors")
     with pytest.raises(InputError, match=r"model\.safetensors"):
@@ -79,7 +79,7 @@ def test_damaged_and_foreign_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("rewritten", [False, True])
-def test_a_lost_or_incomplete_file_is_named_and_not_made_up_for(rewritten, tmp_path):
+def test_missing_or_changed_optimizer_file_is_an_error(rewritten, tmp_path):
     """Without this a run would go on with moments of nothing."""
     path = write_checkpoint(tmp_path, a_checkpoint(7))
     if rewritten:
@@ -93,7 +93,7 @@ def test_a_lost_or_incomplete_file_is_named_and_not_made_up_for(rewritten, tmp_p
 
 
 @pytest.mark.parametrize("change", [{"scaler": {"scale": 8.0}}, {"step": 8}, {"files": {}}, {"checksum": None}])
-def test_a_state_that_was_changed_is_refused(change, tmp_path):
+def test_changed_state_json_is_an_error(change, tmp_path):
     path = write_checkpoint(tmp_path, a_checkpoint(7))
     state = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps(state | change))
@@ -101,7 +101,7 @@ def test_a_state_that_was_changed_is_refused(change, tmp_path):
         read_checkpoint(path)
 
 
-def test_what_kills_left_half_done_is_removed_and_nothing_else(tmp_path):
+def test_pruning_removes_only_unfinished_checkpoints_of_killed_runs(tmp_path):
     folder = tmp_path / "checkpoints"
     for step in (1, 2, 3):
         write_checkpoint(tmp_path, a_checkpoint(step))
@@ -113,7 +113,7 @@ def test_what_kills_left_half_done_is_removed_and_nothing_else(tmp_path):
     assert {p.name for p in folder.iterdir()} == {"step-00000002", "step-00000003", "notes", ".step-notes.part"}
 
 
-def test_a_checkpoint_that_cannot_be_removed_is_named(tmp_path, monkeypatch):
+def test_error_names_checkpoint_that_cannot_be_removed(tmp_path, monkeypatch):
     for step in (1, 2):
         write_checkpoint(tmp_path, a_checkpoint(step))
 
@@ -125,7 +125,7 @@ def test_a_checkpoint_that_cannot_be_removed_is_named(tmp_path, monkeypatch):
         prune_checkpoints(tmp_path, keep=1)
 
 
-def test_a_checkpoint_may_be_the_current_folder_or_a_link(tmp_path, monkeypatch):
+def test_checkpoint_path_may_be_current_folder_or_symlink(tmp_path, monkeypatch):
     write_run(tmp_path / "run")
     newest = find_checkpoint(tmp_path / "run", "last")
     (tmp_path / "link").symlink_to(newest)

@@ -18,7 +18,7 @@ def data(tmp_path_factory):
     return str(write_small(tmp_path_factory.mktemp("data") / "small"))
 
 
-def test_chunks_of_a_live_batch_norm_are_refused(data, tmp_path):
+def test_micro_batches_with_unfrozen_batch_norm_are_rejected(data, tmp_path):
     with pytest.raises(
         ConfigError, match=r"--micro-batch-size is 4.*resnet18 has batch norm.*of the 8 images.*--freeze-batch-norm"
     ):
@@ -31,12 +31,12 @@ def test_chunks_of_a_live_batch_norm_are_refused(data, tmp_path):
 @pytest.mark.parametrize(
     "fields", [{"micro_batch_size": 4, "freeze_batch_norm": True}, {"micro_batch_size": 8}, {"micro_batch_size": 0}]
 )
-def test_chunks_of_a_frozen_one_and_batches_in_one_pass_are_not(fields, data, tmp_path):
+def test_frozen_batch_norm_or_single_pass_is_accepted(fields, data, tmp_path):
     alone = Processes(0, 1, torch.device("cpu"))
     assert prepare_run(options(**QUICK, **fields), data, tmp_path / "run", alone, None).step == 0
 
 
-def test_group_norm_is_no_batch_norm():
+def test_live_batch_norm_flag_ignores_group_norm():
     layers = {"batch": nn.BatchNorm2d(4), "synchronised": nn.SyncBatchNorm(4), "group": nn.GroupNorm(2, 4)}
     live = {
         (name, frozen): EmbeddingModel(layer, 4, None, freeze_batch_norm=frozen).has_live_batch_norm

@@ -74,7 +74,7 @@ def raw_embeddings(run, dataset):
         return embedder.embed_dataset(dataset, unit=False)
 
 
-def test_a_run_reports_what_its_classifier_finds(places):
+def test_run_reports_top_k_of_its_classifier(places):
     folder, values = places
     dataset = open_dataset(folder / "data", "test")
     names = json.loads((folder / "run" / CLASSES).read_text())["names"]
@@ -88,7 +88,7 @@ def test_a_run_reports_what_its_classifier_finds(places):
 
 
 @pytest.mark.parametrize("metrics", [("top-3", "top-1"), ("top-1", "R@1", "top-3")])
-def test_a_checkpoint_is_classified_with_and_without_a_ranking(places, metrics):
+def test_evaluate_reports_top_k_with_and_without_retrieval_metrics(places, metrics):
     folder, values = places
     with trained_embedder(folder / "run", which="last", device="cpu") as embedder:
         task = RetrievalTask(str(folder / "data"), "test")
@@ -109,7 +109,7 @@ def test_a_checkpoint_is_classified_with_and_without_a_ranking(places, metrics):
 
 
 @pytest.mark.usefixtures("mat_files_here")
-def test_imagenet_is_classified_by_its_protocol_with_the_answer_known(tmp_path, hgld):
+def test_imagenet_protocol_reports_known_top_k(tmp_path, hgld):
     """Biases alone: every image is first of the last synset, then of the one before; two of six images are of each."""
     imagenet.make(tmp_path)
     build_shards("imagenet", tmp_path, str(tmp_path / "data"), SourceConfig(), ShardConfig(workers=1), silent)
@@ -128,7 +128,7 @@ def test_imagenet_is_classified_by_its_protocol_with_the_answer_known(tmp_path, 
     assert values == [{"top-1": pytest.approx(2 / 6), "top-5": 1.0}, {"top-2": pytest.approx(4 / 6)}]
 
 
-def test_classes_are_known_by_their_names_not_their_numbers(places, tmp_path):
+def test_classifier_targets_match_classes_by_name(places, tmp_path):
     folder, _ = places
     rng = np.random.default_rng(1)
     write_dataset(tmp_path / "data", [Item((c, 0), "test", jpeg(rng)) for c in (6, 3, 3, 9)])
@@ -143,7 +143,7 @@ def test_classes_are_known_by_their_names_not_their_numbers(places, tmp_path):
         replace(classifier, level="genus").targets(dataset)
 
 
-def test_what_cannot_be_classified_is_refused_before_any_work(places, tmp_path, monkeypatch):
+def test_impossible_classification_fails_before_training(places, tmp_path, monkeypatch):
     folder, _ = places
     with pytest.raises(InputError, match="no item is of one of the 6 classes"):
         train(
@@ -172,7 +172,7 @@ def test_what_cannot_be_classified_is_refused_before_any_work(places, tmp_path, 
             evaluate_task(SplitEmbedder(replace(embedder, classifier=None)), task, options=asked)
 
 
-def test_several_scales_have_no_embedding_as_it_comes(places):
+def test_classification_with_several_scales_is_rejected(places):
     folder, _ = places
     task, asked = RetrievalTask(str(folder / "data"), "test"), EvaluationOptions(metrics=("top-1",))
     twice = trained_embedder(folder / "run", device="cpu", scales=(1.0, 0.5))
@@ -180,7 +180,7 @@ def test_several_scales_have_no_embedding_as_it_comes(places):
         evaluate_task(SplitEmbedder(embedder), task, options=asked)
 
 
-def test_a_file_of_names_that_does_not_fit_is_refused(places, tmp_path):
+def test_class_names_file_that_does_not_fit_is_an_error(places, tmp_path):
     folder, _ = places
     checkpoint = find_checkpoint(folder / "run", "last")
     for number, (text, error, message) in enumerate(
@@ -199,7 +199,7 @@ def test_a_file_of_names_that_does_not_fit_is_refused(places, tmp_path):
 
 
 @given(st.integers(0, 1 << 30), st.integers(2, 6))
-def test_top_k_is_a_slow_count_in_which_ties_go_against_the_item(seed, classes):
+def test_top_k_equals_reference_count_with_ties_counted_as_misses(seed, classes):
     generator = torch.Generator().manual_seed(seed)
     embeddings = torch.randint(-2, 3, (5, 3), generator=generator).float()
     weight = torch.randint(-2, 3, (classes, 3), generator=generator).float()
@@ -218,7 +218,7 @@ def test_top_k_is_a_slow_count_in_which_ties_go_against_the_item(seed, classes):
         assert found["top-2"][item] == float(before < 2)
 
 
-def test_the_scores_of_proxies_are_those_of_their_losses():
+def test_proxy_classifier_logits_equal_loss_logits():
     from hgld.losses import NormSoftmax, ProxyNCApp
 
     embeddings = torch.randn(4, 3)
@@ -252,7 +252,7 @@ def test_whitening_folds_into_the_classifier(scale, power):
     np.testing.assert_allclose(logits.numpy(), slow + classifier.bias.double().numpy(), atol=1e-4)
 
 
-def test_a_whitening_to_fewer_dimensions_is_not_folded():
+def test_whitening_to_fewer_dimensions_cannot_be_folded():
     rows = torch.rand(40, 6)
     classifier = Classifier(torch.rand(3, 6), torch.zeros(3), None, "fine", tuple("abc"))
     with pytest.raises(ConfigError, match="keeps 4 components of 6 dimensions"):

@@ -35,7 +35,7 @@ def search(folder, capfd, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-def test_an_index_is_made_asked_again_and_made_anew_for_another_checkpoint(search, folder, kind):
+def test_search_index_is_built_reused_and_rebuilt_for_another_checkpoint(search, folder, kind):
     exact = search("--json")
     assert exact[0] == 0
     for _ in range(2):
@@ -53,7 +53,7 @@ def test_an_index_is_made_asked_again_and_made_anew_for_another_checkpoint(searc
     assert search("--index", kind, "--checkpoint-choice", "last") == (0, out, "")
 
 
-def test_without_faiss_it_is_said_which_extra_brings_it(search, folder, monkeypatch):
+def test_index_without_faiss_names_the_extra(search, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     code, out, err = search("--index", "hnsw")
     assert (code, out) == (2, "")
@@ -62,7 +62,7 @@ def test_without_faiss_it_is_said_which_extra_brings_it(search, folder, monkeypa
 
 
 @pytest.mark.slow
-def test_two_processes_make_one_index_together(folder, monkeypatch):
+def test_two_processes_build_one_search_index(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     words = "search one.jpg --checkpoint run --data data --device cpu --index ivf --json"

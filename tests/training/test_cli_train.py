@@ -26,7 +26,7 @@ def data(tmp_path_factory):
     return write_small(tmp_path_factory.mktemp("data"))
 
 
-def test_the_list_begins_with_what_is_for_one_s_own_images(hgld):
+def test_train_list_begins_with_recipes_for_own_images(hgld):
     own = [name for name, recipe in RECIPES.items() if not recipe.of_paper]
     code, out, _ = hgld("train", "--list")
     assert code == 0
@@ -51,7 +51,7 @@ def test_the_list_begins_with_what_is_for_one_s_own_images(hgld):
     assert rows["happier-sop"]["published"] == "R@1 81.0, AP 60.4, H-AP 59.4, ASI 65.9, NDCG 91.5"
 
 
-def test_show_prints_the_recipe_with_what_flags_changed(hgld):
+def test_train_show_prints_the_recipe_with_changed_flags(hgld):
     code, out, _ = hgld("train", "happier-sop", "--show", "--tau", "0.05", "--recall-at", "1,2,4,8,16", "--lambda", 0.2)
     assert code == 0
     for text in ("# Published: ", "# Hardware:", "tau: 0.05", "lambda_: 0.2", "lr: 5.0e-05", "batch_norm: true\n"):
@@ -63,7 +63,7 @@ def test_show_prints_the_recipe_with_what_flags_changed(hgld):
 
 
 @pytest.mark.parametrize("name", ["happier-sop", "softbin-ap-landmarks-clean", "multigrain", "finetune"])
-def test_what_show_prints_is_read_again_by_config(name, hgld, tmp_path):
+def test_output_of_show_is_valid_input_of_config(name, hgld, tmp_path):
     given = ("--loss", "HAPPIER", "--alpha", 2) if name == "finetune" else ()
     (tmp_path / "shown.yaml").write_text(hgld("train", name, "--show", *given)[1])
     code, out, _ = hgld("train", "--config", tmp_path / "shown.yaml", "--show", "--json")
@@ -91,7 +91,7 @@ def test_what_show_prints_is_read_again_by_config(name, hgld, tmp_path):
         (["small-grocery", "--init-from", "nowhere", "--data", "D", "--out", "OUT"], "does not exist"),
     ],
 )
-def test_what_cannot_be_done_is_said(hgld, tmp_path, monkeypatch, arguments, message):
+def test_impossible_train_commands_fail_with_a_message(hgld, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     code, out, err = hgld("train", *arguments)
     assert code == 2
@@ -100,7 +100,7 @@ def test_what_cannot_be_done_is_said(hgld, tmp_path, monkeypatch, arguments, mes
     assert not (tmp_path / "OUT").exists()
 
 
-def test_a_run_its_rerun_and_one_that_starts_from_it(hgld, data, tmp_path):
+def test_train_rerun_from_config_and_init_from_a_run(hgld, data, tmp_path):
     code, out, err = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "a", "--seed", 3, *FLAGS, "--json")
     assert (code, err) == (0, "")
     summary = json.loads(out)
@@ -165,7 +165,7 @@ def test_a_sweep_tabulates_its_runs_and_resumes(hgld, data, tmp_path):
     assert (tmp_path / "s" / "sweep.csv").read_bytes() == table
 
 
-def test_a_size_given_alone_scales_the_resize_of_the_recipe(hgld):
+def test_size_without_resize_scales_the_resize_of_the_recipe(hgld):
     """Else evaluation would see another share of the image than the recipe shows."""
     for name, given, expected in (
         ("happier-sop", ("--size", 112), (112, 128)),
@@ -181,7 +181,7 @@ def test_a_size_given_alone_scales_the_resize_of_the_recipe(hgld):
         assert (view.size, view.resize) == (images.size, max(images.resize, images.size))
 
 
-def test_a_run_that_was_asked_to_stop_says_so_by_its_exit_code(hgld, data, tmp_path, monkeypatch):
+def test_stopped_run_exits_with_130(hgld, data, tmp_path, monkeypatch):
     def stopped(config, data, out, **options):
         from hgld.training.log import RunSummary
 
@@ -197,7 +197,7 @@ def test_a_run_that_was_asked_to_stop_says_so_by_its_exit_code(hgld, data, tmp_p
 
 
 @pytest.mark.parametrize("started", [{"RANK": "1"}, {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}])
-def test_one_process_of_several_speaks(started, hgld, data, tmp_path, monkeypatch):
+def test_only_the_main_process_prints(started, hgld, data, tmp_path, monkeypatch):
     def done(config, data, out, **options):
         from hgld.training.log import RunSummary
 
@@ -212,7 +212,7 @@ def test_one_process_of_several_speaks(started, hgld, data, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_torchrun_takes_the_same_words(data, tmp_path):
+def test_train_sweep_runs_under_torchrun(data, tmp_path):
     words = ["train", RECIPE, "--data", str(data), "--out", str(tmp_path / "run"), *FLAGS, "--sweep", "tau=0.01,0.1"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hgld"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

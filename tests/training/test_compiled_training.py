@@ -31,7 +31,7 @@ def data(tmp_path_factory):
     return str(write_small(tmp_path_factory.mktemp("data") / "small"))
 
 
-def test_a_compiled_run_is_one_that_was_not_but_for_rounding(data, tmp_path):
+def test_compiled_and_eager_training_give_close_weights(data, tmp_path):
     config = options(**ALIKE, epochs=1)
     compiled = replace(config, model=replace(config.model, compile=True))
     train(config, data, tmp_path / "eager")

@@ -12,7 +12,7 @@ from hgld.training.config import SECTIONS, TrainConfig, flat, parse_field, read_
 from hgld.training.config_checks import check_config
 
 
-def test_a_config_comes_back_as_it_was_written(tmp_path):
+def test_config_round_trip(tmp_path):
     changed = {
         "tau": 0.05,
         "recall_at": (1, 3),
@@ -25,14 +25,14 @@ def test_a_config_comes_back_as_it_was_written(tmp_path):
     assert read_config(tmp_path / "config.json") == config
 
 
-def test_names_of_fields_are_unique_over_all_subjects():
+def test_config_field_names_are_unique_over_all_sections():
     names = [field.name for section in SECTIONS.values() for field in dataclasses.fields(section)]
     assert len(names) == len(set(names))
     assert set(flat(TrainConfig())) == set(names)
 
 
 @given(st.sampled_from(sorted(flat(TrainConfig()))))
-def test_every_default_can_be_said_in_text(name):
+def test_every_default_value_can_be_parsed_from_text(name):
     value = flat(TrainConfig())[name]
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     assert parse_field(name, text) == value
@@ -64,7 +64,7 @@ def test_every_default_can_be_said_in_text(name):
         ({"schedule": "step"}, "milestones"),
     ],
 )
-def test_what_contradicts_itself_is_refused(fields, message):
+def test_contradictory_options_are_rejected(fields, message):
     with pytest.raises(ConfigError, match=message):
         check_config(with_fields(TrainConfig(), fields))
 
@@ -80,7 +80,7 @@ def test_what_contradicts_itself_is_refused(fields, message):
         ({"loss": {"tau": []}}, ConfigError, r"config.json: tau is \(\)"),
     ],
 )
-def test_foreign_files_are_refused(tmp_path, change, error, message):
+def test_config_files_with_foreign_content_are_rejected(tmp_path, change, error, message):
     save_config(TrainConfig(), tmp_path / "config.json")
     data = json.loads((tmp_path / "config.json").read_text()) | change
     (tmp_path / "config.json").write_text(json.dumps(data))
@@ -89,7 +89,7 @@ def test_foreign_files_are_refused(tmp_path, change, error, message):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '"' + "a" * (1 << 20) + '"'])
-def test_files_that_are_no_config_are_refused(tmp_path, text):
+def test_files_without_a_config_object_are_rejected(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InputError, match=r"config\.json"):
         read_config(tmp_path / "config.json")

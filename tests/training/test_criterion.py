@@ -55,7 +55,7 @@ class Own(torch.nn.Module):
         return embeddings.sum() * 0
 
 
-def test_a_loss_of_another_package_keeps_its_defaults_and_is_given_no_memory_that_it_cannot_take(monkeypatch):
+def test_plugin_loss_keeps_its_defaults_and_takes_no_memory(monkeypatch):
     monkeypatch.setattr(type(PLUGINS), "load", lambda self, name: {"Own": Own}[name])
     plain, asked = build(loss="Own", level="mid"), build(loss="Own", tau=0.02, margin=0.4)
     assert plain.loss.options == {"margin": LossConfig.margin, "tau": 0.3, "level": 1}
@@ -66,7 +66,7 @@ def test_a_loss_of_another_package_keeps_its_defaults_and_is_given_no_memory_tha
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("sum_levels", [False, True])
-def test_every_loss_trains(name, sum_levels):
+def test_every_loss_is_finite_and_has_gradients(name, sum_levels):
     if sum_levels and "sum_levels" not in options_of(name):
         pytest.skip("the loss reads all levels itself")
     criterion = build(loss=name, sum_levels=sum_levels)
@@ -92,7 +92,7 @@ FIXED = {
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].kind != "terms"])
-def test_every_parameter_of_a_loss_is_an_option_or_known_to_be_none(name):
+def test_every_loss_parameter_is_an_option_or_listed_as_fixed(name):
     parameters = inspect.signature(getattr(losses, name)).parameters.keys()
     options = LOSSES[name].options.keys()
     own = {"margin"} if name == "BlackboxAP" else set()
@@ -102,19 +102,19 @@ def test_every_parameter_of_a_loss_is_an_option_or_known_to_be_none(name):
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].kind == "terms"])
-def test_compositions_are_made_of_the_terms_of_their_classes(name):
+def test_composed_losses_have_the_terms_of_their_classes(name):
     own, made = getattr(losses, name)(len(TRAINED), DIM), build(loss=name).loss
     assert (type(own.rank), type(own.decomposability)) == (type(made.rank), type(made.decomposability))
     assert type(made.rank) is getattr(losses, LOSSES[name].rank)
     assert type(made.decomposability) is getattr(losses, SECOND_TERMS[LOSSES[name].second])
 
 
-def test_every_option_of_a_config_is_of_some_loss():
+def test_every_loss_option_is_read_by_some_loss():
     fields = {field.name for field in dataclasses.fields(LossConfig)}
     assert set().union(*map(options_of, LOSSES)) | {"loss"} == fields
 
 
-def test_proxies_stand_for_the_classes_in_training_alone():
+def test_proxies_exist_only_for_training_classes():
     criterion = build(loss="NormSoftmax")
     (proxies,) = criterion.parameters()
     assert proxies.shape == (len(TRAINED), DIM)
@@ -124,13 +124,13 @@ def test_proxies_stand_for_the_classes_in_training_alone():
     assert len(multigrain.get_parameter("loss.classifier.weight")) == 4
 
 
-def test_csl_reads_the_tree_of_the_classes_in_training():
+def test_csl_uses_the_hierarchy_of_training_classes():
     criterion = build(loss="CSL")
     assert isinstance(criterion.loss, losses.CSL)
     assert criterion.loss.classes.tolist() == [[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 3, 1]]
 
 
-def test_renumbering_changes_no_loss():
+def test_renumbering_classes_does_not_change_the_loss():
     embeddings, labels, instances = batch()
     ours = build(loss="SupHAP")(embeddings, labels, instances)[0]
     torch.testing.assert_close(ours, losses.SupHAP()(embeddings, labels))
@@ -143,7 +143,7 @@ def test_renumbering_changes_no_loss():
         ("HAPPIER", ["rank", "decomposability", "memory_rank", "memory_decomposability"]),
     ],
 )
-def test_a_loss_with_a_memory_tells_its_parts_from_the_first_step_on(name, expected):
+def test_loss_with_memory_reports_all_terms_from_the_first_step(name, expected):
     embeddings, labels, instances = batch()
     criterion = build(loss=name, memory=30, memory_from_epoch=1)
     for step in range(3):
@@ -156,7 +156,7 @@ def test_a_loss_with_a_memory_tells_its_parts_from_the_first_step_on(name, expec
 
 @pytest.mark.parametrize("name", ["SupAP", "ROADMAP"])
 @pytest.mark.parametrize("sum_levels", [False, True])
-def test_processes_tell_the_parts_that_one_process_tells(name, sum_levels):
+def test_terms_joined_over_processes_equal_single_process_terms(name, sum_levels):
     embeddings, labels, instances = batch()
     options = {"loss": name, "memory": 30, "memory_from_epoch": 0, "sum_levels": sum_levels}
     loss, expected = build(**options)(embeddings, labels, instances)
@@ -168,7 +168,7 @@ def test_processes_tell_the_parts_that_one_process_tells(name, sum_levels):
     assert list(joined) == list(expected)
 
 
-def test_class_weights_are_those_of_the_training_set():
+def test_class_weights_are_inverse_training_class_sizes():
     criterion = build(loss="SmoothAP", class_weights=True)
     weights = criterion.loss.weights
     torch.testing.assert_close(weights, torch.tensor([2.0, 2.0, 1.0, 1.0, 2 / 3, 2 / 3]))

@@ -29,7 +29,7 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_parts_of_processes_in_order_are_the_batch_of_one(stream, data):
+def test_batch_parts_of_processes_concatenate_to_the_full_batch(stream, data):
     config = options(stream=stream)
     parts = [list(TrainingData(config, data, Processes(r, 2, CPU)).batches(1)) for r in range(2)]
     alone = list(TrainingData(config, data, ALONE).batches(1))
@@ -38,7 +38,7 @@ def test_the_parts_of_processes_in_order_are_the_batch_of_one(stream, data):
 
 
 @pytest.mark.parametrize(("processes", "hint"), [(5, "--batch-size 20 or less"), (16, "fewer processes")])
-def test_a_batch_of_more_classes_than_there_are_is_refused_with_one_that_fits(processes, hint, data):
+def test_batch_with_too_many_classes_suggests_a_fitting_size(processes, hint, data):
     with pytest.raises(ConfigError, match=f"needs 40 classes, and split 'train' of .* has 12. Take {hint}"):
         TrainingData(options(batch_size=80, images_per_class=2), data, Processes(0, processes, CPU))
     fitting = options(batch_size=20, images_per_class=2)
@@ -46,7 +46,7 @@ def test_a_batch_of_more_classes_than_there_are_is_refused_with_one_that_fits(pr
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_epoch_can_be_entered_anywhere(stream, data):
+def test_epoch_can_start_at_any_step(stream, data):
     source = TrainingData(options(stream=stream), data, ALONE)
     whole = list(source.batches(2))
     with closing(source.batches(2, 4)) as rest:
@@ -58,7 +58,7 @@ def test_an_epoch_can_be_entered_anywhere(stream, data):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("steps", [4, 6, 15])
-def test_epochs_of_other_lengths_go_on_where_the_last_one_ended(steps, stream, data):
+def test_shorter_or_longer_epochs_continue_the_sampler_round(steps, stream, data):
     usual = TrainingData(options(stream=stream), data, ALONE)
     other = TrainingData(options(stream=stream, steps_per_epoch=steps), data, ALONE)
     assert other.steps_per_epoch == steps
@@ -67,7 +67,7 @@ def test_epochs_of_other_lengths_go_on_where_the_last_one_ended(steps, stream, d
 
 
 @pytest.mark.parametrize("sampler", ["pk", "hierarchical-pk", "repeated-augmentation", "class-balanced", "shuffled"])
-def test_every_sampler_gives_whole_batches(sampler, data):
+def test_every_sampler_yields_full_batches(sampler, data):
     fields = {"repeats": 2} if sampler == "repeated-augmentation" else {}
     source = TrainingData(options(sampler=sampler, steps_per_epoch=3, **fields), data, ALONE)
     for batch in source.batches(0):
@@ -77,7 +77,7 @@ def test_every_sampler_gives_whole_batches(sampler, data):
         assert (counts == 2).all() == (sampler == "repeated-augmentation")
 
 
-def test_it_says_what_it_is(data):
+def test_training_data_reports_its_facts(data):
     source = TrainingData(options(), data, ALONE)
     assert (source.place, source.levels, source.labels.shape) == (data, ("fine", "coarse"), (48, 2))
     assert source.facts == {
@@ -90,7 +90,7 @@ def test_it_says_what_it_is(data):
     assert [key[:6] for key in source.keys([0, 1])] == ["train/", "train/"]
 
 
-def test_it_is_another_where_the_index_has_other_labels(tmp_path):
+def test_checksum_changes_with_labels_in_the_index(tmp_path):
     def exchanged(frame):
         first, second = pl.col("fine").eq(0), pl.col("fine").eq(1)
         return frame.with_columns(fine=pl.when(first).then(1).when(second).then(0).otherwise("fine").cast(pl.Int32))
@@ -109,7 +109,7 @@ def sampled(data, processes, **fields):
     return [torch.cat([batch.labels[:, 0] for batch in source.sample()]) for source in sources]
 
 
-def test_a_sample_for_the_pca_leaves_out_no_image_that_it_needs(tmp_path):
+def test_pca_sample_draws_no_image_twice(tmp_path):
     write_dataset(tmp_path, items_of_classes([25] * 12))
     (alone,) = sampled(str(tmp_path), 1, dim=256)
     assert alone.bincount().tolist() == [25] * 12
@@ -126,7 +126,7 @@ def test_a_sample_for_the_pca_leaves_out_no_image_that_it_needs(tmp_path):
         ({"train_split": "trian"}, 1, InputError, "Did you mean 'train'"),
     ],
 )
-def test_what_cannot_be_read_so_is_refused(fields, processes, error, told, data):
+def test_impossible_training_data_is_rejected(fields, processes, error, told, data):
     with pytest.raises(error, match=told):
         TrainingData(options(**fields), data, Processes(0, processes, CPU))
     with pytest.raises(InputError, match="dataset directory, not single shards"):
@@ -134,7 +134,7 @@ def test_what_cannot_be_read_so_is_refused(fields, processes, error, told, data)
 
 
 @given(st.lists(st.integers(-1, 11), min_size=1, max_size=30), st.integers(2, 5), st.integers(0, 50))
-def test_merged_classes_are_whole_ones_and_agree_with_the_tree(fine, count, seed):
+def test_merged_classes_are_unions_with_a_common_parent_or_none(fine, count, seed):
     labels = np.stack([fine, np.where(np.array(fine) < 0, 3, np.array(fine) // 3)], axis=1)
     merged = merged_labels(torch.from_numpy(labels), count, seed).numpy()
     before, after = labels[:, 0], merged[:, 0]
@@ -152,7 +152,7 @@ def test_merged_classes_are_whole_ones_and_agree_with_the_tree(fine, count, seed
     assert (merged[before < 0, 1] == labels[before < 0, 1]).all()
 
 
-def test_merged_classes_are_in_the_batches_and_change_the_checksum(data):
+def test_batches_use_merged_classes_and_checksum_changes(data):
     plain, merged = (TrainingData(options(merge_classes=count), data, ALONE) for count in (1, 3))
     assert len(merged.labels[:, 0].unique()) < len(plain.labels[:, 0].unique())
     assert merged.facts["checksum"] != plain.facts["checksum"]

@@ -30,7 +30,7 @@ def answers(tmp_path_factory):
 
 @pytest.mark.parametrize("chunk", [0, 5])
 @pytest.mark.parametrize("name", two_processes.LOSSES)
-def test_gradients_of_two_processes_are_those_of_one(answers, name, chunk, alone):
+def test_gradients_of_two_processes_equal_single_process_gradients(answers, name, chunk, alone):
     first, second = answers
     keys = [key for key in alone if key.startswith(f"{name}/")]
     assert len(keys) > 4
@@ -47,7 +47,7 @@ def alone():
     return found
 
 
-def test_processes_agree_on_what_they_say(answers):
+def test_processes_exchange_values_rows_flags_and_statistics(answers):
     for process in answers:
         assert process["heard"] == 1
         assert process["statistics"].unique().tolist() == [5]
@@ -55,7 +55,7 @@ def test_processes_agree_on_what_they_say(answers):
         assert process["any"].tolist() == [1, 1, 0]
 
 
-def test_one_process_needs_no_group():
+def test_single_process_needs_no_process_group():
     alone = launch("cpu")
     assert (alone.index, alone.count, alone.is_main) == (0, 1, True)
     rows = torch.ones(2, 3, requires_grad=True)
@@ -65,7 +65,7 @@ def test_one_process_needs_no_group():
 
 
 @pytest.mark.parametrize("chunk", [0, 2])
-def test_processes_drop_out_different_features_of_a_step_and_every_step_others(chunk):
+def test_dropout_differs_by_process_and_step_and_is_reproducible(chunk):
     """A step comes again bit for bit; another process, and the same one a step later, draws other dropout."""
     images, labels = torch.ones(6, 8), torch.arange(6)[:, None] // 2
 
@@ -92,14 +92,14 @@ def test_processes_drop_out_different_features_of_a_step_and_every_step_others(c
     assert not torch.equal(first != 0, embedded(0, 8) != 0)
 
 
-def test_an_incomplete_environment_is_refused(monkeypatch):
+def test_incomplete_torchrun_environment_is_rejected(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(ConfigError, match=r"WORLD_SIZE.*torchrun"):
         launch("cpu")
 
 
-def test_slurm_is_understood(monkeypatch):
+def test_slurm_without_master_address_is_rejected(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
     with pytest.raises(ConfigError, match="MASTER_ADDR"):
@@ -117,7 +117,7 @@ def test_slurm_is_understood(monkeypatch):
         ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "1"}, True),  # a task of its own
     ],
 )
-def test_the_main_process_is_known_before_the_processes_meet(variables, main, monkeypatch):
+def test_main_process_is_known_from_environment_variables(variables, main, monkeypatch):
     for name in ("RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -125,13 +125,13 @@ def test_the_main_process_is_known_before_the_processes_meet(variables, main, mo
     assert is_main_process() == main
 
 
-def test_a_lost_process_is_told_with_the_way_out():
+def test_lost_process_error_contains_the_hint():
     told = r"process 0 of 1: another process of the run is gone .* Start again\."
     with pytest.raises(HgldError, match=told), process_group("cpu", lambda: "Start again."):
         raise RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer")
 
 
-def test_what_processes_cannot_do_is_refused():
+def test_sync_batch_norm_on_cpu_and_unknown_devices_are_rejected():
     with pytest.raises(ConfigError, match="sync-batch-norm of several processes needs GPUs"):
         wrap_model(nn.Linear(2, 2), Processes(0, 2, torch.device("cpu")), sync_batch_norm=True)
     with pytest.raises(ConfigError, match="device 'tpu'"):
@@ -149,7 +149,7 @@ def test_what_processes_cannot_do_is_refused():
         (2, 3, {}, None),
     ],
 )
-def test_each_process_takes_a_gpu_of_its_own(visible, local, slurm, chosen, monkeypatch):
+def test_each_process_takes_its_own_gpu(visible, local, slurm, chosen, monkeypatch):
     for name in ("SLURM_LOCALID", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_NTASKS_PER_GPU"):
         monkeypatch.delenv(name, raising=False)
     for name, value in slurm.items():

@@ -62,7 +62,7 @@ def one_by_one(model, dataset, view):
     return torch.stack(rows)
 
 
-def test_they_are_those_of_the_images_one_by_one(model, dataset):
+def test_embeddings_equal_one_by_one_reference(model, dataset):
     found = embed(model, dataset, view=VIEW, batch_size=4)
     assert found.dtype == torch.float32
     assert found.shape == (14, 6)
@@ -71,7 +71,7 @@ def test_they_are_those_of_the_images_one_by_one(model, dataset):
     torch.testing.assert_close(found.double(), one_by_one(model, dataset, VIEW), atol=0.02, rtol=0)
 
 
-def test_several_scales_give_their_mean_direction(model, dataset):
+def test_embedding_over_scales_is_the_mean_direction(model, dataset):
     parts = [embed(model, dataset, view=VIEW.scaled(scale)) for scale in (1.0, 2**0.5, 0.5)]
     expected = torch.nn.functional.normalize(torch.stack(parts).sum(0), dim=1)
     found = embed(model, dataset, view=VIEW, scales=(1.0, 2**0.5, 0.5))
@@ -79,7 +79,7 @@ def test_several_scales_give_their_mean_direction(model, dataset):
     assert not torch.allclose(found, parts[0], atol=1e-3)
 
 
-def test_the_model_comes_back_in_its_mode(model, dataset):
+def test_embedding_restores_training_mode_and_state(model, dataset):
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = embed(model, dataset, view=VIEW)
@@ -91,12 +91,12 @@ def test_the_model_comes_back_in_its_mode(model, dataset):
 
 
 @pytest.mark.parametrize("wrong", [{"scales": ()}, {"scales": (1, 0)}, {"scales": (math.nan,)}, {"batch_size": 0}])
-def test_options_out_of_range_are_refused(model, dataset, wrong):
+def test_embed_options_out_of_range_are_rejected(model, dataset, wrong):
     with pytest.raises(ConfigError):
         embed(model, dataset, view=VIEW, **wrong)
 
 
-def test_damaged_images_are_named_and_the_others_embedded(model, tmp_path):
+def test_damaged_images_are_reported_and_others_embedded(model, tmp_path):
     items = items_of_classes([3, 3], ["test"])
     write_dataset(tmp_path / "whole", items)
     items[4] = Item(items[4].labels, "test", items[4].data[:200] + bytes(300))
@@ -110,13 +110,13 @@ def test_damaged_images_are_named_and_the_others_embedded(model, tmp_path):
     torch.testing.assert_close(found[sound], expected[sound])
 
 
-def test_a_process_does_not_wait_for_the_share_of_one_that_failed(model, dataset, monkeypatch):
+def test_process_fails_when_another_process_failed(model, dataset, monkeypatch):
     monkeypatch.setattr(module, "any_process", lambda flag, processes: True)
     with pytest.raises(InputError, match="another process"):
         embed(model, dataset, view=VIEW)
 
 
-def test_files_are_read_back_as_they_were(dataset, tmp_path):
+def test_embedding_files_round_trip(dataset, tmp_path):
     path = tmp_path / "made" / "e.x.npy"
     rows = torch.nn.functional.normalize(torch.randn(14, 6, generator=torch.Generator().manual_seed(0)), dim=1)
     write_embeddings(path, rows, dataset)
@@ -131,7 +131,7 @@ def test_files_are_read_back_as_they_were(dataset, tmp_path):
     assert set(table["split"]) == {"test"}
 
 
-def test_faults_are_kept_beside_the_embeddings(dataset, tmp_path):
+def test_unreadable_items_are_listed_beside_the_embeddings(dataset, tmp_path):
     path = tmp_path / "e.npy"
     write_embeddings(path, torch.ones(14, 6), dataset, [Fault(3, 'test.tar: "a", b', "no image")])
     assert pl.read_csv(faults_file(path)).rows(named=True) == [
@@ -141,7 +141,7 @@ def test_faults_are_kept_beside_the_embeddings(dataset, tmp_path):
     assert not faults_file(path).exists()
 
 
-def test_items_of_all_splits_keep_their_own(tmp_path, model):
+def test_embeddings_of_all_splits_record_the_split_per_item(tmp_path, model):
     write_dataset(tmp_path / "d", items_of_classes([3, 3, 3], ["train", "test"]))
     dataset = open_dataset(tmp_path / "d")
     write_embeddings(tmp_path / "e.npy", embed(model, dataset, view=VIEW), dataset)
@@ -150,7 +150,7 @@ def test_items_of_all_splits_keep_their_own(tmp_path, model):
     assert all(key.startswith(split) for key, split in table.select("key", "split").rows())
 
 
-def test_what_cannot_be_written_is_told_and_leaves_nothing_half(dataset, tmp_path, monkeypatch):
+def test_failed_write_of_embeddings_leaves_no_files(dataset, tmp_path, monkeypatch):
     rows = torch.ones(14, 6)
     with pytest.raises(ConfigError, match=r"\.pt"):
         write_embeddings(tmp_path / "e.pt", rows, dataset)
@@ -179,6 +179,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.slow  # its own process: after an allocation that failed, glibc leaves the arena that keeps its memory
-def test_freed_memory_is_not_cleared_anew_by_the_kernel():
+def test_freed_memory_is_reused_without_page_faults():
     done = subprocess.run([sys.executable, "-c", KEEP], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 40 * 16_384 / 2

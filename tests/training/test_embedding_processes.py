@@ -44,7 +44,7 @@ def run(tmp_path):
 
 
 @pytest.mark.slow
-def test_parts_that_two_embed_are_joined_to_what_one_embeds(places, run):
+def test_parts_embedded_by_two_processes_equal_single_process(places, run):
     out, data = places / "parts.npy", of_run(places, "data")
     joined = run("embed", *data, "--out", out, "--parts", 2, processes=2)
     assert joined.returncode == 0, joined.stderr
@@ -55,7 +55,7 @@ def test_parts_that_two_embed_are_joined_to_what_one_embeds(places, run):
 
 
 @pytest.mark.slow
-def test_the_report_of_two_is_that_of_one(places, run):
+def test_report_of_two_processes_equals_single_process(places, run):
     """The same batches, so that the embeddings are the same bit for bit."""
     alone, both = (
         run("evaluate", *of_run(places, "data"), "--batch-size", 1, "--out", places / f"{count}.json", processes=count)
@@ -70,7 +70,7 @@ def test_the_report_of_two_is_that_of_one(places, run):
 
 
 @pytest.mark.slow
-def test_a_damaged_item_of_one_is_left_out_by_both(places, run):
+def test_damaged_item_of_one_process_is_excluded_by_both(places, run):
     result = run("embed", *of_run(places, "damaged"), "--out", places / "damaged.npy", "--json", processes=2)
     assert result.returncode == 0, result.stderr
     told = json.loads(result.stdout)
@@ -81,7 +81,7 @@ def test_a_damaged_item_of_one_is_left_out_by_both(places, run):
 
 
 @pytest.mark.slow
-def test_a_split_that_cannot_be_read_ends_both(places, run):
+def test_unreadable_split_ends_both_processes(places, run):
     result = run("embed", *of_run(places, "lost"), "--out", places / "lost.npy", processes=2)
     assert result.returncode != 0
     assert "hgld: " in result.stderr

@@ -61,7 +61,7 @@ def embedded(model, place, split):
     return embed(model, dataset, view=TestView(24, 28)), dataset.labels
 
 
-def test_a_split_is_searched_in_itself(model, place):
+def test_split_is_evaluated_leave_one_out(model, place):
     reports = evaluate_splits(model, asking("test"), str(place), ALONE)
     rows, labels = embedded(model, place, "test")
     expected = evaluate(rows, labels, levels=LEVELS, metrics=METRICS)
@@ -72,7 +72,7 @@ def test_a_split_is_searched_in_itself(model, place):
     assert (reports["test"].settings["dataset"], reports["test"].settings["split"]) == ("small", "test")
 
 
-def test_a_split_against_another_and_another_dataset(model, place, tmp_path):
+def test_split_is_evaluated_against_a_gallery_and_in_another_dataset(model, place, tmp_path):
     other = tmp_path / "other:one"
     write_dataset(other, items_of_classes([3, 3], ["test"]))
     entries = ("test/gallery", f"{other}:test", "gallery")
@@ -93,7 +93,7 @@ def test_a_split_against_another_and_another_dataset(model, place, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "run/embeddings/test.npy"), query[0].numpy(), atol=1e-6)
 
 
-def test_every_kept_report_names_its_embeddings(model, place, tmp_path):
+def test_every_saved_report_names_its_embeddings(model, place, tmp_path):
     """For the report page, also where datasets are called alike."""
     run, folders = tmp_path / "run", [tmp_path / "a" / "small", tmp_path / "b" / "small"]
     for size, folder in enumerate(folders, start=3):
@@ -117,7 +117,7 @@ def same_sides(first, second):
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "a/b", "nul\0", "..", "", "a\\b", "x" * 300])
-def test_a_dataset_whose_name_is_no_files_name_is_refused(model, place, tmp_path, name):
+def test_dataset_name_that_is_no_file_name_is_rejected(model, place, tmp_path, name):
     write_dataset(tmp_path / "deep/er/other", items_of_classes([3, 3], ["test"]))
     manifest = tmp_path / "deep/er/other/dataset.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"name": name}))
@@ -128,7 +128,7 @@ def test_a_dataset_whose_name_is_no_files_name_is_refused(model, place, tmp_path
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=80), st.text(max_size=80), max_size=6))
-def test_names_of_files_differ_and_stay_in_their_folder(titles):
+def test_embedding_file_names_are_unique_and_safe(titles):
     names = file_names(titles)
     assert len(set(names.values())) == len(titles)
     for of, name in names.items():
@@ -138,14 +138,14 @@ def test_names_of_files_differ_and_stay_in_their_folder(titles):
             assert name == titles[of]
 
 
-def test_a_report_that_cannot_be_written_is_said(model, place, tmp_path):
+def test_unwritable_report_is_a_storage_error(model, place, tmp_path):
     report = evaluate_splits(model, asking("test"), str(place), ALONE)["test"]
     (tmp_path / "reports/test-epoch-1.json").mkdir(parents=True)
     with pytest.raises(StorageError, match=r"test-epoch-1\.json.*checkpoints are whole"):
         keep_reports(tmp_path, 1, {"test": report})
 
 
-def test_every_split_is_embedded_once(model, place, monkeypatch):
+def test_evaluation_embeds_every_split_once(model, place, monkeypatch):
     from hgld.training.inference import embedder as module
 
     splits = []
@@ -160,7 +160,7 @@ def test_every_split_is_embedded_once(model, place, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 30])
-def test_the_shares_of_processes_make_the_whole(model, place, count, monkeypatch):
+def test_reports_joined_from_processes_equal_the_whole_report(model, place, count, monkeypatch):
     rows, labels = embedded(model, place, "test")
     metrics = [*METRICS, "dists@inter"]  # which is of the set
     whole = evaluate(rows, labels, levels=LEVELS, metrics=metrics)
@@ -203,7 +203,7 @@ def damaged(folder, splits, *broken):
     return folder
 
 
-def test_damaged_images_are_left_out_and_named(model, place, tmp_path):
+def test_evaluation_excludes_and_names_damaged_images(model, place, tmp_path):
     folder = damaged(tmp_path / "small", ["test", "gallery"], 0, 1, 7)
     reports = evaluate_splits(model, asking("test/gallery", "test"), str(folder), ALONE, run=tmp_path / "run")
     kept = {}
@@ -231,14 +231,14 @@ def test_damaged_images_are_left_out_and_named(model, place, tmp_path):
     assert report.settings["unreadable"] == told
 
 
-def test_a_split_without_a_sound_image_is_an_error(model, tmp_path):
+def test_split_without_readable_image_is_an_error(model, tmp_path):
     folder = damaged(tmp_path / "d", ["test"], *range(24))
     with pytest.raises(InputError, match=r"no item can be read; the first: test.*0000"):
         evaluate_splits(model, asking("test"), str(folder), ALONE)
 
 
 @pytest.mark.parametrize(("query", "gallery"), [("test", ""), ("test", "gallery")])
-def test_a_checkpoint_is_evaluated_as_the_run_did(place, tmp_path, query, gallery):
+def test_checkpoint_evaluation_equals_evaluation_in_training(place, tmp_path, query, gallery):
     best, _ = write_run(tmp_path / "run")
     entry = f"{query}/{gallery}" if gallery else query
     expected = evaluate_splits(best, asking(entry), str(place), ALONE)[entry]
@@ -265,12 +265,12 @@ def test_a_checkpoint_is_evaluated_as_the_run_did(place, tmp_path, query, galler
         ("http://127.0.0.1:80/sop:test", RetrievalTask("http://127.0.0.1:80/sop", "test")),
     ],
 )
-def test_entries_name_tasks(entry, expected):
+def test_evaluate_on_entries_are_parsed_into_tasks(entry, expected):
     assert parse_task(entry, "here") == expected
 
 
 @pytest.mark.parametrize("entry", ["", "a/", "/b", "a/b/c", ":test", "/data/sop:", "https://host/sop"])
-def test_entries_that_name_none_are_refused(entry):
+def test_malformed_evaluate_on_entries_are_rejected(entry):
     with pytest.raises(ConfigError, match="QUERY/GALLERY"):
         parse_task(entry, "here")
 
@@ -286,7 +286,7 @@ def test_an_unknown_split_and_a_diverged_model_are_named(model, place):
 
 
 @pytest.mark.parametrize("averaged", [False, True])
-def test_models_come_back_from_runs(tmp_path, averaged):
+def test_load_run_restores_best_and_last_models(tmp_path, averaged):
     models = dict(zip(("best", "last"), write_run(tmp_path / "run", averaged=averaged), strict=True))
     images = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))
     for which, model in models.items():
@@ -298,7 +298,7 @@ def test_models_come_back_from_runs(tmp_path, averaged):
     torch.testing.assert_close(loaded(images), models["last"].eval()(images))
 
 
-def test_runs_that_are_none_or_were_changed_are_named(tmp_path):
+def test_missing_or_changed_runs_are_errors(tmp_path):
     with pytest.raises(InputError, match="holds no checkpoint"):
         load_run(tmp_path)
     write_run(tmp_path / "run")
@@ -309,7 +309,7 @@ def test_runs_that_are_none_or_were_changed_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("ema", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
-def test_a_trained_run_and_its_checkpoints_agree(tmp_path, ema):
+def test_checkpoints_of_a_run_reproduce_its_evaluations(tmp_path, ema):
     write_dataset(tmp_path / "data", items_of_classes([6] * 8, ["train", "test"], per_coarse=4))
     config = replace(
         asking("test"),
@@ -331,7 +331,7 @@ def test_a_trained_run_and_its_checkpoints_agree(tmp_path, ema):
     assert kept.values == pytest.approx(reports["last"].values, abs=1e-6)
 
 
-def test_a_run_keeps_the_evaluation_of_a_split_for_its_report(place, tmp_path, hgld):
+def test_evaluate_saves_a_new_split_into_the_run_for_its_report(place, tmp_path, hgld):
     run = tmp_path / "run"
     write_run(run)
     asked = ("evaluate", "--checkpoint", run, "--data", place, "--device", "cpu", "--split")
@@ -349,7 +349,7 @@ def test_a_run_keeps_the_evaluation_of_a_split_for_its_report(place, tmp_path, h
     assert (code, "gallery" in out) == (0, True)
 
 
-def test_evaluate_prints_its_report_although_the_run_cannot_keep_it(place, tmp_path, hgld, monkeypatch):
+def test_evaluate_prints_its_report_if_the_run_is_read_only(place, tmp_path, hgld, monkeypatch):
     run = tmp_path / "run"
     write_run(run)
     asked = ("evaluate", "--checkpoint", run, "--data", place, "--device", "cpu", "--split", "gallery")

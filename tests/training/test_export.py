@@ -50,7 +50,7 @@ def export_somewhere(run, out, monkeypatch):
     ("backbone", "pooling", "size"),
     [("small", "gem", 32), ("torchvision:resnet18", "avg", 64), ("timm:test_vit", "token", 64)],
 )
-def test_onnx_gives_the_models_embeddings_without_hgld(tmp_path, backbone, pooling, size):
+def test_exported_onnx_reproduces_embeddings_without_hgld(tmp_path, backbone, pooling, size):
     onnxruntime = pytest.importorskip("onnxruntime")
     run = a_run(tmp_path / "run", backbone, pooling, size)
     about = json.loads(export_model(run, tmp_path / "model.onnx").read_text())
@@ -62,7 +62,7 @@ def test_onnx_gives_the_models_embeddings_without_hgld(tmp_path, backbone, pooli
         np.testing.assert_allclose(found, expected_embeddings(run, images).numpy(), atol=1e-5)
 
 
-def test_the_json_beside_says_how_to_prepare_images(tmp_path, monkeypatch):
+def test_export_record_describes_image_preparation(tmp_path, monkeypatch):
     record = export_somewhere(a_run(tmp_path / "run"), tmp_path / "model.onnx", monkeypatch)
     assert record == tmp_path / "model.onnx.json"
     about = json.loads(record.read_text())
@@ -75,7 +75,7 @@ def test_the_json_beside_says_how_to_prepare_images(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "model.onnx.json", "run"]
 
 
-def test_a_file_that_gives_other_embeddings_is_not_kept(tmp_path, monkeypatch):
+def test_export_with_wrong_embeddings_is_discarded(tmp_path, monkeypatch):
     run = a_run(tmp_path / "run")
     monkeypatch.setattr(export, "_write", lambda embedder, size, path: path.write_bytes(b"onnx"))
     monkeypatch.setattr(export, "_run", lambda _: lambda images: torch.zeros(len(images), 16))
@@ -84,7 +84,7 @@ def test_a_file_that_gives_other_embeddings_is_not_kept(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
-def test_refusals(tmp_path, monkeypatch):
+def test_export_rejects_missing_runs_and_unsupported_models(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise RuntimeError("data-dependent\ncontrol flow")
 

@@ -43,12 +43,12 @@ CASES = {
 }
 
 
-def test_every_field_of_the_table_has_a_case():
+def test_every_conditional_field_has_a_test_case():
     assert CASES.keys() == READERS.keys()
 
 
 @pytest.mark.parametrize("field", CASES)
-def test_a_value_without_effect_is_refused_with_the_way_out(field):
+def test_value_without_effect_is_rejected_with_a_hint(field):
     value, read, unread = CASES[field]
     check_config(with_fields(TrainConfig(), {**read, field: value}))
     check_config(with_fields(TrainConfig(), unread))
@@ -70,7 +70,7 @@ def test_a_value_without_effect_is_refused_with_the_way_out(field):
         ({**UNIFORM, "lambda_": 1.0}, UNIFORM, "sampler shuffled gives no views of one image"),
     ],
 )
-def test_what_could_never_come_into_play_is_refused(good, bad, message):
+def test_options_that_could_never_take_effect_are_rejected(good, bad, message):
     check_config(with_fields(TrainConfig(), good))
     with pytest.raises(ConfigError, match=message):
         check_config(with_fields(TrainConfig(), bad))
@@ -89,7 +89,7 @@ def test_what_could_never_come_into_play_is_refused(good, bad, message):
         ({"loss": "SmoothAP", "amp": "fp16"}, {**BLACKBOX, "amp": "fp16"}, "take --amp bf16"),
     ],
 )
-def test_what_would_mean_something_else_is_refused(good, bad, message):
+def test_options_with_a_changed_meaning_are_rejected(good, bad, message):
     check_config(with_fields(TrainConfig(), good))
     with pytest.raises(ConfigError, match=message):
         check_config(with_fields(TrainConfig(), bad))
@@ -111,7 +111,7 @@ def test_what_would_mean_something_else_is_refused(good, bad, message):
         ({"loss": "RODRecall"}, False),
     ],
 )
-def test_one_image_of_a_class_is_refused_where_a_loss_would_learn_nothing(fields, refused):
+def test_single_image_per_class_is_rejected_if_loss_needs_pairs(fields, refused):
     config = with_fields(TrainConfig(), {**fields, "images_per_class": 1})
     if refused:
         with pytest.raises(ConfigError, match="--images-per-class is 1, so that no image has a positive"):

@@ -56,7 +56,7 @@ def slow_score(embeddings: torch.Tensor, instances: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(("telling", "best"), [("largest", 10.0), ("mean", 1.0)])
-def test_the_exponent_follows_what_tells_images_apart(telling, best):
+def test_best_gem_p_depends_on_discriminative_features(telling, best):
     maps, instances = views(telling)
     model = maps_as_they_are(GeM(3.0)).train()
     chosen, scores = best_gem_p(model, zip(maps.split(7), instances.split(7), strict=True), (10, 1, 3))
@@ -69,7 +69,7 @@ def test_the_exponent_follows_what_tells_images_apart(telling, best):
     assert float(model.pooling.p.detach()) == 3.0
 
 
-def test_scores_are_those_of_a_slow_count():
+def test_gem_p_scores_equal_reference_count():
     maps, instances = views("largest")
     keep = torch.tensor([0, 1, 2, 3, 4, 5, 8, 12, 13, 20, 21, 22])  # 1 to 4 views of an image
     _, scores = best_gem_p(maps_as_they_are(GeM()), [(maps[keep], instances[keep])], (1, 4))
@@ -78,7 +78,7 @@ def test_scores_are_those_of_a_slow_count():
         assert score == pytest.approx(slow_score(embeddings, instances[keep]))
 
 
-def test_refusals():
+def test_best_gem_p_rejects_impossible_input():
     maps, instances = views("mean")
     with pytest.raises(ConfigError, match="take pooling gem"):
         best_gem_p(maps_as_they_are(AveragePool()), [(maps, instances)])
@@ -110,7 +110,7 @@ def chosen_of(places, size, **options):
     return choose_gem_p(model, config.images, open_dataset(places / "data", "train"), size, **options)
 
 
-def test_five_views_of_every_image_decide(places, monkeypatch):
+def test_gem_p_is_chosen_from_five_views_per_image(places, monkeypatch):
     seen = []
 
     def watched(model, batches, amp):
@@ -130,7 +130,7 @@ def test_five_views_of_every_image_decide(places, monkeypatch):
 
 
 @pytest.mark.parametrize("gem_p", [5.0, "auto"])
-def test_the_model_pools_by_it(places, gem_p):
+def test_embedder_pools_with_the_chosen_gem_p(places, gem_p):
     dataset = open_dataset(places / "data", "test")
     opened: dict[str, Any] = {"device": "cpu", "size": 40, "data": str(places / "data")}
     with trained_embedder(places / "run", gem_p=gem_p, **opened) as embedder:
@@ -146,7 +146,7 @@ def test_the_model_pools_by_it(places, gem_p):
         assert p == 3.0 or not torch.allclose(embedder.embed_dataset(dataset), found, atol=1e-4)
 
 
-def test_what_cannot_be_chosen_is_refused(places):
+def test_gem_p_is_rejected_without_gem_or_training_split(places):
     options: dict[str, Any] = {"device": "cpu", "data": str(places / "data")}
     either: tuple[Any, ...] = (2.0, "auto")
     for gem_p in either:
@@ -157,7 +157,7 @@ def test_what_cannot_be_chosen_is_refused(places):
         pass
 
 
-def test_the_command_line_says_what_it_chose(places, tmp_path, hgld):
+def test_commands_report_the_chosen_gem_p(places, tmp_path, hgld):
     of_run = ["--checkpoint", places / "run", "--data", places / "data", "--split", "test", "--device", "cpu"]
     code, printed, _ = hgld("embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "auto", "--json")
     assert code == 0

@@ -50,7 +50,7 @@ def build(spec: str, weights: str, **fields):
     return build_model(ModelConfig(backbone=spec, pretrained=weights, **PLAIN | fields), image_size=48)
 
 
-def test_the_mean_of_the_features_gives_the_scores_of_the_whole_network(weights):
+def test_library_head_on_mean_features_reproduces_network_scores(weights):
     model = build("torchvision:resnet18", weights, gem_p=1.0).eval()
     weight, bias = library_head("torchvision:resnet18", weights, model)
     images = torch.randn(3, 3, 48, 40, generator=torch.Generator().manual_seed(1))
@@ -60,7 +60,7 @@ def test_the_mean_of_the_features_gives_the_scores_of_the_whole_network(weights)
     torch.testing.assert_close(scores, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_the_classifier_of_a_network_of_timm_is_found(tmp_path):
+def test_library_head_finds_the_timm_classifier(tmp_path):
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)
     whole = timm.create_model("test_resnet", pretrained=False).eval()
@@ -79,13 +79,13 @@ def test_the_classifier_of_a_network_of_timm_is_found(tmp_path):
         ("small", {}, "expected weights of torchvision or timm"),
     ],
 )
-def test_what_has_no_classifier_of_its_own_is_refused(weights, spec, fields, message):
+def test_library_head_rejects_models_without_pretrained_classifier(weights, spec, fields, message):
     model = build(spec, "none", **fields)
     with pytest.raises(ConfigError, match=message):
         library_head(spec, weights, model)
 
 
-def test_a_classifier_behind_more_than_the_mean_is_refused(tmp_path, weights):
+def test_library_head_rejects_classifier_not_reading_the_mean(tmp_path, weights):
     torch.save(network("squeezenet1_1").state_dict(), tmp_path / "s.pt")
     model = build("torchvision:squeezenet1_1", "none")
     with pytest.raises(ConfigError, match="not one linear layer"):
@@ -96,7 +96,7 @@ def test_a_classifier_behind_more_than_the_mean_is_refused(tmp_path, weights):
         library_head("torchvision:resnet34", weights, model)
 
 
-def test_a_run_begins_with_the_classifier_of_the_network(tmp_path, monkeypatch):
+def test_run_starts_with_the_pretrained_classifier(tmp_path, monkeypatch):
     """Three synsets in place of a thousand: the network is given as many classes."""
     whole = network("resnet18", classes=3)
     make = torchvision.models.get_model
@@ -122,7 +122,7 @@ def test_a_run_begins_with_the_classifier_of_the_network(tmp_path, monkeypatch):
     torch.testing.assert_close(classifier.bias, whole.get_parameter("fc.bias").detach())
 
 
-def test_a_network_off_the_shelf_is_classified_without_a_run(tmp_path, monkeypatch):
+def test_pretrained_network_is_classified_without_a_run(tmp_path, monkeypatch):
     """By its own scores; p learned alone begins at the mean that it was trained with."""
     whole = network("resnet18", classes=3)
     make = torchvision.models.get_model

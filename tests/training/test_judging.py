@@ -17,7 +17,7 @@ from tests.hgld.small_dataset import Item, write_dataset
 from tests.training.small_runs import STEPS, Notes, options, write_small
 
 
-def test_the_best_of_what_is_better_low_is_its_lowest():
+def test_best_checkpoint_minimizes_metrics_where_lower_is_better():
     state: Any = SimpleNamespace(best_of=("test", "severity"), best={}, epoch=0, step=0)
     state.start, state.config = {}, SimpleNamespace(run=SimpleNamespace(monitor_tolerance=0.0))
     monitor: Any = SimpleNamespace()
@@ -44,13 +44,13 @@ def data(tmp_path_factory):
     ],
     ids=str,
 )
-def test_evaluations_that_cannot_be_made_are_refused_before_the_first_step(fields, stated, data, tmp_path):
+def test_impossible_evaluations_are_rejected_before_training(fields, stated, data, tmp_path):
     with pytest.raises((ConfigError, InputError), match=stated):
         train(options(**fields), data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_goes_on_with_other_evaluations(data, tmp_path):
+def test_resumed_run_may_change_its_evaluations(data, tmp_path):
     """What is evaluated may change; by another measure the newest checkpoint is judged again and the best forgotten."""
     first = train(options(epochs=1, select_on_test=True), data, tmp_path)
     assert first.best["metric"] == "H-AP"
@@ -65,7 +65,7 @@ def test_a_run_goes_on_with_other_evaluations(data, tmp_path):
     assert json.loads((tmp_path / "checkpoints/best.json").read_text())["metric"] == "AP/fine"
 
 
-def test_a_best_metric_that_is_nowhere_defined_is_told_and_chooses_nothing(tmp_path):
+def test_undefined_monitor_metric_is_noted_and_chooses_no_checkpoint(tmp_path):
     place = str(write_small(tmp_path / "data"))
     single = [Item((c, c // 2), "single", jpeg(np.random.default_rng(c))) for c in range(4)]
     write_dataset(tmp_path / "other", single)
@@ -78,7 +78,7 @@ def test_a_best_metric_that_is_nowhere_defined_is_told_and_chooses_nothing(tmp_p
     assert any("AP/fine is undefined for every query" in note for note in told.notes)
 
 
-def test_an_evaluation_that_a_kill_left_half_written_is_not_kept_twice(data, tmp_path, monkeypatch):
+def test_evaluation_rows_are_not_duplicated_after_a_kill(data, tmp_path, monkeypatch):
     keep, kept = loop.save_run, []
 
     def save(run):
@@ -96,7 +96,7 @@ def test_an_evaluation_that_a_kill_left_half_written_is_not_kept_twice(data, tmp
     assert [row["step"] for row in read_rows(tmp_path / "evaluations.csv")] == ["6"]
 
 
-def test_a_summary_is_whole_or_as_it_was(data, tmp_path, monkeypatch):
+def test_failed_summary_write_keeps_the_old_summary(data, tmp_path, monkeypatch):
     train(options(epochs=1), data, tmp_path)
     before = (tmp_path / "summary.json").read_bytes()
 

@@ -40,7 +40,7 @@ def wait_for_log(log, before):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_kills_at_random_moments(stream, tmp_path):
+def test_run_killed_at_random_moments_ends_bit_identical(stream, tmp_path):
     data, out, log = write_small(tmp_path / "data"), tmp_path / "run", tmp_path / "run/log.csv"
     config = options(**FIELDS, stream=stream, epochs=24, evaluate_every=5, checkpoint_every=4, log_every=1)
     save_config(config, tmp_path / "config.json")
@@ -70,7 +70,7 @@ def files(run):
     return {str(path.relative_to(run)): path.read_bytes() for path in wanted}
 
 
-def test_a_fine_tune_that_is_killed_ends_in_the_same_bytes(tmp_path):
+def test_killed_finetune_ends_bit_identical(tmp_path):
     """The plan, the sizes and weights that are tried on val, and the best checkpoint: all as of a run left in peace."""
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)

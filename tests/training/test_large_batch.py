@@ -58,7 +58,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("chunk", [1, 7, 16, 28])
-def test_chunks_give_the_gradients_of_the_whole_batch(name, chunk):
+def test_micro_batch_gradients_equal_whole_batch_gradients(name, chunk):
     torch.manual_seed(0)
     whole, parts = LOSSES[name](), LOSSES[name]()
     parts.load_state_dict(whole.state_dict())
@@ -72,7 +72,7 @@ def test_chunks_give_the_gradients_of_the_whole_batch(name, chunk):
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16])
-def test_dropout_of_the_second_pass_is_that_of_the_first(chunk):
+def test_micro_batch_gradient_matches_finite_difference_under_dropout(chunk):
     """The gradient in chunks is the derivative of the loss that was seen: against a central difference."""
     net = model(dropout=0.4).double()
     criterion = Criterion(losses.NormSoftmax(8, 8).double())
@@ -95,7 +95,7 @@ def test_dropout_of_the_second_pass_is_that_of_the_first(chunk):
     np.testing.assert_allclose((above - below) / (2 * size), slope, rtol=1e-4)
 
 
-def test_large_batches_take_the_memory_of_one_chunk():
+def test_micro_batches_bound_the_activation_memory():
     """What a forward pass keeps for the backward pass never exceeds that of one chunk."""
     kept = []
 

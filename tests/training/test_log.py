@@ -21,7 +21,7 @@ from tests.training.small_runs import options, write_small
 ROW = {"epoch": 0.5, "loss": 1.25, "rank": 0.5, "lr_head": 1e-3, "images_per_second": 80.0, "wait_share": 0.02}
 
 
-def test_rows_of_steps_that_are_done_again_are_removed(tmp_path):
+def test_log_rows_of_repeated_steps_are_removed(tmp_path):
     log = RunLog(tmp_path)
     for step in (2, 4, 6):
         log.step(step, ROW)
@@ -39,7 +39,7 @@ def test_rows_of_steps_that_are_done_again_are_removed(tmp_path):
     assert list((tmp_path / "tensorboard").iterdir())
 
 
-def test_sets_of_other_levels_share_a_table(tmp_path):
+def test_evaluations_with_different_levels_share_one_csv(tmp_path):
     """Every set has its columns, in whatever order they come, over a stop too, and the report reads each its own."""
     mine, other = {"AP/fine": 0.5, "H-AP": 0.25}, {"AP/species": 0.75, "AP/genus": 1.0, "H-AP": 0.125}
     log = RunLog(tmp_path)
@@ -63,14 +63,14 @@ def test_sets_of_other_levels_share_a_table(tmp_path):
     assert run.history["other"].keys() == {"step", "epoch", *other}
 
 
-def test_a_line_that_was_cut_short_is_dropped(tmp_path):
+def test_truncated_last_log_line_is_dropped(tmp_path):
     (tmp_path / LOG).write_text("step,loss,rank\n1,0.5,0.25\n2,0.")
     assert [row["step"] for row in read_rows(tmp_path / LOG)] == ["1"]
     RunLog(tmp_path, from_step=5).close()
     assert (tmp_path / LOG).read_text().splitlines() == ["step,loss,rank", "1,0.5,0.25"]
 
 
-def test_a_log_that_cannot_be_written_is_said(tmp_path):
+def test_unwritable_log_is_a_storage_error(tmp_path):
     log = RunLog(tmp_path)
     (tmp_path / LOG).mkdir()
     with pytest.raises(StorageError, match=r"log\.csv.*checkpoints are whole"):
@@ -78,7 +78,7 @@ def test_a_log_that_cannot_be_written_is_said(tmp_path):
     log.close()
 
 
-def test_wandb_that_is_not_installed_is_said(tmp_path, monkeypatch):
+def test_missing_wandb_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'hgld\[wandb\]'"):
         RunLog(tmp_path, loggers=["wandb:project"])
@@ -107,7 +107,7 @@ def wandb(monkeypatch):
     return runs
 
 
-def test_wandb_gets_what_the_files_get(tmp_path, wandb):
+def test_wandb_receives_the_logged_values_and_resumes_one_run(tmp_path, wandb):
     run = tmp_path / "happier-1"
     run.mkdir()
     for begin in (0, 4):  # a run that was stopped goes on as the same run
@@ -132,7 +132,7 @@ def test_wandb_gets_what_the_files_get(tmp_path, wandb):
     assert second.finished
 
 
-def test_tensorboard_goes_on_without_the_steps_that_are_done_again(tmp_path, monkeypatch):
+def test_tensorboard_hides_repeated_steps_after_resuming(tmp_path, monkeypatch):
     monkeypatch.setattr(
         event_file_writer, "_global_uid", AtomicCounter(0)
     )  # it sorts files of one second by their number's text
@@ -146,7 +146,7 @@ def test_tensorboard_goes_on_without_the_steps_that_are_done_again(tmp_path, mon
     assert losses == [(2, 2.0), (4, 4.0), (6, 6.4), (8, 8.4)]
 
 
-def test_loggers_of_other_packages_get_what_tensorboard_gets(tmp_path, monkeypatch):
+def test_plugin_loggers_receive_all_logged_values(tmp_path, monkeypatch):
     told = []
 
     class Kept:
@@ -172,7 +172,7 @@ def test_loggers_of_other_packages_get_what_tensorboard_gets(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("every", "steps"), [(100, ["6"]), (4, ["4", "6"]), (3, ["3", "6"])])
-def test_the_last_step_has_its_line(tmp_path, every, steps):
+def test_last_step_is_always_logged(tmp_path, every, steps):
     place = write_small(tmp_path / "data")
     train(options(epochs=1, log_every=every, evaluate_every=0), str(place), tmp_path / "run")
     assert [row["step"] for row in read_rows(tmp_path / "run" / LOG)] == steps
@@ -188,7 +188,7 @@ def tell_all(shown):
     shown.evaluated(0, {"test": {"H-AP": 0.5}})
 
 
-def test_files_and_pipes_get_a_line_at_the_start_the_first_of_the_log_and_the_evaluations():
+def test_line_reporter_prints_start_first_step_and_evaluations():
     out, results, notes = io.StringIO(), [], []
     with progress_reporter(out, results.append, notes.append) as shown:
         assert isinstance(shown, LineReporter)
@@ -202,7 +202,7 @@ def test_files_and_pipes_get_a_line_at_the_start_the_first_of_the_log_and_the_ev
     assert out.getvalue() == ""
 
 
-def test_in_a_pipe_a_line_a_minute_says_what_is_left():
+def test_line_reporter_prints_remaining_time_every_minute():
     now, results = [0.0], []
     shown = LineReporter(results.append, print, lambda: now[0])
     shown.begin(0, 1000, "HAPPIER on cpu")
@@ -221,7 +221,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_bars_on_a_terminal(monkeypatch):
+def test_bar_reporter_escapes_control_characters(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     out, others = Terminal(), []
     with progress_reporter(out, others.append, others.append) as shown:
@@ -232,7 +232,7 @@ def test_bars_on_a_terminal(monkeypatch):
     assert others == []
 
 
-def test_without_tensorboard_the_log_is_whole_and_says_so(tmp_path, monkeypatch):
+def test_log_works_without_tensorboard_and_notes_it(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
@@ -244,7 +244,7 @@ def test_without_tensorboard_the_log_is_whole_and_says_so(tmp_path, monkeypatch)
     assert len(read_rows(tmp_path / LOG)) == 1
 
 
-def test_a_log_that_is_no_text_is_refused(tmp_path):
+def test_log_with_invalid_utf8_is_an_error(tmp_path):
     (tmp_path / "log.csv").write_bytes(b"step,loss\n1,\xff\n")
     with pytest.raises(InputError, match=r"log\.csv: not a table of UTF-8 text"):
         read_rows(tmp_path / "log.csv")

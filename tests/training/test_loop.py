@@ -51,7 +51,7 @@ VARIANTS = {
 }
 
 
-def test_a_run_of_no_epochs_is_its_start_evaluated(data, tmp_path):
+def test_run_with_zero_epochs_evaluates_the_initial_model(data, tmp_path):
     config = options(epochs=0, warmup_steps=30, frozen_epochs=5, schedule="step", milestones=(3,), select_on_test=True)
     summary = train(config, data, tmp_path / "run")
     assert (summary.finished, summary.step, summary.epoch) == (True, 0, 0)
@@ -105,7 +105,7 @@ def stopped_and_resumed(config, data, out, *steps):
     "name",
     [pytest.param(n, marks=pytest.mark.slow if n in ("simix in chunks", "multigrain") else ()) for n in VARIANTS],
 )
-def test_a_stopped_run_ends_bit_for_bit_like_one_that_was_not(name, data, tmp_path):
+def test_resumed_run_ends_bit_identical_to_uninterrupted_run(name, data, tmp_path):
     config = options(**VARIANTS[name])
     whole = train(config, data, tmp_path / "whole")
     stops = [weights_at(config, data, tmp_path / "stopped", step) for step in (1, 7)]
@@ -124,7 +124,7 @@ def test_a_stopped_run_ends_bit_for_bit_like_one_that_was_not(name, data, tmp_pa
     assert texts[0] == texts[1]
 
 
-def test_a_stop_at_the_end_of_an_epoch_does_not_skip_its_evaluation(data, tmp_path):
+def test_stop_at_epoch_end_does_not_skip_the_evaluation(data, tmp_path):
     config = options(steps_per_epoch=2)
     whole = train(config, data, tmp_path / "whole")
     resumed = stopped_and_resumed(config, data, tmp_path / "stopped", 2, 4)
@@ -132,7 +132,7 @@ def test_a_stop_at_the_end_of_an_epoch_does_not_skip_its_evaluation(data, tmp_pa
     assert (resumed.values, resumed.best) == (whole.values, whole.best)
 
 
-def test_a_run_that_is_complete_is_left_alone(data, tmp_path):
+def test_finished_run_is_not_trained_again(data, tmp_path):
     whole = train(options(steps_per_epoch=1), data, tmp_path)
     before = (tmp_path / "log.csv").read_bytes(), (tmp_path / "evaluations.csv").read_bytes()
     again = train(options(steps_per_epoch=1, workers=2, log_every=1), data, tmp_path)
@@ -151,7 +151,7 @@ def test_a_second_signal_stops_at_once(data, tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_run_goes_on_only_with_its_own_options_and_data(data, tmp_path):
+def test_run_resumes_only_with_its_own_options_and_data(data, tmp_path):
     train(options(epochs=1), data, tmp_path / "run")
     with pytest.raises(ConfigError, match=r"lr is 0\.5, was 0\.001.*--init-from"):
         train(options(epochs=1, lr=0.5), data, tmp_path / "run")
@@ -164,7 +164,7 @@ def test_a_run_goes_on_only_with_its_own_options_and_data(data, tmp_path):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("change", [{"held_out": range(6)}, {"order": 1}])
-def test_a_run_does_not_go_on_with_another_split_or_order_of_the_same_images(stream, change, data, tmp_path):
+def test_run_does_not_resume_with_other_split_or_order_of_images(stream, change, data, tmp_path):
     config = options(epochs=1, steps_per_epoch=1, stream=stream, evaluate_on=())
     train(config, data, tmp_path / "run")
     other = write_small(tmp_path / "small", **change)
@@ -175,7 +175,7 @@ def test_a_run_does_not_go_on_with_another_split_or_order_of_the_same_images(str
     assert train(config, str(other), tmp_path / "run").finished
 
 
-def test_a_run_from_anothers_weights(data, tmp_path):
+def test_init_from_starts_with_the_averaged_weights(data, tmp_path):
     train(options(ema=0.5, epochs=1), data, tmp_path / "first")
     train(options(lr=0.0, lr_head=0.0, epochs=1), data, tmp_path / "second", init_from=tmp_path / "first")
     averaged = read_checkpoint(find_checkpoint(tmp_path / "first")).tensors["ema"]
@@ -191,7 +191,7 @@ def test_a_run_from_anothers_weights(data, tmp_path):
         (0.1, [0.88, 0.9, 0.85, 0.1], 1),  # never below the start
     ],
 )
-def test_the_best_checkpoint_is_the_last_within_the_tolerance(tolerance, worths, chosen, data, tmp_path, monkeypatch):
+def test_best_checkpoint_is_the_last_within_monitor_tolerance(tolerance, worths, chosen, data, tmp_path, monkeypatch):
     worth = iter(worths)
 
     def judged(*args, **kwargs):
@@ -210,7 +210,7 @@ def test_the_best_checkpoint_is_the_last_within_the_tolerance(tolerance, worths,
     assert {path.name for path in (tmp_path / "checkpoints").glob("step-*")} == names
 
 
-def test_what_is_evaluated_is_the_average(data, tmp_path):
+def test_evaluation_uses_the_weight_average(data, tmp_path):
     summary = train(options(ema=0.99, epochs=1), data, tmp_path)
     model, config = load_run(tmp_path)
     report = loop.evaluate_splits(model, config, data, state.distributed.launch("cpu"))["test"]
@@ -219,7 +219,7 @@ def test_what_is_evaluated_is_the_average(data, tmp_path):
     assert not torch.equal(tensors["ema"]["projection.weight"], tensors["model"]["projection.weight"])
 
 
-def test_the_backbone_stays_while_it_is_frozen(data, tmp_path):
+def test_frozen_backbone_weights_do_not_change(data, tmp_path):
     config = options(frozen_epochs=1, keep=9)
     train(config, data, tmp_path)
     torch.manual_seed(config.run.seed)
@@ -234,7 +234,7 @@ def test_the_backbone_stays_while_it_is_frozen(data, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_a_divergence_ends_the_run_and_leaves_the_newest_checkpoint(where, data, tmp_path, monkeypatch):
+def test_divergence_ends_the_run_and_keeps_the_newest_checkpoint(where, data, tmp_path, monkeypatch):
     config = options(loss="SupAP", memory=20, memory_from_epoch=0, checkpoint_every=4)
     reference = weights_at(config, data, tmp_path / "reference", 4)
     forward, calls = loop.Backward.__call__, []
@@ -257,7 +257,7 @@ def test_a_divergence_ends_the_run_and_leaves_the_newest_checkpoint(where, data,
     assert same(reference, weights(tmp_path / "run"))
 
 
-def test_a_full_disk_ends_the_run_and_leaves_what_was_kept(data, tmp_path, monkeypatch):
+def test_full_disk_ends_the_run_and_keeps_earlier_checkpoints(data, tmp_path, monkeypatch):
     write, kept = state.write_checkpoint, []
 
     def full(run, checkpoint):
@@ -276,7 +276,7 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_kept(data, tmp_path, monke
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_damaged_image_in_an_epoch_is_replaced_counted_and_named(stream, tmp_path):
+def test_damaged_training_image_is_replaced_counted_and_named(stream, tmp_path):
     place = write_small(tmp_path / "data")
     [key] = damage(place, read_index(place / "index.parquet")[0].filter(split="train"), [5], no_image)
     summary = train(options(epochs=1, stream=stream), str(place), tmp_path / "run")
@@ -286,7 +286,7 @@ def test_a_damaged_image_in_an_epoch_is_replaced_counted_and_named(stream, tmp_p
     assert all(key in row["fault"] for row in rows)
 
 
-def test_a_damaged_test_image_is_left_out_of_the_evaluation_and_named(tmp_path):
+def test_damaged_test_image_is_excluded_from_evaluation_and_named(tmp_path):
     place = write_small(tmp_path / "data")
     [key] = damage(place, read_index(place / "index.parquet")[0].filter(split="test"), [5], no_image)
     shown = Notes()
@@ -311,7 +311,7 @@ def test_fp16_runs_on_a_cpu_and_resumes(data, tmp_path):
 
 
 @pytest.mark.parametrize("part", ["model", pytest.param("criterion", marks=pytest.mark.slow)])
-def test_an_overflow_in_fp16_skips_the_step_of_model_proxies_and_average(part, data, tmp_path, monkeypatch):
+def test_fp16_overflow_skips_the_step_of_all_parameters(part, data, tmp_path, monkeypatch):
     config = options(amp="fp16", epochs=1, ema=0.9, loss="NormSoftmax", log_every=1, size=8, resize=8)
     reference = weights_at(config, data, tmp_path / "reference", 2)
     forward, calls = loop.Backward.__call__, []

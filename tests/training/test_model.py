@@ -53,7 +53,7 @@ def own_cache(tmp_path, monkeypatch):
 # -- encode -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_image_has_one_embedding_however_it_comes(model, photos):
+def test_encode_accepts_every_image_type_with_equal_result(model, photos):
     path = photos / "rot/0.png"
     picture = Image.open(path)
     array = np.array(picture)
@@ -65,7 +65,7 @@ def test_an_image_has_one_embedding_however_it_comes(model, photos):
         np.testing.assert_array_equal(model.encode(one), expected)
 
 
-def test_the_model_is_given_the_pixels_that_its_view_makes(model, photos):
+def test_encode_normalizes_pixels_for_the_model(model, photos):
     plain = Image.new("RGB", (40, 32), COLORS["blau"])
     pixels = torch.tensor(COLORS["blau"]).view(1, 3, 1, 1).expand(1, 3, SIZE, SIZE) / 255
     mean, std = (torch.tensor(one).view(1, 3, 1, 1) for one in (model.module.image_mean, model.module.image_std))
@@ -74,7 +74,7 @@ def test_the_model_is_given_the_pixels_that_its_view_makes(model, photos):
     np.testing.assert_allclose(model.encode(plain), expected, atol=1e-5)
 
 
-def test_folders_and_datasets_are_encoded_in_their_order(model, photos, tmp_path):
+def test_encode_keeps_the_order_of_folders_and_datasets(model, photos, tmp_path):
     whole = model.encode(photos / "blau", batch_size=3)
     np.testing.assert_allclose(whole, model.encode(sorted((photos / "blau").iterdir())), atol=1e-6)
     np.testing.assert_allclose(whole, model.encode(hgld.open_dataset(photos / "blau")), atol=1e-6)
@@ -82,7 +82,7 @@ def test_folders_and_datasets_are_encoded_in_their_order(model, photos, tmp_path
     assert model.encode(tmp_path / "data", progress=True).shape == (5, model.dim)
 
 
-def test_pictures_are_turned_upright(model):
+def test_encode_applies_exif_orientation(model):
     stored = square(COLORS["rot"], 0)
     file = io.BytesIO()
     exif = Image.Exif()
@@ -105,13 +105,13 @@ REFUSALS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_what_is_no_image_is_refused_in_words(model, name):
+def test_encode_rejects_inputs_that_are_no_images(model, name):
     images, words = REFUSALS[name]
     with pytest.raises(InputError, match=words):
         model.encode(images)
 
 
-def test_a_broken_image_is_named(model, photos):
+def test_encode_names_a_broken_image(model, photos):
     with pytest.raises(InputError, match=r"rot/broken\.jpg"):
         model.encode(photos)
 
@@ -119,7 +119,7 @@ def test_a_broken_image_is_named(model, photos):
 # -- search, predict, evaluate ----------------------------------------------------------------------------------------
 
 
-def test_a_photo_finds_its_class_in_a_folder_and_the_gallery_is_embedded_once(model, photos, monkeypatch):
+def test_search_finds_the_class_and_caches_gallery_embeddings(model, photos, monkeypatch):
     query = square(COLORS["grün"], 9)
     found = hgld.search(query, photos, k=4, model=model)
     assert found.left_out == 1
@@ -134,7 +134,7 @@ def test_a_photo_finds_its_class_in_a_folder_and_the_gallery_is_embedded_once(mo
     assert [[match.classes["level0"] for match in matches] for matches in again] == [["grün"] * 4, ["rot"] * 4]
 
 
-def test_arrays_are_searched_without_a_model(model, photos):
+def test_search_in_arrays_needs_no_model(model, photos):
     gallery, query = model.encode(photos / "rot/0.png"), model.encode(photos / "blau")
     assert hgld.search(query, np.concatenate([query, gallery]), k=1).indices[:, 0].tolist() == [0, 1, 2, 3]
     for sides, words in (
@@ -147,7 +147,7 @@ def test_arrays_are_searched_without_a_model(model, photos):
         hgld.search("photo.jpg", "photos", model="small")
 
 
-def test_predictions_have_names_and_a_best_guess_where_nothing_is_sure(model, photos):
+def test_uncertain_prediction_contains_a_best_guess(model, photos):
     queries = [square(COLORS["rot"], 7), square(COLORS["blau"], 7)]
     found = model.predict(queries, photos)
     assert [one.guess for one in found] == [{"level0": "rot"}, {"level0": "blau"}]
@@ -157,7 +157,7 @@ def test_predictions_have_names_and_a_best_guess_where_nothing_is_sure(model, ph
     assert 0 < unsure.confidences["level0"] <= 1
 
 
-def test_a_model_is_evaluated_on_a_folder_as_its_embeddings_are(model, photos):
+def test_evaluating_a_model_equals_evaluating_its_embeddings(model, photos):
     report = hgld.evaluate(model, photos, metrics=("R@1", "AP"))
     assert next(iter(report.settings["unreadable"].values())) == 1
     good = hgld.open_dataset(photos)
@@ -170,7 +170,7 @@ def test_a_model_is_evaluated_on_a_folder_as_its_embeddings_are(model, photos):
 # -- load and save ----------------------------------------------------------------------------------------------------
 
 
-def test_a_saved_network_is_the_same_model(model, photos, tmp_path):
+def test_saved_network_round_trip(model, photos, tmp_path):
     folder = model.save(tmp_path / "net")
     again = hgld.load_model(folder, device="cpu")
     np.testing.assert_array_equal(again.encode(photos / "rot/0.png"), model.encode(photos / "rot/0.png"))
@@ -181,7 +181,7 @@ def test_a_saved_network_is_the_same_model(model, photos, tmp_path):
         model.save(folder)
 
 
-def test_a_saved_run_is_the_same_model_with_its_best_checkpoint(photos, tmp_path):
+def test_saved_run_contains_its_best_checkpoint(photos, tmp_path):
     write_run(tmp_path / "run", averaged=True)
     trained = hgld.load_model(tmp_path / "run", device="cpu")
     again = hgld.load_model(trained.save(tmp_path / "copy"), device="cpu")
@@ -201,7 +201,7 @@ def to_tensor(picture: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.array(picture.resize((8, 8)))).permute(2, 0, 1) / 255
 
 
-def test_a_module_of_ones_own_embeds_by_its_transform(photos):
+def test_torch_module_embeds_with_its_transform(photos):
     own = hgld.load_model(Colors(), transform=to_tensor, batch_size=2, device="cpu")
     with Image.open(photos / "rot/1.png") as picture:
         expected = to_tensor(picture).mean((1, 2)).numpy()
@@ -226,7 +226,7 @@ LOADS: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", LOADS)
-def test_models_that_cannot_be_are_refused_in_words(name):
+def test_load_model_rejects_impossible_sources(name):
     source, options, words = LOADS[name]
     with pytest.raises(HgldError, match=words):
         hgld.load_model(source, device="cpu", **options)
@@ -241,7 +241,7 @@ def test_models_that_cannot_be_are_refused_in_words(name):
         ({"name": "small-resnet"}, "not the weights of model.json"),
     ],
 )
-def test_a_damaged_saved_model_is_refused(model, tmp_path, change, words):
+def test_damaged_saved_model_is_rejected(model, tmp_path, change, words):
     folder = model.save(tmp_path / "net")
     record = json.loads((folder / "model.json").read_text()) | change
     (folder / "model.json").write_text(json.dumps(record))
@@ -249,7 +249,7 @@ def test_a_damaged_saved_model_is_refused(model, tmp_path, change, words):
         hgld.load_model(folder, device="cpu")
 
 
-def test_modules_of_ones_own_and_files_are_not_saved(tmp_path):
+def test_torch_module_cannot_be_saved(tmp_path):
     own = hgld.load_model(Colors(), transform=to_tensor, device="cpu")
     with pytest.raises(ConfigError, match=r"torch\.save"):
         own.save(tmp_path / "own")

@@ -59,7 +59,7 @@ def images(size: int = 64, count: int = 2, seed: int = 1) -> torch.Tensor:
         pytest.param("torchvision:vit_b_32", "avg", 64, 768, marks=pytest.mark.slow),
     ],
 )
-def test_every_parameter_learns_and_shapes_are_as_said(backbone, pooling, size, features):
+def test_every_backbone_has_gradients_and_documented_shapes(backbone, pooling, size, features):
     model = model_of(backbone, size, pooling=pooling)
     assert model.features(images(size)).shape == (2, features)
     embeddings = model(images(size))
@@ -89,7 +89,7 @@ def test_patch_tokens_exclude_the_class_token(name):
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("swin_t", "densenet121", "regnet_y_400mf")),
     ],
 )
-def test_other_maps_are_torchvisions(name):
+def test_torchvision_feature_maps_equal_the_library(name):
     whole = known(torchvision.models.get_model(name, weights=None))
     model = model_of(f"torchvision:{name}", layer_norm=False, dim=0).eval()
     model.backbone.net.load_state_dict(whole.state_dict(), strict=False)
@@ -100,7 +100,7 @@ def test_other_maps_are_torchvisions(name):
     torch.testing.assert_close(model(images()), seen[0])
 
 
-def test_tokens_are_timms():
+def test_timm_tokens_equal_the_library():
     whole = known(timm.create_model("test_vit", num_classes=0))
     for pooling, expected in (
         ("token", whole(images(160))),
@@ -111,13 +111,13 @@ def test_tokens_are_timms():
         torch.testing.assert_close(model(images(160)), expected)
 
 
-def test_timms_vits_take_several_sizes_and_others_say_that_they_do_not():
+def test_timm_vit_takes_other_sizes_and_torchvision_vit_does_not():
     assert model_of("timm:test_vit", 160, pooling="token")(images(96)).shape == (2, 16)
     with pytest.raises(ConfigError, match=r"images of 96 x 96 pixels; .* built for 64 x 64"):
         model_of("torchvision:vit_b_32", 64, pooling="token")(images(96))
 
 
-def test_without_its_weights_a_model_expects_the_same_images():
+def test_model_without_weights_keeps_its_normalization():
     config = ModelConfig(backbone="open_clip:RN50", pretrained="openai", pooling="token", dim=8)
     model = build_model(config, image_size=64, load_weights=False)
     assert model.image_mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
@@ -133,7 +133,7 @@ def test_without_its_weights_a_model_expects_the_same_images():
         pytest.param("open_clip:RN50", "token", 64, ".pt", marks=pytest.mark.slow),
     ],
 )
-def test_weights_from_a_file(tmp_path, backbone, pooling, size, suffix):
+def test_backbone_loads_weights_from_a_file(tmp_path, backbone, pooling, size, suffix):
     source = model_of(backbone, size, pooling=pooling)
     for parameter in source.parameters():
         nn.init.normal_(parameter, std=0.05)
@@ -153,7 +153,7 @@ def test_weights_from_a_file(tmp_path, backbone, pooling, size, suffix):
 
 
 @pytest.mark.parametrize("pooling", ["avg", "token"])
-def test_weights_of_a_whole_timm_model(tmp_path, pooling):
+def test_backbone_loads_weights_of_a_whole_timm_model(tmp_path, pooling):
     whole = known(timm.create_model("mobilenetv3_small_050"))  # its last convolution stands after the pooling
     torch.save(whole.state_dict(), tmp_path / "w.pt")
     options = {"pooling": pooling, "layer_norm": False, "dim": 0}
@@ -167,7 +167,7 @@ def test_weights_of_a_whole_timm_model(tmp_path, pooling):
 
 
 @pytest.mark.slow
-def test_weights_of_a_vit_at_another_size(tmp_path):
+def test_vit_weights_are_interpolated_to_another_size(tmp_path):
     torch.manual_seed(0)
     whole = torchvision.models.vit_b_32(weights=None, image_size=96)
     nn.init.normal_(whole.encoder.pos_embedding)
@@ -179,7 +179,7 @@ def test_weights_of_a_vit_at_another_size(tmp_path):
 
 
 @pytest.mark.slow
-def test_weights_of_a_whole_clip_model(tmp_path):
+def test_image_tower_loads_weights_of_a_whole_clip_model(tmp_path):
     import open_clip
 
     clip = known(open_clip.create_model("RN50", force_image_size=96))
@@ -198,7 +198,7 @@ def test_weights_of_a_whole_clip_model(tmp_path):
         ("open_clip:RN50", {"pretrained": "openai", "pooling": "token"}),
     ],
 )
-def test_weights_that_cannot_be_had(monkeypatch, tmp_path, backbone, options):
+def test_unavailable_pretrained_weights_are_a_missing_resource(monkeypatch, tmp_path, backbone, options):
     def refuse(*_, **__):
         raise OSError("no route to host\nand a long tale")
 
@@ -235,12 +235,12 @@ def test_weights_that_cannot_be_had(monkeypatch, tmp_path, backbone, options):
         ("timm:resnet18.a1_in1k", {"pretrained": "a2_in1k"}, "the name has the tag a1_in1k"),
     ],
 )
-def test_what_cannot_be_built_is_said(backbone, options, expected):
+def test_impossible_backbones_are_rejected(backbone, options, expected):
     with pytest.raises(ConfigError, match=expected):
         model_of(backbone, **options)
 
 
-def test_a_tag_of_timm_names_the_weights(monkeypatch):
+def test_timm_tag_selects_the_weights(monkeypatch):
     asked = []
     create = timm.create_model
     monkeypatch.setattr(
@@ -253,7 +253,7 @@ def test_a_tag_of_timm_names_the_weights(monkeypatch):
     assert asked[-1] == ("resnet10t", False)
 
 
-def test_frozen_batch_norm_moves_nothing():
+def test_frozen_batch_norm_does_not_change():
     model = model_of("torchvision:resnet18", freeze_batch_norm=True).train()
     before = {name: value.clone() for name, value in model.named_buffers()}
     model(images()).sum().backward()
@@ -263,7 +263,7 @@ def test_frozen_batch_norm_moves_nothing():
     assert model.backbone.net.bn1.weight.grad is None
 
 
-def test_a_frozen_backbone_stays_and_comes_back():
+def test_frozen_backbone_has_no_gradients_until_released():
     model = model_of("torchvision:resnet18").train()
     model.freeze_backbone(True)
     model.train()
@@ -278,7 +278,7 @@ def test_a_frozen_backbone_stays_and_comes_back():
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_the_projection_starts_as_the_pca_of_the_training_set(layer_norm):
+def test_projection_starts_as_pca_of_training_features(layer_norm):
     pooled = torch.randn(80, 144, generator=torch.Generator().manual_seed(0)).abs()
     config = ModelConfig(backbone="small", dim=16, projection="pca", layer_norm=layer_norm)
     model = build_model(config, image_size=32, features=lambda built: pooled.to(next(built.parameters()).device))
@@ -298,13 +298,13 @@ def test_the_projection_starts_as_the_pca_of_the_training_set(layer_norm):
         ({"dim": 8}, torch.full((20, 144), torch.nan), "not finite"),
     ],
 )
-def test_a_pca_that_cannot_be_is_refused(options, features, expected):
+def test_impossible_pca_is_rejected(options, features, expected):
     with pytest.raises(ConfigError, match=expected):
         init_projection_pca(model_of("small", **options), features)
 
 
 @pytest.mark.slow  # a process that imports torch
-def test_libraries_are_imported_where_they_are_asked_for():
+def test_backbone_libraries_are_imported_lazily():
     import subprocess
 
     code = (
@@ -316,7 +316,7 @@ def test_libraries_are_imported_where_they_are_asked_for():
     assert result.stdout.strip() == "[]"
 
 
-def test_a_clip_model_of_a_folder_or_repository_keeps_its_whole_name(tmp_path):
+def test_clip_model_name_may_contain_slashes(tmp_path):
     """Its name has slashes, which elsewhere stand before the tag of the weights."""
     import open_clip
 

@@ -60,7 +60,7 @@ def near(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert float((found * expected).sum(dim=1).min()) > 0.9995
 
 
-def test_torchvisions_own_preparation_goes_by_the_name_of_the_file(data, tmp_path):
+def test_torchvision_preprocessing_is_chosen_by_weights_file_name(data, tmp_path):
     weights = torchvision.models.MobileNet_V3_Small_Weights.IMAGENET1K_V1
     torch.manual_seed(3)
     whole = torchvision.models.mobilenet_v3_small(weights=None).eval()
@@ -72,7 +72,7 @@ def test_torchvisions_own_preparation_goes_by_the_name_of_the_file(data, tmp_pat
 
 
 @pytest.mark.slow
-def test_timms_own_preparation_is_bicubic(data, tmp_path):
+def test_timm_network_uses_timm_preprocessing(data, tmp_path):
     from timm import create_model
     from timm.data.config import resolve_model_data_config
     from timm.data.transforms_factory import create_transform
@@ -86,7 +86,7 @@ def test_timms_own_preparation_is_bicubic(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_open_clips_own_preparation_and_activation(data, tmp_path):
+def test_open_clip_network_uses_its_preprocessing_and_activation(data, tmp_path):
     import open_clip
 
     torch.manual_seed(3)
@@ -101,13 +101,13 @@ def test_open_clips_own_preparation_and_activation(data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "share"), [("border", 1.0), ("squash", 0.9)])
-def test_a_preparation_that_hgld_does_not_have_is_none(mode, share):
+def test_unsupported_timm_preprocessing_has_no_view(mode, share):
     from hgld.training.models.timm_backbones import _view
 
     assert _view({"input_size": (3, 64, 64), "crop_mode": mode, "crop_pct": share, "interpolation": "bilinear"}) is None
 
 
-def test_such_a_preparation_is_to_be_said(data, monkeypatch):
+def test_unsupported_preprocessing_requires_resize_mode_and_size(data, monkeypatch):
     network = Network("torchvision:mobilenet_v3_small", "none")
     model, _ = build_network(network)
     monkeypatch.setattr("hgld.training.inference.embedder.build_network", lambda *_: (model, None))
@@ -116,7 +116,7 @@ def test_such_a_preparation_is_to_be_said(data, monkeypatch):
     assert embedded(network, data, size=64, resize_mode="squash").shape == (3, 576)
 
 
-def test_another_pooling_and_another_size(data):
+def test_pooling_and_size_change_network_embeddings(data):
     own, gem, small, again = (
         embedded(Network("small", "none", pooling), data, size=size)
         for pooling, size in (("", 96), ("gem", 96), ("", 64), ("", 96))
@@ -173,7 +173,7 @@ def means(data, side, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)):
 
 
 @pytest.mark.parametrize("case", ["any size", "fixed", "one image at a time", "half"])
-def test_onnx_networks_take_images_in_their_own_form(data, tmp_path, case):
+def test_onnx_networks_get_their_input_size_and_dtype(data, tmp_path, case):
     images = {
         "any size": ("b", 3, "h", "w"),
         "fixed": ("b", 3, 56, 56),
@@ -189,7 +189,7 @@ def test_onnx_networks_take_images_in_their_own_form(data, tmp_path, case):
     torch.testing.assert_close(found, means(data, 224 if case == "any size" else 56), atol=0.02, rtol=0)
 
 
-def test_onnx_maps_and_tokens_are_pooled_as_asked(data, tmp_path):
+def test_onnx_maps_and_tokens_use_the_requested_pooling(data, tmp_path):
     kernel = numpy_helper.from_array(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), "kernel")
     passed = helper.make_node("Conv", ["images", "kernel"], ["made"])
     maps = onnx_file(tmp_path / "map.onnx", [passed], image=("b", 3, 56, 56), made=("b", 3, 56, 56), more=[kernel])
@@ -210,7 +210,7 @@ def test_onnx_maps_and_tokens_are_pooled_as_asked(data, tmp_path):
     assert embedded(tokens, data).shape == (3, 3), "the first token"
 
 
-def test_an_exported_run_is_prepared_by_its_record(data, tmp_path):
+def test_exported_network_uses_the_view_of_its_record(data, tmp_path):
     nodes = [helper.make_node("Cast", ["images"], ["cast"], to=TensorProto.FLOAT), mean_over([2, 3], "cast")]
     network = onnx_file(tmp_path / "m.onnx", nodes, image=("b", 3, 28, 28), kind=TensorProto.UINT8)
     record = tmp_path / "m.onnx.json"
@@ -255,18 +255,18 @@ def outside(tmp_path) -> Network:
         (lambda place: Network("resnet50"), ConfigError, "expected small, small-resnet, .*, onnx:FILE or pixels"),
     ],
 )  # fmt: skip
-def test_what_is_no_network_is_said(tmp_path, make, error, said):
+def test_files_that_are_no_networks_are_rejected(tmp_path, make, error, said):
     with pytest.raises(error, match=said):
         build_network(make(tmp_path))
 
 
-def test_a_network_that_takes_other_sizes_only_says_so(data, tmp_path):
+def test_onnx_network_rejects_unsupported_image_sizes(data, tmp_path):
     network = onnx_file(tmp_path / "m.onnx", [mean_over([2, 3])], image=("b", 3, 28, 28))
     with pytest.raises(ConfigError, match=r"does not take images of shape \(\d, 3, \d+, 28\)"):
         embedded(network, data, resize_mode="longest")
 
 
-def test_of_several_outputs_that_of_embeddings_is_taken(data, tmp_path):
+def test_onnx_output_named_embeddings_is_used(data, tmp_path):
     network = onnx_file(tmp_path / "m.onnx", [mean_over([2, 3])], image=("b", 3, 56, 56))
     expected, model = embedded(network, data), onnx.load(tmp_path / "m.onnx")
     model.graph.node.append(helper.make_node("Neg", ["made"], ["embeddings"]))
@@ -275,7 +275,7 @@ def test_of_several_outputs_that_of_embeddings_is_taken(data, tmp_path):
     torch.testing.assert_close(embedded(network, data), -expected, atol=1e-6, rtol=0)
 
 
-def test_an_onnx_network_is_known_by_its_bytes(tmp_path):
+def test_onnx_network_stores_the_digest_of_its_file(tmp_path):
     network = onnx_file(tmp_path / "m.onnx", [mean_over([2, 3])])
     digest = build_network(network)[0].state_dict()["backbone.digest"]
     assert bytes(digest.tolist()) == hashlib.sha256((tmp_path / "m.onnx").read_bytes()).digest()
@@ -288,7 +288,7 @@ def test_networks_without_weights_cannot_be_trained(name):
 
 
 @pytest.mark.slow
-def test_what_hgld_exports_comes_back_as_it_was(tmp_path):
+def test_exported_network_reproduces_the_embeddings_of_the_run(tmp_path):
     from hgld.training.inference.export import export_model
     from tests.hgld.small_dataset import items_of_classes
     from tests.training.untrained_run import write_run

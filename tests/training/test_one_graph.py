@@ -31,7 +31,7 @@ def gradients(model: Any, criterion: Any, step: Any) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("loss", ["HAPPIER", "ROADMAP", "RODNDCG", "SmoothAP"])
-def test_a_step_is_one_graph(loss):
+def test_training_step_compiles_to_one_graph(loss):
     config = with_fields(TrainConfig(), {"loss": loss})
     torch.manual_seed(0)
     modules = modules_of(config)

@@ -28,7 +28,7 @@ def parameters():
     return nn.ModuleDict(named), {part: list(module.named_parameters()) for part, module in named.items()}
 
 
-def test_beta_has_a_rate_of_its_own_and_the_classifier_its_decay():
+def test_beta_has_its_own_rate_and_classifier_its_own_decay():
     modules, named = parameters()
     named["proxies"] = [*nn.Linear(2, 3).named_parameters(), ("beta", nn.Parameter(torch.tensor(1.2)))]
     rates = {"optimizer": "sgd", "lr": 1.0, "lr_head": 2.0, "lr_proxies": 3.0, "lr_beta": 0.1}
@@ -72,7 +72,7 @@ def test_every_parameter_is_in_one_group_with_its_rate_and_decay():
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
-def test_a_restored_optimizer_goes_on_as_if_nothing_had_been(kind):
+def test_restored_optimizer_steps_bit_identically(kind):
     def step(modules, optimizers, seed):
         generator = torch.Generator().manual_seed(seed)
         for p in modules.parameters():
@@ -97,7 +97,7 @@ def test_a_restored_optimizer_goes_on_as_if_nothing_had_been(kind):
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_moments_and_a_fused_adams_count_of_steps_lie_with_their_parameter(kind):
+def test_restored_optimizer_state_is_on_the_device_of_its_parameter(kind):
     """Also those of a number, as GeM's exponent is one."""
     exponent, matrix = nn.Parameter(torch.tensor(3.0)), nn.Parameter(torch.ones(2, 2))
     config = OptimizerConfig(optimizer=kind)
@@ -114,7 +114,7 @@ def test_moments_and_a_fused_adams_count_of_steps_lie_with_their_parameter(kind)
         assert kind == "sgd" or state["step"].device.type == "meta"
 
 
-def test_the_state_of_another_model_is_refused():
+def test_optimizer_state_of_another_model_is_rejected():
     _, named = parameters()
     optimizers = build_optimizers(OptimizerConfig(), named)
     with pytest.raises(InputError, match=r"'head/weight\|exp_avg'.*another model"):
@@ -128,7 +128,7 @@ def rate(config, step, part="backbone", base=1.0):
 
 
 @given(st.integers(0, 99), st.sampled_from(["cosine", "linear", "constant"]), st.integers(0, 20), st.floats(0.0, 2.0))
-def test_rates_rise_once_and_never_again(step, schedule, warmup, floor):
+def test_learning_rate_rises_only_during_warmup(step, schedule, warmup, floor):
     config = OptimizerConfig(schedule=schedule, warmup_steps=warmup, lr_floor=floor)
     here, later = (rate(config, s) for s in (step, step + 1))
     assert 0 <= here <= 1 + 1e-12
@@ -139,7 +139,7 @@ def test_rates_rise_once_and_never_again(step, schedule, warmup, floor):
         assert here >= min(floor, 1) - 1e-12
 
 
-def test_the_schedules_are_those_that_their_names_say():
+def test_schedules_have_known_values():
     cosine, linear = OptimizerConfig(schedule="cosine"), OptimizerConfig(schedule="linear")
     assert rate(cosine, 0) == rate(linear, 0) == 1
     assert math.isclose(rate(cosine, 50), 0.5)
@@ -149,7 +149,7 @@ def test_the_schedules_are_those_that_their_names_say():
     assert [round(rate(steps, s), 6) for s in (29, 30, 59, 60)] == [1, 0.1, 0.1, 0.01]
 
 
-def test_parts_have_their_own_floors():
+def test_backbone_and_proxies_have_separate_rate_floors():
     config = OptimizerConfig(lr_floor=0.2, lr_floor_proxies=4.0, warmup_steps=2)
     assert [rate(config, step, "head", 3.0) for step in (0, 1, 2)] == [1.5, 3.0, 3.0]
     assert rate(config, 0, "proxies", 10.0) == 5.0
@@ -159,7 +159,7 @@ def test_parts_have_their_own_floors():
     assert rate(config, 100, "backbone", 0.1) == 0.1  # a floor above the rate does not raise it
 
 
-def test_the_average_of_the_weights_against_its_recurrence():
+def test_weight_average_equals_its_recurrence():
     net = nn.Linear(1, 1, bias=False)
     net.weight.data.fill_(1.0)
     average = weight_average(net, decay=0.5)

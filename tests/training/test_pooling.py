@@ -13,14 +13,14 @@ def maps(seed: int = 0) -> torch.Tensor:
     return torch.rand(2, 5, 3, 4, generator=torch.Generator().manual_seed(seed)).double() + 0.01
 
 
-def test_average_and_maximum():
+def test_average_and_max_pooling_reduce_over_positions():
     values = maps()
     torch.testing.assert_close(AveragePool()(values), values.flatten(2).mean(2))
     torch.testing.assert_close(MaxPool()(values), values.flatten(2).max(2).values)
 
 
 @given(p=st.floats(0.2, 30), seed=st.integers(0, 50))
-def test_gem_is_the_mean_of_powers(p, seed):
+def test_gem_equals_generalized_mean_reference(p, seed):
     values = maps(seed)
     slow = torch.tensor(
         [[(sum(v**p for v in m.flatten().tolist()) / 12) ** (1 / p) for m in image] for image in values]
@@ -28,14 +28,14 @@ def test_gem_is_the_mean_of_powers(p, seed):
     torch.testing.assert_close(GeM(p)(values).detach(), slow.float(), rtol=1e-4, atol=1e-6)
 
 
-def test_gem_goes_from_the_average_to_the_maximum():
+def test_gem_increases_with_p_from_average_to_maximum():
     values = maps().float()
     torch.testing.assert_close(GeM(1.0)(values), AveragePool()(values))
     torch.testing.assert_close(GeM(500.0)(values), MaxPool()(values), rtol=1e-2, atol=0)
     assert (GeM(2.0)(values) < GeM(3.0)(values)).all()
 
 
-def test_gem_stays_finite_where_powers_would_not():
+def test_gem_is_finite_for_extreme_features():
     extreme = torch.tensor([1e-20, 1e20]).view(1, 2, 1, 1).expand(1, 2, 2, 2).clone().requires_grad_()
     pool = GeM(10.0)
     pooled = pool(extreme)
@@ -47,7 +47,7 @@ def test_gem_stays_finite_where_powers_would_not():
     assert pool.p.grad.isfinite()
 
 
-def test_gem_learns_p_or_keeps_it():
+def test_gem_exponent_is_parameter_or_fixed():
     assert [name for name, _ in GeM(2.0).named_parameters()] == ["p"]
     fixed = GeM(2.0, learned=False)
     assert not list(fixed.parameters())
@@ -55,7 +55,7 @@ def test_gem_learns_p_or_keeps_it():
     assert "p=2" in repr(fixed)
 
 
-def test_refusals():
+def test_impossible_pooling_is_rejected():
     with pytest.raises(ConfigError, match="above 0"):
         GeM(0.0)
     with pytest.raises(ConfigError, match="avg, gem, max or token"):

@@ -64,7 +64,7 @@ def judged(tmp_path_factory):
     return named(folder, "revisited")
 
 
-def test_a_run_is_evaluated_by_protocols(model, place, judged, tmp_path):
+def test_run_is_evaluated_by_several_protocols(model, place, judged, tmp_path):
     entries = ("protocol", f"{judged}:protocol", "protocol=leave-one-out", "test")
     reports = evaluate_splits(model, asking(*entries), str(place), ALONE, run=tmp_path)
     dataset = open_dataset(place, "test")
@@ -81,7 +81,7 @@ def test_a_run_is_evaluated_by_protocols(model, place, judged, tmp_path):
     assert {e.report.settings["protocol"] for e in read.evaluations.values()} == {"cub", "revisited", "leave-one-out"}
 
 
-def test_the_best_checkpoint_is_chosen_by_a_value_that_the_protocol_prints(place, judged):
+def test_monitor_must_be_a_metric_of_the_protocol(place, judged):
     entry = f"{judged}:protocol"
     for asked, monitor, chosen in (("protocol", "R@1", "R@1/fine"), (entry, "mAP/medium", "mAP/medium")):
         config = asking(asked, monitor=monitor, select_on_test=True)
@@ -95,7 +95,7 @@ def test_the_best_checkpoint_is_chosen_by_a_value_that_the_protocol_prints(place
         check_evaluation(asking("protocol=inshop"), str(place))
 
 
-def test_recipes_choose_by_a_value_that_their_protocols_print():
+def test_recipe_monitors_are_metrics_of_their_protocols():
     chosen = 0
     for name in RECIPES:
         run = load_recipe(name).run
@@ -109,7 +109,7 @@ def test_recipes_choose_by_a_value_that_their_protocols_print():
 
 
 @pytest.mark.parametrize(("protocol", "splits"), [("cub", "test train"), ("", "val test train"), ("", "train")])
-def test_what_a_training_without_evaluations_says_next_works(hgld, tmp_path, monkeypatch, protocol, splits):
+def test_next_command_after_training_without_evaluation_works(hgld, tmp_path, monkeypatch, protocol, splits):
     rng = np.random.default_rng(0)
     items = [Item((c, c // 2), split, jpeg(rng)) for split in splits.split() for c in range(3) for _ in "ab"]
     write_dataset(tmp_path / "data", items)
@@ -124,7 +124,7 @@ def test_what_a_training_without_evaluations_says_next_works(hgld, tmp_path, mon
     assert hgld(*shlex.split(expected)[2:], "--device", "cpu")[0] == 0
 
 
-def test_a_checkpoint_is_evaluated_without_flags(place, judged, tmp_path, hgld):
+def test_checkpoint_is_evaluated_by_the_protocol_of_the_dataset(place, judged, tmp_path, hgld):
     write_run(tmp_path / "run")
     of_run = ["evaluate", "--checkpoint", tmp_path / "run", "--device", "cpu", "--data"]
     code, out, _ = hgld(*of_run, place, "--out", tmp_path / "report.json")
@@ -145,13 +145,13 @@ def test_a_checkpoint_is_evaluated_without_flags(place, judged, tmp_path, hgld):
     assert "needs the split val" in err
 
 
-def test_search_looks_where_the_protocol_does(place, judged):
+def test_search_uses_the_gallery_of_the_protocol(place, judged):
     assert set(open_searched(str(judged)).keys) == {"gallery/0002", "gallery/0003", "gallery/0004"}
     assert open_searched(str(place)).split == "test"
     assert open_searched(str(judged)).split == "gallery"
 
 
-def test_a_table_becomes_a_benchmark_whose_faults_are_counted(tmp_path, hgld):
+def test_manifest_table_builds_a_benchmark_and_counts_rejected_images(tmp_path, hgld):
     """One judged image is no image, one is not there, one is not in the table."""
     rng = np.random.default_rng(1)
     for name in ("q1", "q2", "a", "b", "c"):

@@ -62,7 +62,7 @@ def labels_of(hierarchy: Hierarchy, items_a_class: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_is_a_config_without_contradictions_that_says_what_it_is(name, tmp_path):
+def test_recipe_config_is_valid_and_described(name, tmp_path):
     recipe, config = RECIPES[name], load_recipe(name)
     assert isinstance(config, TrainConfig)
     assert config.recipe == name
@@ -99,11 +99,11 @@ def assert_differentiable(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["norm-softmax-sigma-inat-full", "csl-dyml-animal", "multigrain"])
-def test_a_recipe_s_loss_can_be_differentiated(name):
+def test_recipe_loss_has_finite_gradients(name):
     assert_differentiable(name)
 
 
-def test_a_start_of_views_reads_no_label():
+def test_view_pretraining_loss_ignores_labels():
     criterion, labels = criterion_of("small-views-grocery")
     found = []
     for given in (labels, labels.roll(1, 0)):
@@ -131,7 +131,7 @@ def test_no_two_recipes_are_the_same():
     assert len({repr(config) for config in configs}) == len(configs)
 
 
-def test_a_recipe_has_rows_or_says_that_it_has_none():
+def test_recipe_has_published_rows_or_states_none():
     for name, recipe in RECIPES.items():
         if isinstance(recipe.published, Published):
             assert recipe.published.rows, name
@@ -159,7 +159,7 @@ BACKBONES = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_recipe_is_what_its_rows_state(name):
+def test_recipe_config_matches_its_published_rows(name):
     """Its rows are of its dataset, backbone, dimensions and batch, and no metric of a row comes twice."""
     config = load_recipe(name)
     for row in PUBLISHED[name].rows:
@@ -184,7 +184,7 @@ def test_a_recipe_is_what_its_rows_state(name):
                 assert (config.loss.lambda_, config.model.gem_p) == (float(state[1]), float(state[2])), value.key
 
 
-def test_a_run_measures_what_its_rows_hold():
+def test_recipe_metrics_cover_its_published_rows():
     missing = {}
     for name in PUBLISHED:
         config = load_recipe(name)
@@ -222,20 +222,20 @@ def test_recipe_figures_equal_those_of_the_papers(name, figures):
     assert {value.metric: value.text for value in PUBLISHED[name].rows[0].values} == figures
 
 
-def test_steps_that_the_papers_count_are_those_of_the_recipes():
+def test_recipe_step_counts_equal_those_of_the_papers():
     for name, steps in (("happier-h-gldv2", 55_000), ("softbin-ap-landmarks-clean", 200)):
         config = load_recipe(name)
         assert config.run.epochs * config.batch.steps_per_epoch == steps
 
 
-def test_unknown_recipes_are_refused_with_the_nearest_name():
+def test_unknown_recipe_error_suggests_the_nearest_name():
     with pytest.raises(ConfigError, match=r"'happier-spo'.*Did you mean 'happier-sop'"):
         find_recipe("happier-spo")
     with pytest.raises(ConfigError, match="hgld train --list"):
         load_recipe("xyzzy")
 
 
-def test_every_row_that_is_named_is_of_a_recipe_and_of_a_table():
+def test_every_published_row_belongs_to_a_recipe_and_a_table():
     assert not ({*NAMED["without"]} | {*NAMED["reached"]}) - {*RECIPES}
     assert not {*NAMED["without"]} & {*PUBLISHED}
     tables = {(value.paper, value.table, value.method) for value in published_values()}
@@ -249,7 +249,7 @@ def test_every_row_that_is_named_is_of_a_recipe_and_of_a_table():
         assert any(wanted & {(row.table, row.method) for row in PUBLISHED[name].rows} for name in named), pattern
 
 
-def test_effort_of_the_listwise_table_is_that_of_the_recipes():
+def test_recipe_updates_equal_those_of_the_listwise_table():
     """Backward passes and updates of GeM trained by AP and by triplets, as the table counts them."""
     for method, name in (("TL-64", "-64"), ("TL-512", "-512"), ("TL-1024", "-1024")):
         config = load_recipe(f"triplet-landmarks-clean{name}")
@@ -265,13 +265,13 @@ def test_effort_of_the_listwise_table_is_that_of_the_recipes():
         )
 
 
-def test_every_loss_of_the_table_is_trained_in_some_setting():
+def test_every_loss_of_the_table_has_a_recipe():
     own = [name for name in RECIPES if name != FINETUNE]
     names = {max((loss for loss in TABLE_LOSSES if name.startswith(loss)), key=len) for name in own}
     assert names == set(TABLE_LOSSES)
 
 
-def test_recipes_of_one_s_own_are_found_by_name_and_no_name_is_taken_twice(monkeypatch):
+def test_registered_recipe_is_found_and_its_name_is_unique(monkeypatch):
     monkeypatch.setattr(recipes, "RECIPES", dict(RECIPES))
     happier = find_recipe("happier-sop")
     mine = Recipe("mine-sop", "HAPPIER on SOP, alpha 2.", happier.setting, {**happier.fields, "alpha": 2.0})
@@ -287,7 +287,7 @@ def test_recipes_of_one_s_own_are_found_by_name_and_no_name_is_taken_twice(monke
 OWN = (Recipe("own-cub", "HAPPIER on CUB, alpha 2.", find_recipe("happier-cub").setting, {"alpha": 2.0}),)
 
 
-def test_recipes_of_installed_packages_are_found_by_name(monkeypatch):
+def test_recipes_of_installed_packages_are_registered(monkeypatch):
     monkeypatch.setattr(recipes, "RECIPES", dict(RECIPES))
     group = "hgld.recipes"
     point = EntryPoint("own", f"{__name__}:OWN", group)
@@ -310,7 +310,7 @@ def test_recipes_import_nothing_heavy():
 
 
 @pytest.mark.slow
-def test_every_recipe_s_model_can_be_built():
+def test_every_recipe_model_can_be_built():
     found = {(config.model, config.images.size) for config in map(load_recipe, RECIPES)}
     for model, size in found:
         with torch.device("meta"):

@@ -27,7 +27,7 @@ def data(tmp_path_factory):
     return str(write_small(tmp_path_factory.mktemp("data") / "small"))
 
 
-def test_the_config_of_a_run_from_anothers_weights_begins_there_when_it_is_run_again(data, tmp_path):
+def test_saved_config_keeps_init_from_for_a_new_run(data, tmp_path):
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     train(options(**STILL, seed=1), data, first)
     train(options(**STILL), data, second, init_from=first)
@@ -41,7 +41,7 @@ def test_the_config_of_a_run_from_anothers_weights_begins_there_when_it_is_run_a
     assert not torch.equal(model_of(tmp_path / "anew")["projection.weight"], expected["projection.weight"])
 
 
-def test_a_run_that_goes_on_is_not_said_to_begin_elsewhere(data, tmp_path, monkeypatch):
+def test_resumed_run_rejects_another_init_from(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, second = tmp_path / "first", tmp_path / "second"
     train(options(**STILL, seed=1), data, first)
@@ -56,7 +56,7 @@ def test_a_run_that_goes_on_is_not_said_to_begin_elsewhere(data, tmp_path, monke
     assert read_config(second / "config.json").init_from == "first"
 
 
-def test_a_warm_up_that_is_longer_than_the_run_is_refused_before_any_work(data, tmp_path):
+def test_warmup_longer_than_the_run_is_rejected(data, tmp_path):
     short = STILL | {"epochs": 2, "steps_per_epoch": 2}
     with pytest.raises(ConfigError, match=r"warmup_steps is 5 and the run has 4 \(epochs 2, 2 steps each.*--warmup-st"):
         train(options(**short, warmup_steps=5), data, tmp_path / "run")
@@ -64,7 +64,7 @@ def test_a_warm_up_that_is_longer_than_the_run_is_refused_before_any_work(data, 
     assert train(options(**short, warmup_steps=4), data, tmp_path / "run").finished
 
 
-def test_one_training_at_a_time_runs_in_a_folder(data, tmp_path):
+def test_run_folder_is_locked_against_a_second_training(data, tmp_path):
     out, refusals = tmp_path / "run", []
 
     def content():  # without TensorBoard's files, which a thread of its own writes
@@ -84,7 +84,7 @@ def test_one_training_at_a_time_runs_in_a_folder(data, tmp_path):
     assert train(options(**STILL), data, out).finished  # the first one has let go of it
 
 
-def test_a_folder_without_locks_is_trained_in_with_a_note(data, tmp_path, monkeypatch):
+def test_file_system_without_locks_gives_a_note(data, tmp_path, monkeypatch):
     def no_locks(*args):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -94,7 +94,7 @@ def test_a_folder_without_locks_is_trained_in_with_a_note(data, tmp_path, monkey
     assert any("run has no locks (No locks available)" in note for note in told.notes)
 
 
-def test_a_refused_run_leaves_no_folder(data, tmp_path):
+def test_rejected_run_leaves_no_folder(data, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"cannot write .*file/run"):
         train(options(**STILL), data, tmp_path / "file/run")

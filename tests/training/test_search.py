@@ -45,7 +45,7 @@ def embedder():
     return Embedder.as_trained(small_model(), CONFIG_OF_RUN, Processes(0, 1, torch.device("cpu")))
 
 
-def test_every_image_finds_itself(embedder, dataset, items, tmp_path):
+def test_every_query_image_finds_itself_first(embedder, dataset, items, tmp_path):
     files = [tmp_path / f"{i}.jpg" for i in range(len(items))]
     for file, item in zip(files, items, strict=True):
         file.write_bytes(item.data)
@@ -63,7 +63,7 @@ def test_every_image_finds_itself(embedder, dataset, items, tmp_path):
     assert found[-1].matches[0].classes == {"fine": None, "coarse": None}
 
 
-def test_the_nearest_are_those_of_all_products(embedder, dataset, tmp_path):
+def test_search_order_equals_sorted_inner_products(embedder, dataset, tmp_path):
     file = tmp_path / "one.png"
     file.write_bytes(png_of(7))
     (found,) = search(embedder, [file], dataset, k=99).found
@@ -79,7 +79,7 @@ def png_of(seed):
     return file.getvalue()
 
 
-def test_kept_embeddings_stand_in_if_they_are_of_these_items(embedder, dataset, items, tmp_path):
+def test_saved_embeddings_are_accepted_only_for_the_same_items(embedder, dataset, items, tmp_path):
     rows = embed(embedder.model, dataset, view=embedder.view)
     write_embeddings(tmp_path / "e.npy", rows, dataset)
     file = tmp_path / "query.jpg"
@@ -93,7 +93,7 @@ def test_kept_embeddings_stand_in_if_they_are_of_these_items(embedder, dataset, 
         kept_embeddings(tmp_path / "w.npy", dataset, embedder)
 
 
-def test_kept_embeddings_of_another_model_are_refused(embedder, dataset, tmp_path):
+def test_saved_embeddings_of_another_model_are_rejected(embedder, dataset, tmp_path):
     path = tmp_path / "e.npy"
     own = embed(embedder.model, dataset, view=embedder.view)
     for same in (own, own * 3, own.bfloat16().float()):
@@ -115,7 +115,7 @@ def test_kept_embeddings_of_another_model_are_refused(embedder, dataset, tmp_pat
 
 
 @pytest.mark.parametrize("kind", [None, "ivf", "hnsw"])
-def test_items_that_cannot_be_read_are_left_out_and_counted(embedder, items, tmp_path, kind):
+def test_unreadable_gallery_items_are_excluded_and_counted(embedder, items, tmp_path, kind):
     damaged = [
         Item(item.labels, item.split, item.data[:200] if i in (1, 4) else item.data) for i, item in enumerate(items)
     ]
@@ -141,7 +141,7 @@ def test_items_that_cannot_be_read_are_left_out_and_counted(embedder, items, tmp
         kept_embeddings(tmp_path / "e.npy", dataset, embedder)
 
 
-def test_files_that_are_no_images_are_named(embedder, dataset, items, tmp_path):
+def test_search_names_query_files_that_are_no_images(embedder, dataset, items, tmp_path):
     text = tmp_path / "text.jpg"
     text.write_text("not an image")
     cut = tmp_path / "cut.jpg"

@@ -31,7 +31,7 @@ def clustered(count, dimensions=32, clusters=100, seed=0):
 
 
 @KINDS
-def test_recall_against_an_exhaustive_search(kind, tmp_path, monkeypatch):
+def test_index_recall_against_exhaustive_search(kind, tmp_path, monkeypatch):
     vectors = clustered(5_300)
     gallery, query = vectors[:5_000], vectors[5_000:]
     index = SearchIndex.of(gallery, kind)
@@ -52,7 +52,7 @@ def test_recall_against_an_exhaustive_search(kind, tmp_path, monkeypatch):
 
 @KINDS
 @given(count=st.integers(1, 60), seed=st.integers(0, 9), equal=st.booleans())
-def test_asked_for_all_items_it_gives_all_in_the_exact_order(kind, count, seed, equal):
+def test_index_search_for_all_items_is_exact(kind, count, seed, equal):
     gallery = clustered(count, dimensions=5, clusters=3, seed=seed)
     if equal:
         gallery[:] = gallery[0]  # scores that tie are ordered by index
@@ -64,7 +64,7 @@ def test_asked_for_all_items_it_gives_all_in_the_exact_order(kind, count, seed, 
     assert not equal or found.tolist() == [list(range(count))] * 3
 
 
-def test_what_cannot_be_asked():
+def test_index_rejects_impossible_queries():
     index = SearchIndex.of(clustered(50, dimensions=4), "ivf")
     with pytest.raises(ConfigError, match="k is 51; expected 1 to 50"):
         index.nearest(clustered(1, dimensions=4), 51)
@@ -110,7 +110,7 @@ def test_index_key_covers_everything_that_changes_its_embeddings(kept, dataset, 
     assert [name for name, facts in others.items() if kept_index(*facts).load() is not None] == []
 
 
-def test_an_index_of_a_file_of_embeddings_is_as_good_as_the_file(dataset, embedder, tmp_path):
+def test_index_of_an_embeddings_file_depends_only_on_the_file(dataset, embedder, tmp_path):
     file = tmp_path / "e.npy"
     np.save(file, clustered(3))
     kept_index("ivf", dataset, embedder, file).make(clustered(3), np.arange(3))
@@ -121,7 +121,7 @@ def test_an_index_of_a_file_of_embeddings_is_as_good_as_the_file(dataset, embedd
         kept_index("ivf", dataset, embedder, tmp_path / "none.npy")
 
 
-def test_a_disk_that_fails_is_said(kept, monkeypatch):
+def test_failed_index_write_is_a_storage_error(kept, monkeypatch):
     def full(file, rows):
         raise OSError("No space left on device")
 

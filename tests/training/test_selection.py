@@ -30,11 +30,11 @@ def with_val(tmp_path_factory):
         *((entry, False) for entry in ("valley", "val:test", "holdout")),
     ],
 )
-def test_what_is_for_choosing_is_known_by_its_name(entry, expected):
+def test_validation_splits_are_recognized_by_name(entry, expected):
     assert is_validation(entry) == expected
 
 
-def test_val_is_evaluated_and_chosen_on_where_the_dataset_has_it(with_val, tmp_path):
+def test_checkpoint_is_chosen_on_val_if_the_dataset_has_it(with_val, tmp_path):
     summary = train(options(), with_val, tmp_path / "run")
     assert list(summary.values) == ["test", "val"]
     assert summary.best["on"] == "val"
@@ -48,7 +48,7 @@ def test_val_is_evaluated_and_chosen_on_where_the_dataset_has_it(with_val, tmp_p
     assert train(read_config(tmp_path / "run" / "config.json"), with_val, tmp_path / "run").best == summary.best
 
 
-def test_val_lacks_what_only_a_protocol_measures(with_val):
+def test_monitor_must_be_measured_on_val(with_val):
     entry = "protocol=leave-one-out"
     for monitor, chosen in (("mAP@R", ConfigError), ("R@1", "R@1/fine")):
         config = options(evaluate_on=(entry,), monitor=monitor)
@@ -60,7 +60,7 @@ def test_val_lacks_what_only_a_protocol_measures(with_val):
             assert (found.run.evaluate_on, best_of) == ((entry, "val"), ("val", chosen))
 
 
-def test_test_is_chosen_on_only_where_that_is_said(data, with_val, tmp_path):
+def test_checkpoint_is_chosen_on_test_only_with_select_on_test(data, with_val, tmp_path):
     told = Notes()
     last = train(options(), data, tmp_path / "last", progress=told)
     assert last.best == {}
@@ -76,7 +76,7 @@ def test_test_is_chosen_on_only_where_that_is_said(data, with_val, tmp_path):
             check_evaluation(options(**fields, select_on_test=True), with_val)
 
 
-def test_a_run_that_was_chosen_on_test_resumes_only_where_that_is_said(data, tmp_path):
+def test_run_selected_on_test_resumes_only_with_select_on_test(data, tmp_path):
     run = tmp_path / "run"
     train(options(epochs=1, select_on_test=True), data, run)
     mark = run / "checkpoints" / "best.json"

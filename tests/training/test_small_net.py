@@ -6,7 +6,7 @@ from hgld.training.models.small_net import SmallNet, SmallResNet, StandardizedCo
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_kernels_have_mean_0_and_norm_1(stride):
+def test_standardized_kernels_have_mean_0_and_norm_1(stride):
     torch.manual_seed(0)
     convolution = StandardizedConv2d(5, 7, 3, stride=stride).double()
     images = torch.randn(2, 5, 11, 8, dtype=torch.float64)
@@ -20,7 +20,7 @@ def test_kernels_have_mean_0_and_norm_1(stride):
     )
 
 
-def test_an_image_does_not_depend_on_its_batch():
+def test_small_net_features_do_not_depend_on_the_batch():
     net = SmallNet(8)
     images = torch.randn(5, 3, 33, 17)
     whole = net(images)
@@ -28,7 +28,7 @@ def test_an_image_does_not_depend_on_its_batch():
     torch.testing.assert_close(net(images[3:4]), whole[3:4], rtol=1e-4, atol=1e-5)
 
 
-def test_images_lie_apart_before_training():
+def test_untrained_small_net_separates_images():
     torch.manual_seed(0)
     images = torch.rand(16, 3, 48, 48)
     pooled = SmallNet()(images * torch.rand(16, 3, 1, 1)).mean((2, 3))
@@ -37,7 +37,7 @@ def test_images_lie_apart_before_training():
     assert cosines.mean() < 0.9  # 0.97 and more with plain kernels
 
 
-def test_the_residual_net_is_the_published_block_four_times():
+def test_small_resnet_equals_functional_reference():
     torch.manual_seed(0)
     net = SmallResNet(4).double().train()
     images = torch.randn(6, 3, 37, 45, dtype=torch.float64)

@@ -9,7 +9,7 @@ from hgld.distributed import stop_requests
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_the_first_signal_asks_and_the_second_stops(number):
+def test_first_signal_requests_stop_and_second_interrupts(number):
     before = signal.getsignal(number)
     with stop_requests() as stop:
         assert not stop
@@ -21,7 +21,7 @@ def test_the_first_signal_asks_and_the_second_stops(number):
     assert signal.getsignal(number) is before
 
 
-def test_a_run_under_nohup_outlives_its_terminal():
+def test_ignored_hangup_does_not_stop_a_run():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with stop_requests() as stop:

@@ -38,7 +38,7 @@ def rows_of(runs, out, train_one):
     return tabulate_sweep(runs, run_sweep(runs, out, train_one), out)
 
 
-def test_a_sweep_is_the_product_of_its_fields_the_seed_fastest():
+def test_sweep_is_the_product_of_fields_with_seed_fastest():
     runs = plan_sweep(with_fields(CONFIG, {"seed": 5}), ["--alpha=1,3", "lambda=0.1"], seeds=2)
     names = ["alpha=1,lambda=0.1,seed=5", "alpha=1,lambda=0.1,seed=6"]
     assert [run.name for run in runs] == [*names, *(name.replace("alpha=1", "alpha=3") for name in names)]
@@ -46,7 +46,7 @@ def test_a_sweep_is_the_product_of_its_fields_the_seed_fastest():
     assert [run.name for run in plan_sweep(CONFIG, [], seeds=2)] == ["seed=0", "seed=1"]
 
 
-def test_lists_are_separated_by_semicolons_and_no_name_leaves_the_folder():
+def test_sweep_separates_lists_by_semicolons_and_escapes_folder_names():
     runs = plan_sweep(with_fields(CONFIG, {"loss": "SupRecall"}), ["recall-at=1,2;4"])
     assert [run.config.loss.recall_at for run in runs] == [(1, 2), (4,)]
     (run,) = plan_sweep(CONFIG, ["evaluate_on=../x/..:test"])
@@ -55,7 +55,7 @@ def test_lists_are_separated_by_semicolons_and_no_name_leaves_the_folder():
 
 
 @given(st.lists(st.floats(1e-6, 10.0).map(lambda x: float(f"{x:.9g}")), min_size=1, max_size=4, unique=True))
-def test_runs_have_folders_of_their_own(values):
+def test_sweep_runs_have_distinct_folders(values):
     runs = plan_sweep(CONFIG, ["tau=" + ",".join(map(repr, values))])
     assert len({run.name for run in runs}) == len(values)
     assert [run.config.loss.tau for run in runs] == values
@@ -76,12 +76,12 @@ def test_runs_have_folders_of_their_own(values):
         (["lr=" + ",".join(f"{i}e-9" for i in range(1, 502))], "more than 1000 runs"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_any_run(sweeps, message):
+def test_impossible_sweeps_are_rejected_before_any_run(sweeps, message):
     with pytest.raises(ConfigError, match=message):
         plan_sweep(CONFIG, sweeps, seeds=2)
 
 
-def test_the_table_has_means_and_deviations_over_seeds(tmp_path):
+def test_sweep_table_has_means_and_deviations_over_seeds(tmp_path):
     rows = rows_of(plan_sweep(CONFIG, ["tau=0.01,0.02"], seeds=3), tmp_path, Trainer(diverges=(0.02,)))
     first, second = rows
     assert (first["tau"], first["finished"], second["finished"]) == ("0.01", "3 of 3", "0 of 3")
@@ -93,7 +93,7 @@ def test_the_table_has_means_and_deviations_over_seeds(tmp_path):
     assert alone == {"tau": "0.01", "finished": "1 of 1", "R@1": 0.5, "H-AP": 0.99}
 
 
-def test_a_stopped_run_ends_the_sweep_and_one_that_diverged_does_not(tmp_path):
+def test_sweep_stops_at_stopped_run_and_continues_after_divergence(tmp_path):
     runs = plan_sweep(CONFIG, ["tau=0.005,0.01,0.02"])
     first = Trainer(stops_at=2)
     assert [row["finished"] for row in rows_of(runs, tmp_path, first)] == ["1 of 1", "0 of 1", "0 of 1"]
@@ -102,7 +102,7 @@ def test_a_stopped_run_ends_the_sweep_and_one_that_diverged_does_not(tmp_path):
     assert [row["finished"] for row in rows_of(runs, tmp_path, second)] == ["1 of 1", "0 of 1", "1 of 1"]
 
 
-def test_all_runs_have_the_precision_that_the_first_one_tried(tmp_path, monkeypatch):
+def test_sweep_runs_share_the_precision_of_the_first_run(tmp_path, monkeypatch):
     place, out = str(write_small(tmp_path / "data")), tmp_path / "runs"
     alone, tried = Processes(0, 1, torch.device("cpu")), []
 

@@ -32,7 +32,7 @@ def same(left, right) -> bool:
 
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "w.pth", "w.bin", "old.pt"])
-def test_every_kind_of_file_comes_back(tmp_path, name):
+def test_read_weights_reads_every_file_type(tmp_path, name):
     path = tmp_path / name
     if path.suffix == ".safetensors":
         save_file(state(), path)
@@ -42,7 +42,7 @@ def test_every_kind_of_file_comes_back(tmp_path, name):
 
 
 @pytest.mark.parametrize("key", ["model", "state_dict", "model_ema"])
-def test_training_checkpoints_are_unwrapped(tmp_path, key):
+def test_read_weights_unwraps_training_checkpoints(tmp_path, key):
     torch.save({"epoch": 3, "optimizer": {"lr": 0.1}, key: state()}, tmp_path / "w.pt")
     assert same(read_weights(tmp_path / "w.pt"), state())
 
@@ -50,13 +50,13 @@ def test_training_checkpoints_are_unwrapped(tmp_path, key):
 @pytest.mark.parametrize(
     "prefix", ["", "module.", "backbone.", "module.backbone.", "_orig_mod.module.", "backbone.net."]
 )
-def test_prefixes_of_wrappers_are_removed(prefix):
+def test_load_into_removes_wrapper_prefixes(prefix):
     net = Net()
     load_into(net, {prefix + name: value for name, value in state(1).items()}, "w.pt")
     assert same(net.state_dict(), state(1))
 
 
-def test_classifiers_are_left_out_and_that_is_said(caplog):
+def test_load_into_skips_classifiers_and_logs_it(caplog):
     net = Net()
     extra = {"fc.weight": torch.zeros(10, 4), "fc.bias": torch.zeros(10)}
     load_into(net, {**state(1), **extra}, "w.pt")
@@ -65,7 +65,7 @@ def test_classifiers_are_left_out_and_that_is_said(caplog):
     assert "fc.bias, fc.weight" in caplog.text
 
 
-def test_weights_under_other_names_are_loaded_by_their_order_if_every_shape_agrees(caplog):
+def test_weights_with_other_names_are_loaded_by_order_if_shapes_agree(caplog):
     renamed = {f"_{n.replace('.', '-')}": value for n, value in state(1).items()}
     classifier = {"_fc.weight": torch.zeros(10, 4), "_fc.bias": torch.zeros(10)}
     for given in (renamed, renamed | classifier):
@@ -79,14 +79,14 @@ def test_weights_under_other_names_are_loaded_by_their_order_if_every_shape_agre
             load_into(Net(), refused, "w.pt")
 
 
-def test_weights_of_parts_that_the_whole_model_has_are_left_out():
+def test_load_into_skips_weights_listed_as_unused():
     extra = {"conv_head.weight": torch.zeros(1)}
     with pytest.raises(InputError, match="conv_head"):
         load_into(Net(), {**state(1), **extra}, "w.pt")
     load_into(Net(), {**state(1), **extra}, "w.pt", unused={"conv_head.weight"})
 
 
-def test_the_count_of_batches_may_be_missing():
+def test_batch_norm_counter_may_be_missing():
     given = {name: value for name, value in state(1).items() if "num_batches" not in name}
     load_into(Net(), given, "w.pt")
 
@@ -100,7 +100,7 @@ def test_the_count_of_batches_may_be_missing():
         (lambda w: w.update({"module.conv.bias": torch.zeros(4)}), "two weights that could be 'conv.bias'"),
     ],
 )
-def test_other_weights_are_refused_and_nothing_is_copied(change, expected):
+def test_wrong_weights_are_rejected_and_nothing_is_copied(change, expected):
     net, given = Net(), dict(state(1))
     before = {name: value.clone() for name, value in net.state_dict().items()}
     change(given)
@@ -109,7 +109,7 @@ def test_other_weights_are_refused_and_nothing_is_copied(change, expected):
     assert same(net.state_dict(), before)
 
 
-def test_pickled_code_never_runs(tmp_path):
+def test_read_weights_never_runs_pickled_code(tmp_path):
     mark = tmp_path / "ran"
 
     class Evil:
@@ -124,7 +124,7 @@ def test_pickled_code_never_runs(tmp_path):
     assert not mark.exists()
 
 
-def test_a_compressed_member_is_refused(tmp_path):
+def test_compressed_member_in_weights_file_is_rejected(tmp_path):
     torch.save(state(), tmp_path / "w.pt")
     with (
         zipfile.ZipFile(tmp_path / "w.pt") as plain,
@@ -140,7 +140,7 @@ def test_a_compressed_member_is_refused(tmp_path):
     ("name", "content"),
     [("w.pt", b""), ("w.pt", b"\x80\x02nonsense"), ("w.safetensors", b"{}"), ("w.safetensors", b"\xff" * 64)],
 )
-def test_damaged_files(tmp_path, name, content):
+def test_damaged_weights_files_are_errors(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=name):
         read_weights(tmp_path / name)
@@ -150,13 +150,13 @@ def test_damaged_files(tmp_path, name, content):
     ("saved", "expected"),
     [([1, 2], "holds list"), ({}, "without weights"), ({"a": 1}, "'a' is int"), ({3: torch.zeros(1)}, "3 is Tensor")],
 )
-def test_files_without_weights(tmp_path, saved, expected):
+def test_files_without_weights_are_errors(tmp_path, saved, expected):
     torch.save(saved, tmp_path / "w.pt")
     with pytest.raises(InputError, match=expected):
         read_weights(tmp_path / "w.pt")
 
 
-def test_words_and_paths(tmp_path, monkeypatch):
+def test_weights_file_distinguishes_words_from_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("w.pt", "default", "none"):
         (tmp_path / name).write_bytes(b"x")

@@ -47,7 +47,7 @@ def shape_of(view, width, height):
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.resize_mode)
-def test_embeddings_are_those_of_the_images_one_by_one(model, dataset, view):
+def test_whole_image_embeddings_equal_one_by_one_reference(model, dataset, view):
     """The reference implementation is Pillow's own resize, one image at a time."""
     found = embed(model, dataset, view=view, batch_size=4)
     mean, std = (np.array(values)[:, None, None] for values in (model.image_mean, model.image_std))
@@ -61,14 +61,14 @@ def test_embeddings_are_those_of_the_images_one_by_one(model, dataset, view):
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.resize_mode)
-def test_an_embedding_does_not_depend_on_its_bucket(model, dataset, view):
+def test_embedding_does_not_depend_on_batch_size(model, dataset, view):
     alone = torch.cat([embed(model, dataset.select([i]), view=view, workers=1) for i in range(len(dataset))])
     for batch_size, workers in ((3, 1), (100, 3)):
         found = embed(model, dataset, view=view, batch_size=batch_size, workers=workers)
         torch.testing.assert_close(found, alone, atol=1e-5, rtol=0)
 
 
-def test_files_of_many_shapes_are_embedded_like_a_dataset(model, dataset, tmp_path):
+def test_image_files_are_embedded_like_a_dataset(model, dataset, tmp_path):
     whole = dataset.select(np.arange(10))
     files = [tmp_path / f"{i}.png" for i in range(len(whole))]
     for i, file in enumerate(files):
@@ -80,7 +80,7 @@ def test_files_of_many_shapes_are_embedded_like_a_dataset(model, dataset, tmp_pa
     )
 
 
-def test_batches_are_bounded_by_pixels_and_by_the_largest_image(model, dataset):
+def test_embedding_batches_are_bounded_by_pixels(model, dataset):
     passed = []
     handle = model.register_forward_hook(lambda _, images, __: passed.append(tuple(images[0].shape)))
     embed(model, dataset, view=TestView(28, resize_mode="original", max_pixels=1500), batch_size=3)
@@ -100,7 +100,7 @@ def test_batches_are_bounded_by_pixels_and_by_the_largest_image(model, dataset):
     assert max(shape[2] * shape[3] for shape in passed) == 2500
 
 
-def test_processes_make_the_same_number_of_passes_and_embed_every_item():
+def test_processes_make_equal_passes_and_embed_every_item():
     rng = np.random.default_rng(0)
     sizes = rng.integers(10, 14, (57, 2))
     for count in (1, 2, 5, 80):
@@ -114,13 +114,13 @@ def test_processes_make_the_same_number_of_passes_and_embed_every_item():
         assert plans[-1].in_order(torch.cat(tables))[:, 0].tolist() == list(range(57))
 
 
-def test_images_beyond_the_limit_are_counted(model, dataset):
+def test_images_above_max_pixels_are_counted(model, dataset):
     alone = Processes(0, 1, torch.device("cpu"))
     embedder = Embedder(model, TestView(28, resize_mode="original", max_pixels=1280), alone, 4)
     assert embedder.view_facts([dataset])["reduced"] == 2  # 44 x 30 and 50 x 50; 64 x 20 are 1,280
 
 
-def test_images_that_a_network_does_not_take_are_named(dataset):
+def test_embed_names_the_image_size_that_a_network_rejects(dataset):
     model = EmbeddingModel(torch.nn.Conv2d(3, 4, 30), 4, AveragePool(), dim=0)  # wants 30 pixels either way
     with pytest.raises(
         ConfigError, match=r"cannot embed images of 64 x 20 pixels \(.*\)\. Take another --size, or --re"
