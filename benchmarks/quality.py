@@ -93,7 +93,7 @@ _DEFAULTS = flat(TrainConfig())
 
 @dataclass(frozen=True)
 class Setting:
-    """What the runs start from, with what follows from it.
+    """Starting point of the runs, with the sets and schedule that belong to it.
 
     Attributes:
         sets: names of the sets.
