@@ -82,6 +82,7 @@ FINE_ONLY = ("SmoothAP", "NormSoftmax", "Triplet", "ROADMAP")
 CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}  # between the published ones of 3 levels, which end at the same two
 PIXELS, UNTRAINED, START = "raw pixels, 32 px", "untrained net", "start: views, no labels"
 UNTOUCHED, WHITENED = "untouched network", "untouched network, PCA whitening"
+BY_DEFAULT = "hgld train, no other option"
 OURS, JUDGE = "HAPPIER", "H-AP"
 VAL_CLASSES, TEST_CLASSES = 0.2, 0.5
 _UNTRAINED = {"epochs": 0, "steps_per_epoch": 0, "warmup_steps": 0, "evaluate_every": 0}
@@ -210,6 +211,9 @@ def config_of(
     budget: dict[str, Any] = {"epochs": evaluations, "steps_per_epoch": max(1, steps // evaluations), "seed": seed}
     budget |= {"evaluate_on": ("val",), "evaluate_every": 1, "monitor": JUDGE, "warmup_steps": min(30, steps // 10)}
     budget |= dict(fields) | ({"csl_margins": margins} if margins else {})
+    if loss == BY_DEFAULT:
+        network = {"backbone": NETWORK, "pretrained": str(options.pretrained), "amp": "off", "micro_batch_size": 0}
+        return with_fields(load_recipe("finetune"), network | {"seed": seed})
     if setting is SCRATCH:
         recipe = f"small-views-{RECIPES[dataset]}" if loss == START else f"small-{RECIPES[dataset]}"
         # bf16 takes half the time on a CPU with AMX; twelve times as long on one without AVX-512.
@@ -262,6 +266,9 @@ def finals(options: argparse.Namespace, name: str) -> list[Job]:
         jobs.append(Job("final", name, PIXELS, pair, None, data, options.work))
         config = config_of(options, name, setting.bare, _UNTRAINED, pair)
         jobs += [Job("final", name, setting.bare, pair, config, data, options.work), begun]
+        if setting is PRETRAINED:
+            config = as_planned(options, begun, config_of(options, name, BY_DEFAULT, {}, pair))
+            jobs.append(Job("final", name, BY_DEFAULT, pair, config, data, options.work))
         for loss in options.losses:
             if loss in chosen:
                 config = as_planned(options, begun, config_of(options, name, loss, chosen[loss], pair))
@@ -447,7 +454,7 @@ def main() -> None:
     parser.add_argument("--pretrained", type=Path, help=f"weights of {NETWORK}; default: train from scratch")
     parser.add_argument("--results", type=Path, help="file of finished runs, one line each")
     parser.add_argument("--sets", nargs="+", choices=LEVELS)
-    parser.add_argument("--losses", nargs="+", choices=SEARCHED, default=list(SEARCHED))
+    parser.add_argument("--losses", nargs="*", choices=SEARCHED, default=list(SEARCHED))
     parser.add_argument("--pairs", type=int, default=5, help="pairs of class split and seed")
     parser.add_argument("--steps", type=int, help="of a run; a quarter of them in the search")
     parser.add_argument("--settings", type=int, default=8, help="that are searched for every loss and set, 8 at most")
