@@ -1,5 +1,6 @@
 """Reading of labels: class numbers or names, in lists, arrays, columns, tables or datasets."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -7,7 +8,7 @@ import numpy as np
 import polars as pl
 from torch import Tensor
 
-from hgld.errors import InputError, TableError, excerpt, quoted
+from hgld.errors import ConfigError, HierarchyError, InputError, TableError, excerpt, quoted
 from hgld.tables import POLARS_FAULTS
 
 _UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
@@ -24,6 +25,7 @@ class Labelled(Protocol):
     def levels(self) -> tuple[str, ...]: ...
 
 
+Array = Tensor | np.ndarray
 Labels = Any
 """Labels of N items, read by :func:`class_numbers`: integers (N, L) or (N,), finest level first, or class names.
 
@@ -90,6 +92,83 @@ def distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     there = np.zeros(high - low + 1, bool)
     there[shifted] = True
     return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[shifted]
+
+
+SIDES = ("query", "gallery")
+
+
+def read_label_sides(
+    sides: Sequence[Labels], counts: Sequence[int], levels: Sequence[str] | None, called: Sequence[str] = SIDES
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Read the labels of queries and gallery, or of one set of items, and check that their classes form a tree.
+
+    Args:
+        sides: labels of each set: all that :func:`class_numbers` reads.
+        counts: numbers of items that the labels must have.
+        levels: names of the L levels, or of a table's columns; None: a table's columns, a dataset's levels, or
+            ``level0``, ``level1``, ...
+        called: name of each set in messages.
+
+    Returns:
+        (N, L) int64 class numbers per set, -1 if unknown, and the names of the levels.
+
+    Raises:
+        InputError: labels of another shape or dtype, or sets of different levels.
+        ConfigError: names of levels that repeat or are empty, or another number of names than levels.
+        HierarchyError: a class with two parents.
+    """
+    numbers, named = class_numbers(*sides, levels=levels, what=[f"{side} labels" for side in called])
+    tables = [_label_table(*one) for one in zip(numbers, counts, called, strict=False)]
+    num_levels = tables[0].shape[1]
+    if tables[-1].shape[1] != num_levels:
+        raise InputError(
+            f"query labels have {num_levels} levels and gallery labels {tables[-1].shape[1]}; "
+            "both sides need the same levels in the same order."
+        )
+    levels = levels if named is None else named
+    names = tuple(f"level{column}" for column in range(num_levels)) if levels is None else tuple(levels)
+    if isinstance(levels, str) or len(names) != num_levels or len(set(names)) != num_levels or not all(names):
+        raise ConfigError(
+            f"levels are {quoted(levels)} for labels of {num_levels} columns; expected one distinct name per column."
+        )
+    _check_tree(np.concatenate(tables), names)
+    return tables, names
+
+
+def _label_table(table: np.ndarray, count: int, side: str) -> np.ndarray:
+    """Return labels as (N, L) int64, -1 if unknown."""
+    if not np.issubdtype(table.dtype, np.integer):
+        raise InputError(
+            f"{side} labels have dtype {table.dtype}; expected integer class ids (-1 for unknown). "
+            "Convert them if they are whole numbers; hgld.labels.class_numbers numbers the names of classes."
+        )
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2 or len(table) != count or table.shape[1] == 0:
+        raise InputError(
+            f"{side} labels have shape {table.shape} for {count} embeddings; expected ({count}, L), finest "
+            f"level first, or ({count},) for one level."
+        )
+    if table.dtype == np.uint64 and int(table.max()) > np.iinfo(np.int64).max:
+        raise InputError(f"{side} labels reach {int(table.max())}; expected class ids below 2^63.")
+    return np.maximum(table.astype(np.int64), -1)
+
+
+def _check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
+    """Refuse a class with two parents at a coarser level; pairs with an unknown label do not count."""
+    for fine, coarse in itertools.combinations(range(len(levels)), 2):
+        known = (labels[:, fine] >= 0) & (labels[:, coarse] >= 0)
+        classes, member = distinct(labels[:, fine])
+        parent = np.full(len(classes), -1)
+        parent[member[known]] = labels[known, coarse]
+        wrong = known & (parent[member] != labels[:, coarse])
+        if wrong.any():
+            torn = np.unique(labels[wrong, fine])
+            parents = np.unique(labels[known & (labels[:, fine] == torn[0]), coarse])
+            raise HierarchyError(
+                f"{len(torn)} classes of level {levels[fine]!r} are in more than one class of level "
+                f"{levels[coarse]!r}: {torn[0]} under {', '.join(map(str, parents))}. Labels go from fine to coarse, "
+                "and every class has one parent."
+            )
 
 
 def class_columns(

@@ -9,35 +9,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
+from hgld.labels import Array
 
 RelevanceKind = Literal["population", "total", "weighted_ap", "exponential"]
 
 
-def _as_labels(labels: Tensor | np.ndarray, side: str) -> Tensor:
+def _as_labels(labels: Array, side: str) -> Tensor:
     tensor = torch.as_tensor(labels)
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool or tensor.ndim not in (1, 2):
         raise InputError(
-            f"{side} labels have dtype {tensor.dtype}; expected integer class ids (-1 for unknown). "
-            "Convert them with .long() if they are whole numbers."
+            f"{side} labels have dtype {tensor.dtype} and shape {tuple(tensor.shape)}; expected integer class ids (-1 "
+            "for unknown), (N, L), finest level first, or (N,) for one level. Convert whole numbers with .long()."
         )
-    if tensor.ndim == 1:
-        tensor = tensor[:, None]
-    if tensor.ndim != 2:
-        raise InputError(
-            f"{side} labels have shape {tuple(tensor.shape)}; "
-            "expected (N, L), finest level first, or (N,) for one level."
-        )
-    return tensor
+    return tensor[:, None] if tensor.ndim == 1 else tensor
 
 
-def shared_levels(
-    query_labels: Tensor | np.ndarray, gallery_labels: Tensor | np.ndarray, *, dtype: torch.dtype = torch.int64
-) -> Tensor:
+def shared_levels(query_labels: Array, gallery_labels: Array, *, dtype: torch.dtype = torch.int64) -> Tensor:
     """Return the grade of every (query, gallery) pair.
 
     The grade is ``L - c`` for the finest level ``c`` (column; 0 is the finest) at which both labels are known and
@@ -78,7 +69,7 @@ def shared_levels(
 
 
 def graded_relevance(
-    grades: Tensor | np.ndarray,
+    grades: Array,
     num_levels: int,
     kind: RelevanceKind = "population",
     alpha: float = 1.0,
@@ -124,97 +115,8 @@ def graded_relevance(
     grade = _as_grades(grades, num_levels)
     counts = torch.zeros(grade.shape[0], num_levels + 1, dtype=torch.int64, device=grade.device)
     counts.scatter_add_(1, grade, torch.ones_like(grade))
-    gains = grade_gains(counts, kind, alpha, weights, count_query=count_query)
-    return gains.gather(1, grade).to(dtype or torch.get_default_dtype())
-
-
-def grade_gains(
-    counts: Tensor,
-    kind: RelevanceKind = "population",
-    alpha: float = 1.0,
-    weights: Sequence[float] | None = None,
-    *,
-    count_query: bool = False,
-    relative: bool = False,
-) -> Tensor:
-    """Return the gain of every grade to every query, from the number of items of each grade in its gallery.
-
-    The kinds are those of :func:`graded_relevance`.
-
-    Args:
-        counts: (Q, L + 1) integers, items of grade 0..L.
-        kind: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
-        alpha: exponent of ``population`` and ``total``, >= 0.
-        weights: ``w_1 .. w_L`` of ``weighted_ap``, coarsest level first; equal if None.
-        count_query: count the query itself in ``|Omega^(L)|`` for ``population``.
-        relative: the largest grade that the query has is the unit of ``(l/L)^alpha``, and the gain of grades that it
-            has not is 0. H-AP, H-R@k and H-P@k do not change when all relevances of a query are multiplied by one
-            number, and so a large alpha lets the other grades vanish, not all.
-
-    Returns:
-        (Q, L + 1) float64; the gain of grade 0 is 0.
-
-    Raises:
-        ConfigError: see :func:`check_relevance`, or another number of weights than levels.
-    """
-    check_relevance(kind, alpha, weights)
-    num_levels = counts.shape[1] - 1
-    grades = torch.arange(num_levels + 1, dtype=torch.float64, device=counts.device)
-    if kind == "exponential":
-        return (2.0**grades - 1).expand(counts.shape)
-    if kind == "weighted_ap":
-        gains = (level_weights(counts, weights) / _at_least(counts).clamp(min=1)).cumsum(dim=1)
-        return torch.nn.functional.pad(gains, (1, 0))
-    if relative:
-        largest = torch.where(counts > 0, grades, 0.0).amax(dim=1, keepdim=True).clamp(min=1)
-        steps = torch.where(counts > 0, grades / largest, 0.0)
-    else:
-        steps = (grades / num_levels).expand(counts.shape)
-    total = torch.where(steps > 0, steps**alpha, 0.0)
-    if kind == "total":
-        return total
-    query = count_query * (grades == num_levels)
-    return total / (counts + query).clamp(min=1)
-
-
-def level_weights(counts: Tensor, weights: Sequence[float] | None = None) -> Tensor:
-    """Return the weight of every level's AP to every query: zero if the query has no positive there, sum 1.
-
-    Args:
-        counts: (Q, L + 1) integers, items of grade 0..L.
-        weights: one per level, coarsest first; equal if None.
-
-    Returns:
-        (Q, L) float64, coarsest level first; a row of zeros if no level that has positives has weight.
-
-    Raises:
-        ConfigError: another number of weights than levels.
-    """
-    num_levels = counts.shape[1] - 1
-    given = [1.0 / num_levels] * num_levels if weights is None else [float(w) for w in weights]
-    if len(given) != num_levels:
-        raise ConfigError(
-            f"weights are {given}: there are {len(given)} weights for {num_levels} levels; expected {num_levels}, "
-            "coarsest level first."
-        )
-    # Filled on the device: a copy of numbers from the CPU would wait for it.
-    each = [counts.new_full((1,), one, dtype=torch.float64) for one in given]
-    weight = torch.cat(each) * (_at_least(counts) > 0)
-    return weight / weight.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-
-
-def check_relevance(kind: str, alpha: float, weights: Sequence[float] | None) -> None:
-    """Refuse a relevance kind, alpha or weights that no hierarchy can use.
-
-    Raises:
-        ConfigError: an unknown kind, an alpha below 0, or weights that are negative or all zero.
-    """
-    if kind not in get_args(RelevanceKind):
-        raise ConfigError(f"relevance kind {kind!r} is unknown; expected one of {', '.join(get_args(RelevanceKind))}.")
-    if not 0 <= alpha < float("inf"):
-        raise ConfigError(f"alpha is {alpha}; expected a finite number >= 0.")
-    if weights is not None and not (weights and min(weights) >= 0 and 0 < sum(weights) < float("inf")):
-        raise ConfigError(f"weights are {list(weights)}; expected numbers >= 0 with a positive sum that is finite.")
+    gain = GainFunction(kind, alpha, weights, count_query)
+    return gain.of_counts(counts, relative=False).gather(1, grade).to(dtype or torch.get_default_dtype())
 
 
 @dataclass(frozen=True)
@@ -225,7 +127,7 @@ class GainFunction:
 
     Attributes:
         kind: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
-        alpha: exponent of ``population`` and ``total``.
+        alpha: exponent of ``population`` and ``total``, >= 0.
         weights: the L weights of ``weighted_ap`` and of the metric wAP, coarsest level first; equal if None.
         count_query: count the query itself among the items of grade L, for ``population`` alone.
 
@@ -235,36 +137,78 @@ class GainFunction:
 
     kind: RelevanceKind = "population"
     alpha: float = 1.0
-    weights: tuple[float, ...] | None = None
+    weights: Sequence[float] | None = None
     count_query: bool = False
 
     def __post_init__(self) -> None:
-        if self.weights is not None:
-            object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
-        check_relevance(self.kind, self.alpha, self.weights)
+        if self.kind not in get_args(RelevanceKind):
+            expected = ", ".join(get_args(RelevanceKind))
+            raise ConfigError(f"relevance kind {self.kind!r} is unknown; expected one of {expected}.")
+        if not 0 <= self.alpha < float("inf"):
+            raise ConfigError(f"alpha is {self.alpha}; expected a finite number >= 0.")
+        if self.weights is None:
+            return
+        weights = tuple(float(w) for w in self.weights)
+        object.__setattr__(self, "weights", weights)
+        if not (weights and min(weights) >= 0 and 0 < sum(weights) < float("inf")):
+            raise ConfigError(f"weights are {list(weights)}; expected numbers >= 0 with a positive sum that is finite.")
 
-    def level_weights(self, counts: np.ndarray) -> np.ndarray:
-        """Return the weight of every level's AP to every query, (Q, L); see :func:`level_weights`."""
-        return level_weights(torch.from_numpy(counts), self.weights).numpy()
+    def of_counts(self, counts: Tensor, *, relative: bool = True) -> Tensor:
+        """Return the gain of every grade to every query, from the number of items of each grade in its gallery.
 
-    def of_counts(self, counts: Tensor) -> Tensor:
-        """Return the gain of every grade to every query, up to a factor of the query's own.
+        Args:
+            counts: (Q, L + 1) int64 items per grade.
+            relative: the largest grade that the query has is the unit of ``(l/L)^alpha``, and the gain of grades that
+                it has not is 0. H-AP, H-R@k and H-P@k do not change when all relevances of a query are multiplied by
+                one number. So with a large alpha the gains of the other grades vanish, but not all gains.
+
+        Returns:
+            (Q, L + 1) float64; the gain of grade 0 is 0.
+
+        Raises:
+            ConfigError: another number of weights than levels.
+        """
+        num_levels = counts.shape[1] - 1
+        grades = torch.arange(num_levels + 1, dtype=torch.float64, device=counts.device)
+        if self.kind == "exponential":
+            return (2.0**grades - 1).expand(counts.shape)
+        if self.kind == "weighted_ap":
+            gains = (self.level_weights(counts) / _at_least(counts).clamp(min=1)).cumsum(dim=1)
+            return torch.nn.functional.pad(gains, (1, 0))
+        if relative:
+            largest = torch.where(counts > 0, grades, 0.0).amax(dim=1, keepdim=True).clamp(min=1)
+            steps = torch.where(counts > 0, grades / largest, 0.0)
+        else:
+            steps = (grades / num_levels).expand(counts.shape)
+        total = torch.where(steps > 0, steps**self.alpha, 0.0)
+        if self.kind == "total":
+            return total
+        query = self.count_query * (grades == num_levels)
+        return total / (counts + query).clamp(min=1)
+
+    def level_weights(self, counts: Tensor) -> Tensor:
+        """Return the weight of every level's AP to every query: zero if the query has no positive there, sum 1.
 
         Args:
             counts: (Q, L + 1) int64 items per grade.
 
         Returns:
-            (Q, L + 1) float64, see ``relative`` of :func:`grade_gains`.
+            (Q, L) float64, coarsest level first; a row of zeros if no level that has positives has weight.
 
         Raises:
             ConfigError: another number of weights than levels.
         """
-        options = {"count_query": self.count_query, "relative": True}
-        return grade_gains(counts, self.kind, self.alpha, self.weights, **options)
-
-    def gains(self, counts: np.ndarray) -> np.ndarray:
-        """Return :meth:`of_counts` of an array, as an array."""
-        return self.of_counts(torch.from_numpy(counts)).numpy().copy()
+        num_levels = counts.shape[1] - 1
+        weights = [1.0 / num_levels] * num_levels if self.weights is None else self.weights
+        if len(weights) != num_levels:
+            raise ConfigError(
+                f"weights are {list(weights)}: there are {len(weights)} weights for {num_levels} levels; expected "
+                f"{num_levels}, coarsest level first."
+            )
+        # Filled on the device: a copy of numbers from the CPU would wait for it.
+        each = [counts.new_full((1,), one, dtype=torch.float64) for one in weights]
+        weight = torch.cat(each) * (_at_least(counts) > 0)
+        return weight / weight.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def _at_least(counts: Tensor) -> Tensor:
@@ -272,7 +216,7 @@ def _at_least(counts: Tensor) -> Tensor:
     return counts.flip(1).cumsum(dim=1).flip(1)[:, 1:]
 
 
-def _as_grades(grades: Tensor | np.ndarray, num_levels: int) -> Tensor:
+def _as_grades(grades: Array, num_levels: int) -> Tensor:
     grade = torch.as_tensor(grades)
     if grade.ndim != 2 or grade.is_floating_point() or grade.dtype == torch.bool:
         raise InputError(

@@ -102,7 +102,7 @@ def nearest(to: To, *, tied: bool, size: int = N) -> Any:
 def others(to: To, *, tied: bool) -> Any:
     items = to(embeddings(tied=tied))
     distances = class_distances(items, to(labels()[:, 1]))
-    return distances.intra, distances.inter, expand_queries(items, items, k=3)
+    return distances.intra, distances.inter, expand_queries(items, items, EvaluationOptions(query_expansion=(2.0, 3)))
 
 
 def batches(to: To, *, tied: bool) -> Any:

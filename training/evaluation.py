@@ -15,7 +15,7 @@ from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.distributed import Processes, from_all, from_main
 from hgld.errors import ConfigError, storage_errors
 from hgld.evaluation.evaluate import refuse_undefined, refuse_without_positives
-from hgld.evaluation.evaluate_files import evaluate_sides, process_benchmark
+from hgld.evaluation.evaluate_files import evaluate_sides
 from hgld.evaluation.metric import resolve, split_top_k
 from hgld.evaluation.options import EvaluationOptions, Progress, Share
 from hgld.evaluation.protocols import at_finest, protocol_of
@@ -275,8 +275,7 @@ def evaluate_task(
             share=shared_by(embedder.processes),
         )
         ranking = evaluate_sides(
-            pairs[0],
-            pairs[1] if len(pairs) > 1 else None,
+            pairs,
             levels=query.dataset.levels,
             distractors=distractors,
             whitening=whitening,
@@ -537,7 +536,7 @@ def evaluate_by_protocol(
     stated: dict[str, Any] = {}
     processes = splits.embedder.processes
     if ranked or not ks:
-        benchmark, stated = process_benchmark(benchmark, distractors=distractors, whitening=whitening)
+        benchmark, stated = benchmark.processed(distractors=distractors, whitening=whitening)
         here = replace(options, device=processes.device, share=shared_by(processes))
         found = evaluate_protocol(name, benchmark, metrics=ranked or None, options=here)
         report = _join_reports(report, found)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hgld.errors import InputError
 from hgld.evaluation.scores import prepare_embeddings
+from hgld.labels import Array
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class ClassDistances:
     inter: float
 
 
-def class_distances(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray) -> ClassDistances:
+def class_distances(embeddings: Array, labels: Array) -> ClassDistances:
     """Compute the mean intra-class and inter-class distance, exact over all pairs in O(N D).
 
     They are the diagnostics of PNP (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022).
@@ -54,17 +55,17 @@ def class_distances(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray
     )
 
 
-def intra_class_distance(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray) -> float:
+def intra_class_distance(embeddings: Array, labels: Array) -> float:
     """Compute the metric ``dists@intra``; see :func:`class_distances`."""
     return class_distances(embeddings, labels).intra
 
 
-def inter_class_distance(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray) -> float:
+def inter_class_distance(embeddings: Array, labels: Array) -> float:
     """Compute the metric ``dists@inter``; see :func:`class_distances`."""
     return class_distances(embeddings, labels).inter
 
 
-def clustering_nmi(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray, *, seed: int = 0) -> float:
+def clustering_nmi(embeddings: Array, labels: Array, *, seed: int = 0) -> float:
     """Compute the normalised mutual information of a k-means clustering with the classes: 2 I / (H_1 + H_2).
 
     Args:
@@ -87,7 +88,7 @@ def clustering_nmi(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray,
     return float(normalized_mutual_info_score(classes, found))
 
 
-def _labelled(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _labelled(embeddings: Array, labels: Array) -> tuple[np.ndarray, np.ndarray]:
     """Return unit rows in float64, and their classes as 0, 1, ..., of the items with labels."""
     unit = prepare_embeddings(embeddings, "item").cpu().double().numpy()
     column = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)

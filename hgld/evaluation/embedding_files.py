@@ -9,14 +9,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hgld.errors import InputError, TableError, excerpt, quoted
-from hgld.labels import known_classes
+from hgld.labels import Array, known_classes
 from hgld.tables import NUMPY_FAULTS, read_csv, read_parquet
 
 KEY, SPLIT = "key", "split"
 _MOST_VALUES = 1 << 36  # 256 GiB of float32
 
 
-def read_embeddings(path: str | Path) -> Tensor | np.ndarray:
+def read_embeddings(path: str | Path) -> Array:
     """Read the (N, D) embeddings of a file whose suffix names its format.
 
     - ``.npy``: an (N, D) array, memory-mapped; pickled objects are never loaded
@@ -122,7 +122,7 @@ def read_keys(path: Path) -> pl.Series:
     return table[KEY]
 
 
-def check_row_count(embeddings: Tensor | np.ndarray, labels: Sized, files: tuple[str | Path, str | Path]) -> None:
+def check_row_count(embeddings: Array, labels: Sized, files: tuple[str | Path, str | Path]) -> None:
     """Refuse a table of labels or keys with another number of rows than the embeddings.
 
     Args:

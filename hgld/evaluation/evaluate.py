@@ -2,16 +2,15 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError, HierarchyError, InputError, quoted
+from hgld.errors import ConfigError, InputError
 from hgld.evaluation.judgements import (
     MOST_LEVELS,
     LabelRelevance,
@@ -25,7 +24,7 @@ from hgld.evaluation.judgements import (
 from hgld.evaluation.metric import Metric, resolve
 from hgld.evaluation.neighbors import Heads, ranking_heads, worth_heads
 from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
-from hgld.evaluation.postprocess import expand_by_options, quantize_embeddings
+from hgld.evaluation.postprocess import expand_queries
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import (
     Rows,
@@ -38,7 +37,7 @@ from hgld.evaluation.scores import (
     score_blocks,
 )
 from hgld.evaluation.statistics import depth_needed, depths_of, metric_values, order_statistics, order_statistics_torch
-from hgld.labels import Labels, class_numbers, distinct
+from hgld.labels import SIDES, Array, Labels, read_label_sides
 from hgld.relevance import GainFunction
 
 # -- metrics of a table of scores -------------------------------------------------------------------------------------
@@ -47,13 +46,13 @@ _LARGEST_SCORE = 1e37  # differences of scores stay finite in float32
 
 
 def ranking_metrics(
-    scores: Tensor | np.ndarray,
-    grades: Tensor | np.ndarray,
+    scores: Array,
+    grades: Array,
     metrics: Iterable[str | Metric],
     *,
     levels: Sequence[str],
     gain: GainFunction | None = None,
-    left_out: Tensor | np.ndarray | None = None,
+    left_out: Array | None = None,
     backend: str | None = None,
 ) -> dict[str, np.ndarray]:
     """Compute the metrics of every query of a table of scores.
@@ -140,7 +139,7 @@ def block_metrics(
     rows, columns = (torch.from_numpy(part).to(scores.device) for part in block.left_out)
     scores[rows, columns] = -torch.inf
     rank = order_statistics if (backend or ("native" if on_cpu else "torch")) == "native" else order_statistics_torch
-    gains = gain.gains(block.counts)
+    gains = gain.of_counts(torch.from_numpy(block.counts)).numpy().copy()
     depth = depth_needed(metrics, levels, block.counts)
     found = rank(scores, block.grades, block.counts, gains, depths_of(metrics), depth, {m.kind for m in metrics})
     return metric_values(metrics, levels, found, block.counts, gain, gains)
@@ -148,14 +147,13 @@ def block_metrics(
 
 # -- metrics of embeddings --------------------------------------------------------------------------------------------
 
-_MOST_NAMED = 3
 _HASHED_ROWS = 1024
 
 
 def evaluate(
-    query_embeddings: Tensor | np.ndarray | Any,
+    query_embeddings: Array | Any,
     query_labels: Labels,
-    gallery_embeddings: Tensor | np.ndarray | None = None,
+    gallery_embeddings: Array | None = None,
     gallery_labels: Labels | None = None,
     *,
     levels: Sequence[str] | None = None,
@@ -222,7 +220,7 @@ def evaluate(
     return evaluate_labelled((query_embeddings, query_labels), gallery, levels=levels, options=options)
 
 
-Side = tuple[Tensor | np.ndarray, Labels]
+Side = tuple[Array, Labels]
 
 
 def evaluate_labelled(
@@ -230,7 +228,7 @@ def evaluate_labelled(
     gallery: Side | None = None,
     *,
     levels: Sequence[str] | None = None,
-    self_index: Tensor | np.ndarray | None = None,
+    self_index: Array | None = None,
     options: EvaluationOptions,
 ) -> RetrievalReport:
     """Evaluate embeddings by their labels, as :func:`evaluate` does.
@@ -245,39 +243,34 @@ def evaluate_labelled(
     Returns:
         the report.
     """
-    leave_one_out = gallery is None
-    if leave_one_out and self_index is not None:
+    if gallery is None and self_index is not None:
         raise ConfigError("self_index points into a gallery; without one every query is left out by its own index.")
     device = choose_device(query[0], options.device)
-    queries = open_embeddings(query[0], "query", normalize=options.normalize, device=device)
-    sides = [query[1]] if gallery is None else [query[1], gallery[1]]
-    numbers, named = class_numbers(*sides, levels=levels, what=("query labels", "gallery labels"))
-    query_labels = label_table(numbers[0], len(queries), "query")
-    if gallery is None:
-        items, gallery_labels, index = queries, query_labels, np.arange(len(queries))
-    else:
-        items = open_embeddings(gallery[0], "gallery", normalize=options.normalize, device=device)
-        gallery_labels = label_table(numbers[1], len(items), "gallery")
-        index = None if self_index is None else checked_self_index(self_index, len(queries))
-    names = level_names(levels if named is None else named, query_labels, gallery_labels)
-    check_tree(query_labels if leave_one_out else np.concatenate([query_labels, gallery_labels]), names)
+    sides = [query] if gallery is None else [query, gallery]
+    opened = [
+        open_embeddings(vectors, side, normalize=options.normalize, device=device)
+        for (vectors, _), side in zip(sides, SIDES, strict=False)
+    ]
+    queries, items = opened[0], opened[-1]
+    tables, names = read_label_sides([labels for _, labels in sides], [len(part) for part in opened], levels)
+    index = None if self_index is None else checked_self_index(self_index, len(queries))
+    index = np.arange(len(queries)) if gallery is None else index
     stated = {
-        "protocol": "leave-one-out" if leave_one_out else "query against gallery",
+        "protocol": "leave-one-out" if gallery is None else "query against gallery",
         **_describe(query[0], options),
-        "labels_sha256": labels_fingerprint(query_labels, gallery_labels),
-        "embeddings_sha256": embeddings_fingerprint(query[0], *(() if gallery is None else gallery[:1])),
+        "labels_sha256": labels_fingerprint(tables[0], tables[-1]),
+        "embeddings_sha256": embeddings_fingerprint(*(vectors for vectors, _ in sides)),
     }
-    relevance = LabelRelevance(query_labels, gallery_labels, index)
-    if options.query_expansion is not None:
-        expanded = expand_by_options(options, queries[:], items[:], index)
-        queries = prepare_embeddings(expanded, "query", normalize=False, device=device)
-    gain = _gain(options, leave_one_out=index is not None and bool((index >= 0).all()))
-    return _Ranking(queries, items, relevance, names, gain, options, gallery_labels).report(stated)
+    relevance = LabelRelevance(tables[0], tables[-1], index)
+    queries = _expand(queries, items, options, index)
+    is_leave_one_out = index is not None and bool((index >= 0).all())
+    gain = GainFunction(options.relevance, options.alpha, options.weights, options.count_query and is_leave_one_out)
+    return _Ranking(queries, items, relevance, names, gain, options, tables[-1]).report(stated)
 
 
 def evaluate_judged(
-    query_embeddings: Tensor | np.ndarray,
-    gallery_embeddings: Tensor | np.ndarray,
+    query_embeddings: Array,
+    gallery_embeddings: Array,
     judgements: RelevanceSource,
     *,
     levels: Sequence[str] = ("relevant",),
@@ -309,125 +302,20 @@ def evaluate_judged(
             f"{judgements.num_levels} levels; the embeddings are {len(query)} and {len(gallery)}, the levels "
             f"{', '.join(levels)}."
         )
-    if options.query_expansion is not None:
-        expanded = expand_by_options(options, query[:], gallery[:])
-        query = prepare_embeddings(expanded, "query", normalize=False, device=device)
-    ranking = _Ranking(query, gallery, judgements, levels, _gain(options, leave_one_out=False), options)
+    query = _expand(query, gallery, options)
+    gain = GainFunction(options.relevance, options.alpha, options.weights)
+    ranking = _Ranking(query, gallery, judgements, levels, gain, options)
     return ranking.report({"protocol": "judged lists", **_describe(query_embeddings, options)})
 
 
-def with_distractors(
-    gallery: Tensor | np.ndarray, labels: np.ndarray, distractors: Tensor | np.ndarray | None
-) -> tuple[Tensor | np.ndarray, np.ndarray]:
-    """Return a gallery with distractors appended, and the labels of both.
-
-    Args:
-        gallery: (G, D) embeddings.
-        labels: (G, L) integers.
-        distractors: (N, D) embeddings of items without labels; None: no distractors.
-
-    Returns:
-        (G + N, D): an array if both are arrays, else a tensor on the gallery's device; (G + N, L).
-
-    Raises:
-        InputError: the dimensions differ.
-    """
-    if distractors is None:
-        return gallery, labels
-    if gallery.ndim != 2 or distractors.ndim != 2 or gallery.shape[1] != distractors.shape[1]:
-        raise InputError(
-            f"gallery embeddings have shape {tuple(gallery.shape)}, distractors {tuple(distractors.shape)}; expected "
-            "two tables of as many dimensions."
-        )
-    known = np.concatenate([labels, np.full((len(distractors), labels.shape[1]), -1)])
-    if isinstance(gallery, np.ndarray) and isinstance(distractors, np.ndarray):
-        return np.concatenate([gallery, distractors]), known
-    device = gallery.device if isinstance(gallery, Tensor) else "cpu"
-    return torch.cat([torch.as_tensor(gallery), torch.as_tensor(distractors).to(device)]), known
-
-
-def evaluate_known_levels(
-    query: tuple[Tensor | np.ndarray, np.ndarray],
-    gallery: tuple[Tensor | np.ndarray, np.ndarray] | None,
-    distractors: Tensor | np.ndarray | None = None,
-    *,
-    levels: Sequence[str],
-    options: EvaluationOptions,
-    where: str,
-) -> RetrievalReport:
-    """Evaluate like :func:`evaluate_labelled`, at the levels that have labels in both queries and gallery.
-
-    If a level had no labels on one side, only matches at finer levels would count for it, and its values would mean
-    nothing.
-
-    Args:
-        query: embeddings (Q, D) and labels (Q, L).
-        gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
-        distractors: (N, D) embeddings of further gallery items that match nothing; None: no distractors.
-        levels: names of the L levels, finest first.
-        options: the metrics, and how to rank.
-        where: name of the data in messages.
-
-    Returns:
-        the report. ``levels_without_labels`` in its settings names levels that were left out; ``truncate_dim`` and
-        ``quantize`` in its settings hold the values of smaller embeddings.
-
-    Raises:
-        InputError: no level has labels on both sides, or no value is defined.
-        ConfigError: a metric of a level without labels.
-    """
-    known = [(labels >= 0).any(axis=0) for _, labels in (query, gallery or query)]
-    kept = np.flatnonzero(known[0] & known[1]).tolist()
-    names = [levels[column] for column in kept]
-    without = [level for level in levels if level not in names]
-    if not names:
-        lacking = " and ".join(side for side, has in zip(("query", "gallery"), known, strict=True) if not has.any())
-        raise InputError(
-            f"{where}: no {lacking or 'level'} item has a label that the other side has too ({', '.join(levels)}), so "
-            "nothing can be relevant. Leave the splits out to evaluate by the dataset's own protocol, or label them."
-        )
-    asked = {str(metric) for metric in resolve(options.metrics, levels) if metric.level in without}
-    if lost := [str(metric) for metric in options.metrics if str(metric) in asked]:
-        raise ConfigError(
-            f"{where}: {', '.join(lost)}: no query, or no gallery item, has a label of {', '.join(without)}. Leave "
-            "these metrics out."
-        )
-    dim = query[0].shape[1]
-    if options.truncate_dim and options.truncate_dim[-1] > dim:
-        raise ConfigError(f"truncate_dim is {options.truncate_dim} for {dim} dimensions; expected at most {dim}.")
-    stated: dict[str, Any] = {"levels_without_labels": without} if without else {}
-    self_index, query = None, (query[0], query[1][:, kept])
-    gallery = None if gallery is None else (gallery[0], gallery[1][:, kept])
-    if distractors is not None:
-        if gallery is None:
-            gallery, self_index, stated["protocol"] = query, np.arange(len(query[1])), "leave-one-out"
-        gallery, stated["distractors"] = with_distractors(*gallery, distractors), len(distractors)
-    sides = [query] if gallery is None else [query, gallery]
-    options = replace(options, device=choose_device(query[0], options.device))
-
-    def measure(change: Callable[[Any], Any], how: EvaluationOptions) -> RetrievalReport:
-        changed: list[Any] = [(change(vectors), labels) for vectors, labels in sides]
-        return evaluate_labelled(*changed, levels=names, self_index=self_index, options=how)
-
-    try:
-        report = measure(lambda vectors: vectors, options)
-    except InputError as error:
-        raise type(error)(f"{where}: {error}") from error
-    refuse_undefined(report, where)
-    metrics = [metric for metric in resolve(options.metrics, names) if not metric.definition.of_set]
-    alone = replace(options, metrics=metrics)
-    for dim in options.truncate_dim if metrics else ():
-        try:
-            values = measure(lambda vectors, dim=dim: vectors[:, :dim], alone).defined_values()
-        except InputError as error:
-            raise InputError(f"truncate_dim {dim}: {error}") from error
-        stated.setdefault("truncate_dim", {})[str(dim)] = values
-    for kind in options.quantize if metrics else ():
-        exact = kind == "binary"  # products of signs are whole numbers, whose ties a norm would break
-        how = replace(alone, normalize=options.normalize and not exact)
-        decoded = partial(quantize_embeddings, kind=kind, normalize=options.normalize)
-        stated.setdefault("quantize", {})[kind] = measure(decoded, how).defined_values()
-    return replace(report, settings=report.settings | stated)
+def _expand(
+    query: Tensor | Rows, gallery: Tensor | Rows, options: EvaluationOptions, self_index: np.ndarray | None = None
+) -> Tensor | Rows:
+    """Expand prepared queries by their gallery if the options ask for that."""
+    if options.query_expansion is None:
+        return query
+    expanded = expand_queries(query[:], gallery[:], options, self_index)
+    return prepare_embeddings(expanded, "query", normalize=False, device=query.device)
 
 
 def refuse_without_positives(query_labels: np.ndarray, gallery_labels: np.ndarray | None, where: str) -> None:
@@ -479,7 +367,7 @@ def labels_fingerprint(*labels: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def embeddings_fingerprint(*embeddings: Tensor | np.ndarray) -> str:
+def embeddings_fingerprint(*embeddings: Array) -> str:
     """Hash embeddings in their order, so that a report page can tell whether a file's embeddings were evaluated.
 
     Args:
@@ -611,89 +499,7 @@ class _Ranking:
         return found
 
 
-def _gain(options: EvaluationOptions, *, leave_one_out: bool) -> GainFunction:
-    """Return the gain of the hierarchical metrics; ``count_query`` has an effect only in leave-one-out."""
-    weights = None if options.weights is None else tuple(options.weights)
-    return GainFunction(options.relevance, options.alpha, weights, options.count_query and leave_one_out)
-
-
-def label_table(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.ndarray:
-    """Return labels as (N, L) int64, -1 if unknown.
-
-    Args:
-        labels: (N, L) integers, negative if unknown; (N,) for one level.
-        num_items: number N of embeddings.
-        side: name of the items in messages.
-
-    Raises:
-        InputError: another shape or dtype.
-    """
-    table = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if not np.issubdtype(table.dtype, np.integer):
-        raise InputError(
-            f"{side} labels have dtype {table.dtype}; expected integer class ids (-1 for unknown). "
-            "Convert them if they are whole numbers; hgld.labels.class_numbers numbers the names of classes."
-        )
-    table = table[:, None] if table.ndim == 1 else table
-    if table.ndim != 2 or len(table) != num_items or table.shape[1] == 0:
-        raise InputError(
-            f"{side} labels have shape {table.shape} for {num_items} embeddings; expected ({num_items}, L), finest "
-            f"level first, or ({num_items},) for one level."
-        )
-    if table.dtype == np.uint64 and int(table.max()) > np.iinfo(np.int64).max:
-        raise InputError(f"{side} labels reach {int(table.max())}; expected class ids below 2^63.")
-    return np.maximum(table.astype(np.int64), -1)
-
-
-def level_names(levels: Sequence[str] | None, query_labels: np.ndarray, gallery_labels: np.ndarray) -> tuple[str, ...]:
-    """Return the level names of (N, L) labels of queries and gallery; None: ``level0``, ``level1``, ...
-
-    Raises:
-        InputError: queries and gallery have different numbers of levels.
-        ConfigError: names repeat or are empty, or their number is not the number of levels.
-    """
-    num_levels = query_labels.shape[1]
-    if gallery_labels.shape[1] != num_levels:
-        raise InputError(
-            f"query labels have {num_levels} levels and gallery labels {gallery_labels.shape[1]}; "
-            "both sides need the same levels in the same order."
-        )
-    if levels is None:
-        return tuple(f"level{column}" for column in range(num_levels))
-    names = tuple(levels)
-    if isinstance(levels, str) or len(names) != num_levels or len(set(names)) != num_levels or not all(names):
-        raise ConfigError(
-            f"levels are {quoted(levels)} for labels of {num_levels} columns; expected one distinct name per column."
-        )
-    return names
-
-
-def check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
-    """Refuse a class with two parents at a coarser level; pairs with an unknown label do not count.
-
-    Raises:
-        HierarchyError: names the classes and their parents.
-    """
-    for fine in range(len(levels) - 1):
-        classes, member = distinct(labels[:, fine])
-        for coarse in range(fine + 1, len(levels)):
-            known = (labels[:, fine] >= 0) & (labels[:, coarse] >= 0)
-            parent = np.full(len(classes), -1)
-            parent[member[known]] = labels[known, coarse]
-            wrong = known & (parent[member] != labels[:, coarse])
-            if wrong.any():
-                torn = np.unique(labels[wrong, fine])
-                parents = [
-                    np.unique(labels[known & (labels[:, fine] == c), coarse]).tolist() for c in torn[:_MOST_NAMED]
-                ]
-                named = "; ".join(f"{c} under {', '.join(map(str, p))}" for c, p in zip(torn, parents, strict=False))
-                raise HierarchyError(
-                    f"{len(torn)} classes of level {levels[fine]!r} are in more than one class of level "
-                    f"{levels[coarse]!r}: {named}. Labels go from fine to coarse, and every class has one parent."
-                )
-
-
-def _describe(embeddings: Tensor | np.ndarray, options: EvaluationOptions) -> dict[str, Any]:
+def _describe(embeddings: Array, options: EvaluationOptions) -> dict[str, Any]:
     dtype = str(getattr(embeddings, "dtype", "")).removeprefix("torch.")
     stated: dict[str, Any] = {"embedding_dtype": dtype, "normalized": options.normalize}
     if options.query_expansion is not None:

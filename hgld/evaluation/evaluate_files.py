@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,10 +18,8 @@ from hgld.evaluation.embedding_files import (
     read_keys,
     read_labels,
 )
-from hgld.evaluation.evaluate import evaluate_known_levels
 from hgld.evaluation.metric import split_top_k
 from hgld.evaluation.options import EvaluationOptions
-from hgld.evaluation.postprocess import Whitening
 from hgld.evaluation.protocols import protocol_of
 from hgld.evaluation.protocols.benchmark import (
     Benchmark,
@@ -32,8 +29,9 @@ from hgld.evaluation.protocols.benchmark import (
     filled_splits,
     open_benchmark,
 )
+from hgld.evaluation.protocols.by_labels import rank_by_labels
 from hgld.evaluation.report import RetrievalReport
-from hgld.labels import label_codes
+from hgld.labels import SIDES, label_codes
 from hgld.tables import parquet_schema
 
 _DEFAULTS = EvaluationOptions()
@@ -76,10 +74,13 @@ def evaluate_files(
     pairs = [(embeddings, labels)]
     if gallery_embeddings is not None and gallery_labels is not None:
         pairs.append((gallery_embeddings, gallery_labels))
-    query, gallery = _read_sides(pairs, levels)
+    vectors, tables = [], []
+    for file, table in pairs:
+        vectors.append(read_embeddings(file))
+        tables.append(read_labels(table, levels))
+        check_row_count(vectors[-1], tables[-1], (file, table))
     report = evaluate_sides(
-        query,
-        gallery,
+        list(zip(vectors, label_codes(tables, levels), strict=True)),
         levels=levels,
         distractors=distractors,
         whitening=whitening,
@@ -92,12 +93,8 @@ def evaluate_files(
     return replace(report, settings=report.settings | {"files": files | report.settings["files"]})
 
 
-_Side = tuple[Tensor | np.ndarray, np.ndarray]
-
-
 def evaluate_sides(
-    query: _Side,
-    gallery: _Side | None,
+    sides: Sequence[tuple[Tensor | np.ndarray, np.ndarray]],
     *,
     levels: Sequence[str],
     distractors: str | Path | None = None,
@@ -108,8 +105,8 @@ def evaluate_sides(
     """Evaluate embeddings at the levels that are known, with distractors and a whitening of files.
 
     Args:
-        query: embeddings (Q, D) and labels (Q, L).
-        gallery: the same of the gallery; None for leave-one-out.
+        sides: embeddings (Q, D) and labels (Q, L) of the queries, then those of the gallery; queries alone are
+            evaluated leave-one-out.
         levels: names of the L levels, finest first.
         distractors: file of embeddings of further gallery items that match nothing.
         whitening: file of a whitening to apply to all embeddings first.
@@ -125,12 +122,11 @@ def evaluate_sides(
     """
     if not options.normalize and whitening is not None:
         raise ConfigError("whitening makes unit vectors; leave it out, or let embeddings be normalised.")
-    further, loaded, stated = _read_processing(distractors, whitening)
-    if loaded is not None:
-        query = loaded.apply(query[0]), query[1]
-        gallery = None if gallery is None else (loaded.apply(gallery[0]), gallery[1])
-        further = None if further is None else loaded.apply(further)
-    report = evaluate_known_levels(query, gallery, further, levels=levels, options=options, where=where)
+    keys = pl.Series(dtype=pl.String)
+    splits = {side: EmbeddedSplit(vectors, keys, labels) for side, (vectors, labels) in zip(SIDES, sides, strict=False)}
+    benchmark = Benchmark(where, tuple(levels), splits)
+    benchmark, stated = benchmark.processed(distractors=distractors, whitening=whitening)
+    report = rank_by_labels(benchmark, benchmark["query"], benchmark.splits.get("gallery"), options)
     return replace(report, settings=report.settings | stated)
 
 
@@ -173,7 +169,6 @@ def evaluate_dataset_files(
             "--checkpoint (or --model) in place of --embeddings, or other --metrics."
         )
     tables, keys = _read_keyed(embeddings, labels)
-    ends = np.cumsum([len(table) for table in tables]).tolist()
     places = pl.DataFrame({KEY: keys, "at": np.arange(len(keys))})
     splits, missing, rows = {}, {}, []
     for split in entry.wanted(filled_splits(dataset)):
@@ -196,14 +191,12 @@ def evaluate_dataset_files(
                 items.labels.numpy(),
                 contents=partial(items.frame.get_column, "sha256"),
             )
-    benchmark, stated = process_benchmark(Benchmark.of(dataset, splits), distractors=distractors, whitening=whitening)
+    benchmark, stated = Benchmark.of(dataset, splits).processed(distractors=distractors, whitening=whitening)
     report = evaluate_protocol(name, benchmark, metrics=metrics, options=options)
     stated |= {"without_embeddings": missing} if missing else {}
-    begins = [0, *ends[:-1]]
     # A report page takes the files where every split's embeddings are those of one file, in its order.
-    if len(rows) == len(ends) <= 2 and all(
-        np.array_equal(of_split, np.arange(begin, end)) for of_split, begin, end in zip(rows, begins, ends, strict=True)
-    ):
+    sizes = [len(table) for table in tables]
+    if [len(of_split) for of_split in rows] == sizes and np.array_equal(np.concatenate(rows), np.arange(len(keys))):
         stated["files"] |= _roles(embeddings, labels, dataset.levels)
     return replace(report, settings=report.settings | stated)
 
@@ -257,40 +250,3 @@ def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple
             f"{', '.join(map(str, files))}: key {quoted(twice[0])} has several embeddings; expected one per item."
         )
     return vectors, together
-
-
-def process_benchmark(
-    benchmark: Benchmark, *, distractors: str | Path | None, whitening: str | Path | None
-) -> tuple[Benchmark, dict[str, Any]]:
-    """Add distractors of a file to a benchmark, and whiten all its embeddings.
-
-    Returns:
-        the benchmark; what a report's settings say of it.
-    """
-    further, whiten, stated = _read_processing(distractors, whitening)
-    if further is not None:
-        benchmark = benchmark.with_distractors(further)
-    return benchmark if whiten is None else benchmark.whitened(whiten), stated
-
-
-def _read_processing(
-    distractors: str | Path | None, whitening: str | Path | None
-) -> tuple[Tensor | np.ndarray | None, Whitening | None, dict[str, Any]]:
-    """Read the files of a post-processing, and return what a report's settings say of it."""
-    named = {"distractors": distractors, "whitening": whitening}
-    stated: dict[str, Any] = {"files": {role: Path(path).name for role, path in named.items() if path is not None}}
-    further = None if distractors is None else read_embeddings(distractors)
-    loaded = None if whitening is None else Whitening.load(whitening)
-    return further, loaded, stated | ({} if loaded is None else {"whitening": loaded.describe()})
-
-
-def _read_sides(pairs: Sequence[tuple[str | Path, str | Path]], levels: Sequence[str]) -> tuple[_Side, _Side | None]:
-    """Read embeddings and labels of the queries and, if there are two pairs, of the gallery."""
-    sides, tables = [], []
-    for embeddings, labels in pairs:
-        sides.append(read_embeddings(embeddings))
-        table = read_labels(labels, levels)
-        check_row_count(sides[-1], table, (embeddings, labels))
-        tables.append(table)
-    query, *gallery = zip(sides, label_codes(tables, levels), strict=True)
-    return query, gallery[0] if gallery else None

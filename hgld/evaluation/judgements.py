@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -45,24 +44,6 @@ class RelevanceBlock(RelevanceFacts):
     grades: Tensor
 
 
-class RelevanceSource(Protocol):
-    """The relevance of G gallery items to Q queries, block by block, as the evaluator asks for it."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Numbers of queries and gallery items, Q and G."""
-        ...
-
-    @property
-    def num_levels(self) -> int:
-        """Number of levels L; grades run from 0 to L."""
-        ...
-
-    def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
-        """Return the grades of the queries start..stop - 1."""
-        ...
-
-
 class LabelRelevance:
     """Relevance by labels: grades by the finest level at which they agree, as :func:`hgld.shared_levels` has them.
 
@@ -98,6 +79,7 @@ class LabelRelevance:
         return grades
 
     def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
+        """Return the grades of the queries start..stop - 1."""
         index = self.self_index[start:stop]
         rows = np.flatnonzero(index >= 0)
         if device.type == "cpu":
@@ -106,14 +88,11 @@ class LabelRelevance:
             grades = torch.empty(stop - start, self.shape[1], dtype=torch.uint8)
             compare_classes(self._query[start:stop], self._gallery, grades.numpy())
         else:
-            grades = self._compared(start, stop, device)
+            if self._on_device is None or self._on_device.device != device:
+                self._on_device = torch.from_numpy(self._gallery.T).to(device)
+            query = torch.from_numpy(self._query[start:stop]).to(device)
+            grades = shared_levels(query, self._on_device, dtype=torch.uint8)
         return _without(grades, self.num_levels, (rows, index[rows]))
-
-    def _compared(self, start: int, stop: int, device: torch.device) -> Tensor:
-        if self._on_device is None or self._on_device.device != device:
-            self._on_device = torch.from_numpy(self._gallery.T).to(device)
-        query = torch.from_numpy(self._query[start:stop]).to(device)
-        return shared_levels(query, self._on_device, dtype=torch.uint8)
 
 
 class ListRelevance:
@@ -146,6 +125,7 @@ class ListRelevance:
                 raise InputError(f"query {number} lists a gallery item twice; expected every item in one list at most.")
 
     def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
+        """Return the grades of the queries start..stop - 1."""
         grades = torch.zeros(stop - start, self.shape[1], dtype=torch.uint8)
         for row, parts in enumerate(self._graded[start:stop]):
             for grade, indices in enumerate(parts, start=1):
@@ -153,6 +133,9 @@ class ListRelevance:
         junk = self._junk[start:stop]
         rows = np.repeat(np.arange(stop - start), [len(out) for out in junk])
         return _without(grades.to(device), self.num_levels, (rows, np.concatenate([*junk, np.empty(0, np.int64)])))
+
+
+RelevanceSource = LabelRelevance | ListRelevance
 
 
 def graded_block(grades: Tensor, num_levels: int, left_out: Tensor | None = None) -> RelevanceBlock:

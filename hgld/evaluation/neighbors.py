@@ -22,6 +22,7 @@ from hgld.evaluation.scores import (
     score_blocks,
     score_tiles,
 )
+from hgld.labels import Array
 
 # -- heads of rankings: one pass over a gallery of any size ------------------------------------------------------------
 
@@ -97,11 +98,11 @@ def ranking_heads(query: Tensor | Rows, gallery: Tensor | Rows, depth: int, part
 
 
 def nearest_neighbors(
-    query_embeddings: Tensor | np.ndarray,
-    gallery_embeddings: Tensor | np.ndarray,
+    query_embeddings: Array,
+    gallery_embeddings: Array,
     k: int,
     *,
-    self_index: Tensor | np.ndarray | None = None,
+    self_index: Array | None = None,
     normalize: bool = True,
     chunk_size: int | None = None,
     device: torch.device | str | None = None,

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.neighbors import nearest_neighbors
-from hgld.evaluation.options import EvaluationOptions, Progress
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.scores import choose_device, prepare_embeddings
 from hgld.files import write_atomic
+from hgld.labels import Array
 
 SCHEMA_VERSION = 1
 _METADATA = "hgld.whitening"
@@ -53,14 +53,13 @@ class Whitening:
     @classmethod
     def fit(
         cls,
-        embeddings: Tensor | np.ndarray,
+        embeddings: Array,
         *,
         fitted_on: str,
         dimensions: int | None = None,
         power: float = SQUARE_ROOTED,
-        normalize: bool = True,
     ) -> "Whitening":
-        """Fit to a set of embeddings, which should not be the one that is evaluated.
+        """Fit to a set of embeddings, which are L2-normalised first. Evaluate another set.
 
         Args:
             embeddings: (N, D) of any floating dtype.
@@ -69,7 +68,6 @@ class Whitening:
                 fires, or few items) are divided by the least variance above 0. So nothing is lost, and a classifier
                 can follow the whitening.
             power: 0.25 square-rooted, 0.5 full whitening, 0 plain PCA.
-            normalize: whether to L2-normalise first, as :meth:`apply` does.
 
         Raises:
             InputError: fewer than two embeddings, or fewer dimensions of variance than asked for.
@@ -79,7 +77,7 @@ class Whitening:
             raise ConfigError(f"power is {power}; expected 0 to 1: 0.25 is square-rooted, 0.5 full whitening.")
         if dimensions is not None and dimensions < 1:
             raise ConfigError(f"dimensions is {dimensions}; expected at least 1.")
-        rows = prepare_embeddings(embeddings, "whitening", normalize=normalize).numpy()
+        rows = prepare_embeddings(embeddings, "whitening").numpy()
         if len(rows) < 2:
             raise InputError(f"{len(rows)} embeddings to fit a whitening; expected at least 2.")
         mean = rows.mean(axis=0, dtype=np.float64)
@@ -101,12 +99,11 @@ class Whitening:
         signs = np.sign(components[np.arange(len(components)), largest])  # eigenvectors have none of their own
         return cls(mean, components * signs[:, None], variances.copy(), power, fitted_on, len(rows))
 
-    def apply(self, embeddings: Tensor | np.ndarray, *, normalize: bool = True) -> np.ndarray:
-        """Whiten embeddings.
+    def apply(self, embeddings: Array) -> np.ndarray:
+        """Whiten embeddings, which are L2-normalised first.
 
         Args:
             embeddings: (N, D) of any floating dtype.
-            normalize: whether to L2-normalise first, as in :meth:`fit`; the result always is.
 
         Returns:
             (N, C) float32 unit rows.
@@ -114,7 +111,7 @@ class Whitening:
         Raises:
             InputError: another number of dimensions, or an embedding that is the mean itself and so has no direction.
         """
-        rows = prepare_embeddings(embeddings, "unwhitened", normalize=normalize).numpy()
+        rows = prepare_embeddings(embeddings, "unwhitened").numpy()
         if rows.shape[1] != len(self.mean):
             raise InputError(
                 f"embeddings have {rows.shape[1]} dimensions; the whitening was fitted on {self.fitted_on} with "
@@ -184,17 +181,12 @@ class Whitening:
 
 
 def expand_queries(
-    query_embeddings: Tensor | np.ndarray,
-    gallery_embeddings: Tensor | np.ndarray,
-    *,
-    k: int = 10,
-    alpha: float = 2.0,
-    self_index: Tensor | np.ndarray | None = None,
-    chunk_size: int | None = None,
-    device: torch.device | str | None = None,
-    progress: Progress | None = None,
-) -> np.ndarray:
-    """Expand queries: the query and its k nearest gallery items, weighted by score to the alpha, summed.
+    query_embeddings: Array,
+    gallery_embeddings: Array,
+    options: EvaluationOptions,
+    self_index: np.ndarray | None = None,
+) -> Array:
+    """Expand queries if the options ask for it: add to each query its k nearest gallery items, weighted by score^alpha.
 
     Radenović, Tolias, Chum: "Fine-Tuning CNN Image Retrieval with No Human Annotation", TPAMI 2018. The query itself
     has weight 1; items with a score below 0 have none. With the gallery as its own queries (and ``self_index``) this is
@@ -203,28 +195,26 @@ def expand_queries(
     Args:
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D) embeddings.
-        k: neighbours that are summed.
-        alpha: exponent of their scores, >= 0; 0 is plain average query expansion.
+        options: its ``query_expansion`` is (alpha, k); its ``device`` is searched on.
         self_index: (Q,) gallery index of the query itself, which is no neighbour; -1 for none.
-        chunk_size: queries at a time; None chooses from the free memory.
-        device: device to search on; None takes the queries' own device.
-        progress: called with a task, the number of queries done and their total.
 
     Returns:
-        (Q, D) float32 unit rows.
+        (Q, D) float32 unit rows; the queries as they are if ``query_expansion`` is None.
 
     Raises:
         InputError: embeddings of the wrong shape or dtype.
         ConfigError: k beyond the gallery, or alpha below 0.
     """
+    if options.query_expansion is None:
+        return query_embeddings
+    alpha, k = options.query_expansion
     if not 0 <= alpha < float("inf"):
         raise ConfigError(f"alpha is {alpha}; expected a finite number >= 0.")
-    device = choose_device(query_embeddings, device)
+    device = choose_device(query_embeddings, options.device)
     query = prepare_embeddings(query_embeddings, "query").numpy()
     gallery = prepare_embeddings(gallery_embeddings, "gallery").numpy()
-    places, scores = nearest_neighbors(
-        query, gallery, k, self_index=self_index, chunk_size=chunk_size, device=device, progress=progress
-    )
+    ask = {"self_index": self_index, "device": device, "progress": options.progress}
+    places, scores = nearest_neighbors(query, gallery, k, **ask)
     weights = np.where(scores > 0, np.maximum(scores, 0).astype(np.float64) ** alpha, 0.0)
     expanded = np.empty_like(query)
     for start in range(0, len(query), _ROWS_AT_ONCE):
@@ -236,21 +226,7 @@ def expand_queries(
     return expanded
 
 
-def expand_by_options(
-    options: EvaluationOptions,
-    query: Tensor | np.ndarray,
-    gallery: Tensor | np.ndarray,
-    self_index: np.ndarray | None = None,
-) -> Tensor | np.ndarray:
-    """Return the (Q, D) queries, expanded by the (G, D) gallery if the options ask for that."""
-    if options.query_expansion is None:
-        return query
-    alpha, k = options.query_expansion
-    place = {"device": options.device, "progress": options.progress}
-    return expand_queries(query, gallery, k=k, alpha=alpha, self_index=self_index, **place)
-
-
-def pool_scales(embeddings: Sequence[Tensor | np.ndarray], *, p: float = 1.0) -> np.ndarray:
+def pool_scales(embeddings: Sequence[Array], *, p: float = 1.0) -> np.ndarray:
     """Pool the embeddings of an image at several scales to one, their signed power mean.
 
     Args:
@@ -281,7 +257,7 @@ def pool_scales(embeddings: Sequence[Tensor | np.ndarray], *, p: float = 1.0) ->
     return (pooled / norms).astype(np.float32)
 
 
-def quantize_embeddings(embeddings: Tensor | np.ndarray, kind: str, *, normalize: bool = True) -> np.ndarray:
+def quantize_embeddings(embeddings: Array, kind: str, *, normalize: bool = True) -> np.ndarray:
     """Return the vectors that quantized embeddings stand for.
 
     ``int8`` is round(127 x / m) with m the largest absolute value of the row, halves to even. ``binary`` is 1 if

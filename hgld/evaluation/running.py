@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from torch import Tensor
 
 from hgld.distributed import Processes, current_processes, from_all
 from hgld.errors import ConfigError, InputError
@@ -15,7 +14,7 @@ from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.metric import Metric
 from hgld.evaluation.options import DEFAULT_METRICS
 from hgld.evaluation.report import RetrievalReport
-from hgld.labels import Labels, class_columns, label_codes
+from hgld.labels import Array, Labels, class_columns, label_codes
 
 _SIDES = ("query", "gallery")
 
@@ -59,9 +58,7 @@ class Retrieval:
         self._named: tuple[str, ...] | None = None
         self._report: RetrievalReport | None = None
 
-    def update(
-        self, embeddings: Tensor | np.ndarray, labels: Labels, items: Any = None, *, gallery: bool = False
-    ) -> None:
+    def update(self, embeddings: Array, labels: Labels, items: Any = None, *, gallery: bool = False) -> None:
         """Add a batch.
 
         Args:
@@ -93,14 +90,14 @@ class Retrieval:
         self._named, self._report = self._named or named, None
 
     def __call__(
-        self, embeddings: Tensor | np.ndarray, labels: Labels, items: Any = None, *, gallery: bool = False
+        self, embeddings: Array, labels: Labels, items: Any = None, *, gallery: bool = False
     ) -> dict[str, float]:
         """Add a batch as :meth:`update` does, and return its own metrics, see :meth:`of_batch`."""
         self.update(embeddings, labels, items, gallery=gallery)
         return self.of_batch(embeddings, labels, gallery=gallery)
 
     def of_batch(
-        self, embeddings: Tensor | np.ndarray, labels: Labels, items: Any = None, *, gallery: bool = False
+        self, embeddings: Array, labels: Labels, items: Any = None, *, gallery: bool = False
     ) -> dict[str, float]:
         """Return the metrics of one batch, whose items are searched among themselves; nothing is added.
 

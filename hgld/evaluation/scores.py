@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
+from hgld.labels import Array
 
 # -- the device -------------------------------------------------------------------------------------------------------
 
 
-def choose_device(embeddings: Tensor | np.ndarray, device: torch.device | str | None) -> torch.device:
+def choose_device(embeddings: Array, device: torch.device | str | None) -> torch.device:
     """Return the device asked for, or that of the embeddings (the CPU for arrays).
 
     Raises:
@@ -29,7 +30,7 @@ def choose_device(embeddings: Tensor | np.ndarray, device: torch.device | str | 
     return chosen
 
 
-def checked_self_index(self_index: Tensor | np.ndarray, num_queries: int) -> np.ndarray:
+def checked_self_index(self_index: Array, num_queries: int) -> np.ndarray:
     """Return the queries' own gallery indices as (Q,) int64, -1 for those that are not in the gallery.
 
     Raises:
@@ -87,7 +88,7 @@ class Rows:
 
     def __init__(
         self,
-        embeddings: Tensor | np.ndarray,
+        embeddings: Array,
         side: str,
         *,
         normalize: bool = True,
@@ -120,7 +121,7 @@ class Rows:
 
     def __getitem__(self, part: slice) -> Tensor:
         """Return the (n, D) float32 rows of a part."""
-        return self.fill(torch.empty(len(range(*part.indices(len(self)))), self.shape[1], device=self.device), part)
+        return self.fill(torch.empty(self._inverse[part].shape[0], self.shape[1], device=self.device), part)
 
     def fill(self, out: Tensor, part: slice) -> Tensor:
         """Write the rows of a part into ``out``, (n, D) float32, and return it."""
@@ -134,15 +135,11 @@ class Rows:
                 out[rows].copy_(source[rows]).mul_(single[rows])
         return out
 
-    def whole(self) -> Tensor:
-        """Return all rows."""
-        return self.fill(torch.empty(self.shape, device=self.device), slice(None))
-
 
 _LEAST_INVERSE = 1e-30  # in float32 all products with numbers of float32 are as exact as others
 
 
-def _as_table(embeddings: Tensor | np.ndarray, side: str) -> Tensor:
+def _as_table(embeddings: Array, side: str) -> Tensor:
     """Return a table as a tensor; a memory-mapped array stays on disk.
 
     Raises:
@@ -168,7 +165,7 @@ def _as_table(embeddings: Tensor | np.ndarray, side: str) -> Tensor:
 
 
 def prepare_embeddings(
-    embeddings: Tensor | np.ndarray, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
+    embeddings: Array, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
 ) -> Tensor:
     """Prepare embeddings as the evaluator ranks them: float32, unit rows.
 
@@ -184,11 +181,11 @@ def prepare_embeddings(
     Raises:
         InputError: as :class:`Rows`.
     """
-    return Rows(embeddings, side, normalize=normalize, device=device).whole()
+    return Rows(embeddings, side, normalize=normalize, device=device)[:]
 
 
 def open_embeddings(
-    embeddings: Tensor | np.ndarray, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
+    embeddings: Array, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
 ) -> "Tensor | Rows":
     """Prepare embeddings all at once where they take little of the memory, else part by part; the rows are the same.
 
@@ -198,7 +195,7 @@ def open_embeddings(
     numbers = rows.shape[0] * rows.shape[1]
     few = 4 * numbers <= _SHARE_PREPARED * _free_bytes(rows.device)
     few = few and (rows.source.element_size() > 2 or numbers <= _CACHED_NUMBERS)
-    return rows.whole() if few or rows.device.type != "cpu" else rows
+    return rows[:] if few or rows.device.type != "cpu" else rows
 
 
 def _are_scalable(norms: Tensor, normalize: bool) -> bool:
@@ -208,24 +205,17 @@ def _are_scalable(norms: Tensor, normalize: bool) -> bool:
 
 def _check_rows(rows: Tensor, norms: Tensor, side: str, start: int, normalize: bool) -> None:
     """Refuse rows that cannot be ranked, naming the first."""
-    bad = torch.nonzero(~torch.isfinite(rows).all(dim=1))
-    if len(bad):
-        raise InputError(
-            f"{side} embeddings: row {start + int(bad[0])} holds NaN or Inf ({len(bad)} of {len(rows)} rows from row "
-            f"{start} on); expected finite numbers. Look for a diverged training run or an unfinished file."
-        )
-    beyond = torch.nonzero(~torch.isfinite(norms))
-    if len(beyond):
-        raise InputError(
-            f"{side} embeddings: row {start + int(beyond[0])} has a norm beyond float64 ({len(beyond)} of {len(rows)} "
-            f"rows from row {start} on). Scale the embeddings down."
-        )
-    zero = torch.nonzero(norms == 0)
-    if normalize and len(zero):
-        raise InputError(
-            f"{side} embeddings: row {start + int(zero[0])} is a zero vector ({len(zero)} of {len(rows)} rows from row "
-            f"{start} on), which has no direction. Leave such items out, or pass normalize=False."
-        )
+    for is_bad, problem in (
+        (~torch.isfinite(rows).all(dim=1), "holds NaN or Inf{}. Look for a diverged training run or a damaged file."),
+        (~torch.isfinite(norms), "has a norm beyond float64{}. Scale the embeddings down."),
+        (
+            (norms == 0) & normalize,
+            "is a zero vector, which has no direction{}. Leave such items out, or pass normalize=False.",
+        ),
+    ):
+        if len(bad := torch.nonzero(is_bad)):
+            number = f" ({len(bad)} of {len(rows)} rows from row {start} on)"
+            raise InputError(f"{side} embeddings: row {start + int(bad[0])} {problem.format(number)}")
     if not _are_scalable(norms, normalize):
         raise InputError(
             f"{side} embeddings: row {start + int(norms.argmax())} has norm {float(norms.max()):.3g}, and products of "

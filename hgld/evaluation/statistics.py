@@ -1,6 +1,5 @@
 """Order statistics of a block of queries, on the CPU or in torch, and the metrics that they make."""
 
-import math
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -219,8 +218,11 @@ def hierarchical_recall_at_k(ranked: RankedQueries) -> np.ndarray:
 
 def hierarchical_precision_at_k(ranked: RankedQueries) -> np.ndarray:
     """Return H-P@k."""
-    found, at = ranked.found, ranked.at
-    value = _hierarchical_precision(found.hits[:, at], found.grade_at[:, at], ranked.gains) / ranked.number
+    gains = ranked.gains
+    here = np.take_along_axis(gains, ranked.found.grade_at[:, ranked.at, None], axis=1)
+    # Where the gain of place k is 0, the share is its limit: the sum is the number of positives.
+    shares = np.divide(np.minimum(gains, here), here, out=np.ones_like(gains), where=here > 0)
+    value = (shares * ranked.found.hits[:, ranked.at])[:, 1:].sum(axis=1) / ranked.number
     return np.where(ranked.total > 0, value, np.nan)
 
 
@@ -241,7 +243,7 @@ def set_intersection(ranked: RankedQueries) -> np.ndarray:
 
 def weighted_ap(ranked: RankedQueries) -> np.ndarray:
     """Return wAP."""
-    counts, weights = ranked.counts, ranked.gain.level_weights(ranked.counts)
+    counts, weights = ranked.counts, ranked.gain.level_weights(torch.from_numpy(ranked.counts)).numpy()
     ap = np.where(weights > 0, ranked.found.ap / np.cumsum(counts[:, :0:-1], axis=1)[:, ::-1], 0.0)
     return np.where(weights.any(axis=1), (weights * ap).sum(axis=1), np.nan)
 
@@ -267,13 +269,6 @@ def hierarchical_distance_at_k(ranked: RankedQueries) -> np.ndarray:
     places = np.minimum(ranked.number, ranked.counts.sum(axis=1))
     shared = (np.arange(num_levels + 1) * ranked.found.hits[:, ranked.at]).sum(axis=1)
     return np.where(ranked.counts[:, num_levels] > 0, num_levels - shared / places, np.nan)
-
-
-def _hierarchical_precision(hits: np.ndarray, grade: np.ndarray, gains: np.ndarray) -> np.ndarray:
-    """Sum over the first k min(r_j, r_k) / r_k; where r_k is 0 its limit, the number of positives."""
-    here = np.take_along_axis(gains, grade[:, None], axis=1)
-    shares = np.divide(np.minimum(gains, here), here, out=np.ones_like(gains), where=here > 0)
-    return (shares[:, 1:] * hits[:, 1:]).sum(axis=1)
 
 
 def _ideal_dcg(counts: np.ndarray, k: int | None) -> np.ndarray:
@@ -341,26 +336,17 @@ def order_statistics_torch(
     depth: int | None,
     kinds: Collection[str],
 ) -> OrderStatistics:
-    """Rank every row on any torch device, in whole-block operations; see :func:`order_statistics`.
-
-    The host waits for the device once, when the sums are whole.
-    """
-    device = scores.device
-    num_queries, size = scores.shape
-    whole = OrderStatistics.zeros(num_queries, counts.shape[1] - 1, len(depths))
-    zeros: list[Any] = [torch.zeros(table.shape, dtype=torch.float64, device=device) for table in whole]
+    """Rank every row on any torch device, in whole-block operations; see :func:`order_statistics`."""
+    device, size = scores.device, scores.shape[1]
+    sums = OrderStatistics.zeros(len(scores), counts.shape[1] - 1, len(depths))
+    zeros: list[Any] = [torch.zeros(table.shape, dtype=torch.float64, device=device) for table in sums]
     found: Any = OrderStatistics(*zeros)  # of tensors
     listed, ends = _ordered(scores, grades, None if depth is None or depth + 1 >= size else depth + 1)
     totals = torch.from_numpy(counts).to(device)
     _fill_formula(found, listed, ends, torch.from_numpy(relevance).to(device), depths)
     _fill_list(found, listed, totals, depths)
     found.asi[:] = _set_intersection(listed, totals, int(counts[:, 1:].sum(axis=1).max(initial=0)))
-    widths = [math.prod(sums.shape[1:]) for sums in found]
-    table = torch.cat([s.reshape(num_queries, w) for s, w in zip(found, widths, strict=True)], dim=1)
-    parts = np.split(table.cpu().numpy(), np.cumsum(widths)[:-1], axis=1)
-    for field, part in zip(whole, parts, strict=True):
-        field[:] = part.reshape(field.shape)
-    return whole
+    return OrderStatistics(*(f.cpu().numpy().astype(s.dtype, copy=False) for f, s in zip(found, sums, strict=True)))
 
 
 def _ordered(scores: Tensor, grades: Tensor, length: int | None) -> tuple[Tensor, Tensor]:

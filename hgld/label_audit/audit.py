@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from torch import Tensor
 
 from hgld.errors import InputError, quoted
 from hgld.evaluation.embedding_files import KEY, SPLIT, check_row_count, read_embeddings, read_keys, read_labels
-from hgld.evaluation.evaluate import check_tree, label_table, level_names
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.label_audit.class_faults import ClassFault, find_class_faults
 from hgld.label_audit.copies import ImageCopies, find_copies
 from hgld.label_audit.options import AuditOptions
 from hgld.label_audit.wrong_labels import LabelNoise, find_wrong_labels
-from hgld.labels import Labels, class_names, class_numbers
+from hgld.labels import Array, Labels, class_names, read_label_sides
 from hgld.prediction.votes import complete_labels
 
 if TYPE_CHECKING:
@@ -113,7 +111,7 @@ class Audit:
 
 
 def audit(
-    embeddings: Tensor | np.ndarray,
+    embeddings: Array,
     labels: Labels,
     *,
     levels: Sequence[str] | None = None,
@@ -149,11 +147,8 @@ def audit(
     [(3, 'coarse', '1', '0')]
     """
     options = options or AuditOptions()
-    (numbers,), named = class_numbers(labels, levels=levels)
     unit = prepare_embeddings(embeddings, "item").numpy()
-    table = label_table(numbers, len(unit), "item")
-    level_texts = level_names(levels if named is None else named, table, table)
-    check_tree(table, level_texts)
+    (table,), level_texts = read_label_sides([labels], [len(unit)], levels, ["item"])
     table = complete_labels(table)
     judged = np.flatnonzero(table[:, 0] >= 0)
     if len(judged) < _FEWEST_ITEMS:
@@ -320,7 +315,7 @@ class Audited:
         dataset: dataset of the same items in the same order, with their images; None without images.
     """
 
-    embeddings: Tensor | np.ndarray
+    embeddings: Array
     labels: Labels
     levels: tuple[str, ...]
     keys: list[str] | None
@@ -328,7 +323,7 @@ class Audited:
     dataset: "ShardDataset | None" = None
 
     @classmethod
-    def of_dataset(cls, embeddings: Tensor | np.ndarray, dataset: "ShardDataset") -> "Audited":
+    def of_dataset(cls, embeddings: Array, dataset: "ShardDataset") -> "Audited":
         """Return the items of a dataset with their embeddings, in its order."""
         splits = dataset.frame[SPLIT].cast(pl.String).to_list()
         names = zip(dataset.levels, dataset.hierarchy.names, dataset.labels.numpy().T, strict=True)

@@ -16,14 +16,19 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.special import expit, logit
-from torch import Tensor
 
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError, excerpt, quoted
-from hgld.evaluation.evaluate import check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.options import Progress
-from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
+from hgld.evaluation.scores import (
+    block_rows,
+    checked_self_index,
+    choose_device,
+    exact_products,
+    prepare_embeddings,
+    score_blocks,
+)
 from hgld.files import read_json, write_atomic
-from hgld.labels import Labels, class_numbers
+from hgld.labels import Array, Labels, read_label_sides
 from hgld.prediction.votes import Votes, complete_labels, count_votes
 
 SCHEMA_VERSION = 2
@@ -298,9 +303,9 @@ class Cases:
         progress: called with a task, the number of queries done and their total.
     """
 
-    queries: Tensor | np.ndarray
+    queries: Array
     labels: np.ndarray
-    gallery: Tensor | np.ndarray | None = None
+    gallery: Array | None = None
     gallery_labels: np.ndarray | None = None
     self_index: np.ndarray | None = None
     progress: Progress | None = None
@@ -398,13 +403,13 @@ class _CaseVotes:
 
 
 def calibrate(
-    query_embeddings: Tensor | np.ndarray,
+    query_embeddings: Array,
     query_labels: Labels,
-    gallery_embeddings: Tensor | np.ndarray | None = None,
+    gallery_embeddings: Array | None = None,
     gallery_labels: Labels | None = None,
     *,
     levels: Sequence[str] | None = None,
-    self_index: Tensor | np.ndarray | None = None,
+    self_index: Array | None = None,
     neighbors: int = NEIGHBORS,
     temperature: float = TEMPERATURE,
     unknown: float = UNKNOWN,
@@ -455,12 +460,9 @@ def calibrate(
     if (gallery_embeddings is None) != (gallery_labels is None) or (gallery_labels is None and self_index is not None):
         raise InputError("gallery embeddings and gallery labels come together, and self_index with them.")
     sides = [query_labels] if gallery_labels is None else [query_labels, gallery_labels]
-    numbers, named = class_numbers(*sides, levels=levels, what=("query labels", "gallery labels"))
-    labels = label_table(numbers[0], len(query_embeddings), "query")
-    table = None if gallery_embeddings is None else label_table(numbers[1], len(gallery_embeddings), "gallery")
-    searched = labels if table is None else table
-    names = level_names(levels if named is None else named, labels, searched)
-    check_tree(np.concatenate([labels, searched]), names)
+    counts = [len(part) for part in (query_embeddings, gallery_embeddings) if part is not None]
+    tables, names = read_label_sides(sides, counts, levels)
+    labels, table = tables[0], None if gallery_labels is None else tables[1]
     own = None if self_index is None else checked_self_index(self_index, len(labels))
     classes = len(np.unique(labels[labels[:, 0] >= 0, 0]))
     if classes < _FEWEST_CLASSES:

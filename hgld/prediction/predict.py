@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.options import Progress
-from hgld.labels import Labels, class_names, class_numbers
+from hgld.evaluation.scores import checked_self_index
+from hgld.labels import Array, Labels, class_names, read_label_sides
 from hgld.prediction.calibration import NEIGHBORS, TEMPERATURE, Calibration
 from hgld.prediction.votes import complete_labels, count_votes
 
@@ -109,8 +108,8 @@ class Answers(Sequence[Answer]):
 
 
 def predict(
-    query_embeddings: Tensor | np.ndarray,
-    gallery_embeddings: Tensor | np.ndarray,
+    query_embeddings: Array,
+    gallery_embeddings: Array,
     gallery_labels: Labels,
     *,
     levels: Sequence[str] | None = None,
@@ -118,7 +117,7 @@ def predict(
     min_confidence: float = MIN_CONFIDENCE,
     level: str | None = None,
     within: Within | None = None,
-    self_index: Tensor | np.ndarray | None = None,
+    self_index: Array | None = None,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> Answers:
@@ -160,11 +159,8 @@ def predict(
     >>> [(answer.level, dict(answer.path)) for answer in answers]
     [('product', {'product': 0, 'kind': 0}), ('kind', {'kind': 1})]
     """
-    numbers, named = class_numbers(gallery_labels, levels=levels, what=("gallery labels",))
-    labels = label_table(numbers[0], len(gallery_embeddings), "gallery")
-    names = level_names(levels if named is None else named, labels, labels)
+    (labels,), names = read_label_sides([gallery_labels], [len(gallery_embeddings)], levels, ["gallery"])
     classes = class_names(gallery_labels, levels, "gallery labels")
-    check_tree(labels, names)
     if isinstance(calibration, str | Path):
         calibration = Calibration.load(Path(calibration))
     if calibration is not None:

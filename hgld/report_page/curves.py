@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from hgld.metrics import GainFunction
 from hgld.report_page.figures import SERIES, Figure, Figures, Line, clean, draw_legend, grade_color
@@ -69,7 +70,7 @@ class MeanCurves:
     def add(self, grades: np.ndarray) -> None:
         """Add a query, by the grades of its whole ranking, best first."""
         counts = np.bincount(grades, minlength=len(self._levels) + 1)
-        for i, gains in enumerate([*self._levels, self._gain.gains(counts[None])[0]]):
+        for i, gains in enumerate([*self._levels, self._gain.of_counts(torch.from_numpy(counts[None])).numpy()[0]]):
             curve = precision_recall(grades, gains)
             if curve is not None:
                 self._sums[i] += curve

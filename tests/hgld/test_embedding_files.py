@@ -123,7 +123,7 @@ def test_post_processing_is_applied_in_order_and_recorded(tmp_path, embeddings):
     options = EvaluationOptions(metrics=("AP",), query_expansion=(2.0, 3))
     report = evaluate_files(*files, levels=LEVELS, whitening=tmp_path / "w.safetensors", options=options)
     white, own = whitening.apply(embeddings), np.arange(8)
-    expanded = expand_queries(white, white, k=3, alpha=2.0, self_index=own)
+    expanded = expand_queries(white, white, options, own)
     sides = (expanded, LABELS), (white, LABELS)
     expected = evaluate_labelled(*sides, self_index=own, levels=LEVELS, options=only("AP"))
     assert report.values == expected.values

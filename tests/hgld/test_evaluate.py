@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from hgld import shared_levels
 from hgld.errors import ConfigError, HierarchyError, InputError
-from hgld.evaluation.evaluate import evaluate, evaluate_judged, evaluate_known_levels, evaluate_labelled
+from hgld.evaluation.evaluate import evaluate, evaluate_judged, evaluate_labelled
 from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.metric import resolve
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import quantize_embeddings
+from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit
+from hgld.evaluation.protocols.by_labels import rank_by_labels
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import block_rows, prepare_embeddings, score_blocks
 from hgld.metrics import GainFunction, ranking_metrics
@@ -317,13 +319,21 @@ def test_a_gallery_has_labels():
         evaluate(GOOD, LABELS, GOOD)
 
 
+def known_levels(query, gallery, options, levels=LEVELS):
+    splits = [
+        None if side is None else EmbeddedSplit(side[0], pl.Series([""] * len(side[0])), side[1])
+        for side in (query, gallery)
+    ]
+    return rank_by_labels(Benchmark("here", levels, {}), *splits, options)
+
+
 @pytest.mark.parametrize("gallery", [False, True])
 def test_truncated_and_quantized_embeddings_are_measured_as_if_they_were_the_embeddings(gallery):
     rng = np.random.default_rng(0)
     query, labels = rng.standard_normal((20, 10)), tree_labels(20).numpy()
     sides = ((query, labels), (rng.standard_normal((30, 10)), tree_labels(30, 1).numpy()) if gallery else None)
     options = EvaluationOptions(metrics=("AP", "H-AP", "NMI"), truncate_dim=(3, 10), quantize=("int8", "binary"))
-    report = evaluate_known_levels(*sides, levels=LEVELS, options=options, where="here")
+    report = known_levels(*sides, options)
 
     def measured(change, **how):
         changed: list[Any] = [None if side is None else (change(side[0]), side[1]) for side in sides]
@@ -352,9 +362,8 @@ def test_truncated_and_quantized_embeddings_are_measured_as_if_they_were_the_emb
     ],
 )
 def test_smaller_embeddings_that_cannot_be_are_refused(options, error, message):
-    sides = (GOOD, LABELS.numpy()), None
     with pytest.raises(error, match=message):
-        evaluate_known_levels(*sides, levels=("a", "b"), options=EvaluationOptions(**options), where="here")
+        known_levels((GOOD, LABELS.numpy()), None, EvaluationOptions(**options), ("a", "b"))
 
 
 @given(st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=5, max_size=5), min_size=1, max_size=6))

@@ -155,4 +155,4 @@ def test_relevance_options_out_of_range_are_refused(options):
     with pytest.raises(ConfigError):
         GainFunction(**options)
     with pytest.raises(ConfigError, match="2 weights for 3 levels"):
-        GainFunction("weighted_ap", weights=(1.0, 1.0)).gains(np.ones((1, 4), np.int64))
+        GainFunction("weighted_ap", weights=(1.0, 1.0)).of_counts(torch.ones(1, 4, dtype=torch.int64))

@@ -10,6 +10,7 @@ from sklearn.decomposition import PCA
 
 import hgld.evaluation.postprocess
 from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening, expand_queries, pool_scales
 
 
@@ -41,9 +42,8 @@ def test_whitening_equals_scikit_learns_pca(power, dimensions):
 
 
 def test_full_whitening_makes_the_fitted_set_white():
-    train = random_rows(2, 500, 5)
-    whitening = Whitening.fit(train, fitted_on="train", power=0.5, normalize=False)
-    rows = train.astype(np.float32).astype(np.float64)
+    rows = unit(random_rows(2, 500, 5)).astype(np.float32).astype(np.float64)
+    whitening = Whitening.fit(rows, fitted_on="train", power=0.5)
     white = (rows - whitening.mean) @ (whitening.components / whitening.variances[:, None] ** 0.5).T
     np.testing.assert_allclose(np.cov(white.T), np.eye(5), atol=1e-6)
 
@@ -72,11 +72,11 @@ def test_a_whitening_is_kept_as_a_file(tmp_path, fitted):
 
 def test_directions_without_variance_are_divided_as_the_last_one_with_variance():
     flat = np.pad(random_rows(3, 40, 3), ((0, 0), (0, 4)))
-    variances = Whitening.fit(flat, fitted_on="flat", normalize=False).variances
+    variances = Whitening.fit(flat, fitted_on="flat").variances
     assert variances[2:].tolist() == [variances[2]] * 5
-    assert Whitening.fit(flat, fitted_on="flat", dimensions=2, normalize=False).components.shape == (2, 7)
+    assert Whitening.fit(flat, fitted_on="flat", dimensions=2).components.shape == (2, 7)
     with pytest.raises(InputError, match="vary in 3 dimensions; expected 5"):
-        Whitening.fit(flat, fitted_on="flat", dimensions=5, normalize=False)
+        Whitening.fit(flat, fitted_on="flat", dimensions=5)
     with pytest.raises(InputError, match="vary in 0 dimensions"):
         Whitening.fit(np.ones((4, 3)), fitted_on="points")
 
@@ -90,9 +90,9 @@ def test_whitening_names_what_it_refuses(fitted):
         Whitening.fit(random_rows(0, 1, 3), fitted_on="x")
     with pytest.raises(InputError, match="have 3 dimensions; the whitening was fitted on other set with 6"):
         fitted.apply(random_rows(0, 2, 3))
-    symmetric = Whitening.fit(np.array([[1.0, 0], [3, 0]]), fitted_on="x", normalize=False)
+    symmetric = Whitening.fit(np.array([[1.0, 0], [-1, 0]]), fitted_on="x", dimensions=1)
     with pytest.raises(InputError, match="embedding 1 is the whitening's mean"):
-        symmetric.apply(np.array([[1.0, 0], [2, 0]]), normalize=False)
+        symmetric.apply(np.eye(2))
 
 
 def written(path, fitted, metadata=None, **tensors):
@@ -153,14 +153,14 @@ def slow_expansion(query, gallery, k, alpha, own=None):
 @pytest.mark.parametrize(("k", "alpha"), [(1, 0.0), (3, 2.0), (10, 2.0), (20, 0.5)])
 def test_expansion_equals_its_reference(k, alpha):
     query, gallery = unit(random_rows(1, 5, 4)), unit(random_rows(2, 20, 4))
-    found = expand_queries(query * 3, gallery, k=k, alpha=alpha, chunk_size=2)
+    found = expand_queries(query * 3, gallery, EvaluationOptions(query_expansion=(alpha, k)))
     np.testing.assert_allclose(found, slow_expansion(query, gallery, k, alpha), atol=1e-5)
 
 
 def test_an_item_does_not_expand_itself():
     rows = unit(random_rows(3, 12, 4))
     own = np.arange(12)
-    found = expand_queries(rows, rows, k=4, self_index=own)
+    found = expand_queries(rows, rows, EvaluationOptions(query_expansion=(2.0, 4)), own)
     np.testing.assert_allclose(found, slow_expansion(rows, rows, 4, 2.0, own), atol=1e-5)
 
 
@@ -168,18 +168,18 @@ ROWS = unit(random_rows(3, 12, 4))
 
 
 @pytest.mark.parametrize(
-    ("gallery", "options", "error", "said"),
+    ("gallery", "expansion", "self_index", "error", "said"),
     [
-        (ROWS, {"alpha": -1}, ConfigError, "alpha is -1"),
-        (ROWS, {"k": 12, "self_index": np.arange(12)}, ConfigError, "1 to 11"),
-        (ROWS, {"k": 0}, ConfigError, "1 to 12"),
-        (ROWS[:, :2], {"k": 1}, InputError, "dimensions"),
-        (ROWS, {"k": 1, "self_index": np.arange(11)}, InputError, "self_index"),
+        (ROWS, (-1, 2), None, ConfigError, "alpha is -1"),
+        (ROWS, (2, 12), np.arange(12), ConfigError, "1 to 11"),
+        (ROWS, (2, 0), None, ConfigError, "1 to 12"),
+        (ROWS[:, :2], (2, 1), None, InputError, "dimensions"),
+        (ROWS, (2, 1), np.arange(11), InputError, "self_index"),
     ],
 )
-def test_expansion_refuses_what_it_cannot_do(gallery, options, error, said):
+def test_expansion_refuses_what_it_cannot_do(gallery, expansion, self_index, error, said):
     with pytest.raises(error, match=said):
-        expand_queries(ROWS, gallery, **options)
+        expand_queries(ROWS, gallery, EvaluationOptions(query_expansion=expansion), self_index)
 
 
 @pytest.mark.parametrize("p", [1.0, 3.0])

@@ -336,7 +336,7 @@ def test_nothing_but_undefined_values_is_an_error(tmp_path, hgld):
     apart, keys = made(tmp_path / "e", "query-gallery", rows)
     assert "no query has a relevant item" in evaluated(hgld, apart, dict(zip(keys, [0, 1], strict=True)))
     unknown, keys = made(tmp_path / "f", "query-gallery", [("query", (-1, -1)), ("gallery", (1, 1))])
-    assert "no query item has a label" in evaluated(hgld, unknown, dict(zip(keys, [0, 1], strict=True)))
+    assert "do both queries and gallery have labels" in evaluated(hgld, unknown, dict(zip(keys, [0, 1], strict=True)))
 
 
 def test_a_dataset_that_lacks_what_its_protocol_needs_is_refused(tmp_path, hgld):

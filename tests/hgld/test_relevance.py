@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 
 import hgld
 from hgld.errors import ConfigError, InputError
-from hgld.relevance import grade_gains
+from hgld.relevance import GainFunction
 
 
 def slow_grades(query, gallery):
@@ -94,10 +94,8 @@ def test_a_level_with_zero_weight_alone_gives_zero_and_no_nan():
     st.booleans(),
 )
 def test_relative_gains_are_the_gains_in_other_units(counts, kind, alpha, count_query):
-    options = {"kind": kind, "alpha": alpha, "count_query": count_query}
-    counts = torch.from_numpy(counts)
-    gains = grade_gains(counts, **options)
-    relative = grade_gains(counts, **options, relative=True)
+    counts, gain = torch.from_numpy(counts), GainFunction(kind, alpha, count_query=count_query)
+    gains, relative = gain.of_counts(counts, relative=False), gain.of_counts(counts)
     for row, own, other in zip(counts[:, 1:], gains[:, 1:], relative[:, 1:], strict=True):
         if (row > 0).any():
             here = row > 0
@@ -109,8 +107,9 @@ def test_relative_gains_are_the_gains_in_other_units(counts, kind, alpha, count_
 
 def test_relative_gains_survive_a_large_alpha():
     counts = torch.tensor([[5, 2, 0, 0], [5, 2, 3, 0]])
-    assert grade_gains(counts, alpha=5000.0, relative=True).tolist() == [[0, 0.5, 0, 0], [0, 0, 1 / 3, 0]]
-    assert not grade_gains(counts, alpha=5000.0)[:, :3].any()
+    gain = GainFunction(alpha=5000.0)
+    assert gain.of_counts(counts).tolist() == [[0, 0.5, 0, 0], [0, 0, 1 / 3, 0]]
+    assert not gain.of_counts(counts, relative=False)[:, :3].any()
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,24 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 from torch import Tensor
 
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.format import JUDGEMENTS, LISTS, MANIFEST
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import refuse_undefined, with_distractors
+from hgld.evaluation.embedding_files import read_embeddings
+from hgld.evaluation.evaluate import refuse_undefined
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
 from hgld.evaluation.protocols import Protocol, at_finest, protocol_names, protocol_of
 from hgld.evaluation.report import RetrievalReport
+from hgld.labels import Array
 
 DISTRACTORS = "distractors"
 
@@ -31,13 +35,13 @@ class EmbeddedSplit:
         contents: returns the (N,) SHA-256 of the images' files in hexadecimal; None: they are not known.
     """
 
-    vectors: Tensor | np.ndarray
+    vectors: Array
     keys: pl.Series
     labels: np.ndarray
     contents: Callable[[], pl.Series] | None = None
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +66,7 @@ class Benchmark:
         return self.splits[split]
 
     @property
-    def distractors(self) -> Tensor | np.ndarray | None:
+    def distractors(self) -> Array | None:
         """Embeddings of further gallery items that match nothing."""
         split = self.splits.get(DISTRACTORS)
         return split.vectors if split is not None and len(split) else None
@@ -72,9 +76,25 @@ class Benchmark:
         """Keys by named list (list, key); empty if the dataset has none."""
         return pl.DataFrame(schema={"list": pl.String, "key": pl.String}) if self.lists is None else self.lists
 
-    def gallery(self, split: str) -> tuple[Tensor | np.ndarray, np.ndarray]:
-        """Return embeddings and labels of a split with the distractors, if there are any, after them."""
-        return with_distractors(self[split].vectors, self[split].labels, self.distractors)
+    def with_distractors(self, side: EmbeddedSplit) -> tuple[Array, np.ndarray]:
+        """Return embeddings and labels of some items, with the distractors after them if there are any.
+
+        Raises:
+            InputError: the distractors have other dimensions.
+        """
+        vectors, further = side.vectors, self.distractors
+        if further is None:
+            return vectors, side.labels
+        if vectors.ndim != 2 or further.ndim != 2 or vectors.shape[1] != further.shape[1]:
+            raise InputError(
+                f"gallery embeddings have shape {tuple(vectors.shape)}, distractors {tuple(further.shape)}; expected "
+                "two tables of as many dimensions."
+            )
+        known = np.concatenate([side.labels, np.full((len(further), side.labels.shape[1]), -1)])
+        if isinstance(vectors, np.ndarray) and isinstance(further, np.ndarray):
+            return np.concatenate([vectors, further]), known
+        device = vectors.device if isinstance(vectors, Tensor) else "cpu"
+        return torch.cat([torch.as_tensor(vectors), torch.as_tensor(further).to(device)]), known
 
     def listed(self, name: str, split: str) -> np.ndarray:
         """Return the positions in a split of the keys of a list, in the order of the split.
@@ -131,16 +151,30 @@ class Benchmark:
         """Return the benchmark of a dataset (all of its items) whose splits are embedded."""
         return cls(dataset.manifest.name, dataset.levels, splits, dataset.judgements, dataset.listed)
 
-    def whitened(self, whitening: Whitening) -> "Benchmark":
-        """Return the benchmark with all embeddings whitened."""
-        splits = {n: replace(split, vectors=whitening.apply(split.vectors)) for n, split in self.splits.items()}
-        return replace(self, splits=splits)
+    def processed(
+        self, *, distractors: str | Path | None, whitening: str | Path | None
+    ) -> tuple["Benchmark", dict[str, Any]]:
+        """Take the distractors of a file in place of the benchmark's own, then whiten all embeddings.
 
-    def with_distractors(self, vectors: Tensor | np.ndarray) -> "Benchmark":
-        """Return the benchmark with these distractors in place of its own."""
-        keys = pl.Series([f"distractor-{i}" for i in range(len(vectors))], dtype=pl.String)
-        unknown = np.full((len(vectors), len(self.levels)), -1)
-        return replace(self, splits={**self.splits, DISTRACTORS: EmbeddedSplit(vectors, keys, unknown)})
+        Args:
+            distractors: file of embeddings; None: the benchmark's own.
+            whitening: file of a :class:`hgld.evaluation.postprocess.Whitening`; None: none.
+
+        Returns:
+            the benchmark; the settings of a report that name the files and the whitening.
+        """
+        named = {"distractors": distractors, "whitening": whitening}
+        stated: dict[str, Any] = {"files": {role: Path(path).name for role, path in named.items() if path is not None}}
+        splits = dict(self.splits)
+        if distractors is not None:
+            vectors = read_embeddings(distractors)
+            keys = pl.Series([f"distractor-{i}" for i in range(len(vectors))], dtype=pl.String)
+            splits[DISTRACTORS] = EmbeddedSplit(vectors, keys, np.full((len(vectors), len(self.levels)), -1))
+        if whitening is not None:
+            loaded = Whitening.load(whitening)
+            stated["whitening"] = loaded.describe()
+            splits = {n: replace(split, vectors=loaded.apply(split.vectors)) for n, split in splits.items()}
+        return replace(self, splits=splits), stated
 
 
 def open_benchmark(place: str, protocol: str = "") -> tuple[str, ShardDataset]:

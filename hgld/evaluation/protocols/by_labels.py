@@ -13,8 +13,9 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,13 @@ import polars as pl
 import torch
 
 from hgld.errors import ConfigError, InputError, quoted
-from hgld.evaluation.evaluate import evaluate_known_levels, evaluate_labelled
+from hgld.evaluation.evaluate import evaluate_labelled, refuse_undefined
+from hgld.evaluation.metric import resolve
 from hgld.evaluation.options import EvaluationOptions
-from hgld.evaluation.postprocess import expand_by_options
+from hgld.evaluation.postprocess import expand_queries, quantize_embeddings
 from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit
 from hgld.evaluation.report import RetrievalReport
+from hgld.evaluation.scores import choose_device
 
 # -- leave-one-out, and queries against a gallery ---------------------------------------------------------------------
 
@@ -44,29 +47,78 @@ def evaluate_query_gallery(benchmark: Benchmark, options: EvaluationOptions) -> 
 def rank_by_labels(
     benchmark: Benchmark, query: EmbeddedSplit, gallery: EmbeddedSplit | None, options: EvaluationOptions
 ) -> RetrievalReport:
-    """Rank a split by its labels, with the benchmark's distractors, at the levels that are known on both sides.
+    """Rank a split by its labels, with the benchmark's distractors, at the levels that have labels on both sides.
+
+    If a level had no labels on one side, only matches at finer levels would count for it, and its values would mean
+    nothing.
 
     Args:
-        benchmark: benchmark with levels and distractors.
+        benchmark: benchmark with levels and distractors; its name begins messages.
         query: Q items.
         gallery: G items; None: every query searches in the other queries.
         options: the metrics, and how to rank.
 
     Returns:
-        the report.
+        the report. ``levels_without_labels`` in its settings names levels that were left out; ``truncate_dim`` and
+        ``quantize`` in its settings hold the values of smaller embeddings.
 
     Raises:
-        InputError: no level is known on both sides, or no value is defined.
-        ConfigError: a metric of a level that is not known.
+        InputError: no level has labels on both sides, or no value is defined.
+        ConfigError: a metric of a level without labels, or more dimensions than there are.
     """
-    return evaluate_known_levels(
-        (query.vectors, query.labels),
-        None if gallery is None else (gallery.vectors, gallery.labels),
-        benchmark.distractors,
-        levels=benchmark.levels,
-        options=options,
-        where=f"dataset {benchmark.name}",
-    )
+    where, levels = benchmark.name, benchmark.levels
+    known = [(side.labels >= 0).any(axis=0) for side in (query, query if gallery is None else gallery)]
+    kept = np.flatnonzero(known[0] & known[1]).tolist()
+    names = [levels[column] for column in kept]
+    without = [level for level in levels if level not in names]
+    if not names:
+        raise InputError(
+            f"{where}: at none of the levels {', '.join(levels)} do both queries and gallery have labels, so nothing "
+            "can be relevant. Leave the splits out to evaluate by the dataset's own protocol, or label them."
+        )
+    asked = {str(metric) for metric in resolve(options.metrics, levels) if metric.level in without}
+    if lost := [str(metric) for metric in options.metrics if str(metric) in asked]:
+        raise ConfigError(
+            f"{where}: {', '.join(lost)}: no query, or no gallery item, has a label of {', '.join(without)}. Leave "
+            "these metrics out."
+        )
+    dim = query.vectors.shape[1]
+    if options.truncate_dim and options.truncate_dim[-1] > dim:
+        raise ConfigError(f"truncate_dim is {options.truncate_dim} for {dim} dimensions; expected at most {dim}.")
+    stated: dict[str, Any] = {"levels_without_labels": without} if without else {}
+    self_index, sides = None, [(query.vectors, query.labels[:, kept])]
+    if gallery is not None or benchmark.distractors is not None:
+        vectors, labels = benchmark.with_distractors(query if gallery is None else gallery)
+        sides.append((vectors, labels[:, kept]))
+    if benchmark.distractors is not None:
+        stated["distractors"] = len(benchmark.distractors)
+        if gallery is None:
+            self_index, stated["protocol"] = np.arange(len(query)), "leave-one-out"
+    options = replace(options, device=choose_device(query.vectors, options.device))
+
+    def measure(change: Callable[[Any], Any], how: EvaluationOptions) -> RetrievalReport:
+        changed: list[Any] = [(change(vectors), labels) for vectors, labels in sides]
+        return evaluate_labelled(*changed, levels=names, self_index=self_index, options=how)
+
+    try:
+        report = measure(lambda vectors: vectors, options)
+    except InputError as error:
+        raise type(error)(f"{where}: {error}") from error
+    refuse_undefined(report, where)
+    metrics = [metric for metric in resolve(options.metrics, names) if not metric.definition.of_set]
+    alone = replace(options, metrics=metrics)
+    for dim in options.truncate_dim if metrics else ():
+        try:
+            values = measure(lambda vectors, dim=dim: vectors[:, :dim], alone).defined_values()
+        except InputError as error:
+            raise InputError(f"truncate_dim {dim}: {error}") from error
+        stated.setdefault("truncate_dim", {})[str(dim)] = values
+    for kind in options.quantize if metrics else ():
+        exact = kind == "binary"  # products of signs are whole numbers, whose ties a norm would break
+        how = replace(alone, normalize=options.normalize and not exact)
+        decoded = partial(quantize_embeddings, kind=kind, normalize=options.normalize)
+        stated.setdefault("quantize", {})[kind] = measure(decoded, how).defined_values()
+    return replace(report, settings=report.settings | stated)
 
 
 def evaluate_agreed(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
@@ -90,7 +142,7 @@ def evaluate_ukbench(benchmark: Benchmark, options: EvaluationOptions) -> Retrie
         a report of ``N-S``, 0 to 4; an object of which an image could not be embedded cannot reach 4.
     """
     items = benchmark["test"]
-    query = expand_by_options(options, items.vectors, items.vectors)
+    query = expand_queries(items.vectors, items.vectors, options)
     options = replace(options, metrics=("P@4",), share=None, query_expansion=None)
     groups = items.labels[:, :1]
     report = evaluate_labelled((query, groups), (items.vectors, groups), levels=("object",), options=options)

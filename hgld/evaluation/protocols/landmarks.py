@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hgld.errors import InputError
 from hgld.evaluation.evaluate import evaluate_judged
 from hgld.evaluation.judgements import LabelRelevance, ListRelevance, RelevanceBlock, RelevanceSource
 from hgld.evaluation.options import EvaluationOptions
-from hgld.evaluation.postprocess import expand_by_options
+from hgld.evaluation.postprocess import expand_queries
 from hgld.evaluation.protocols.benchmark import DISTRACTORS, Benchmark
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
+from hgld.labels import Array
 
 # -- Google Landmarks v2 ----------------------------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ def evaluate_gldv2(benchmark: Benchmark, options: EvaluationOptions) -> Retrieva
     """
     query = benchmark["query"]
     judged, left_out = benchmark.judged("query", "gallery", ("relevant",))
-    gallery, _ = benchmark.gallery("gallery")
+    gallery, _ = benchmark.with_distractors(benchmark["gallery"])
     metric = f"mAP@{_DEPTH}"
     relevance = ListRelevance(len(gallery), judged)
     report = evaluate_judged(
@@ -89,7 +89,7 @@ def evaluate_revisited(benchmark: Benchmark, options: EvaluationOptions) -> Retr
     for ending, of in (("", plain), ("+distractors", benchmark)):
         if ending and of.distractors is None:
             continue
-        gallery, _ = of.gallery("gallery")
+        gallery, _ = of.with_distractors(of["gallery"])
         tasks: dict[str, RelevanceSource] = {
             difficulty: ListRelevance(
                 len(gallery),
@@ -98,7 +98,7 @@ def evaluate_revisited(benchmark: Benchmark, options: EvaluationOptions) -> Retr
             )
             for difficulty in _POSITIVE
         }
-        asking = expand_by_options(options, query.vectors, gallery)
+        asking = expand_queries(query.vectors, gallery, options)
         report = evaluate_trapezoid(asking, gallery, tasks, options, precision_at=_PRECISION_AT)
         columns |= {name + ending: report.per_query[name].to_numpy() for name in report.values}
         settings = report.settings | {"distractors": len(gallery) - len(benchmark["gallery"])}
@@ -115,11 +115,11 @@ def evaluate_holidays(benchmark: Benchmark, options: EvaluationOptions) -> Retri
         InputError: no image of the list is among those that could be embedded.
     """
     items, queries = benchmark["test"], benchmark.listed("queries", "test")
-    gallery, _ = benchmark.gallery("test")
+    gallery, _ = benchmark.with_distractors(benchmark["test"])
     groups, places = items.labels[:, 0], np.arange(len(items))
     relevant = [np.flatnonzero((groups == groups[q]) & (groups >= 0) & (places != q)) for q in queries]
     relevance = ListRelevance(len(gallery), [[part] for part in relevant], [np.array([query]) for query in queries])
-    asking = expand_by_options(options, items.vectors[queries], gallery, queries)
+    asking = expand_queries(items.vectors[queries], gallery, options, queries)
     settings = {"distractors": len(gallery) - len(items)}
     return evaluate_trapezoid(asking, gallery, {"": relevance}, options, settings=settings)
 
@@ -132,9 +132,9 @@ def evaluate_copydays(benchmark: Benchmark, options: EvaluationOptions) -> Retri
     Returns:
         a report of ``mAP``; its settings count the copies whose original is not in the gallery, which are undefined.
     """
-    query, (gallery, labels) = benchmark["query"], benchmark.gallery("gallery")
+    query, (gallery, labels) = benchmark["query"], benchmark.with_distractors(benchmark["gallery"])
     relevance = LabelRelevance(query.labels[:, :1], labels[:, :1])
-    asking = expand_by_options(options, query.vectors, gallery)
+    asking = expand_queries(query.vectors, gallery, options)
     settings = {"distractors": len(gallery) - len(benchmark["gallery"])}
     report = evaluate_trapezoid(asking, gallery, {"": relevance}, options, settings=settings)
     lost = report.undefined["mAP"]
@@ -212,8 +212,8 @@ def positive_positions(ordered: np.ndarray, positive: np.ndarray, left_out: np.n
 
 
 def evaluate_trapezoid(
-    query_embeddings: Tensor | np.ndarray,
-    gallery_embeddings: Tensor | np.ndarray,
+    query_embeddings: Array,
+    gallery_embeddings: Array,
     tasks: Mapping[str, RelevanceSource],
     options: EvaluationOptions,
     *,
