@@ -99,7 +99,7 @@ def _profile(
     from hgld.pipelines.shards import profile
 
     is_enough = bool(asked.out and (options.levels or name == "folders"))
-    found = profile.profile(name, asked.source, options, config, is_final=is_enough)
+    found = profile.profile(name, asked.source, options, is_final=is_enough)
     command = profile.command(found, asked.source, out, config)
     told = {"profile": profile.facts(found) | {"command": command}}
     goes_on = is_enough or asked.yes

@@ -25,7 +25,7 @@ from hgld.data.images import read_header
 from hgld.data.tar import Member, stream_members
 from hgld.errors import ImageError, InputError
 
-from ..shards.reading import check_decodes, opened_hashed, opened_regular
+from ..shards.reading import HashedReader, check_decodes, opened_regular
 from ..shards.work import run_counted
 from ..stage import Progress
 
@@ -112,18 +112,16 @@ def scan_shards(paths: Sequence[Path], *, decode: bool = False, workers: int, pr
 
 def _scan_shard(unit: _Unit) -> ShardScan:
     samples = _Samples(unit)
-    with (
-        opened_regular(unit.path) as file,
-        opened_hashed(file, "sha256") as (stored, hashed),
-        warnings.catch_warnings(action="ignore"),  # Pillow warns about odd metadata
-    ):
-        for member, data in stream_members(stored, where=unit.name, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
+    with opened_regular(unit.path) as file, warnings.catch_warnings(action="ignore"):  # Pillow warns about odd metadata
+        hashed = HashedReader(file, "sha256")
+        for member, data in stream_members(hashed, where=unit.name, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
             samples.add(member, data)
+        sha256 = hashed.finish()
     samples.finish()
     return ShardScan(
         name=unit.name,
         bytes=hashed.bytes,
-        sha256=hashed.digest.hexdigest(),
+        sha256=sha256,
         items=pl.DataFrame([{name: row.get(name) for name in ITEMS} for row in samples.rows], schema=ITEMS),
         faults=pl.DataFrame(samples.faults, schema=FAULTS, orient="row"),
         ignored=samples.ignored,

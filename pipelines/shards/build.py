@@ -4,19 +4,22 @@ The adapter reads the release's lists; every image is examined once; the sound o
 shard is packed; the tables come last, and the manifest last of all. A stopped build resumes at any of these steps.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from hgld.data.format import BOX, HIERARCHY, INDEX, MANIFEST, REJECTED, Manifest, ShardFacts
-from hgld.data.index import split_facts, write_index
+from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST, REJECTED, Manifest, ShardFacts
+from hgld.data.index import TABLES, split_facts, write_index
 from hgld.errors import InputError
 from hgld.files import sync, write_atomic
 from hgld.hierarchy import Hierarchy
 from hgld.tables import read_parquet
+from hgld.version import __version__
 
 from ..stage import Progress, fingerprint, key_of, plain, read_facts, sha256_of, storage_errors
 from . import catalog_changes, pack
@@ -34,15 +37,16 @@ from .work import (
     check_space,
     finished_dataset,
     opened_work,
-    provenance,
     remove_parts,
-    remove_work,
     run_counted,
     sizes_of,
+    stated_options,
 )
 
 _EXAMINED = ("key", "split", "file", "origin", "source_offset", "size", "suffix", "width", "height", "orientation")
 _PLANNED = ("shard", "sha256", "duplicate_of", "class_run")
+_OF_DATASET = (INDEX, HIERARCHY, *TABLES, CARD, CROISSANT)  # files of a dataset beside shards and manifest
+_CODECS = ("opencv-python-headless", "pillow", "simplejpeg")  # whose versions change the bytes of resized images
 _MOST_SHOWN = 10
 
 
@@ -154,19 +158,20 @@ def build_catalog(
     was_run = manifest is None
     if manifest is None:
         with storage_errors("the build", place), opened_work(place, key) as work:
-            manifest = _build(_Job(catalog, card, options, config, work, progress))
-    remove_work(place)
+            manifest = _build(_Job(catalog, card, options, config, key, work, progress))
+    shutil.rmtree(WorkFolder(place).path, ignore_errors=True)
     return BuildResult(str(out), manifest, published_differences(card, manifest) if card else None, was_run)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """Arguments of one build; ``card`` is None for the user's own data."""
+    """Arguments of one build, and its key; ``card`` is None for the user's own data."""
 
     catalog: Catalog
     card: DataCard | None
     options: SourceConfig
     config: ShardConfig
+    key: str
     work: WorkFolder
     progress: Progress
 
@@ -211,17 +216,17 @@ def _label(items: pl.DataFrame, levels: tuple[str, ...]) -> tuple[Hierarchy, pl.
 def _pack(
     job: _Job, items: pl.DataFrame, hierarchy: Hierarchy, origins: tuple[Path, ...]
 ) -> list[tuple[ShardFacts, Path]]:
-    """Write the shards that are not there yet; return the facts of all, each with the path of its part of the index."""
+    """Write the missing shards; return the facts of all shards, each with the path of its part of the index."""
     work = job.work
     work.plans.mkdir(parents=True, exist_ok=True)
     units, splits = [], {}
     for (shard,), part in items.group_by("shard", maintain_order=True):
-        plan = work.plans / f"{shard}.parquet"  # written again in every run, so it need not be synced
-        named = []
-        for level, names in zip(hierarchy.levels, hierarchy.names, strict=True):
-            name_of = pl.Series(f"name/{level}", [*names, None], dtype=pl.String)
-            named.append(name_of.gather(part[level].replace(-1, len(names))))
-        part.with_columns(named).write_parquet(plan)
+        plan = work.plans / f"{shard}.parquet"  # every run writes it again, so it need not be synced
+        names_of = [
+            pl.Series(f"name/{level}", [*names, None], dtype=pl.String).gather(part[level].replace(-1, len(names)))
+            for level, names in zip(hierarchy.levels, hierarchy.names, strict=True)
+        ]
+        part.with_columns(names_of).write_parquet(plan)
         splits[str(shard)] = part["split"][0]
         units.append(
             pack.PackUnit(
@@ -236,11 +241,9 @@ def _pack(
             )
         )
     begin_packing(work, splits)
-    sizes, pending = sizes_of(work.out), []
-    for unit in units:
-        facts = read_facts(unit.record, unit.key)
-        if facts is None or sizes.get(unit.name) != facts["bytes"]:
-            pending.append(unit)
+    sizes = sizes_of(work.out)
+    packed = {unit.name: read_facts(unit.record, unit.key) for unit in units}
+    pending = [u for u in units if (facts := packed[u.name]) is None or sizes.get(u.name) != facts["bytes"]]
     done = len(units) - len(pending)
     run_counted(pack.pack, pending, job.progress, "packing", done, **job.config.execution())
     remove_parts(work.out)  # of workers that were killed
@@ -256,7 +259,7 @@ def _pack(
 def finish(
     job: _Job, examination: Examination, hierarchy: Hierarchy, shards: Sequence[tuple[ShardFacts, Path]]
 ) -> Manifest:
-    """Write all files except the shards and put them in place, the manifest last.
+    """Write all files except the shards, the manifest last.
 
     Args:
         job: the build.
@@ -264,51 +267,67 @@ def finish(
         hierarchy: tree of the classes that are in the shards.
         shards: the shards in order, each with the path of its part of the index.
     """
-    catalog, work = job.catalog, job.work
+    catalog, out = job.catalog, job.work.out
     index = pl.concat([read_parquet(record) for _, record in shards])
-    facts = provenance(catalog, job.card, job.options, job.config, examination.tars)
-    facts["notes"] += examination.notes
+    notes = [*catalog.notes, *examination.notes]
     tables = {REJECTED: examination.rejected}
     for name in ABOUT_ITEMS:
-        whole: pl.DataFrame | None = getattr(catalog, name)
-        kept = catalog.about(name, index["key"])
+        whole, kept = (catalog.about(name, keys) for keys in (catalog.items["key"], index["key"]))
         if whole is not None and kept is not None:
             tables[f"{name}.parquet"] = kept = kept.unique().sort(pl.all())
             if removed := whole.n_unique() - len(kept):
-                note = f"{removed} rows about items that are not in the shards were left out of {name}.parquet."
-                facts["notes"].append(note)
+                notes.append(f"{removed} rows about items that are not in the shards were left out of {name}.parquet.")
     if duplicates := index["duplicate_of"].is_not_null().sum():
-        facts["notes"].append(
-            f"{duplicates} images are exact copies of others; the index names the originals in duplicate_of."
-        )
-    work.tables.mkdir(parents=True, exist_ok=True)
-    write_index(index, work.tables / INDEX, catalog.levels)
-    hierarchy.to_parquet(work.tables / HIERARCHY)
+        notes.append(f"{duplicates} images are exact copies of others; the index names the originals in duplicate_of.")
+    write_atomic(out / INDEX, lambda aside: write_index(index, aside, catalog.levels), racing=True)
+    write_atomic(out / HIERARCHY, hierarchy.to_parquet, racing=True)
     for name, table in tables.items():
-        table.write_parquet(work.tables / name)
+        write_atomic(out / name, table.write_parquet, racing=True)
     manifest = Manifest(
         name=catalog.name,
         levels=catalog.levels,
         group_size=job.config.group_size,
         splits=split_facts(index, catalog.levels),
         shards=tuple(shard for shard, _ in shards),
-        files={name: fingerprint(work.tables / name) for name in (INDEX, HIERARCHY, *tables)},
+        files={name: fingerprint(out / name) for name in (INDEX, HIERARCHY, *tables)},
         rejected=dict(examination.rejected["reason"].value_counts().sort("reason").iter_rows()),
-        provenance=facts,
+        provenance=_provenance(job, examination, notes),
         protocol=catalog.protocol,
     )
     made, manifest = described(manifest, job.card, boxes=BOX[0] in index.columns)
-    for name, data in {**made, MANIFEST: manifest.to_json().encode()}.items():
-        (work.tables / name).write_bytes(data)
-    for stale in sorted(path for path in work.tables.iterdir() if path.name not in (*manifest.files, MANIFEST)):
-        (work.out / stale.name).unlink(missing_ok=True)  # left by a run with other lists that was stopped after it
-        stale.unlink()
-    for name in (*manifest.files, MANIFEST):
-        if name == MANIFEST:
-            sync(work.out)
-        write_atomic(work.out / name, (work.tables / name).read_bytes(), racing=True)
-    sync(work.out)
+    for name, data in made.items():
+        write_atomic(out / name, data, racing=True)
+    for stale in set(_OF_DATASET).difference(manifest.files):  # left by a stopped run with other lists
+        (out / stale).unlink(missing_ok=True)
+    sync(out)
+    write_atomic(out / MANIFEST, manifest.to_json(), racing=True)
+    sync(out)
     return manifest
+
+
+def _provenance(job: _Job, examination: Examination, notes: list[str]) -> dict[str, Any]:
+    """Return the manifest's provenance; it depends on the input and options, not on the paths of the files."""
+    catalog, options = job.catalog, job.options
+    stated = stated_options(options, job.config)
+    facts = {
+        "hgld": __version__,
+        "config": stated,
+        "config_hash": key_of(stated),
+        "build_key": job.key,
+        "seeds": {"seed": options.seed},
+        "sources": [
+            {"file": path.name, **fingerprint(path)} for path in sorted(catalog.sources, key=lambda path: path.name)
+        ],
+        "licence": job.card.licence if job.card else options.license or "not stated",
+        **({"description": options.description} if options.description else {}),
+        "disjoint": catalog.disjoint,
+        "notes": notes,
+    }
+    if examination.tars:
+        facts["tars"] = sorted(examination.tars, key=lambda tar: (tar["role"], tar["file"]))
+    if job.config.resize:
+        facts["versions"] = {package: version(package) for package in _CODECS}
+    return facts
 
 
 # -- reports for people and machines --------------------------------------------------------------------------------

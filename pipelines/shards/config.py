@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hgld.data.format import MAX_IMAGE_BYTES, MOST_PIXELS
 from hgld.errors import ConfigError
 from hgld.settings import bound_problems, setting
 
 MEGABYTE = 1 << 20
-_MAX_FILE_MB = MAX_IMAGE_BYTES >> 20
 
 
 @dataclass(frozen=True)
@@ -79,20 +77,6 @@ class ShardConfig:
         0, "Shorter side to reduce images to, as JPEG; 0: keep the source's bytes.", unit="pixels", least=0
     )
     quality: int = setting(90, "JPEG quality of --resize, 1 to 100.", least=1, most=100)
-    max_pixels: int = setting(
-        MOST_PIXELS,
-        f"Largest number of pixels of an image; larger images are rejected. At most {MOST_PIXELS:,}.",
-        unit="pixels",
-        least=1,
-        most=MOST_PIXELS,
-    )
-    max_file_mb: int = setting(
-        100,
-        "Largest size of an image file; larger files are rejected. At most 512.",
-        unit="megabytes",
-        least=1,
-        most=_MAX_FILE_MB,
-    )
     partial: bool = setting(False, "Build without missing or damaged tars.")
     executor: Literal["local", "ray"] = setting(
         "local",

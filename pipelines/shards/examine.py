@@ -1,7 +1,7 @@
 """Examine every image of a release once: read it, check it, record its size, orientation and checksum.
 
-A unit is one tar, or some thousand loose files. It leaves a table of what it found and, where the bytes cannot be
-read again at random or are not those of the source, a spool: the images' bytes, one after the other.
+A unit is one tar, or some thousand loose files. It leaves a table of facts per image. If the bytes cannot be read again
+at random, or are not the bytes of the source, it also leaves a spool: the images' bytes, one after the other.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import re
 import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path, PurePosixPath
@@ -18,27 +19,26 @@ from typing import Any, BinaryIO
 import numpy as np
 import polars as pl
 
-from hgld.data.format import BOX, IMAGE_FORMATS, REJECTED
+from hgld.data.format import BOX, IMAGE_FORMATS, MAX_IMAGE_BYTES, REJECTED
 from hgld.data.index import TABLES
 from hgld.data.tar import stream_members
 from hgld.errors import ImageError, InputError, quoted, some
-from hgld.files import aside_of, put_in_place, write_atomic
+from hgld.files import write_atomic
 from hgld.tables import read_parquet
 
 from ..stage import Progress, UnitRecord, key_of, read_facts
 from .catalog import Catalog, Container
-from .config import MEGABYTE, ShardConfig
-from .reading import checked_image, opened_hashed, read_inside
+from .config import ShardConfig
+from .reading import HashedReader, checked_image, read_inside
 from .sources.own_tables import images_of
 from .work import amount, run_counted
 
-VERSION = 3  # increase it if a change gives the same image another row
+VERSION = 4  # increase it if a change gives the same image another row
 FILES_PER_UNIT = 2_000
 LOOSE = -1  # origin of a loose file
-SPOOL = ".spool"
 EXAMINED = pl.Schema(
     {
-        "row": pl.Int64,  # of the work folder's catalog
+        "row": pl.Int64,  # row of the work folder's catalog
         "offset": pl.Int64,  # offset in the tar or the spool; null: the whole file
         "size": pl.Int64,
         "sha256": pl.String,
@@ -65,7 +65,7 @@ class ExamineUnit:
         signature: changes when the source's files do; empty: the tar is missing.
         catalog: table of the wanted items, sorted by file: file and box.
         start: first row of the catalog that the unit may find.
-        stop: after the last one.
+        stop: end of these rows, exclusive.
         source: the tar, or the folder of the loose files.
         container: the tar's role and checksum; None: loose files.
         spooled: whether the bytes are kept.
@@ -90,7 +90,7 @@ class ExamineUnit:
     @property
     def spool(self) -> Path:
         """Path of the images' bytes."""
-        return self.record.with_suffix(SPOOL)
+        return self.record.with_suffix(".spool")
 
     def is_done(self) -> bool:
         """Tell whether there is a valid record; for a tar that was deleted, it is valid if the tar was spooled."""
@@ -107,148 +107,117 @@ def examine(unit: ExamineUnit) -> str | None:
     """Examine a unit's images and record the results.
 
     Returns:
-        why the tar is refused: it is damaged, or not the official one; None: it is not.
+        why the tar is refused: it is damaged, or not the official one; None: it is not refused.
 
     Raises:
         InputError: the disk or the network of the loose files fails.
     """
     rows = read_parquet(unit.catalog, rows=(unit.start, unit.stop - unit.start))
-    spool = _Spool(unit.spool) if unit.spooled else None
     facts: dict[str, Any] = {"signature": unit.signature, "spooled": unit.spooled}
-    try:
-        with warnings.catch_warnings(action="ignore"):  # Pillow warns about odd metadata and large images
+    found: list[dict[str, Any]] = []
+
+    def fill(aside: Path | None = None) -> None:
+        opened = nullcontext() if aside is None else open(aside, "wb", buffering=1 << 20)
+        with opened as spool, warnings.catch_warnings(action="ignore"):  # Pillow warns about odd metadata
             if unit.container:
-                found, tar_facts = _examine_tar(unit, unit.container, rows, spool)
-                facts |= tar_facts
+                tar = _examine_tar(unit, unit.container, rows, spool, found)
+                facts.update(tar)
             else:
-                most = unit.config.max_file_mb * MEGABYTE
-                images = read_images(unit.source, rows["file"], unit.image_column, most)
-                found = []
+                images = read_images(unit.source, rows["file"], unit.image_column)
                 for number, (row, image) in enumerate(zip(rows.iter_rows(named=True), images, strict=True)):
-                    own = image if isinstance(image, dict) else _facts(image, row, unit.config, spool)
-                    found.append({"row": unit.start + number, **own})
-        if spool is not None:
-            facts["spool_bytes"] = spool.keep()
+                    found.append({"row": unit.start + number, **_facts(image, row, unit.config, spool)})
+            if spool is not None:
+                facts["spool_bytes"] = spool.tell()
+
+    try:
+        if unit.spooled:
+            write_atomic(unit.spool, fill, racing=True)
+        else:
+            fill()
     except InputError as error:
         if unit.container:
             return str(error)
         raise
-    finally:
-        if spool is not None:
-            spool.close()
     UnitRecord(unit.key, pl.DataFrame(found, schema=EXAMINED, orient="row").sort("row"), facts).write(unit.record)
     return None
 
 
-class _Spool:
-    """Images' bytes, one after the other, in a file that is put in place only when it is complete."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.aside, self.offset = path, aside_of(path, racing=True), 0
-        self.file: BinaryIO = open(self.aside, "wb", buffering=1 << 20)  # noqa: SIM115  # closed by keep or close
-
-    def add(self, data: bytes) -> int:
-        """Append the bytes; return their offset."""
-        self.file.write(data)
-        begin, self.offset = self.offset, self.offset + len(data)
-        return begin
-
-    def keep(self) -> int:
-        """Put the file in place; return its size."""
-        self.file.close()
-        put_in_place(self.aside, self.path)
-        return self.offset
-
-    def close(self) -> None:
-        self.file.close()
-        self.aside.unlink(missing_ok=True)
-
-
 def _examine_tar(
-    unit: ExamineUnit, container: Container, rows: pl.DataFrame, spool: _Spool | None
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return rows of the wanted items in the tar, in its order, and the tar's size and checksum."""
+    unit: ExamineUnit, container: Container, rows: pl.DataFrame, spool: BinaryIO | None, found: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Add the wanted items in the tar to the rows found, in the tar's order; return the tar's size and checksum."""
     files = rows["file"].str.strip_prefix(f"{container.role}/").to_list()
     stems = np.array([file.encode() for file in files], dtype=np.bytes_)
-    most = unit.config.max_file_mb * MEGABYTE
-    found: dict[int, dict[str, Any]] = {}
+    seen = set()
     try:
-        with open(unit.source, "rb", buffering=0) as file, opened_hashed(file, "md5") as (stored, hashed):
-            for member, data in stream_members(stored, where=str(unit.source), max_member_bytes=most):
+        with open(unit.source, "rb", buffering=1 << 20) as file:
+            hashed = HashedReader(file, "md5")
+            for member, data in stream_members(hashed, where=str(unit.source), max_member_bytes=MAX_IMAGE_BYTES):
                 stem = PurePosixPath(member.name).stem.encode()
                 at = bisect_left(stems, stem)
-                if at == len(stems) or stems[at] != stem or member.kind == "directory" or at in found:
+                if at == len(stems) or stems[at] != stem or member.kind == "directory" or at in seen:
                     continue
+                image: bytes | ImageError = data
                 if member.fault is not None:
-                    too_large = member.kind == "file" and member.size > most
-                    reason = "too-large" if too_large else "unsafe-path"
-                    found[at] = _rejected(reason, f"{quoted(member.name)} {member.fault}")
-                else:
-                    found[at] = _facts(data, rows.row(at, named=True), unit.config, spool, member.offset)
+                    is_large = member.kind == "file" and member.size > MAX_IMAGE_BYTES
+                    fault = f"{quoted(member.name)} {member.fault}"
+                    image = ImageError("too-large" if is_large else "unsafe-path", fault)
+                row = _facts(image, rows.row(at, named=True), unit.config, spool, member.offset)
+                found.append({"row": unit.start + at, **row})
+                seen.add(at)
+            md5 = hashed.finish()
     except OSError as error:
         raise InputError(f"{unit.source}: cannot be read ({error.strerror or error}).") from error
-    md5 = hashed.digest.hexdigest()
     if container.md5 is not None and md5 != container.md5:
         raise InputError(
             f"{unit.source}: its MD5 sum is {md5}, the official one {container.md5}: damaged, or not the official "
             "file. Fetch it again."
         )
-    return [{"row": unit.start + at, **row} for at, row in found.items()], {"bytes": hashed.bytes, "md5": md5}
+    return {"bytes": hashed.bytes, "md5": md5}
 
 
-def read_images(source: Path, files: Iterable[str], image_column: str, most: int) -> Iterator[bytes | dict[str, Any]]:
+def read_images(source: Path, files: Iterable[str], image_column: str) -> Iterator[bytes | ImageError]:
     """Yield the bytes of every image, or why it is rejected.
 
     Args:
         source: the folder.
         files: paths in it; with ``image_column`` TABLE/ROW/NAME, in the order of the tables' rows.
         image_column: column of parquet files that holds the images; empty: the images are files.
-        most: bytes of an image.
     """
-    if image_column:
-        yield from _images_in_tables(source, files, image_column, most)
+    if not image_column:
+        for file in files:
+            try:
+                yield read_inside(source, file, MAX_IMAGE_BYTES)
+            except ImageError as error:
+                yield error
         return
-    for file in files:
-        try:
-            yield read_inside(source, file, most)
-        except ImageError as error:
-            yield _rejected(error.reason, str(error))
-
-
-def _images_in_tables(
-    source: Path, files: Iterable[str], image_column: str, most: int
-) -> Iterator[bytes | dict[str, Any]]:
-    places = (file.split("/", 2)[:2] for file in files)
-    for table, part in groupby(places, lambda place: place[0]):
-        wanted = [int(number) - 1 for _, number in part]
-        found = iter(wanted)
-        row = next(found)
-        for start, cells in images_of(source / table, image_column, wanted):
-            while row is not None and row < start + len(cells):
-                data, _ = cells[row - start]
-                if data is None:
-                    yield _rejected("missing", "the cell is empty")
-                elif len(data) > most:
-                    yield _rejected("too-large", f"has {len(data)} bytes, more than the {most} allowed")
-                else:
-                    yield data
-                row = next(found, None)
+    cells = (file.split("/", 2)[:2] for file in files)
+    for table, part in groupby(cells, lambda cell: cell[0]):
+        for _, data, _ in images_of(source / table, image_column, [int(row) - 1 for _, row in part]):
+            yield ImageError("missing", "the cell is empty") if data is None else data
 
 
 def _facts(
-    data: bytes, item: Mapping[str, Any], config: ShardConfig, spool: _Spool | None, offset: int | None = None
+    image: bytes | ImageError,
+    item: Mapping[str, Any],
+    config: ShardConfig,
+    spool: BinaryIO | None,
+    offset: int | None = None,
 ) -> dict[str, Any]:
-    """Return one row of :data:`EXAMINED` without its ``row``."""
+    """Return one row of :data:`EXAMINED` without its ``row``; keep the bytes if there is a spool."""
     sides = [item[side] for side in BOX if item.get(side) is not None]
     box = (sides[0], sides[1], sides[2], sides[3]) if len(sides) == len(BOX) else None
-    limits = {"max_pixels": config.max_pixels, "resize": config.resize, "quality": config.quality}
     try:
-        kept, header, box = checked_image(data, box, **limits)
+        if isinstance(image, ImageError):
+            raise image
+        kept, header, box = checked_image(image, box, resize=config.resize, quality=config.quality)
     except ImageError as error:
-        return _rejected(error.reason, str(error))
+        return {"reason": error.reason, "detail": _ADDRESS.sub("", str(error))[:_MOST_DETAIL]}
+    if spool is not None:
+        offset = spool.tell()
+        spool.write(kept)
     return {
-        "offset": offset if spool is None else spool.add(kept),
+        "offset": offset,
         "size": len(kept),
         "sha256": hashlib.sha256(kept).hexdigest(),
         "suffix": IMAGE_FORMATS[header.format][0],
@@ -259,10 +228,6 @@ def _facts(
     }
 
 
-def _rejected(reason: str, detail: str) -> dict[str, Any]:
-    return {"reason": reason, "detail": _ADDRESS.sub("", detail)[:_MOST_DETAIL]}
-
-
 # -- a whole release: its units, and their results together -----------------------------------------------------------
 
 
@@ -271,9 +236,9 @@ class Examination:
     """Results of all units.
 
     Attributes:
-        items: the sound ones: the catalog's columns and the facts of their bytes, which lie at ``origin`` and
+        items: the sound items: the catalog's columns and the facts of their bytes, which are at ``origin`` and
             ``source_offset``.
-        rejected: the others and those that the adapter left out, with the columns of ``rejected.parquet``.
+        rejected: the other items and the files that the adapter left out, with the columns of ``rejected.parquet``.
         origins: tars and spools; ``origin`` is a position in this list.
         tars: file, role, bytes and md5 of every tar.
         notes: notes for people, one line each.
@@ -288,48 +253,49 @@ class Examination:
 
 def units_of(catalog: Catalog, items: pl.DataFrame, folder: Path, config: ShardConfig) -> list[ExamineUnit]:
     """Cut the items of a catalog, sorted by file, into units; the signature of a missing tar's unit is empty."""
-    limits = [config.resize, config.quality, config.max_pixels, config.max_file_mb]
-    tables = items["file"].str.split("/").list.first()  # of tars: their roles
-
-    def unit_of(start: int, stop: int, container: Container | None, name: str, record: str) -> ExamineUnit:
-        digest = hashlib.sha256(_wanted(items[start:stop]).write_csv().encode()).hexdigest()
-        tar = container.path if container else None
-        is_there = tar is None or tar.is_file()
-        files = items["file"][start:stop] if tar is None else [tar.name]
-        if catalog.image_column:
-            files = sorted(set(tables[start:stop]))
-        of = [container.role, container.path.name] if container else [catalog.image_column] * bool(catalog.image_column)
-        return ExamineUnit(
-            name=name,
-            key=key_of(VERSION, limits, start, digest, of),
-            signature=signature_of(tar.parent if tar else catalog.root, files) if is_there else "",
-            catalog=folder / "catalog.parquet",
-            start=start,
-            stop=stop,
-            source=tar or catalog.root,
-            container=container,
-            image_column=catalog.image_column,
-            spooled=config.keep_examined or bool(config.resize or catalog.image_column),
-            config=config,
-            record=folder / f"{record}.parquet",
-        )
-
-    units = []
-    if not catalog.containers:
-        for number, start in enumerate(range(0, len(items), FILES_PER_UNIT)):
-            stop = min(start + FILES_PER_UNIT, len(items))
-            units.append(unit_of(start, stop, None, f"files {start + 1} to {stop}", f"files-{number:06d}"))
-    for role in sorted({container.role for container in catalog.containers}):
-        rows = (tables == role).arg_true()
+    first = items["file"].str.split("/").list.first()  # roles of the tars, or parquet files
+    parts: list[tuple[int, int, list[Container | None], str]] = []  # rows, their tars, and the record of the first
+    for role in sorted({tar.role for tar in catalog.containers}):
+        rows = (first == role).arg_true()
         if len(rows):
-            start, stop = int(rows[0]), int(rows[-1]) + 1
-            tars = [container for container in catalog.containers if container.role == role]
-            units += [unit_of(start, stop, tar, str(tar.path), f"{role}-{n:06d}") for n, tar in enumerate(tars)]
+            tars = [tar for tar in catalog.containers if tar.role == role]
+            parts.append((int(rows[0]), int(rows[-1]) + 1, [*tars], role))
+    if not catalog.containers:
+        parts = [
+            (n, min(n + FILES_PER_UNIT, len(items)), [None], "files") for n in range(0, len(items), FILES_PER_UNIT)
+        ]
+    units: list[ExamineUnit] = []
+    for start, stop, tars, kind in parts:
+        wanted = hashlib.sha256(_wanted(items[start:stop]).write_csv().encode()).hexdigest()
+        for number, tar in enumerate(tars):
+            if tar is not None:
+                root, files, of = tar.path.parent, [tar.path.name], [tar.role, tar.path.name]
+            elif catalog.image_column:
+                root, files, of = catalog.root, sorted(set(first[start:stop])), [catalog.image_column]
+            else:
+                root, files, of = catalog.root, items["file"][start:stop], []
+            is_there = tar is None or tar.path.is_file()
+            units.append(
+                ExamineUnit(
+                    name=f"files {start + 1} to {stop}" if tar is None else str(tar.path),
+                    key=key_of(VERSION, config.resize, config.quality, start, wanted, of),
+                    signature=signature_of(root, files) if is_there else "",
+                    catalog=folder / "catalog.parquet",
+                    start=start,
+                    stop=stop,
+                    source=catalog.root if tar is None else tar.path,
+                    container=tar,
+                    spooled=config.keep_examined or bool(config.resize or catalog.image_column),
+                    config=config,
+                    record=folder / f"{kind}-{len(units) if tar is None else number:06d}.parquet",
+                    image_column=catalog.image_column,
+                )
+            )
     return units
 
 
 def _wanted(items: pl.DataFrame) -> pl.DataFrame:
-    """Return what the examination of items reads: their files and boxes."""
+    """Return the columns that the examination of items reads: file and box."""
     return items.select(column for column in ("file", *BOX) if column in items.columns)
 
 
@@ -394,15 +360,10 @@ def examine_release(catalog: Catalog, folder: Path, config: ShardConfig, progres
 
 
 def _joined(catalog: Catalog, items: pl.DataFrame, found: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Join the items with what was found of them: the sound ones, and the content of ``rejected.parquet``."""
+    """Join the items with the facts found; return the sound items, and the content of ``rejected.parquet``."""
     found = found.sort("row", pl.col("reason").is_not_null(), "origin").unique("row", keep="first")
-    joined = (
-        items.drop(BOX, strict=False)
-        .with_row_index("row")
-        .with_columns(pl.col("row").cast(pl.Int64))
-        .join(found, on="row", how="left", maintain_order="left")
-        .rename({"offset": "source_offset"})
-    )
+    numbered = items.drop(BOX, strict=False).with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    joined = numbered.join(found, on="row", how="left", maintain_order="left").rename({"offset": "source_offset"})
     is_lost = pl.col("origin").is_null()
     joined = joined.with_columns(
         reason=pl.when(is_lost).then(pl.lit("missing")).otherwise("reason"),
@@ -413,10 +374,8 @@ def _joined(catalog: Catalog, items: pl.DataFrame, found: pl.DataFrame) -> tuple
     if catalog.dropped is not None:
         rejected.append(catalog.dropped.with_columns(key=pl.lit(None, pl.String)).select(columns))
     sound = joined.filter(pl.col("reason").is_null()).drop("row", "reason", "detail")
-    return (
-        sound if catalog.has_boxes else sound.drop(BOX),
-        pl.concat(rejected).sort("split", "file", "key", "reason", "detail"),
-    )
+    rows = pl.concat(rejected).sort("split", "file", "key", "reason", "detail")
+    return (sound if catalog.has_boxes else sound.drop(BOX)), rows
 
 
 def _incomplete(units: list[ExamineUnit], absent: list[ExamineUnit], refused: dict[str, str]) -> str:
@@ -430,7 +389,7 @@ def _incomplete(units: list[ExamineUnit], absent: list[ExamineUnit], refused: di
             f"The images of {len(kept)} tars are kept in {kept[0].parent} ({size}): these tars may be deleted."
         )
     lines.append(
-        "Run the same command again when they are there (what was examined is not read again), or build without them: "
+        "Run the same command again when they are there (examined tars are not read again), or build without them: "
         "--partial."
     )
     return " ".join(lines)

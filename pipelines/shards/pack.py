@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from hgld.data.index import SOURCE, index_schema, with_runs
 from hgld.data.storage import advise
 from hgld.data.tar import BLOCK, END_OF_ARCHIVE, member_header, padding
 from hgld.errors import ImageError, InputError, quoted
-from hgld.files import aside_of, put_in_place, sync
+from hgld.files import sync, write_atomic
 from hgld.tables import read_parquet
 
 from ..stage import UnitRecord
@@ -24,7 +23,7 @@ from .examine import LOOSE
 from .reading import read_inside
 
 VERSION = 2  # raise it when the same plan gives another tar
-_AHEAD = 64  # images announced to the system before they are read
+_AHEAD = 64  # images that are announced to the system together before they are read
 _MOST_OPEN = 128
 _AGAIN = "Give back the file that was examined, or run the same command again to examine it anew."
 
@@ -93,26 +92,25 @@ def pack(unit: PackUnit) -> int:
         OSError: the shard cannot be written.
     """
     plan = read_parquet(unit.plan)
+    rows = plan.rows(named=True)
     unit.record.unlink(missing_ok=True)  # a record of another plan must not describe the new shard
     unit.out.mkdir(parents=True, exist_ok=True)
-    aside = aside_of(unit.out / unit.name, racing=True)
-    try:
-        with open(aside, "wb", buffering=1 << 20) as file, _Sources(unit.root, unit.origins) as sources:
+    facts: dict[str, Any] = {"items": len(rows)}
+    offsets: list[int] = []
+
+    def fill(aside: Path) -> None:
+        with open(aside, "wb", buffering=1 << 20) as file:
             tar = TarWriter(file)
-            offsets = [
-                tar.add(row["key"], row["suffix"], image, _json_of(row, unit.levels))
-                for row, image in sources.images(plan.iter_rows(named=True))
-            ]
-            sha256 = tar.finish()
-        put_in_place(aside, unit.out / unit.name)
-        sync(unit.out)  # else a power failure could leave an older shard of that name beside the new record
-    finally:
-        aside.unlink(missing_ok=True)
+            for row, image in zip(rows, _images(rows, unit), strict=True):
+                offsets.append(tar.add(row["key"], row["suffix"], image, _json_of(row, unit.levels)))
+            facts.update(sha256=tar.finish(), bytes=tar.bytes)
+
+    write_atomic(unit.out / unit.name, fill, racing=True)
+    sync(unit.out)  # else a power failure could leave an older shard of that name beside the new record
     schema = index_schema(unit.levels, boxes=BOX[0] in plan.columns, sources=True)
     index = plan.with_columns(pl.Series("offset", offsets, dtype=pl.Int64), pl.col("file").alias(SOURCE))
-    index = index.select(schema.names())
-    UnitRecord(unit.key, index, {"bytes": tar.bytes, "sha256": sha256, "items": len(plan)}).write(unit.record)
-    return len(plan)
+    UnitRecord(unit.key, index.select(schema.names()), facts).write(unit.record)
+    return len(rows)
 
 
 def _json_of(row: Mapping[str, Any], levels: Sequence[str]) -> bytes:
@@ -123,60 +121,45 @@ def _json_of(row: Mapping[str, Any], levels: Sequence[str]) -> bytes:
     return item_json(labels, names, row["split"], row["file"], levels, box)
 
 
-class _Sources:
-    """Reader of images from loose files, tars and spools that refuses bytes that changed since they were examined."""
+def _images(rows: Sequence[Mapping[str, Any]], unit: PackUnit) -> Iterator[bytes]:
+    """Yield the images' bytes of a plan's rows, while the system prefetches the next ones from tars and spools.
 
-    def __init__(self, root: Path, origins: Sequence[Path]) -> None:
-        self.root, self.origins = root, origins
-        self.opened: dict[int, int] = {}  # descriptors by origin
+    Raises:
+        InputError: bytes changed since they were examined.
+    """
+    opened: dict[int, BinaryIO] = {}  # files by origin
 
-    def __enter__(self) -> "_Sources":
-        return self
+    def file_of(origin: int) -> BinaryIO:
+        if origin not in opened:
+            if len(opened) == _MOST_OPEN:
+                opened.popitem()[1].close()
+            opened[origin] = open(unit.origins[origin], "rb", buffering=0)  # noqa: SIM115  # closed at the end
+        return opened[origin]
 
-    def __exit__(self, *_: object) -> None:
-        while self.opened:
-            os.close(self.opened.popitem()[1])
-
-    def images(self, rows: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Yield rows of a plan with their images' bytes, while the system prefetches the next ones.
-
-        Raises:
-            InputError: bytes that changed since they were examined.
-        """
-        window: deque[dict[str, Any]] = deque()
-        for row in rows:
-            window.append(row)
-            if row["origin"] != LOOSE:
-                advise(self._descriptor(row["origin"]), row["source_offset"], row["size"])
-            if len(window) > _AHEAD:
-                yield window[0], self._read(window.popleft())
-        while window:
-            yield window[0], self._read(window.popleft())
-
-    def _read(self, row: Mapping[str, Any]) -> bytes:
-        where = self.root / row["file"] if row["origin"] == LOOSE else self.origins[row["origin"]]
-        try:
-            data = self._bytes(row)
-        except ImageError as error:
-            raise InputError(f"{where}: {error}; it was readable when it was examined. {_AGAIN}") from error
-        if hashlib.sha256(data).hexdigest() != row["sha256"]:
-            raise InputError(f"{where}: the bytes of {quoted(row['key'])} changed since they were examined. {_AGAIN}")
-        return data
-
-    def _bytes(self, row: Mapping[str, Any]) -> bytes:
-        if row["origin"] == LOOSE:
-            return read_inside(self.root, row["file"], row["size"])
-        return os.pread(self._descriptor(row["origin"]), row["size"], row["source_offset"])
-
-    def _descriptor(self, origin: int) -> int:
-        if origin not in self.opened:
-            if len(self.opened) == _MOST_OPEN:
-                self.__exit__()
+    try:
+        for number, row in enumerate(rows):
+            if number % _AHEAD == 0:
+                for coming in rows[number : number + _AHEAD]:
+                    if coming["origin"] != LOOSE:
+                        advise(file_of(coming["origin"]).fileno(), coming["source_offset"], coming["size"])
+            where = unit.root / row["file"] if row["origin"] == LOOSE else unit.origins[row["origin"]]
             try:
-                self.opened[origin] = os.open(self.origins[origin], os.O_RDONLY)
-            except OSError as error:
-                raise InputError(f"{self.origins[origin]}: cannot be read ({error.strerror}). {_AGAIN}") from error
-        return self.opened[origin]
+                if row["origin"] == LOOSE:
+                    data = read_inside(unit.root, row["file"], row["size"])
+                else:
+                    data = os.pread(file_of(row["origin"]).fileno(), row["size"], row["source_offset"])
+            except ImageError as error:
+                raise InputError(f"{where}: {error}; it was readable when it was examined. {_AGAIN}") from error
+            if hashlib.sha256(data).hexdigest() != row["sha256"]:
+                raise InputError(
+                    f"{where}: the bytes of {quoted(row['key'])} changed since they were examined. {_AGAIN}"
+                )
+            yield data
+    except OSError as error:
+        raise InputError(f"{error.filename or unit.name}: cannot be read ({error.strerror}). {_AGAIN}") from error
+    finally:
+        for file in opened.values():
+            file.close()
 
 
 # -- the order ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from hgld.settings import options_of
 from .build import with_options
 from .catalog import Catalog
 from .catalog_changes import default_parts
-from .config import MEGABYTE, ShardConfig, SourceConfig
+from .config import ShardConfig, SourceConfig
 from .examine import read_images
 from .reading import checked_image
 from .sources.own_images import OwnImages, merge_spellings, plain_name, read_own_images
@@ -49,14 +49,13 @@ class Profile:
     broken: tuple[tuple[str, str], ...]
 
 
-def profile(kind: str, source: Path, options: SourceConfig, config: ShardConfig, *, is_final: bool) -> Profile:
+def profile(kind: str, source: Path, options: SourceConfig, *, is_final: bool) -> Profile:
     """Read the user's own images, decode some, and propose what nobody stated: folder, levels and splits.
 
     Args:
         kind: folders or manifest.
         source: the folder or table.
         options: options that the user gave.
-        config: limits of the images.
         is_final: whether different spellings of a name stay different classes by default.
 
     Raises:
@@ -87,19 +86,18 @@ def profile(kind: str, source: Path, options: SourceConfig, config: ShardConfig,
     lost = set(missing)
     there = [file for file in files if file not in lost]
     sample = there[:: max(1, -(-len(there) // _MOST_DECODED))]
-    return Profile(images, options, catalog, problem, missing, len(sample), tuple(_broken(images, sample, config)))
+    return Profile(images, options, catalog, problem, missing, len(sample), tuple(_broken(images, sample)))
 
 
-def _broken(images: OwnImages, files: Sequence[str], config: ShardConfig) -> Iterator[tuple[str, str]]:
+def _broken(images: OwnImages, files: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the path of every image that cannot be used, and the reason."""
-    found = read_images(images.root, files, images.image_column, config.max_file_mb * MEGABYTE)
+    found = read_images(images.root, files, images.image_column)
     with warnings.catch_warnings(action="ignore"):  # Pillow warns about odd metadata and large images
         for file, image in zip(files, found, strict=True):
-            if isinstance(image, dict):
-                yield file, image["reason"]
-                continue
             try:
-                checked_image(image, None, max_pixels=config.max_pixels, resize=0, quality=config.quality)
+                if isinstance(image, ImageError):
+                    raise image
+                checked_image(image)
             except ImageError as error:
                 yield file, error.reason
 

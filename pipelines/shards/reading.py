@@ -2,14 +2,12 @@
 
 import errno
 import hashlib
-import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO
 
 import cv2
 import numpy as np
@@ -32,36 +30,33 @@ from hgld.files import open_regular
 _FILE_ERRORS = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
 
 
-class HashedReader(io.RawIOBase):
+class HashedReader:
     """A file that counts and hashes the bytes that are read.
+
+    Args:
+        file: file opened at its beginning.
+        algorithm: name of the hash, as hashlib spells it.
 
     Attributes:
         bytes: number of bytes read.
-        digest: digest of the same bytes.
     """
 
-    def __init__(self, file: Any, algorithm: str) -> None:
+    def __init__(self, file: BinaryIO, algorithm: str) -> None:
         self.file, self.bytes = file, 0
-        self.digest = hashlib.new(algorithm, usedforsecurity=False)
+        self._digest = hashlib.new(algorithm, usedforsecurity=False)
 
-    def readable(self) -> bool:
-        return True
+    def read(self, size: int, /) -> bytes:
+        """Read up to ``size`` bytes."""
+        data = self.file.read(size)
+        self.bytes += len(data)
+        self._digest.update(data)
+        return data
 
-    def readinto(self, buffer: Any, /) -> int:
-        count = self.file.readinto(buffer)
-        self.bytes += count
-        self.digest.update(memoryview(buffer)[:count])
-        return count
-
-
-@contextmanager
-def opened_hashed(file: Any, algorithm: str) -> Iterator[tuple[BinaryIO, HashedReader]]:
-    """Give a file for reading, and what hashes it; at the end it is read to its last byte."""
-    hashed = HashedReader(file, algorithm)
-    stored = cast(BinaryIO, BufferedReader(hashed, 1 << 20))
-    yield stored, hashed
-    while stored.read(1 << 20):  # bytes after a tar's end mark belong to the checksum
-        pass
+    def finish(self) -> str:
+        """Read the rest, because bytes after a tar's end mark belong to its checksum; return the digest."""
+        while self.read(1 << 20):
+            pass
+        return self._digest.hexdigest()
 
 
 @contextmanager
@@ -179,14 +174,13 @@ def _decoded(data: bytes, header: ImageHeader, width: int, height: int) -> np.nd
 
 
 def checked_image(
-    data: bytes, box: Box | None, *, max_pixels: int, resize: int, quality: int
+    data: bytes, box: Box | None = None, *, resize: int = 0, quality: int = 90
 ) -> tuple[bytes, ImageHeader, Box | None]:
     """Check an image by reading all of its data; return the bytes to keep, their header and their box.
 
     Args:
         data: the image file.
         box: rectangle to crop to, in pixels of the upright image; cut to the part in the image.
-        max_pixels: larger images are refused.
         resize: pixels of the shorter side; an image that is larger or not upright becomes an upright JPEG. It is never
             enlarged. 0: the bytes stay.
         quality: JPEG quality, 1 to 100.
@@ -195,9 +189,6 @@ def checked_image(
         ImageError: with the reason.
     """
     header = read_header(data)
-    if header.width * header.height > max_pixels:
-        detail = f"{header.width} x {header.height} pixels, more than the {max_pixels} allowed"
-        raise ImageError("too-many-pixels", detail)
     width, height = header.upright
     if box:
         left, top, right, bottom = max(box[0], 0), max(box[1], 0), min(box[2], width), min(box[3], height)

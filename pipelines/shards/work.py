@@ -1,20 +1,17 @@
-"""The folder of a dataset while it is built, the key by which a build recognises its own work, and the provenance.
+"""The folder of a dataset while it is built, and the key by which a build recognises its own work.
 
 A build begins only in an empty folder. ``build.json`` in its subfolder ``.build`` then says that the folder is the
 build's, and with which key; so files there may be replaced when the options change before the build is done. A finished
-dataset is only touched again if files of it are lost. A build recognises its own files by its plans and tables, so a
-person's own files stay.
+dataset is only touched again if it lost files. A build deletes only shards that have a plan or are in the manifest, so
+other files of the user stay.
 """
 
 import hashlib
-import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -22,30 +19,30 @@ from hgld.data.format import MANIFEST, Manifest
 from hgld.errors import ConfigError, InputError, StorageError, quoted, some
 from hgld.files import PART, existing_parent, file_lock, read_json, sync, write_atomic
 from hgld.settings import key_fields
-from hgld.version import __version__
 
 from ..executor import run_units
-from ..stage import Progress, json_text, key_of, plain, sha256_of
+from ..stage import Progress, json_text, key_of, plain
 from .catalog import Catalog
 from .config import ShardConfig, SourceConfig
 from .reading import read_manifest
 
-if TYPE_CHECKING:
-    from .cards import DataCard
-
 VERSION = 6  # raise it when the same images give another dataset
 SCHEMA_VERSION = 1  # of build.json
 _ROWS_AT_ONCE = 100_000
-_CODECS = ("opencv-python-headless", "pillow", "simplejpeg")  # whose versions change the bytes of resized images
 _STATE = "build.json"
-_LOCK = "lock"
 _MARGIN = 64 << 20  # bytes of tables and other files beside the images
+
+
+def stated_options(options: SourceConfig, config: ShardConfig) -> dict[str, Any]:
+    """Return the options that can change the bytes of a dataset."""
+    return {"source": plain(key_fields(options)), "shards": plain(key_fields(config))}
 
 
 def build_key(catalog: Catalog, options: SourceConfig, config: ShardConfig) -> str:
     """Return a digest of everything that determines a dataset except the images' bytes, which each unit checks."""
     tables = [_digest(table) for table in (catalog.items, catalog.lists, catalog.judgements, catalog.dropped)]
-    return key_of(VERSION, catalog.name, catalog.levels, catalog.protocol, tables, _config(options, config))
+    stated = stated_options(options, config)
+    return key_of(VERSION, catalog.name, catalog.levels, catalog.protocol, tables, stated)
 
 
 def _digest(table: pl.DataFrame | None) -> str | None:
@@ -57,49 +54,6 @@ def _digest(table: pl.DataFrame | None) -> str | None:
     for part in table.select(columns).sort(columns).iter_slices(_ROWS_AT_ONCE):
         digest.update(part.write_csv().encode())
     return digest.hexdigest()
-
-
-def _config(options: SourceConfig, config: ShardConfig) -> dict[str, Any]:
-    return {"source": plain(key_fields(options)), "shards": plain(key_fields(config))}
-
-
-def provenance(
-    catalog: Catalog,
-    card: "DataCard | None",
-    options: SourceConfig,
-    config: ShardConfig,
-    tars: Sequence[dict[str, str | int]],
-) -> dict[str, Any]:
-    """Return the manifest's provenance; it depends on the input and options, not on the place of the files.
-
-    Args:
-        catalog: catalog of the release.
-        card: card of the dataset; None for the user's own data.
-        options: options of reading the release.
-        config: options of writing the shards.
-        tars: facts of the release's tars: file, role, bytes, md5.
-    """
-    stated = _config(options, config)
-    facts = {
-        "hgld": __version__,
-        "config": stated,
-        "config_hash": key_of(stated),
-        "build_key": build_key(catalog, options, config),
-        "seeds": {"seed": options.seed},
-        "sources": [
-            {"file": path.name, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
-            for path in sorted(catalog.sources, key=lambda path: path.name)
-        ],
-        "licence": card.licence if card else options.license or "not stated",
-        **({"description": options.description} if options.description else {}),
-        "disjoint": catalog.disjoint,
-        "notes": list(catalog.notes),
-    }
-    if tars:
-        facts["tars"] = sorted(tars, key=lambda tar: (tar["role"], tar["file"]))
-    if config.resize:
-        facts["versions"] = {package: version(package) for package in _CODECS}
-    return facts
 
 
 def run_counted(
@@ -132,36 +86,20 @@ def run_counted(
 # -- the folder -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class WorkFolder:
-    """The folder of a dataset, and the one in it for unfinished work."""
+    """The folder of a dataset, and the folder in it for unfinished work.
 
-    out: Path
+    Attributes:
+        out: folder of the dataset.
+        path: folder of all unfinished work.
+        examined: records and spools of examined units.
+        plans: ``SHARD.parquet`` for each shard that was begun: its items in order.
+        packed: records of packed shards.
+    """
 
-    @property
-    def path(self) -> Path:
-        """All unfinished work."""
-        return self.out / ".build"
-
-    @property
-    def examined(self) -> Path:
-        """Records and spools of examined units."""
-        return self.path / "examined"
-
-    @property
-    def plans(self) -> Path:
-        """Plans of shards, ``SHARD.parquet`` for each that was begun: its items in order."""
-        return self.path / "plans"
-
-    @property
-    def packed(self) -> Path:
-        """Records of packed shards."""
-        return self.path / "packed"
-
-    @property
-    def tables(self) -> Path:
-        """The dataset's other files, before they are put in place."""
-        return self.path / "tables"
+    def __init__(self, out: Path) -> None:
+        self.out, self.path = out, out / ".build"
+        self.examined, self.plans, self.packed = (self.path / name for name in ("examined", "plans", "packed"))
 
     def drop_shards(self, *, keep: Collection[str]) -> None:
         """Remove shards that earlier runs began, except those to keep; each plan goes after its shard."""
@@ -182,12 +120,12 @@ def finished_dataset(out: Path, key: str) -> Manifest | None:
     """Return the manifest of the dataset in a folder if it is complete and was built with this key.
 
     Raises:
-        ConfigError: another dataset lies there.
+        ConfigError: another dataset is there.
         InputError: its manifest cannot be read.
     """
-    manifest = _manifest_in(out)
-    if manifest is None:
+    if not (out / MANIFEST).is_file():
         return None
+    manifest = read_manifest(out / MANIFEST)
     if manifest.provenance.get("build_key") != key:
         raise ConfigError(
             f"{out} holds the dataset {quoted(manifest.name)}, built from other lists or with other options. Choose "
@@ -198,15 +136,11 @@ def finished_dataset(out: Path, key: str) -> Manifest | None:
     return manifest if expected.items() <= sizes_of(out).items() else None
 
 
-def _manifest_in(out: Path) -> Manifest | None:
-    return read_manifest(out / MANIFEST) if (out / MANIFEST).is_file() else None
-
-
 @contextmanager
 def opened_work(out: Path, key: str) -> Iterator[WorkFolder]:
     """Open the work folder of a build and lock it for this process.
 
-    Shards of another key are deleted; examined units are kept, and used where they are still valid. A dataset that lost
+    Shards of another key are deleted; examined units are kept, and used if they are still valid. A dataset that lost
     files is not changed yet.
 
     Args:
@@ -218,7 +152,7 @@ def opened_work(out: Path, key: str) -> Iterator[WorkFolder]:
         StorageError: another process is at work there.
     """
     work, there = WorkFolder(out), sizes_of(out)
-    state = _read_state(work.path)
+    state = _read_state(work.path / _STATE)
     foreign = [name for name in there if not name.startswith(".")]
     if foreign and not state and MANIFEST not in there:
         raise ConfigError(
@@ -226,10 +160,10 @@ def opened_work(out: Path, key: str) -> Iterator[WorkFolder]:
             "--out."
         )
     work.path.mkdir(parents=True, exist_ok=True)
-    with file_lock(work.path / _LOCK, f"another process is building {out} now; wait for it, or stop it."):
+    with file_lock(work.path / "lock", f"another process is building {out} now; wait for it, or stop it."):
         if state != key:
             work.drop_shards(keep=())
-            # before anything else changes there, so that the folder is known as ours
+            # this comes before anything else changes in the folder, so that the folder is known as the build's
             write_atomic(work.path / _STATE, json_text({"schema_version": SCHEMA_VERSION, "key": key}))
             sync(work.path)
             sync(out)
@@ -243,39 +177,29 @@ def remove_parts(out: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def remove_work(out: Path) -> None:
-    """Remove the work folder of a finished build, if it still exists."""
-    path = WorkFolder(out).path
-    if path.is_dir() and ((path / _STATE).is_file() or (path / _LOCK).is_file() or not any(path.iterdir())):
-        for folder in (entry for entry in path.iterdir() if entry.is_dir()):
-            shutil.rmtree(folder, ignore_errors=True)  # first: while build.json exists, the folder is known as ours
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def begin_packing(work: WorkFolder, shards: Collection[str]) -> None:
     """Clear the folder for packing: remove its manifest, and shards of earlier runs that this run does not make.
 
-    These are the shards that have a plan, and those of the manifest that have a build's names. Should the build stop in
-    between, every removed shard is still named by one of the two.
+    These are the shards that have a plan, and those of the manifest. If the build stops in between, every shard that is
+    still to be removed is named by one of the two.
 
     Args:
-        work: work folder with the plans of this run's shards and of earlier runs'.
+        work: work folder with the plans of the shards of this run and of earlier ones.
         shards: names of this run's shards.
     """
-    manifest = _manifest_in(work.out)
-    if manifest is not None:  # a dataset that lost files
-        for shard in manifest.shards:
-            if shard.name not in shards and re.fullmatch(rf"{shard.split}-\d{{6,}}\.tar", shard.name):
-                (work.out / shard.name).unlink(missing_ok=True)
-        (work.out / MANIFEST).unlink()  # while the manifest exists, the dataset is complete
+    manifest = work.out / MANIFEST
+    if manifest.is_file():  # a dataset that lost files
+        for name in {shard.name for shard in read_manifest(manifest).shards}.difference(shards):
+            (work.out / name).unlink(missing_ok=True)
+        manifest.unlink()  # while the manifest exists, the dataset is complete
         sync(work.out)
     work.drop_shards(keep=shards)
 
 
 def _read_state(path: Path) -> str | None:
-    """Return the key of the build that the work folder belongs to; None if there is none."""
+    """Return the key of the build that a work folder belongs to; None if there is none."""
     try:
-        state = read_json(path / _STATE, kind=dict)
+        state = read_json(path, kind=dict)
     except InputError:
         return None
     return state.get("key") if state.get("schema_version") == SCHEMA_VERSION else None

@@ -15,7 +15,7 @@ from hgld.data.index import read_table
 from hgld.errors import ConfigError, InputError, TableError
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.catalog_changes import default_parts, draw_classes
-from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.shards.config import SourceConfig
 from hgld.pipelines.shards.profile import profile
 from hgld.pipelines.stage import silent
 from tests.fake_releases.pictures import jpeg
@@ -187,7 +187,7 @@ def test_images_without_a_finest_label_stay_only_if_they_show_no_held_class(tmp_
     open_rows = [(f"open {i}.jpg", None, f"group {i}") for i in range(8)] + [("nothing.jpg", None, None)]
     pl.DataFrame(rows + open_rows, ["path", "kind", "group"], orient="row").write_csv(tmp_path / "t.csv")
     options = SourceConfig(levels=("kind", "group"), test_classes=0.1, val_classes=0.1)
-    found = profile("manifest", tmp_path / "t.csv", options, ShardConfig(), is_final=True)
+    found = profile("manifest", tmp_path / "t.csv", options, is_final=True)
     assert found.catalog is not None
     assert found.catalog.dropped is not None
     items = found.catalog.items
@@ -252,16 +252,16 @@ def test_a_dataset_of_hugging_face_is_built_from_its_parquet_files(tmp_path, hgl
 def test_parquet_that_cannot_be_meant_is_refused(tmp_path, change, error, said):
     change(stored(12)).write_parquet(tmp_path / "t.parquet", metadata=features("a", "b", "c", "d", "e"))
     with pytest.raises(error, match=said):
-        profile("manifest", tmp_path / "t.parquet", SourceConfig(levels=("label",)), ShardConfig(), is_final=True)
+        profile("manifest", tmp_path / "t.parquet", SourceConfig(levels=("label",)), is_final=True)
 
 
 def test_folders_of_parquet_belong_together(tmp_path):
     with pytest.raises(InputError, match="is a folder without parquet files"):
-        profile("manifest", tmp_path, SourceConfig(), ShardConfig(), is_final=True)
+        profile("manifest", tmp_path, SourceConfig(), is_final=True)
     (tmp_path / "metadata.csv").touch()
     with pytest.raises(InputError, match=rf"Name the table: {tmp_path}/metadata\.csv"):
-        profile("manifest", tmp_path, SourceConfig(), ShardConfig(), is_final=True)
+        profile("manifest", tmp_path, SourceConfig(), is_final=True)
     stored(8).write_parquet(tmp_path / "a.parquet")
     stored(8).drop("coarse").write_parquet(tmp_path / "b.parquet")
     with pytest.raises(TableError, match=r"b\.parquet has other columns than a\.parquet"):
-        profile("manifest", tmp_path, SourceConfig(), ShardConfig(), is_final=True)
+        profile("manifest", tmp_path, SourceConfig(), is_final=True)

@@ -171,7 +171,11 @@ def _read_parquet(source: Path) -> OwnTable:
     form = f"{count}{len(cells):,} rows{', which hold the images' * bool(stored)}"
     if not stored:
         return OwnTable(source, form, cells, files)
-    images = [place for file in files for place in _places(file, stored[0])]
+    images = [
+        None if data is None else f"{file.name}/{row + 1:09d}/{_stored_name(path)}"
+        for file in files
+        for row, data, path in images_of(file, stored[0])
+    ]
     splits = [_split_of(file) for file in files]
     are_stated = None not in splits and len(set(splits)) > 1
     of_rows = pl.concat(pl.repeat(split, len(part), eager=True) for split, part in zip(splits, parts[1:], strict=True))
@@ -212,35 +216,29 @@ def _class_names(file: Path, columns: Sequence[str]) -> dict[str, list[str]]:
     }
 
 
-def images_of(
-    file: Path, column: str, wanted: Sequence[int] | None = None
-) -> Iterator[tuple[int, list[tuple[bytes | None, str]]]]:
-    """Yield the row groups of a parquet file: the first row (from 0), then bytes (None: empty) and path of every image.
+def images_of(file: Path, column: str, wanted: Sequence[int] | None = None) -> Iterator[tuple[int, bytes | None, str]]:
+    """Yield the row (from 0), the bytes (None: the cell is empty) and the stated path of images in a parquet file.
 
     Args:
         file: the parquet file.
         column: column that holds the images.
-        wanted: rows in order; groups without any are not read. Default: all.
+        wanted: rows in order; row groups without any are not read. Default: all.
     """
     start = 0
     for count in row_groups(file):
         stop = start + count
-        if wanted is None or bisect_left(wanted, start) < bisect_left(wanted, stop):
+        rows = range(start, stop)
+        if wanted is not None:
+            rows = wanted[bisect_left(wanted, start) : bisect_left(wanted, stop)]
+        if rows:
             cells = read_parquet(file, [column], rows=(start, count))[column]
-            paths = pl.Series([""] * count, dtype=pl.String)
+            paths = pl.repeat("", count, eager=True)
             if isinstance(cells.dtype, pl.Struct):
-                named = any(one.name == "path" for one in cells.dtype.fields)
-                paths = cells.struct.field("path").cast(pl.String).fill_null("") if named else paths
+                if any(one.name == "path" for one in cells.dtype.fields):
+                    paths = cells.struct.field("path").cast(pl.String).fill_null("")
                 cells = cells.struct.field("bytes")
-            yield start, list(zip(cells, paths, strict=True))
+            yield from ((row, cells[row - start], paths[row - start]) for row in rows)
         start = stop
-
-
-def _places(file: Path, column: str) -> Iterator[str | None]:
-    """Yield TABLE/ROW/NAME for every cell of a parquet file, None if it is empty; NAME is the path beside the bytes."""
-    for start, cells in images_of(file, column):
-        for row, (data, path) in enumerate(cells, start=start + 1):
-            yield None if data is None else f"{file.name}/{row:09d}/{_stored_name(path)}"
 
 
 def _stored_name(path: str) -> str:
