@@ -117,11 +117,12 @@ def examine(unit: ExamineUnit) -> str | None:
     found: list[dict[str, Any]] = []
 
     def fill(aside: Path | None = None) -> None:
-        opened = nullcontext() if aside is None else open(aside, "wb", buffering=1 << 20)
-        with opened as spool, warnings.catch_warnings(action="ignore"):  # Pillow warns about odd metadata
+        with (
+            nullcontext() if aside is None else open(aside, "wb", buffering=1 << 20) as spool,
+            warnings.catch_warnings(action="ignore"),  # Pillow warns about odd metadata
+        ):
             if unit.container:
-                tar = _examine_tar(unit, unit.container, rows, spool, found)
-                facts.update(tar)
+                facts.update(_examine_tar(unit, unit.container, rows, spool, found))
             else:
                 images = read_images(unit.source, rows["file"], unit.image_column)
                 for number, (row, image) in enumerate(zip(rows.iter_rows(named=True), images, strict=True)):
