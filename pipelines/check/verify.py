@@ -4,7 +4,7 @@ The index is checked against the tars, the hierarchy and the manifest, its rows 
 against each other: classes and images of training that other splits share.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -12,9 +12,8 @@ from typing import TypeVar
 import polars as pl
 
 from hgld.data import format as files
-from hgld.data import index as index_file
 from hgld.data.format import BOX, FileFacts, Manifest, SplitFacts
-from hgld.data.index import SOURCE, split_facts, with_runs
+from hgld.data.index import SOURCE, TABLES, read_index, read_table, split_facts, with_runs
 from hgld.errors import InputError
 from hgld.evaluation.protocols import protocol_names
 from hgld.hierarchy import Hierarchy
@@ -35,9 +34,10 @@ _COMPARED = {  # columns that the index and a scan of the tars share, and the ki
     "height": "header",
     "orientation": "header",
     "split": "split",
+    SOURCE: SOURCE,
 }
 _STORED = " in the tar"
-_COUNT, _FIRST, _IMPLIED, _NAME = "items counted", "first of them", "implied value", "name of the class"
+_COUNT, _FIRST, _IMPLIED = "items counted", "first of them", "implied value"
 _Read = TypeVar("_Read")
 
 
@@ -86,8 +86,9 @@ def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Prog
             "hgld index makes one for tars alone."
         )
     check = _Verifier(root, read_manifest(root / files.MANIFEST))
-    index, tree, rejected = check.files()
-    shards = [root / shard.name for shard in check.manifest.shards if check.opened(shard.name, lambda path: True)]
+    index, tree = check.files()
+    rejected = check.table(files.REJECTED)
+    shards = [root / shard.name for shard in check.manifest.shards if check.read(shard.name, lambda path: True)]
     scans = scan_shards(shards, decode=decode, workers=workers, progress=progress)
     for scan in scans:
         check.shard(scan)
@@ -95,13 +96,16 @@ def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Prog
     stored = pl.concat([pl.DataFrame(schema={**ITEMS, "shard": pl.String}), *parts])
     if index is not None:
         stored = without_set_aside(stored, index, rejected)
-    items, rows = _by_shard(stored), {} if index is None else _by_shard(index)
-    for scan in scans:
-        part = items.get(scan.name, stored.clear())
+    items, rows = (
+        {} if table is None else table.partition_by("shard", as_dict=True, include_key=True)
+        for table in (stored, index)
+    )
+    for scan in scans:  # shard by shard, because a join of all would take twice the memory
+        part = items.get((scan.name,), stored.clear())
         if tree is not None:
             check.names(part, tree)
         if index is not None:
-            check.against_tars(rows.get(scan.name, index.clear()), part)
+            check.against_tars(rows.get((scan.name,), index.clear()), part)
     if index is not None:
         if tree is not None:
             check.labels(index, tree)
@@ -127,6 +131,7 @@ class _Verifier:
         self.root, self.manifest = root, manifest
         self.found: list[pl.DataFrame] = []
         self.notes: list[str] = []
+        self.unusable: set[str] = set()  # files that have a finding because they are missing or unreadable
 
     def add(
         self, kind: str, found: object, expected: object, *, split: str | None = None, shard: str | None = None
@@ -139,22 +144,20 @@ class _Verifier:
         self, rows: pl.DataFrame, kind: str | pl.Expr, found: pl.Expr, expected: pl.Expr | str, member: str = "key"
     ) -> None:
         """Add one finding per row of a table that has the columns split, shard (each if it applies) and ``member``."""
+        if rows.is_empty():
+            return
         place = {name: pl.col(name) if name in rows.columns else pl.lit(None) for name in ("split", "shard")}
-        if len(rows):
-            self.found.append(
-                rows.select(
-                    kind=pl.lit(kind) if isinstance(kind, str) else kind,
-                    **place,
-                    member=pl.col(member),
-                    found=found,
-                    expected=pl.lit(expected) if isinstance(expected, str) else expected,
-                ).cast(FINDINGS)  # pyright: ignore[reportArgumentType]  # polars' stubs miss schemas
-            )
+        texts = {
+            name: pl.lit(text) if isinstance(text, str) else text
+            for name, text in (("kind", kind), ("expected", expected))
+        }
+        made = rows.select(**place, **texts, member=pl.col(member), found=found).select(FINDINGS.names())
+        self.found.append(made.cast(FINDINGS))  # pyright: ignore[reportArgumentType]  # polars' stubs miss schemas
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    def files(self) -> tuple[pl.DataFrame | None, Hierarchy | None, pl.DataFrame]:
-        """Check all files but the shards; return index, hierarchy and rejected items, as far as they can be used."""
+    def files(self) -> tuple[pl.DataFrame | None, Hierarchy | None]:
+        """Check all files but the shards; return index and hierarchy, if they can be used."""
         manifest = self.manifest
         known = {files.MANIFEST, *manifest.files, *(shard.name for shard in manifest.shards)}
         for path in sorted(self.root.iterdir()):
@@ -162,54 +165,46 @@ class _Verifier:
                 kind = "a symbolic link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
                 self.add("stray-file", f"{kind} that {files.MANIFEST} does not name", "none", shard=path.name)
         for name, stated in manifest.files.items():
-            if (found := self.opened(name, fingerprint)) is not None:
+            if (found := self.read(name, fingerprint)) is not None:
                 self.compare(name, found, stated)
         if manifest.protocol and manifest.protocol not in protocol_names():
             self.add("protocol", manifest.protocol, f"none, or one of {', '.join(protocol_names())}")
-        index = self.read(files.INDEX, lambda path: index_file.read_index(path))
+        index, levels = self.read(files.INDEX, lambda path: read_index(path)) or (None, manifest.levels)
         tree = self.read(files.HIERARCHY, Hierarchy.from_parquet)
-        found_levels = {} if index is None else {files.INDEX: index[1]}
-        found_levels |= {} if tree is None else {files.HIERARCHY: tree.levels}
-        for name, levels in found_levels.items():
-            if levels != manifest.levels:
-                expected = f"levels {', '.join(manifest.levels)}, as {files.MANIFEST} says"
-                self.add("levels", f"levels {', '.join(levels)}", expected, shard=name)
-        return (
-            index[0] if index is not None and index[1] == manifest.levels else None,
-            tree if tree is not None and tree.levels == manifest.levels else None,
-            self.table(files.REJECTED),
-        )
-
-    def opened(self, name: str, use: Callable[[Path], _Read]) -> _Read | None:
-        """Apply ``use`` to a file of the directory; None, and a finding, if it is not a readable regular file."""
-        path = self.root / name
-        if not path.exists() and not path.is_symlink():
-            self.add("missing-file", "nothing there", f"a file, as {files.MANIFEST} says", shard=name)
-            return None
-        try:
-            with opened_regular(path):
-                return use(path)
-        except InputError as error:
-            self.add("unreadable-file", error, "a readable regular file", shard=name)
-            return None
+        found_levels = {files.INDEX: levels, files.HIERARCHY: tree.levels if tree else manifest.levels}
+        wrong = {name: found for name, found in found_levels.items() if found != manifest.levels}
+        for name, found in wrong.items():
+            expected = f"levels {', '.join(manifest.levels)}, as {files.MANIFEST} says"
+            self.add("levels", f"levels {', '.join(found)}", expected, shard=name)
+        return None if files.INDEX in wrong else index, None if files.HIERARCHY in wrong else tree
 
     def read(self, name: str, read: Callable[[Path], _Read]) -> _Read | None:
-        """Read a table of the directory; None, and a finding, if it cannot be read."""
-        path = self.root / name
-        if name not in self.manifest.files:
+        """Apply a reader to a file of the directory; None, and one finding per file, if it fails."""
+        path, stated = self.root / name, {*self.manifest.files, *(shard.name for shard in self.manifest.shards)}
+        if name in self.unusable:
+            return None
+        self.unusable.add(name)
+        if name not in stated:
             self.add("missing-file", f"{files.MANIFEST} does not name it", "a file", shard=name)
-        elif path.is_file() and not path.is_symlink():  # else a finding already, from the check of its checksum
+        elif not path.exists() and not path.is_symlink():
+            self.add("missing-file", "nothing there", f"a file, as {files.MANIFEST} says", shard=name)
+        else:
             try:
-                return read(path)
+                with opened_regular(path):
+                    found = read(path)
             except InputError as error:
-                self.add("unreadable-file", error, "a file that hgld wrote (hgld index makes it anew)", shard=name)
+                expected = "a readable regular file (hgld index makes tables anew)"
+                self.add("unreadable-file", error, expected, shard=name)
+            else:
+                self.unusable.remove(name)
+                return found
         return None
 
     def table(self, name: str) -> pl.DataFrame:
         """Return a table of the directory, empty if there is none."""
         named = name in self.manifest.files
-        table = self.read(name, lambda path: index_file.read_table(name, path)) if named else None
-        return pl.DataFrame(schema=index_file.TABLES[name]) if table is None else table
+        table = self.read(name, lambda path: read_table(name, path)) if named else None
+        return pl.DataFrame(schema=TABLES[name]) if table is None else table
 
     def compare(self, name: str, found: FileFacts, stated: FileFacts) -> None:
         """Compare the size and checksum of a file with those that the manifest states."""
@@ -244,7 +239,9 @@ class _Verifier:
         extra = stored.filter(pl.col("sha256").is_not_null()).join(index, on=place, how="anti", maintain_order="left")
         self.add_rows(extra, "unindexed-member", at, "every image of the tar in the index")
         held = joined.filter(there)
-        for name, kind in (_COMPARED | ({SOURCE: SOURCE} if SOURCE in index.columns else {})).items():
+        for name, kind in _COMPARED.items():
+            if name not in index.columns:
+                continue
             differs = held.filter(pl.col(f"{name}{_STORED}") != pl.col(name))
             found, expected = (pl.format(f"{name} {{}}", column) for column in (f"{name}{_STORED}", name))
             self.add_rows(differs, kind, found, expected)
@@ -263,12 +260,12 @@ class _Verifier:
         """Check labels and class names in the items' JSON against the hierarchy."""
         usable = stored.filter(pl.col("labels").list.len() == len(tree.levels))
         for c, level in enumerate(tree.levels):
-            own = {"label": range(-1, len(tree.names[c])), _NAME: ["", *tree.names[c]]}
-            named = usable.select(
-                *("key", "split", "shard"), label=pl.col("labels").list.get(c), name=pl.col("names").list.get(c)
-            ).join(pl.DataFrame(own, {"label": pl.Int32, _NAME: pl.String}), "label", "left", maintain_order="left")
+            label, name = (pl.col(column).list.get(c) for column in ("labels", "names"))
+            rows = usable.with_columns(label=label, name=name)
+            rows = rows.with_columns(_looked_up("label", ["", *tree.names[c]], -1, pl.String))
             found = pl.format("{} {} is called {}", pl.lit(level), "label", "name")
-            self.add_rows(named.filter(pl.col("name") != pl.col(_NAME)), "names", found, pl.format("called {}", _NAME))
+            wrong = rows.filter(pl.col("name") != pl.col(_IMPLIED))
+            self.add_rows(wrong, "names", found, pl.format("called {}", _IMPLIED))
 
     # -- the index against itself -------------------------------------------------------------------------------------
 
@@ -280,10 +277,7 @@ class _Verifier:
             self.add_rows(beyond, "hierarchy", found, f"{level} below {size}")
             if c + 1 < len(tree.levels):
                 above = tree.levels[c + 1]
-                parents = pl.DataFrame(
-                    {level: range(size), _IMPLIED: tree.parents[c]}, schema_overrides={level: pl.Int32}
-                )
-                held = index.join(parents, on=level, how="left", maintain_order="left")
+                held = index.with_columns(_looked_up(level, tree.parents[c].tolist(), 0, pl.Int32))
                 known = (pl.col(above) >= 0) & (pl.col(_IMPLIED) >= 0)
                 found = pl.format("{} {} under {} {}", pl.lit(level), level, pl.lit(above), above)
                 expected = pl.format("under {} {}", pl.lit(above), _IMPLIED)
@@ -306,20 +300,18 @@ class _Verifier:
 
     def counts(self, index: pl.DataFrame) -> None:
         """Check the manifest's counts against the index."""
-        found = split_facts(index, self.manifest.levels)
-        for split in sorted(found.keys() | self.manifest.splits.keys()):
-            ours, stated = (_flat(facts.get(split)) for facts in (found, self.manifest.splits))
-            for what in sorted(ours.keys() | stated.keys()):
-                if ours.get(what, 0) != stated.get(what, 0):
-                    text = f"{ours.get(what, 0)} {what} in the index"
-                    self.add("counts", text, f"{stated.get(what, 0)} {what}", split=split)
+        found, stated = (_flat(facts) for facts in (split_facts(index, self.manifest.levels), self.manifest.splits))
+        for split, what in sorted(found.keys() | stated.keys()):
+            ours, theirs = (counts.get((split, what), 0) for counts in (found, stated))
+            if ours != theirs:
+                self.add("counts", f"{ours} {what} in the index", f"{theirs} {what}", split=split)
         held = dict(index.group_by("shard").len().iter_rows())
-        for shard in self.manifest.shards:
-            if (count := held.pop(shard.name, 0)) != shard.items:
-                text = f"{count} items in the index"
-                self.add("counts", text, f"{shard.items} items", split=shard.split, shard=shard.name)
-        for shard, count in sorted(held.items()):
-            self.add("counts", f"{count} items in the index", "a shard of the manifest", shard=shard)
+        expected = {shard.name: f"{shard.items} items" for shard in self.manifest.shards}
+        for shard in sorted(held.keys() | expected.keys()):
+            text = f"{held.get(shard, 0)} items"
+            if text != expected.get(shard):
+                wanted = expected.get(shard, "a shard of the manifest")
+                self.add("counts", f"{text} in the index", wanted, shard=shard)
 
     def keys(self, index: pl.DataFrame, rejected: pl.DataFrame) -> None:
         """Check that lists and judgements name items of the index, and rejected items do not, except repeated keys."""
@@ -351,7 +343,7 @@ class _Verifier:
         name = pl.col(finest).replace_strict(names, default=pl.col(finest).cast(pl.String), return_dtype=pl.String)
         text = f"a class of {{}} with {{}} items in {TRAIN}, {{}} here"
         found = pl.format(text, pl.lit(finest), _IMPLIED, _COUNT)
-        self.add_rows(shared.with_columns(name.alias(_NAME)), "disjoint", found, f"no class of {TRAIN}", _NAME)
+        self.add_rows(shared.with_columns(name.alias(_FIRST)), "disjoint", found, f"no class of {TRAIN}", _FIRST)
 
     def bytes(self, index: pl.DataFrame) -> None:
         """Look for images of other splits that have the bytes of a training image."""
@@ -387,12 +379,16 @@ def short_runs(index: pl.DataFrame, finest: str, group_size: int) -> pl.DataFram
     return runs.filter((pl.col(_COUNT) < group_size) & (whole >= group_size))
 
 
-def _flat(facts: SplitFacts | None) -> dict[str, int]:
-    if facts is None:
-        return {}
-    classes = {f"classes of {level}": count for level, count in facts["classes"].items()}
-    return {"items": facts["items"], "shards": facts["shards"], "unlabelled": facts["unlabelled"], **classes}
+def _looked_up(column: str, values: list, first: int, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
+    """Return the value of each number of a column, where ``values`` begin with that of ``first``; else null."""
+    numbers = list(range(first, first + len(values)))
+    return pl.col(column).replace_strict(numbers, values, default=None, return_dtype=dtype).alias(_IMPLIED)
 
 
-def _by_shard(table: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    return {str(shard): part for (shard,), part in table.partition_by("shard", as_dict=True).items()}
+def _flat(splits: Mapping[str, SplitFacts]) -> dict[tuple[str, str], int]:
+    """Return counts by split and what they count."""
+    flat = {}
+    for split, facts in splits.items():
+        flat |= {(split, what): facts[what] for what in ("items", "shards", "unlabelled")}
+        flat |= {(split, f"classes of {level}"): count for level, count in facts["classes"].items()}
+    return flat

@@ -20,7 +20,7 @@ DRAWINGS, SHARDS = "drawings", "shards"
 TABLE = "labels.csv"
 LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 _DRAWN = "drawn.json"
-_VERSION = 5  # raise it when the same arguments draw other images
+_VERSION = 6  # raise it when the same arguments draw other images
 _QUALITY = 90
 
 

@@ -3,6 +3,7 @@
 import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import cv2
 import numpy as np
@@ -24,7 +25,6 @@ def _palette(colors: str) -> tuple[Color, ...]:
 _WALLS = _palette("ccb894 9e4d3d dbd6cc 8c8a85 d9b273")
 _STONES = _palette("bfbab3 807a75 d9ccb3 947361")
 _ROOFS = _palette("8c3829 404552 59806b 4d382e")
-_DOMES = _palette("e6e6e0 598c9e d9ad40")
 _BRONZES = _palette("404d42 594733 d9a633")
 _GREENS = _palette("386129 527333 2e4d33 6b7338")
 _WATERS = _palette("336185 407a80 597373 264766")
@@ -79,12 +79,6 @@ class Canvas:
     def dome(self, x: float, bottom: float, half: float, tall: float, color: Color) -> None:
         """Fill the upper half of an ellipse."""
         self.disc((x, bottom), half, tall, color, 180)
-
-    def line(self, points: Sequence[Point], width: float, color: Color) -> None:
-        """Draw a line through points."""
-        thickness = max(1, round(width * self._scale))
-        places = [self._places(points)]
-        cv2.polylines(self._pixels, places, False, self._lit(color), thickness, cv2.LINE_8, _FRACTION_BITS)
 
     def finish(self, noise: np.ndarray) -> np.ndarray:
         """Return the image, (size, size, 3) uint8 in red, green and blue.
@@ -162,86 +156,65 @@ def trees(canvas: Canvas, rng: np.random.Generator, count: int, bottom: float, s
 # -- painters: a landmark's generator alone decides its shape ----------------------------------------------------------
 
 
-def church(canvas: Canvas, rng: np.random.Generator) -> None:
-    """Draw a nave with one to three spires."""
-    wall, roof, half, height = pick(_WALLS, rng), pick(_ROOFS, rng), rng.uniform(0.4, 0.75), rng.uniform(0.35, 0.6)
+def building(
+    canvas: Canvas,
+    rng: np.random.Generator,
+    *,
+    front: str = "windows",
+    top: str = "roof",
+    flank: str = "",
+    walls: Sequence[Color] = _WALLS,
+    halves: Point = (0.4, 0.75),
+    heights: Point = (0.35, 0.6),
+) -> None:
+    """Draw a building.
+
+    Args:
+        canvas: canvas to draw on.
+        rng: the landmark's generator.
+        front: ``windows``, ``arches``, ``columns`` or ``bands``.
+        top: ``roof``, ``gable``, ``dome`` or ``teeth``.
+        flank: top of the towers at its sides: ``gable``, ``dome`` or ``teeth``; empty: it has none.
+        walls: colours of the walls.
+        halves: bounds of half its width.
+        heights: bounds of its height.
+    """
+    wall, roof, half, height = pick(walls, rng), pick(_ROOFS, rng), rng.uniform(*halves), rng.uniform(*heights)
     canvas.box(-half, 0, half, height, wall)
-    canvas.box(-half * 0.95, height, half * 0.95, height + 0.25, roof)
-    windows(canvas, rng, half * 0.9, height * 0.25, height * 0.85)
-    width, tall, pointed = rng.uniform(0.1, 0.17), rng.uniform(0.7, 1.0), rng.uniform(0.3, 0.6)
-    for x in np.linspace(-half, half, int(rng.integers(1, 4))):
-        canvas.box(x - width, 0, x + width, tall, shade(wall, 0.92))
-        canvas.box(x - width / 3, tall * 0.6, x + width / 3, tall * 0.8, _DARK)
-        canvas.gable(x, tall, width, pointed, roof)
+    if front == "windows":
+        windows(canvas, rng, half * 0.9, height * 0.2, height * 0.9)
+    elif front == "arches":
+        arches(canvas, int(rng.integers(3, 8)), half, 0, height * 0.75, shade(wall, 0.45))
+    elif front == "columns":
+        porch = half * rng.uniform(0.4, 0.9)
+        canvas.box(-porch, 0, porch, height, shade(wall, 0.6))
+        for x in np.linspace(-porch, porch, int(rng.integers(3, 9))):
+            canvas.box(x - 0.03, 0, x + 0.03, height, shade(wall, 1.08))
+    else:
+        bands = int(rng.integers(0, 5))
+        for y in height * np.arange(bands) / (bands + 0.5):
+            canvas.box(-half, y, half, y + height / (2 * bands + 1), roof)
+    crown(canvas, top, 0, height, half, half * rng.uniform(0.3, 0.9), (wall, roof))
+    across, tall, slim = half + rng.uniform(-0.1, 0.15), height + rng.uniform(0.2, 0.5), rng.uniform(0.06, 0.16)
+    for x in np.linspace(-across, across, int(rng.integers(1, 4))) if flank else ():
+        canvas.box(x - slim, 0, x + slim, tall, shade(wall, 0.9))
+        crown(canvas, flank, x, tall, slim, rng.uniform(0.1, 0.4), (wall, roof))
 
 
-def castle(canvas: Canvas, rng: np.random.Generator) -> None:
-    """Draw battlements and towers on a hill."""
-    stone, hill = pick(_STONES, rng), rng.uniform(0, 0.35)
-    canvas.polygon([(-1.6, 0), (-0.9, hill), (0.9, hill), (1.6, 0)], pick(_GREENS, rng))
-    half, height = rng.uniform(0.5, 0.8), hill + rng.uniform(0.3, 0.5)
-    roofs = [pick(_ROOFS, rng)] if rng.random() < 0.5 else []
-    walls = [(0.0, half, height)]
-    walls += [(x, rng.uniform(0.08, 0.17), height + rng.uniform(0.1, 0.6)) for x in np.linspace(-half, half, 4)]
-    for x, wide, top in walls:
-        color = shade(stone, rng.uniform(0.8, 1.05))
-        canvas.box(x - wide, hill, x + wide, top, color)
-        for tooth in np.arange(x - wide, x + wide - 0.03, 0.1):
-            canvas.box(tooth, top, tooth + 0.05, top + 0.06, color)
-    for roof in roofs:
-        for x, wide, top in walls[1:]:
-            canvas.gable(x, top, wide, 3 * wide, roof)
-    canvas.dome(0, hill, 0.1, 0.2, _DARK)
-
-
-def domed(canvas: Canvas, rng: np.random.Generator) -> None:
-    """Draw a dome over arches, with or without minarets."""
-    wall, dome = pick(_WALLS, rng), pick(_DOMES, rng)
-    half, height, radius = rng.uniform(0.5, 0.8), rng.uniform(0.25, 0.5), rng.uniform(0.22, 0.4)
-    canvas.box(-half, 0, half, height, wall)
-    arches(canvas, int(rng.integers(3, 8)), half, 0, height * 0.75, shade(wall, 0.45))
-    canvas.box(-radius, height, radius, height + 0.1, shade(wall, 0.9))
-    canvas.dome(0, height + 0.1, radius, radius * rng.uniform(0.9, 1.5), dome)
-    tall = rng.uniform(0.7, 1.1)
-    for x in (-half - 0.1, half + 0.1)[: rng.integers(0, 3)]:
-        canvas.box(x - 0.04, 0, x + 0.04, tall, wall)
-        canvas.dome(x, tall, 0.06, 0.1, dome)
-
-
-def classical(canvas: Canvas, rng: np.random.Generator) -> None:
-    """Draw a long front with a portico."""
-    wall, half, height = pick(_WALLS, rng), rng.uniform(0.7, 1.0), rng.uniform(0.4, 0.65)
-    canvas.box(-half, 0, half, height, wall)
-    canvas.box(-half, height, half, height + rng.uniform(0, 0.12), pick(_ROOFS, rng))
-    windows(canvas, rng, half * 0.97, height * 0.15, height * 0.9)
-    porch = rng.uniform(0.25, 0.6)
-    canvas.box(-porch, 0, porch, height, shade(wall, 0.6))
-    for x in np.linspace(-porch, porch, int(rng.integers(3, 9))):
-        canvas.box(x - 0.03, 0, x + 0.03, height, shade(wall, 1.08))
-    canvas.gable(0, height, porch + 0.06, rng.uniform(0.12, 0.3), shade(wall, 1.04))
-
-
-def block(canvas: Canvas, rng: np.random.Generator) -> None:
-    """Draw large modern buildings side by side."""
-    for _ in range(int(rng.integers(1, 4))):
-        wall, x = pick((*_WALLS, *_GLASS), rng), rng.uniform(-0.6, 0.6)
-        half, height = rng.uniform(0.2, 0.5), rng.uniform(0.5, 1.3)
-        canvas.box(x - half, 0, x + half, height, wall)
-        canvas.box(x + half, 0, x + half * 1.3, height, shade(wall, 0.8))
-        windows(canvas, rng, half * 0.9, 0.1, height * 0.95, x)
-
-
-def tower(canvas: Canvas, rng: np.random.Generator) -> None:
-    """Draw a tower or lighthouse, plain or banded."""
-    wall, top = pick(_WALLS, rng), pick(_ROOFS, rng)
-    crown, tall, bands = rng.uniform(0.07, 0.14), rng.uniform(1.1, 1.5), int(rng.integers(0, 5))
-    edges = np.linspace(0, tall, 2 * bands + 2)
-    widths = np.linspace(rng.uniform(0.13, 0.3), crown, 2 * bands + 2)
-    for i in range(2 * bands + 1):
-        (low, high), (a, b) = edges[i : i + 2], widths[i : i + 2]
-        canvas.polygon([(-a, low), (a, low), (b, high), (-b, high)], top if i % 2 else wall)
-    canvas.box(-crown * 1.5, tall, crown * 1.5, tall + 0.05, shade(wall, 0.7))
-    canvas.dome(0, tall + 0.05, crown, crown * rng.uniform(1, 3), top)
+def crown(
+    canvas: Canvas, top: str, x: float, bottom: float, half: float, tall: float, colors: tuple[Color, Color]
+) -> None:
+    """Draw the top of a building or tower in the colours of its wall and roof."""
+    wall, roof = colors
+    if top == "gable":
+        canvas.gable(x, bottom, half, tall, roof)
+    elif top == "dome":
+        canvas.dome(x, bottom, half * 0.8, tall, roof)
+    elif top == "teeth":
+        for tooth in np.arange(x - half, x + half - 0.03, 0.1):
+            canvas.box(tooth, bottom, tooth + 0.05, bottom + 0.06, wall)
+    else:
+        canvas.box(x - half, bottom, x + half, bottom + tall * 0.3, roof)
 
 
 def bridge(canvas: Canvas, rng: np.random.Generator) -> None:
@@ -254,7 +227,7 @@ def bridge(canvas: Canvas, rng: np.random.Generator) -> None:
 
 
 def statue(canvas: Canvas, rng: np.random.Generator) -> None:
-    """Draw a large bronze figure with a raised or outstretched arm on a plinth with steps."""
+    """Draw a large bronze figure with an outstretched arm on a plinth with steps."""
     stone, bronze, half = pick(_STONES, rng), pick(_BRONZES, rng), rng.uniform(0.16, 0.28)
     foot, tall, steps = rng.uniform(0.25, 0.6), rng.uniform(0.6, 0.85), int(rng.integers(1, 5))
     for i in range(steps):
@@ -262,8 +235,8 @@ def statue(canvas: Canvas, rng: np.random.Generator) -> None:
     canvas.box(-half, 0, half, foot, stone)
     canvas.gable(0, foot, tall * 0.26, tall, bronze)
     canvas.disc((0, foot + tall * 0.85), tall * 0.13, tall * 0.16, bronze)
-    hand = (rng.choice([-1.0, 1.0]) * rng.uniform(0.5, 0.8) * tall, foot + rng.uniform(0.5, 1.3) * tall)
-    canvas.line([(0, foot + tall * 0.6), hand], tall * 0.13, bronze)
+    across, up = rng.choice([-1.0, 1.0]) * rng.uniform(0.5, 0.8) * tall, foot + rng.uniform(0.5, 1.3) * tall
+    canvas.polygon([(0, foot + tall * 0.55), (0, foot + tall * 0.7), (across, up + 0.05), (across, up)], bronze)
 
 
 def mountain(canvas: Canvas, rng: np.random.Generator) -> None:
@@ -287,7 +260,7 @@ def water(canvas: Canvas, rng: np.random.Generator) -> None:
     canvas.box(-4, -1, 4, shore, color)
     for _ in range(int(rng.integers(4, 14))):
         x, y, half = rng.uniform(-1.3, 1.3), rng.uniform(-0.2, shore), rng.uniform(0.05, 0.4)
-        canvas.line([(x - half, y), (x + half, y)], 0.015, shade(color, 1.25))
+        canvas.box(x - half, y, x + half, y + 0.015, shade(color, 1.25))
     ridge(canvas, rng, -0.3, rng.uniform(0, 0.6), pick(_SANDS, rng))
     trees(canvas, rng, int(rng.integers(0, 6)), shore, 0.3)
 
@@ -301,15 +274,28 @@ def park(canvas: Canvas, rng: np.random.Generator) -> None:
     canvas.disc((rng.uniform(-0.5, 0.5), 0.05), rng.uniform(0, 0.5), 0.1, pick(_WATERS, rng))
 
 
+classical = partial(building, front="columns", top="gable", halves=(0.7, 1.0))
 PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first painter with a word of the kind's name is taken
-    ("church cathedral chapel abbey monastery basilica religious", church),
-    ("castle fort fortress fortification citadel", castle),
-    ("mosque mausoleum tomb synagogue temple shrine pagoda", domed),
+    ("church cathedral chapel abbey monastery basilica religious", partial(building, flank="gable")),
+    (
+        "castle fort fortress fortification citadel",
+        partial(building, front="arches", top="teeth", flank="teeth", walls=_STONES),
+    ),
+    (
+        "mosque mausoleum tomb synagogue temple shrine pagoda",
+        partial(building, front="arches", top="dome", flank="dome"),
+    ),
     ("bridge viaduct aqueduct", bridge),
-    ("lighthouse tower power obelisk column", tower),
+    (
+        "lighthouse tower power obelisk column",
+        partial(building, front="bands", top="dome", halves=(0.1, 0.25), heights=(1.0, 1.5)),
+    ),
     ("garden park zoo cemetery forest reserve protected", park),  # before statues, for gardens of sculptures
     ("statue fountain sculpture triumphal monument memorial", statue),
-    ("office residential hotel university skyscraper street square road location", block),
+    (
+        "office residential hotel university skyscraper street square road location",
+        partial(building, walls=(*_WALLS, *_GLASS), heights=(0.7, 1.3)),
+    ),
     ("lake water waterfall reservoir bay pond spring canal river stream beach coast island peninsula", water),
     ("mountain landform natural volcano stratovolcano geyser caldera glacier hill rock basalt valley", mountain),
     ("museum palace hall library theatre theater opera city villa house airport railway station", classical),
