@@ -55,7 +55,7 @@ def write_card(
     """Write the card of a build.
 
     The card of landmarks has the sections of ``data_cards/h-gldv2.md`` that hold for every build: levels, files,
-    licence, known errors. The licence of other names is known to their owner only, so none is stated.
+    licence, known errors. Only the owner of other names knows their licence, so their card states none.
 
     Args:
         file: the file to write.
@@ -64,50 +64,36 @@ def write_card(
         landmarks: assign's ``landmarks.parquet``.
         levels: assign's ``groups.parquet``.
     """
-    source = facts["config"]["build"]["source"]
     own: dict[str, Any] = {
         "annotations_creators": ["machine-generated"],
         "size_categories": [size_category(len(landmarks))],
     }
     if any(given["role"] == "decisions" for given in facts["inputs"]):
         own["annotations_creators"].append("expert-generated")
-    dropped = [
-        (stage, reason, f"{count:,}")
-        for stage, record in facts["stages"].items()
-        for reason, count in record["dropped"].items()
-    ]
-    left_out = markdown_table(("stage", "reason", "members"), dropped) if dropped else "Nothing was left out."
-    if source == "classes":
-        names = facts["stages"]["export"]["details"]["levels"]
-        classes = [len(landmarks), len(groups), *(levels[level].drop_nulls().n_unique() for level in names[2:])]
-        header = {"pretty_name": "Hierarchical labels", **own, "tags": ["hierarchical-labels"]}
-        header["configs"] = [{"config_name": "labels", "data_files": "labels.csv"}]
-        rows = [(name, f"{count:,}") for name, count in zip(names, classes, strict=True)]
-        sections = {
-            "Levels": markdown_table(("level", "classes"), rows),
-            "Left out": left_out,
-            "Files": _FILES_OF_ITEMS,
-        }
-    else:
-        clean = facts["stages"]["clean"]["details"]
+    is_landmarks = facts["config"]["build"]["source"] != "classes"
+    if is_landmarks:
         header, published = read_card(card_path("h-gldv2"))
         header.pop("hgld")  # the part that hgld itself reads: counts of the images' shards
-        files = [{"split": s, "path": f"{s}_label_to_hierarchical.csv"} for s in sorted(clean["own"]["splits"])]
+        splits = sorted(facts["stages"]["clean"]["details"]["own"]["splits"])
+        files = [{"split": split, "path": f"{split}_label_to_hierarchical.csv"} for split in splits]
         configs = [{"config_name": "labels", "data_files": files}]
         header |= {"pretty_name": "Hierarchical landmark labels", **own, "configs": configs}
-        sections = {
-            # what was published is about GLDv2's lists, and says nothing beside other data
-            "Counts": _counts(clean, landmarks, groups, beside_published=source == "landmarks"),
-            "Left out": left_out,
-            **{title: published[title] for title in ("Levels", "Files", "Licence", "Known problems")},
-        }
+        sections = {title: published[title] for title in ("Levels", "Files", "Licence", "Known problems")}
+    else:
+        names = facts["stages"]["export"]["details"]["levels"]
+        classes = [len(landmarks), len(groups), *(levels[level].drop_nulls().n_unique() for level in names[2:])]
+        configs = [{"config_name": "labels", "data_files": "labels.csv"}]
+        header = {"pretty_name": "Hierarchical labels", **own, "tags": ["hierarchical-labels"], "configs": configs}
+        rows = [(name, f"{count:,}") for name, count in zip(names, classes, strict=True)]
+        sections = {"Levels": markdown_table(("level", "classes"), rows), "Files": _FILES_OF_ITEMS}
     inputs = ", ".join(f"{given['role']} {escape_markdown(given['file'])}" for given in facts["inputs"])
     made_by = (
         f"Made by `hgld build-hierarchy` {facts['versions']['hgld']} from {inputs}, with the encoder "
         f"{escape_markdown(str(facts['encoder']['name']))}, after the method of H-GLDv2 (Ramzi et al., 2023, "
-        "arXiv:2309.08250). `provenance.json` has every option, seed and checksum; `report.html` shows the result."
+        "arXiv:2309.08250). `provenance.json` has every option, seed and checksum; `report.html` shows the result, "
+        "with its counts beside the published ones and what was left out."
     )
-    what = "items" if source == "classes" else "landmarks"
+    what = "landmarks" if is_landmarks else "items"
     body = [
         f"---\n{yaml.safe_dump(header, sort_keys=False, allow_unicode=True)}---\n",
         f"# Hierarchical labels of {len(landmarks):,} {what}\n\n{made_by}\n",
@@ -123,23 +109,6 @@ _FILES_OF_ITEMS = """| file | what |
 | `dropped.parquet` | everything without labels, with the stage that left it out and why |
 | `provenance.json` | inputs, options, seeds, versions, counts by stage and reason, checksums |
 | `report.html` | the build at a glance |"""
-
-
-def _counts(clean: Mapping[str, Any], landmarks: pl.DataFrame, groups: pl.DataFrame, *, beside_published: bool) -> str:
-    own, printed = clean["own"], clean["published"]
-    labelled = dict(landmarks.group_by("split").len().iter_rows())
-    rows: list[tuple[str, int, int | None]] = []  # what, this build's, the published
-    for split, counts in sorted(own["splits"].items()):
-        theirs = printed["splits"].get(split, {})
-        for what, text in (("landmarks", "landmarks"), ("scraped", "with a scraped name"), ("kept", "kept")):
-            rows.append((f"{split}, {text}", counts[what], theirs.get(what)))
-        rows.append((f"{split}, labelled", labelled.get(split, 0), theirs.get("kept")))
-    rows.append(("unique names", own["names"], printed["names"]))
-    rows.append(("groups", len(groups), PUBLISHED_GROUPS))
-    rows.append(("groups with an undecided top level", groups["top"].null_count(), 0))
-    columns = ["", "this build", *(["H-GLDv2, published"] if beside_published else [])]
-    cells = [[what, *("" if n is None else f"{n:,}" for n in numbers)][: len(columns)] for what, *numbers in rows]
-    return markdown_table(columns, cells, numbers=len(columns) - 1)
 
 
 def labelled_groups(groups: pl.DataFrame, landmarks: pl.DataFrame) -> pl.DataFrame:

@@ -9,7 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -19,7 +19,7 @@ import urllib3
 
 from hgld.addresses import is_http_address, without_secrets
 from hgld.data.http_files import HttpClient, HttpLimits, RemoteFault, fault_of_status, retry
-from hgld.errors import ConfigError, HgldError, ServiceError, StorageError, quoted
+from hgld.errors import ConfigError, HgldError, ServiceError, StorageError, quoted, storage_errors
 from hgld.files import file_lock, put_in_place
 
 from .shards.sources.gldv2 import (
@@ -137,63 +137,50 @@ class Downloader:
             if not is_http_address(file.url):
                 raise ConfigError(f"{quoted(file.shown)} is not an address; expected http://... or https://...")
         self._stop.clear()
+        results: list[FetchResult] = []
+        failures: list[HgldError] = []
         with ThreadPoolExecutor(self._workers) as pool:
             futures = [pool.submit(self._fetch, file) for file in files]
             try:
-                results = [self._result(future, number, len(files)) for number, future in enumerate(futures, start=1)]
+                for number, future in enumerate(futures, start=1):
+                    try:
+                        results.append(future.result())
+                    except StorageError:  # it would hit the other files too
+                        raise
+                    except HgldError as error:
+                        failures.append(error)
+                    self._progress("files", number, len(files))
             except BaseException:
                 self._stop.set()
                 self._client.interrupt()
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
-        failures = [result for result in results if isinstance(result, HgldError)]
         if failures:
             shown = "\n".join(f"  {error}" for error in failures[:10])
             raise ServiceError(
                 f"{len(failures)} of {len(files)} files could not be fetched:\n{shown}\nRun the same command again: "
                 "received bytes are kept, and only the rest is requested."
             ) from failures[0]
-        return [result for result in results if isinstance(result, FetchResult)]
-
-    def _result(self, future: Future[FetchResult], number: int, total: int) -> FetchResult | HgldError:
-        """Return the outcome of a file; an error of the disk ends the run, as it would hit the other files too."""
-        try:
-            return future.result()
-        except StorageError:
-            raise
-        except HgldError as error:
-            return error
-        finally:
-            self._progress("files", number, total)
+        return results
 
     def _fetch(self, file: RemoteFile) -> FetchResult:
-        try:
+        with storage_errors(f"write {file.path}", "Make room or choose another folder, then run the same command."):
             file.path.parent.mkdir(parents=True, exist_ok=True)
             if file.path.is_file() and file.md5 in (None, _md5(file.path)):
                 return FetchResult(file.path, file.path.stat().st_size, 0, "there", file.md5 is not None)
             file.path.unlink(missing_ok=True)
             busy = f"{file.part} is being written by another process; wait for it or stop it."
             with file_lock(file.part, busy) as part:
-                return self._fill(file, part)
-        except OSError as error:
-            if isinstance(error, HgldError):
-                raise
-            raise StorageError(
-                f"{file.path} cannot be written ({error.strerror or error}). Make room or choose another folder, then "
-                "run the same command."
-            ) from error
-
-    def _fill(self, file: RemoteFile, part: FileIO) -> FetchResult:
-        kept, received, found = _size(part) if file.md5 else 0, 0, None
-        for _ in range(_FETCHES):
-            received += self._complete(file, part)
-            found = _md5(file.part) if file.md5 else None
-            if found == file.md5:
-                size = _size(part)
-                put_in_place(file.part, file.path)
-                return FetchResult(file.path, size, received, "resumed" if kept else "fetched", found is not None)
-            kept = 0
-            part.truncate(0)
+                kept, received, found = _size(part) if file.md5 else 0, 0, None
+                for _ in range(_FETCHES):
+                    received += self._complete(file, part)
+                    found = _md5(file.part) if file.md5 else None
+                    if found == file.md5:
+                        size, outcome = _size(part), "resumed" if kept else "fetched"
+                        put_in_place(file.part, file.path)
+                        return FetchResult(file.path, size, received, outcome, found is not None)
+                    kept = 0
+                    part.truncate(0)
         raise ServiceError(
             f"{file.shown}: the bytes have the MD5 {found}; published is {file.md5}. They were not kept."
         )
@@ -209,7 +196,10 @@ class Downloader:
             try:
                 for count in self._transfer(file, part):
                     received += count
-                    self._count(count)
+                    with self._lock:
+                        self._received += count
+                        if self._received >> 20 != self._received - count >> 20:
+                            self._progress("MiB", self._received >> 20, None)
             except RemoteFault as fault:
                 fault.progress = _size(part) >= most + _PROGRESS
                 most = _size(part) if fault.progress else most
@@ -227,7 +217,7 @@ class Downloader:
                 attempts=self._retries,
                 first_wait=self._backoff,
                 longest_wait=60.0,
-                sleep=self._pause,
+                sleep=lambda seconds: self._stop.wait(seconds),
                 before_wait=before_wait,
             )
         except RemoteFault as fault:
@@ -259,18 +249,9 @@ class Downloader:
         if total is not None and _size(part) != total:
             raise RemoteFault(f"the transfer ended at {_size(part):,} of {total:,} bytes", passing=True)
 
-    def _pause(self, seconds: float) -> None:
-        self._stop.wait(seconds)
-
     def _refuse_if_stopped(self, file: RemoteFile) -> None:
         if self._stop.is_set():
             raise ServiceError(f"{file.shown}: stopped; received bytes are kept.")
-
-    def _count(self, count: int) -> None:
-        with self._lock:
-            before, self._received = self._received >> 20, self._received + count
-            if self._received >> 20 != before:
-                self._progress("MiB", self._received >> 20, None)
 
 
 def _size(part: FileIO) -> int:

@@ -129,7 +129,6 @@ def facts(found: Profile) -> dict[str, Any]:
             for level, counts in sizes.items()
         ],
         "unused_columns": list(images.unused),
-        "nearly_levels": dict(images.nearly),
         "spellings": [{"level": level, "names": dict(counts)} for level, counts in images.spellings],
         "left_out": dict(sorted(Counter(images.dropped["reason"]).items())),
         "missing_values": dict(images.missing),
@@ -170,7 +169,6 @@ def text(found: Profile) -> str:
         lines.append(f"unknown labels: {', '.join(unknown)}{f' (cells: {ways})' if ways else ''}")
     if images.unused:
         lines.append(f"other columns: {excerpt(', '.join(images.unused))}")
-    lines += [f"no level: {name} ({why}; one parent each, or an empty cell)" for name, why in images.nearly.items()][:2]
     if told["left_out"]:
         lines.append(f"left out: {', '.join(f'{count:,} {reason}' for reason, count in told['left_out'].items())}")
     lines.append(_text_of_files(found))

@@ -74,13 +74,6 @@ def test_a_table_is_told_of_in_ten_lines_and_a_command_is_proposed(table, hgld, 
     )
 
 
-def test_a_column_that_one_class_keeps_from_being_a_level_is_told_with_the_class(table, hgld):
-    text = table.read_text(encoding="utf-8-sig")
-    table.write_text(text.replace("048.jpg;Sorte 0;Äpfel", "048.jpg;Sorte 0;Birnen"), encoding="utf-8")
-    _, shown, _ = hgld("build-shards", "manifest", "--source", table, "--levels", "Product")
-    assert "\nno level: Group ('Sorte 0' under 'Äpfel' and 'Birnen'; one parent each, or an empty cell)\n" in shown
-
-
 def test_the_command_that_is_proposed_builds_what_yes_builds(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
     _, shown, _ = hgld("build-shards", "manifest", "--source", "Liste.csv", "--json")

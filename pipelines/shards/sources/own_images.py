@@ -41,7 +41,6 @@ from .own_tables import (
     ROW,
     SPLITS_OF_FILES,
     OwnTable,
-    classes_under_two,
     find_levels,
     folder_of,
     path_column,
@@ -77,7 +76,6 @@ class OwnImages:
             the class (null: unknown) per level.
         dropped: images that cannot be used, with the reason.
         unused: columns that are no levels.
-        nearly: classes under two others by unused column, where these few alone keep it from being a level.
         missing: number of cells by the way in which an unknown label is written.
         spellings: names by level that differ in case, accents or what stands between words only, with their numbers of
             images.
@@ -93,7 +91,6 @@ class OwnImages:
     dropped: pl.DataFrame
     columns: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
-    nearly: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
     spellings: Sequence[tuple[str, Mapping[str, int]]] = ()
     judgements: pl.DataFrame | None = None
@@ -372,7 +369,6 @@ def _read_table(source: Path, options: "SourceConfig") -> OwnImages:
         for column in further
         if column in _LISTS
     ]
-    unused = tuple(name for name in free if name not in columns.values())
     return OwnImages(
         kind="manifest",
         source=source,
@@ -382,8 +378,7 @@ def _read_table(source: Path, options: "SourceConfig") -> OwnImages:
         columns=columns,
         items=good,
         dropped=pl.concat([dropped, strange]),
-        unused=unused,
-        nearly={name: why for name in unused if (why := classes_under_two(rows[levels[0]], _known(table.cells[name])))},
+        unused=tuple(name for name in free if name not in columns.values()),
         missing=dict(missing.iter_rows()),
         lists=pl.concat(lists).unique(maintain_order=True) if lists else None,
         judgements=judgements,

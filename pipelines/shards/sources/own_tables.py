@@ -267,7 +267,6 @@ _MOST_SUBFOLDERS = 200
 _MOST_COLUMNS = 40
 _MOST_CLASSES = 0.6  # per labelled row: a column with more names images, not classes
 _LONGEST_NAME = 80  # letters on average: longer texts are remarks
-_NEARLY = 0.8  # share of classes with one parent from which a column counts as a level
 _AGREEMENT = 0.98  # of the classes have one parent: a typing error hides no level
 _FRACTION = r"^[+-]?\d*[.,]\d+(e[+-]?\d+)?$"
 _HINTS = re.compile("class|label|species|category|product|name|fine|item|identity|breed|type|variety")
@@ -370,23 +369,3 @@ def _is_above(fine: pl.Series, coarse: pl.Series) -> bool:
     pairs = pl.DataFrame({"fine": fine, "coarse": coarse}).drop_nulls().unique()
     parents = pairs.group_by("fine").len()["len"]
     return len(parents) > 0 and (parents == 1).sum() >= _AGREEMENT * len(parents)
-
-
-def classes_under_two(fine: pl.Series, coarse: pl.Series) -> str:
-    """Return the class that keeps a column from being a level above the finest, with its parents, and how many more.
-
-    Args:
-        fine: names of the finest level; null: unknown.
-        coarse: cells of a column that is no level; null: unknown.
-
-    Returns:
-        Nothing unless most classes have one parent in the column.
-    """
-    pairs = pl.DataFrame({"fine": fine, "coarse": coarse}).drop_nulls().unique(maintain_order=True)
-    parents = pairs.group_by("fine", maintain_order=True).agg("coarse")
-    several = parents.filter(pl.col("coarse").list.len() > 1)
-    if not 2 <= coarse.n_unique() < fine.n_unique() or not 0 < len(several) <= (1 - _NEARLY) * len(parents):
-        return ""
-    name, above = several.row(0)
-    rest = f" and {len(several) - 1:,} more" if len(several) > 1 else ""
-    return f"{quoted(name)} under {excerpt(' and '.join(map(quoted, above)))}{rest}"
