@@ -289,35 +289,23 @@ def _protocol(card: DataCard | None, manifest: Manifest) -> str:
 
 # -- croissant.json: the directory described in Croissant 1.1 (docs.mlcommons.org/croissant) --------------------------
 #
-# The record set "items" has the facts of every item (shard, offset and size of its bytes, labels), read from the index
-# alone; "images" has the image with its labels and split, read from the tars. Every tar is a FileObject with SHA-256.
+# The record set "images" has every image, read from the tars, with its labels and split, read from the index. Every tar
+# is a FileObject with its SHA-256.
 
 _TERMS = (  # the terms of Croissant's own vocabulary that its context abbreviates
     "arrayShape citeAs column containedIn equivalentProperty extract field fileProperty fileObject fileSet format "
     "includes isArray isLiveDataset jsonPath key md5 parentField path recordSet references regex repeated replace "
     "samplingRate separator source subField transform"
 )
-_COLUMNS = {  # of the index: type and description
-    "key": ("sc:Text", "Name of the item: its image is KEY.SUFFIX in the shard, its facts KEY.json."),
-    "shard": ("sc:Text", "File name of the tar that holds the item."),
-    "offset": ("cr:Int64", "Where the image's bytes begin in the tar."),
-    "size": ("cr:Int64", "Number of the image's bytes."),
-    "suffix": ("sc:Text", "Suffix of the image's name."),
-    "width": ("cr:Int32", "Pixels as stored, before the EXIF orientation is applied."),
-    "height": ("cr:Int32", "Pixels as stored, before the EXIF orientation is applied."),
-    "orientation": ("cr:Int8", "EXIF orientation, 1 to 8."),
-    "sha256": ("sc:Text", "SHA-256 of the image's bytes."),
-    "duplicate_of": ("sc:Text", "Key of the first item with the same bytes; empty where this is the first."),
-    "class_run": ("cr:Int32", "Number, within the shard, of the run of items of one class that the item stands in."),
-}
 _CLASS_COLUMNS = {
     "level": ("sc:Text", "Name of the level."),
-    "label": ("cr:Int32", "Number of the class within its level, as items have it."),
+    "label": ("cr:Int32", "Number of the class within its level, as images have it."),
     "name": ("sc:Text", "Name of the class."),
     "parent": ("cr:Int32", "Label of the class above, at the next coarser level; empty at the coarsest."),
 }
 _BOX_TEXT = "Side of the box to crop to, in pixels of the upright image; empty for the whole image."
 _IMAGES = "pictures"
+# mlcroissant applies the transform twice, so its result must pass unchanged
 _WITHOUT_SUFFIX = rf"^(.+?)(?:\.(?:{'|'.join(IMAGE_SUFFIXES)}))?$"
 
 
@@ -330,16 +318,25 @@ def croissant(manifest: Manifest, card: DataCard | None, *, boxes: bool = False)
         boxes: True if the index has boxes to crop to.
     """
     stated = manifest.provenance.get("description") if card is None else card.sections.get("Source")
-    items = sum(split["items"] for split in manifest.splits.values())
     description = str(stated or "") or (
-        f"{card.title if card else manifest.name}: {items} images with labels at the levels "
+        f"{card.title if card else manifest.name}: {_items(manifest)} images with labels at the levels "
         f"{', '.join(manifest.levels)}, as WebDataset shards with an index."
     )
     licence = own_licence(manifest) if card is None else card.licence
     # mlcroissant reads application/x-parquet, not the registered application/vnd.apache.parquet
-    tables = [_file(name, manifest.files[name], "application/x-parquet") for name in (INDEX, HIERARCHY)]
-    tars = [_file(s.name, {"bytes": s.bytes, "sha256": s.sha256}, "application/x-tar") for s in manifest.shards]
-    fields = _item_fields(manifest.levels, boxes)
+    files = [_file(name, manifest.files[name], "application/x-parquet") for name in (INDEX, HIERARCHY)]
+    files += [_file(s.name, {"bytes": s.bytes, "sha256": s.sha256}, "application/x-tar") for s in manifest.shards]
+    images = {
+        **_named("cr:FileSet", _IMAGES, "The images in the tars."),
+        "containedIn": [{"@id": shard.name} for shard in manifest.shards],
+        "encodingFormat": "image/jpeg",
+        "includes": [f"*.{suffix}" for suffix in IMAGE_SUFFIXES],
+    }
+    splits = _field("splits", "name", "The split.", "sc:Text")
+    classes = [
+        _field("classes", name, text, kind, source=_column(HIERARCHY, name))
+        for name, (kind, text) in _CLASS_COLUMNS.items()
+    ]
     return {
         "@context": {
             "@language": "en",
@@ -359,49 +356,27 @@ def croissant(manifest: Manifest, card: DataCard | None, *, boxes: bool = False)
         "name": re.sub(r"[^A-Za-z0-9_.-]+", "-", manifest.name) or "dataset",
         "description": description,
         **({"license": licence} if licence else {}),
-        "version": f"1.0.0+{manifest.files[INDEX]['sha256'][:12]}",  # other items or labels make another
-        "distribution": [
-            *tables,
-            *tars,
-            {
-                **_named("cr:FileSet", _IMAGES, "The images in the tars."),
-                "containedIn": [{"@id": shard.name} for shard in manifest.shards],
-                "encodingFormat": "image/jpeg",
-                "includes": [f"*.{suffix}" for suffix in IMAGE_SUFFIXES],
-            },
-        ],
+        "version": f"1.0.0+{manifest.files[INDEX]['sha256'][:12]}",  # other items or labels make another version
+        "distribution": [*files, images],
         "recordSet": [
             {
-                **_named("cr:RecordSet", "splits", "The splits of the dataset."),
-                "key": {"@id": "splits/name"},
-                "field": [_field("splits", "name", "The split.", "sc:Text")],
+                **_record_set("splits", "The splits of the dataset.", ["name"], [splits]),
                 "dataType": "cr:Split",
                 "data": [{"splits/name": name} for name in manifest.splits],
             },
-            {
-                **_named("cr:RecordSet", "classes", "The tree of classes, one record a class."),
-                "key": [{"@id": "classes/level"}, {"@id": "classes/label"}],
-                "field": [
-                    _field("classes", name, text, kind, _column(HIERARCHY, name))
-                    for name, (kind, text) in _CLASS_COLUMNS.items()
-                ],
-            },
-            {
-                **_named("cr:RecordSet", "items", "One record an item, in the order of the shards."),
-                "key": {"@id": "items/key"},
-                "field": fields,
-            },
-            {
-                **_named("cr:RecordSet", "images", "One record an image, with its labels and split."),
-                "key": {"@id": "images/key"},
-                "field": _image_fields(fields),
-            },
+            _record_set("classes", "The tree of classes, one record per class.", ["level", "label"], classes),
+            _record_set("images", "One record per image.", ["key"], _image_fields(manifest.levels, boxes)),
         ],
     }
 
 
-def _named(kind: str, name: str, description: str, place: str = "") -> dict[str, Any]:
-    return {"@type": kind, "@id": place or name, "name": name, "description": description}
+def _named(kind: str, name: str, description: str, id_: str = "") -> dict[str, Any]:
+    return {"@type": kind, "@id": id_ or name, "name": name, "description": description}
+
+
+def _record_set(name: str, description: str, keys: Sequence[str], fields: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    key = [{"@id": f"{name}/{key}"} for key in keys]
+    return {**_named("cr:RecordSet", name, description), "key": key if len(key) > 1 else key[0], "field": fields}
 
 
 def _file(name: str, facts: Mapping[str, Any], form: str) -> dict[str, Any]:
@@ -416,44 +391,32 @@ def _file(name: str, facts: Mapping[str, Any], form: str) -> dict[str, Any]:
     }
 
 
-def _field(
-    record: str, name: str, description: str, kind: str, source: Mapping[str, Any] | None = None, **more: object
-) -> dict[str, Any]:
-    named = _named("cr:Field", name, description, f"{record}/{name}")
-    return {**named, "dataType": kind, **({"source": source} if source else {}), **more}
+def _field(record: str, name: str, description: str, kind: str, **more: object) -> dict[str, Any]:
+    return {**_named("cr:Field", name, description, f"{record}/{name}"), "dataType": kind, **more}
 
 
 def _column(file: str, column: str) -> dict[str, Any]:
     return {"fileObject": {"@id": file}, "extract": {"column": column}}
 
 
-def _item_fields(levels: Sequence[str], boxes: bool) -> list[dict[str, Any]]:
-    fields = [_field("items", name, text, kind, _column(INDEX, name)) for name, (kind, text) in _COLUMNS.items()]
-    split = {"field": {"@id": "splits/name"}}
-    fields.append(_field("items", "split", "Split of the item.", "sc:Text", _column(INDEX, "split"), references=split))
-    for c, level in enumerate(levels):
-        own = re.fullmatch(r"[A-Za-z0-9_.-]+", level) and not level.startswith("level_")
-        text = f"Class at level {c} of {len(levels)}, {level!r} (0 is the finest): label in classes; -1 is unknown."
-        fields.append(_field("items", level if own else f"level_{c}", text, "cr:Int32", _column(INDEX, level)))
-    sides = BOX if boxes else ()
-    return fields + [_field("items", side, _BOX_TEXT, "cr:Int32", _column(INDEX, side)) for side in sides]
-
-
-def _image_fields(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the fields of images: key and image out of the tars, joined by key with labels and split."""
+def _image_fields(levels: Sequence[str], boxes: bool) -> list[dict[str, Any]]:
+    """Return the fields of images: key and image out of the tars, joined by key with split, labels and box."""
     files = {"fileSet": {"@id": _IMAGES}}
-    # mlcroissant applies the transform twice, so that what it leaves must pass unchanged
-    key = {**files, "extract": {"fileProperty": "fullpath"}, "transform": {"regex": _WITHOUT_SUFFIX}}
-    index = {"fileObject": {"@id": INDEX}, "extract": {"column": "key"}}
-    return [
-        _field("images", "key", "Name of the item.", "sc:Text", key, references=index),
-        _field("images", "image", "The picture.", "sc:ImageObject", {**files, "extract": {"fileProperty": "content"}}),
-        *(
-            {term: value for term, value in field.items() if term != "references"} | {"@id": f"images/{field['name']}"}
-            for field in items
-            if field["name"] not in _COLUMNS
-        ),
+    path = {**files, "extract": {"fileProperty": "fullpath"}, "transform": {"regex": _WITHOUT_SUFFIX}}
+    content = {**files, "extract": {"fileProperty": "content"}}
+    key_text = "Name of the item: its image is KEY.SUFFIX in the shard, its facts KEY.json."
+    fields = [
+        _field("images", "key", key_text, "sc:Text", source=path, references=_column(INDEX, "key")),
+        _field("images", "image", "The image.", "sc:ImageObject", source=content),
+        _field("images", "split", "Split of the item.", "sc:Text", source=_column(INDEX, "split")),
     ]
+    for c, level in enumerate(levels):
+        is_name = re.fullmatch(r"[A-Za-z0-9_.-]+", level) and not level.startswith("level_")
+        text = f"Class at level {c} of {len(levels)}, {level!r} (0 is the finest): label in classes; -1 is unknown."
+        name = level if is_name else f"level_{c}"
+        fields.append(_field("images", name, text, "cr:Int32", source=_column(INDEX, level)))
+    sides = BOX if boxes else ()
+    return fields + [_field("images", side, _BOX_TEXT, "cr:Int32", source=_column(INDEX, side)) for side in sides]
 
 
 # -- both made again ---------------------------------------------------------------------------------------------------
