@@ -8,11 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hgld import open_dataset
 from hgld.data import format as files
 from hgld.data.tar import END_OF_ARCHIVE
 from hgld.errors import InputError, SchemaError
-from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.stage import silent
 from tests.pipelines.tiny_shards import (
@@ -42,11 +40,6 @@ def test_a_sound_dataset_has_no_findings(tmp_path, boxes, workers):
     assert found.findings.to_dicts() == []
     assert (found.items, found.shards, found.notes) == (16, 3, ())
     assert {path.name: path.read_bytes() for path in root.iterdir()} == before
-
-
-def test_a_rebuilt_dataset_has_no_findings(root):
-    rebuild_index(root, force=True, progress=silent)
-    assert kinds(root) == {}
 
 
 # -- the tars ---------------------------------------------------------------------------------------------------------
@@ -162,42 +155,24 @@ def test_hostile_members_are_named_and_not_followed(root, what):
     assert not Path("/evil").exists()
 
 
-def damaged_every_way(root):
-    """A tar cut off, an image with a flipped byte, a hostile member; what is left whole."""
-    index = index_of(root)
-    cut = index.filter(shard="train-000001.tar").row(4, named=True)
-    path = root / "train-000001.tar"
-    path.write_bytes(path.read_bytes()[: cut["offset"] + 10])
-    flipped = index.filter(shard=TRAIN).row(0, named=True)
-    flip(root / TRAIN, flipped["offset"] + flipped["size"] // 2)
-    whole = set(index.filter(split="train")["key"]) - {flipped["key"]}
-    return whole - set(index.filter(shard="train-000001.tar")["key"][4:])
+def with_link(root: Path, name: str) -> None:
+    (root / name).rename(root.parent / "elsewhere")
+    (root / name).symlink_to(root.parent / "elsewhere")
 
 
-def test_the_rest_still_loads(root):
-    whole = damaged_every_way(root)
-    bad = set(findings(root).filter(pl.col("kind").is_in(["item-sha256", "missing-member"]))["member"])
-    dataset = open_dataset(root, "train")
-    assert set(dataset.keys) - bad == whole
-    for position, key in enumerate(dataset.keys):
-        if key in whole:
-            assert dataset.read(position).startswith(b"\xff\xd8")
+def with_pipe(root: Path, name: str) -> None:
+    (root / name).unlink()
+    os.mkfifo(root / name)
 
 
-def test_a_shard_that_is_a_link_is_not_followed(root):
-    (root / TRAIN).rename(root.parent / "elsewhere.tar")
-    (root / TRAIN).symlink_to(root.parent / "elsewhere.tar")
+@pytest.mark.parametrize(
+    ("name", "change", "said"), [(TRAIN, with_link, "symbolic link"), (files.CARD, with_pipe, "not a regular file")]
+)
+def test_links_and_pipes_in_place_of_files_are_named_and_not_followed(root, name, change, said):
+    change(root, name)
     found = findings(root)
-    assert found.select("kind", "shard").rows() == [("unreadable-file", TRAIN)]
-    assert "symbolic link" in found["found"][0]
-
-
-def test_a_pipe_in_place_of_a_file_does_not_hang(root):
-    (root / files.CARD).unlink()
-    os.mkfifo(root / files.CARD)
-    found = findings(root)
-    assert found.select("kind", "shard").rows() == [("unreadable-file", files.CARD)]
-    assert "not a regular file" in found["found"][0]
+    assert found.select("kind", "shard").rows() == [("unreadable-file", name)]
+    assert said in found["found"][0]
 
 
 def test_stray_files(root):
@@ -208,9 +183,6 @@ def test_stray_files(root):
     assert found["kind"].to_list() == ["stray-file"] * 3
     assert found["shard"].to_list() == ["link", "notes", "train-000002.tar"]
     assert [text.split(" that")[0] for text in found["found"]] == ["a symbolic link", "a folder", "a file"]
-
-
-# -- images -----------------------------------------------------------------------------------------------------------
 
 
 # -- no dataset, and the command --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""hgld verify on what a dataset says about itself: labels, counts, groups, keys, and what splits share."""
+"""hgld verify on what a dataset says about itself: rows, labels, counts, groups, keys, and what splits share."""
 
 import json
 
@@ -15,7 +15,6 @@ from tests.pipelines.tiny_shards import (
     TinyShards,
     findings,
     index_of,
-    picture,
     rewrite_index,
     rewrite_tar,
     write_manifest,
@@ -27,34 +26,137 @@ def root(tmp_path):
     return TinyShards().write(tmp_path / "tiny")
 
 
-# -- labels -----------------------------------------------------------------------------------------------------------
+# -- one thing is wrong -----------------------------------------------------------------------------------------------
+
+ROWS = {  # finding: a column of the index, and a change of one row
+    "place": ("size", pl.col("size") - 1),
+    "item-sha256": ("sha256", pl.lit("0" * 64)),
+    "header": ("width", pl.col("width") + 1),
+    "suffix": ("suffix", pl.lit("jpeg")),
+    "class_run": ("class_run", pl.col("class_run") + 50),
+    "duplicate_of": ("duplicate_of", pl.lit("s0/img_000")),
+    "source": ("source", pl.lit("elsewhere.jpg")),
+}
 
 
-def test_two_swapped_labels_in_the_index(root):
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("kind", ROWS)
+def test_one_changed_cell_of_the_index_is_one_finding(root, hgld, kind, split):
+    column, changed = ROWS[kind]
     index = index_of(root)
-    place = index["split"].to_list().index("train")
-    labels = index["species"].to_list()
-    labels[place], labels[place + 4] = labels[place + 4], labels[place]
-    rewrite_index(root, index.with_columns(species=pl.Series(labels, dtype=pl.Int32)))
+    key = index.filter(split=split, suffix="jpg")["key"][-1]
+    cell = pl.when(pl.col("key") == key).then(changed).otherwise(pl.col(column)).cast(index.schema[column])
+    rewrite_index(root, index.with_columns(cell.alias(column)))
+    assert findings(root).select("kind", "split", "member").rows() == [(kind, split, key)]
+    code, out, _ = hgld("verify", root)
+    assert (code, "1 finding" in out) == (1, True)
+
+
+@pytest.mark.parametrize("split", ["test", "query", "gallery", "val"])
+def test_classes_and_images_of_training_in_other_splits_are_findings(tmp_path, split):
+    tiny = TinyShards(png=False)
+    for item in tiny.items[12:]:
+        item |= {"split": split, "shard": files.shard_name(split, 0)}
+    shared = tiny.items[14]
+    shared["data"] = tiny.items[5]["data"]
+    found = findings(tiny.write(tmp_path / "image"))
+    assert found.select("kind", "split", "member").rows() == [("leakage", split, shared["key"])]
+    assert tiny.items[5]["key"] in found["found"][0]
+    shared |= {"data": tiny.items[13]["data"], "labels": [0, 0], "names": ["species 0", "cat"]}
+    root = tiny.write(tmp_path / "class")
+    if split == "val":  # of whose classes training may have some
+        assert findings(root).is_empty()
+        return
     found = findings(root)
-    swapped = found.filter(kind="labels")
-    assert set(swapped["member"]) == {index["key"][place], index["key"][place + 4]}
-    assert swapped["found"][0] == "labels 0, 0"
-    assert swapped["expected"][0] == "labels 2, 0"
-    assert set(found["kind"]) == {"labels", "class_run", "group-size"}
+    assert found.select("kind", "split").rows() == [("disjoint", split)]
+    assert "4 items in train, 1 here" in found["found"][0]
+    found = verify(tiny.write(tmp_path / "class", disjoint=False), progress=silent)
+    assert (found.findings.height, found.notes) == (0, (f"1 classes of species are in train and in {split}.",))
 
 
-def test_two_swapped_labels_in_a_tar(root):
-    first, second = index_of(root).filter(shard=TRAIN)["key"][0], index_of(root).filter(shard=TRAIN)["key"][2]
+def tree_with(root, names=None, parents=None):
+    """Replace the finest level's names, or the parents, in the hierarchy."""
+    tree = Hierarchy.from_parquet(root / files.HIERARCHY)
+    finest = (names or (lambda own: own))(tree.names[0])
+    above = (parents or (lambda own: own))(tree.parents[0][: len(finest)].copy())
+    Hierarchy(tree.levels, (finest, tree.names[1]), (above,)).to_parquet(root / files.HIERARCHY)
+
+
+def with_other_parent(parents):
+    parents[2] = 1
+    return parents
+
+
+def manifest_with(change):
+    """Return a change of ``dataset.json``."""
+
+    def rewrite(root):
+        facts = json.loads((root / files.MANIFEST).read_text())
+        change(facts)
+        (root / files.MANIFEST).write_text(json.dumps(facts))
+
+    return rewrite
+
+
+def with_wrong_counts(facts):
+    facts["splits"]["train"]["classes"]["species"] = 9
+    facts["shards"][0]["items"] = 5
+
+
+def with_other_level(root):
+    frame = index_of(root).rename({"family": "genus"})
+    index_file.write_index(frame, root / files.INDEX, ("species", "genus"))
+
+
+CHANGED = [  # a change of a dataset, the finding, what was found and expected, and the items if some are named
+    (
+        lambda root: tree_with(root, parents=with_other_parent),
+        *("hierarchy", "species 2 under family 0", "under family 1", pl.col("species") == 2),
+    ),
+    (
+        lambda root: tree_with(root, lambda names: names[:3]),
+        *("hierarchy", "species 4", "species below 3", pl.col("species") >= 3),
+    ),
+    (
+        lambda root: tree_with(root, lambda names: ("renamed", *names[1:])),
+        *("names", "species 0 is called species 0", "called renamed", pl.col("species") == 0),
+    ),
+    (manifest_with(with_wrong_counts), "counts", "4 items in the index", "5 items", None),
+    (manifest_with(with_wrong_counts), "counts", "3 classes of species in the index", "9 classes of species", None),
+    (manifest_with(lambda facts: facts.update(protocol="so")), "protocol", "so", "sop", None),
+    (manifest_with(lambda facts: facts["shards"].pop()), "counts", "6 items in the index", "a shard of", None),
+    (manifest_with(lambda facts: facts.update(group_size=3)), "group-size", "a group of 2", "at least 3 items", None),
+    (with_other_level, "levels", "levels species, genus", "levels species, family, as dataset.json says", None),
+]
+
+
+@pytest.mark.parametrize(("change", "kind", "found", "expected", "items"), CHANGED)
+def test_statements_that_contradict_the_index_are_named(root, change, kind, found, expected, items):
+    index = index_of(root)
+    change(root)
+    said = findings(root).filter(kind=kind)
+    assert found in said["found"].to_list()
+    assert any(expected in text for text in said["expected"])
+    if items is not None:
+        assert set(said["member"]) == set(index.filter(items)["key"])
+
+
+def test_labels_swapped_in_the_index_or_in_a_tar_are_named(root):
+    index = index_of(root)
+    first, second = index.filter(shard=TRAIN)["key"][0], index.filter(shard=TRAIN)["key"][2]
+    swapped = pl.col("key").replace_strict({first: 1, second: 0}, default=pl.col("species"), return_dtype=pl.Int32)
+    rewrite_index(root, index.with_columns(species=swapped))
+    found = findings(root).filter(kind="labels").sort("member")
+    assert set(found["member"]) == {first, second}
+    assert found.select("found", "expected").row(0) == ("labels 0, 0", "labels 1, 0")
+    rewrite_index(root, index)
 
     def swap(members):
         facts = dict(members)
         one, two = (json.loads(facts[f"{key}.json"]) for key in (first, second))
         one["labels"], two["labels"] = two["labels"], one["labels"]
-        facts |= {
-            f"{key}.json": json.dumps(j, separators=(",", ":")).encode() for key, j in ((first, one), (second, two))
-        }
-        return list(facts.items())
+        both = ((first, one), (second, two))
+        return list((facts | {f"{key}.json": json.dumps(j, separators=(",", ":")).encode() for key, j in both}).items())
 
     rewrite_tar(root / TRAIN, swap)
     found = findings(root)
@@ -63,78 +165,7 @@ def test_two_swapped_labels_in_a_tar(root):
         assert set(found.filter(kind=kind)["member"]) == {first, second}
 
 
-def test_labels_against_the_hierarchy(root):
-    tree = Hierarchy.from_parquet(root / files.HIERARCHY)
-    parents = tree.parents[0].copy()
-    parents[2] = 1
-    Hierarchy(tree.levels, tree.names, (parents,)).to_parquet(root / files.HIERARCHY)
-    found = findings(root).filter(kind="hierarchy")
-    assert set(found["member"]) == set(index_of(root).filter(species=2)["key"])
-    assert found["found"][0] == "species 2 under family 0"
-    assert found["expected"][0] == "under family 1"
-
-
-def test_labels_beyond_the_hierarchy(root):
-    tree = Hierarchy.from_parquet(root / files.HIERARCHY)
-    smaller = Hierarchy(tree.levels, (tree.names[0][:3], tree.names[1]), (tree.parents[0][:3],))
-    smaller.to_parquet(root / files.HIERARCHY)
-    found = findings(root).filter(kind="hierarchy")
-    assert set(found["member"]) == set(index_of(root).filter(pl.col("species") >= 3)["key"])
-    assert set(found["expected"]) == {"species below 3"}
-
-
-def test_names_against_the_hierarchy(root):
-    tree = Hierarchy.from_parquet(root / files.HIERARCHY)
-    Hierarchy(tree.levels, (("renamed", *tree.names[0][1:]), tree.names[1]), tree.parents).to_parquet(
-        root / files.HIERARCHY
-    )
-    found = findings(root).filter(kind="names")
-    assert set(found["member"]) == set(index_of(root).filter(species=0)["key"])
-    assert found["expected"][0] == "called renamed"
-
-
-def test_levels_that_differ(root):
-    frame = index_of(root).rename({"family": "genus"})
-    index_file.write_index(frame, root / files.INDEX, ("species", "genus"))
-    write_manifest(root, index_of(root).rename({"genus": "family"}), 2, {})
-    found = findings(root)
-    assert found.select("kind", "shard").rows() == [("levels", files.INDEX)]
-
-
-# -- counts, groups, keys ---------------------------------------------------------------------------------------------
-
-
-def changed_manifest(root, change):
-    facts = json.loads((root / files.MANIFEST).read_text())
-    change(facts)
-    (root / files.MANIFEST).write_text(json.dumps(facts))
-
-
-def test_counts_that_differ(root):
-    def change(facts):
-        facts["splits"]["train"]["classes"]["species"] = 9
-        facts["shards"][0]["items"] = 5
-
-    changed_manifest(root, change)
-    found = findings(root)
-    assert set(found["kind"]) == {"counts"}
-    assert set(found["expected"]) == {"9 classes of species", "5 items"}
-
-
-def test_a_protocol_that_there_is_not(root):
-    changed_manifest(root, lambda facts: facts.update(protocol="so"))
-    found = findings(root)
-    assert found.select("kind", "found").rows() == [("protocol", "so")]
-    assert "sop" in found["expected"][0]
-
-
-def test_a_shard_that_the_manifest_does_not_name(root):
-    changed_manifest(root, lambda facts: facts["shards"].pop())
-    found = findings(root)
-    assert set(found["kind"]) == {"stray-file", "counts"}
-
-
-def test_boxes_that_differ(tmp_path):
+def test_boxes_that_differ_from_the_tars_are_named(tmp_path):
     root = TinyShards(boxes=True).write(tmp_path / "tiny")
     index = index_of(root)
     rewrite_index(root, index.with_columns(box_left=pl.col("box_left") + 1))
@@ -144,15 +175,7 @@ def test_boxes_that_differ(tmp_path):
     assert found.row(0, named=True)["found"] == "box 1, 2, 30, 20"
 
 
-def test_groups_smaller_than_promised(root):
-    changed_manifest(root, lambda facts: facts.update(group_size=3))
-    found = findings(root)
-    assert set(found["kind"]) == {"group-size"}
-    assert found["found"][0] == "a group of 2"
-    assert found.height == 6
-
-
-def test_keys_of_tables(root):
+def test_keys_of_tables_that_do_not_fit_the_index_are_named(root):
     index = index_of(root)
     key = index["key"][0]
     pl.DataFrame({"list": ["small"] * 2, "key": [key, "gone"]}).write_parquet(root / files.LISTS)
@@ -161,25 +184,9 @@ def test_keys_of_tables(root):
     rejected = {"key": [key], "split": ["test"], "file": ["x"], "reason": ["truncated"], "detail": [""]}
     pl.DataFrame(rejected).write_parquet(root / files.REJECTED)
     write_manifest(root, index, 2, {"disjoint": True})
-    found = findings(root)
-    assert set(found.select("kind", "shard", "member").rows()) == {
+    assert set(findings(root).select("kind", "shard", "member").rows()) == {
         ("unknown-key", files.LISTS, "gone"),
         ("unknown-key", files.JUDGEMENTS, "lost"),
         ("unknown-key", files.JUDGEMENTS, "absent"),
         ("rejected-key", files.REJECTED, key),
     }
-
-
-# -- between splits ---------------------------------------------------------------------------------------------------
-
-
-def shared_class(tmp_path, **provenance):
-    tiny = TinyShards()
-    tiny.add("test", 0, 1, picture(60))
-    return tiny.write(tmp_path / "tiny", **provenance)
-
-
-def test_shared_classes_are_a_note_where_none_promised_otherwise(tmp_path):
-    found = verify(shared_class(tmp_path, disjoint=False), progress=silent)
-    assert not len(found.findings)
-    assert found.notes == ("1 classes of species are in train and in test.",)
