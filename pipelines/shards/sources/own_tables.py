@@ -116,20 +116,17 @@ def _read_csv(source: Path) -> OwnTable:
 def _decoded(source: Path) -> tuple[str, str]:
     """Return the text of a file and the name of its encoding."""
     data = read_bytes(source, MAX_CSV_BYTES)
-    begin = data[:4096]
-    if begin.startswith(b"PK\x03\x04"):
+    if data.startswith(b"PK\x03\x04"):
         raise TableError(f"{source} is a spreadsheet or an archive; expected a table as text. Save it as CSV.")
-    tried = [(codec, name) for mark, codec, name in _MARKS if data.startswith(mark)]
-    if not tried and begin.count(0) > len(begin) // 4:  # UTF-16 of mostly Latin letters
-        tried = [("utf-16-le" if begin[1::2].count(0) > begin[::2].count(0) else "utf-16-be", "UTF-16")]
-    elif not tried and 0 in begin:
-        raise TableError(f"{source} is no text; expected a table as CSV or parquet.")
-    for codec, name in tried or _WITHOUT_MARK:
+    marked = [(codec, name) for mark, codec, name in _MARKS if data.startswith(mark)]
+    if not marked and 0 in data[:4096]:
+        raise TableError(f"{source} is no text; expected a table as CSV in UTF-8, or parquet.")
+    for codec, name in marked or _WITHOUT_MARK:
         try:
             return data.decode(codec), name
         except UnicodeDecodeError:
             continue
-    raise TableError(f"{source}: not {tried[0][1]}, as which it begins. Save it anew.")
+    raise TableError(f"{source}: not {marked[0][1]}, as which it begins. Save it anew.")
 
 
 # -- parquet ----------------------------------------------------------------------------------------------------------
