@@ -34,7 +34,7 @@ from sklearn.metrics import roc_auc_score
 from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.registry import make_encoder
 from hgld.pipelines.hierarchy.groups import doubt
-from hgld.pipelines.hierarchy.groups.clustering import cluster_names
+from hgld.pipelines.hierarchy.groups.cluster import cluster_names
 from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups, embed_groups, place_names
 
 SETS = (  # shown as, folder, column of names, column of groups

@@ -22,7 +22,7 @@ from sklearn.metrics import adjusted_rand_score, f1_score, normalized_mutual_inf
 
 from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.registry import Encoder, make_encoder
-from hgld.pipelines.hierarchy.groups.clustering import cluster_names
+from hgld.pipelines.hierarchy.groups.cluster import cluster_names
 from hgld.pipelines.hierarchy.groups.evidence import Block, weigh
 from hgld.pipelines.hierarchy.groups.toplevel import HUMAN_MADE, MARGIN, NATURAL, Anchors, class_shares, text_rows
 

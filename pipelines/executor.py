@@ -1,7 +1,7 @@
 """Work in other processes: units in a supervised pool or on a Ray cluster, and isolated calls that may crash.
 
-A unit is idempotent: it leaves a complete file or none, and doing it twice gives the same bytes. So lost work (of a
-killed worker or a killed build) is simply done again, and the result does not depend on the worker.
+A unit is idempotent: it leaves a complete file or none, and a second run writes the same bytes. So the work of a killed
+worker or build is done again, and the result does not depend on the worker.
 """
 
 import multiprocessing
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS = 3
-START = "spawn"  # how processes begin: threads that were there do not survive a fork
-_UNITS_AHEAD = 2  # a worker, so that none waits for the next one
+START = "spawn"  # start method: threads do not survive a fork
+_UNITS_AHEAD = 2  # units per worker, so that no worker waits for its next unit
 
 
 class Unit(Protocol):
@@ -48,20 +48,21 @@ def run_units(
     workers: int = 0,
     ray_address: str = "",
 ) -> None:
-    """Do all units, in any order.
+    """Run all units, in any order.
 
     Args:
         work: a function of a module, so that other processes can import it.
-        units: the work to do.
+        units: the units.
         done: called in this process with every finished unit and its result.
         executor: ``local`` or ``ray``.
-        workers: most processes; 0: one per core (Ray: as many as the cluster has). One local worker is this process.
-        ray_address: address of a running Ray cluster; empty: one is started here.
+        workers: largest number of processes; 0: one per core (of the cluster, with Ray). One local worker is this
+            process.
+        ray_address: address of a running Ray cluster; empty: a cluster is started here.
 
     Raises:
         HgldError: a unit raised it or ran out of memory, or its worker died :data:`ATTEMPTS` times. Finished units stay
             done.
-        MissingResourceError: Ray is asked for and not installed.
+        MissingResourceError: Ray is requested but not installed.
     """
     if executor == "ray":
         run_on_ray(work, units, done, workers=workers, address=ray_address)
@@ -87,23 +88,23 @@ _Argument = TypeVar("_Argument")
 
 
 class ProcessEndedError(Exception):
-    """The end of a process before its result: a crash in native code, an exit, or no end in time."""
+    """A process that ended before its result: it crashed in native code, exited, or took too long."""
 
 
 def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seconds: float, memory: int) -> _Result:
     """Call a function in its own process, so that a crash, a hang or a lack of memory does not end this one.
 
-    It is no sandbox: the process may do what this one may. Starting it takes about half a second.
+    It is no sandbox: the process has the same rights as this one. Its start takes about half a second.
 
     Args:
         work: a function of a module, so that the process can import it.
-        argument: pickled, as the result and the errors are.
-        seconds: until it is killed.
-        memory: bytes that the process may address beyond what it has when it begins (Linux; a MemoryError there).
+        argument: argument of ``work``; like the result and errors, it is pickled.
+        seconds: time after which the process is killed.
+        memory: bytes that the process may allocate after its start; more is a MemoryError (Linux only).
 
     Raises:
-        ProcessEndedError: it ended before its result, or was killed.
-        Exception: what ``work`` raised.
+        ProcessEndedError: the process ended before its result, or was killed.
+        Exception: ``work`` raised it.
     """
     context = multiprocessing.get_context(START)
     answers, answer = context.Pipe(duplex=False)
@@ -114,7 +115,7 @@ def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seco
         if not answers.poll(seconds):
             raise ProcessEndedError(f"no end in {seconds:g} s")
         result, error = answers.recv()
-    except (EOFError, OSError):  # OSError: within the answer
+    except (EOFError, OSError):  # an OSError means that the answer is incomplete
         process.join()
         code = process.exitcode or 0
         ended = f"exit status {code}; a script calls hgld under `if __name__ == '__main__':`"
@@ -130,23 +131,23 @@ def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seco
 
 def _answer(work: Callable[[Any], Any], argument: Any, memory: int, answer: Connection) -> None:
     """Send the result of a call, or its error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, and with it this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which kills this process
     try:
         _limit_memory(memory)
         told = work(argument), None
-    except Exception as error:  # noqa: BLE001  # raised again by the parent
+    except Exception as error:  # noqa: BLE001  # the parent raises it again
         told = None, error
     answer.send(told)
 
 
 def _limit_memory(more: int) -> None:
-    """Limit the further memory that this process may address to this many bytes (Linux)."""
+    """Limit the bytes that this process may still allocate (Linux only)."""
     try:
         import resource
 
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         before, most = resource.getrlimit(resource.RLIMIT_AS)
-    except (ImportError, OSError):  # not Linux: the memory of the machine is the limit
+    except (ImportError, OSError):  # not Linux; only the machine's memory limits the process
         return
     limit = used + more if before == resource.RLIM_INFINITY else min(used + more, before)
     resource.setrlimit(resource.RLIMIT_AS, (limit, most))
@@ -169,7 +170,7 @@ def lacks_memory(unit: Unit) -> HgldError:
 
 
 class _SupervisedPool(Generic[_Unit, _Result]):
-    """A pool that is rebuilt when a worker dies. Units that may have killed it are then done one at a time."""
+    """A pool that is rebuilt when a worker dies; then the units that may have killed it run one at a time."""
 
     def __init__(self, work: Callable[[_Unit], _Result], processes: int) -> None:
         self.work, self.processes = work, processes
@@ -210,7 +211,7 @@ class _SupervisedPool(Generic[_Unit, _Result]):
         return bool(self.running)
 
     def _recover(self, lost: Sequence[_Unit]) -> None:
-        if len(lost) == 1:  # a lone unit killed the worker; of several, any may have
+        if len(lost) == 1:  # with several running units, any of them may have killed the worker
             self.lost[lost[0].name] += 1
             if self.lost[lost[0].name] == ATTEMPTS:
                 raise worker_died(lost[0], "killed")
@@ -225,16 +226,16 @@ class _SupervisedPool(Generic[_Unit, _Result]):
         self.pool = ProcessPoolExecutor(self.processes, context, initializer=_set_up_worker, initargs=(self.reader,))
 
     def _stop(self) -> None:
-        """End the workers at once: an unfinished unit leaves no file."""
+        """End the workers at once, which is safe because an unfinished unit leaves no file."""
         self.writer.close()
         self.pool.shutdown(wait=True, cancel_futures=True)
         self.reader.close()
 
 
 def _set_up_worker(parent: Connection) -> None:
-    """Set up a worker process: it ends with its parent, leaves Ctrl-C to it, and uses one core."""
+    """Set up a worker process, which ends with its parent, ignores Ctrl-C, and uses one core."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.setdefault("POLARS_MAX_THREADS", "1")  # before polars is imported, with the first unit
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")  # the first unit imports polars, which reads this
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     import cv2
 
@@ -242,7 +243,7 @@ def _set_up_worker(parent: Connection) -> None:
 
 
 def _exit_with_parent(parent: Connection) -> None:
-    """End this process when the pipe's other end closes, as it does at the latest when the parent dies."""
+    """End this process when the pipe's other end closes, at the latest when the parent dies."""
     try:
         parent.recv_bytes()
     except (EOFError, OSError):
@@ -250,8 +251,6 @@ def _exit_with_parent(parent: Connection) -> None:
 
 
 # -- Ray: the machines of the cluster must see the same folders by the same paths -------------------------------------
-
-_TASKS_AHEAD = 2  # a core of the cluster
 
 
 def run_on_ray(
@@ -262,7 +261,7 @@ def run_on_ray(
     workers: int,
     address: str,
 ) -> None:
-    """Do all units as Ray tasks; see :func:`hgld.pipelines.executor.run_units`.
+    """Run all units as Ray tasks; :func:`run_units` describes the arguments.
 
     Raises:
         MissingResourceError: Ray is not installed, or no cluster answers at the address.
@@ -273,7 +272,7 @@ def run_on_ray(
         task = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(work)
         waiting, running = list(reversed(units)), {}
         while waiting or running:
-            most = workers or _TASKS_AHEAD * cores
+            most = workers or _UNITS_AHEAD * cores
             while waiting and len(running) < most:
                 unit = waiting.pop()
                 running[task.remote(unit)] = unit
@@ -297,19 +296,15 @@ def _result(ray: Any, reference: Any, unit: Unit) -> Any:
 
 @contextmanager
 def _cluster(workers: int, address: str) -> "Iterator[Any]":
-    """Connect Ray to the cluster at ``address``, or to a new one that lives as long as this context."""
+    """Connect Ray to the cluster at ``address``, or to a new cluster that lives as long as this context."""
     with optional_dependency("ray", "--executor ray"):
         import ray
     if ray.is_initialized():
         yield ray
         return
     try:
-        if address:
-            ray.init(address, log_to_driver=False, configure_logging=False)
-        else:
-            ray.init(
-                "local", num_cpus=workers or None, include_dashboard=False, log_to_driver=False, configure_logging=False
-            )
+        new = {} if address else {"num_cpus": workers or None, "include_dashboard": False}
+        ray.init(address or "local", log_to_driver=False, configure_logging=False, **new)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise MissingResourceError(f"no Ray cluster could be reached or started ({error}).") from error
     try:

@@ -1,6 +1,6 @@
-"""Stages: units of work that are done once, written whole or not at all, and recorded with what they were made from.
+"""Stages: units of work that run once, write all of their files or none, and record their inputs.
 
-Progress is reported through a callable, so that a stage need not know whether anyone looks.
+A stage reports progress to a callable, and need not know whether anyone looks.
 """
 
 import errno
@@ -27,8 +27,8 @@ from hgld.terminal import silent as silent
 
 # -- records of finished units -------------------------------------------------------------------------------------
 #
-# A finished unit of work leaves a table with the key of what it was made from. The file is written aside, synced and
-# renamed, so that it is whole or absent: while it is there, the unit is done.
+# A finished unit of work leaves a table with the key of its inputs. The file is written aside, synced and renamed, so
+# that it is whole or absent: while it exists, the unit is done.
 
 _KEY, _FACTS = "hgld.key", "hgld.facts"
 
@@ -38,7 +38,7 @@ class UnitRecord:
     """The record of a finished unit of work.
 
     Attributes:
-        key: the hash of everything that determines its result (:func:`key_of`).
+        key: hash of everything that determines the result (:func:`key_of`).
         table: table of the result.
         facts: further JSON-ready facts.
     """
@@ -62,7 +62,7 @@ def read_facts(path: Path, key: str) -> dict[str, Any] | None:
         metadata = parquet_metadata(path)
         facts = json.loads(metadata.get(_FACTS, "null"))
     except (*POLARS_FAULTS, ValueError):
-        return None  # cut short by a power failure: the unit is simply done again
+        return None  # a power failure may truncate the file; then the unit is done again
     return facts if metadata.get(_KEY) == key and isinstance(facts, dict) else None
 
 
@@ -73,9 +73,9 @@ def key_of(*parts: Any) -> str:
 
 # -- stages --------------------------------------------------------------------------------------------------------
 #
-# A stage's work is written into a folder beside its final place, synced, renamed into place and only then marked done
-# with a key over its name, its code's version, its config and the contents of its inputs. So a stage that was stopped
-# anywhere leaves either nothing or all of its output, and one that was done with the same key is not done again.
+# A stage writes into a folder beside its final place, which is then synced, renamed and marked done with a key. The key
+# is a hash of the stage's name, its code's version, its config and the contents of its inputs. So a stopped stage
+# leaves all of its output or nothing, and a stage with the same key does not run again.
 
 SCHEMA_VERSION = 1
 DONE = "done.json"
@@ -88,8 +88,8 @@ class StageResult:
     """The report of a stage's work: counts, drops, notes and details.
 
     Attributes:
-        counts: numbers a person wants to see, in the order to show them.
-        dropped: number of excluded members per reason; the members themselves are in ``dropped.parquet``.
+        counts: numbers for people, in the order in which they are shown.
+        dropped: number of excluded members per reason; ``dropped.parquet`` lists the members.
         notes: warnings for people, one line each.
         details: further JSON-ready facts for the provenance (an encoder, a chosen k).
     """
@@ -107,16 +107,20 @@ class StageRun:
     Attributes:
         name: the stage's name.
         directory: the folder of its files.
-        result: result that its work reported.
         was_run: whether it ran now; False if an earlier run had the same key.
         record: the content of its ``done.json``.
     """
 
     name: str
     directory: Path
-    result: StageResult
     was_run: bool
     record: Mapping[str, Any]
+
+    @property
+    def result(self) -> StageResult:
+        """The report of the stage's work, from the record."""
+        record = self.record
+        return StageResult(record["counts"], record["dropped"], tuple(record["notes"]), record["details"])
 
     def path(self, file: str) -> Path:
         """Return the path of one of the stage's files."""
@@ -171,25 +175,26 @@ def run_stage(
         root: the build's directory of stages.
         version: raise it when the stage's code makes other files from the same inputs.
         config: a frozen dataclass or JSON-ready mapping of what changes the output (no paths, no worker counts).
-        inputs: files that the stage reads, by role; their contents are part of the key, their places are not.
-        work: writes the files into the folder it is given and returns their :class:`StageResult`.
-        began: time (``time.time()``) at which the stage's preparation began; its seconds count from there.
+        inputs: files that the stage reads, by role; the key depends on their contents, not on their paths.
+        work: writes the files into the given folder and returns a :class:`StageResult`.
+        began: start of the stage's preparation (``time.time()``), from which its seconds are counted.
 
     Raises:
         InputError: an input cannot be read.
-        SchemaError: the stage was done by an hgld with another schema of records.
-        StorageError: the disk is full or not writable; nothing half-written stays.
-        HgldError: regardless of the stage refuses.
+        SchemaError: another version of hgld wrote the stage's record.
+        StorageError: the disk is full or not writable; no incomplete file stays.
+        HgldError: the work refuses its inputs.
     """
     directory = root / name
     key, stated = _key(name, version, config, inputs)
     if (done := _read_done(directory, key)) is not None:
-        return StageRun(name, directory, _result_of(done), was_run=False, record=done)
+        return StageRun(name, directory, was_run=False, record=done)
     started = time.time() if began is None else began
 
-    def fill(aside: Path) -> tuple[StageResult, dict[str, Any]]:
+    def fill(aside: Path) -> dict[str, Any]:
         result = work(aside)
-        record = {
+        files = sorted(path for path in aside.rglob("*") if path.is_file())
+        return {
             "schema_version": SCHEMA_VERSION,
             "stage": name,
             "key": key,
@@ -198,21 +203,20 @@ def run_stage(
             "dropped": plain(result.dropped),
             "notes": list(result.notes),
             "details": plain(result.details),
-            "outputs": _fingerprints(aside),
+            "outputs": {path.relative_to(aside).as_posix(): fingerprint(path) for path in files},
             "times": {"started": round(started, 3), "seconds": round(time.time() - started, 3)},
         }
-        return result, record
 
     with storage_errors(f"stage {quoted(name)}", root):
-        result, record = write_folder(directory, fill)
+        record = write_folder(directory, fill)
         write_atomic(directory / DONE, json_text(record))
         sync(directory)
-    return StageRun(name, directory, result, was_run=True, record=record)
+    return StageRun(name, directory, was_run=True, record=record)
 
 
 @contextmanager
 def storage_errors(who: str, root: Path) -> Iterator[None]:
-    """Turn an error of the disk below ``root`` into a :class:`StorageError`; errors of what is read pass unchanged.
+    """Turn an error of the disk below ``root`` into a :class:`StorageError`; errors of other files pass unchanged.
 
     Args:
         who: subject of the message.
@@ -226,14 +230,14 @@ def storage_errors(who: str, root: Path) -> Iterator[None]:
         raise StorageError(
             f"{who} could not write to {root}: {getattr(error, 'strerror', None) or error} "
             f"({getattr(error, 'filename', None) or root}). Free space or choose another --out, then run the same "
-            "command again: what was done is kept."
+            "command again: finished work is kept."
         ) from error
 
 
 def _is_of_storage(error: BaseException, root: Path) -> bool:
-    """Tell whether an error comes from the place that is written to, rather than from something that the work reads."""
+    """Tell whether an error comes from the folder that is written to, rather than from a file that the work reads."""
     number = getattr(error, "errno", None)
-    if number is None:  # polars names the system's error in its text alone
+    if number is None:  # polars states the system's error only in its text
         stated = re.search(r"\(os error (\d+)\)", str(error))
         number = int(stated[1]) if stated else None
     if number in _DISK_FAULTS:
@@ -244,13 +248,13 @@ def _is_of_storage(error: BaseException, root: Path) -> bool:
 
 
 def refuse_foreign(out: Path, marker: str, what: str) -> None:
-    """Refuse a file, or a folder with files and without the marker of what is made there (``build``, ``demo``).
+    """Refuse an output folder that holds other files than a build's or demo's, whose folder has a marker.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: ``out`` is a file, or a folder with files but without the marker.
     """
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out} is a file; expected a folder, which is made if it is not there.")
+        raise ConfigError(f"--out {out} is a file; expected a folder, which is created if it is missing.")
     if out.is_dir() and not (out / marker).is_file() and (found := sorted(path.name for path in out.iterdir())):
         raise ConfigError(
             f"--out {out} holds files that are not a {what}'s ({some(found, 3)}). Name a new or empty folder, or that "
@@ -260,7 +264,7 @@ def refuse_foreign(out: Path, marker: str, what: str) -> None:
 
 @contextmanager
 def own_folder(out: Path, marker: str, what: str) -> Iterator[FileIO]:
-    """Make a folder with a marker, and hold it against a second process until this context or this process ends.
+    """Make a folder with a marker, and lock it against other processes until this context or process ends.
 
     Raises:
         ConfigError: as :func:`refuse_foreign`.
@@ -280,9 +284,7 @@ def own_folder(out: Path, marker: str, what: str) -> Iterator[FileIO]:
 
 
 def write_dropped(directory: Path, rows: pl.DataFrame) -> dict[str, int]:
-    """Write the rows that a stage left out, with their ``reason``, to ``dropped.parquet``; return counts by reason."""
-    if "reason" not in rows.columns:
-        raise ValueError("dropped rows need a column 'reason'")
+    """Write the excluded rows of a stage, with their ``reason``, to ``dropped.parquet``; return counts by reason."""
     rows.write_parquet(directory / "dropped.parquet")
     tally = rows.group_by("reason").len().sort("reason")
     return dict(zip(tally["reason"].to_list(), tally["len"].to_list(), strict=True))
@@ -306,7 +308,7 @@ def _key(name: str, version: int, config: Any, inputs: Mapping[str, Path]) -> tu
         except OSError as error:
             raise InputError(
                 f"stage {quoted(name)} cannot read its input {quoted(role)} ({path}): {error.strerror}. "
-                "Give it back, or run the same command again to make what earlier stages make."
+                "Restore it, or run the same command again to make the files of earlier stages."
             ) from error
     stated = {"version": version, "config": plain(config), "inputs": hashes}
     text = json.dumps({"stage": name, **stated}, sort_keys=True, ensure_ascii=False)
@@ -314,14 +316,14 @@ def _key(name: str, version: int, config: Any, inputs: Mapping[str, Path]) -> tu
 
 
 def _read_done(directory: Path, key: str) -> dict[str, Any] | None:
-    """Return the record of a finished stage if it has this key and its files are still there, else None."""
+    """Return the record of a finished stage with this key and unchanged files, else None."""
     marker = directory / DONE
     if not marker.is_file():
         return None
     try:
         record = read_json(marker, kind=dict)
     except ValueError:
-        return None  # a marker cut short by a power failure: the stage is simply done again
+        return None  # a power failure may truncate the record; then the stage runs again
     if record.get("schema_version") != SCHEMA_VERSION:
         raise SchemaError(
             f"{marker}: schema version is {quoted(record.get('schema_version'))}; this hgld reads version "
@@ -332,18 +334,9 @@ def _read_done(directory: Path, key: str) -> dict[str, Any] | None:
 
 
 def is_intact(directory: Path, outputs: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Tell whether the files of a record are in a folder as they were written."""
+    """Tell whether a folder holds the files of a record unchanged."""
     for name, facts in outputs.items():
         file = directory / name
         if not file.is_file() or file.stat().st_size != facts["bytes"] or sha256_of(file) != facts["sha256"]:
             return False
     return True
-
-
-def _result_of(record: Mapping[str, Any]) -> StageResult:
-    return StageResult(record["counts"], record["dropped"], tuple(record["notes"]), record["details"])
-
-
-def _fingerprints(directory: Path) -> dict[str, FileFacts]:
-    files = sorted(p for p in directory.rglob("*") if p.is_file())
-    return {p.relative_to(directory).as_posix(): fingerprint(p) for p in files}

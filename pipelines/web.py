@@ -1,7 +1,7 @@
 """A polite HTTP client for wikis: slow, identified, and obedient to the servers.
 
 It follows Wikimedia's rules for robots: a User-Agent with the operator's contact, one request at a time under a rate
-limit, compressed answers, ``maxlag``, and ``Retry-After`` where a server asks for patience.
+limit, compressed answers, ``maxlag``, and waiting as long as ``Retry-After`` says.
 """
 
 import json
@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
@@ -20,24 +20,25 @@ from hgld.errors import ConfigError, InputError, ServiceError, excerpt, quoted
 from hgld.files import parse_json
 from hgld.version import __version__
 
-# Documented for readers who are not logged in: action API 200 requests a minute, HTML pages fewer than 20 a second.
+# Wikimedia documents these limits for anonymous readers: 200 API requests per minute, under 20 pages per second.
 API_RATE = 200 / 60
 PAGE_RATE = 19.0
 MAX_ANSWER_BYTES = 64 << 20
 MAX_PATIENCE = 900.0
-_LONGEST_GET = 6000  # some proxies refuse addresses over 8 KB
+_MAXLAG = "5"  # seconds of database lag above which an API may reject requests; Wikimedia recommends 5
+_LONGEST_GET = 6000  # characters; some proxies refuse URLs over 8 KB
 _WIKIMEDIA = ("wikimedia.org", "wikidata.org", "wikipedia.org", "mediawiki.org", "wmcloud.org", "toolforge.org")
 _TRANSIENT_ERRORS = ("maxlag", "ratelimited", "readonly", "internal_api_error", "timeout", "unavailable")
-_MEDIAWIKI = b'content="MediaWiki '  # the generator that each of its pages names, those of errors too
+_MEDIAWIKI = b'content="MediaWiki '  # every page of a MediaWiki names its generator, error pages too
 _REFUSALS = {401, 403, 404, 405, 407, 410, 451}
 _Answer = TypeVar("_Answer")
 
 
 class AnswerError(RemoteFault):
-    """The failure of one request: no usable answer came.
+    """A request that got no usable answer.
 
     Args:
-        kind: short and stable, for a status: ``timeout``, ``http-503``, ``json``, ``api-badvalue``, ...
+        kind: short and stable name for statuses: ``timeout``, ``http-503``, ``json``, ``api-badvalue``, ...
         detail: description of the wrong answer.
         passing: whether the same request may succeed later.
         wait: seconds that the server asked us to wait.
@@ -48,21 +49,7 @@ class AnswerError(RemoteFault):
 
 
 class BudgetSpentError(Exception):
-    """The number of requests that the operator allowed has been made."""
-
-
-class Client(Protocol):
-    """Protocol for the scraper's HTTP client."""
-
-    requests: int
-
-    def api(self, url: str, params: Mapping[str, str]) -> dict[str, Any]:
-        """Return the JSON object that an action API answers; AnswerError where it does not."""
-        ...
-
-    def page(self, url: str) -> bytes | None:
-        """Return a page's HTML, or None if the wiki has no such page; AnswerError where the server fails."""
-        ...
+    """All requests that the operator allowed have been made."""
 
 
 def is_wikimedia(url: str) -> bool:
@@ -75,21 +62,20 @@ class PoliteClient:
     """A client that makes one request at a time, under a rate limit and with patience for busy servers.
 
     Args:
-        endpoints: the addresses that will be asked; no other host is asked, whatever they redirect to.
+        endpoints: URLs of the servers. The client never sends a request to another host, even after a redirect.
         contact: mail address or page of the operator; required for Wikimedia's servers.
         rate: requests per second at most, retries included.
-        documented_rate: the limit that Wikimedia documents for this kind of request.
-        timeout: seconds for a whole answer, however slowly it trickles in.
-        retries: attempts an answer at most.
-        max_total_retries: retries in the whole run at most.
-        maxlag: seconds of database lag above which an API may turn us away.
-        request_budget: requests in the whole run at most; 0 for no limit.
-        clock: seconds, growing (``time.monotonic``).
-        sleep: waits for seconds.
-        on_wait: told how long and why, before each wait between attempts.
+        documented_rate: requests per second that Wikimedia's documentation allows.
+        timeout: seconds for a whole answer.
+        retries: largest number of attempts per answer.
+        max_total_retries: largest number of retries in the whole run.
+        request_budget: largest number of requests in the whole run; 0: no limit.
+        clock: returns seconds that never decrease (``time.monotonic``).
+        sleep: waits a number of seconds.
+        on_wait: called before each wait between attempts, with its seconds and its reason.
 
     Raises:
-        ConfigError: an address is not http(s), the contact is missing or malformed, or the rate too high.
+        ConfigError: an endpoint is not an http(s) URL, the contact is missing or malformed, or the rate is too high.
     """
 
     def __init__(
@@ -102,20 +88,16 @@ class PoliteClient:
         timeout: float = 30.0,
         retries: int = 8,
         max_total_retries: int = 2000,
-        maxlag: int = 5,
         request_budget: int = 0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         on_wait: Callable[[float, str], None] = lambda seconds, reason: None,
     ):
         _check(endpoints, contact, rate, documented_rate)
-        for name, value in {"timeout": timeout, "retries": retries, "max_total_retries": max_total_retries + 1}.items():
-            if value <= 0:
-                raise ConfigError(f"{name} is {value}; expected a positive number.")
         self.requests = 0
-        self._hosts = sorted({urlsplit(url).hostname or "" for url in endpoints})  # nobody else is told the contact
+        self._hosts = sorted({urlsplit(url).hostname or "" for url in endpoints})  # no other host learns the contact
         self._reached: set[str] = set()
-        self._interval, self._timeout, self._maxlag = 1 / rate, timeout, maxlag
+        self._interval, self._timeout = 1 / rate, timeout
         self._attempts, self._retries_left, self._budget = retries, max_total_retries, request_budget
         self._clock, self._sleep, self._on_wait = clock, sleep, on_wait
         self._next_start = clock()
@@ -127,15 +109,15 @@ class PoliteClient:
         """Return the answer of an action API, with retries while the failure looks transient.
 
         Raises:
-            AnswerError: no usable answer to this request.
-            ServiceError: the server refuses us altogether, or wants more patience than is sensible.
+            AnswerError: this request got no usable answer.
+            ServiceError: the server refuses all requests, or asks for a very long wait.
             BudgetSpentError: the request budget is spent.
         """
-        asked = {**params, "format": "json", "formatversion": "2", "maxlag": str(self._maxlag)}
+        asked = {**params, "format": "json", "formatversion": "2", "maxlag": _MAXLAG}
         return self._retry(lambda: self._ask_api(url, asked))
 
     def page(self, url: str) -> bytes | None:
-        """Return a page's HTML, None if MediaWiki answers that it has none; raises as :meth:`api` does."""
+        """Return a page's HTML, or None if MediaWiki says that the page does not exist; fails as :meth:`api` does."""
         return self._retry(lambda: self._ask_page(url))
 
     def post_json(
@@ -146,7 +128,7 @@ class PoliteClient:
         headers: Mapping[str, str] | None = None,
         secret: str = "",
     ) -> dict[str, Any]:
-        """Return the JSON object that a server answers to a posted one, with retries while a failure looks transient.
+        """Post a JSON object and return the JSON object of the answer, with retries while a failure looks transient.
 
         Args:
             url: URL to post to; redirects are not followed.
@@ -166,7 +148,7 @@ class PoliteClient:
                 raise AnswerError(
                     f"http-{status}",
                     f"{url} answered HTTP {status}: {excerpt(hidden)}",
-                    passing=status in {408, 425, 429} or status >= 500,
+                    passing=_is_transient(status),
                     wait=retry_after(found.get("Retry-After", "")),
                 )
             return _json_object(url, body)
@@ -176,7 +158,7 @@ class PoliteClient:
     def _ask_api(self, url: str, params: dict[str, str]) -> dict[str, Any]:
         query = urlencode(params)
         if len(query) > _LONGEST_GET:
-            # the header lets any data centre answer a long read; pages and GETs that carry it are refused
+            # The header lets any data centre answer a long read. Wikimedia refuses GET requests with this header.
             promise = {"Promise-Non-Write-API-Action": "true", "Content-Type": "application/x-www-form-urlencoded"}
             status, headers, body = self._send("POST", url, query.encode(), promise)
         else:
@@ -216,15 +198,11 @@ class PoliteClient:
         except AnswerError:
             raise
         except RemoteFault as fault:
-            if fault.kind == "redirects":
-                raise AnswerError("http-redirects", f"{shown} {fault}") from None
-            if fault.kind == "timeout":
-                said = f"{shown} gave no whole answer in {self._timeout:g} s"
-                raise AnswerError("timeout", said, passing=True) from None
-            # No answer has come from there yet: a wrong address or no network. Report that without retries.
-            passing = fault.passing and (fault.kind != "unreachable" or parts.netloc in self._reached)
-            kind = "connection" if fault.kind == "unreachable" else fault.kind
-            raise AnswerError(kind, f"{shown}: {fault}", passing=passing) from None
+            kind = {"unreachable": "connection", "redirects": "http-redirects"}.get(fault.kind, fault.kind)
+            said = f"no whole answer in {self._timeout:g} s" if kind == "timeout" else str(fault)
+            # A server that never answered has a wrong address, or there is no network. Report that without retries.
+            passing = fault.passing and (kind != "connection" or parts.netloc in self._reached)
+            raise AnswerError(kind, f"{shown}: {said}", passing=passing) from None
 
     def _wait_turn(self) -> None:
         """Wait until the rate allows the next request, and count it."""
@@ -237,7 +215,7 @@ class PoliteClient:
         self.requests += 1
 
     def _body(self, response: urllib3.BaseHTTPResponse, shown: str) -> bytes:
-        """Return the decoded body; a small compressed one can hold gigabytes."""
+        """Return the decoded body; its size is limited, because a small compressed body can hold gigabytes."""
         body = bytearray()
         while chunk := response.read1(1 << 16, decode_content=True):
             body += chunk
@@ -256,7 +234,7 @@ class PoliteClient:
                 before_wait=self._before_waiting,
             )
         except AnswerError as error:
-            if error.passing and error.wait:  # the attempts are used up, but the server still asks us to wait
+            if error.passing and error.wait:  # no attempt is left, but the server still asks us to wait
                 _refuse_impatience(error)
                 self._next_start = max(self._next_start, self._clock() + error.wait)
             raise
@@ -317,14 +295,17 @@ def _http_error(url: str, status: int, body: bytes, patience: float) -> AnswerEr
         )
     if 300 <= status < 400:
         raise ServiceError(f"{url} redirects elsewhere (HTTP {status}); give the address that it redirects to.")
-    transient = status in {408, 425, 429} or status >= 500
-    return AnswerError(f"http-{status}", message, passing=transient, wait=patience)
+    return AnswerError(f"http-{status}", message, passing=_is_transient(status), wait=patience)
+
+
+def _is_transient(status: int) -> bool:
+    return status in {408, 425, 429} or status >= 500
 
 
 def _json_object(url: str, body: bytes) -> dict[str, Any]:
     try:
         answer = parse_json(body, url)
-        if b"\\ud" in body.lower():  # half a surrogate pair is valid JSON, but no file can hold it as text
+        if b"\\ud" in body.lower():  # JSON may hold half a surrogate pair, which no text file can hold
             answer = json.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", errors="replace"))
     except InputError as error:
         is_nested = isinstance(error.__cause__, RecursionError)

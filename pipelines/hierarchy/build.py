@@ -18,10 +18,9 @@ from ..stage import Progress, StageRun, is_intact, json_text, own_folder, plain,
 from . import export, sample
 from .config import SPLIT_NAME, BuildConfig
 from .encoders import embed
-from .encoders.registry import make_encoder
 from .groups import cluster, evidence, given, toplevel
 from .groups.levels import LevelPlan, plan_levels
-from .names import classes, clean, landmark_tables, name_classes
+from .names import class_graph, classes, clean, landmark_tables
 from .provenance import PROVENANCE, complete_provenance, provenance, read_provenance
 from .report import report
 from .review import review
@@ -51,22 +50,21 @@ class Build:
 def build_hierarchy(
     out: Path, config: BuildConfig, progress: Progress, *, announce: Callable[[str], object] = lambda text: None
 ) -> Build:
-    """Build the hierarchy of ``config``'s landmarks into the folder ``out``.
+    """Build a hierarchy into the folder ``out``.
 
-    Stages that are done stay done; a build that was stopped anywhere resumes with the same command. The files beside
-    ``stages/`` are replaced only when all stages are done, ``provenance.json`` last: while it is there, they belong
-    together.
+    Finished stages do not run again, and the same command resumes a stopped build. The files beside ``stages/`` are
+    replaced when all stages are done, ``provenance.json`` last: while it exists, the files belong together.
 
     Args:
         out: a folder that does not exist, is empty, or holds an earlier build.
         config: the source and every stage's options.
-        progress: told what is being done.
-        announce: told, before anything is done, which encoder was chosen for a list of names, and why.
+        progress: receives the current task.
+        announce: receives, before the first stage, the encoder chosen for a list of names, and the reason.
 
     Raises:
-        ConfigError: options contradict each other or cannot be served, or ``out`` holds something else than a build.
+        ConfigError: options contradict each other or are not available, or ``out`` holds other files.
         StorageError: another build runs in ``out``, or the disk is full or not writable.
-        HgldError: whatever a stage refuses.
+        HgldError: a stage refuses its inputs.
     """
     embedding, chosen = embed.choose_encoder(config.embed, config.source)
     if chosen and config.source == "classes":
@@ -75,7 +73,7 @@ def build_hierarchy(
     _check(config)
     levels = _plan_levels(config)
     refuse_foreign(out, LOCK, "build")
-    _encoder(config)
+    embed.encoder_of(None, config)
     read_decisions(config.review.decisions)
     with own_folder(out, LOCK, "build"):
         stages = run_stages(out / STAGES, config, levels, progress)
@@ -88,11 +86,7 @@ def build_hierarchy(
 
 
 def _check(config: BuildConfig) -> None:
-    """Refuse options that are out of range or contradict each other.
-
-    Raises:
-        ConfigError: which option, its value, and what was expected.
-    """
+    """Refuse options that are out of range or contradict each other."""
     for section in (getattr(config, one.name) for one in dataclasses.fields(config)):
         for name, option in options_of(type(section)).items() if dataclasses.is_dataclass(section) else ():
             value = option.check(getattr(section, name))
@@ -121,19 +115,13 @@ def _check(config: BuildConfig) -> None:
         raise ConfigError("--evidence none stands alone; leave it out, or the others.")
 
 
-def _encoder(config: BuildConfig) -> "embed.Encoder":
-    options = config.embed
-    given = {"templates": options.templates, "device": options.device, "batch_size": options.batch_size}
-    return make_encoder(options.encoder, names=("name",), **given)
-
-
 @dataclass(frozen=True)
 class _Levels:
     """The levels to build, the predefined groups if any, and the finder of the names' classes in a tree."""
 
     plan: LevelPlan
     groups: given.GivenGroups | None = None
-    find: Callable[..., name_classes.NameClasses] | None = None
+    find: Callable[..., class_graph.NameClasses] | None = None
 
 
 def _plan_levels(config: BuildConfig) -> _Levels:
@@ -147,10 +135,10 @@ def _plan_levels(config: BuildConfig) -> _Levels:
         if into:
             raise ConfigError("--into gives groups, and --tree-use levels takes those of the tree. Leave one out.")
         items = classes.read_items(config.tables[0][1]).items
-        known = name_classes.classes_in_tree(taxonomy, items).of.values()
+        known = class_graph.classes_in_tree(taxonomy, items).of.values()
         groups = given.tree_groups(taxonomy, options, list(known), config.levels.levels)
         group_of, rules = groups.of_class, {"parents": options.parents, "cut": options.cut}
-    find = partial(name_classes.classes_in_tree, taxonomy, group_of=group_of, rules=rules)
+    find = partial(class_graph.classes_in_tree, taxonomy, group_of=group_of, rules=rules)
     return _Levels(plan_levels(config, groups), groups, find)
 
 
@@ -165,7 +153,7 @@ def run_stages(root: Path, config: BuildConfig, levels: _Levels, progress: Progr
     else:
         stages["cluster"] = given.run(root, stages, config, progress, given=groups)
     stages["toplevel"] = toplevel.run(root, stages, config, progress, plan=plan)
-    # a taxonomy is used unchanged, except for people's decisions about names
+    # only people's decisions change the levels of a taxonomy
     is_tree = groups is not None and groups.of_class is not None
     before = stages["cluster"], stages["toplevel"]
     stages["review"] = review.run(root, *before, config.review, progress, learns=not is_tree)
@@ -174,18 +162,18 @@ def run_stages(root: Path, config: BuildConfig, levels: _Levels, progress: Progr
 
 
 def _names(root: Path, config: BuildConfig, levels: _Levels, progress: Progress) -> StageRun:
-    """Run the stage that finds names: from the sample, from tables, or from Wikimedia."""
+    """Run the stage that reads names from the sample or from tables, or asks Wikimedia for them."""
     tables = dict(config.tables)
     if config.source == "sample":
         return sample.run(root, progress)
     if config.source == "names":
         return landmark_tables.run_names(root, tables, progress)
 
-    def try_encoder() -> None:  # before hours of scraping and not after, though cached embeddings need no weights
-        _encoder(config).encode(["name"])
+    def try_encoder() -> None:  # missing weights must show before hours of scraping
+        embed.encoder_of(None, config).encode(["name"])
 
     if config.source == "landmarks":
-        from .scrape import scrape  # no other build needs its packages
+        from .scrape import scrape  # only this build needs its packages
 
         return scrape.run(root, tables, config.scrape, progress, before_asking=try_encoder)
     return classes.run(root, config.tables[0][1], progress, find=levels.find)
@@ -197,7 +185,7 @@ def _sources(config: BuildConfig) -> list[tuple[str, Path]]:
         found = [("sample", path) for path in sample.files()]
     elif config.source == "classes":
         found = [("classes", config.tables[0][1])]
-        found += [("tree", path) for path in name_classes.tree_files(config.taxonomy)]
+        found += [("tree", path) for path in class_graph.tree_files(config.taxonomy)]
     else:
         found = [(f"{config.source}/{split}", path) for split, path in config.tables]
     found += [("groups", config.levels.into)] if config.levels.into else []
@@ -205,7 +193,7 @@ def _sources(config: BuildConfig) -> list[tuple[str, Path]]:
 
 
 def _publish(out: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any]) -> dict[str, Path]:
-    """Put the export's and the report's files beside ``stages/``, and remove those of an earlier build."""
+    """Copy the export's and the report's files beside ``stages/``, and remove outdated files of an earlier build."""
     made = {name: stages[s].path(name) for s in ("export", "report") for name in stages[s].record["outputs"]}
     made = {name: file for name, file in made.items() if name not in export.INNER}
     record = complete_provenance(facts, list(stages.values()), made)
@@ -223,14 +211,14 @@ def _publish(out: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any]
 
 
 def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> None:
-    """Replace the files one by one, ``provenance.json`` last; until then its predecessor names what may be stale."""
+    """Replace the files one by one, ``provenance.json`` last; until then the old one names the files to remove."""
     if (out / PROVENANCE).exists():
         (out / PROVENANCE).replace(out / _REPLACING)
     try:
         before = read_json(out / _REPLACING)["outputs"]
         stale = {name for name in before if isinstance(name, str) and _OWN_FILE.fullmatch(name)} - set(made)
     except (FileNotFoundError, ValueError, TypeError, KeyError):
-        stale = set[str]()  # there was no build, or its record was cut short
+        stale = set[str]()  # there was no build, or its record is truncated
     for name, path in made.items():
         (out / name).parent.mkdir(exist_ok=True)
         write_atomic(out / name, partial(shutil.copyfile, path))

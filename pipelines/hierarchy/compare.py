@@ -1,7 +1,7 @@
 """Comparison of two hierarchies, such as a regenerated one and a reference.
 
-Items that both tables have are paired and their labels compared, per level and over all levels. All measures that
-have a direction take B for the reference: A's homogeneity is how far each group of A holds items of one group of B.
+Items that both tables have are paired, and their labels are compared per level and over all levels. Directed measures
+take B as the reference: homogeneity is 1 if every group of A holds items of a single group of B.
 """
 
 import re
@@ -21,7 +21,7 @@ from sklearn.metrics import (
     normalized_mutual_info_score,
 )
 
-from hgld.errors import TableError, excerpt, quoted
+from hgld.errors import TableError, excerpt, quoted, some
 from hgld.hierarchy import Hierarchy
 from hgld.tables import POLARS_FAULTS, CsvText, parquet_schema, read_parquet
 from hgld.terminal import printable
@@ -29,14 +29,14 @@ from hgld.terminal import printable
 from .review.agreement import cohens_kappa
 
 IDS = ("landmark_id", "id", "key", "path")
-"""Columns that identify items; the first of them that both tables have is taken, else the name."""
+"""Columns that identify items; the first one that both tables have is used, else the name."""
 
 LANDMARK, SPLIT, NAMES = IDS[0], "split", ("supercategory", "name")
 GROUP, TOP = "hierarchical_label", "natural_or_human_made"  # GLDv2's levels
 NO_LEVELS = frozenset(
     (*IDS, SPLIT, *NAMES, "category", "title", "description", "url", "image", "images", "count", "score", "confidence")
 )
-"""Columns that are never taken for a level."""
+"""Columns that are never levels."""
 
 UNLABELLED = "unclassified"
 ROW, KEY = "__row", "__key"
@@ -56,18 +56,16 @@ class Coverage:
     Attributes:
         file: name of the file or folder.
         files: names of the files that were read.
-        on: the column that tells its items apart.
         levels: its columns that are compared, finest first.
         not_compared: its other levels.
         items: number of its items.
-        labelled: items with a label at the finest level compared; the others take no part in its measures.
+        labelled: items with a label at the finest level compared; other items do not enter the measures.
         shared: labelled items that the other table labels too.
-        groups: its distinct labels at that level.
+        groups: number of distinct labels at that level.
     """
 
     file: str
     files: tuple[str, ...]
-    on: str
     levels: tuple[str, ...]
     not_compared: tuple[str, ...]
     items: int
@@ -82,10 +80,10 @@ class Partitions:
 
     Attributes:
         items: number of items or names.
-        groups_a, groups_b: number of groups that they are in.
-        ari: adjusted Rand index (Hubert and Arabie 1985); 1 equal, 0 as by chance.
-        nmi: mutual information over the arithmetic mean of the entropies; the V-measure by definition.
-        ami: the same adjusted for chance (Vinh, Epps and Bailey 2010).
+        groups_a, groups_b: number of groups in each partition.
+        ari: adjusted Rand index (Hubert and Arabie 1985): 1 for equal partitions, 0 by chance.
+        nmi: mutual information divided by the arithmetic mean of the entropies, which is the V-measure.
+        ami: mutual information adjusted for chance (Vinh, Epps and Bailey 2010).
         homogeneity, completeness: Rosenberg and Hirschberg 2007, with B as the reference.
     """
 
@@ -101,7 +99,7 @@ class Partitions:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of the confusion: the number of items that A puts into ``a`` and B into ``b``."""
+    """A cell of the confusion: the number of items that A puts into group ``a`` and B into group ``b``."""
 
     a: str
     b: str
@@ -115,10 +113,10 @@ class LevelComparison:
     Attributes:
         a, b: the columns.
         items: the partitions of the items that both label.
-        names: the partitions of their distinct names, each in the group of most of its items (then the first by
-            label); None if neither table has names, or they are the items.
-        same: share of the items with the same label; None if the tables share no label.
-        kappa: Cohen's kappa of the labels; None as ``same``.
+        names: the partitions of the distinct names; a name is in the group of most of its items, at a tie in the
+            first group by label. None if neither table has names, or if names identify the items.
+        same: share of the items with the same label; None if the tables have no label in common.
+        kappa: Cohen's kappa of the labels; None if the tables have no label in common.
         confusion: all cells that are not empty, the largest first.
     """
 
@@ -133,11 +131,11 @@ class LevelComparison:
 
 @dataclass(frozen=True)
 class AncestorAgreement:
-    """Hierarchical precision, recall and F1 over the items' labels at all levels that are compared.
+    """Hierarchical precision, recall and F1 over the items' labels at all compared levels.
 
-    With A's set P and B's set T of an item, precision is ``sum(len(P & T)) / sum(len(P))``, recall
-    ``sum(len(P & T)) / sum(len(T))`` over all items, F1 their harmonic mean (Kiritchenko, Matwin and Famili 2005). None
-    if there is nothing to divide by.
+    An item has the set P of labels in A and the set T in B. Precision is ``sum(len(P & T)) / sum(len(P))`` over all
+    items, recall is ``sum(len(P & T)) / sum(len(T))``, and F1 is their harmonic mean (Kiritchenko, Matwin and Famili
+    2005). A value is None if its denominator is 0.
     """
 
     precision: float | None
@@ -177,13 +175,13 @@ class Comparison:
 def compare(a: Path, b: Path) -> Comparison:
     """Compare two tables of labels.
 
-    Items are joined on the first of ``landmark_id``, ``id``, ``key`` and ``path`` that both tables have, else on their
-    names, then every name being one item in the group of most of its rows. Where both tables have a column ``split``,
-    an item is (split, id). Where one or none has it, it is the id alone, which then must not occur in two splits.
-    Levels are paired by equal names; where no name is equal, by their order, finest first, as many as both have.
+    Items are joined on the first of ``landmark_id``, ``id``, ``key`` and ``path`` that both tables have. Without such a
+    column they are joined on their names; a name then is one item, in the group of most of its rows. If both tables
+    have a column ``split``, an item is (split, id). Otherwise an id must not occur in two splits. Levels of equal names
+    are paired. If no names are equal, levels are paired by their order, finest first.
 
     Args:
-        a: the table to judge: whatever :meth:`LabelTable.read` takes.
+        a: the table to judge, in any form that :meth:`LabelTable.read` reads.
         b: the reference.
 
     Raises:
@@ -193,7 +191,9 @@ def compare(a: Path, b: Path) -> Comparison:
     """
     tables = [LabelTable.read(a), LabelTable.read(b)]
     columns = _join_columns(tables)
-    pairs, paired_by = _paired(*tables)
+    pairs, paired_by = [(level, level) for level in tables[0].levels if level in tables[1].levels], "name"
+    if not pairs:
+        pairs, paired_by = list(zip(tables[0].levels, tables[1].levels, strict=False)), "order"
     sides = [_items(*each) for each in zip("ab", tables, columns, strict=True)]
     keys = _keys(tables, sides)
     both = sides[0].join(sides[1].drop([] if SPLIT in keys else SPLIT), on=keys, nulls_equal=True).sort(keys)
@@ -213,7 +213,6 @@ def compare(a: Path, b: Path) -> Comparison:
         Coverage(
             file=table.place.name,
             files=table.files,
-            on=column,
             levels=(own := tuple(pair[i] for pair in pairs)),
             not_compared=tuple(level for level in table.levels if level not in own),
             items=len(side),
@@ -221,7 +220,7 @@ def compare(a: Path, b: Path) -> Comparison:
             shared=labelled,
             groups=known.n_unique(),
         )
-        for i, (table, side, column) in enumerate(zip(tables, sides, columns, strict=True))
+        for i, (table, side) in enumerate(zip(tables, sides, strict=True))
     ]
     compared = [_level(known, *pair) for pair in levels if not (known := both.drop_nulls(pair)).is_empty()]
     return Comparison(
@@ -259,21 +258,29 @@ class LabelTable:
     def read(cls, place: Path) -> "LabelTable":
         """Read a CSV, a parquet table, a ``hierarchy.parquet``, or the folder of a build.
 
-        From a folder the label tables are read: ``{split}_label_to_hierarchical.csv`` of all its splits, else
-        ``labels.csv``, else ``hierarchy.parquet``. A table with the column ``hierarchical_label`` is one of GLDv2's:
-        its levels are that and ``natural_or_human_made``. In any other all columns are levels but those that say what
-        an item is (``NO_LEVELS``); the more labels, the finer.
+        A folder's label tables are ``{split}_label_to_hierarchical.csv`` of all its splits, else ``labels.csv``, else
+        ``hierarchy.parquet``. A table with the column ``hierarchical_label`` is a GLDv2 table, whose levels are this
+        column and ``natural_or_human_made``. In other tables every column is a level, except those in ``NO_LEVELS``; a
+        level with more labels is finer.
 
         Args:
             place: the file or folder.
 
         Raises:
             TableError: it cannot be read, has no rows or no column that could be a level.
-            InputError: a ``hierarchy.parquet`` that is damaged.
+            InputError: a ``hierarchy.parquet`` is damaged.
         """
-        files = _files(place)
+        files = [place]
+        if place.is_dir():
+            known = [place / name for name in (_LABELS, _TREE) if (place / name).is_file()]
+            files = sorted(place.glob(f"*{_LABEL_SUFFIX}")) or known[:1]
+        if not files:
+            raise TableError(
+                f"{place} is a folder without *{_LABEL_SUFFIX}, {_LABELS} or {_TREE}; expected that of a finished "
+                "build. Name the file of the labels."
+            )
         parts = [_read(file) for file in files]
-        if len(files) > 1:  # the names of several files state their splits
+        if len(files) > 1:
             parts = [
                 rows if SPLIT in rows.columns else rows.with_columns(pl.lit(split_of([file.name])).alias(SPLIT))
                 for rows, file in zip(parts, files, strict=True)
@@ -292,26 +299,13 @@ class LabelTable:
         return cls(place, tuple(file.name for file in files), rows, tuple(levels), name)
 
 
-def _files(place: Path) -> list[Path]:
-    if not place.is_dir():
-        return [place]
-    found = sorted(place.glob(f"*{_LABEL_SUFFIX}"))
-    found = found or [place / name for name in (_LABELS, _TREE) if (place / name).is_file()][:1]
-    if not found:
-        raise TableError(
-            f"{place} is a folder without *{_LABEL_SUFFIX}, {_LABELS} or {_TREE}; expected that of a finished build. "
-            "Name the file of the labels."
-        )
-    return found
-
-
 def split_of(files: Sequence[str]) -> str | None:
-    """Return the split that a label file's name states: ``train_label_to_hierarchical.csv`` is of train."""
+    """Return the split in the name of a single label file: ``train_label_to_hierarchical.csv`` has the split train."""
     return files[0].removesuffix(_LABEL_SUFFIX) if len(files) == 1 and files[0].endswith(_LABEL_SUFFIX) else None
 
 
 def _read(file: Path) -> pl.DataFrame:
-    """Return the useful columns of a file as text, and the place of each row."""
+    """Return the useful columns of a file as text, with each row's line or number."""
     if file.suffix != ".parquet":
         text = CsvText.read(file)
         columns = _useful(file, text.columns)
@@ -329,41 +323,36 @@ def _read(file: Path) -> pl.DataFrame:
 
 
 def _useful(file: Path, columns: Sequence[str]) -> list[str]:
-    """Return the columns to read: those that identify an item, and its levels; refuse a table without levels."""
+    """Return the columns that identify an item, and its levels; refuse a table without levels."""
     levels = [column for column in columns if column and column not in NO_LEVELS]
     if GROUP in columns:
         levels = [column for column in (GROUP, TOP) if column in columns]
     if not 1 <= len(levels) <= _MOST_LEVELS:
-        shown = ", ".join(repr(name[:60]) for name in columns[:20])
         raise TableError(
-            f"{file} has {len(levels)} columns of labels; found {shown}. Expected one that says which item a row is "
-            f"({', '.join((*IDS, NAMES[1]))}), and one to {_MOST_LEVELS} columns of levels, such as {GROUP}. Leave "
-            "others out of the file."
+            f"{file} has {len(levels)} columns of labels; found {some([repr(name[:60]) for name in columns], 20)}. "
+            f"Expected one that says which item a row is ({', '.join((*IDS, NAMES[1]))}), and one to {_MOST_LEVELS} "
+            f"columns of levels, such as {GROUP}. Leave others out of the file."
         )
     return [*(column for column in columns if column in (*IDS, SPLIT, *NAMES)), *levels]
 
 
 def _tree(tree: Hierarchy) -> pl.DataFrame:
-    """Return the finest classes of a tree as items; those of landmarks by split and id."""
+    """Return the finest classes of a tree as items; landmarks by their split and id."""
     finest = tree.names[0]
     labels = tree.expand(range(len(finest)))
-    coarser = {
-        level: [None if c < 0 else tree.names[place][c] for c in labels[:, place].tolist()]
-        for place, level in enumerate(tree.levels)
-        if place
-    }
+    columns: dict[str, list[Any]] = {NAMES[1]: list(finest)}
     if tree.levels[0] == "landmark" and all(found := [_LANDMARK_CLASS.fullmatch(name) for name in finest]):
-        who = {SPLIT: [match[1] for match in found if match], LANDMARK: [match[2] for match in found if match]}
-    else:
-        who = {NAMES[1]: list(finest)}
-    return pl.DataFrame(who | coarser, schema=dict.fromkeys(who | coarser, pl.String))
+        columns = {SPLIT: [match[1] for match in found if match], LANDMARK: [match[2] for match in found if match]}
+    for place, level in list(enumerate(tree.levels))[1:]:
+        columns[level] = [None if c < 0 else tree.names[place][c] for c in labels[:, place].tolist()]
+    return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
 
 
-# -- the items of both ---------------------------------------------------------------------------------------------
+# -- items of both tables ------------------------------------------------------------------------------------------
 
 
 def _join_columns(tables: Sequence[LabelTable]) -> list[str]:
-    """Return the column that each table is joined on."""
+    """Return the column of each table that identifies items."""
     for column in IDS:
         if all(column in table.rows.columns for table in tables):
             return [column, column]
@@ -377,19 +366,14 @@ def _join_columns(tables: Sequence[LabelTable]) -> list[str]:
     )
 
 
-def _paired(a: LabelTable, b: LabelTable) -> tuple[list[tuple[str, str]], str]:
-    same = [(level, level) for level in a.levels if level in b.levels]
-    return (same, "name") if same else (list(zip(a.levels, b.levels, strict=False)), "order")
-
-
 def _items(side: str, table: LabelTable, on: str) -> pl.DataFrame:
-    """Return a table's items, one per row: ``split``, ``KEY``, ``a name``, and every level as ``a:its column``."""
+    """Return one row per item: ``split``, ``KEY``, ``{side} name``, and every level as ``{side}:{level}``."""
     none, by_name = pl.lit(None, dtype=pl.String), on == table.name
-
-    def label(level: str) -> pl.Expr:
-        text = pl.col(level).str.to_lowercase() if level == TOP else pl.col(level)
-        return pl.when(pl.col(level).str.to_lowercase() != UNLABELLED).then(text).alias(f"{side}:{level}")
-
+    levels = []
+    for level in table.levels:
+        lower = pl.col(level).str.to_lowercase()
+        text = lower if level == TOP else pl.col(level)
+        levels.append(pl.when(lower != UNLABELLED).then(text).alias(f"{side}:{level}"))
     folded = none
     if table.name:
         folded = pl.col(table.name).str.normalize("NFC").str.replace_all(r"\s+", " ").str.to_lowercase()
@@ -398,7 +382,7 @@ def _items(side: str, table: LabelTable, on: str) -> pl.DataFrame:
         (pl.col(SPLIT) if SPLIT in table.rows.columns and not by_name else none).alias(SPLIT),
         (folded if by_name else pl.col(on)).alias(KEY),
         folded.alias(f"{side} name"),
-        *map(label, table.levels),
+        *levels,
     )
     if not by_name:
         return _checked(table, cells, on)
@@ -410,13 +394,13 @@ def _items(side: str, table: LabelTable, on: str) -> pl.DataFrame:
 
 
 def _most(rows: pl.DataFrame, key: str, label: str) -> pl.DataFrame:
-    """Return the label of most rows of every key, then the first of them in order."""
+    """Return for every key the label of most of its rows; at a tie the first label in order."""
     counts = rows.group_by(key, label).len().sort(key, "len", label, descending=[False, True, False])
     return counts.unique(key, keep="first", maintain_order=True).select(key, label)
 
 
 def _checked(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.DataFrame:
-    """Return the distinct rows, keys of landmarks as numbers; refuse keys that are none and rows that contradict."""
+    """Return the distinct rows, with landmarks' keys as numbers; refuse unusable keys and contradicting rows."""
     right = pl.col(KEY).str.contains(r"^[0-9]{1,18}$") if on == LANDMARK else pl.col(KEY).is_not_null()
     if not (odd := cells.filter(~right.fill_null(value=False))).is_empty():
         expected = "a whole number" if on == LANDMARK else "the item that the row is about"
@@ -425,23 +409,19 @@ def _checked(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.DataFrame:
             "Correct the row."
         )
     cells = cells.with_columns(pl.col(KEY).cast(pl.Int64)) if on == LANDMARK else cells
-    values = cells.columns[1:]
-    items = cells.unique(values, keep="first", maintain_order=True)
+    items = cells.unique(cells.columns[1:], keep="first", maintain_order=True)
     twice = items.filter(pl.struct(SPLIT, KEY).is_duplicated()).sort(SPLIT, KEY, ROW)
-    if twice.is_empty():
-        return items.drop(ROW)
-    first, second = twice.head(2).rows(named=True)
-    differs = next(column for column in values if first[column] != second[column])
-    called = differs.partition(":")[2] or table.name
-    raise TableError(
-        f"{table.place}: {on} {first[KEY]} has the {called} {quoted(first[differs])} in line {first[ROW]} and "
-        f"{quoted(second[differs])} in line {second[ROW]}; expected one row per item. Delete the wrong row, or tell "
-        f"the lists of different splits apart by a column {SPLIT!r}."
-    )
+    if not twice.is_empty():
+        raise TableError(
+            f"{table.place}: {on} {twice[KEY][0]} has different cells in line {twice[ROW][0]} and line "
+            f"{twice[ROW][1]}; expected one row per item. Delete the wrong row, or tell the lists of different splits "
+            f"apart by a column {SPLIT!r}."
+        )
+    return items.drop(ROW)
 
 
 def _keys(tables: Sequence[LabelTable], sides: list[pl.DataFrame]) -> list[str]:
-    """Return the columns to join both tables on; a split that only a file's name states is filled in."""
+    """Return the columns to join on; fill in, in place, a split that only a file's name states."""
     for i in (0, 1):
         split = split_of(tables[i].files)
         if sides[i][SPLIT].null_count() == len(sides[i]) and split in sides[1 - i][SPLIT].drop_nulls():
@@ -467,14 +447,16 @@ def _level(both: pl.DataFrame, a: str, b: str) -> LevelComparison:
     labels = both.select(pl.col(a).alias("label"), pl.col(b).alias("label_b"), "shown")
     confusion = labels.group_by("label", "label_b").agg(items=pl.len().cast(pl.Int64))
     confusion = confusion.sort("items", "label", "label_b", descending=[True, False, False])
-    share = set(labels["label"].unique()) & set(labels["label_b"].unique())
+    has_common = not set(labels["label"]).isdisjoint(labels["label_b"])
+    named = labels.drop_nulls("shown")
+    columns = ("label", "label_b")
     return LevelComparison(
         a=a.partition(":")[2],
         b=b.partition(":")[2],
         items=partitions(labels["label"], labels["label_b"]),
-        names=_names(labels),
-        same=int((labels["label"] == labels["label_b"]).sum()) / len(labels) if share else None,
-        kappa=cohens_kappa(labels["label"].to_list(), labels["label_b"].to_list()) if share else None,
+        names=None if named.is_empty() else partitions(*(_most(named, "shown", c)[c] for c in columns)),
+        same=int((labels["label"] == labels["label_b"]).sum()) / len(labels) if has_common else None,
+        kappa=cohens_kappa(labels["label"].to_list(), labels["label_b"].to_list()) if has_common else None,
         confusion=tuple(Cell(*row) for row in confusion.iter_rows()),
     )
 
@@ -483,17 +465,9 @@ def partitions(a: pl.Series, b: pl.Series) -> Partitions:
     """Measure two partitions, given as the groups of the same items, none of them null."""
     codes_a, codes_b = a.rank("dense").to_numpy(), b.rank("dense").to_numpy()
     homogeneity, completeness, _ = homogeneity_completeness_v_measure(codes_b, codes_a)
-    shared = [f(codes_b, codes_a) for f in (adjusted_rand_score, normalized_mutual_info_score)]
-    ami = adjusted_mutual_info_score(codes_b, codes_a)
-    return Partitions(len(a), a.n_unique(), b.n_unique(), *map(float, (*shared, ami, homogeneity, completeness)))
-
-
-def _names(labels: pl.DataFrame) -> Partitions | None:
-    """Return the partitions of the distinct names."""
-    named = labels.drop_nulls("shown")
-    if named.is_empty():
-        return None
-    return partitions(*(_most(named, "shown", column)[column] for column in ("label", "label_b")))
+    scores = (adjusted_rand_score, normalized_mutual_info_score, adjusted_mutual_info_score)
+    measured = [float(score(codes_b, codes_a)) for score in scores]
+    return Partitions(len(a), a.n_unique(), b.n_unique(), *measured, float(homogeneity), float(completeness))
 
 
 def ancestor_agreement(a: Sequence[pl.Series], b: Sequence[pl.Series]) -> AncestorAgreement:
@@ -518,7 +492,7 @@ def summary(comparison: Comparison) -> Iterator[str | Table]:
     yield f"{_cell(a.file)} (A) against {_cell(b.file)} (B)"
     levels = "; ".join(_pair(one, other) for one, other in zip(a.levels, b.levels, strict=True))
     how = {"name": "by equal names", "order": "by their order"}[comparison.paired_by]
-    text = f"Items are joined on {_pair(', '.join(comparison.joined_on), b.on) if a.on != b.on else a.on}. "
+    text = f"Items are joined on {', '.join(comparison.joined_on)}. "
     text += f"Levels compared: {levels} (paired {how}; finest first)."
     for side, coverage in (("A", a), ("B", b)):
         if coverage.not_compared:
@@ -535,8 +509,7 @@ def summary(comparison: Comparison) -> Iterator[str | Table]:
                 measured.append((_pair(level.a, level.b), over, *counts, *figures))
     head = ["level", "over", "number", "groups A", "groups B", "ARI", "AMI", "NMI", "homogeneity", "completeness"]
     yield _table(head, measured)
-    same = [(_pair(x.a, x.b), x.same, x.kappa) for x in comparison.levels]
-    yield _table(["level", "same label", "kappa"], same)
+    yield _table(["level", "same label", "kappa"], [(_pair(x.a, x.b), x.same, x.kappa) for x in comparison.levels])
     yield _table(["over all levels", "precision", "recall", "F1"], [("labels", *asdict(comparison.ancestors).values())])
     seen, others = set[tuple[str, str]](), []
     for cell in comparison.finest.confusion:  # the largest first: the first cell of a group is its main match

@@ -1,8 +1,8 @@
 """Options of the stages that build a hierarchy: one frozen dataclass per stage.
 
-This module imports nothing heavy, because ``hgld build-hierarchy --help`` is made from it: every field is a flag,
-its metadata the flag's help. Fields that cannot change a stage's output (rates, batch sizes, contacts) say so with
-``key=False`` and are left out of the stage's done-key.
+Every field is a flag of ``hgld build-hierarchy``, and its metadata is the flag's help. So this module imports nothing
+slow. Fields that cannot change a stage's output (rates, batch sizes, contacts) have ``key=False`` and are not part of
+the stage's key.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Literal, get_type_hints
 from hgld.settings import setting
 from hgld.taxonomy import AUTO, FORMAT_LINES
 
-SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")  # part of files' names
+SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")  # file names contain it
 COMMONS_URL = "https://commons.wikimedia.org/w/api.php"
 WIKIDATA_URL = "https://www.wikidata.org/w/api.php"
 
@@ -35,7 +35,7 @@ class ScrapeConfig:
     )
     commons_url: str = setting(COMMONS_URL, "Action API of Commons, or of a mirror.")
     wikidata_url: str = setting(WIKIDATA_URL, "Action API of Wikidata, or of a mirror.")
-    language: str = setting("en", "Language of the names; others are a fallback.")
+    language: str = setting("en", "Language of the names; names in other languages are a fallback.")
     infobox_rows: tuple[str, ...] = setting(
         ("Instance of",),
         "Headings of the infobox's row for --route html, in the language of the pages.",
@@ -46,10 +46,9 @@ class ScrapeConfig:
         3.0, "Largest rate of requests, which are sent one at a time.", unit="requests per second", above=0, key=False
     )
     request_budget: int = setting(0, "Stop cleanly after this many requests; 0: no limit.", key=False)
-    retries: int = setting(8, "Largest number of attempts per request before it counts as an error.", key=False)
-    max_total_retries: int = setting(2000, "Largest number of retries in the whole run.", key=False)
-    maxlag: int = setting(5, "Database lag above which the servers may reject requests.", unit="seconds", key=False)
-    timeout: float = setting(30.0, "Time to wait for an answer.", unit="seconds", key=False)
+    retries: int = setting(8, "Largest number of attempts per request.", least=1, key=False)
+    max_total_retries: int = setting(2000, "Largest number of retries in the whole run.", least=0, key=False)
+    timeout: float = setting(30.0, "Time to wait for an answer.", unit="seconds", above=0, key=False)
     retry_errors: bool = setting(False, "Repeat the requests that ended in an error.", key=False)
 
 
@@ -59,38 +58,38 @@ class NamesConfig:
 
     domain: Literal["auto", "landmarks", "general"] = setting(
         "auto",
-        "landmarks: hgld's lexicon of places, its rules for names of Wikidata, and natural / human-made; general: none "
-        "of these. auto: general for --classes, landmarks otherwise.",
+        "landmarks: use hgld's lexicon of places, its rules for Wikidata's names, and natural / human-made; general: "
+        "use none of them. auto: general for --classes, landmarks otherwise.",
     )
     language_of_names: str = setting(
         "",
-        "Language of the names (en, de, ...) if their table does not state it. Only English names are singularised "
-        "and divided into noun and modifiers; default: names with common English words (general).",
+        "Language of the names (en, de, ...) if their table does not state it. Only English names get singular forms "
+        "and head nouns. Default: names with common English words are English (general).",
     )
 
 
 @dataclass(frozen=True)
 class TreeConfig:
-    """Options of an existing taxonomy."""
+    """Options for the use of an existing taxonomy."""
 
     tree: Path | None = setting(
         None,
-        "A taxonomy of the names of --classes, in any format that hgld show draws: edge list, WordNet, "
+        "A taxonomy of the names of --classes, in any format that hgld show reads: edge list, WordNet, "
         "Open Images, iNaturalist, Darwin Core, folders, ...",
         key=False,
     )
     tree_format: str = setting(
-        AUTO, "Format of the tree; auto: found out from its content.", choices=(AUTO, *FORMAT_LINES), key=False
+        AUTO, "Format of the tree; auto: detect it from the content.", choices=(AUTO, *FORMAT_LINES), key=False
     )
     tree_columns: tuple[str, ...] = setting(
         (),
-        "Columns with the tree's levels A,B,C, finest first, for a table in none of the known formats.",
+        "Columns of the tree's levels A,B,C, finest first, if the tree is a table in no known format.",
         key=False,
     )
     tree_use: Literal["evidence", "levels"] = setting(
         "evidence",
-        "evidence: the tree's classes count as Wikidata's class graph does. levels: the tree's classes are the levels; "
-        "names that are not in it are listed and excluded.",
+        "evidence: the tree replaces Wikidata's class graph. levels: the tree's classes are the levels; names outside "
+        "the tree are listed and excluded.",
     )
     parents: Literal["refuse", "first", "most-specific"] = setting(
         "refuse",
@@ -115,11 +114,11 @@ class LevelsConfig:
         common=True,
     )
     coarser: tuple[int, ...] = setting(
-        (), "Numbers of groups of the levels above the groups, finest first; 0: as the data give.", least=0
+        (), "Number of classes per level above the groups, finest first; 0: chosen from the data.", least=0
     )
     top: tuple[str, ...] = setting(
         (),
-        "Classes A,B of the coarsest level; undecided groups are listed. Default: natural,human-made for landmarks.",
+        "Classes A,B of the coarsest level. Default: natural,human-made for landmarks.",
     )
     into: Path | None = setting(
         None,
@@ -129,8 +128,8 @@ class LevelsConfig:
     )
     none_below: float = setting(
         0.0,
-        "Cosine at or below which a name fits none of the groups of --into, unless a group lists it; -1: every name "
-        "fits.",
+        "With --into, names whose best cosine is at most this value fit no group, unless a group lists them; -1: every "
+        "name fits.",
         least=-1,
         most=1,
     )
@@ -170,8 +169,8 @@ class EvidenceConfig:
 
     evidence: tuple[str, ...] = setting(
         (),
-        "Evidence sources besides the encoder: wording, descriptions, classes, or none. Default: for --classes all "
-        "sources that agree with the encoder; for landmarks none, as published.",
+        "Evidence sources besides the encoder: wording, descriptions, classes, or none. Default: all sources that "
+        "agree with the encoder for --classes; none for landmarks, as published.",
         choices=("wording", "descriptions", "classes", "none"),
     )
 
@@ -182,7 +181,7 @@ class ClusterConfig:
 
     groups: int = setting(
         0,
-        "Number of groups; 0: as the data give. More numbers, as 60,8, are those of the levels above.",
+        "Number of groups; 0: chosen from the data. More numbers, as in 60,8, are for the levels above.",
         least=0,
     )
     method: Literal["ward", "kmeans"] = setting("ward", "Method of grouping names: Ward's linkage or k-means.")
@@ -191,10 +190,13 @@ class ClusterConfig:
 
 @dataclass(frozen=True)
 class TopLevelConfig:
-    """Options of deciding the classes of the coarsest level."""
+    """Options of the decision about classes of the coarsest level."""
 
     margin: float = setting(
-        0.2, "Least lead of the encoder's best class over the second, as a share of the group's names.", least=0, most=1
+        0.2,
+        "Smallest lead of the encoder's best class over the second, as a share of the group's names.",
+        least=0,
+        most=1,
     )
 
 
@@ -212,8 +214,8 @@ class BuildConfig:
     """Options of a whole build: the source of its names, and every stage's options.
 
     Attributes:
-        source: ``sample`` (the table shipped with hgld), ``landmarks`` (categories to scrape), ``names`` (a table
-            whose names are scraped already) or ``classes`` (arbitrary class names).
+        source: ``sample`` (the table shipped with hgld), ``landmarks`` (categories to scrape), ``names`` (a table of
+            scraped names) or ``classes`` (arbitrary class names).
         tables: (split, file) pairs; empty for the sample, one pair for classes.
     """
 

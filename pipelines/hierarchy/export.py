@@ -1,9 +1,9 @@
-"""The export stage: labels of every landmark or item at all levels, as tables, with the tree and what was dropped.
+"""The export stage, which writes tables of labels at all levels, the tree, and the dropped landmarks or items.
 
-A group of the clustering keeps its labels, whatever it is called now. A group that decisions made has the labels that
-the groups of its names agree on, and none if they differ. What people set goes before both; the coarsest label is
-the review's. Every class has one parent: where people gave groups of one coarser class different tops, the top of most
-landmarks keeps that class. Each of the others gets a class of its own, ``CLASS (TOP)``.
+A clustered group keeps its coarser labels, even if it was renamed. A group from decisions gets the labels that the
+groups of its names agree on, and no label if they differ. Labels set by people override both; the coarsest label comes
+from the review. Every class has one parent. If people gave groups of one coarser class different tops, the top with
+most landmarks keeps the class. Every other top gets a new class, ``CLASS (TOP)``.
 """
 
 from collections import Counter, defaultdict
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hgld.errors import TableError
+from hgld.errors import some
 from hgld.hierarchy import Hierarchy
 from hgld.tables import read_parquet
 
@@ -30,31 +30,27 @@ LABELS = "labels.csv"
 HIERARCHY = "hierarchy.parquet"
 DROPPED = "dropped.parquet"
 INNER = ("landmarks.parquet", "groups.parquet")
-"""Tables that later stages read, and that are not among a build's results."""
+"""Tables for later stages, which are not results of a build."""
 
 COLUMNS = ("landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made")
 _INPUTS = (
     *("scrape/landmarks", "scrape/dropped", "clean/landmarks", "clean/dropped", "cluster/names", "toplevel/levels"),
     *(f"review/{name}" for name in ("names", "groups", "set_levels", "items", "dropped")),
 )
-_MOST_NOTES = 10
 
 
 def run(root: Path, stages: Mapping[str, StageRun], progress: Progress, *, plan: LevelPlan = LANDMARKS) -> StageRun:
     """Write the build's tables, all or none of them.
 
     Landmarks get ``{split}_label_to_hierarchical.csv`` with GLDv2's columns, quoting and line ends, sorted by landmark
-    id; ``supercategory`` is the name as scraped. An undecided top level, or one with other classes than natural and
-    human-made, is an empty field. ``raw_names.csv`` has every landmark that was asked for. Items, and landmarks at
-    other levels than GLDv2's, get ``labels.csv``: id, name, and one column per level above the items.
-    ``dropped.parquet`` has those without labels, with the stage that excluded them and its reason.
+    id; ``supercategory`` is the scraped name. The field of the top level is empty if the top is undecided, or if the
+    top classes are not natural and human-made. ``raw_names.csv`` has every requested landmark. Items, and landmarks
+    with other levels than GLDv2's, get ``labels.csv``: id, name, and one column per level above the items.
+    ``dropped.parquet`` has the landmarks or items without labels, with the excluding stage and its reason.
 
     ``groups.parquet`` has a row for every reviewed group: label, and a column per level above the items. The first of
-    these columns is the label again; it is null for the names that fit no given group. ``landmarks.parquet`` has the
-    labelled landmarks with their names and groups.
-
-    Raises:
-        TableError: a landmark is neither labelled nor dropped.
+    these columns repeats the label, but is null for "none of these". ``landmarks.parquet`` has the labelled landmarks
+    with their names and groups.
     """
     inputs = files_of(stages, *(f"{file}.parquet" for file in _INPUTS))
     work = partial(_export, inputs, plan, progress)
@@ -76,7 +72,7 @@ def _export(inputs: Mapping[str, Path], plan: LevelPlan, progress: Progress, dir
         if plan.into:
             none = pl.col("hierarchical_label") == NONE
             labelled = labelled.with_columns(hierarchical_label=pl.when(~none).then("hierarchical_label"))
-        if {*plan.top} != {NATURAL, HUMAN_MADE}:  # another top level is no answer to GLDv2's question
+        if {*plan.top} != {NATURAL, HUMAN_MADE}:  # GLDv2's column knows only these two classes
             labelled = labelled.with_columns(natural_or_human_made=pl.lit(None, pl.String))
         for split in splits:
             _write_csv(labelled.filter(split=split).drop("split"), directory / f"{split}{LABEL_SUFFIX}")
@@ -123,21 +119,16 @@ def _join(table: Mapping[str, pl.DataFrame]) -> tuple[pl.DataFrame, tuple[str, .
         .rename({"label": "hierarchical_label", "top": "natural_or_human_made"})
         .sort(KEY)
     )
-    notes = [
-        f"A decision of {row['who']} about the item {row['split']}/{row['id']} fits nothing: "
-        + ("no item of this id has a name." if row["landmark_id"] is None else "its new name or group is gone.")
-        for row in items.filter(~fits).iter_rows(named=True)
-    ]
-    if (more := len(notes) - _MOST_NOTES) > 0:
-        notes[_MOST_NOTES:] = [f"{more} more decisions about single items fit nothing."]
-    return joined, tuple(notes)
+    lost = [f"{split}/{id_} (by {who})" for split, id_, who in items.filter(~fits)["split", "id", "who"].iter_rows()]
+    note = f"Decisions about these items have no effect, because the item, name or group is gone: {some(lost)}."
+    return joined, (note,) if lost else ()
 
 
 def with_levels(labelled: pl.DataFrame, scrape: pl.DataFrame, levels: pl.DataFrame, plan: LevelPlan) -> pl.DataFrame:
-    """Return a row for every labelled item: its finest class as ``key``, id, name as given, a column per level above.
+    """Return a row for every labelled item: finest class (``key``), id, original name, and a column per level above.
 
-    The finest class of a landmark is ``"{split}/{landmark_id} {title}"``, that of an item its name, followed by its id
-    in parentheses where several items have that name.
+    The finest class of a landmark is ``"{split}/{landmark_id} {title}"``. The finest class of an item is its name,
+    followed by its id in parentheses if several items have the name.
     """
     rows = (
         labelled.join(scrape.select(*KEY, "id"), on=KEY, how="left", maintain_order="left")
@@ -161,8 +152,8 @@ def with_levels(labelled: pl.DataFrame, scrape: pl.DataFrame, levels: pl.DataFra
 def write_raw_names(scrape: pl.DataFrame, file: Path) -> None:
     """Write the table of raw scraped names, one row per requested landmark.
 
-    ``names`` and ``class_ids`` hold a landmark's values in the same order, joined by ``|``; a bar or backslash inside
-    a name has a backslash before it, an unknown class is empty.
+    ``names`` and ``class_ids`` hold a landmark's values in the same order, separated by ``|``. A bar or backslash
+    inside a name has a backslash before it, and an unknown class is empty.
     """
     escaped = pl.element().str.replace_all("\\", "\\\\", literal=True).str.replace_all("|", "\\|", literal=True)
     rows = scrape.select(
@@ -178,14 +169,14 @@ def write_raw_names(scrape: pl.DataFrame, file: Path) -> None:
 
 
 def _write_csv(rows: pl.DataFrame, file: Path) -> None:
-    empty_is_null = pl.col(pl.String).replace("", None)  # polars would write "" for an empty text, csv.writer nothing
+    empty_is_null = pl.col(pl.String).replace("", None)  # polars writes "" for an empty text, GLDv2 nothing
     rows.with_columns(empty_is_null).write_csv(file, quote_style="necessary", line_terminator="\n")
 
 
 def _dropped(table: Mapping[str, pl.DataFrame], joined: pl.DataFrame, are_items: bool) -> pl.DataFrame:
-    """Return a row for every scraped landmark without a label, with the last stage that excluded it and its reason.
+    """Return a row for every scraped landmark without a label, with the excluding stage and its reason.
 
-    Items have their ids, and before them are the rows of the list that became no item, with their lines.
+    For items, the table has their ids, and begins with the rows of the list that became no item, with their lines.
     """
     columns = ["split", "landmark_id", "category", "stage", "reason", "detail"]
     left = joined.filter(pl.col("hierarchical_label").is_null()).join(table["review/dropped"], on="name", how="left")
@@ -195,13 +186,6 @@ def _dropped(table: Mapping[str, pl.DataFrame], joined: pl.DataFrame, are_items:
     drops = pl.concat([rows.with_columns(stage=pl.lit(stage)).select(columns) for stage, rows in stages.items()])
     missing = table["scrape/landmarks"].select(KEY).join(joined.drop_nulls("hierarchical_label"), on=KEY, how="anti")
     rows = missing.join(drops, on=KEY, how="left").sort(KEY)
-    lost = rows.filter(pl.col("reason").is_null())
-    if len(lost):
-        raise TableError(
-            f"stage 'export': {len(lost)} landmarks have neither a label nor a reason, the first is "
-            f"{lost['split'][0]}/{lost['landmark_id'][0]}. The stages' folders were mixed: remove stages/clean and run "
-            "the same command again."
-        )
     if not are_items:
         return rows.select(columns)
     ids = table["scrape/landmarks"].select(*KEY, "id")
@@ -229,7 +213,7 @@ def _levels(table: Mapping[str, pl.DataFrame], plan: LevelPlan) -> pl.DataFrame:
 def labels_above(
     names: pl.DataFrame, levels: pl.DataFrame, reviewed: pl.DataFrame, groups: pl.DataFrame, above: Sequence[str]
 ) -> list[list[str | None]]:
-    """Return the labels of every reviewed group at the levels above it, finest first; the last one is the review's.
+    """Return the labels of every reviewed group at the levels above it, finest first; the last comes from the review.
 
     Args:
         names: cluster's ``names.parquet``.
@@ -249,7 +233,7 @@ def labels_above(
 
 
 def one_parent_each(rows: list[list[str | None]], sizes: Sequence[int]) -> None:
-    """Divide, in place, the classes that are below several classes of the next coarser level, the coarsest first."""
+    """Split, in place, the classes that have several parents, beginning at the coarsest level."""
     for depth in reversed(range(len(rows[0]) - 1 if rows else 0)):
         parents: dict[str, Counter[str | None]] = defaultdict(Counter)
         for row, size in zip(rows, sizes, strict=True):

@@ -1,7 +1,7 @@
-"""Images of landmarks: finding them, and decoding them as untrusted data.
+"""Images of landmarks: search in a folder, and decoding of untrusted files.
 
-Two layouts of a folder are understood: ``{split}/{landmark_id}/*.jpg`` (also .jpeg, .png, .webp); or ``images.csv`` in
-the folder, with columns split, landmark_id, path (relative to the folder), which then is the only source.
+A folder has one of two layouts: ``{split}/{landmark_id}/*.jpg`` (also .jpeg, .png, .webp), or a table ``images.csv``
+with columns split, landmark_id and path (relative to the folder), which then is the only source.
 """
 
 import re
@@ -28,8 +28,8 @@ def find_images(place: Path) -> dict[LandmarkKey, list[Path]]:
     """Find the images of every landmark, sorted by path, at most ``IMAGES_A_LANDMARK`` each.
 
     Raises:
-        ConfigError: nothing is there, or nothing in one of the layouts above, or a listed path leaves the folder.
-        TableError: ``images.csv`` lacks a column, or a row cannot be used.
+        ConfigError: the folder has no image in one of the two layouts, or a listed path leaves the folder.
+        TableError: ``images.csv`` lacks a column, or a row is invalid.
     """
     found: dict[LandmarkKey, list[Path]] = {}
     if (place / MANIFEST).is_file():
@@ -56,7 +56,7 @@ def listed_images(images: Sequence[Sequence[str]], folder: Path) -> list[list[Pa
 
     Args:
         images: paths of every item's images, relative to ``folder``.
-        folder: folder of the table that lists them.
+        folder: folder of the table with these paths.
 
     Raises:
         ConfigError: a path leaves the folder.
@@ -70,7 +70,7 @@ def listed_images(images: Sequence[Sequence[str]], folder: Path) -> list[list[Pa
             if pure.is_absolute() or ".." in pure.parts or not file.resolve().is_relative_to(folder.resolve()):
                 raise ConfigError(
                     f"image {path[:200]!r} is outside the folder of its table, {folder}; expected a path within it. "
-                    "Move the table to where the images are."
+                    "Move the table to the folder of the images."
                 )
             if file.is_file():
                 found[-1].append(file)
@@ -81,7 +81,7 @@ def read_image(file: Path) -> Image.Image:
     """Decode one image to RGB, upright, at most ``LONGEST_SIDE`` pixels per side.
 
     Raises:
-        ImageError: too large, truncated, not an image, or of a format that shards do not hold.
+        ImageError: the file is too large, truncated, not an image, or in a format that shards do not support.
     """
     try:
         if (size := file.stat().st_size) > LARGEST_FILE:
@@ -89,7 +89,7 @@ def read_image(file: Path) -> Image.Image:
         data = file.read_bytes()
     except OSError as error:
         raise ImageError("unreadable", str(error.strerror or error)) from error
-    with warnings.catch_warnings(action="ignore"):  # Pillow's, of odd metadata and of large images
+    with warnings.catch_warnings(action="ignore"):  # Pillow warns of odd metadata and large images
         turn = turn_of(read_header(data).orientation)
         with open_image(data) as picture:
             try:

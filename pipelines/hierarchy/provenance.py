@@ -26,17 +26,17 @@ def provenance(
 ) -> dict[str, Any]:
     """Return the inputs, options and software of a build, without its outputs (see :func:`complete_provenance`).
 
-    The same input, options, seed and software give the same content; no absolute path is in it, and no option that
+    The same input, options, seed and software give the same content. It contains no absolute path, and no option that
     cannot change the output (rates, contacts, batch sizes).
 
     Args:
-        stages: the stages that were run now or done before, in order.
+        stages: the finished stages, in order.
         sources: files from outside with their roles (``landmarks/train``, ``decisions``).
         config: the build's options.
         encoder: the embed stage's ``encoder.json``.
     """
     stated = _config(config)
-    stated["embed"]["encoder"] = encoder["name"]  # a local model without its folder
+    stated["embed"]["encoder"] = encoder["name"]  # the name of a local model lacks its folder
     return {
         "schema_version": SCHEMA_VERSION,
         "inputs": [
@@ -58,7 +58,7 @@ def complete_provenance(
 
     Args:
         facts: the result of :func:`provenance`.
-        stages: the stages whose times are stated.
+        stages: the stages, whose times are stated.
         outputs: the build's files by their path in its folder.
     """
     return {
@@ -69,18 +69,18 @@ def complete_provenance(
 
 
 def read_provenance(folder: Path) -> dict[str, Any] | None:
-    """Return the ``provenance.json`` of a folder, or None if it has none or it is not readable JSON."""
+    """Return the ``provenance.json`` of a folder, or None if the file is missing or is not readable JSON."""
     file = folder / PROVENANCE
     if not file.is_file():
         return None
     try:
         return read_json(file, kind=dict)
     except ValueError:
-        return None  # cut short or edited: the build writes it again
+        return None  # the file is truncated or edited; the build writes it again
 
 
 def versions(encoder: str) -> dict[str, str]:
-    """Return the versions of Python and of the packages that compute the result; torch and the like only if used."""
+    """Return the versions of Python and of the packages that compute the result."""
     entry = ENCODERS.get(encoder.partition(":")[0])
     packages = [*_ALWAYS, *(entry.packages if entry is not None else ())]
     own = {"python": platform.python_version(), "hgld": __version__}
@@ -88,7 +88,7 @@ def versions(encoder: str) -> dict[str, str]:
 
 
 def _config(config: BuildConfig) -> dict[str, dict[str, Any]]:
-    """Return every stage's options; the scrape's options only if names were scraped."""
+    """Return every stage's options, without the scrape's options if no names were scraped."""
     stages = {
         f.name: getattr(config, f.name) for f in fields(config) if f.name != "scrape" or config.source == "landmarks"
     }

@@ -12,7 +12,7 @@ from hgld.data.format import short
 from hgld.errors import ConfigError, TableError, quoted, some
 from hgld.tables import CsvText
 
-from ..hierarchy.names.name_classes import match_key
+from ..hierarchy.names.clean import match_key
 from .catalog import TRAIN, Catalog, check_level_names
 
 VAL = "val"

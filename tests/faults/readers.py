@@ -30,11 +30,11 @@ from hgld.evaluation.report import RetrievalReport
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.hierarchy.landmark_images import find_images, read_image
+from hgld.pipelines.hierarchy.names.classes import NameTable
 from hgld.pipelines.hierarchy.names.landmark_tables import read_landmarks
-from hgld.pipelines.hierarchy.names.name_tables import NameTable
 from hgld.pipelines.hierarchy.review.decisions import read_decisions
 from hgld.pipelines.hierarchy.scrape.infobox import instance_of
-from hgld.pipelines.hierarchy.scrape.wikidata import parse_entity
+from hgld.pipelines.hierarchy.scrape.wiki_api import parse_entity
 from hgld.pipelines.shards.build import read_release
 from hgld.pipelines.shards.config import SourceConfig
 from hgld.pipelines.shards.reading import check_decodes

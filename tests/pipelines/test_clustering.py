@@ -16,9 +16,9 @@ from threadpoolctl import threadpool_limits
 from hgld.errors import ConfigError, TableError
 from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
-from hgld.pipelines.hierarchy.groups import cluster, clustering
-from hgld.pipelines.hierarchy.groups.clustering import cluster_names, coarsen, kmeans, settle, silhouettes, ward_cuts
-from hgld.pipelines.hierarchy.unit_rows import nearest, sums, unit
+from hgld.pipelines.hierarchy.groups import cluster
+from hgld.pipelines.hierarchy.groups.cluster import cluster_names, coarsen, kmeans, settle, ward_cuts
+from hgld.pipelines.hierarchy.unit_rows import nearest, silhouettes, sums, unit
 from hgld.pipelines.stage import StageResult, run_stage, silent
 
 FAST = settings(max_examples=15, deadline=None)
@@ -69,8 +69,8 @@ def test_the_seed_changes_k_means_of_rows_without_structure():
 
 
 def test_many_names_are_first_joined_into_parts(monkeypatch):
-    monkeypatch.setattr(clustering, "MOST_LINKED", 500)
-    monkeypatch.setattr(clustering, "_LEAST_PARTS", 100)
+    monkeypatch.setattr(cluster, "MOST_LINKED", 500)
+    monkeypatch.setattr(cluster, "_LEAST_PARTS", 100)
     rows, truth = blobs(8, 160, spread=0.4)
     for wanted in (8, 0):
         found = cluster_names(rows, ClusterConfig(groups=wanted))
@@ -256,7 +256,7 @@ def test_the_tables(tmp_path, inputs):
         assert ran.path(file).read_bytes() == again.path(file).read_bytes()
     chosen = ran_on(tmp_path, inputs(), ClusterConfig())
     tried = chosen.result.details["silhouettes"]
-    assert chosen.result.counts["groups"] == max(tried, key=lambda count: tried[count])
+    assert chosen.result.counts["groups"] == int(max(tried, key=lambda count: tried[count]))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.pipelines.hierarchy.scrape.commons import CategoryPage, category_pages, redirect_target
+from hgld.pipelines.hierarchy.scrape.wiki_api import CategoryPage, category_pages, redirect_target
 from tests.pipelines.wikimedia_server import Canned
 
 URL = "http://127.0.0.1/w/api.php"

@@ -18,10 +18,9 @@ from safetensors.torch import save_file
 from hgld.errors import ConfigError, MissingResourceError
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.encoders import embed, registry
-from hgld.pipelines.hierarchy.encoders.clip import TEMPLATES, ClipEncoder
+from hgld.pipelines.hierarchy.encoders.pretrained import TEMPLATES, ClipEncoder, SbertEncoder
 from hgld.pipelines.hierarchy.encoders.registry import VARIABLE, local_encoder, make_encoder
-from hgld.pipelines.hierarchy.encoders.sbert import SbertEncoder
-from hgld.pipelines.stage import StageResult, StageRun, silent
+from hgld.pipelines.stage import StageRun, silent
 
 TINY = {
     "embed_dim": 16,
@@ -278,7 +277,7 @@ NAMES = ["arch bridge", "art museum", "church building", "glacial lake", "lighth
 
 def embedded(tmp_path: Path, spec: str = "lexical") -> StageRun:
     pl.DataFrame({"name": NAMES}).write_parquet(tmp_path / "names.parquet")
-    cleaned = StageRun("clean", tmp_path, StageResult(), was_run=True, record={})
+    cleaned = StageRun("clean", tmp_path, was_run=True, record={})
     return embed.run(tmp_path / "stages", {"clean": cleaned}, BuildConfig("sample", embed=EmbedConfig(spec)), silent)
 
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, EvidenceConfig
-from hgld.pipelines.hierarchy.encoders import embed, sbert
+from hgld.pipelines.hierarchy.encoders import embed, pretrained
 from hgld.pipelines.hierarchy.groups import evidence as stage
-from hgld.pipelines.hierarchy.groups.clustering import cluster_names
+from hgld.pipelines.hierarchy.groups.cluster import cluster_names
 from hgld.pipelines.hierarchy.groups.evidence import FORM, Block, Evidence, weigh, weights_of
 from hgld.pipelines.hierarchy.names import classes, clean
 from hgld.pipelines.hierarchy.unit_rows import unit
@@ -112,7 +112,7 @@ class Lengths:
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     """Run the stages up to the evidence on a list of names with descriptions."""
-    monkeypatch.setattr(sbert, "SbertEncoder", Lengths)
+    monkeypatch.setattr(pretrained, "SbertEncoder", Lengths)
     rows = [f"{name},{SAID[place // 6] if place % 5 else ''}" for place, name in enumerate(THINGS)]
     (tmp_path / "list.csv").write_text("\n".join(["name,description", *rows]))
 
@@ -150,5 +150,5 @@ def test_only_the_sources_asked_for_count(make):
     assert sources(make("none")) == ["text"]
     ran = make("descriptions", "classes", encoder="lexical")
     assert sources(ran) == ["text", "descriptions"]
-    assert ran.result.notes[0] == "--evidence classes: nothing of that kind is known about these names."
+    assert ran.result.notes[0] == "--evidence classes: these names have no such evidence."
     assert sources(make(encoder="lexical")) == ["text", "descriptions"], "lexical is wording already"

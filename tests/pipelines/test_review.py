@@ -40,7 +40,7 @@ def stages(root: Path) -> tuple[StageRun, StageRun]:
         }
         write_build(root, told)
     clustered, toplevel = (
-        StageRun(name, root / "stages" / name, StageResult(), was_run=True, record={})
+        StageRun(name, root / "stages" / name, was_run=True, record=vars(StageResult()))
         for name in ("cluster", "toplevel")
     )
     return clustered, toplevel
@@ -403,7 +403,7 @@ def test_a_class_is_set_of_the_levels_that_the_build_has(tmp_path: Path):
     rows = [(g, level, label) for g in GROUPS for level, label in (("use", "to sail" if g in (3, 4) else "to see"),)]
     pl.DataFrame(rows, schema=["group", "level", "label"], orient="row").write_parquet(toplevel.path("levels.parquet"))
     details = {"levels": ["item", "group", "use", "top"], "tops": ["natural", "human-made"]}
-    toplevel = StageRun("toplevel", toplevel.directory, StageResult(details=details), was_run=True, record={})
+    toplevel = StageRun("toplevel", toplevel.directory, was_run=True, record=vars(StageResult(details=details)))
     file = decided(
         tmp_path,
         "ada.yaml",

@@ -4,10 +4,9 @@ from pathlib import Path
 import pytest
 
 from hgld.errors import ConfigError, SchemaError, StorageError
-from hgld.pipelines.hierarchy.scrape.commons import CategoryPage
 from hgld.pipelines.hierarchy.scrape.infobox import Infobox
 from hgld.pipelines.hierarchy.scrape.store import ScrapeStore
-from hgld.pipelines.hierarchy.scrape.wikidata import Entity
+from hgld.pipelines.hierarchy.scrape.wiki_api import CategoryPage, Entity
 
 SOURCE = {"language": "en"}
 CASTLE = Entity("Q1", "castle", "en", (), ("Q9",), ())

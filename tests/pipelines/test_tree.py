@@ -3,9 +3,8 @@
 import polars as pl
 
 from hgld.pipelines.hierarchy.config import TreeConfig
-from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
+from hgld.pipelines.hierarchy.names.class_graph import MATCH_COLUMNS, ClassGraph, classes_in_tree, tree_files
 from hgld.pipelines.hierarchy.names.classes import Item
-from hgld.pipelines.hierarchy.names.name_classes import MATCH_COLUMNS, classes_in_tree, tree_files
 from hgld.taxonomy.graph import TaxonomyBuilder
 
 LINKS = [

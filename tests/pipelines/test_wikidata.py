@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.pipelines.hierarchy.scrape.wikidata import (
+from hgld.pipelines.hierarchy.scrape.wiki_api import (
     Entity,
     best_values,
     entities_by_ids,

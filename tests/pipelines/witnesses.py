@@ -26,7 +26,7 @@ from hgld.pipelines.hierarchy.config import (
     TopLevelConfig,
     TreeConfig,
 )
-from hgld.pipelines.hierarchy.encoders import clip, embed
+from hgld.pipelines.hierarchy.encoders import embed, pretrained
 from hgld.pipelines.hierarchy.groups import cluster, evidence, toplevel
 from hgld.pipelines.hierarchy.names import classes, clean
 from hgld.pipelines.hierarchy.review import review
@@ -86,7 +86,7 @@ LOCAL = {"commons_url": "http://wiki", "wikidata_url": "http://wiki", "rate": 10
 HTML = {**LOCAL, "route": "html"}
 
 
-@witness(ScrapeConfig, LOCAL, route="html", contact="a@b.org", language="de", maxlag=9, request_budget=1, rate=1.0)
+@witness(ScrapeConfig, LOCAL, route="html", contact="a@b.org", language="de", request_budget=1, rate=1.0)
 @witness(ScrapeConfig, LOCAL, commons_url="http://wiki/else", wikidata_url="http://wiki/else")
 @witness(ScrapeConfig, HTML, infobox_rows=("Country",), language="de")
 def scraped_names(config: ScrapeConfig, world: World) -> Any:
@@ -321,7 +321,7 @@ CLIP = {"encoder": "clip:eyes/weights"}
 @witness(EmbedConfig, CLIP, encoder="clip:others/weights", templates=("a {}",), device="cuda:3", batch_size=7)
 def encoder_made(config: EmbedConfig, world: World) -> Any:
     """The encoder that a build asks for."""
-    world.patch.setattr(clip, "ClipEncoder", Eyes)
+    world.patch.setattr(pretrained, "ClipEncoder", Eyes)
     made = embed.encoder_of(Path("names.parquet"), BuildConfig("sample", embed=config))
     assert isinstance(made, Eyes)
     return made.made

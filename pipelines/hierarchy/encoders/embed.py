@@ -11,7 +11,7 @@ from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, files_of, run_stage, write_json
 from ..config import BuildConfig, EmbedConfig
-from ..names.languages import EVERY, read_english
+from ..names.languages import read_english
 from .registry import Encoder, is_fitted_on_names, local_encoder, make_encoder
 
 VERSION = 1
@@ -23,13 +23,12 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
     Args:
         root: the build's directory of stages.
         stages: the finished stages.
-        config: config with the encoder.
-        progress: told about names embedded.
+        config: options with the encoder.
+        progress: receives the number of embedded names.
 
     Raises:
-        ConfigError: the encoder's name or options cannot be served.
-        MissingResourceError: its weights or package are not available here.
-        TableError: there is no name.
+        ConfigError: the encoder's name or options are not available.
+        MissingResourceError: the encoder's weights or package are not available here.
     """
     inputs = files_of(stages, "clean/names.parquet")
     names = inputs["clean/names.parquet"]
@@ -51,12 +50,12 @@ PUBLISHED = "clip:ViT-L-14/laion2b_s32b_b82k"
 
 
 def choose_encoder(config: EmbedConfig, source: str) -> tuple[EmbedConfig, str]:
-    """Return options that name an encoder, and the reason for the choice; the reason is empty if the user named it.
+    """Return options that name an encoder, and the reason for the choice; it is empty if the user named the encoder.
 
     Args:
-        config: the options; ``auto`` is replaced.
-        source: the build's: ``classes`` take the best encoder on this machine, ``sample`` takes ``lexical``,
-            landmarks the published one.
+        config: the options, in which ``auto`` is replaced.
+        source: source of the names: ``classes`` get the best encoder on this machine, ``sample`` gets ``lexical``, and
+            landmarks get the published encoder.
     """
     if config.encoder != AUTO:
         return config, ""
@@ -65,25 +64,20 @@ def choose_encoder(config: EmbedConfig, source: str) -> tuple[EmbedConfig, str]:
     return replace(config, encoder=spec), why
 
 
-def encoder_of(names: Path, config: BuildConfig) -> Encoder:
-    """Return the encoder that a build embeds with, for other texts in the same space.
+def encoder_of(names: Path | None, config: BuildConfig) -> Encoder:
+    """Return the encoder of a build.
 
     Args:
-        names: clean's ``names.parquet``, which ``lexical`` is fitted on.
-        config: the build's. In the domain ``general`` ``lexical`` goes without its lexicon of places, and without
-            English rules for names that are not English.
+        names: clean's ``names.parquet``, on which ``lexical`` is fitted; None: the encoder is only tried.
+        config: options of the build. In the domain ``general``, ``lexical`` has no lexicon of places, and applies the
+            rules of English to English names only.
     """
     options, domain = config.embed, config.domain
-    is_fitted = is_fitted_on_names(options.encoder)
-    return make_encoder(
-        options.encoder,
-        names=_names(names) if is_fitted else (),
-        templates=options.templates,
-        device=options.device,
-        batch_size=options.batch_size,
-        lexicon=domain == "landmarks",
-        english=read_english(names, domain) if is_fitted else EVERY,
-    )
+    fitted = {}
+    if names and is_fitted_on_names(options.encoder):
+        fitted = {"names": _names(names), "english": read_english(names, domain)}
+    given = {"templates": options.templates, "device": options.device, "batch_size": options.batch_size}
+    return make_encoder(options.encoder, **given, lexicon=domain == "landmarks", **{"names": ("name",), **fitted})
 
 
 def read_embeddings(file: Path) -> np.ndarray:
@@ -105,7 +99,4 @@ def read_embeddings(file: Path) -> np.ndarray:
 
 
 def _names(path: Path) -> list[str]:
-    names = read_parquet(path, columns=["name"])["name"].to_list()
-    if not names:
-        raise TableError(f"{path}: there is no name to embed; expected at least one row.")
-    return names
+    return read_parquet(path, columns=["name"])["name"].to_list()

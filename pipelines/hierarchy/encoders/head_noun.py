@@ -1,16 +1,16 @@
-"""Parser of short English noun phrases: the head noun of a name, which states a kind of thing.
+"""Parser of short English noun phrases, which finds the head noun: the kind of thing that a name states.
 
-Class names are noun phrases. English puts the noun that says the kind last, before any preposition: a "Washington state
-park" is a park. An "unincorporated community in the United States" is a community. The rules here are those of English
-(Huddleston and Pullum, The Cambridge Grammar of the English Language, ch. 5) over closed classes of words. Two classes
-of nouns cannot be heads alone:
+Class names are noun phrases. In English the head noun comes last, before any preposition: a "Washington state park" is
+a park, and an "unincorporated community in the United States" is a community. The grammar follows Huddleston and
+Pullum, The Cambridge Grammar of the English Language, ch. 5, with closed classes of words. Two classes of nouns cannot
+be heads alone:
 
-* *general* nouns (building, site, area, house ...) say little by themselves, so they take along the word before them:
-  "Catholic church building" -> "church building"; or, with none, what follows "of": "place of worship".
-* *transparent* nouns (group, section ...) name an amount of the thing that follows "of", which then is the head: "group
-  of lakes" -> "lake".
+* *general* nouns (building, site, area, house ...) say little by themselves, so the head includes the word before them:
+  "Catholic church building" -> "church building". Without such a word it includes the "of" phrase: "place of worship".
+* *transparent* nouns (group, section ...) name an amount of the thing after "of", which is the head: "group of lakes"
+  -> "lake".
 
-Which names are English is not decided here (``languages.py``).
+``languages.py`` decides which names are English.
 """
 
 import re
@@ -33,7 +33,7 @@ _SAME_IN_PLURAL = re.compile(
     r"(?:works|barracks|headquarters|headwaters|narrows|rapids|series|species|sports|aircraft|gallows|tennis|news|means"
     r"|^(?:alps|atlas|canvas|chaos|cosmos|falls|gas|lens|pancreas|physics))$"
 )
-_PLURAL_ENDINGS = (  # the first match decides; the text of its group is removed
+_PLURAL_ENDINGS = (  # the first matching pattern applies; the text of its group is removed
     (re.compile(r"..(ies)$"), "y"),  # cemeteries
     (re.compile(r"(?:ss|sh|ch|x|zz|o|[^aeo]us)(es)$"), ""),  # churches, buses; not houses
     (re.compile(r"eau(s)$"), ""),  # plateaus
@@ -52,9 +52,9 @@ class NounPhrase:
     """The parts of a name, every word in lower case and singular.
 
     Attributes:
-        head: the noun that says the kind.
+        head: the noun that states the kind.
         modifiers: the words before it, in their order.
-        complement: the content words behind it.
+        complement: the content words after it.
     """
 
     head: str
@@ -63,14 +63,14 @@ class NounPhrase:
 
 
 def head_noun(name: str) -> str:
-    """Return the head of a short English noun phrase, lower case and singular, with a general noun's companion.
+    """Return the head of a short English noun phrase, in lower case and singular.
 
     Args:
-        name: a name of a class, as people write it; asides in brackets are ignored.
+        name: name of a class; text in brackets is ignored.
 
     Returns:
-        One word, or a general noun with the word before it (or its "of" phrase). A name without any word gives
-        itself back, stripped and in lower case.
+        One word, or a general noun with the word before it (or its "of" phrase). A name without any word is returned
+        stripped and in lower case.
 
     >>> [head_noun(name) for name in ("Washington state park", "church building", "Run-of-river hydroelectricity")]
     ['park', 'church building', 'hydroelectricity']
@@ -101,7 +101,7 @@ def noun_phrase(name: str) -> NounPhrase:
 
 
 def singular(word: str) -> str:
-    """Return the singular of an English noun by rule and a list of irregular nouns for places; others are unchanged.
+    """Return the singular of an English noun, by rules and a list of irregular nouns for places.
 
     >>> [singular(word) for word in ("churches", "cemeteries", "houses", "falls", "campus", "wharves")]
     ['church', 'cemetery', 'house', 'falls', 'campus', 'wharf']
@@ -117,7 +117,7 @@ def singular(word: str) -> str:
 
 
 def plain_words(name: str) -> list[str]:
-    """Return the words of a name in lower case, as they are; a name without any word gives itself back.
+    """Return the words of a name in lower case; a name without any word counts as one word.
 
     >>> plain_words("Acer platanoides (L.)")
     ['acer', 'platanoides', 'l']
@@ -127,7 +127,7 @@ def plain_words(name: str) -> list[str]:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a name in lower case, up to the first comma or the like; at least the whole name as one."""
+    """Return the words of a name in lower case, up to the first comma or similar sign; at least one word."""
     text = unicodedata.normalize("NFC", name).strip().lower()
     for part in _BREAKS.split(_ASIDES.sub(" ", text)) + _BREAKS.split(text):
         if words := _WORD.findall(part):
@@ -136,7 +136,7 @@ def _words(name: str) -> list[str]:
 
 
 def _see_through(words: list[str]) -> tuple[list[str], list[str], list[str]]:
-    """Split off the words that only name amounts ("group of"); divide the rest by :func:`_divide`."""
+    """Return the words that only name amounts ("group of"), and the two parts of the rest by :func:`_divide`."""
     amounts: list[str] = []
     before, after = _divide(words)
     while singular(before[-1]) in TRANSPARENT_NOUNS and _object_of(after):
@@ -146,7 +146,7 @@ def _see_through(words: list[str]) -> tuple[list[str], list[str], list[str]]:
 
 
 def _divide(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words up to the head noun, and those from the first preposition on; the first part is never empty."""
+    """Return the words up to the head noun, at least one, and the words from the first preposition on."""
     start = next((i for i, word in enumerate(words[:-1]) if word not in _DETERMINERS), len(words) - 1)
     words = words[start:]
     stop = next((i for i, word in enumerate(words) if i and word in _PREPOSITIONS), len(words))
@@ -159,7 +159,7 @@ def _divide(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _object_of(after: list[str]) -> list[str]:
-    """Return the object of "of", up to the next preposition, without determiners; empty if there is none."""
+    """Return the words after "of" up to the next preposition, without determiners; empty if there is no "of"."""
     if after[:1] != ["of"]:
         return []
     stop = next((i for i, word in enumerate(after) if i and word in _PREPOSITIONS), len(after))

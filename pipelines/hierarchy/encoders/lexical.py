@@ -1,18 +1,17 @@
-"""The encoder that needs no model weights: the words of a name by their role, their letters, and kinds of things.
+"""The lexical encoder, which needs no model weights: it uses words by their role, letters, and kinds of things.
 
 A name's features are three blocks of unit length; latent semantic analysis makes them dense:
 
-* *words*: the head noun counts most, a general one (building, site) less than the word before it, modifiers less the
-  farther they stand from it (``head_noun.py``); TF-IDF over the names.
-* *letters*: n-grams within the same words, weighted alike, so that theater is near theatre and footbridge near bridge.
-* *kinds*: the kinds of the head by hgld's lexicon of place nouns, ``place_nouns.yaml``. Words and letters alone know
-  no meanings: "bay" and "strait" share nothing. The lexicon states the common knowledge that both are coast and sea. It
-  was written from general knowledge of places, without sight of any labelled set. A name that the lexicon does not know
-  has this block empty and rests on the other two.
+* *words*: TF-IDF over the names, weighted by role (``head_noun.py``). The head noun has the largest weight. A general
+  head noun (building, site) has less weight than the word before it. Modifiers farther from the head have less weight.
+* *letters*: n-grams of the same words with the same weights, so that theater is near theatre, and footbridge near
+  bridge.
+* *kinds*: the kinds of the head in hgld's lexicon of place nouns, ``place_nouns.yaml``. Words and letters have no
+  meaning: "bay" and "strait" share nothing. The lexicon states that both are coast and sea. It was written from general
+  knowledge, without any labelled data. The block is empty for names outside the lexicon.
 
-All of it is fitted on the names of one build: the encoder's key is a hash of them, and its space is of no use for other
-names. Outside its lexicon it knows no meanings: two heads that share no letters and no modifiers are
-unrelated to it.
+The encoder is fitted on the names of one build. Its key is a hash of these names, and its space does not suit other
+names. Outside the lexicon, two heads without common letters or modifiers are unrelated.
 """
 
 import hashlib
@@ -43,11 +42,11 @@ from .head_noun import (
 )
 
 LEXICON = Path(__file__).with_name("place_nouns.yaml")
-_LEAST_SUFFIX = 4  # letters of a noun that may end a compound written as one word: "fireboat", not "lapel" as "el"
+_LEAST_SUFFIX = 4  # fewest letters of a noun that may end a closed compound: "boat" in "fireboat", not "el" in "lapel"
 
 
 class NounKinds:
-    """The lexicon's nouns with their chains of kinds, coarsest first; ``fingerprint`` is a hash of its content.
+    """The lexicon's nouns with their chains of kinds, coarsest first; ``fingerprint`` is a hash of the content.
 
     >>> from hgld.pipelines.hierarchy.encoders.head_noun import noun_phrase
     >>> kinds = NounKinds.read()
@@ -64,16 +63,15 @@ class NounKinds:
     @staticmethod
     @cache
     def read() -> "NounKinds":
-        """Read the lexicon that ships with hgld."""
+        """Read hgld's lexicon."""
         return NounKinds(dict(_chains(yaml.safe_load(LEXICON.read_text(encoding="utf-8")), ())))
 
     def of(self, phrase: NounPhrase) -> tuple[str, ...]:
-        """Return the chain of kinds of a phrase; ``()`` if the lexicon does not know it.
+        """Return the chain of kinds of a phrase; ``()`` for an unknown phrase.
 
-        A compound of two words is looked up before its head, because "lock keeper" is no lock. A general head
-        (building, site) counts only where the word before it is not known: a "church building" is a church. A word
-        that is not known takes the chain of the longest known noun that it ends in, since English compounds are headed
-        by their last part.
+        A compound of two words is looked up before its head, because a "power station" is not a station. A general head
+        (building, site) counts only if the word before it is unknown: a "church building" is a church. An unknown word
+        gets the chain of the longest known noun at its end, because the last part heads an English compound.
         """
         before = phrase.modifiers[-1] if phrase.modifiers else ""
         general = phrase.head in GENERAL_NOUNS | TRANSPARENT_NOUNS
@@ -102,46 +100,38 @@ def _chains(kinds: Any, above: tuple[str, ...]) -> Iterator[tuple[str, tuple[str
 # -- the encoder ---------------------------------------------------------------------------------------------------
 
 VERSION = 2
-KINDS = 0.5  # share of the kinds in the squared length, where there are any; agreement is flat within 0.3..0.7
-COARSER = 0.8  # how much less the kind above a kind counts
+KINDS = 0.5  # share of the kinds in the squared length; measured agreement is flat within 0.3..0.7
+COARSER = 0.8  # weight of a kind relative to the next finer kind
 LETTERS = 0.5  # share of the letters in the rest of the squared length; measured agreement is flat within 0.4..0.8
 GENERAL_HEAD, MODIFIER, FARTHER, COMPLEMENT = 0.35, 0.5, 0.6, 0.15
 NGRAMS = (3, 4, 5)
 SIGNS = (1, 2, 3)
 _AXES_PER_ROOT, _LEAST_AXES = 2.0, 24  # axes grow with the root of the number of names: 30 for 221, 151 for 5,700
-_DENSE_NAMES = 1000  # up to here the exact decomposition is cheap
+_DENSE_NAMES = 1000  # most names for the exact decomposition, which is cheap for few names
 _POWER_ITERATIONS = 5
 _NO_LENGTH = 1e-9
 
 
 class LexicalEncoder:
-    """An encoder of names by features of words, letters and kinds; it is fitted when it is first needed.
+    """An encoder of names by features of words, letters and kinds, fitted at its first use.
 
     Args:
-        names: the names it is fitted on, at least one; order and repetitions do not matter.
-        kinds: the lexicon of nouns; hgld's own if None.
-        lexicon: whether there is one; without it names rest on words and letters.
-        english: tells which names are divided into a head and its modifiers; in other names all words count alike.
+        names: the names to fit, at least one; order and repetitions do not matter.
+        lexicon: whether to use the lexicon of nouns; without it only words and letters count.
+        english: tells which names have a head and modifiers; in other names all words have the same weight.
 
     Attributes:
         name: ``lexical``.
-        key: the version, and a hash of the lexicon and the names it is fitted on.
-        templates: empty, names are taken as they are.
-
-    Raises:
-        ValueError: there are no names.
+        key: the version, and a hash of the lexicon and the fitted names.
+        templates: empty: the encoder uses no prompts.
     """
 
     name = "lexical"
     templates: tuple[str, ...] = ()
 
-    def __init__(
-        self, names: Sequence[str], kinds: NounKinds | None = None, *, lexicon: bool = True, english: English = EVERY
-    ) -> None:
+    def __init__(self, names: Sequence[str], *, lexicon: bool = True, english: English = EVERY) -> None:
         self._names = sorted(set(names))
-        self._kinds = (kinds or NounKinds.read()) if lexicon else NounKinds({})
-        if not self._names:
-            raise ValueError("the lexical encoder is fitted on names: at least one is needed")
+        self._kinds = NounKinds.read() if lexicon else NounKinds({})
         self._english = english
         foreign = [repr(name) for name in self._names if not english(name)]
         stated = [self._kinds.fingerprint, *map(repr, self._names), *(["not English", *foreign] if foreign else [])]
@@ -157,10 +147,10 @@ class LexicalEncoder:
         return self._space.dim
 
     def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
-        """Return the rows of fitted or of new names, (N, D) float32.
+        """Return the (N, D) float32 rows of fitted or new names.
 
-        Rows have unit length, except for new names that share nothing with the fitted ones: theirs are zero. Fitted
-        names that share nothing with the others, and so may lie outside all axes, have an axis of their own together.
+        Rows have unit length, but a new name that shares nothing with the fitted names has a zero row. Fitted names
+        that are outside all axes, because they share nothing with the others, share one additional axis.
         """
         rows = self._space.rows(names) if names else np.zeros((0, self.dim))
         progress("embed", len(names), len(names))
@@ -207,13 +197,13 @@ class _Space:
         spelt = self._ngrams.transform([_ngrams(word) for word in own_words.feature_names_])
         letters = normalize(own_words.transform(roles) @ self._ngram_rarity.transform(spelt))
         kinds = self._kinds.transform([self._kinds_of(name) for name in names])
-        kinds = normalize(kinds) if self._kinds.feature_names_ else kinds  # empty: no fitted name is of a known kind
+        kinds = normalize(kinds) if self._kinds.feature_names_ else kinds  # normalize fails without any feature
         spelling = sparse.hstack([np.sqrt(1 - LETTERS) * words, np.sqrt(LETTERS) * letters])
         return sparse.csr_matrix(sparse.hstack([np.sqrt(1 - KINDS) * spelling, np.sqrt(KINDS) * kinds]))
 
 
 def _roles(phrase: NounPhrase) -> dict[str, float]:
-    """Return the words of a phrase with their weights; a word that comes twice counts by its better role."""
+    """Return the words of a phrase with their weights; a repeated word gets its larger weight."""
     general = phrase.head in GENERAL_NOUNS | TRANSPARENT_NOUNS
     weights = [MODIFIER * FARTHER**steps for steps in range(len(phrase.modifiers))]
     if general and weights:
@@ -232,15 +222,15 @@ def _roles(phrase: NounPhrase) -> dict[str, float]:
 
 
 def _kinds(phrase: NounPhrase, lexicon: NounKinds) -> dict[str, float]:
-    """Return the kinds of a phrase with their weights, the nearest counting most; empty if not known."""
+    """Return the kinds of a phrase with their weights, the finest kind with the largest; empty if unknown."""
     chain = lexicon.of(phrase)
     return {"/".join(chain[: i + 1]): COARSER ** (len(chain) - 1 - i) for i in range(len(chain))}
 
 
 def _ngrams(word: str) -> Counter[str]:
-    """Return the letter n-grams of a word with its ends marked; of a shorter word, the word itself.
+    """Return the letter n-grams of a word with its ends marked; for a very short word, the word itself.
 
-    A sign of Chinese, Japanese or Korean says about as much as two or three letters do.
+    N-grams in Chinese, Japanese or Korean are shorter, because one character is as informative as two or three letters.
     """
     marked = f"^{word}$"
     lengths = SIGNS if script_of(word) == "cjk" else NGRAMS
@@ -254,11 +244,11 @@ def _length(rows: np.ndarray) -> np.ndarray:
 def _axes(features: sparse.csr_matrix, names: int) -> np.ndarray:
     """Return the first right singular vectors of the (names, F) features, (F, D), largest first, with fixed signs."""
     count = min(names, max(_LEAST_AXES, round(_AXES_PER_ROOT * names**0.5)))
-    if names > _DENSE_NAMES:  # ARPACK fails where many singular values are equal, as in very regular names
+    if names > _DENSE_NAMES:  # randomized, because ARPACK fails if many singular values are equal
         found = TruncatedSVD(count, algorithm="randomized", n_iter=_POWER_ITERATIONS, random_state=0).fit(features)
         spread, right = found.singular_values_, np.asarray(found.components_)
     else:
-        with threadpool_limits(limits=1):  # more threads only wait at this size
+        with threadpool_limits(limits=1):  # more threads do not help at this size
             left, spread, right = np.linalg.svd(features.toarray(), full_matrices=False)
         _, right = svd_flip(left, right)
     return right[:count][spread[:count] > _NO_LENGTH].T

@@ -1,11 +1,10 @@
 """The registry of encoders and the syntax of their names: ``lexical``, ``clip:MODEL/PRETRAINED``, ``sbert:PATH``.
 
-An encoder turns names into unit rows. Making one is cheap: model weights are read with the first name that is asked
-for, so that a build whose embeddings are cached needs none. An encoder of hgld needs its class and a line of
-:data:`ENCODERS`; one of another package its class and an entry point of the group ``hgld.encoders``
-(:mod:`hgld.plugins`).
+An encoder turns names into unit rows. It reads its weights when it encodes the first name, so a build with cached
+embeddings needs no weights. An encoder of hgld needs a class and a line in :data:`ENCODERS`. An encoder of another
+package needs a class and an entry point of the group ``hgld.encoders`` (:mod:`hgld.plugins`).
 
-``auto`` is, for ``--classes``, the best encoder whose weights are on this machine already (:func:`local_encoder`).
+For ``--classes``, ``auto`` is the best encoder whose weights are already on this machine (:func:`local_encoder`).
 """
 
 import inspect
@@ -31,10 +30,10 @@ class EncoderEntry:
     """An encoder of hgld.
 
     Attributes:
-        form: its name on the command line; the text behind the colon is its class's first argument.
-        place: module and class.
+        form: its name on the command line; its class gets the text after the colon as the first argument.
+        place: module of this folder, and class.
         extra: extra of hgld that installs its packages.
-        packages: distributions whose versions are part of a build's provenance.
+        packages: distributions whose versions a build's provenance records.
     """
 
     form: str
@@ -43,11 +42,10 @@ class EncoderEntry:
     packages: tuple[str, ...] = ()
 
 
-_HERE = "hgld.pipelines.hierarchy.encoders"
 ENCODERS: Mapping[str, EncoderEntry] = {
-    "lexical": EncoderEntry("lexical", f"{_HERE}.lexical:LexicalEncoder"),
-    "clip": EncoderEntry("clip:MODEL/PRETRAINED", f"{_HERE}.clip:ClipEncoder", packages=("open_clip_torch", "torch")),
-    "sbert": EncoderEntry("sbert:PATH", f"{_HERE}.sbert:SbertEncoder", "sbert", ("sentence-transformers", "torch")),
+    "lexical": EncoderEntry("lexical", "lexical:LexicalEncoder"),
+    "clip": EncoderEntry("clip:MODEL/PRETRAINED", "pretrained:ClipEncoder", packages=("open_clip_torch", "torch")),
+    "sbert": EncoderEntry("sbert:PATH", "pretrained:SbertEncoder", "sbert", ("sentence-transformers", "torch")),
 }
 """The encoders of hgld."""
 
@@ -59,9 +57,9 @@ class Encoder(Protocol):
     """Protocol for encoders, which turn names into rows of one space.
 
     Attributes:
-        name: the encoder as people know it; of a path only the last part.
-        key: changes whenever the same name would get another row.
-        templates: prompts with ``{}`` that a name is put into, averaged; empty: the name alone.
+        name: name of the encoder for people, with only the last part of a path.
+        key: text that changes whenever the same name would get another row.
+        templates: prompts with ``{}`` for the name, whose rows are averaged; empty: the name alone.
     """
 
     @property
@@ -106,16 +104,16 @@ def make_encoder(
 
     Args:
         spec: the name of an encoder, with ``:`` and its argument if it takes one.
-        names: the names that ``lexical`` is fitted on; an encoder gets only the options that it asks for.
+        names: the names that ``lexical`` is fitted on. An encoder gets only the options that its class takes.
         templates: prompt templates with one ``{}``; empty: the encoder's own.
         device: ``cpu``, ``cuda``, ...; empty: a GPU if there is one.
         batch_size: names per forward pass.
-        lexicon: whether ``lexical`` knows hgld's nouns for places, which say nothing about names of other things.
-        english: tells which names ``lexical`` divides by the rules of English.
+        lexicon: whether ``lexical`` uses hgld's nouns for places, which suit only names of places.
+        english: rule for the names that ``lexical`` divides by English grammar.
 
     Raises:
-        ConfigError: an unknown encoder, model or tag (with the nearest names), a template without ``{}``, a device
-            that is not available, or templates for an encoder that takes none.
+        ConfigError: the encoder, model or tag is unknown (the error names the nearest), a template has no ``{}``, the
+            device is not available, or the encoder takes no templates.
         MissingResourceError: a file or a package is missing.
     """
     for template in templates:
@@ -144,10 +142,10 @@ def _class_of(spec: str) -> Callable[..., Any]:
     PLUGINS.refuse_namesakes(kind)
     module, _, name = entry.place.partition(":")
     with optional_dependency(entry.extra, f"--encoder {spec}", HINT):
-        return getattr(import_module(module), name)
+        return getattr(import_module(f".{module}", __package__), name)
 
 
-# -- encoders whose weights are on this machine; nothing is downloaded and no server is asked --------------------------
+# -- encoders on this machine: nothing is downloaded, and no server is asked -------------------------------------------
 
 VARIABLE = "HGLD_SENTENCE_ENCODER"
 _SENTENCE_FILES = ("model.safetensors", "pytorch_model.bin")

@@ -1,23 +1,224 @@
-"""The cluster stage: names in groups, with a label for each group and a confidence for each name."""
+"""The cluster stage, which groups names by their vectors, with a label per group and a confidence per name.
+
+Names with equal vectors form one point, whose weight is the number of these names. Ward's linkage joins the points, and
+its tree is cut into the wanted number of groups; or k-means divides the points. Then every point moves to the group
+whose centre has the highest cosine, until no point moves (spherical k-means: Dhillon and Modha, Machine Learning 42,
+2001). More than 6,000 points are first joined by k-means into at least 2,000 parts.
+
+Without a wanted number, the stage tries a geometric series of numbers up to half of the points. It takes the number
+with the highest mean simplified silhouette (:func:`silhouettes`). :func:`coarsen` finds the levels above the groups in
+the same way, from the mean vectors of the groups.
+
+One thread does all sums, so that the number of cores does not change the groups.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from scipy.cluster.hierarchy import fcluster, linkage
+from sklearn.cluster import KMeans, MiniBatchKMeans
+from threadpoolctl import threadpool_limits
 
+from hgld.errors import ConfigError
 from hgld.settings import key_fields
 from hgld.tables import read_parquet
 
-from ...stage import Progress, StageResult, StageRun, files_of, run_stage
-from ..config import BuildConfig
+from ...stage import Progress, StageResult, StageRun, files_of, run_stage, silent
+from ..config import BuildConfig, ClusterConfig
 from ..encoders.embed import read_embeddings
 from ..names.class_graph import ClassGraph
-from .clustering import Clustering, cluster_names
+from ..unit_rows import leading_axes, silhouettes, sums, unit
 from .doubt import DOUBTFUL, wrong_probabilities
 from .evidence import read_evidence
 from .group_names import label_groups
+
+MOST_LINKED = 6000  # points: 150 MB of distances
+_LEAST_PARTS, _PARTS_PER_GROUP = 2000, 4
+_MOST_COPIES = 2000  # copies of points, which stand for weights in the linkage
+_MOST_TRIED = 24
+_MOST_ROUNDS = 100
+_TRIAL_RESTARTS = 2  # enough to compare numbers of groups
+
+
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """The group of every name, in the order in which the names were given.
+
+    Attributes:
+        groups: (N,) int32 groups, numbered in the order of their first names.
+        confidence: (N,) float32, 0..1: the simplified silhouette, or 0 if it is negative.
+        next_groups: (N,) int32: the nearest other group; -1 if there is none.
+        centrality: (N,) float32: cosine with the centre of the name's group.
+        tried: score of every tried number of groups; empty if the user gave the number.
+    """
+
+    groups: np.ndarray
+    confidence: np.ndarray
+    next_groups: np.ndarray
+    centrality: np.ndarray
+    tried: dict[int, float] = field(default_factory=dict)
+
+
+def cluster_names(rows: np.ndarray, config: ClusterConfig, progress: Progress = silent) -> Clustering:
+    """Group names by their embeddings.
+
+    Args:
+        rows: (N, D) unit rows, one per name, N at least 1.
+        config: number of groups, method and seed.
+        progress: receives the current task.
+
+    Raises:
+        ConfigError: more groups than there are different vectors.
+    """
+    rows = np.ascontiguousarray(rows, dtype=np.float32)
+    _, first, point = np.unique(np.round(rows, 6), axis=0, return_index=True, return_inverse=True)
+    point = np.argsort(np.argsort(first))[point.ravel()]  # points in the order of their first rows
+    points, weights = unit(rows[np.sort(first)]), np.bincount(point).astype(np.float64)
+    if config.groups > len(points):
+        raise ConfigError(
+            f"--groups {config.groups} is more than the {len(points)} names of different meaning to this encoder "
+            f"({len(rows)} names). Ask for at most {len(points)}."
+        )
+    progress("group the names", 0, 1)
+    with threadpool_limits(limits=1):
+        part, parts, mass = _parts(points, weights, config)
+        numbers = [config.groups] if config.groups else numbers_to_try(len(parts))
+        if config.method == "kmeans":
+            restarts = 10 if config.groups else _TRIAL_RESTARTS
+            cuts = [kmeans(parts, k, weights=mass, restarts=restarts, seed=config.seed) for k in numbers]
+        else:
+            cuts = ward_cuts(parts, mass, numbers)
+        best, scores = _best(unit(parts), cuts, mass)
+        groups = _numbered(settle(points, cuts[best][part], weights)[point])
+        score, following, own = silhouettes(rows, groups)
+    progress("group the names", 1, 1)
+    return Clustering(
+        groups.astype(np.int32),
+        np.clip(score, 0, 1),
+        following.astype(np.int32),
+        own,
+        {} if config.groups else dict(zip(numbers, scores, strict=True)),
+    )
+
+
+def coarsen(rows: np.ndarray, units: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+    """Join groups into coarser groups by Ward's linkage of their names' mean rows.
+
+    Args:
+        rows: (N, D) unit rows of names.
+        units: (N,) the group of every name, 0..U-1, none of them empty.
+        wanted: number of coarser groups; 0: chosen from the data; more than U counts as U.
+
+    Returns:
+        (U,) the coarser group of every group, numbered in the order of their first groups, and (U,) float32 margins,
+        0..1, to the next coarser group.
+    """
+    mass = np.bincount(units).astype(np.float64)
+    with threadpool_limits(limits=1):
+        means = sums(rows.astype(np.float64), units, len(mass)) / mass[:, None]
+        cuts = ward_cuts(means, mass, [min(wanted, len(mass))] if wanted else numbers_to_try(len(mass)))
+        centres = unit(means)
+        labels = _numbered(cuts[_best(centres, cuts, mass)[0]])
+        return labels, np.clip(silhouettes(centres, labels, mass)[0], 0, 1)
+
+
+def numbers_to_try(count: int) -> list[int]:
+    """Return the numbers of groups to try for some points: a geometric series from 2 to half of them."""
+    if count <= 2:
+        return [count]
+    return sorted({round(number) for number in np.geomspace(2, max(2, count // 2), _MOST_TRIED)})
+
+
+def ward_cuts(points: np.ndarray, weights: np.ndarray, numbers: Sequence[int]) -> list[np.ndarray]:
+    """Join weighted points by Ward's criterion and cut the tree at several numbers of groups.
+
+    scipy's linkage has no weights. So a point is repeated in proportion to its weight, some 2,000 times in all.
+
+    Args:
+        points: (n, D) points.
+        weights: (n,) positive weights.
+        numbers: numbers of groups, each 1..n.
+
+    Returns:
+        (n,) labels per number.
+    """
+    if len(points) == 1:
+        return [np.zeros(1, dtype=np.int64) for _ in numbers]
+    copies = np.maximum(1, np.round(weights * min(1, _MOST_COPIES / weights.sum()))).astype(np.int64)
+    tree = linkage(np.repeat(points, copies, axis=0).astype(np.float64), "ward")
+    first = np.cumsum(copies) - copies
+    order = np.arange(len(tree), dtype=np.float64)  # a cut by height would miss the number if heights are equal
+    return [fcluster(tree, number, "maxclust_monocrit", monocrit=order)[first] - 1 for number in numbers]
+
+
+def kmeans(rows: np.ndarray, k: int, *, weights: np.ndarray, restarts: int, seed: int) -> np.ndarray:
+    """Return (N,) labels 0..k-1 of rows by k-means on their 64 leading axes, improved by :func:`settle`."""
+    found = KMeans(k, n_init=restarts, random_state=seed)  # pyright: ignore[reportArgumentType]  # an int is allowed
+    return settle(unit(rows), found.fit_predict(leading_axes(rows), sample_weight=weights), weights)
+
+
+def settle(rows: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Move every row to the group whose centre has the highest cosine, until no row moves.
+
+    A round that would empty a group ends the loop, so the number of groups stays the same.
+
+    Args:
+        rows: (N, D) unit rows.
+        labels: (N,) initial labels 0..k-1.
+        weights: (N,) positive weights.
+
+    Returns:
+        (N,) labels 0..k-1.
+    """
+    k = int(labels.max()) + 1
+    for _ in range(_MOST_ROUNDS):
+        cosine = rows @ unit(sums(rows, labels, k, weights)).T
+        own = np.take_along_axis(cosine, labels[:, None], axis=1)[:, 0]
+        # rows move only for a real gain, because the last bits of a sum differ between machines
+        moved = np.where(own >= cosine.max(axis=1) - 1e-6, labels, cosine.argmax(axis=1))
+        if np.array_equal(moved, labels) or len(np.unique(moved)) < k:
+            break
+        labels = moved
+    return labels
+
+
+def _parts(points: np.ndarray, weights: np.ndarray, config: ClusterConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the part of every point, and the parts' means and weights; up to 6,000 points are one part each."""
+    if len(points) <= MOST_LINKED:
+        return np.arange(len(points)), points, weights
+    wanted = min(len(points), max(_LEAST_PARTS, _PARTS_PER_GROUP * config.groups))
+    found = MiniBatchKMeans(
+        wanted,
+        n_init=1,  # pyright: ignore[reportArgumentType]  # an int is allowed
+        batch_size=4096,
+        random_state=config.seed,
+        reassignment_ratio=0,
+    )
+    part = np.unique(found.fit_predict(leading_axes(points), sample_weight=weights), return_inverse=True)[1]
+    mass = np.bincount(part, weights)
+    return part, (sums(points, part, len(mass), weights) / mass[:, None]).astype(np.float32), mass
+
+
+def _best(rows: np.ndarray, cuts: Sequence[np.ndarray], weights: np.ndarray) -> tuple[int, list[float]]:
+    """Return the index of the first cut with the highest mean silhouette, and all scores."""
+    if len(cuts) == 1:
+        return 0, [0.0]
+    means = [np.average(np.clip(silhouettes(rows, cut, weights)[0], 0, 1), weights=weights) for cut in cuts]
+    scores = [round(float(mean), 6) for mean in means]
+    return scores.index(max(scores)), scores
+
+
+def _numbered(labels: np.ndarray) -> np.ndarray:
+    """Return the same partition with labels in the order of their first occurrence."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse.ravel()]
+
+
+# -- the stage ---------------------------------------------------------------------------------------------------------
 
 VERSION = 6  # 5: Ward's linkage or k-means alone, the number of groups by the silhouette
 
@@ -28,12 +229,11 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
     Args:
         root: the build's directory of stages.
         stages: the finished stages.
-        config: options of grouping, and the domain whose rules labels of groups follow.
-        progress: told what is being done.
+        config: options of grouping, and the domain, whose rules apply to the groups' labels.
+        progress: receives the current task.
 
     Raises:
         ConfigError: more groups than the names allow.
-        TableError: the inputs do not belong together.
     """
     files = ("clean/names.parquet", "evidence/rows.npy", "scrape/classes.parquet", "evidence/evidence.json")
     blocks = [f"evidence/{file.name}" for file in sorted(stages["evidence"].directory.glob("block-*.npy"))]
@@ -70,7 +270,7 @@ def write_groups(
         out: the stage's folder.
         names: clean's ``names.parquet``.
         placed: the group of every name.
-        wrong: (N,) probabilities that a name is in a wrong group.
+        wrong: (N,) probabilities that the name's group is wrong.
         labels: label, method and evidence of every group.
     """
     members = names.select("name", "landmarks").with_columns(

@@ -1,21 +1,22 @@
-"""Uncertainty: the probability that each placement is wrong, and how many placements are wrong in all.
+"""Uncertainty: the probability that each placement is wrong, and the number of wrong placements.
 
-A placement is *wrong* if people would give the name another group than most names of its group have. In predefined
-groups it is wrong if people would give the name another group. Nothing here sees such groups: a placement is described
-by a few features (:func:`features`) that mean the same in any data,
+A placement is *wrong* if people would give the name another group than most names of its group. In predefined groups, a
+placement is wrong if people would give the name another group. A logistic model predicts this probability from a few
+features (:func:`features`) that mean the same in any data:
 
-* *margins*: the rank of its simplified silhouette among those of all names, by the joint evidence and by every single
-  evidence;
-* *words*: how many head nouns the group has, and how common the name's own is among them;
-* the group's size; in predefined groups instead of it and of words, the confidence of the placement, and whether the
-  name has its group's words;
+* *margins*: the rank of the placement's simplified silhouette among all names, by the joint evidence and by each
+  evidence source;
+* *words*: the diversity of head nouns in the group, and the frequency of the name's head noun among them;
+* the group's size;
+* in predefined groups, instead of words and size: the confidence of the placement, and whether the name contains its
+  group's words.
 
-and a logistic model turns them into a probability. Its coefficients are in ``doubt.yaml``, with what they were fitted
-on (``benchmarks/hierarchy_doubt.py --fit``); a build reads them and never learns them.
+``benchmarks/hierarchy_doubt.py --fit`` fits the coefficients and writes them to ``doubt.yaml``, with a description of
+the data. A build only reads them.
 
-Taxonomies differ in how often such placements are wrong, and errors come in groups. So a file of coefficients also has
-how much the model's level differs between taxonomies it was not fitted on, and between the groups of one, by which
-:func:`still_wrong` widens its interval.
+The error rate differs between taxonomies, and errors come in groups. So ``doubt.yaml`` also states how much the model's
+level differs between taxonomies, and between groups of one taxonomy. :func:`still_wrong` widens its interval by these
+deviations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,12 +33,11 @@ from scipy.stats import rankdata
 from threadpoolctl import threadpool_limits
 
 from ..encoders.head_noun import head_noun
-from ..unit_rows import leading_axes, unit
-from .clustering import silhouettes
+from ..unit_rows import leading_axes, silhouettes, unit
 
 MODEL = Path(__file__).with_name("doubt.yaml")
 DOUBTFUL = 0.5  # a placement is doubtful if it is more likely wrong than right
-LEAST, MOST = 0.005, 0.995  # nothing that nobody looked at is certain
+LEAST, MOST = 0.005, 0.995  # a placement that nobody has seen is never certain
 
 
 class Spreads(NamedTuple):
@@ -53,7 +53,7 @@ class Model:
 
     Attributes:
         features: (mean, scale, coefficient) of every feature.
-        intercept: the log-odds of a placement whose features are all at their means.
+        intercept: log-odds of a placement with average features.
         spreads: deviations of taxonomies and of groups from the model.
     """
 
@@ -64,7 +64,7 @@ class Model:
     @staticmethod
     @cache
     def read(kind: str) -> "Model":
-        """Read the model for groups that were ``found`` or ``given``, as it ships with hgld."""
+        """Read hgld's model for groups that were ``found``, or for predefined groups (``given``)."""
         return Model.of(yaml.safe_load(MODEL.read_text(encoding="utf-8"))[kind])
 
     @staticmethod
@@ -77,7 +77,7 @@ class Model:
         return Model(features, float(stated["intercept"]), spreads)
 
     def probabilities(self, found: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return (N,) probabilities of being wrong by the features of N placements."""
+        """Return (N,) probabilities that placements are wrong, from their features."""
         odds = self.intercept + sum(
             weight * (found[name] - mean) / scale for name, (mean, scale, weight) in self.features.items()
         )
@@ -86,10 +86,10 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """The predefined groups that names were put into, and how sure the placement was.
+    """Predefined groups and the confidence of the placements in them.
 
     Attributes:
-        labels: the names of the G groups; empty for the group of names that fit none.
+        labels: names of the G groups; the label of the group "none of these" is empty.
         confidence: (N,) confidences of the placements, 0..1.
     """
 
@@ -108,11 +108,11 @@ def wrong_probabilities(
     """Return for every placement the probability that it is wrong, (N,) float32.
 
     Args:
-        rows: (N, D) unit rows by which the names were grouped; a name of which nothing is known may have a zero row.
+        rows: (N, D) unit rows by which the names were grouped; zero for names without evidence.
         groups: (N,) labels 0..G-1.
         names: the N names.
-        blocks: the single evidences in the rows, (N, D_b) unit rows each, zero if unknown.
-        given: the groups, if names were put into predefined ones; None: groups were found.
+        blocks: rows of each evidence source, (N, D_b) unit rows, zero if unknown.
+        given: predefined groups; None: the groups were found.
     """
     found = features(rows, groups, names, blocks=blocks, given=given)
     return Model.read("found" if given is None else "given").probabilities(found).astype(np.float32)
@@ -156,7 +156,7 @@ def features(
 
 
 def _margin(space: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return the rank of every row's silhouette among those of all known rows, 0..1; .5 if nothing is known."""
+    """Return the rank of every row's silhouette among all known rows, 0..1; unknown rows have .5."""
     space = unit(leading_axes(np.asarray(space, dtype=np.float32))).astype(np.float32)
     known = np.linalg.norm(space, axis=1) > 0
     rank = np.full(len(groups), 0.5)
@@ -167,12 +167,12 @@ def _margin(space: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 # -- all placements together ----------------------------------------------------------------------------------------
 
-_NODES = np.linspace(-3.5, 3.5, 41)  # standard deviations of the level
+_NODES = np.linspace(-3.5, 3.5, 41)  # levels to integrate over, in standard deviations
 INTERVAL = 0.8
 
 
 class Expected(NamedTuple):
-    """The expected number of wrong placements, or of their items, and the ends of its 80% interval."""
+    """The expected number of wrong placements, or of their items, with the ends of its 80% interval."""
 
     mean: float
     low: float
@@ -182,17 +182,17 @@ class Expected(NamedTuple):
 def still_wrong(
     wrong: np.ndarray, spreads: Spreads, *, weights: np.ndarray | None = None, groups: np.ndarray | None = None
 ) -> Expected:
-    """Return how many placements are wrong.
+    """Return the expected number of wrong placements, with an interval.
 
-    Errors are not independent. The level of all log-odds is uncertain by as much as taxonomies differ from the model,
-    and the level of each group by as much as groups do. Given the level, the number is taken as normal, with the
-    variance of independent names and of the groups' levels.
+    Errors are not independent. The level of all log-odds varies as taxonomies differ from the model, and the level of
+    each group varies as groups differ. Given the level, the number is approximately normal. Its variance is the
+    variance of independent names plus the variance of the groups' levels.
 
     Args:
         wrong: (N,) probabilities.
-        spreads: standard deviations of the level of their log-odds.
-        weights: (N,) items of each name; None: names are counted.
-        groups: (N,) labels 0..G-1, within which errors go together; None: each name is a group of its own.
+        spreads: standard deviations of the level of the log-odds.
+        weights: (N,) items of each name; None: count names.
+        groups: (N,) labels 0..G-1 of groups whose errors are correlated; None: all names are independent.
     """
     if not len(wrong):
         return Expected(0.0, 0.0, 0.0)

@@ -1,29 +1,29 @@
 """The evidence stage, which weighs and joins evidence about names; every source is a block of unit rows.
 
-Landmarks have one block, the encoder's, as published. Names of ``--classes`` have besides it what there is of these:
+Landmarks have one block, the rows of the encoder, as published. Names of ``--classes`` may have further blocks:
 
-- ``wording``: the lexical encoder's rows, if the encoder is another one;
-- ``descriptions``: the encoder's rows of their descriptions; with ``lexical``, words by TF-IDF;
-- ``classes``: what they are kinds of, by P279 or a tree.
+- ``wording``: the rows of the lexical encoder, if the encoder is another one;
+- ``descriptions``: the encoder's rows of descriptions; with ``lexical``, TF-IDF of their words;
+- ``classes``: the classes above each name, by P279 or a tree.
 
-Blocks are joined side by side, each scaled by the root of its weight, so that the cosine of two names is the weighted
-mean of their cosines by each block. Weights are found without labels, by agreement. Names are grouped by each
-block alone, on resamples of the names that two blocks both know. The adjusted Rand index of the two groupings says how
-far they agree beyond chance.
+The stage joins blocks side by side, each scaled by the root of its weight. So the cosine of two names is the weighted
+mean of their cosines by each block. Agreement between blocks gives the weights, without labels. The names that two
+blocks both know are resampled and grouped by each block alone. The adjusted Rand index of the two groupings measures
+their agreement beyond chance.
 
-* The first block is what names are embedded with; it always takes part.
-* A block of meaning (descriptions, classes) takes part if it agrees with the other blocks of meaning by more than
-  chance. Such blocks count in proportion to that agreement.
-* The block of form (the wording) takes part if it agrees with the first block by a quarter. Names of like wording are
-  of one kind if groups are small ("arch bridge", "toll bridge"); if they are few and large, wording says nothing about
-  them, and there it agrees with no meaning.
+* The first block is the encoder's; it is always used.
+* A block of meaning (descriptions, classes) is used if it agrees with the other blocks of meaning beyond chance. Its
+  weight is proportional to that agreement.
+* The block of form (wording) is used if its agreement with the first block is at least a quarter. In small groups,
+  similar wording means a similar kind ("arch bridge", "toll bridge"). In few large groups wording says nothing, and
+  there it does not agree with meaning.
 
-Sources that ``--evidence`` names take part in any case. How stable the groupings of a block are is no measure: wording
-falls into groups that come back on every resample and yet are wrong.
+Sources that ``--evidence`` names are always used. The stability of one block's groupings is no measure of its quality:
+wording gives wrong groups that recur on every resample.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -39,21 +39,20 @@ from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, files_of, run_stage, write_json
 from ..config import BuildConfig, EmbedConfig
-from ..encoders.embed import read_embeddings
+from ..encoders.embed import encoder_of, read_embeddings
 from ..encoders.registry import make_encoder
 from ..names.class_graph import ClassGraph
-from ..names.languages import read_english
 from ..unit_rows import borrow, leading_axes, unit
 
 VERSION = 2  # 2: wording, descriptions and classes alone
 TEXT, WORDING, DESCRIPTIONS, CLASSES = "text", "wording", "descriptions", "classes"
 RESAMPLES = 6
-SAMPLE = 1000  # names of a resample at most
-SHARE = 0.8  # of the names of a smaller list
-LEAST_NAMES = 10  # known to both blocks, below which their agreement is not measured
+SAMPLE = 1000  # most names per resample
+SHARE = 0.8  # share of the names per resample of a smaller list
+LEAST_NAMES = 10  # fewest common names for which the agreement of two blocks is measured
 LEAST_OF_FORM = 0.25
-LEAST_OF_MEANING = 0.05  # groupings that have nothing to do with each other agree by 0, and hardly ever by so much
-FORM = 0.4  # weight of the wording, if it takes part
+LEAST_OF_MEANING = 0.05  # unrelated groupings have an agreement near 0, and hardly ever this much
+FORM = 0.4  # weight of the wording, if it is used
 BORROWED = 5
 _DESCRIPTION_AXES = 100
 
@@ -66,8 +65,8 @@ class Block:
         name: name of the evidence source.
         rows: (N, D) float32 unit rows, zero if nothing is known.
         known: (N,) bool, True if there is a row.
-        is_form: True if it is about a name's wording and not about what is named.
-        is_asked: True if it takes part whether or not it agrees with the others.
+        is_form: True if the rows describe a name's wording, not its meaning.
+        is_asked: True if the source is always used.
     """
 
     name: str
@@ -78,7 +77,7 @@ class Block:
 
     @classmethod
     def of(cls, name: str, rows: np.ndarray, *, is_form: bool = False, is_asked: bool = False) -> "Block":
-        """Return the block of any finite rows, brought to unit length; zero rows are names it does not know."""
+        """Return a block from any finite rows, scaled to unit length; zero rows are unknown names."""
         rows = unit(np.asarray(rows, dtype=np.float32))
         return cls(name, rows, np.linalg.norm(rows, axis=1) > 0, is_form, is_asked)
 
@@ -88,7 +87,7 @@ class Evidence:
     """Blocks about the same N names with their weights, which sum to 1.
 
     Attributes:
-        blocks: the first is what names are embedded with.
+        blocks: the blocks; the first has the encoder's rows.
         weights: one weight per evidence source; 0: the source is not used.
         agreement: (B, B) mean adjusted Rand index of the groupings by two blocks; NaN if it was not measured.
     """
@@ -98,13 +97,13 @@ class Evidence:
     agreement: np.ndarray
 
     def joint(self, form: float | None = None) -> np.ndarray:
-        """Return (N, D) float32 unit rows of all blocks that take part.
+        """Return (N, D) float32 unit rows of all used blocks.
 
-        A name that a block does not know borrows a row: the mean of the 5 known names that are nearest to it by the
-        other blocks. So missing rows neither join nor part names.
+        A name unknown to a block borrows a row: the mean row of the 5 known names nearest to it by the other blocks.
+        So missing rows neither join nor separate names.
 
         Args:
-            form: another weight of the blocks of form together, if any takes part.
+            form: total weight of the blocks of form, if any is used; None: unchanged.
         """
         weights = np.array(self.weights)
         is_form = np.array([bool(place) and block.is_form for place, block in enumerate(self.blocks)])
@@ -126,11 +125,11 @@ class Evidence:
 
 
 def weigh(blocks: Sequence[Block], *, groups: int, seed: int = 0) -> Evidence:
-    """Return blocks with weights found by their agreement.
+    """Return blocks with weights from their agreement.
 
     Args:
-        blocks: about the same names.
-        groups: the number of groups at which they are compared.
+        blocks: blocks about the same names.
+        groups: number of groups at which blocks are compared.
         seed: seed of the resamples.
     """
     found = np.full((len(blocks), len(blocks)), np.nan)
@@ -157,11 +156,12 @@ def _agreement(first: np.ndarray, second: np.ndarray, groups: int, seed: int) ->
 
 
 def weights_of(blocks: Sequence[Block], agreement: np.ndarray) -> tuple[float, ...]:
-    """Return the blocks' weights by their agreement.
+    """Return the blocks' weights from their agreement.
 
     Args:
-        blocks: the first counts as one of meaning; blocks of meaning that are asked for have an equal share at least.
-        agreement: (B, B), NaN if it is not known, which counts as 0.
+        blocks: the blocks; the first counts as a block of meaning. A requested block of meaning gets at least an equal
+            share.
+        agreement: (B, B) agreement; NaN (unknown) counts as 0.
 
     Returns:
         weights that sum to 1.
@@ -194,11 +194,10 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
         root: the build's directory of stages.
         stages: the finished stages.
         config: the evidence sources to use, the encoder of descriptions, and the number of groups at which sources are
-            compared. Names from other inputs than ``classes`` have one evidence source by default.
-        progress: told what is being done.
+            compared. By default only names from ``classes`` have further sources.
+        progress: receives the current task.
 
     Raises:
-        TableError: the inputs do not belong together.
         MissingResourceError: the encoder's weights are not available here.
     """
     files = ("clean/names.parquet", "embed/embeddings.npy", "embed/encoder.json", "scrape/classes.parquet")
@@ -224,12 +223,7 @@ def read_evidence(folder: Path) -> Evidence:
 def _weigh(
     inputs: Mapping[str, Path], asked: Sequence[str], config: BuildConfig, progress: Progress, out: Path
 ) -> StageResult:
-    domain, embedding, clustering, is_stated = (
-        config.domain,
-        config.embed,
-        config.cluster,
-        bool(config.evidence.evidence),
-    )
+    is_stated = bool(config.evidence.evidence)
     names = read_parquet(inputs["clean/names.parquet"])
     texts, notes = names["name"].to_list(), list[str]()
     blocks = [Block.of(TEXT, read_embeddings(inputs["embed/embeddings.npy"]))]
@@ -238,19 +232,20 @@ def _weigh(
         if source not in asked:
             continue
         rows = None
-        if source == WORDING and embedding.encoder != "lexical":
-            english = read_english(inputs["clean/names.parquet"], domain)
-            rows = make_encoder("lexical", names=texts, lexicon=domain == "landmarks", english=english).encode(texts)
+        if source == WORDING and config.embed.encoder != "lexical":
+            lexical = replace(config, embed=EmbedConfig("lexical"))
+            rows = encoder_of(inputs["clean/names.parquet"], lexical).encode(texts)
         elif source == DESCRIPTIONS and names["description"].is_not_null().any():
-            rows = _descriptions(names["description"].to_list(), embedding, progress)
+            rows = _descriptions(names["description"].to_list(), config.embed, progress)
         elif source == CLASSES and names["class_ids"].list.len().fill_null(0).gt(0).any():
             rows = graph.rows([ids or () for ids in names["class_ids"].to_list()])
         if rows is not None:
             blocks.append(Block.of(source, rows, is_form=source == WORDING, is_asked=is_stated))
         elif is_stated:
-            notes.append(f"--evidence {source}: nothing of that kind is known about these names.")
+            notes.append(f"--evidence {source}: these names have no such evidence.")
     progress("weigh the evidence", 0, 1)
-    evidence = weigh(blocks, groups=clustering.groups or max(2, round(len(names) ** 0.5)), seed=clustering.seed)
+    groups = config.cluster.groups or max(2, round(len(names) ** 0.5))
+    evidence = weigh(blocks, groups=groups, seed=config.cluster.seed)
     np.save(out / "rows.npy", evidence.joint(), allow_pickle=False)
     np.save(out / "meaning.npy", evidence.joint(form=0), allow_pickle=False)
     progress("weigh the evidence", 1, 1)
@@ -259,14 +254,14 @@ def _weigh(
         np.save(out / f"block-{block.name}.npy", block.rows, allow_pickle=False)
         about.append({"name": block.name, "weight": weight, "is_form": block.is_form, "known": int(block.known.sum())})
     agreement = [[None if np.isnan(value) else round(value, 6) for value in row] for row in evidence.agreement]
-    write_json(out / "evidence.json", {"blocks": about, "agreement": agreement})
-    counts: dict[str, int | float] = {"names": len(names)}
-    counts |= {f"share of {block['name']}": round(block["weight"], 3) for block in about if len(about) > 1}
-    return StageResult(counts, notes=tuple(notes), details={"blocks": about, "agreement": agreement})
+    details = {"blocks": about, "agreement": agreement}
+    write_json(out / "evidence.json", details)
+    shares = {f"share of {block['name']}": round(block["weight"], 3) for block in about if len(about) > 1}
+    return StageResult({"names": len(names), **shares}, notes=tuple(notes), details=details)
 
 
 def _descriptions(texts: Sequence[str | None], embedding: EmbedConfig, progress: Progress) -> np.ndarray:
-    """Return rows of descriptions, zero if there is none; with ``lexical``, by their words."""
+    """Return rows of descriptions, zero for names without one; ``lexical`` gives rows of their words."""
     known = [place for place, text in enumerate(texts) if text]
     said = [text for text in texts if text]
     if embedding.encoder == "lexical":
@@ -281,7 +276,7 @@ def _descriptions(texts: Sequence[str | None], embedding: EmbedConfig, progress:
 
 
 def _words(texts: Sequence[str]) -> np.ndarray:
-    """Return rows of texts by their words: TF-IDF and its leading axes; zero for texts without a known word."""
+    """Return the leading axes of the texts' TF-IDF rows; texts without a known word have zero rows."""
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, stop_words="english")
     if not any(map(words.build_analyzer(), texts)):
         return np.zeros((len(texts), 1), dtype=np.float32)

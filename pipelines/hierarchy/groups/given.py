@@ -1,15 +1,15 @@
-"""Predefined groups and the levels above them: a table (``--into``), or a taxonomy (``--tree-use levels``).
+"""Predefined groups and the levels above them, from a table (``--into``) or a taxonomy (``--tree-use levels``).
 
-A table has ``name`` and, if there, ``description``; ``parent``, the name of the coarser group; ``seeds``, names that
-belong into the group, separated by ``|``. A group that is another one's parent is a class of a coarser level, and names
-are put into groups that are no parents. Parents may have parents: the nearest ones are the level above the groups,
-theirs the next one; a group with fewer of them than others has no class at the levels beyond.
+A table has the column ``name``. Optional columns are ``description``, ``parent`` (the name of the coarser group) and
+``seeds`` (names that belong to the group, separated by ``|``). A group with children is a class of a coarser level;
+names are put into the other groups only. The parents are the level above the groups, the parents' parents the next
+level. A group with fewer ancestors than others has no class at the coarsest levels.
 
-A name goes into the group that it equals, or one of whose seeds it equals; other names go into the group whose row is
-nearest by the encoder. A name's row is the mean of its own and its description's; a group's is the mean of its name's,
-its description's and its seeds'. (``lexical`` is fitted on the names, and takes no descriptions of names.) A name whose
-best cosine is at most ``--none-below`` is in the last group, "none of these". In a taxonomy every name has a class, and
-the class says its group.
+A name that equals a group or one of its seeds goes into this group. Other names go into the group with the nearest row
+by the encoder. A name's row is the mean of the rows of the name and its description. A group's row is the mean of the
+rows of its name, its description and its seeds. (``lexical`` is fitted on the names, and ignores their descriptions.) A
+name whose best cosine is at most ``--none-below`` goes into the last group, "none of these". In a taxonomy every name
+has a class, which determines the group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,11 +29,10 @@ from ...stage import Progress, StageResult, StageRun, files_of, key_of, run_stag
 from ..config import BuildConfig, TreeConfig
 from ..encoders.embed import encoder_of, read_embeddings
 from ..encoders.registry import Encoder, is_fitted_on_names
+from ..names.classes import NAME, SHOWN, NameTable, check_lengths
 from ..names.clean import name_key
-from ..names.name_tables import NAME, SHOWN, NameTable, check_lengths
 from ..unit_rows import sums, unit
-from .cluster import write_groups
-from .clustering import Clustering
+from .cluster import Clustering, write_groups
 from .doubt import Given, wrong_probabilities
 
 NONE = "none of these"
@@ -46,7 +45,7 @@ _MOST_LISTED = 10
 
 @dataclass(frozen=True)
 class GivenGroup:
-    """A predefined group: its name, its place in the file, its texts, and its coarser classes, finest first."""
+    """A predefined group: name, origin, description, seeds, and coarser classes, finest first."""
 
     name: str
     evidence: str
@@ -62,8 +61,8 @@ class GivenGroups:
     Attributes:
         groups: the groups in the order of their file.
         notes: notes for people.
-        level_names: names of the groups' level and of the levels above it; empty if the file names none.
-        of_class: index of the group by the class of a taxonomy; None if names are placed by their texts.
+        level_names: names of the groups' level and of the levels above; empty if the file names no levels.
+        of_class: index of the group by the class of a taxonomy; None if the names' texts decide.
     """
 
     groups: tuple[GivenGroup, ...]
@@ -81,8 +80,8 @@ def read_groups(file: Path) -> GivenGroups:
     """Read the groups of ``--into``.
 
     Raises:
-        TableError: the file cannot be read as a list or table of names; a group is there twice, is called "none of
-            these", or is below itself; or there is no group.
+        TableError: the file cannot be read as a list or table of names, or has no group. Or a group occurs twice, is
+            called "none of these", or is below itself.
     """
     table = NameTable.read(file, tuple(_MOST_TEXT), _ALIASES)
     rows: dict[str, tuple[int, Mapping[str, str]]] = {}
@@ -98,11 +97,11 @@ def read_groups(file: Path) -> GivenGroups:
         if key in rows:
             raise TableError(
                 f"{file}: the group {quoted(cells[NAME][:SHOWN])} is in line {rows[key][0]} and in line {line}; "
-                "expected each once. Join the two rows; several seeds are separated by |."
+                "expected it once. Join the two rows; | separates several seeds."
             )
         if key == NONE:
             raise TableError(
-                f"{file}, line {line}: a group cannot be called {NONE!r}, as the group of names that fit no other is."
+                f"{file}, line {line}: a group cannot be called {NONE!r}; names without a group have this group."
             )
         rows[key] = (line, cells)
     parent = {key: cells["parent"] for key, (_, cells) in rows.items() if cells.get("parent")}
@@ -116,8 +115,8 @@ def read_groups(file: Path) -> GivenGroups:
             step = name_key(parent[step])
             if spelling[step] in above or step == key:
                 raise TableError(
-                    f"{file}, line {line}: {quoted(spelling[step][:SHOWN])} is below itself by its parents; expected a "
-                    "tree. Correct the column 'parent'."
+                    f"{file}, line {line}: {quoted(spelling[step][:SHOWN])} is below itself; expected a tree. Correct "
+                    "the column 'parent'."
                 )
             above.append(spelling[step])
         if key not in parents:
@@ -133,16 +132,16 @@ def read_groups(file: Path) -> GivenGroups:
 def tree_groups(
     taxonomy: Taxonomy, config: TreeConfig, class_ids: Sequence[str], names: Sequence[str] = ()
 ) -> GivenGroups:
-    """Return the classes of a taxonomy above the names as groups; names below none of them are in none.
+    """Return the classes of a taxonomy above the names as groups.
 
     Args:
-        taxonomy: the taxonomy that was read.
-        config: the rules.
+        taxonomy: the taxonomy.
+        config: rules for parents and levels.
         class_ids: classes of the names.
-        names: level names, finest first; empty: those of the rules.
+        names: level names, finest first; empty: the names that the rules give.
 
     Raises:
-        ConfigError: the names of the levels are not as many as the levels.
+        ConfigError: the number of level names is not the number of levels.
         HierarchyError: the rules do not suit the taxonomy, or no level is above the names.
     """
     position = {class_id: place for place, class_id in enumerate(taxonomy.ids)}
@@ -172,7 +171,7 @@ def tree_groups(
 
 
 def has_given_levels(build: Path) -> bool:
-    """Tell whether a finished build has a taxonomy's levels, so that decisions teach nothing about other groups."""
+    """Tell whether a finished build has the levels of a taxonomy, whose groups the review does not learn."""
     groups = build / "stages" / "cluster" / "groups.parquet"
     return groups.is_file() and read_parquet(groups, columns=["method"])["method"].eq(TREE).all()
 
@@ -180,30 +179,25 @@ def has_given_levels(build: Path) -> bool:
 def embed_groups(encoder: Encoder, groups: Sequence[GivenGroup]) -> np.ndarray:
     """Return (G, D) float32 unit rows of groups; zero if the encoder knows none of their words."""
     means = np.zeros((len(groups), encoder.dim), dtype=np.float32)
-    for texts in ([(g.name,) for g in groups], [(g.description,) * bool(g.description) for g in groups]):
-        means += _mean_rows(encoder, texts)
-    return unit(means + _mean_rows(encoder, [group.seeds for group in groups]))
-
-
-def _mean_rows(encoder: Encoder, texts: Sequence[Sequence[str]]) -> np.ndarray:
-    of = np.array([place for place, group in enumerate(texts) for _ in group], dtype=np.int64)
-    if not of.size:
-        return np.zeros((len(texts), encoder.dim), dtype=np.float32)
-    rows = encoder.encode([text for group in texts for text in group])
-    return unit(sums(rows, of, len(texts)))
+    for texts_of in (lambda g: [g.name], lambda g: [g.description] * bool(g.description), lambda g: g.seeds):
+        texts = [(place, text) for place, group in enumerate(groups) for text in texts_of(group)]
+        if texts:
+            rows = encoder.encode([text for _, text in texts])
+            means += unit(sums(rows, np.array([place for place, _ in texts]), len(groups)))
+    return unit(means)
 
 
 def place_names(
     rows: np.ndarray, names: Sequence[str], given: GivenGroups, groups: np.ndarray, least: float
 ) -> Clustering:
-    """Put names into predefined groups by their texts; the group after the last is "none of these".
+    """Put names into predefined groups by their texts; group G is "none of these".
 
     Args:
         rows: (N, D) unit rows of the names.
         names: N names.
         given: G groups.
         groups: (G, D) unit rows of the groups.
-        least: cosine at or below which a name is in none of the groups unless its name says so.
+        least: cosine at or below which a name fits no group, unless it equals a group or seed.
     """
     exact: dict[str, int] = {}
     for texts in ([(group.name,) for group in given.groups], [group.seeds for group in given.groups]):
@@ -211,7 +205,7 @@ def place_names(
             for text in of:
                 exact.setdefault(name_key(text), place)
     named = np.array([exact.get(name_key(name), -1) for name in names])
-    cosine = (rows @ groups.T).round(6)  # the last bits of unrelated rows differ between machines
+    cosine = (rows @ groups.T).round(6)  # the last bits differ between machines
     order = np.argsort(-cosine, axis=1, kind="stable")
     best = np.take_along_axis(cosine, order[:, :1], axis=1)[:, 0]
     count = len(groups)
@@ -231,21 +225,18 @@ def place_names(
 def run(
     root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress, *, given: GivenGroups
 ) -> StageRun:
-    """Run the stage ``cluster`` on predefined groups: its tables, and ``above.parquet``.
+    """Run the stage ``cluster`` on predefined groups; it writes the usual tables, and ``above.parquet``.
 
-    ``above.parquet`` has the classes above the groups: group, place (0: the level above the groups), label. Groups of a
-    table have ``group_rows.npy`` too: (G + 1, D) float32 rows in the space of the names, in the order of
-    ``groups.parquet``; the row of the last group, "none of these", is zero.
+    ``above.parquet`` has the classes above the groups: group, place (0: the level above the groups), label. For groups
+    of a table, ``group_rows.npy`` has (G + 1, D) float32 rows in the names' space, in the order of ``groups.parquet``;
+    the row of the last group, "none of these", is zero.
 
     Args:
         root: the build's directory of stages.
         stages: the finished stages.
-        config: the least cosine of a name in a group, and the encoder.
-        progress: told what is being done.
+        config: the smallest cosine of a name in a group, and the encoder.
+        progress: receives the current task.
         given: the groups.
-
-    Raises:
-        TableError: the inputs do not belong together.
     """
     inputs = files_of(stages, "clean/names.parquet", "embed/embeddings.npy", "embed/encoder.json")
     least = config.levels.none_below
@@ -284,15 +275,15 @@ def _place(
     wrong = wrong_probabilities(rows, placed.groups, texts, given=stated)
     progress("place the names", 1, 1)
     labels = [(group.name, "given", group.evidence) for group in given.groups]
-    labels.append((NONE, "given", "names that fit no given group"))
+    labels.append((NONE, "given", "names that fit no predefined group"))
     write_groups(out, names, placed, wrong, labels)
     np.save(out / "group_rows.npy", np.vstack([embedded, np.zeros_like(embedded[:1])]), allow_pickle=False)
     outside = [name for name, group in zip(texts, placed.groups, strict=True) if group == len(given.groups)]
     notes = list(given.notes)
     if outside:
         notes.append(
-            f"{NONE}: {some(outside, _MOST_LISTED)}. They have no group in the labels; decisions of kind move give "
-            "them one."
+            f"{NONE}: {some(outside, _MOST_LISTED)}. They have no group in the labels; a decision of kind move gives "
+            "a name a group."
         )
     counts[NONE] = len(outside)
     return StageResult(counts, notes=tuple(notes), details={NONE: outside})

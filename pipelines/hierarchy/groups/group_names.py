@@ -1,20 +1,20 @@
 """Labels for groups, proposed from the common parts of their names, with the evidence.
 
-There are three methods; the first that applies is taken:
+The first method that applies gives the label:
 
-1. ``head-noun``: the head noun of English names that carry at least half of the group's landmarks. In the domain
-   ``general`` ``shared-word`` too: the word that such names share in any language, or their last signs in Chinese,
-   Japanese or Korean. There at least two names must share it, so that a name alone in its group is not cut. There a
-   singular is taken only if it is a common English word or occurs in a name.
-2. ``p279``: the Wikidata class that says best which names are in the group. Candidates are the classes above names
-   that carry at least half of its landmarks; the highest F1 wins if it is at least 0.25. F1 is the harmonic mean of
-   the share of the group's landmarks below the class, and the share of the class's landmarks that are in the group.
-3. ``medoid``: the name nearest to the group's centre; of those within 0.02 of its cosine the one with the most
+1. ``head-noun``: the head noun of English names with at least half of the group's landmarks. In the domain ``general``
+   also ``shared-word``: a word that such names share in any language, or their last characters in Chinese, Japanese or
+   Korean. There at least two names must share it, so that a name alone in its group keeps all its words. A singular
+   form must be a common English word or occur in a name.
+2. ``p279``: the Wikidata class that best describes the group. Candidates are classes above names with at least half of
+   the group's landmarks. The class with the highest F1 wins if F1 is at least 0.25. F1 is the harmonic mean of two
+   shares: the group's landmarks below the class, and the class's landmarks in the group.
+3. ``medoid``: among the names whose cosine with the group's centre is within 0.02 of the best, the name with the most
    landmarks. It always exists.
 
-Labels are unique, regardless of the case of their letters. A group does not take another group's name as its label. If
-two groups want the same label, the one that has it among its own names gets it, then the one with more landmarks; the
-other takes its next proposal.
+Labels are unique, regardless of letter case. A group never takes a name of another group as its label. If two groups
+want the same label, a group that has it among its names gets it, else the group with more landmarks. The other group
+takes its next proposal.
 """
 
 import re
@@ -34,7 +34,7 @@ from ..names.languages import common_words, script_of
 
 LEAST_SHARE = 0.5
 NEAR = 0.02
-LEAST_F1 = 0.25  # below it a class is too general to say what the group is: entity, fixed construction
+LEAST_F1 = 0.25  # classes below it are too general to describe a group: entity, fixed construction
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Proposal:
 def propose_labels(
     groups: Sequence[Sequence[Member]], graph: ClassGraph, rules: NameRules, domain: str = "landmarks"
 ) -> list[Proposal]:
-    """Return one label for each group, in their order; no two are alike.
+    """Return one label for each group, in their order; all labels differ.
 
     Args:
-        groups: members of every group, none of them empty; names are unique over all groups.
+        groups: members of every group, at least one each; names are unique over all groups.
         graph: the P279 graph; may be empty.
-        rules: the rules by which a class's label, raw text of Wikidata, becomes a name; if nothing is left of it, the
-            class is not proposed.
+        rules: rules that clean a class's label, which is raw text of Wikidata. A class is not proposed if nothing is
+            left of its label.
         domain: domain of the names.
     """
     owners: dict[str, set[int]] = defaultdict(set)
@@ -100,7 +100,7 @@ def label_groups(
 
     Args:
         names: name, landmarks, class_ids, english.
-        groups: (N,) their groups 0..G-1, none of them empty.
+        groups: (N,) their groups 0..G-1, at least one name each.
         centrality: (N,) cosines with the centres of their groups.
         graph: the P279 graph.
         domain: domain of the names.
@@ -113,7 +113,7 @@ def label_groups(
 
 
 def _words(groups: Sequence[Sequence[Member]], domain: str) -> list[list[Proposal]]:
-    """Return the words that could be each group's label."""
+    """Return for each group the words that could be its label."""
     if domain == "landmarks":
         return [_head_nouns(members) for members in groups]
     known = {word for members in groups for member in members for word in plain_words(member.name)} | common_words()
@@ -133,7 +133,7 @@ def _proposals(
     central = sorted(members, key=lambda m: (m.centrality < near, -m.landmarks, -round(m.centrality, 5), m.name))
     for member in central:
         yield Proposal(member.name, "medoid", f"nearest to the group's centre (cosine {member.centrality:.2f})")
-    for number in count(2):  # names of two groups may differ in the case of letters only
+    for number in count(2):  # names of two groups may differ only in letter case
         label = f"{central[0].name} ({number})"
         yield Proposal(label, "medoid", f"nearest to the group's centre; {central[0].name!r} is taken")
 
@@ -152,16 +152,16 @@ def _head_nouns(members: Sequence[Member]) -> list[Proposal]:
 # -- words of names in any language --------------------------------------------------------------------------------
 
 _LEAST_NAMES = 2
-_LEAST_LETTERS = 3  # shorter words are mostly articles and prepositions
+_LEAST_LETTERS = 3  # most shorter words are articles and prepositions
 _NOT_LETTERS = re.compile(r"[^\w'’-]+|_")
 _LONGEST_ENDING = 4
-_Found = tuple[str, str, str]  # of a name: the key that it shares with others, the text that it has for it, and how
+_Found = tuple[str, str, str]  # key that names may share, its spelling in this name, and the method
 
 
 def _shared_words(members: Sequence[Member], known: Set[str]) -> list[Proposal]:
-    """Return heads, words or last signs that at least two names share, if these names carry half of the group.
+    """Return heads, words or last characters that at least two names share, if these names have half of the landmarks.
 
-    Heads come first, then what more landmarks carry, what stands later in the names, and what is longer.
+    The order is: heads first, then by number of landmarks, by later position in the names, and by length.
     """
     carriers: dict[str, list[Member]] = defaultdict(list)
     texts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -175,29 +175,19 @@ def _shared_words(members: Sequence[Member], known: Set[str]) -> list[Proposal]:
             if methods.get(key) != "head-noun":
                 methods[key] = method
     least = LEAST_SHARE * _landmarks(members)
-    shared = [key for key, of in carriers.items() if len(of) >= _LEAST_NAMES and _landmarks(of) >= least]
-    order = {
-        key: (
-            methods[key] != "head-noun",
-            -_landmarks(carriers[key]),
-            -places[key] / len(carriers[key]),
-            -len(key),
-            key,
-        )
-        for key in shared
-    }
-    return [
-        Proposal(
-            min(texts[key], key=lambda text: (-texts[key][text], text)),
-            "head-noun" if methods[key] == "head-noun" else "shared-word",
-            f"{'head noun' if methods[key] == 'head-noun' else 'shared'} of {_share(carriers[key], members)}",
-        )
-        for key in sorted(shared, key=order.__getitem__)
-    ]
+    found = []
+    for key, of in carriers.items():
+        if len(of) >= _LEAST_NAMES and _landmarks(of) >= least:
+            is_head = methods[key] == "head-noun"
+            label = min(texts[key], key=lambda text, key=key: (-texts[key][text], text))
+            said = f"{'head noun' if is_head else 'shared'} of {_share(of, members)}"
+            order = (not is_head, -_landmarks(of), -places[key] / len(of), -len(key), key)
+            found.append((order, Proposal(label, "head-noun" if is_head else "shared-word", said)))
+    return [proposal for _, proposal in sorted(found, key=lambda pair: pair[0])]
 
 
 def _words_of(member: Member, known: Set[str]) -> list[_Found]:
-    """Return what a name can share with others, each once, in the order in which it stands there."""
+    """Return the parts of a name that other names may share, each once, in their order in the name."""
     if member.english:
         head = head_noun(member.name)
         spelt = plain_words(member.name)
@@ -235,7 +225,7 @@ def _class_proposals(
 
 
 def _landmarks_below(groups: Sequence[Sequence[Member]], graph: ClassGraph) -> dict[str, int]:
-    """Return the number of landmarks of all names of a class or of one below it, by class."""
+    """Return for every class the number of landmarks of all names at or below the class."""
     below: Counter[str] = Counter()
     for members in groups:
         for member in members:

@@ -1,4 +1,4 @@
-"""The levels of a build, and the origin of the levels above the groups."""
+"""The levels of a build, and the source of each level above the groups."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,11 +34,11 @@ class LevelPlan:
 
     Attributes:
         names: names of the levels, finest first; at least items and groups.
-        numbers: wanted numbers of groups of the levels above the groups that come of the data, finest first; 0: as the
-            data give.
-        top: the classes of the coarsest level, where it is given by its classes; empty if it is not.
-        into: whether the groups are given.
-        given: number of levels above the groups that are given with them.
+        numbers: wanted numbers of classes of the clustered levels above the groups, finest first; 0: chosen from the
+            data.
+        top: predefined classes of the coarsest level; empty if there are none.
+        into: whether the groups come from a table.
+        given: number of predefined levels above the groups.
     """
 
     names: tuple[str, ...] = LANDMARK_LEVELS
@@ -64,12 +64,12 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
         given: the predefined groups, if there are any.
 
     Raises:
-        ConfigError: the numbers of levels do not fit together, or a name or number is not available.
+        ConfigError: the numbers of levels contradict each other, or a name or number is not allowed.
     """
     landmarks, options = config.domain == "landmarks", config.levels
     if config.names.language_of_names and landmarks:
         raise ConfigError(
-            f"--language-of-names {config.names.language_of_names}: landmarks' names are taken as English, as Wikidata "
+            f"--language-of-names {config.names.language_of_names}: landmarks' names count as English, as Wikidata "
             "gives them (--language). Add --domain general, or leave it out."
         )
     numbers, top = options.coarser, options.top
@@ -79,7 +79,7 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
     if given is not None:
         source = f"--into {options.into}" if options.into else "--tree-use levels"
         if config.cluster.groups:
-            raise ConfigError(f"--groups is for groups that are to be found; {source} gives them. Leave one out.")
+            raise ConfigError(f"--groups is for groups that hgld finds, but {source} gives groups. Leave one out.")
         above = given.levels_above
         if above and asked:
             raise ConfigError(f"{source} gives the levels above the groups; leave {' and '.join(asked)} out.")
@@ -89,7 +89,7 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
     if any(number < 0 for number in stated) or stated != sorted(stated, reverse=True):
         raise ConfigError(
             f"--groups {','.join(map(str, (config.cluster.groups, *numbers)))}: expected a number per level, finest "
-            "first, none larger than the one before it; 0: as the data give."
+            "first, none larger than the one before it; 0: chosen from the data."
         )
     names = options.levels
     if not names and given is not None and given.level_names:
@@ -126,10 +126,10 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
 
 
 def check_names(names: tuple[str, ...]) -> None:
-    """Refuse level names that are fewer than two, or taken by columns of tables.
+    """Refuse fewer than two level names, and names of other columns.
 
     Raises:
-        ConfigError: naming the level.
+        ConfigError: the error names the level.
     """
     try:
         check_levels(names, "--levels")

@@ -1,18 +1,17 @@
-"""The top-level stage: the levels above the groups, and the class of every group at the coarsest of them.
+"""The top-level stage: the levels above the groups, and the class of every group at the coarsest level.
 
-Levels whose classes come of the data are groups of groups (:func:`coarsen`), named as groups are. They are joined by
-the evidence of meaning alone: like wording joins few names of one kind, and says nothing about large groups.
+A clustered level consists of groups of groups (:func:`coarsen`), which get labels as groups do. Only evidence of
+meaning joins them, because similar wording says nothing about large groups.
 
-A coarsest level that is given by its classes is decided for the groups of the level below it by the first of these that
-can; otherwise the group has no top, and is listed.
+If the coarsest level has predefined classes, two methods decide the class of each group of the level below. If neither
+can decide, the group has no class and is listed.
 
-1. The class graph. Natural and human-made are the classes stated in ``top_level.yaml``; any other given class is every
-   class of the graph that is called so. A name has the nearest one at or above its own classes; of two that are equally
-   near human-made, otherwise none. A group has the one of most of what its names stand for, if that leads the next one
-   by a third of all of it, names without evidence included.
-2. The encoder. A class is given by texts alone: its name, or the prompts of ``top_level.yaml``
-   (:func:`class_shares`). The class with the largest share in the group's names must lead the next one by the margin,
-   and must not contradict the graph.
+1. The class graph. ``top_level.yaml`` states the graph's classes for natural and human-made. Any other predefined class
+   stands for all classes of the graph with its name. A name gets the nearest such class at or above its own classes; at
+   a tie it is human-made, or undecided. A group gets the class of most of its landmarks, if this class leads the next
+   one by a third of all landmarks of the group.
+2. The encoder. Texts describe a class: its name, or the prompts of ``top_level.yaml`` (:func:`class_shares`). The class
+   with the largest share in the group's names must lead the next one by the margin, and must not contradict the graph.
 """
 
 from collections import Counter
@@ -37,9 +36,9 @@ from ..config import BuildConfig, TopLevelConfig
 from ..encoders.embed import encoder_of, read_embeddings
 from ..encoders.registry import Encoder
 from ..names.class_graph import ClassGraph
-from ..names.name_classes import match_key
+from ..names.clean import match_key
 from ..unit_rows import leading_axes, nearest, sums, unit
-from .clustering import coarsen
+from .cluster import coarsen
 from .group_names import label_groups
 from .levels import HUMAN_MADE, LANDMARKS, NATURAL, LevelPlan
 
@@ -53,7 +52,7 @@ _MOST_SHOWN = 4
 
 @dataclass(frozen=True)
 class Anchors:
-    """The definition of natural and human-made: classes (id to kind, ``open`` for neither) and prompts by kind."""
+    """The definition of natural and human-made: the kind of each class id (``open``: neither), and prompts by kind."""
 
     classes: Mapping[str, str]
     prompts: Mapping[str, Sequence[str]]
@@ -74,8 +73,8 @@ class Decision:
         method: ``p279`` (the class graph), ``encoder``, ``groups``, ``given`` or ``tree``; None: undecided.
         evidence: reason for the decision, for people.
         margin: lead over the next class.
-        leading: the class that has most evidence, whether or not that decides.
-        is_outside: whether the graph knows most of the group to be below none of the given classes.
+        leading: the class with the most evidence, even if the evidence does not decide.
+        is_outside: whether, by the graph, most of the group is below none of the predefined classes.
     """
 
     top: str | None
@@ -92,19 +91,17 @@ def run(
     """Run the stage: ``groups.parquet`` with top, method, evidence and margin of every group, and ``levels.parquet``.
 
     ``levels.parquet`` has a row for every group and level above it, finest first: group, level, label, method,
-    evidence, margin. ``top`` is the label at the coarsest of them, null if there is none or it is not decided.
+    evidence, margin. ``top`` is the label at the coarsest level, null if there is none or it is undecided.
 
     Args:
         root: the build's directory of stages.
         stages: the finished stages.
         config: the margin, and the encoder of the classes' texts, whose weights are read only if they are needed.
-        progress: told what is being done.
+        progress: receives the current task.
         plan: the levels.
 
     Raises:
-        ConfigError: an option out of range.
-        MissingResourceError: the encoder's weights are needed and cannot be had.
-        TableError: the inputs do not belong together.
+        MissingResourceError: the encoder's weights are needed but not available.
     """
     files = ("clean/names.parquet", "cluster/names.parquet", "cluster/groups.parquet", "scrape/classes.parquet")
     more = ("embed/embeddings.npy", "evidence/meaning.npy", "embed/encoder.json")
@@ -118,7 +115,9 @@ def run(
 def _decide(
     inputs: Mapping[str, Path], config: BuildConfig, plan: LevelPlan, progress: Progress, out: Path
 ) -> StageResult:
-    names, groups = _tables(inputs)
+    names = read_parquet(inputs["clean/names.parquet"]).select("name", "landmarks", "class_ids", "english")
+    names = names.with_columns(read_parquet(inputs["cluster/names.parquet"])["group"])  # all stages keep the order
+    groups = read_parquet(inputs["cluster/groups.parquet"]).sort("group")
     meaning = read_embeddings(inputs["evidence/meaning.npy"])
     kept = np.arange(len(names))
     graph = ClassGraph.read(inputs["scrape/classes.parquet"])
@@ -127,11 +126,11 @@ def _decide(
         for group, place, label in read_parquet(inputs["cluster/above.parquet"]).iter_rows():
             levels[place][group] = Decision(label, groups["method"][0], "given as parent", 1.0)
     notes: list[str] = []
-    if plan.into:  # names that fit no group have no coarser class either
+    if plan.into:  # names without a group have no coarser class either
         inside = (names["group"] < groups["group"].max()).to_numpy()
         names, meaning, kept = names.filter(inside), meaning[inside], np.flatnonzero(inside)
-    filled, units = np.unique(names["group"].to_numpy(), return_inverse=True)  # units: of names, at the current level
-    above = np.arange(len(filled))  # of groups with names: their unit
+    filled, units = np.unique(names["group"].to_numpy(), return_inverse=True)  # each name's class so far
+    above = np.arange(len(filled))  # the current class of each group with names
     for level, wanted in zip(plan.above[plan.given :], plan.numbers if len(names) else (), strict=False):
         progress(f"level {level}", 0, 1)
         joined, lead = coarsen(meaning, units, wanted)
@@ -149,7 +148,7 @@ def _decide(
         ]
         levels.append({group: made[above[i]] for i, group in enumerate(filled.tolist())})
         if wanted > len(labels):
-            notes.append(f"{level} has {len(labels)} classes where {wanted} were wanted: there are no more groups.")
+            notes.append(f"{level} has {len(labels)} classes, not {wanted}: there are no more groups.")
         units, above = joined[units], joined[above]
     if plan.top and len(names):
 
@@ -177,14 +176,14 @@ def _decide(
 
 
 class Tops:
-    """Decisions between given classes of the top level.
+    """Decisions between predefined classes of the top level.
 
     Args:
         graph: the class graph.
         classes: the classes, at least two.
-        encoded: returns the encoder and the (N, D) unit rows of all names by it; called only if they are needed.
-        around: (N, E) unit rows of the joint evidence, which says which names are neighbours.
-        margin: least lead of a share that decides.
+        encoded: returns the encoder and its (N, D) unit rows of all names; called only if they are needed.
+        around: (N, E) unit rows of the joint evidence, which determine the neighbours of names.
+        margin: smallest lead of a share that decides.
     """
 
     def __init__(
@@ -233,7 +232,7 @@ class Tops:
 
 
 def named_tops(graph: ClassGraph, tops: Sequence[str]) -> dict[str, str]:
-    """Return the given class that each class of the graph is, by its id; empty if none is called so.
+    """Return the predefined class of each class of the graph with its name, by the id of the graph's class.
 
     >>> named_tops(ClassGraph({"Q1": "Animal", "Q2": "dog"}, {"Q2": ["Q1"]}), ("animal", "plant"))
     {'Q1': 'animal'}
@@ -250,14 +249,14 @@ def decide_by_graph(
     graph: ClassGraph,
     anchors: Mapping[str, str],
 ) -> Decision:
-    """Decide a group's top by its names' classes.
+    """Decide a group's top from its names' classes.
 
     Args:
         names: the group's names.
         counts: number of landmarks or items of every name; at least one is counted.
         classes: ids of every name's classes; empty if none is known.
         graph: the class graph.
-        anchors: the classes of the graph that decide, by their ids; ``open`` decides nothing.
+        anchors: predefined class by id of the graph's class; ``open`` decides nothing.
     """
     counted = [max(count, 1) for count in counts]
     total, outside = sum(counted), 0
@@ -274,7 +273,7 @@ def decide_by_graph(
             steps = (f"{label} ({step})" if (label := graph.label(step)) else step for step in graph.path(*ends[kind]))
             paths.setdefault(kind, f"{name}: {' → '.join(steps)}")
     if 2 * outside > total and anchors:
-        return Decision(None, None, f"P279: {outside} of {total} are below none of them", 0.0, is_outside=True)
+        return Decision(None, None, f"P279: {outside} of {total} are below no top class", 0.0, is_outside=True)
     if not votes:
         return Decision(None, None, "", 0.0)
     (best, most), (_, second) = [*sorted(votes.items(), key=lambda vote: (-vote[1], vote[0])), ("", 0)][:2]
@@ -285,32 +284,32 @@ def decide_by_graph(
     return Decision(best, "p279", f"{tally}; {paths[best]}", lead, leading=best)
 
 
-# -- classes that are given by texts alone ---------------------------------------------------------------------------
+# -- classes described by texts ---------------------------------------------------------------------------------------
 
 PROMPTS = ("{}", "a kind of {}", "this is {}")
 MARGIN = TopLevelConfig().margin
 _COMMON = 0.5
 _SAME = 0.05
-_LEAST_COSINE = 0.05  # of a neighbour; below, names have nothing to do with each other
+_LEAST_COSINE = 0.05  # names with a lower cosine are no neighbours
 _SCALE = 0.35
 _NEIGHBOURS, _FROM_NEIGHBOURS, _ROUNDS = 10, 0.7, 30
-_DIRECT = 10_000  # up to so many names all axes count; beyond, the 64 leading ones find the neighbours
+_DIRECT = 10_000  # most names for which all axes count; with more names, the 64 leading axes find the neighbours
 
 
 def class_shares(rows: np.ndarray, texts: Sequence[np.ndarray], around: np.ndarray) -> np.ndarray:
-    """Return the (N, C) shares of classes in names, each row summing to 1; it needs no labelled names.
+    """Return the (N, C) shares of classes in names without labelled names; each row sums to 1.
 
-    1. A name's score for a class is its highest cosine with the class's texts. Half of a class's mean score over all
-       names is taken off, because some texts are near to everything.
-    2. Scores become shares by a softmax whose scale is a third of the scores' standard deviation, because encoders
-       differ in how far they spread cosines. A name that no text says anything about has equal shares.
+    1. A name's score for a class is its highest cosine with the class's texts. Half of the class's mean score over all
+       names is subtracted, because some texts are near to all names.
+    2. A softmax turns scores into shares. Its scale is about a third of the scores' standard deviation, because
+       encoders spread cosines differently. A name with almost equal scores has equal shares.
     3. Shares spread over the 10 nearest neighbours of each name (label spreading, Zhou et al., NIPS 2003). In each
-       round a name takes seven tenths of its neighbours' mean share and three tenths of its own.
+       round a name's share is seven tenths of its neighbours' mean share and three tenths of its initial share.
 
     Args:
         rows: (N, D) unit rows of the names.
         texts: (T, D) unit rows of the texts of each class, in the same space; at least two classes.
-        around: (N, E) unit rows that say which names are neighbours, such as the joint evidence.
+        around: (N, E) unit rows that determine the neighbours of names, such as the joint evidence.
     """
     with threadpool_limits(limits=1):
         scores = np.stack([(rows @ known.T).max(axis=1) for known in texts], axis=1).astype(np.float64)
@@ -321,7 +320,7 @@ def class_shares(rows: np.ndarray, texts: Sequence[np.ndarray], around: np.ndarr
         own[silent] = 1
         own /= own.sum(axis=1, keepdims=True)
         seen = around if len(around) <= _DIRECT else unit(leading_axes(around)).astype(np.float32)
-        indices, cosines = nearest(seen, seen, _NEIGHBOURS + 1)  # and the name itself, which counts nothing
+        indices, cosines = nearest(seen, seen, _NEIGHBOURS + 1)  # the nearest row is the name itself
         itself = np.arange(len(rows))[:, None]
         near = np.where((cosines >= _LEAST_COSINE) & (indices != itself), cosines, 0).astype(np.float64) ** 2
         starts = np.broadcast_to(itself, indices.shape)
@@ -336,8 +335,8 @@ def class_shares(rows: np.ndarray, texts: Sequence[np.ndarray], around: np.ndarr
 
 
 def text_rows(encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
-    """Return (T, D) unit rows of texts that name a class, each the mean of three ways to say that something is it."""
-    prompts = PROMPTS if encoder.templates else ("{}",)  # an encoder without templates reads names as they are
+    """Return (T, D) unit rows of class names, each the mean of the rows of three prompts."""
+    prompts = PROMPTS if encoder.templates else ("{}",)  # an encoder without templates reads plain names
     rows = [encoder.encode([prompt.replace("{}", text) for text in texts]) for prompt in prompts]
     return unit(np.mean(np.stack(rows), axis=0)).astype(np.float32)
 
@@ -346,7 +345,7 @@ def text_rows(encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
 
 
 def _with_decisions(groups: pl.DataFrame, column: str, decisions: Mapping[int, Decision]) -> pl.DataFrame:
-    """Return groups with their decisions: the label in ``column``, method, evidence and margin; null if none."""
+    """Return groups with their decisions: the label in ``column``, method, evidence and margin; null if undecided."""
     found = [decisions.get(group) for group in groups["group"]]
     return groups.with_columns(
         pl.Series(column, [d and d.top for d in found], dtype=pl.String),
@@ -356,26 +355,15 @@ def _with_decisions(groups: pl.DataFrame, column: str, decisions: Mapping[int, D
     )
 
 
-def _tables(inputs: Mapping[str, Path]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return names with groups and classes, in the order of their embeddings, and the groups in their order."""
-    cleaned = read_parquet(inputs["clean/names.parquet"])
-    clustered = read_parquet(inputs["cluster/names.parquet"])
-    groups = read_parquet(inputs["cluster/groups.parquet"]).sort("group")
-    return cleaned.select("name", "landmarks", "class_ids", "english").with_columns(clustered["group"]), groups
-
-
 def _stage_result(decided: pl.DataFrame, plan: LevelPlan, notes: Sequence[str]) -> StageResult:
     details: dict[str, Any] = {"levels": list(plan.names), "tops": list(plan.top)}
-    counts: dict[str, int] = {"levels above the groups": len(plan.above)}
     if not plan.top:
+        counts = {"levels above the groups": len(plan.above)}
         counts |= {plan.above[-1]: decided["top"].drop_nulls().n_unique()} if plan.above else {}
         return StageResult(counts, notes=tuple(notes), details=details)
     undecided = decided.filter(pl.col("top").is_null())["label"].to_list()
-    counts = {top: int((decided["top"] == top).sum()) for top in plan.top} | {
-        "undecided": len(undecided),
-        "by_p279": int((decided["method"] == "p279").sum()),
-        "by_encoder": int((decided["method"] == "encoder").sum()),
-    }
+    counts = {top: int((decided["top"] == top).sum()) for top in plan.top} | {"undecided": len(undecided)}
+    counts |= {f"by_{method}": int((decided["method"] == method).sum()) for method in ("p279", "encoder")}
     if undecided:
         what = f"neither {' nor '.join(plan.top)}" if len(plan.top) == 2 else f"none of {', '.join(plan.top)}"
         notes = [*notes, f"{what} could be decided for: {some(undecided, _MOST_LISTED)}. A decision of kind set does."]

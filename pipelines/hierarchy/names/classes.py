@@ -1,13 +1,18 @@
-"""The source ``--classes``, which turns a list of class names into the tables that a scrape writes.
+"""Lists and tables of names, and the source ``--classes``, which turns them into the tables that a scrape writes.
 
-The file is a plain list or a table (``name_tables.py``). Further columns are optional: ``id``; ``count``, the
-number that the item stands for (1 if empty); ``description``; ``image``, one path or several separated by ``|`` or
-``;``; ``language``, a code such as ``en``. A note lists ignored columns.
+A plain list has one name per line, commas included; double quotes around a whole line are removed. The first line of a
+table names its columns, and commas, tabs or semicolons separate its cells. The column ``name`` is required.
 
-An item is a row. Items of the same name but different ids are two items of one name. Rows without a name and rows that
-repeat an earlier one are left out and listed with their line. Without ids a name is its item's id.
+The optional columns of ``--classes`` are ``id``; ``count``, the number of things that the item stands for (1 if empty);
+``description``; ``image``, one or several paths separated by ``|`` or ``;``; and ``language``, a code such as ``en``. A
+note lists ignored columns.
+
+Each row is an item. Two rows with the same name and different ids are two items. Rows without a name and repeated rows
+are excluded and listed with their line. Without ids, the name is the id.
 """
 
+import csv
+import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +21,8 @@ from typing import Any
 
 import polars as pl
 
-from hgld.errors import TableError
+from hgld.errors import TableError, excerpt, quoted
+from hgld.tables import read_text
 
 from ...stage import Progress, StageResult, StageRun, run_stage
 from .landmark_tables import (
@@ -26,8 +32,12 @@ from .landmark_tables import (
     scraped_table,
     write_scraped,
 )
-from .name_tables import NAME, SHOWN, NameTable, check_lengths
 
+NAME = "name"
+SHOWN = 80  # characters of a text from outside in a message
+_OTHER_HEADERS = {"label", "class", "category", "landmark_id", "supercategory", "title", "names", "classes", "labels"}
+_DELIMITERS = "\t,;"
+_LINE_END = re.compile(r"\r\n|\n|\r")
 VERSION = 1
 SPLIT = "classes"
 COLUMNS = (NAME, "id", "count", "description", "image", "language")
@@ -39,7 +49,7 @@ _MOST_TEXT = {"name": 2_000, "id": 500, "description": 20_000, "image": 20_000}
 
 @dataclass(frozen=True)
 class Item:
-    """An item of the list: the line that it is in, and its cells."""
+    """An item of the list: its line and its cells."""
 
     line: int
     id: str
@@ -52,7 +62,7 @@ class Item:
 
 @dataclass(frozen=True)
 class ItemList:
-    """The items in the order of the file, the rows that were left out (line, id, name, reason), and notes."""
+    """The items in the order of the file, the excluded rows (line, id, name, reason), and notes."""
 
     items: list[Item]
     dropped: list[tuple[int, str, str, str]]
@@ -62,17 +72,18 @@ class ItemList:
 def run(
     root: Path, file: Path, progress: Progress, *, find: Callable[[Sequence["Item"]], Any] | None = None
 ) -> StageRun:
-    """Run the stage ``scrape`` on a list of names, without a class graph unless one is found.
+    """Run the stage ``scrape`` on a list of names.
 
     Args:
         root: the build's directory of stages.
         file: the list or table.
-        progress: told that it is read.
-        find: finds the items' classes (``NameClasses``) in a taxonomy or in Wikidata; ``matches.parquet`` says how.
+        progress: receives the current task.
+        find: finds the items' classes (``NameClasses``) in a taxonomy; ``matches.parquet`` says how. None: the class
+            graph is empty.
 
     Raises:
-        TableError: as :func:`read_items`.
-        HgldError: whatever ``find`` refuses.
+        TableError: the file cannot be read (:func:`read_items`).
+        HgldError: ``find`` refuses the items.
     """
     known = None if find is None else find(read_items(file).items)
 
@@ -96,12 +107,12 @@ def run(
 def item_table(
     items: Sequence[Item], classes: Mapping[str, str] | None = None, statuses: Mapping[str, str] | None = None
 ) -> pl.DataFrame:
-    """Return items as the table of landmarks that a scrape leaves: numbered from 0, one name each, with its facts.
+    """Return items as a scrape's table of landmarks: numbered from 0, with one name each.
 
     Args:
         items: items in order.
         classes: class ids by the items' ids.
-        statuses: statuses of items that are to be dropped, by their ids.
+        statuses: statuses of the items to drop, by their ids.
     """
     classes, statuses = classes or {}, statuses or {}
     columns = {
@@ -120,9 +131,8 @@ def read_items(file: Path) -> ItemList:
     """Read a list or table of names.
 
     Raises:
-        TableError: the file is missing, empty, too large or not UTF-8, or has no name. Or a column is there twice. Or a
-            row is not CSV, has more cells than the header, or has a value that its column cannot have. Or one id has
-            two names.
+        TableError: the file is missing, empty, too large or not UTF-8, or has no name. Or a column occurs twice. Or a
+            row is not CSV, has more cells than the header, or has an invalid value. Or one id has two names.
     """
     table = NameTable.read(file, COLUMNS, {"images": "image"})
     items, dropped = _distinct(file, table.rows())
@@ -134,7 +144,7 @@ def read_items(file: Path) -> ItemList:
 def _distinct(
     file: Path, rows: Iterator[tuple[int, Mapping[str, str]]]
 ) -> tuple[list[Item], list[tuple[int, str, str, str]]]:
-    """Return the items, and (line, id, name, reason) of the rows that are left out."""
+    """Return the items, and (line, id, name, reason) of the excluded rows."""
     items: dict[str, Item] = {}
     dropped: list[tuple[int, str, str, str]] = []
     for line, cells in rows:
@@ -166,7 +176,7 @@ def _item(file: Path, line: int, cells: Mapping[str, str]) -> Item:
     if language and not _LANGUAGE.fullmatch(language):
         raise TableError(
             f"{file}, line {line}: language is {language[:SHOWN]!r}; expected a code such as en, de or pt-BR, or "
-            "nothing where it is not known."
+            "nothing if it is unknown."
         )
     images = [part.strip() for part in _BETWEEN_IMAGES.split(cells.get("image", ""))]
     return Item(
@@ -178,3 +188,147 @@ def _item(file: Path, line: int, cells: Mapping[str, str]) -> Item:
         images=tuple(dict.fromkeys(image for image in images if image)),
         language=language.lower() or None,
     )
+
+
+# -- lists and tables of names -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NameTable:
+    """A list or table of names.
+
+    Attributes:
+        file: path of the table.
+        text: content of the file.
+        columns: columns to read, ``name`` among them.
+        header: the cells of the first line; None: a plain list.
+        delimiter: separator of the cells.
+    """
+
+    file: Path
+    text: str
+    columns: tuple[str, ...]
+    header: tuple[str, ...] | None
+    delimiter: str = ","
+
+    @classmethod
+    def read(cls, file: Path, columns: Sequence[str], aliases: Mapping[str, str]) -> "NameTable":
+        """Read a file.
+
+        Args:
+            file: the list or table.
+            columns: columns to read, ``name`` among them; other columns are ignored.
+            aliases: columns by their other spellings.
+
+        Raises:
+            TableError: the file is missing, empty, too large or not UTF-8. Or its first line is a header without
+                ``name``, or with a column twice.
+        """
+        text = read_text(file)
+        known = {**{column: column for column in columns}, **aliases}
+        first = _LINE_END.split(text.lstrip("\r\n"), maxsplit=1)[0]
+        for delimiter in _DELIMITERS:
+            cells = tuple(_column(cell, known) for cell in next(csv.reader([first], delimiter=delimiter), []))
+            if NAME in cells:
+                _check_header(file, cells, columns)
+                return cls(file, text, tuple(columns), cells, delimiter)
+            known_header = bool({*columns, *_OTHER_HEADERS}.intersection(cells))
+            if len(cells) > 1 and (known_header or _is_table(file, text, delimiter, len(cells))):
+                shown = ", ".join(repr(cell[:SHOWN]) for cell in cells[:20])
+                raise TableError(
+                    f"{file} lacks the column {NAME!r}; found {shown}. Rename the column of the names to {NAME!r}; or, "
+                    "if this is a list of one name per line, put the first name in double quotes."
+                )
+        return cls(file, text, tuple(columns), None)
+
+    def rows(self) -> Iterator[tuple[int, Mapping[str, str]]]:
+        """Yield the first line of each row and its stripped cells by column; yield empty rows too.
+
+        Raises:
+            TableError: a row is not CSV, or has more cells than the header.
+        """
+        return self._plain_rows() if self.header is None else self._table_rows(self.header)
+
+    def notes(self) -> tuple[str, ...]:
+        """Return notes for people about ignored columns, or a first line that looks like a header."""
+        if self.header is None:
+            first = _lines(self.text)[0].strip()
+            if first.lower() in _OTHER_HEADERS:
+                return (f"the first line, {quoted(first)}, counts as a name; if it is a header, write {NAME!r} there.",)
+            return ()
+        ignored = [cell[:SHOWN] for cell in self.header if cell and cell not in self.columns]
+        return (f"ignored columns: {', '.join(ignored[:20])}.",) if ignored else ()
+
+    def _plain_rows(self) -> Iterator[tuple[int, Mapping[str, str]]]:
+        for line, name in enumerate(_lines(self.text), 1):
+            yield line, {NAME: _unquoted(name.strip())}
+
+    def _table_rows(self, header: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
+        reader = csv.reader(io.StringIO(self.text, newline=""), delimiter=self.delimiter, strict=True)
+        line, seen = 0, False
+        try:
+            for cells in reader:
+                begins, line = line + 1, reader.line_num
+                if not seen:
+                    seen = any(map(str.strip, cells))
+                    continue
+                if len(cells) > len(header):
+                    raise TableError(
+                        f"{self.file}, line {begins}: {len(cells)} cells where the header has {len(header)}; a cell "
+                        f'with {quoted(self.delimiter)} in it needs double quotes around it ("...").'
+                    )
+                yield (
+                    begins,
+                    {key: cell.strip() for key, cell in zip(header, cells, strict=False) if key in self.columns},
+                )
+        except csv.Error as error:
+            raise TableError(
+                f"{self.file}, line {line + 1}: not a valid table ({excerpt(error)}); expected cells of at most "
+                "131,072 characters, in double quotes where they hold the separator or quotes."
+            ) from error
+
+
+def _is_table(file: Path, text: str, delimiter: str, width: int) -> bool:
+    """Tell whether a ``.csv`` or ``.tsv`` file has the same number of cells in every line."""
+    if file.suffix.lower() not in (".csv", ".tsv"):
+        return False
+    lines = [line for line in _LINE_END.split(text) if line.strip()]
+    return len(lines) > 1 and all(
+        len(next(csv.reader([line], delimiter=delimiter), [])) == width for line in lines[:100]
+    )
+
+
+def check_lengths(file: Path, line: int, cells: Mapping[str, str], most: Mapping[str, int]) -> None:
+    """Refuse a row with a cell that is too long for its column.
+
+    Raises:
+        TableError: the error names the line and column.
+    """
+    for column, limit in most.items():
+        if len(cells.get(column, "")) > limit:
+            raise TableError(
+                f"{file}, line {line}: {column} has {len(cells[column]):,} characters; expected at most {limit:,}."
+            )
+
+
+def _column(cell: str, known: Mapping[str, str]) -> str:
+    """Return the column for a cell of the header; an unknown column keeps its spelling."""
+    plain = cell.strip().lower()
+    return known.get(plain, plain if plain in _OTHER_HEADERS else cell.strip())
+
+
+def _check_header(file: Path, cells: Sequence[str], columns: Sequence[str]) -> None:
+    twice = sorted({cell for cell in cells if cell in columns and cells.count(cell) > 1})
+    if twice:
+        raise TableError(f"{file} has the column {quoted(twice[0])} twice; expected it once. Rename the other one.")
+
+
+def _lines(text: str) -> list[str]:
+    lines = _LINE_END.split(text)
+    return lines[:-1] if not lines[-1] else lines  # a line end at the end of the file begins no line
+
+
+def _unquoted(line: str) -> str:
+    """Remove the quotes around a whole line and the doubling of quotes inside, as spreadsheets write them."""
+    inner = line[1:-1].replace('""', "")
+    return line[1:-1].replace('""', '"') if len(line) > 1 and line[0] == line[-1] == '"' and '"' not in inner else line

@@ -1,8 +1,7 @@
 """The clean stage, which turns scraped names into canonical names, one per landmark.
 
-The rules for spellings and irrelevant classes are data, kept in ``name_rules.yaml``. Names are compared without their
-case; of the spellings of one name the most common one is shown, so that acronyms and proper nouns keep the capitals
-that most people give them.
+``name_rules.yaml`` holds the rules for spellings and irrelevant classes. Letter case does not distinguish names. A name
+is shown in its most common spelling, so that acronyms and proper nouns keep their capitals.
 """
 
 import re
@@ -29,8 +28,17 @@ RULES = Path(__file__).with_name("name_rules.yaml")
 
 
 def name_key(name: str) -> str:
-    """Return the key that spellings of one name share: letters without their case."""
+    """Return the common key of a name's spellings, which ignores letter case."""
     return unicodedata.normalize("NFC", name.casefold())
+
+
+def match_key(name: str) -> str:
+    """Return the key by which names match classes, which ignores letter case, underscores and repeated spaces.
+
+    >>> match_key("Container_ship "), match_key("container  ship")
+    ('container ship', 'container ship')
+    """
+    return " ".join(name_key(name).replace("_", " ").split())
 
 
 @dataclass(frozen=True)
@@ -38,9 +46,9 @@ class NameRules:
     """The rules of ``name_rules.yaml``.
 
     Attributes:
-        max_length: letters of a spelling at most.
+        max_length: largest number of characters in a spelling.
         rewrites: (pattern, replacement) pairs.
-        irrelevances: (pattern of whole names, ids of classes, reason) of what says nothing about a landmark.
+        irrelevances: (pattern of whole names, ids of classes, reason) for names that say nothing about a landmark.
 
     >>> rules = NameRules.read()
     >>> rules.canonical("Church  building (1172-1954)")
@@ -57,7 +65,7 @@ class NameRules:
 
     @classmethod
     def read(cls, domain: str = "landmarks") -> "NameRules":
-        """Read the rules, without those of another domain."""
+        """Read the rules for a domain."""
         data = _parsed()
         rewrites, irrelevant = (
             [rule for rule in data[part] if rule.get("domain", domain) == domain] for part in ("rewrite", "irrelevant")
@@ -69,11 +77,10 @@ class NameRules:
         )
 
     def canonical(self, raw: str) -> str:
-        """Return the canonical spelling of a scraped name: NFC, rewrites applied until nothing changes, case kept.
+        """Return the canonical spelling of a scraped name: NFC, with rewrites applied until nothing changes.
 
         Returns:
-            The spelling; ``""`` if nothing is left of it, or if it has more than ``max_length`` characters and so is
-            not a label.
+            The spelling; ``""`` if nothing is left of the name, or if it has more than ``max_length`` characters.
         """
         if len(raw) > self.max_length:
             return ""
@@ -87,7 +94,7 @@ class NameRules:
         return name
 
     def irrelevance(self, name: str, class_id: str | None = None) -> str | None:
-        """Return the reason why a canonical name, or its class, does not say what a landmark is; None if it does."""
+        """Return why a canonical name, or its class, says nothing about a landmark; None if it is relevant."""
         key = name_key(name)
         for pattern, class_ids, reason in self.irrelevances:
             if class_id in class_ids or pattern.fullmatch(key):
@@ -102,7 +109,7 @@ def _parsed() -> Any:
 
 # -- the stage -----------------------------------------------------------------------------------------------------
 
-VERSION = 5  # 5: no table of names beside the one that is kept
+VERSION = 5  # 5: only one table of names
 PUBLISHED: dict[str, Any] = {
     "source": "Ramzi et al., Optimization of Rank Losses for Image Retrieval, arXiv 2309.08250; rounded",
     "splits": {
@@ -111,20 +118,19 @@ PUBLISHED: dict[str, Any] = {
     },
     "names": 5_700,
 }
-_MOST_DETAIL = 300  # characters of a detail: scraped text may be anything
+_MOST_DETAIL = 300  # characters of a detail, which contains scraped text
 
 
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
     """Clean the names of scraped landmarks into ``root/clean`` (see docs/reference/build-files.md for the files).
 
-    The result's details hold this build's figures (``own``) and the published ones
-    (``published``) in the same form.
+    The result's details hold this build's figures (``own``) and the published figures (``published``) in the same form.
 
     Args:
         root: the build's directory of stages.
         stages: the finished stages.
-        config: the policy for landmarks of several names, the domain whose rules apply, and the names' language.
-        progress: told about the distinct spellings and the landmarks.
+        config: the policy for landmarks with several names, the domain of the rules, and the names' language.
+        progress: receives the numbers of cleaned spellings and landmarks.
 
     Raises:
         TableError: no landmark has a name left.
@@ -156,7 +162,7 @@ def _clean(landmarks: Path, config: BuildConfig, progress: Progress, directory: 
     if kept.is_empty():
         reasons = ", ".join(f"{reason}: {n}" for reason, n in dropped["reason"].value_counts(sort=True).iter_rows())
         raise TableError(
-            f"{landmarks}: none of its {len(table)} landmarks has a name that can be used "
+            f"{landmarks}: none of its {len(table)} landmarks has a usable name "
             f"({reasons}). Check the scrape's statuses, or the rules in {RULES.name}."
         )
     names = _with_english(_names(kept, table), domain, config.names.language_of_names)
@@ -172,7 +178,7 @@ _LEAST_HYPHENATED = 0.25
 
 
 def hyphens_are_spaces(names: Sequence[str]) -> bool:
-    """Tell whether a list writes hyphens for spaces, as folders' names do: no name has a space, a quarter have hyphens.
+    """Tell whether names have hyphens for spaces, as folder names do: no name has a space, a quarter have hyphens.
 
     >>> hyphens_are_spaces(["Golden-Delicious", "Royal-Gala", "Kiwi"]), hyphens_are_spaces(["T-shirt", "red coat"])
     (True, False)
@@ -182,7 +188,7 @@ def hyphens_are_spaces(names: Sequence[str]) -> bool:
 
 
 def _mentions(table: pl.DataFrame, rules: NameRules, progress: Progress) -> pl.DataFrame:
-    """Return a row for each scraped name of a landmark, in the order given: raw, class_id, name, reason if left out."""
+    """Return a row for each scraped name of a landmark: raw, class_id, name, and the reason if it is excluded."""
     mentions = (
         table.filter(pl.col("status") == "found")
         .select(*KEY, pl.col("names").alias("raw"), pl.col("classes").alias("class_id"))
@@ -211,9 +217,9 @@ def _mentions(table: pl.DataFrame, rules: NameRules, progress: Progress) -> pl.D
 
 
 def _choose(relevant: pl.DataFrame, config: CleanConfig) -> pl.DataFrame:
-    """Return at most one row per landmark, of its only name or of the most common one of several if asked.
+    """Return at most one row per landmark: with its only name or, by the policy, its most common name.
 
-    The most common name is the one that most landmarks carry; ties go to the name that comes first in the alphabet.
+    The most common name is the name of most landmarks, at a tie the first name in the alphabet.
     """
     relevant = relevant.drop("reason")
     if config.multi_name_policy == "drop":
@@ -226,8 +232,8 @@ def _choose(relevant: pl.DataFrame, config: CleanConfig) -> pl.DataFrame:
 
 
 def _dropped(table: pl.DataFrame, mentions: pl.DataFrame, kept: pl.DataFrame) -> pl.DataFrame:
-    """Return the landmarks without a kept name, with the scrape's status or the reason that left out their names."""
-    fate = mentions.group_by(KEY).agg(
+    """Return the landmarks without a name, with the scrape's status or the reason for the exclusion of their names."""
+    reasons = mentions.group_by(KEY).agg(
         pl.col("reason").is_null().any().alias("usable"),
         (pl.col("name") != "").any().alias("named"),
         pl.col("name").filter(pl.col("reason").is_null()).unique().sort().str.join(" | ").alias("several"),
@@ -245,14 +251,14 @@ def _dropped(table: pl.DataFrame, mentions: pl.DataFrame, kept: pl.DataFrame) ->
     detail = pl.when("usable").then("several").otherwise("unusable").str.slice(0, _MOST_DETAIL)
     return (
         table.join(kept, on=KEY, how="anti")
-        .join(fate, on=KEY, how="left")
+        .join(reasons, on=KEY, how="left")
         .select(*KEY, "category", reason.alias("reason"), detail.alias("detail"))
         .sort(KEY)
     )
 
 
 def _names(kept: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
-    """Return the table of names, with the facts of their items: a landmark counts once, an item as often as stated."""
+    """Return the table of names with the facts of their items; a landmark counts once, an item by its ``count``."""
     facts = kept.join(table.select(*KEY, *ITEMS), on=KEY, how="left", maintain_order="left")
     return (
         facts.group_by("name", maintain_order=True)
@@ -277,7 +283,7 @@ def _with_english(names: pl.DataFrame, domain: str, language: str) -> pl.DataFra
 
 
 def _figures(table: pl.DataFrame, kept: pl.DataFrame, names: pl.DataFrame) -> tuple[dict[str, int], dict[str, Any]]:
-    """Return counts for people, and the same figures in the form of :data:`PUBLISHED`."""
+    """Return counts for people, and the same figures with the keys of :data:`PUBLISHED`."""
     splits = {}
     for split in table["split"].unique().sort():
         scraped = table.filter(pl.col("split") == split)

@@ -1,4 +1,4 @@
-"""Tables of landmarks: inputs of a build, with Commons categories, and outputs of scraping."""
+"""Tables of landmarks: the inputs of a build, with Commons categories, and the outputs of scraping."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from ..scrape.titles import category_title
 
 KEY = ["split", "landmark_id"]
 ID, CATEGORY, NAME = "landmark_id", "category", "supercategory"
-VERSION = 1  # of the stage "scrape": raise it when the same answers make other tables
+VERSION = 1  # version of the scrape stage; raise it when the same answers make other tables
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 DROPPED = {"split": pl.String, "row": pl.Int64, "landmark_id": pl.String, "category": pl.String, "reason": pl.String}
 SCRAPED = {
@@ -30,7 +30,7 @@ SCRAPED = {
     "names": pl.List(pl.String),
     "classes": pl.List(pl.String),
 }
-ITEMS = {  # further columns of items that are no landmarks (classes.py)
+ITEMS = {  # further columns for items of ``--classes``
     "id": pl.String,
     "count": pl.Int64,
     "description": pl.String,
@@ -42,7 +42,7 @@ CLASSES = {"class_id": pl.String, "label": pl.String, "language": pl.String, "pa
 
 @dataclass(frozen=True)
 class Landmark:
-    """One landmark of one split as its table states it; it has ``names`` only if the table was scraped already."""
+    """One landmark of one split, as its table states it; only scraped tables have ``names``."""
 
     split: str
     landmark_id: int
@@ -51,12 +51,11 @@ class Landmark:
 
 
 def read_landmarks(tables: Mapping[str, Path], *, named: bool = False) -> tuple[list[Landmark], pl.DataFrame]:
-    """Return all landmarks of ``{split: CSV}`` tables by (split, id), and the rows that repeat earlier ones.
+    """Return all landmarks of ``{split: CSV}`` tables, sorted by split and id, and the repeated rows.
 
-    The tables have the columns landmark_id and category, and supercategory if ``named``.
-
-    Other columns are ignored. A row that repeats an earlier one exactly is dropped and listed with its line. Where
-    ``named``, a landmark may have several rows with different names, and a row without a name leaves it unnamed.
+    The tables have the columns landmark_id and category, and supercategory if ``named``; other columns are ignored. A
+    row that repeats an earlier row is dropped and listed with its line. If ``named``, a landmark may have several rows
+    with different names; a row without a name adds no name.
 
     Raises:
         TableError: a file is missing, empty, too large or not UTF-8. Or a column is missing. Or a row has another
@@ -72,12 +71,12 @@ def read_landmarks(tables: Mapping[str, Path], *, named: bool = False) -> tuple[
 
 
 def run_names(root: Path, tables: Mapping[str, Path], progress: Progress) -> StageRun:
-    """Run the stage ``scrape`` on tables that were scraped already, without network or class graph.
+    """Run the stage ``scrape`` on already scraped tables, without network or class graph.
 
     Args:
         root: the build's directory of stages.
         tables: CSVs with landmark_id, category and supercategory by split; other columns are ignored.
-        progress: told what is read.
+        progress: receives the current task.
     """
 
     def work(directory: Path) -> StageResult:
@@ -97,19 +96,19 @@ def run_names(root: Path, tables: Mapping[str, Path], progress: Progress) -> Sta
 
 
 def scraped_table(columns: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the stage's table of landmarks from their facts by column; a column that is not given is null."""
+    """Return the stage's table of landmarks from their facts by column; missing columns are null."""
     schema = SCRAPED | {column: kind for column, kind in ITEMS.items() if column in columns}
     known = pl.DataFrame(dict(columns), schema={name: kind for name, kind in schema.items() if name in columns})
     return pl.concat([pl.DataFrame(schema=schema), known], how="diagonal")
 
 
 def facts_of(landmarks: Sequence["Landmark"]) -> dict[str, list[Any]]:
-    """Return the columns that say which landmarks these are."""
+    """Return the columns that identify landmarks."""
     return {name: [getattr(mark, name) for mark in landmarks] for name in ("split", "landmark_id", "category")}
 
 
 def with_item_columns(scraped: pl.DataFrame) -> pl.DataFrame:
-    """Return the table of landmarks with the columns of items too; they are null if it has none."""
+    """Return the table of landmarks with all columns of items; missing columns are null."""
     missing = {column: kind for column, kind in ITEMS.items() if column not in scraped.columns}
     return scraped.with_columns(pl.lit(None, dtype=kind).alias(column) for column, kind in missing.items())
 
@@ -117,7 +116,7 @@ def with_item_columns(scraped: pl.DataFrame) -> pl.DataFrame:
 def write_scraped(
     directory: Path, scraped: pl.DataFrame, classes: pl.DataFrame, dropped: pl.DataFrame, notes: tuple[str, ...] = ()
 ) -> StageResult:
-    """Write the three tables of the stage ``scrape`` and count the statuses; of items, the distinct names."""
+    """Write the three tables of the stage ``scrape``, and count the statuses and the landmarks or items."""
     scraped.write_parquet(directory / "landmarks.parquet")
     classes.write_parquet(directory / "classes.parquet")
     tally = scraped.group_by("status").len().sort("len", "status", descending=[True, False])

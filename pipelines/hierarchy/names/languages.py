@@ -1,11 +1,11 @@
-"""English among names: English rules (singulars, articles, head nouns) apply to English names alone.
+"""Detection of English names: English rules (singular forms, articles, head nouns) apply only to them.
 
-A language that is said decides, that of a name before that of the whole list. Otherwise a name is evidently English if
-it is in Latin letters without accents, has a word of ``english_words.txt`` and no function word of another language
-(``foreign_words.txt``). The English words are common in English and in few other languages. Where a fifth of the names
-in Latin letters are so, these are English, and those without accents or foreign words that end in a word of theirs
-("afghan restaurant" beside "seafood restaurant"). Whatever is not known to be English is taken as it is: "platanoides"
-and "Brücke" are not cut.
+A stated language decides: the language of the name, else the language of the whole list. Otherwise, a name is evidently
+English if it has Latin letters without accents, a word of ``english_words.txt`` and no function word of another
+language (``foreign_words.txt``). These English words are rare in other languages. If a fifth of the names in Latin
+letters are evidently English, two kinds of names count as English: these names, and names without accents and foreign
+words that end in one of their words ("afghan restaurant" beside "seafood restaurant"). All other names stay unchanged,
+such as "platanoides" and "Brücke".
 """
 
 import re
@@ -24,7 +24,7 @@ FOREIGN_WORDS = Path(__file__).with_name("foreign_words.txt")
 
 
 def script_of(text: str) -> str:
-    """Return the script that most letters of a text are of, in lower case; empty if it has no letter.
+    """Return the script of most letters of a text, in lower case; empty if the text has no letter.
 
     Chinese, Japanese and Korean letters are one script, ``cjk``.
 
@@ -46,7 +46,7 @@ def _script(letter: str) -> str:
 
 
 def common_words() -> frozenset[str]:
-    """Return the words by which a name is known to be English."""
+    """Return the words that show that a name is English."""
     return _words(WORDS)
 
 
@@ -62,7 +62,7 @@ def is_english(language: str) -> bool:
 
 
 def has_english_words(name: str) -> bool:
-    """Tell whether a name shows by its words that it is English.
+    """Tell whether the words of a name show that it is English.
 
     >>> [has_english_words(name) for name in ("Norway maples", "Acer platanoides", "Haus am See", "lake")]
     [True, False, False, True]
@@ -72,18 +72,18 @@ def has_english_words(name: str) -> bool:
 
 
 def _plain_words(name: str) -> list[str]:
-    """Return the words of a name in lower case; none if it has accents or a function word of another language."""
+    """Return the words of a name in lower case; no words if it has accents or a function word of another language."""
     words = [word.lower() for word in _WORD.findall(name)]
     return words if name.isascii() and not _words(FOREIGN_WORDS).intersection(words) else []
 
 
 @dataclass(frozen=True)
 class English:
-    """Rule that tells which names the English rules apply to.
+    """A function that tells whether a name is English.
 
     Attributes:
-        known: whether a name is English, for the names whose language is known.
-        others: rule for other texts: decide by their words, or treat all alike.
+        known: whether a name is English, for names with known language.
+        others: whether all other names are English; None: their words decide.
     """
 
     known: Mapping[str, bool] = field(default_factory=dict)
@@ -97,16 +97,16 @@ class English:
 
 
 EVERY = English()
-"""All names are English: what landmarks' names from Wikidata are taken for."""
+"""All names are English, as landmarks' names from Wikidata are."""
 
 
 def english_names(names: Sequence[str], languages: Sequence[str | None] = (), whole: str = "") -> English:
     """Find out which names of a list are English.
 
     Args:
-        names: different names.
+        names: distinct names.
         languages: stated language of each name, if any.
-        whole: language of all names without a stated one.
+        whole: language of all names without a stated language.
     """
     said = dict(zip(names, languages, strict=False))
     told = {name: is_english(language) for name in names if (language := said.get(name) or whole)}
@@ -121,7 +121,7 @@ def english_names(names: Sequence[str], languages: Sequence[str | None] = (), wh
 
 
 def read_english(names: Path, domain: str) -> English:
-    """Return what a build found out about its names: clean's ``names.parquet``, which is read in ``general`` alone."""
+    """Return which names of a build are English, from clean's ``names.parquet``; all are in the domain landmarks."""
     if domain == "landmarks":
         return EVERY
     known = dict(read_parquet(names, columns=["name", "english"]).iter_rows())

@@ -1,8 +1,7 @@
-"""The report stage: a build's ``report.html`` and ``README.md``.
+"""The report stage, which writes a build's ``report.html`` and ``README.md``.
 
-The page is one file for people: nothing is loaded from outside and nothing runs (names and decisions are untrusted
-text, which the template escapes, and a content security policy that runs nothing). Words that a reader may not know
-lead to their explanation at its end.
+The page is one file that loads nothing from outside. Names and decisions are untrusted text: the template escapes them,
+and a content security policy forbids scripts. Technical words link to a glossary at the end of the page.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,14 +45,14 @@ def run(root: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any], pr
         root: the build's directory of stages.
         stages: every stage up to the export, by name.
         facts: the build's provenance (:func:`hgld.pipelines.hierarchy.provenance.provenance`).
-        progress: told when the page is written.
+        progress: receives the current task.
     """
     inputs = {role: stages[stage].path(file) for role, (stage, file) in _READ.items()}
     inputs |= {"template": TEMPLATES / TEMPLATE, "words": WORDS}
 
     def work(directory: Path) -> StageResult:
         tables = {role: read_parquet(path) for role, path in inputs.items() if path.suffix == ".parquet"}
-        tables["levels"] = tables["levels"].drop(_levels(facts)[1], strict=False)  # those above the groups
+        tables["levels"] = tables["levels"].drop(_levels(facts)[1], strict=False)  # keep the levels above the groups
         page = _page(facts, tables, read_json(inputs["decisions"]))
         (directory / REPORT).write_text(page, encoding="utf-8")
         write_card(directory / CARD, facts, tables["groups"], tables["landmarks"], tables["levels"])
@@ -64,9 +63,9 @@ def run(root: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any], pr
 
 
 def group_color(rank: int) -> str:
-    """Return the CSS colour of the ``rank``-th largest group: hues a golden angle apart in OKLCH.
+    """Return the CSS colour of the ``rank``-th largest group; hues differ by the golden angle in OKLCH.
 
-    The lightness is between .54 and .66, which has a contrast of 3 : 1 on white and on near-black.
+    A lightness between .54 and .66 has a contrast of 3 : 1 on white and on near-black.
     """
     return f"oklch({(0.60, 0.66, 0.54)[rank % 3]} 0.125 {(250 + rank * 137.50776) % 360:.1f})"
 
@@ -123,7 +122,7 @@ def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision
         landmarks=len(tables["landmarks"]),
         names=len(tables["names"]),
         own=clean["own"],
-        # what was published is about GLDv2's lists, and says nothing beside other data
+        # the published figures describe GLDv2's landmarks, and do not suit other data
         published=clean["published"] if source == "landmarks" else None,
         published_groups=PUBLISHED_GROUPS,
         decisions=decisions,
@@ -150,7 +149,7 @@ def _said(level: str) -> str:
 
 
 def _tops(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the classes of the coarsest level, the largest first, those without one last."""
+    """Return the classes of the coarsest level, the largest first, and undecided groups last."""
     under: dict[str | None, list[int]] = {}
     for group in groups:
         under.setdefault(group["top"], []).append(group["labelled"])
@@ -167,7 +166,7 @@ def _tops(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _doubtful(tables: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
-    """Return the doubtful names, the most likely wrong first, with the group that is nearly as close."""
+    """Return the doubtful names, the most likely wrong first, with the second nearest group."""
     proposed = tables["proposals"].select(next_group="group", next_label="label")
     following = tables["clustered"].join(proposed, on="next_group", how="left").select("name", "next_label")
     rows = tables["names"].filter("doubtful").join(following, on="name", how="left")

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.cluster.hierarchy import leaves_list, linkage
 from threadpoolctl import threadpool_limits
 
-from ..groups.clustering import kmeans
+from ..groups.cluster import kmeans
 from .learner import Estimates
 
 SCREEN = 40  # most names of a screen; with more the measured effort falls only slowly

@@ -1,12 +1,11 @@
 """The sample: well-known landmarks with their classes, so that a build runs without network.
 
-``landmarks.csv`` (split, landmark_id, category, names, class_ids, status) states for each landmark its Commons category
-and, separated by ``|``, the classes that it is an instance of. They are written as people write them in Wikidata: years
-and capitals here and there, several classes, pages of the wiki among them, landmarks without any. ``class_ids`` belong
-to the names, empty if they are not known for certain. ``classes.csv`` (class_id, label, parents) holds these classes
-and their superclasses, a short version of Wikidata's P279 graph. ``expected_groups.csv`` (name, group,
-natural_or_human_made) is a grouping of the canonical names made by hand, for the tests to compare with. All of it was
-written for this project.
+``landmarks.csv`` (split, landmark_id, category, names, class_ids, status) states the Commons category of each landmark
+and the names of its classes, separated by ``|``. The names have the irregularities of Wikidata: years, capitals,
+several classes, pages of the wiki, and landmarks without classes. ``class_ids`` are the ids of the names, empty if
+uncertain. ``classes.csv`` (class_id, label, parents) holds these classes and their superclasses, a short version of
+Wikidata's P279 graph. ``expected_groups.csv`` (name, group, natural_or_human_made) is a grouping of the canonical names
+by hand, for tests. All tables were written for this project.
 """
 
 from pathlib import Path
@@ -26,16 +25,16 @@ EXPECTED_GROUPS = FOLDER / "expected_groups.csv"
 
 
 def files() -> tuple[Path, ...]:
-    """Return the tables that a build from the sample reads."""
+    """Return the input tables of a build from the sample."""
     return LANDMARKS, GRAPH
 
 
 def run(root: Path, progress: Progress) -> StageRun:
-    """Run the stage ``scrape`` on the sample (docs/reference/build-files.md), without asking any server.
+    """Run the stage ``scrape`` on the sample (docs/reference/build-files.md), without network.
 
     Args:
         root: the build's directory of stages.
-        progress: told that the sample is read.
+        progress: receives the current task.
     """
 
     def work(directory: Path) -> StageResult:
@@ -64,5 +63,5 @@ def _read(path: Path) -> pl.DataFrame:
 
 
 def _parts(column: str) -> pl.Expr:
-    """Return the parts between the ``|`` of a cell; an empty part is null."""
+    """Return the parts of a cell, which ``|`` separates; an empty part is null."""
     return pl.col(column).str.split("|").list.eval(pl.element().replace("", None))

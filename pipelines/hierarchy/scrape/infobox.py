@@ -1,9 +1,8 @@
-"""Parser of the Wikidata infobox on a Commons category page: the names a landmark is an instance of.
+"""Parser of the Wikidata infobox on a Commons category page, which states the classes of a landmark.
 
-This is the published pipeline's route to a name: the table ``id="wdinfobox"`` that `Template:Wikidata Infobox` puts on
-the page, and in it the row headed "Instance of". The page is read with lxml through beautifulsoup4: MediaWiki's pages
-are tidy, but a page that is not (cells never closed, thousands of stray ``<``) costs lxml milliseconds and holds
-Python's own html.parser for minutes.
+The published pipeline gets names in this way. `Template:Wikidata Infobox` puts the table ``id="wdinfobox"`` on the
+page; its row "Instance of" has the names. beautifulsoup4 uses lxml here: a broken page (open cells, thousands of stray
+``<``) takes lxml milliseconds, and Python's html.parser minutes.
 """
 
 import re
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-import lxml  # noqa: F401  # beautifulsoup4's parser, which it would miss at the first page, hours later
+import lxml  # noqa: F401  # if lxml is missing, fail now and not at the first page, hours later
 from bs4 import BeautifulSoup, UnusualUsageWarning
 from bs4.element import NavigableString, PageElement, Tag
 
@@ -20,11 +19,11 @@ from hgld.errors import InputError
 
 INFOBOX_ID = "wdinfobox"
 MAX_BYTES = 1 << 20  # a category page of 200 files and 200 subcategories has about 0.3 MB
-MAX_TAGS = 50_000  # such a page has about 8,000; nested without end, this many take lxml and beautifulsoup4 0.8 s
+MAX_TAGS = 50_000  # such a page has about 8,000 tags; 50,000 nested tags take 0.8 s
 
 _LINE_TAGS = frozenset({"br", "dd", "div", "dl", "dt", "li", "ol", "p", "table", "td", "th", "tr", "ul"})
 _SKIPPED_CLASSES = frozenset({"reference", "mw-editsection", "penicon"})  # footnote marks and edit links
-_WORD = re.compile(r"[^\W_]")  # dashes and bullets alone name nothing
+_WORD = re.compile(r"[^\W_]")  # a name has more than dashes and bullets
 _SEPARATORS = re.compile(r"[,;،、·•|]")
 _HIDDEN = re.compile(r"display\s*:\s*none", re.IGNORECASE)
 _CATEGORY_LINK = re.compile(r"(?:^|[/=])category(?::|%3a)([^?&#]+)", re.IGNORECASE)
@@ -33,7 +32,7 @@ _ITEM_LINK = re.compile(
     r"^(?:https?:)?//(?:www\.|m\.)?wikidata\.org/(?:wiki|entity)/(?:Special:EntityPage/)?(Q[1-9][0-9]{0,11})(?:#.*)?$"
 )
 _SOFT_REDIRECT = "this category is located at"
-_MOST_NOTICES = 5  # the box stands at the top; prose may use the same words
+_MOST_NOTICES = 5  # the notice is at the top of the page; later prose may use the same words
 
 
 @dataclass(frozen=True)
@@ -41,13 +40,13 @@ class Infobox:
     """The parsed infobox of a category page.
 
     Attributes:
-        names: the values of the "Instance of" row as they are written, in the page's order, without repetitions.
-        item: Wikidata id of the infobox's subject (``Q12345``), None if the infobox does not link to exactly one.
-        redirected_to: title of the category that the page is a redirect to, or whose page was served in its place
-            (``Category:Name``, spaces for underscores), None if neither.
-        present: True if the page has the infobox; a page that has it without such a row has no ``names``.
-        exists: False if MediaWiki says that nobody has written the page (it serves one for every category that has
-            members, and without members answers 404).
+        names: the values of the "Instance of" row as written, in the page's order, each once.
+        item: Wikidata id of the infobox's subject (``Q12345``); None if the infobox does not link to exactly one item.
+        redirected_to: title of the category that the page redirects to, or whose page the server sent instead
+            (``Category:Name``, with spaces); None if there is no redirect.
+        present: True if the page has the infobox; an infobox without such a row gives no ``names``.
+        exists: False if MediaWiki says that nobody has written the page. (It serves a page for every category with
+            members, and answers 404 for a category without members.)
     """
 
     names: tuple[str, ...] = ()
@@ -61,12 +60,12 @@ def instance_of(html: bytes, *, rows: tuple[str, ...] = ("Instance of",)) -> Inf
     """Read the infobox of a category page.
 
     Args:
-        html: the page as served; MediaWiki writes UTF-8, bytes that are not become U+FFFD.
-        rows: headings under which the row may stand, in the languages of the pages; letter case, white space and a
-            colon at the end make no difference.
+        html: the page as served; bytes that are not UTF-8 become U+FFFD.
+        rows: possible headings of the row, in the languages of the pages; letter case, white space and a final colon
+            make no difference.
 
     Returns:
-        The parsed infobox. Markup in a name that was escaped by the server stays text.
+        The parsed infobox. Escaped markup in a name stays text.
 
     Raises:
         InputError: the page has more than ``MAX_BYTES`` or ``MAX_TAGS``.
@@ -91,7 +90,7 @@ def instance_of(html: bytes, *, rows: tuple[str, ...] = ("Instance of",)) -> Inf
 def _parse(html: bytes) -> BeautifulSoup:
     text = html.decode("utf-8", errors="replace").replace("\0", "\ufffd")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnusualUsageWarning)  # of bytes that look like XML or a file name
+        warnings.simplefilter("ignore", UnusualUsageWarning)  # the page may look like XML or a file name
         return BeautifulSoup(text, "lxml")
 
 
@@ -100,7 +99,7 @@ def _heading(text: str) -> str:
 
 
 def _rows(box: Tag) -> Iterator[Tag]:
-    """Yield the rows of the infobox itself, not those of tables inside it."""
+    """Yield the rows of the infobox itself, without the rows of nested tables."""
     for part in [box, *box.find_all(["thead", "tbody", "tfoot"], recursive=False)]:
         yield from part.find_all("tr", recursive=False)
 
@@ -118,10 +117,9 @@ def _cell(box: Tag, headings: frozenset[str]) -> Tag | None:
 
 
 def _values(cell: Tag) -> Iterator[str]:
-    """Yield the values of a cell: one for each line or list item if it has several, else those between commas.
+    """Yield the values of a cell: its lines or list items if there are several, else the parts between commas.
 
-    Commas inside a link or a parenthesis separate nothing, and neither do those of a list's items: class labels may
-    have commas of their own.
+    Class labels may have commas. So commas inside a link, a parenthesis or a list item do not separate values.
     """
     lines = [line for line in _lines(cell) if _WORD.search("".join(text for text, _ in line))]
     listed = len(lines) > 1 or cell.find("li") is not None
@@ -166,7 +164,7 @@ def _text(tag: Tag) -> str:
 def _walk(root: Tag) -> Iterator[tuple[PageElement, bool]]:
     """Yield the visible content under ``root`` in order: every tag when it opens (True) and closes (False), and text.
 
-    A page may be nested to any depth, so this keeps its own stack instead of recursing.
+    A page may be nested to any depth, so a stack replaces recursion.
     """
     stack: list[tuple[PageElement, bool]] = [(child, True) for child in reversed(root.contents)]
     while stack:
@@ -195,10 +193,10 @@ def _is_hidden(tag: Tag) -> bool:
 
 
 def _item(box: Tag) -> str | None:
-    """Return the item that the infobox's own links (its edit icons, its line of identifiers) agree on.
+    """Return the item that the infobox's own links (edit icons, identifiers) agree on; None if they do not agree.
 
-    The values of its rows link to items too, to those of countries and architects: by their label, or by their id
-    where they have none.
+    The values in the rows link to other items, such as countries and architects. Their links show a label, or an id in
+    a row with a heading.
     """
     items = set()
     for row in _rows(box):
@@ -212,7 +210,7 @@ def _item(box: Tag) -> str | None:
 
 
 def _redirect(page: BeautifulSoup) -> str | None:
-    """Return the target of a redirect: by MediaWiki's redirect page, by the template's box, or already followed."""
+    """Return the target of a redirect: of a redirect page, of the template's box, or of a followed redirect."""
     notice = page.find(class_="redirectMsg")
     link = notice.find("a", href=True) if notice is not None else _soft_redirect(page)
     if link is None and page.find(class_="mw-redirectedfrom") is not None:
@@ -227,7 +225,7 @@ def _redirect(page: BeautifulSoup) -> str | None:
 
 
 def _soft_redirect(page: BeautifulSoup) -> Tag | None:
-    """Return the link that follows the words of `Template:Category redirect` directly."""
+    """Return the link directly after the words of `Template:Category redirect`."""
     for words in page.find_all(string=re.compile(_SOFT_REDIRECT, re.IGNORECASE), limit=_MOST_NOTICES):
         if not _heading(words).endswith(_SOFT_REDIRECT):
             continue

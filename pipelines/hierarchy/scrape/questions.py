@@ -1,7 +1,7 @@
-"""Questions to Wikimedia: the open question of a category, and the loop that asks them batch by batch.
+"""Resolution of categories: find each category's next open question, and ask all open questions batch by batch.
 
-A category is resolved by pure functions of the store. The same answers give the same statuses, in whatever order and
-over however many runs they came in.
+Pure functions of the store resolve a category. So the same answers give the same statuses, whatever the order of the
+answers and the number of runs.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -12,18 +12,17 @@ from typing import Any
 from hgld.errors import ConfigError, InputError, ServiceError, quoted
 
 from ...stage import Progress
-from ...web import AnswerError, BudgetSpentError, Client
+from ...web import AnswerError, BudgetSpentError, PoliteClient
 from ..config import ScrapeConfig
-from .commons import category_pages
 from .infobox import Infobox, instance_of
 from .store import Question, ScrapeStore
 from .titles import page_url
-from .wikidata import BATCH, WIKIMEDIA_CATEGORY, entities_by_ids, entities_by_titles
+from .wiki_api import BATCH, WIKIMEDIA_CATEGORY, category_pages, entities_by_ids, entities_by_titles
 
 BATCHES: dict[Question, int] = {"sitelink": BATCH, "page": BATCH, "entity": BATCH, "infobox": 1}
 MAX_CLASSES = 1_000_000
 _MAX_FAILED_IN_A_ROW = 20
-_LEFT_OUT = "the server's answer leaves out what was asked for"
+_LEFT_OUT = "the server's answer lacks a requested title or id"
 _TASKS: dict[Question, str] = {
     "sitelink": "scrape: categories' items",
     "page": "scrape: categories without a linked item",
@@ -36,7 +35,7 @@ _MAX_TOPICS = 3
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The resolution of a title: its status and, where found, the names and the ids of their classes."""
+    """The resolution of a title: its status and, if it has names, the names and the ids of their classes."""
 
     status: str
     redirected_to: str | None = None
@@ -47,7 +46,7 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The questions to ask before a title can be resolved."""
+    """The questions that block the resolution of a title."""
 
     question: Question
     keys: tuple[str, ...]
@@ -56,28 +55,27 @@ class Unanswered:
 def answer_all(
     titles: Sequence[str],
     store: ScrapeStore,
-    connect: Callable[[], Client],
+    connect: Callable[[], PoliteClient],
     config: ScrapeConfig,
     progress: Progress,
 ) -> dict[str, Resolution]:
     """Ask until the store has answers for every title and every class above it; known answers are not asked again.
 
-    An answer that cannot be had, after the client's retries and alone in its request, is kept as a failure of its
-    kind.
+    A question that fails alone in its request, after the client's retries, is kept as a failure.
 
     Args:
         titles: the categories.
-        store: the answers so far; new ones are added.
-        connect: makes the client; called when there is something to ask.
+        store: the answers so far, which receives the new answers.
+        connect: makes the client; called before the first request.
         config: route, addresses and language.
-        progress: told what is asked.
+        progress: receives the current task.
 
     Returns:
         The resolution of each title.
 
     Raises:
-        ConfigError: the request budget is spent; what was answered is kept.
-        ServiceError: the servers cannot be reached, or answer nothing usable many times in a row.
+        ConfigError: the request budget is spent; earlier answers are kept.
+        ServiceError: the servers cannot be reached, or give no usable answer many times in a row.
         StorageError: the disk is full.
     """
     asking = Asking(store, connect, config)
@@ -88,7 +86,8 @@ def answer_all(
             resolved |= fresh
             for question, keys in wanted.items():
                 asking.ask_batches(question, keys, progress)
-        while lacking := unanswered_classes(class_ids(resolved.values()), store)[1]:
+        classes = [class_id for found in resolved.values() for class_id in found.classes if class_id is not None]
+        while lacking := unanswered_classes(classes, store)[1]:
             if len(store.entities) + len(lacking) > MAX_CLASSES + len(titles):
                 raise ServiceError(f"{config.wikidata_url} has over {MAX_CLASSES:,} classes; this cannot be Wikidata.")
             asking.ask_batches("entity", lacking, progress)
@@ -97,7 +96,7 @@ def answer_all(
         raise ConfigError(
             f"the budget of {config.request_budget:,} requests is spent; {left:,} of {len(titles):,} categories (and "
             f"the classes above them) are not answered yet. {store.path} keeps the answers so far: run the same "
-            "command again to go on, or raise --request-budget."
+            "command again to resume, or raise --request-budget."
         ) from None
     return resolved
 
@@ -105,7 +104,7 @@ def answer_all(
 def open_questions(
     titles: Iterable[str], store: ScrapeStore, route: str
 ) -> tuple[dict[Question, list[str]], dict[str, Resolution]]:
-    """Return the keys to ask next by question, each key once, and the titles that need nothing more."""
+    """Return the keys to ask next by question, each key once, and the resolved titles."""
     wanted: dict[Question, dict[str, None]] = {}
     resolved = {}
     for title in titles:
@@ -117,27 +116,22 @@ def open_questions(
     return {question: list(keys) for question, keys in wanted.items()}, resolved
 
 
-def class_ids(resolutions: Iterable[Resolution]) -> list[str]:
-    """Return the classes that landmarks are instances of, each once; the html route gives them no ids."""
-    return list(dict.fromkeys(c for found in resolutions for c in found.classes if c is not None))
-
-
 class Asking:
-    """A run of questions: fetches and records answers, and isolates the key that makes a batch fail."""
+    """A run of questions, which records answers and isolates the key that makes a batch fail."""
 
-    def __init__(self, store: ScrapeStore, connect: Callable[[], Client], config: ScrapeConfig):
+    def __init__(self, store: ScrapeStore, connect: Callable[[], PoliteClient], config: ScrapeConfig):
         self._store, self._connect, self._config = store, connect, config
         self._answered = False
         self._failed_in_a_row = 0
-        # Failures wait for the next good answer: a failure while a server is down says nothing about a landmark.
+        # Failures are recorded after the next good answer: a server that is down says nothing about a landmark.
         self._failures: dict[tuple[Question, str], tuple[str, str]] = {}
 
     @cached_property
-    def _client(self) -> Client:
+    def _client(self) -> PoliteClient:
         return self._connect()
 
     def ask_batches(self, question: Question, keys: Sequence[str], progress: Progress) -> None:
-        """Ask for keys batch by batch, each answer kept at once."""
+        """Ask for keys batch by batch, and record each answer at once."""
         size = BATCHES[question]
         for start in range(0, len(keys), size):
             progress(_TASKS[question], start, len(keys))
@@ -146,15 +140,18 @@ class Asking:
         progress(_TASKS[question], len(keys), len(keys))
 
     def _ask(self, question: Question, keys: Sequence[str]) -> None:
-        """Ask one batch; keys that fail or are left out of the answer are asked again in halves, down to one."""
-        error = None
+        """Ask one batch; keys that fail or are missing in the answer are asked again in halves, down to one."""
+        error, answered = None, set[str]()
         try:
             answered = self._fetch(question, keys)
         except AnswerError as failure:
-            error, answered = failure, set[str]()
-            self._count_failure(failure)
+            error = failure
+        if answered:
+            self._answered, self._failed_in_a_row = True, 0
+            self._keep_failures()
         else:
-            self._count_answer(question, keys, answered)
+            empty = AnswerError("unanswered", f"{_LEFT_OUT} ({question} of {quoted(keys[0])}, ...)")
+            self._count_failure(error or empty)
         lacking = [key for key in keys if key not in answered]
         if len(keys) == 1 and lacking:
             self._failures[question, keys[0]] = (error.kind, str(error)) if error else ("unanswered", _LEFT_OUT)
@@ -165,7 +162,7 @@ class Asking:
                     self._ask(question, half)
 
     def _fetch(self, question: Question, keys: Sequence[str]) -> set[str]:
-        """Ask once, record the answer, and return the keys that it accounts for."""
+        """Ask once, record the answer, and return the answered keys."""
         config, client, answers = self._config, self._client, dict[str, Any]()
         if question == "sitelink":
             links = entities_by_titles(client, config.wikidata_url, keys, config.language)
@@ -175,7 +172,7 @@ class Asking:
             answers = category_pages(client, config.commons_url, keys)
         elif question == "entity":
             found = entities_by_ids(client, config.wikidata_url, keys, config.language)
-            answers = {e.item: e for e in found.values() if e.item} | found  # merged items by their new id too
+            answers = {e.item: e for e in found.values() if e.item} | found  # merged items under both ids
         else:
             for title in keys:
                 html = client.page(page_url(config.commons_url, title, config.language))
@@ -187,14 +184,6 @@ class Asking:
                     raise AnswerError("too-large", str(error)) from error
         self._store.record(question, answers)
         return set(answers)
-
-    def _count_answer(self, question: Question, keys: Sequence[str], answered: set[str]) -> None:
-        """Count an answer; an answer without any of the requested keys counts as a failure."""
-        if answered:
-            self._answered, self._failed_in_a_row = True, 0
-            self._keep_failures()
-        else:
-            self._count_failure(AnswerError("unanswered", f"{_LEFT_OUT} ({question} of {quoted(keys[0])}, ...)"))
 
     def _count_failure(self, failure: AnswerError) -> None:
         self._failed_in_a_row += 1
@@ -215,11 +204,11 @@ class Asking:
 
 
 Steps = Generator[tuple[Question, tuple[str, ...]], list[Any], Resolution]
-"""A way to a resolution: yields what it needs to know, is sent the answers, returns the resolution."""
+"""Steps to a resolution: the generator yields questions, is sent the answers, and returns the resolution."""
 
 
 def resolve(title: str, store: ScrapeStore, route: str) -> Resolution | Unanswered:
-    """Return the status of a category, or the open question."""
+    """Return the resolution of a category, or its open questions."""
     trail = [title]
     steps = _by_infobox(trail) if route == "html" else _by_item(trail)
     try:
@@ -241,7 +230,7 @@ def unanswered_classes(classes: Iterable[str], store: ScrapeStore) -> tuple[list
     """Walk from classes to all their ancestors (P279), each once, so that cycles end.
 
     Returns:
-        The ids that were answered, and those to ask next; failed ones are in neither.
+        The answered ids, and the ids to ask next; failed ids are in neither list.
     """
     met = dict.fromkeys(classes)
     queue, answered, lacking = list(met), [], []
@@ -266,7 +255,7 @@ def _by_infobox(trail: list[str]) -> Steps:
             break
         if problem := _follow(trail, page.redirected_to):
             return _error(problem, trail)
-        if page.names:  # the server showed the other category's page in this one's place
+        if page.names:  # the server already showed the page of the redirect's target
             break
     if not page.present:
         return Resolution("no-item", _end(trail))
@@ -292,7 +281,7 @@ def _by_item(trail: list[str]) -> Steps:
         item = page.item
         if item is None:
             (item,) = yield "sitelink", (trail[-1],)
-    subject, seen = None, set[str]()  # the item itself or, for a category's item, its main topic
+    subject, seen = None, set[str]()  # subject: the item itself, or the main topic of a category's item
     while item not in seen and len(seen) <= _MAX_TOPICS:
         seen.add(item)
         (entity,) = yield "entity", (item,)
@@ -302,7 +291,7 @@ def _by_item(trail: list[str]) -> Steps:
         if WIKIMEDIA_CATEGORY not in entity.instance_of or not entity.main_topic:
             break
         item = entity.main_topic[0]
-    if subject is None:  # it was deleted
+    if subject is None:  # the item was deleted
         return Resolution("no-item", _end(trail))
     classes = yield "entity", subject.instance_of
     named = dict.fromkeys((c.item, c.label or c.item) for c in classes if c.item is not None)

@@ -1,8 +1,8 @@
-"""The stage ``scrape``: ask Wikimedia what each landmark is an instance of; answers are kept in ``scrape.sqlite``."""
+"""The scrape stage, which asks Wikimedia for the classes of each landmark and keeps all answers in one store."""
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -10,12 +10,11 @@ import polars as pl
 from hgld.settings import key_fields
 
 from ...stage import Progress, StageResult, StageRun, run_stage, silent
-from ...web import API_RATE, PAGE_RATE, Client, PoliteClient
+from ...web import API_RATE, PAGE_RATE, PoliteClient
 from ..config import ScrapeConfig
 from ..names.landmark_tables import (
     CLASSES,
     VERSION,
-    Landmark,
     facts_of,
     read_landmarks,
     scraped_table,
@@ -26,6 +25,7 @@ from .store import ScrapeStore
 from .titles import category_title
 
 STORE = "scrape.sqlite"
+_FACTS = ("redirected_to", "item", "status", "names", "classes")
 
 
 def run(
@@ -33,43 +33,47 @@ def run(
     tables: Mapping[str, Path],
     config: ScrapeConfig,
     progress: Progress = silent,
-    client: Client | None = None,
+    client: PoliteClient | None = None,
     before_asking: Callable[[], object] = lambda: None,
 ) -> StageRun:
     """Scrape the landmarks of ``tables`` and write the stage's tables (docs/reference/build-files.md).
 
-    Answers in ``root/scrape.sqlite`` are not asked for again, so that a stopped run resumes where it was.
+    A stopped run resumes where it was: answers in ``root/scrape.sqlite`` are not requested again.
 
     Args:
         root: the build's directory of stages.
         tables: CSVs with landmark_id and category by split.
         config: route, addresses, language and limits.
-        progress: told the task and how far it is.
-        client: asks the servers; by default a :class:`PoliteClient` under ``config``.
-        before_asking: called once before the first request, if there is any to make; may refuse by raising.
+        progress: receives the task and its progress.
+        client: HTTP client; default: a :class:`PoliteClient` with the options of ``config``.
+        before_asking: called once before the first request, if there is one; it may raise to stop the run.
 
     Raises:
         TableError: a table cannot be used.
-        ConfigError: contact or rate do not suit the servers, the store has answers of another source, or the request
-            budget is spent.
-        ServiceError: the servers kept refusing; the answers so far are kept.
-        StorageError: the disk is full; the answers so far are kept.
+        ConfigError: the servers' rules do not allow the contact or rate, the store has answers from another source, or
+            the request budget is spent.
+        ServiceError: the servers kept refusing; earlier answers are kept.
+        StorageError: the disk is full; earlier answers are kept.
     """
     began = time.time()
     landmarks, dropped = read_landmarks(tables)
-    known = _titles(landmarks)
-    titles = _distinct(known)
-    with ScrapeStore(root / STORE, source_of(config)) as store:
+    titles = {mark.category: category_title(mark.category) for mark in landmarks}
+    source = {name: getattr(config, name) for name in ("commons_url", "wikidata_url", "language")}
+    source["infobox_rows"] = "|".join(config.infobox_rows)
+    with ScrapeStore(root / STORE, source) as store:
         if config.retry_errors:
             store.forget_failures()
 
-        def connect() -> Client:
+        def connect() -> PoliteClient:
             connected = client or polite_client(config, progress)
             before_asking()
             return connected
 
-        resolved = answer_all(titles, store, connect, config, progress)
-        scraped = _scraped(landmarks, known, resolved)
+        resolved = answer_all(list(dict.fromkeys(filter(None, titles.values()))), store, connect, config, progress)
+        title_of = [titles[mark.category] for mark in landmarks]
+        found = [resolved[title] if title else Resolution("error(not-commons)") for title in title_of]
+        facts = {name: [getattr(one, name) for one in found] for name in _FACTS}
+        scraped = scraped_table({**facts_of(landmarks), "title": title_of, **facts})
         classes = _class_table(scraped["classes"].explode().drop_nulls().unique().to_list(), store)
         notes = _notes(scraped, classes)
 
@@ -83,7 +87,7 @@ def run(
 
 
 def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteClient:
-    """Return the client that ``config`` describes; raise ConfigError if Wikimedia's rules do not allow it."""
+    """Return a client with the options of ``config``; raise ConfigError if Wikimedia's rules forbid them."""
     waited = 0.0
 
     def on_wait(seconds: float, reason: str) -> None:
@@ -99,50 +103,13 @@ def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteCl
         timeout=config.timeout,
         retries=config.retries,
         max_total_retries=config.max_total_retries,
-        maxlag=config.maxlag,
         request_budget=config.request_budget,
         on_wait=on_wait,
     )
 
 
-def source_of(config: ScrapeConfig) -> dict[str, str]:
-    """Return the settings that the answers depend on, by which a store is known."""
-    return {
-        "commons_url": config.commons_url,
-        "wikidata_url": config.wikidata_url,
-        "language": config.language,
-        "infobox_rows": "|".join(config.infobox_rows),
-    }
-
-
-def _titles(landmarks: Iterable[Landmark]) -> dict[str, str | None]:
-    """Return the title of each category by the category as given."""
-    return {mark.category: category_title(mark.category) for mark in landmarks}
-
-
-def _distinct(known: Mapping[str, str | None]) -> list[str]:
-    return list(dict.fromkeys(title for title in known.values() if title is not None))
-
-
-def _scraped(
-    landmarks: Sequence[Landmark], titles: Mapping[str, str | None], resolved: Mapping[str, Resolution]
-) -> pl.DataFrame:
-    title_of = [titles[mark.category] for mark in landmarks]
-    found = [resolved[title] if title else Resolution("error(not-commons)") for title in title_of]
-    columns = {
-        **facts_of(landmarks),
-        "title": title_of,
-        "redirected_to": [f.redirected_to for f in found],
-        "item": [f.item for f in found],
-        "status": [f.status for f in found],
-        "names": [f.names for f in found],
-        "classes": [f.classes for f in found],
-    }
-    return scraped_table(columns)
-
-
 def _class_table(met: Sequence[str], store: ScrapeStore) -> pl.DataFrame:
-    """Return the classes of these ids and all their ancestors, merged ones under their new ids."""
+    """Return these classes and all their ancestors; a class merged into another one has the other's id."""
     rows = {}
     for asked in unanswered_classes(met, store)[0]:
         entity = store.entities[asked]

@@ -1,8 +1,8 @@
 """Store of the servers' answers: one SQLite file, so that no answer is lost and nothing is asked twice.
 
-Every answer is one transaction. The file is in WAL mode: a process killed at any moment loses at most the answer in
-flight. It is read whole when it is opened (300,000 landmarks are some hundred MB), because which question comes next
-depends on many answers.
+Every answer is one transaction. The file is in WAL mode, so a killed process loses at most the answer in flight. The
+store reads the whole file when it opens it (300,000 landmarks are some hundred MB), because the next question depends
+on many answers.
 """
 
 import json
@@ -15,9 +15,8 @@ from typing import Any, Literal, Self
 
 from hgld.errors import ConfigError, SchemaError, StorageError, excerpt, quoted
 
-from .commons import CategoryPage
 from .infobox import Infobox
-from .wikidata import Entity
+from .wiki_api import CategoryPage, Entity
 
 SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x68676C64  # "hgld"
@@ -37,8 +36,8 @@ class ScrapeStore:
     """The answers by question and key (a title or an item's id), on disk and in memory.
 
     Args:
-        path: the SQLite file; made if it is not there.
-        source: the settings that the answers depend on beside their keys (addresses, language), by name.
+        path: the SQLite file, which is created if it is missing.
+        source: the settings that change the answers (addresses, language), by name.
 
     Attributes:
         answers: answers by question and key: the item linked to a title (``sitelink``), or an object of the question's
@@ -47,7 +46,7 @@ class ScrapeStore:
 
     Raises:
         ConfigError: the file holds answers from another source, or another process has it open.
-        SchemaError: the file is not a store, or of another schema version.
+        SchemaError: the file is not a store, or has another schema version.
         StorageError: the disk is full or not writable.
     """
 
@@ -79,7 +78,7 @@ class ScrapeStore:
 
     @property
     def entities(self) -> dict[str, Entity]:
-        """The items by the ids that were asked for."""
+        """The items by their requested ids."""
         return self.answers["entity"]
 
     def record(self, question: Question, answers: Mapping[str, Any]) -> None:
@@ -93,7 +92,7 @@ class ScrapeStore:
         self.answers[question].update(answers)
 
     def record_failures(self, failures: Mapping[tuple[Question, str], tuple[str, str]]) -> None:
-        """Store failures as (kind, detail) by (question, key)."""
+        """Store failures; each (question, key) has a (kind, detail)."""
         rows = ((*key, kind, detail[:500]) for key, (kind, detail) in failures.items())
         with self._transaction():
             self._db.executemany("INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?)", rows)
@@ -106,10 +105,10 @@ class ScrapeStore:
         self.failures.clear()
 
     def _open(self, source: Mapping[str, str]) -> None:
-        # One process at a time: two would ask everything twice, at twice the polite rate.
+        # Only one process may open the file: two would ask everything twice, at twice the polite rate.
         self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode = WAL")
-        # NORMAL survives a kill, but a power failure may cost the last answers; they are asked for again.
+        # NORMAL survives a kill. A power failure may lose the last answers, and the next run asks for them again.
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.execute("BEGIN IMMEDIATE")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
@@ -147,10 +146,8 @@ class ScrapeStore:
 
     @contextmanager
     def _storage(self) -> Iterator[None]:
-        """Turn errors of SQLite and of the disk into messages that state the fix."""
-        fix = (
-            "Free space or choose another --out, then run the same command again: all answers before this one are kept."
-        )
+        """Turn errors of SQLite and of the disk into errors that state the fix."""
+        fix = "Free space or choose another --out, then run the same command again: all earlier answers are kept."
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -164,6 +161,4 @@ class ScrapeStore:
                 f"{self.path} is not a store of scraped answers ({excerpt(error)}). Move it away to scrape anew."
             ) from error
         except OSError as error:
-            if isinstance(error, StorageError):
-                raise
             raise StorageError(f"{self.path}: {error.strerror or error}. {fix}") from error

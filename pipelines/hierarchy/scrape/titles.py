@@ -15,10 +15,10 @@ _MAX_URL = 8192
 
 
 def category_title(url: str) -> str | None:
-    """Return the canonical title (``Category:...``) of a Commons category URL; None for other addresses.
+    """Return the canonical title (``Category:...``) of a Commons category URL; None for other URLs.
 
-    http and https, protocol-relative and mobile addresses, ``/wiki/TITLE`` and ``index.php?title=TITLE`` mean the same
-    page; fragments and other query parameters do not matter.
+    http, https, protocol-relative and mobile URLs, ``/wiki/TITLE`` and ``index.php?title=TITLE`` all name the same
+    page. Fragments and other query parameters are ignored.
 
     >>> category_title("http://commons.m.wikimedia.org/wiki/category:Ch%C3%A2teau_d%27If#map")
     "Category:Château d'If"
@@ -46,10 +46,10 @@ def category_title(url: str) -> str | None:
 
 
 def canonical_category(text: str) -> str | None:
-    """Return the canonical form of a title in the category namespace, or None if it is not a title of that namespace.
+    """Return the canonical form of a title in the category namespace, or None if it is no such title.
 
-    Follows MediaWiki: underscores and every kind of space are one space, direction marks go, Unicode NFC, the
-    first letter is a capital, at most 255 bytes.
+    The rules are MediaWiki's. Underscores and all kinds of spaces become one space, and direction marks are removed.
+    The text is in Unicode NFC, its first letter is a capital, and it has at most 255 bytes.
 
     >>> canonical_category(" category : eiffel_Tower ")
     'Category:Eiffel Tower'
@@ -65,10 +65,10 @@ def canonical_category(text: str) -> str | None:
 
 
 def page_url(api_url: str, title: str, language: str) -> str:
-    """Return the address of a page's HTML on the wiki whose action API is at ``api_url``.
+    """Return the URL of a page's HTML on the wiki whose action API is at ``api_url``.
 
-    Wikimedia's own wikis ask robots to keep to ``/wiki/``; another wiki's short addresses are not known to us, but
-    ``index.php`` is always in the folder of ``api.php``.
+    Wikimedia's wikis ask robots to use ``/wiki/``. Other wikis may have other short URLs, but ``index.php`` is always
+    in the folder of ``api.php``.
     """
     name = quote(title.replace(" ", "_"), safe="/:,()!'*;@")
     base = api_url.removesuffix("api.php")
@@ -80,10 +80,10 @@ def page_url(api_url: str, title: str, language: str) -> str:
 
 
 def _decode(path: str) -> str:
-    """Decode percent codes; old links in windows-1252 are read as MediaWiki reads them."""
+    """Decode percent codes; text that is not UTF-8 is windows-1252, as in MediaWiki."""
     raw = unquote_to_bytes(path)
     if _PERCENT.search(raw.decode("ascii", errors="replace")):
-        raw = unquote_to_bytes(raw)  # a title cannot contain a percent code, so this one was encoded twice
+        raw = unquote_to_bytes(raw)  # a title has no percent codes, so the link was encoded twice
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
