@@ -11,6 +11,7 @@ from hgld.errors import excerpt
 
 LONGEST_WAIT = 1e9  # seconds; what a server asks beyond is as good as this
 _PORTS = {"http": 80, "https": 443}
+HTTP = tuple(_PORTS)  # schemes
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # IPv4 addresses behind a translator (RFC 6052)
 _TRANSLATED_INSIDE = ipaddress.IPv6Network("64:ff9b:1::/48")  # those of one network's own translators (RFC 8215)
 _INSIDE = (".localhost", ".local", ".internal", ".lan", ".home.arpa")  # names that no public server can have

@@ -1,9 +1,9 @@
 """The processes of a run: their numbers, signals that ask them to stop, and the data that they exchange.
 
-This is the one door to ``torch.distributed``. Every process reads its part of a batch, computes its embeddings and
-gathers those of all. Of a loss that is a mean over queries it then computes the part of its own queries, of any other
-the loss of the whole batch. So memories, miners and normalisers over the batch mean what they mean in one process, and
-the gradients are those of the one loss.
+Only this module uses ``torch.distributed``. Every process reads its part of a batch, computes its embeddings and
+gathers the embeddings of all processes. If the loss is a mean over queries, a process computes the part of its own
+queries; otherwise it computes the loss of the whole batch. So memories, miners and normalisers over the batch work as
+in one process, and the gradients are those of the one loss.
 """
 
 import itertools
@@ -24,7 +24,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import (
     PrefixStore,  # pyright: ignore[reportPrivateImportUsage]  # not in __all__
-    Store,  # pyright: ignore[reportPrivateImportUsage]  # not in __all__
     rendezvous,  # pyright: ignore[reportPrivateImportUsage]  # not in __all__
 )
 from torch.nn.modules.batchnorm import _NormBase
@@ -38,17 +37,14 @@ if TYPE_CHECKING:
 
 def is_main_process() -> bool:
     """Tell whether this is the first process that torchrun or Slurm started; it works before they are connected."""
-    names = _variables()
-    return names is None or os.environ.get(names[0]) == "0"
+    return os.environ.get(_variables()[0], "0") == "0"
 
 
-def _variables() -> tuple[str, str, str] | None:
-    """Return the variables that hold index, count and index on this machine; None for a process started alone."""
-    if "RANK" in os.environ:
-        return "RANK", "WORLD_SIZE", "LOCAL_RANK"
-    if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+def _variables() -> tuple[str, str, str]:
+    """Return the names of the variables that hold index, count and index on this machine."""
+    if "RANK" not in os.environ and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         return "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"
-    return None
+    return "RANK", "WORLD_SIZE", "LOCAL_RANK"
 
 
 def rank_from_env() -> tuple[int, int, int]:
@@ -58,7 +54,7 @@ def rank_from_env() -> tuple[int, int, int]:
         ConfigError: the environment is incomplete.
     """
     names = _variables()
-    if names is None:
+    if names[0] not in os.environ:
         return 0, 1, 0
     missing = [name for name in (*names, "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
@@ -70,11 +66,11 @@ def rank_from_env() -> tuple[int, int, int]:
     return index, count, local
 
 
-# -- Signals that ask a run to stop: the first lets the step end, the second stops at once --
+# -- Signals that ask a run to stop: after the first signal the step ends, the second stops it at once --
 
 
 class StopRequests:
-    """Requests to stop that came as signals; true after the first one.
+    """Requests to stop that came as signals; true after the first signal.
 
     Attributes:
         signal: number of the first signal, or None.
@@ -94,14 +90,15 @@ class StopRequests:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequests]:
-    """Catch SIGTERM (a scheduler's), SIGINT (Ctrl-C) and SIGHUP (of a terminal that closes) while a run lasts.
+    """Catch SIGTERM (from a scheduler), SIGINT (Ctrl-C) and SIGHUP (a closing terminal) during a run.
 
-    Every process of a group gets them: torchrun and Slurm pass them on. nohup has SIGHUP ignored, which it stays.
+    Every process of a group gets these signals: torchrun and Slurm pass them on. Ignored signals stay ignored: nohup
+    ignores SIGHUP.
     """
-    requests = StopRequests()
-    asking = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    asking = [number for number in asking if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, requests._handle) for number in asking}
+    requests, before = StopRequests(), {}
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, requests._handle)
     try:
         yield requests
     finally:
@@ -123,7 +120,7 @@ class Processes:
     Attributes:
         index: number of this process, from 0.
         count: number of processes.
-        device: the one that this process computes on.
+        device: device of this process.
     """
 
     index: int
@@ -148,31 +145,25 @@ def launch(device: str = "") -> Processes:
     index, count, local = rank_from_env()
     chosen = _device(device, local)
     if count > 1 and not dist.is_initialized():
-        # Small facts are exchanged by gloo on the CPU, so that no exchange of them waits for the GPU.
-        backend, store = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo", _own_store(index, count)
+        # Gloo exchanges small facts on the CPU, so that these exchanges do not wait for the GPU.
+        backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
+        # torchrun may keep one store over the restarts of its workers, and a sweep starts several runs: with keys of
+        # this start alone, no process takes the address of an earlier process.
+        store = next(iter(rendezvous("env://", index, count, timeout=_TIMEOUT)))[0]
+        store = PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{next(_STARTS)}", store)
         dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=_TIMEOUT)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     return Processes(index, count, chosen)
 
 
-def _own_store(index: int, count: int) -> Store:
-    """Return the store where the processes meet, with keys of this start alone.
-
-    torchrun may keep one store over the restarts of its workers: there, the addresses of processes that are gone would
-    be taken for those of the new ones. So would those of an earlier run of the same processes, in a sweep.
-    """
-    store = next(iter(rendezvous("env://", index, count, timeout=_TIMEOUT)))[0]
-    return PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{next(_STARTS)}", store)
-
-
 def shutdown(processes: Processes) -> None:
     """Leave the group of processes.
 
     Gloo's threads outlive the group once DDP has used it. A thread that releases a tensor while the interpreter shuts
-    down aborts the process, which was seen now and then on busy machines (the cause is inferred, not proven). So the
-    threads get a moment to finish after the last exchange. Signals are held back meanwhile: when a process dies,
-    torchrun sends the others SIGTERM at once, and they still have to tell people what happened.
+    down aborts the process; this happened sometimes on busy machines (the cause is inferred, not proven). So the
+    threads get a moment to finish after the last exchange. Signals wait meanwhile: if a process dies, torchrun sends
+    SIGTERM to the others at once, and they still have to report what happened.
     """
     if processes.count > 1 and dist.is_initialized():
         with stop_requests():
@@ -184,11 +175,11 @@ def shutdown(processes: Processes) -> None:
 def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
     """Join the processes for the body (:func:`launch`, :func:`shutdown`); a lost process is reported with ``hint``.
 
-    A group that has met already is taken as it is, and not left.
+    If the processes are connected already, they stay connected afterwards.
 
     Args:
         device: ``cpu``, ``cuda``, ...; empty: this process's GPU if there is one.
-        hint: returns the sentence that says what to do when another process is lost.
+        hint: returns the fix if another process is lost.
 
     Raises:
         HgldError: another process of the run died, or does not answer.
@@ -199,7 +190,8 @@ def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
     try:
         yield processes
     except RuntimeError as error:
-        if not is_lost_process(error):
+        # NCCL has a class of errors. Gloo's errors are plain RuntimeErrors whose text begins with a file of its source.
+        if not isinstance(error, dist.DistError) and "/gloo/" not in str(error):
             raise
         raise HgldError(
             f"process {processes.index} of {processes.count}: another process of the run is gone or does not answer; "
@@ -210,26 +202,19 @@ def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
             shutdown(processes)
 
 
-def is_lost_process(error: BaseException) -> bool:
-    """Tell whether an error of torch means that another process of the run no longer answers.
-
-    NCCL's errors are known by their class. Gloo's are plain ``RuntimeError`` whose text begins with the place in its
-    source, also in a backward pass.
-    """
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
-
-
 def _device(asked: str, local: int) -> torch.device:
     if asked != "cuda" and (asked or not torch.cuda.is_available()):
         try:
             chosen = torch.device(asked or "cpu")
-            torch.empty(0, device=chosen).cpu()  # the device meta holds nothing
+            torch.empty(0, device=chosen).cpu()  # fails for the device meta, which holds no numbers
         except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-            reason = str(error).partition(". ")[0].rstrip(".")  # what follows lists torch's builds
+            reason = str(error).partition(". ")[0].rstrip(".")  # the rest lists torch's builds
             raise ConfigError(f"device {asked!r} cannot be used here ({reason}). Take the device cpu.") from error
         return chosen
     visible = torch.cuda.device_count()
-    if visible == 1 and local and _one_a_process():
+    # Slurm may bind one GPU to each of its tasks, so that a task sees only this GPU, as number 0.
+    one_per_task = any(os.environ.get(name) == "1" for name in ("SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU"))
+    if visible == 1 and "SLURM_LOCALID" in os.environ and (one_per_task or "SLURM_GPU_BIND" in os.environ):
         return torch.device("cuda", 0)
     if local >= visible:
         raise ConfigError(
@@ -238,15 +223,6 @@ def _device(asked: str, local: int) -> torch.device:
             "--gpus-per-node as --ntasks-per-node)."
         )
     return torch.device("cuda", local)
-
-
-def _one_a_process() -> bool:
-    """Tell whether Slurm has bound one GPU to each of its tasks, so that a task sees only this GPU, as number 0."""
-    return "SLURM_LOCALID" in os.environ and (
-        os.environ.get("SLURM_GPUS_PER_TASK") == "1"
-        or os.environ.get("SLURM_NTASKS_PER_GPU") == "1"
-        or "SLURM_GPU_BIND" in os.environ
-    )
 
 
 # -- Exchanges between the processes --
@@ -272,7 +248,7 @@ class _Gather(torch.autograd.Function):
         return own, None, None
 
 
-# The names of torch 2.13 on; the old ones warn there, or will.
+# torch 2.13 and later have these names; the old names warn there, or will.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
@@ -289,11 +265,11 @@ def gather_with_gradients(rows: Tensor, processes: Processes, *, adding: bool = 
     Args:
         rows: (b, ...) floating, the same b on every process.
         processes: the run's processes.
-        adding: whether every process computes a part of the loss, so that the gradients of all are added up. Otherwise
-            every process computes the same loss of all rows.
+        adding: whether every process computes a part of the loss, so that the gradients of all processes are added.
+            Otherwise every process computes the same loss of all rows.
 
     Returns:
-        (count x b, ...) in the order of the processes; ``rows`` itself where there is one process.
+        (count x b, ...) in the order of the processes; ``rows`` itself if there is one process.
     """
     if processes.count == 1:
         return rows
@@ -315,7 +291,7 @@ def wrap_model(model: nn.Module, processes: Processes, *, sync_batch_norm: bool 
         sync_batch_norm: compute batch norm's statistics over all processes.
 
     Raises:
-        ConfigError: synchronised batch norm on a CPU, where torch has none.
+        ConfigError: synchronised batch norm on a CPU, for which torch has no implementation.
     """
     if processes.count == 1:
         return model
@@ -326,8 +302,8 @@ def wrap_model(model: nn.Module, processes: Processes, *, sync_batch_norm: bool 
     if sync_batch_norm and not any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     ids = [processes.device.index] if processes.device.type == "cuda" else None
-    # Buffers are the same everywhere (group norm has none, frozen or synchronised batch norm agrees), or each
-    # process's own statistics, which training does not read; share_statistics makes them equal before they are read.
+    # Buffers are equal on all processes (group norm has none, frozen or synchronised batch norm agrees), or they are
+    # each process's own statistics. Training does not read these; share_statistics makes them equal for evaluations.
     with warnings.catch_warnings():
         # Releases before torch 2.13 do not know the argument's successor.
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
@@ -358,7 +334,7 @@ def most_of_all(number: int, processes: Processes) -> int:
     """Return the largest of the processes' numbers on every process, without waiting for a GPU."""
     if processes.count == 1:
         return number
-    on_cpu = "cpu" in dist.get_backend_config()  # not in a group that the caller has made for GPUs alone
+    on_cpu = "cpu" in dist.get_backend_config()  # a caller's group may be for GPUs alone
     numbers = torch.tensor([number], device="cpu" if on_cpu else processes.device)
     dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
     return int(numbers)
@@ -385,16 +361,14 @@ def from_all(data: bytes, processes: Processes) -> list[bytes]:
 
 def share_statistics(module: nn.Module, processes: Processes) -> None:
     """Copy the main process's running statistics of norms to all, so that every process has the checkpoint's model."""
-    if processes.count == 1:
-        return
     for norm in module.modules():
-        if isinstance(norm, _NormBase):
+        if processes.count > 1 and isinstance(norm, _NormBase):
             for statistic in norm.buffers(recurse=False):
                 dist.broadcast(statistic, 0)
 
 
 def wait_for_all(processes: Processes) -> None:
-    """Wait until every process has come to this call."""
+    """Wait until every process has reached this call."""
     if processes.count > 1:
         dist.barrier()
 
@@ -403,7 +377,7 @@ def wait_for_all(processes: Processes) -> None:
 
 
 def current_processes() -> Processes:
-    """Return this process's number in torch's default group; without a group it is the only one."""
+    """Return this process's number in torch's default group; without a group it is the only process."""
     if not dist.is_available() or not dist.is_initialized():
         return Processes(0, 1, torch.device("cpu"))
     on_gpu = "nccl" in dist.get_backend() and torch.cuda.is_available()
@@ -432,7 +406,7 @@ def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[T
     for name, term, count, value in zip(sums, terms, counts.unbind(), values, strict=True):
         own = term.total / count.to(term.total.dtype)
         part = own * processes.count
-        parts[name] = value.to(part.dtype) + (part - part.detach())  # to the last bit the same on every process
+        parts[name] = value.to(part.dtype) + (part - part.detach())  # the same on every process, to the last bit
         loss = loss + term.weight * parts[name]
     return loss, parts
 
@@ -441,7 +415,7 @@ def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[T
 def _draws_of_main(processes: Processes, device: torch.device) -> Iterator[None]:
     """Let torch's generators of the CPU and of a GPU draw the main process's numbers on every process in the body.
 
-    Processes that draw other negatives have other losses, and the average of their gradients is that of none.
+    Processes with different negatives would have different losses, and no loss has the average of their gradients.
     """
     gpus = [device] if device.type == "cuda" else []
     states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in gpus)]
@@ -462,18 +436,18 @@ class DistributedLoss(nn.Module):
     """A loss over the items of all processes together, for any training loop.
 
     Every process gives the embeddings and labels of its own part of the batch, and gets the loss of the whole batch.
-    Under DistributedDataParallel or whatever else averages gradients over the processes, the model's gradients
-    are those of one process with the whole batch. Parameters of the loss (proxies) are in no such wrapper: after the
-    backward pass call :meth:`average_gradients`.
+    Under DistributedDataParallel, or another wrapper that averages gradients over the processes, the model's gradients
+    are those of one process with the whole batch. Parameters of the loss (proxies) are in no such wrapper: call
+    :meth:`average_gradients` after the backward pass.
 
-    A loss that is a mean over queries is shared: every process ranks its own b queries against the B items of all, so
-    that its tables are (b, B). The others, whose :attr:`shared` is False, are computed on the whole batch by every
-    process, with the random numbers of the first one. These are Triplet, Margin, MultiGrain, BlackboxAP, SiMix,
+    A loss that is a mean over queries is shared: every process ranks its own b queries against the B items of all
+    processes, so that its tables are (b, B). Every process computes other losses (:attr:`shared` is False) on the whole
+    batch, with the random numbers of the first process. These are Triplet, Margin, MultiGrain, BlackboxAP, SiMix,
     MatryoshkaLoss, pair losses with reduction ``nonzero``, ``ClassWeighted`` with balanced weights, combinations of
     these, and other libraries' losses.
 
     Args:
-        loss: a loss of hgld, or any module that is called with embeddings and labels; its parameters must be equal on
+        loss: a loss of hgld, or any module whose arguments are embeddings and labels; its parameters must be equal on
             all processes.
         processes: None: the processes of torch's default group.
 
@@ -504,12 +478,12 @@ class DistributedLoss(nn.Module):
         """Return the loss of all processes' items, the same on every process.
 
         Args:
-            embeddings: (b, D) floating, of this process's items; the same b on every process.
+            embeddings: (b, D) floating, this process's items; the same b on every process.
             labels: (b, L) or (b,) integers.
-            others: further (b, ...) tensors by name, which the loss takes: ``instances`` of MultiGrain.
+            others: further (b, ...) arguments of the loss by name, such as ``instances`` of MultiGrain.
 
         Raises:
-            ConfigError: the processes met after this was made, so that it does not know of them.
+            ConfigError: the processes were connected after this loss was made.
             InputError: labels that are no tensor.
         """
         processes = self.processes
@@ -521,8 +495,9 @@ class DistributedLoss(nn.Module):
         if processes.count == 1:
             if self._finds_group and current_processes().count > 1:
                 raise ConfigError(
-                    "this DistributedLoss was made before torch's processes met, and would be the loss of a part. Make "
-                    "it after init_process_group: in Lightning in configure_model, in accelerate after Accelerator()."
+                    "this DistributedLoss was made before torch's processes were connected, and would be the loss of a "
+                    "part. Make it after init_process_group: in Lightning in configure_model, in accelerate after "
+                    "Accelerator()."
                 )
             return self.loss(embeddings, labels, **others)
         known = gather(labels.to(embeddings.device), processes)

@@ -18,6 +18,7 @@
 Every message names the file and the row or member, what was found, what was expected and the fix.
 """
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -131,6 +132,16 @@ def some(items: Iterable[str], most: int = 5, separator: str = ", ") -> str:
     separator = "; " if any(separator in item for item in listed[:most]) else separator
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return separator.join(listed[:most]) + more
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint, with a space before it, that names the known name nearest to a misspelt one; empty if none is.
+
+    >>> did_you_mean("trian", ["test", "train"])
+    " Did you mean 'train'?"
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f" Did you mean {quoted(near[0])}?" if near else ""
 
 
 @contextmanager

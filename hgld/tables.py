@@ -22,15 +22,15 @@ import polars as pl
 from hgld.errors import SchemaError, StorageError, TableError, excerpt, quoted
 from hgld.files import open_regular, write_atomic
 
-POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics at some damaged parquet files
-NUMPY_FAULTS = (  # of numpy at headers of npy files made to break it: Python literals, nested as deep as one likes
+POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # some damaged parquet files make it panic
+NUMPY_FAULTS = (  # numpy raises them for hostile headers of npy files, which are Python literals of any depth
     *(ValueError, TypeError, KeyError, SyntaxError, EOFError, OverflowError, RecursionError, MemoryError),
     tokenize.TokenError,
 )
 MAX_CSV_BYTES = 1 << 30
 _MAX_COLUMNS = 1 << 14
 _LEAST_BUDGET = 1 << 29  # bytes that any table may take in memory
-_MOST_GROWTH = 64  # times the file's bytes that a larger one may take
+_MOST_GROWTH = 64  # a larger table may take this many times its file's bytes
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"\x28\xb5\x2f\xfd")  # gzip, zlib, zstd
 
 Source = Path | str | bytes
@@ -48,7 +48,6 @@ def read_parquet(
     rows: tuple[int, int] | None = None,
     where: str | None = None,
     fix: str = "",
-    max_bytes: int | None = None,
 ) -> pl.DataFrame:
     """Read a parquet table, after its footer has been checked.
 
@@ -58,30 +57,29 @@ def read_parquet(
         schema: column types that the file must have; other columns are ignored.
         rows: first row and number of rows; default: all.
         where: name of the source in messages.
-        fix: last sentence of messages: what to do about a file that cannot be used.
-        max_bytes: most memory that the wanted columns may take; default: 512 MiB, or 64 times the file's size.
+        fix: last sentence of messages: the fix for a file that cannot be used.
 
     Raises:
-        TableError: not a readable parquet file, a column is missing or of another type, or the table is too large.
+        TableError: not a readable parquet file, a column is missing or of another type, or the wanted columns take more
+            memory than 512 MiB and 64 times the file's size.
     """
-    with _parquet(source, where, fix) as (file, name):
-        footer = _Footer(file, name)
-        found = _scan(source).collect_schema()
-        if schema is not None and (wrong := wrong_columns(found, schema)):
-            raise TableError(f"{name}: {wrong} {fix}".rstrip())
+    with _footer_of(source, where, fix) as footer:
+        scan = _scan(source)
+        found = scan.collect_schema()
+        wrong = [name for name, dtype in (schema or {}).items() if found.get(name) != dtype]
+        if schema is not None and wrong:
+            told = ", ".join(f"{quoted(name)} ({found.get(name, 'missing')})" for name in wrong)
+            expected = ", ".join(f"{name}: {dtype}" for name, dtype in schema.items())
+            raise TableError(f"wrong or missing columns {told}; expected {expected}.")
         wanted = list(columns if columns is not None else schema if schema is not None else found)
-        if missing := [column for column in wanted if column not in found]:
-            raise TableError(
-                f"{name}: no column {excerpt(', '.join(missing))}; found {excerpt(', '.join(found))}. {fix}".rstrip()
-            )
-        budget = max(_LEAST_BUDGET, _MOST_GROWTH * footer.size) if max_bytes is None else max_bytes
+        _check_columns(wanted, found)
+        budget = max(_LEAST_BUDGET, _MOST_GROWTH * footer.size)
         size = footer.decoded_size({column: found[column] for column in wanted}, budget, rows)
         if size > budget:
             raise TableError(
-                f"{name}: {footer.rows:,} rows that take {size >> 20:,} MiB or more in memory, in a file of "
-                f"{footer.size:,} bytes; expected at most {budget >> 20:,} MiB. {fix}".rstrip()
+                f"{footer.rows:,} rows that take {size >> 20:,} MiB or more in memory, in a file of {footer.size:,} "
+                f"bytes; expected at most {budget >> 20:,} MiB."
             )
-        scan = _scan(source)
         return (scan if rows is None else scan.slice(*rows)).select(wanted).collect()
 
 
@@ -91,19 +89,18 @@ def parquet_schema(source: Source, *, where: str | None = None, fix: str = "") -
     Raises:
         TableError: not a readable parquet file.
     """
-    with _parquet(source, where, fix) as (file, name):
-        _Footer(file, name)
+    with _footer_of(source, where, fix):
         return _scan(source).collect_schema()
 
 
-def parquet_metadata(source: Source, *, where: str | None = None, fix: str = "") -> dict[str, str]:
+def parquet_metadata(source: Source, *, where: str | None = None) -> dict[str, str]:
     """Return the metadata that a parquet table's writer added, such as its schema version.
 
     Raises:
         TableError: not a readable parquet file.
     """
-    with _parquet(source, where, fix) as (file, name):
-        return _Footer(file, name).metadata
+    with _footer_of(source, where) as footer:
+        return footer.metadata
 
 
 def level_metadata(version: int, levels: Sequence[str]) -> dict[str, str]:
@@ -138,14 +135,14 @@ def read_levels(source: Source, version: int, what: str, *, where: str, fix: str
     return levels
 
 
-def row_groups(source: Source, *, where: str | None = None, fix: str = "") -> list[int]:
+def row_groups(source: Source) -> list[int]:
     """Return the number of rows of every row group of a parquet table, as its footer states them.
 
     Raises:
         TableError: not a readable parquet file.
     """
-    with _parquet(source, where, fix) as (file, name):
-        return [group[3] for group in _Footer(file, name).groups]
+    with _footer_of(source) as footer:
+        return [group[3] for group in footer.groups]
 
 
 def write_table(table: pl.DataFrame, path: Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -157,18 +154,13 @@ def write_table(table: pl.DataFrame, path: Path, metadata: Mapping[str, str] | N
     facts = dict(metadata) if metadata else None
     try:
         write_atomic(path, lambda aside: table.write_parquet(aside, metadata=facts))
-    except POLARS_FAULTS as error:  # it has errors of its own for a disk that fills up
+    except POLARS_FAULTS as error:  # polars has errors of its own for a full disk
         raise StorageError(f"{path}: cannot be written ({error}). Free space, then run again.") from error
 
 
-def wrong_columns(found: pl.DataFrame | Schema, schema: Schema) -> str:
-    """Describe for an error the columns that a table lacks or has with another type; empty if all are right."""
-    types = found.schema if isinstance(found, pl.DataFrame) else found
-    wrong = [f"{quoted(n)} ({types.get(n, 'missing')})" for n, dtype in schema.items() if types.get(n) != dtype]
-    if not wrong:
-        return ""
-    expected = ", ".join(f"{name}: {dtype}" for name, dtype in schema.items())
-    return f"wrong or missing columns {', '.join(wrong)}; expected {expected}."
+def _check_columns(wanted: Iterable[str], found: Iterable[str], prefix: str = "") -> None:
+    if missing := [column for column in wanted if column not in found]:
+        raise TableError(f"{prefix}no column {excerpt(', '.join(missing))}; found {excerpt(', '.join(found))}.")
 
 
 def _scan(source: Source) -> pl.LazyFrame:
@@ -178,27 +170,25 @@ def _scan(source: Source) -> pl.LazyFrame:
 
 
 @contextmanager
-def _parquet(source: Source, where: str | None, fix: str) -> Iterator[tuple[BinaryIO, str]]:
-    """Open a parquet file; errors at reading it become a TableError that names it."""
+def _footer_of(source: Source, where: str | None = None, fix: str = "") -> Iterator["_Footer"]:
+    """Yield the footer of a parquet file; errors in the body become a TableError with the file's name and the fix."""
     name = where or ("parquet table" if isinstance(source, bytes) else str(source))
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else open_regular(Path(source)) as file:
-            yield file, name
-    except TableError:
-        raise
+            yield _Footer(file)
+    except TableError as error:
+        raise TableError(f"{name}: {error} {fix}".rstrip()) from error
     except OSError as error:
         raise TableError(f"{name}: cannot be read ({error.strerror or error}). {fix}".rstrip()) from error
-    except IndexError as error:
-        raise TableError(f"{name}: not a readable parquet file (its footer ends early). {fix}".rstrip()) from error
-    except (*POLARS_FAULTS, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (*POLARS_FAULTS, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise TableError(f"{name}: not a readable parquet file ({excerpt(error)}). {fix}".rstrip()) from error
 
 
 class _Footer:
-    """The footer of a parquet file, as far as it says what the table takes in memory.
+    """The parts of a parquet file's footer that tell how much memory its table takes.
 
-    Polars offers neither the sizes of row groups nor the headers of pages; a small file can hold 150 million repeated
-    values, of which only the headers of its pages tell.
+    Polars offers neither the sizes of row groups nor the headers of pages. A small file can hold 150 million repeated
+    values, and only the headers of its pages tell their number.
     """
 
     _MAGIC = b"PAR1"
@@ -206,7 +196,7 @@ class _Footer:
     _PAGE_BYTES = 1 << 10  # of memory that every page counts at least
     _WIDTHS = (1, 4, 8, 12, 4, 8, 16)  # bytes of a value in memory by its physical type, boolean to byte array
 
-    def __init__(self, file: BinaryIO, name: str) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.size = file.seek(0, os.SEEK_END)
         file.seek(max(0, self.size - 8))
@@ -228,7 +218,7 @@ class _Footer:
     def decoded_size(self, wanted: Mapping[str, Any], budget: int, rows: tuple[int, int] | None = None) -> int:
         """Return the bytes that columns take in memory, by the headers of their pages; stop counting above a budget.
 
-        Of ``rows``, the first and the number of them, the row groups that hold them count, whole.
+        ``rows`` (first row and number of rows) limits the count to the row groups that hold them.
         """
         total, stop = 0, 0
         for group in self.groups:
@@ -350,7 +340,6 @@ def read_csv(
     schema: Schema | None = None,
     infer: bool = False,
     where: str | None = None,
-    fix: str = "",
     max_bytes: int = MAX_CSV_BYTES,
 ) -> pl.DataFrame:
     """Read a CSV table as text, null if a cell is empty; :class:`CsvText` also tells the line of every row.
@@ -361,7 +350,6 @@ def read_csv(
         schema: types of some columns.
         infer: whether to read other columns as numbers if every cell is one.
         where: name of the source in messages.
-        fix: last sentence of messages: what to do about a file that cannot be used.
         max_bytes: most bytes that the file may have.
 
     Raises:
@@ -373,26 +361,23 @@ def read_csv(
         header = next(csv.reader(io.StringIO(data[: 1 << 22].decode("utf-8-sig", "replace"), newline="")), [])
         if data.startswith(_COMPRESSED):
             raise TableError(f"{name}: compressed; expected the CSV itself. Unpack it first.")
-        if any("\ufffd" in cell for cell in header):  # polars takes it for a name
+        if any("\ufffd" in cell for cell in header):  # polars would take the name as it is
             decode_table(name, data)
         cells = len(header) * data.count(b"\n")
         if len(header) > _MAX_COLUMNS or 16 * cells > max(_LEAST_BUDGET, _MOST_GROWTH * len(data)):
-            raise TableError(f"{name}: {len(header):,} columns; too many for its {len(data):,} bytes. {fix}".rstrip())
-        wanted = list(columns if columns is not None else schema or []) or None
-        if missing := [column for column in wanted or () if column not in header]:
-            raise TableError(
-                f"{name}: no column {excerpt(', '.join(missing))}; found {excerpt(', '.join(header))}. {fix}".rstrip()
-            )
+            raise TableError(f"{name}: {len(header):,} columns; too many for its {len(data):,} bytes.")
+        wanted = list(columns if columns is not None else schema or [])
+        _check_columns(wanted, header, f"{name}: ")
         options = {"infer_schema": infer, "infer_schema_length": None, "schema_overrides": schema}
-        return pl.read_csv(data, columns=wanted, **options)
+        return pl.read_csv(data, columns=wanted or None, **options)
     except (csv.Error, *POLARS_FAULTS) as error:
         decode_table(name, data)
-        raise TableError(f"{name}: not a readable CSV table ({excerpt(error)}). {fix}".rstrip()) from error
+        raise TableError(f"{name}: not a readable CSV table ({excerpt(error)}).") from error
 
 
 def _csv_bytes(path: Path, max_bytes: int) -> bytes:
     try:
-        with open(path, "rb") as file:  # a pipe of the shell will do
+        with open(path, "rb") as file:  # the shell's pipes are allowed
             data = file.read(max_bytes + 1)
     except OSError as error:
         raise TableError(f"{path} cannot be read ({error.strerror}); expected a table there.") from error
@@ -445,10 +430,9 @@ def table_rows(
     Raises:
         TableError: a row is not valid, or has another number of cells.
     """
-    quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
-    reader = csv.reader(
-        io.StringIO(text, newline=""), delimiter=separator, quoting=quoting, strict=quoting != csv.QUOTE_NONE
-    )
+    is_csv = separator != "\t"
+    quoting = csv.QUOTE_MINIMAL if is_csv else csv.QUOTE_NONE
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting, strict=is_csv)
     line, is_first = 0, True
     try:
         for row in reader:
@@ -462,11 +446,10 @@ def table_rows(
                 is_first = False
                 yield begins, row
     except csv.Error as error:
-        kind, cells = ("TSV", "tab") if separator == "\t" else ("CSV", "comma")
-        in_quotes = "" if separator == "\t" else ", in double quotes where they hold commas"
+        form = "CSV" if is_csv else "TSV"
+        cells = "comma-separated cells, in double quotes if they hold commas" if is_csv else "tab-separated cells"
         raise TableError(
-            f"{path}, line {line + 1:,}: not valid {kind} ({error}); expected {cells}-separated cells{in_quotes}, of "
-            "at most 131,072 characters."
+            f"{path}, line {line + 1:,}: not valid {form} ({error}); expected {cells}, of at most 131,072 characters."
         ) from error
 
 
@@ -498,11 +481,10 @@ class CsvText:
         """
         for column in columns:
             if (times := self.columns.count(column)) != 1:
-                shown = ", ".join(repr(name[:60]) for name in self.columns[:20])
+                what = f"has the column {quoted(column)} twice" if times else f"lacks the column {quoted(column)}"
                 raise TableError(
-                    f"{self.path} {'lacks' if times == 0 else 'has'} the column {quoted(column)}"
-                    f"{' twice' if times else ''}; found {shown}, expected {', '.join(map(repr, columns))} (others are "
-                    "ignored). Rename the column in the file's first line."
+                    f"{self.path} {what}; found {excerpt(', '.join(map(repr, self.columns)))}, expected "
+                    f"{', '.join(map(repr, columns))} (others are ignored). Rename the column in the file's first line."
                 )
         places = [self.columns.index(column) for column in columns]
         for line, row in islice(table_rows(self.path, self.text, width=len(self.columns)), 1, None):

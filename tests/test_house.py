@@ -109,7 +109,7 @@ def test_polars_readers_are_called_only_in_tables_module():
 def test_only_allowed_modules_import_network_clients():
     clients = {"pipelines/web.py", "pipelines/download.py", "hgld/data/http_files.py"}
     assert _who_imports("requests", "urllib3", "http", "socket", "urllib.request", "aiohttp") <= clients
-    assert _who_imports("fsspec") <= {"hgld/data/fsspec_files.py", "hgld/data/storage.py", "pipelines/shards/output.py"}
+    assert _who_imports("fsspec") <= {"hgld/data/remote_files.py", "pipelines/shards/output.py"}
 
 
 def test_only_distributed_module_imports_torch_distributed():

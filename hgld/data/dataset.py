@@ -2,40 +2,32 @@
 
 import hashlib
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 import polars as pl
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hgld.data.format import (
-    BOX,
-    HIERARCHY,
-    INDEX,
-    JUDGEMENTS,
-    LISTS,
-    MANIFEST,
-    MAX_IMAGE_BYTES,
-    Manifest,
-)
+from hgld.data.decode import decode_batch, decode_with_pillow
+from hgld.data.format import BOX, HIERARCHY, INDEX, JUDGEMENTS, LISTS, MANIFEST, MAX_IMAGE_BYTES, Manifest
 from hgld.data.image_folder import LooseImages, list_folder, list_images
-from hgld.data.images import MOST_BATCH_BYTES, EncodedImage, fits_batch
+from hgld.data.images import MOST_BATCH_BYTES, EncodedImage, fits_batch, turn_of, turned
 from hgld.data.index import SOURCE, read_index, read_table
 from hgld.data.storage import READING, ShardStorage, read_manifest
-from hgld.errors import InputError, quoted
+from hgld.data.views import TestView
+from hgld.errors import InputError, did_you_mean, quoted
 from hgld.hierarchy import Hierarchy
 from hgld.hub import dataset_folder, is_address
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
+Transform = Callable[[Image.Image], Any]
+Positions = Sequence[int] | np.ndarray | Tensor
 
 _DRAWN = 12  # images in a notebook
 _DIGEST = 32  # bytes of a SHA-256
@@ -53,53 +45,39 @@ def read_rows(
         leave_out: columns that are not needed.
 
     Raises:
-        InputError: levels, counts or places differ from the manifest, or the index is damaged.
+        InputError: levels, counts or offsets differ from the manifest, or the index is damaged.
         SchemaError: the index has another schema version.
     """
     if isinstance(storage, LooseImages):
         return storage.frame if split is None else storage.frame.filter(pl.col("split") == split)
-    table = storage.table(INDEX, manifest.files.get(INDEX))
-    frame, levels = read_index(table, f"{storage.where}/{INDEX}", leave_out=leave_out)
-    if levels != manifest.levels:
-        raise _other_build(f"{storage.where}/{INDEX}: levels {', '.join(levels)}", ", ".join(manifest.levels))
-    found = dict(frame.group_by("split").len().iter_rows())
-    expected = {name: facts["items"] for name, facts in manifest.splits.items() if facts["items"]}
-    if found != expected:
-        raise _other_build(f"{storage.where}: {INDEX} has {_counts(found)}", _counts(expected))
-    _check_places(storage, manifest, frame)
+    where = f"{storage.where}/{INDEX}"
+    frame, levels = read_index(storage.table(INDEX, manifest.files.get(INDEX)), where, leave_out=leave_out)
+    _check_build(where, "levels", levels, manifest.levels)
+    found = (f"{items} items of {name}" for name, items in frame["split"].value_counts().sort("split").iter_rows())
+    expected = (f"{manifest.splits[name]['items']} items of {name}" for name in sorted(manifest.splits))
+    _check_build(where, "has", found, (text for text in expected if not text.startswith("0 ")))
+    _check_offsets(where, manifest, frame)
     return frame if split is None else frame.filter(pl.col("split") == split)
 
 
-def read_hierarchy(storage: ShardStorage, manifest: Manifest) -> Hierarchy:
-    """Read ``hierarchy.parquet``.
-
-    Raises:
-        HierarchyError: it is no tree.
-        InputError: it is missing, or its levels are not the manifest's.
-        SchemaError: it is damaged or was written under another schema version.
-    """
-    table = storage.table(HIERARCHY, manifest.files.get(HIERARCHY))
-    hierarchy = Hierarchy.from_parquet(table, f"{storage.where}/{HIERARCHY}")
-    if hierarchy.levels != manifest.levels:
-        found = f"{storage.where}/{HIERARCHY}: levels {', '.join(hierarchy.levels)}"
-        raise _other_build(found, ", ".join(manifest.levels))
+def _read_hierarchy(storage: ShardStorage, manifest: Manifest) -> Hierarchy:
+    where = f"{storage.where}/{HIERARCHY}"
+    hierarchy = Hierarchy.from_parquet(storage.table(HIERARCHY, manifest.files.get(HIERARCHY)), where)
+    _check_build(where, "levels", hierarchy.levels, manifest.levels)
     return hierarchy
 
 
-def check_labels(storage: ShardStorage, hierarchy: Hierarchy, labels: np.ndarray) -> None:
-    """Refuse labels that are not classes, or that are on no path of the tree.
-
-    Raises:
-        HierarchyError: there are such labels; the message names the first items.
-    """
-    try:
-        hierarchy.counts(labels)  # refuses labels that are not classes
-        hierarchy.check_labels(labels)
-    except InputError as error:
-        raise type(error)(f"{storage.where}/{INDEX}: {error}") from error
+def _check_build(where: str, what: str, found: Iterable[str], stated: Iterable[str]) -> None:
+    """Refuse a table that differs from the manifest."""
+    told, expected = ", ".join(found), ", ".join(stated)
+    if told != expected:
+        raise InputError(
+            f"{where}: {what} {told or 'no items'}; {MANIFEST} says {expected or 'no items'}. They come from different "
+            "builds: hgld index --force writes both again from the shards."
+        )
 
 
-def _check_places(storage: ShardStorage, manifest: Manifest, index: pl.DataFrame) -> None:
+def _check_offsets(where: str, manifest: Manifest, index: pl.DataFrame) -> None:
     """Refuse an index whose items are not inside the manifest's shards."""
     shards = pl.DataFrame(
         [(shard.name, shard.split, shard.bytes) for shard in manifest.shards],
@@ -109,32 +87,20 @@ def _check_places(storage: ShardStorage, manifest: Manifest, index: pl.DataFrame
     inside = (pl.col("of_split") == pl.col("split")) & (pl.col("offset") + pl.col("size") <= pl.col("bytes"))
     joined = index.lazy().select("key", "shard", "split", "offset", "size").join(shards.lazy(), on="shard", how="left")
     wrong = joined.filter(~inside.fill_null(value=False) | (pl.col("size") > MAX_IMAGE_BYTES)).head(1).collect()
-    if len(wrong):
-        row = wrong.row(0, named=True)
+    for row in wrong.iter_rows(named=True):
         raise InputError(
-            f"{storage.where}/{INDEX}: key {quoted(row['key'])} has {row['size']} bytes at offset {row['offset']} of "
-            f"{row['shard']}. In {MANIFEST} that shard has {row['bytes'] or 0} bytes, of split "
-            f"{quoted(row['of_split'])}, and an image may have {MAX_IMAGE_BYTES}. Rewrite index and manifest from the "
-            "shards with hgld index --force; --max-file-mb excludes large images when shards are made."
+            f"{where}: key {quoted(row['key'])} has {row['size']} bytes at offset {row['offset']} of {row['shard']}. "
+            f"In {MANIFEST} that shard has {row['bytes'] or 0} bytes, of split {quoted(row['of_split'])}, and an image "
+            f"may have {MAX_IMAGE_BYTES}. Rewrite index and manifest from the shards with hgld index --force; "
+            "--max-file-mb excludes large images when shards are made."
         )
-
-
-def _counts(splits: Mapping[str, int]) -> str:
-    return ", ".join(f"{splits[name]} items of {name}" for name in sorted(splits)) or "no items"
-
-
-def _other_build(found: str, stated: str) -> InputError:
-    return InputError(
-        f"{found}; {MANIFEST} says {stated}. They come from different builds: hgld index --force writes both again "
-        "from the shards."
-    )
 
 
 # -- opening a directory ----------------------------------------------------------------------------------------------
 #
-# An image takes one read; labels take none, because the index has them.
+# An image takes one read. Labels take no read, because the index has them.
 
-_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "class_run", SOURCE)  # not read; half of an index's memory
+_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "class_run", SOURCE)  # not read: half of an index's memory
 
 
 def open_dataset(
@@ -143,7 +109,7 @@ def open_dataset(
     *,
     levels: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    transform: "Callable[[Image], Any] | None" = None,
+    transform: Transform | None = None,
     verify_reads: bool | None = None,
 ) -> "ShardDataset":
     """Open a dataset directory (docs/reference/dataset-files.md) on a disk or at a URL, or a plain folder of images.
@@ -171,16 +137,16 @@ def open_dataset(
     if is_address(root):
         root = dataset_folder(str(root), split)
     storage = ShardStorage(root, storage_options)
-    if storage.is_local and Path(storage.where).is_dir() and not storage.exists(MANIFEST):
+    is_plain = storage.is_local and Path(storage.where).is_dir() and not storage.exists(MANIFEST)
+    if is_plain:
         storage = list_folder(Path(storage.where))
     manifest = storage.manifest if isinstance(storage, LooseImages) else read_manifest(storage)
     if split is not None and split not in manifest.splits:
-        near = get_close_matches(split, manifest.splits, n=1, cutoff=0.4)
-        meant = f" Did you mean {quoted(near[0])}?" if near else ""
-        if isinstance(storage, LooseImages):
-            meant = " A plain folder has no splits: `hgld build-shards folders` makes a dataset with splits."
-        raise InputError(f"{storage.where}: no split {quoted(split)}; it has {', '.join(manifest.splits)}.{meant}")
-    hierarchy = storage.hierarchy if isinstance(storage, LooseImages) else read_hierarchy(storage, manifest)
+        hint = did_you_mean(split, manifest.splits)
+        if is_plain:
+            hint = " A plain folder has no splits: `hgld build-shards folders` makes a dataset with splits."
+        raise InputError(f"{storage.where}: no split {quoted(split)}; it has {', '.join(manifest.splits)}.{hint}")
+    hierarchy = storage.hierarchy if isinstance(storage, LooseImages) else _read_hierarchy(storage, manifest)
     if verify_reads is None:
         verify_reads = READING.get().verify_reads
     verified = not storage.is_local if verify_reads is None else verify_reads
@@ -188,18 +154,22 @@ def open_dataset(
     index = read_rows(storage, manifest, split, leave_out=left_out)
     chosen = hierarchy if levels is None else hierarchy.restrict(levels)
     labels = index.select(chosen.levels).to_numpy().astype(np.int64, order="C")
-    check_labels(storage, chosen, labels)
+    try:
+        chosen.counts(labels)  # fails if labels are not classes
+        chosen.check_labels(labels)
+    except InputError as error:
+        raise type(error)(f"{storage.where}/{INDEX}: {error}") from error
     return ShardDataset(storage, manifest, chosen, split, index, torch.from_numpy(labels), transform)
 
 
-load_dataset = open_dataset  # the name that Hugging Face's datasets gives this function
+load_dataset = open_dataset  # Hugging Face's datasets gives this name to the function
 
 
 def dataset_of_images(images: Sequence[Path] | Sequence[bytes]) -> "ShardDataset":
     """Return image files, or encoded images in memory, as a dataset without classes, in their order.
 
     Raises:
-        InputError: there is none, or a file cannot be read or is too large.
+        InputError: there are no images, or a file cannot be read or is too large.
     """
     listed = list_images(images)
     labels = torch.full((len(images), 1), -1)
@@ -221,7 +191,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         storage: storage of the shards.
         manifest: the content of ``dataset.json``.
         hierarchy: the tree of classes, with the requested levels.
-        split: the split that was opened; None: all.
+        split: the split that was opened; None: all splits.
         keys: (N,) stable names of the items.
         labels: (N, L) int64 class ids, finest level first; -1 is unknown.
         sizes: (N, 2) int32 width and height in pixels of the upright images, cut to their boxes.
@@ -236,21 +206,26 @@ class ShardDataset(Dataset[dict[str, Any]]):
         split: str | None,
         index: pl.DataFrame,
         labels: Tensor,
-        transform: "Callable[[Image], Any] | None",
+        transform: Transform | None,
     ) -> None:
         self.storage, self.manifest, self.hierarchy, self.split = storage, manifest, hierarchy, split
         self.keys, self.labels, self.transform = index["key"], labels, transform
-        self._rows: np.ndarray | None = None  # of the split's rows of the index; None: all
+        self._rows: np.ndarray | None = None  # row numbers in the split's index; None: all rows
         self._shard_names = index["shard"].unique(maintain_order=True).to_list()
         self._shard = index["shard"].cast(pl.Enum(self._shard_names)).to_physical().to_numpy()
         self._offset, self._size = index["offset"].to_numpy(), index["size"].to_numpy()
         self._orientation = index["orientation"].to_numpy()
         self._boxes = index.select(pl.col(BOX).fill_null(-1)).to_numpy() if BOX[0] in index.columns else None
         self._sha256 = _digests(index["sha256"], f"{storage.where}/{INDEX}") if "sha256" in index.columns else None
-        self.sizes = _upright_sizes(index.select("width", "height").to_numpy(), self._orientation, self._boxes)
+        stored = index.select("width", "height").to_numpy()
+        self.sizes = np.where(self._orientation[:, None] >= 5, stored[:, ::-1], stored)  # these orientations swap sides
+        if self._boxes is not None:
+            self.sizes = np.where(self._boxes[:, :1] >= 0, self._boxes[:, 2:] - self._boxes[:, :2], self.sizes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "frame"}  # workers can read it again
+        return {
+            name: value for name, value in vars(self).items() if name != "frame"
+        }  # workers can read the index again
 
     def __len__(self) -> int:
         return len(self._offset)
@@ -281,20 +256,19 @@ class ShardDataset(Dataset[dict[str, Any]]):
         sizes = zip(self.levels, self.hierarchy.num_classes, strict=True)
         name = f"{self.manifest.name}, {self.split or 'all splits'}: {len(self):,} items"
         heading = (name, "Classes: " + ", ".join(f"{level} {size:,}" for level, size in sizes))
-        shown = range(min(len(self), _DRAWN)) if self.storage.is_local else ()
+        count = min(len(self), _DRAWN) if self.storage.is_local else 0
+        shown = self.select([i * len(self) // count for i in range(count)])
+        named = [[name or "unknown" for name in shown[level]] for level in self.levels]
         tiles = []
-        for position in [i * len(self) // len(shown) for i in shown]:
+        for position, texts in enumerate(zip(*named, shown.keys, strict=True)):
             try:
-                picture = data_uri(self.image(position))
+                tiles.append((data_uri(shown.image(position)), texts))
             except InputError as error:
-                picture = str(error)
-            labels = zip(self.hierarchy.names, self.labels[position].tolist(), strict=True)
-            named = [names[label] if label >= 0 else "unknown" for names, label in labels]
-            tiles.append((picture, (*named, self.keys[position])))
+                tiles.append((str(error), texts))
         note = f"{len(tiles)} of {len(self):,} items, evenly spaced." if 0 < len(tiles) < len(self) else ""
         return picture_sheet(heading, tiles, note)
 
-    def select(self, positions: Sequence[int] | np.ndarray | Tensor) -> "ShardDataset":
+    def select(self, positions: Positions) -> "ShardDataset":
         """Return the items at these positions as a dataset of their own, in this order, numbered from 0.
 
         Raises:
@@ -302,7 +276,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """
         i = self._positions(positions)
         chosen = copy(self)
-        for name in ("lists", "sources"):  # of positions; the index's rows are left out by __getstate__
+        for name in ("lists", "sources"):  # cached per position; __getstate__ excludes the rows of the index
             vars(chosen).pop(name, None)
         chosen.keys, chosen.labels = self.keys.gather(i), self.labels[torch.from_numpy(i)]
         chosen._rows = i if self._rows is None else self._rows[i]
@@ -325,15 +299,9 @@ class ShardDataset(Dataset[dict[str, Any]]):
         Raises:
             InputError: the shard is missing or too short; the message names shard, key and offset.
         """
-        i = self._position(index)
-        try:
-            data = self.storage.read_at(self._shard_names[self._shard[i]], int(self._offset[i]), int(self._size[i]))
-        except InputError as error:
-            raise InputError(f"item {i}, key {quoted(self.keys[i])}: {error}") from error
-        self._verify(np.array([i]), [data])
-        return data
+        return self.read_many([self._position(index)])[0]
 
-    def read_many(self, indices: Sequence[int] | np.ndarray | Tensor) -> list[bytes]:
+    def read_many(self, indices: Positions) -> list[bytes]:
         """Return the stored files of several images, in the given order; neighbours in a shard are read together.
 
         Raises:
@@ -345,31 +313,26 @@ class ShardDataset(Dataset[dict[str, Any]]):
                 f"{self.storage.where}: {len(i)} images of {total} bytes together, as the index has it; "
                 f"expected at most {MOST_BATCH_BYTES}. Read fewer at a time."
             )
-        shards, names = self._shard[i].tolist(), self._shard_names
-        requests = [
-            (names[shard], offset, size)
-            for shard, offset, size in zip(shards, self._offset[i].tolist(), self._size[i].tolist(), strict=True)
-        ]
+        names = [self._shard_names[shard] for shard in self._shard[i].tolist()]
+        ranges = list(zip(names, self._offset[i].tolist(), self._size[i].tolist(), strict=True))
         try:
-            data = self.storage.read_many(requests)
-        except InputError:
+            data = self.storage.read_many(ranges)
+        except InputError as error:
+            if len(i) == 1:
+                raise InputError(f"item {i[0]}, key {quoted(self.keys[int(i[0])])}: {error}") from error
             return [self.read(position) for position in i.tolist()]  # one by one, so that the error names the key
-        self._verify(i, data)
+        if self._sha256 is not None:
+            for position, content in zip(i.tolist(), data, strict=True):
+                if hashlib.sha256(content).digest() != self._sha256[position].tobytes():
+                    raise InputError(
+                        f"item {position}, key {quoted(self.keys[position])}: {self.storage.where}/"
+                        f"{self._shard_names[self._shard[position]]}: the {len(content)} bytes at offset "
+                        f"{self._offset[position]} do not have the SHA-256 in the index. The shard changed after it "
+                        "was indexed, or was damaged in transfer; run hgld verify at its origin to tell which."
+                    )
         return data
 
-    def _verify(self, positions: np.ndarray, data: Sequence[bytes]) -> None:
-        if self._sha256 is None:
-            return
-        for position, content in zip(positions.tolist(), data, strict=True):
-            if hashlib.sha256(content).digest() != self._sha256[position].tobytes():
-                raise InputError(
-                    f"item {position}, key {quoted(self.keys[position])}: {self.storage.where}/"
-                    f"{self._shard_names[self._shard[position]]}: the {len(content)} bytes at offset "
-                    f"{self._offset[position]} are not those of the index (SHA-256). The shard changed after it was "
-                    "indexed, or was damaged in transfer; run hgld verify on its origin to tell which."
-                )
-
-    def encoded(self, indices: Sequence[int] | np.ndarray | Tensor) -> list[EncodedImage]:
+    def encoded(self, indices: Positions) -> list[EncodedImage]:
         """Return the encoded images of some items with orientation and box, in the form that decoders take.
 
         Raises:
@@ -402,7 +365,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
             raise IndexError(f"item {i} is not one of the {len(self)} of this dataset")
         return i % len(self)
 
-    def _positions(self, indices: Sequence[int] | np.ndarray | Tensor) -> np.ndarray:
+    def _positions(self, indices: Positions) -> np.ndarray:
         i = np.asarray(indices, dtype=np.int64).reshape(-1)
         if i.size and not 0 <= i.min() <= i.max() < len(self):
             raise IndexError(f"items {i.min()} to {i.max()} are not all among the {len(self)} of this dataset")
@@ -410,19 +373,20 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     # -- images -----------------------------------------------------------------------------------------------
 
-    def image(self, index: int) -> "Image":
+    def image(self, index: int) -> Image.Image:
         """Read and decode an image: RGB, upright, cropped to its box.
 
         Raises:
             InputError: the bytes are no complete image of the size in the index; the message names shard, key, offset.
         """
-        return self._decoded([self._position(index)])[0]
+        return self._decode_images([self._position(index)])[0]
 
-    def _decoded(self, indices: Sequence[int]) -> "list[Image]":
-        sizes = self.sizes[list(indices)].tolist()
-        return [
-            _decode(item, (width, height)) for item, (width, height) in zip(self.encoded(indices), sizes, strict=True)
-        ]
+    def _decode_images(self, indices: Sequence[int]) -> list[Image.Image]:
+        images = []
+        for item, (width, height) in zip(self.encoded(indices), self.sizes[list(indices)].tolist(), strict=True):
+            image = Image.fromarray(turned(decode_with_pillow(item, (width, height)), turn_of(item.orientation)))
+            images.append(image if item.box is None else image.crop(item.box))
+        return images
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]: ...
@@ -464,14 +428,11 @@ class ShardDataset(Dataset[dict[str, Any]]):
             return list(range(len(self)))
         if name not in self.frame.columns:
             known = list(dict.fromkeys((*made, "index", *self.levels, *self.frame.columns)))
-            near = get_close_matches(name, known, n=1)
-            meant = f" Did you mean {quoted(near[0])}?" if near else ""
-            raise InputError(f"{self.storage.where}: no column {quoted(name)}; it has {', '.join(known)}.{meant}")
+            hint = did_you_mean(name, known)
+            raise InputError(f"{self.storage.where}: no column {quoted(name)}; it has {', '.join(known)}.{hint}")
         return self.frame[name].to_list()
 
-    def to_torch(
-        self, transform: "Callable[[Image], Any] | None" = None, level: str | int | None = None
-    ) -> "ImageLabelPairs":
+    def to_torch(self, transform: Transform | None = None, level: str | int | None = None) -> "ImageLabelPairs":
         """Return the items as ``(image, label)`` pairs, like torchvision's datasets.
 
         Args:
@@ -492,17 +453,14 @@ class ShardDataset(Dataset[dict[str, Any]]):
         Raises:
             ConfigError: the loader got one of hgld's samplers as ``sampler`` instead of ``batch_sampler``.
         """
-        indices = [operator.index(i) for i in indices]  # a batch in place of an item says where it belongs
+        indices = [operator.index(i) for i in indices]  # a sampler's batch, given as an index, raises the fix
         if self.transform is not None:
-            images = map(self.transform, self._decoded(indices))
-            return [self._item(i, image) for i, image in zip(indices, images, strict=True)]
-        from hgld.data.decode import decode_batch  # imported where pixels are made
-        from hgld.data.views import TestView
-
-        parameters = TestView().parameters(*self.sizes[list(indices)].T)
-        squares = torch.empty((len(indices), 3, *parameters.shape), dtype=torch.uint8)
-        decode_batch(self.encoded(indices), parameters, squares)
-        return [self._item(i, image) for i, image in zip(indices, squares, strict=True)]
+            images = map(self.transform, self._decode_images(indices))
+        else:
+            parameters = TestView().parameters(*self.sizes[indices].T)
+            images = torch.empty((len(indices), 3, *parameters.shape), dtype=torch.uint8)
+            decode_batch(self.encoded(indices), parameters, images)
+        return [self._item(i, image) for i, image in zip(indices, images, strict=True)]
 
     def _item(self, position: int, image: Any) -> dict[str, Any]:
         return {"image": image, "labels": self.labels[position], "index": position, "key": self.keys[position]}
@@ -538,12 +496,12 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     @cached_property
     def listed(self) -> pl.DataFrame | None:
-        """Table of the named lists with columns list and key; None if the dataset has none."""
+        """Table of the named lists with columns list and key; None if the dataset has no such table."""
         return self._table(LISTS)
 
     @cached_property
     def judgements(self) -> pl.DataFrame | None:
-        """Table of judged pairs of keys with columns query, item and verdict; None if the dataset has none."""
+        """Table of judged pairs of keys with columns query, item and verdict; None if the dataset has no such table."""
         return self._table(JUDGEMENTS)
 
     def _table(self, name: str) -> pl.DataFrame | None:
@@ -589,7 +547,7 @@ class ImageLabelPairs(Dataset[tuple[Any, int]]):
     """
 
     def __init__(
-        self, dataset: ShardDataset, transform: "Callable[[Image], Any] | None" = None, level: str | int | None = None
+        self, dataset: ShardDataset, transform: Transform | None = None, level: str | int | None = None
     ) -> None:
         self.dataset = copy(dataset)
         self.dataset.transform = transform or dataset.transform
@@ -609,28 +567,9 @@ class ImageLabelPairs(Dataset[tuple[Any, int]]):
         return [(item["image"], int(self.targets[item["index"]])) for item in self.dataset.__getitems__(indices)]
 
 
-def _decode(item: EncodedImage, size: tuple[int, int]) -> "Image":
-    """Decode an image, upright and cropped to its box, and check its size."""
-    from PIL import Image
-
-    from hgld.data.decode import decode_with_pillow
-    from hgld.data.images import turn_of, turned
-
-    picture = Image.fromarray(turned(decode_with_pillow(item, size), turn_of(item.orientation)))
-    return picture if item.box is None else picture.crop(item.box)
-
-
 def _digests(sha256: pl.Series, where: str) -> np.ndarray:
     """Return the digests of (N,) texts of 64 hex digits, (N, 32) uint8."""
     raw = sha256.str.decode("hex", strict=False).fill_null(b"")
     if not (raw.bin.size() == _DIGEST).all():
         raise InputError(f"{where}: sha256 is not 64 hex digits in every row. hgld index --force writes it again.")
     return np.frombuffer(b"".join(raw.to_list()), dtype=np.uint8).reshape(-1, _DIGEST)
-
-
-def _upright_sizes(stored: np.ndarray, orientation: np.ndarray, boxes: np.ndarray | None) -> np.ndarray:
-    """Return (N, 2) width and height of the upright, cropped images; orientations from 5 on swap the two."""
-    sizes = np.where(orientation[:, None] >= 5, stored[:, ::-1], stored)
-    if boxes is not None:
-        sizes = np.where(boxes[:, :1] >= 0, boxes[:, 2:] - boxes[:, :2], sizes)
-    return sizes

@@ -1,9 +1,9 @@
 """Decoding of encoded images into a batch of pixels: simplejpeg and torch's antialiased resize, Pillow for the rest.
 
-Pillow decodes everything that is no plain JPEG, and judges what other decoders refuse. Plain JPEGs are decoded by
-libjpeg-turbo, as Pillow does it, and the crop is resized by torchvision's own function. So the bytes are those of
-Pillow and torchvision, with one exception. If the crop is at least twice as large as it needs to be, the JPEG is
-decoded at 1/2, 1/4 or 1/8 of its size (only these steps are quicker than the whole).
+Pillow decodes all images but plain JPEGs, and images that libjpeg-turbo refuses. libjpeg-turbo decodes plain JPEGs, as
+in Pillow, and torchvision's own function resizes the crop. So the bytes are those of Pillow and torchvision, with one
+exception. If the crop is at least twice as large as its target, the JPEG is decoded at 1/2, 1/4 or 1/8 of its size
+(only these steps are quicker than decoding the whole).
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from hgld.errors import ConfigError, ImageError, InputError, excerpt
 
 
 def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """Decode the whole image as stored, in RGB; transparency is left out, 16 bits become 8, the first frame counts.
+    """Decode the whole image as stored, in RGB without transparency; 16 bits become 8, the first frame counts.
 
     Args:
         image: JPEG, PNG, WebP or GIF.
@@ -46,7 +46,7 @@ def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None
         (H, W, 3).
 
     Raises:
-        InputError: it is none of these, damaged, cut short, or of another size.
+        InputError: the image has another format or size, or is damaged or truncated.
     """
     try:
         with open_image(image.data) as picture:
@@ -66,16 +66,16 @@ _REDUCTIONS = (8, 4, 2)
 
 
 def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArray[np.uint8]) -> None:
-    """Decode one image into its place in the batch.
+    """Decode one image into its row of the batch.
 
     Args:
         image: encoded image, as stored in the shard.
         parameters: the batch's parameters.
-        row: the image's place in the parameters.
-        out: (H, W, 3) array that the pixels are written to.
+        row: the image's row in the parameters.
+        out: (H, W, 3) array for the pixels.
 
     Raises:
-        InputError: the image cannot be decoded or is not of the size that the parameters were made for.
+        InputError: the image cannot be decoded, or its size differs from the parameters' size.
     """
     turn = turn_of(image.orientation)
     height, width = parameters.shape
@@ -112,7 +112,7 @@ def _resized_crop(
 
 
 def _decode_jpeg(data: bytes, size: tuple[int, int], reduction: int) -> NDArray[np.uint8] | None:
-    """Decode at 1 / ``reduction`` of the size; None if libjpeg-turbo finds an error: Pillow judges how grave."""
+    """Decode at 1 / ``reduction`` of the size; None if libjpeg-turbo finds an error, which Pillow may ignore."""
     least = [-(-side // reduction) for side in size]
     try:
         return simplejpeg.decode_jpeg(data, min_width=least[0], min_height=least[1], min_factor=reduction)
@@ -123,7 +123,7 @@ def _decode_jpeg(data: bytes, size: tuple[int, int], reduction: int) -> NDArray[
 def _resize_reduced(
     pixels: NDArray[np.uint8], region: Rectangle, reduction: int, target: tuple[int, int], mode: Interpolation
 ) -> NDArray[np.uint8]:
-    """Resize a region of the full image out of the reduced one, whose pixels its edges may cut."""
+    """Resize a region of the full image from the reduced image; the region's edges may cut the reduced pixels."""
     left, top, width, height = region
     if not any(side % reduction for side in region):
         part = (left // reduction, top // reduction, width // reduction, height // reduction)
@@ -149,7 +149,7 @@ def _resize(pixels: NDArray[np.uint8], target: tuple[int, int], mode: Interpolat
 
 
 def _tensor(pixels: NDArray[np.uint8]) -> Tensor:
-    """Return (1, 3, H, W), channels last by strides that torch recognises; else the resize takes twice as long."""
+    """Return (1, 3, H, W) with the strides that torch recognises as channels last; others double the resize's time."""
     return torch.from_numpy(np.ascontiguousarray(pixels)).unsqueeze(0).permute(0, 3, 1, 2)
 
 
@@ -175,14 +175,14 @@ def decode_batch(
 
     Args:
         images: B encoded images.
-        parameters: B of them, of a view.
-        out: (B, 3, H, W) uint8 on the CPU, written. Written fastest when its memory is channels last.
-        faults: takes (row, error) of the images that cannot be decoded, whose pixels become 0; None: the first one is
-            raised.
+        parameters: parameters of a view for the B images.
+        out: (B, 3, H, W) uint8 on the CPU for the pixels; channels last in memory is fastest.
+        faults: list for (row, error) of the images that cannot be decoded, whose pixels become 0; None: the first
+            error is raised.
 
     Raises:
-        ConfigError: lengths, shape or type that do not belong together.
-        InputError: an image cannot be decoded or is not of the size that the parameters were made for.
+        ConfigError: lengths, shape or type do not fit together.
+        InputError: an image cannot be decoded, or its size differs from the parameters' size.
     """
     shape = (len(images), 3, *parameters.shape)
     if len(parameters) != len(images) or tuple(out.shape) != shape or out.dtype != torch.uint8 or out.is_cuda:

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypedDict, TypeGuard
+from typing import Any, TypedDict
 
 from hgld.errors import InputError, SchemaError, quoted
 from hgld.files import parse_json
@@ -24,15 +24,15 @@ KEY_PATTERN = r"[A-Za-z0-9_=-]+(?:/[A-Za-z0-9_=-]+)*"
 PROTOCOL_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 SPLIT_PATTERN = r"[A-Za-z0-9_]{1,64}"
 FILE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}"
-SHARD_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,195}\.tar"  # ours are SPLIT-000000.tar, but others' tars are read too
+SHARD_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,195}\.tar"  # hgld writes SPLIT-000000.tar, but reads other names too
 LONGEST_KEY = 200
-IMAGE_FORMATS = {  # those that shards hold and every reader decodes: Pillow's names and suffixes, the usual one first
+IMAGE_FORMATS = {  # formats in shards, which every reader decodes: Pillow's names and suffixes, the usual one first
     "JPEG": ("jpg", "jpeg"),
     "PNG": ("png",),
     "WEBP": ("webp",),
     "GIF": ("gif",),
 }
-MOST_PIXELS = 100_000_000  # of an image, whoever reads it; a decoded RGB image of that size takes 300 MB
+MOST_PIXELS = 100_000_000  # of an image for every reader; a decoded RGB image of that size takes 300 MB
 IMAGE_SUFFIXES = tuple(suffix for suffixes in IMAGE_FORMATS.values() for suffix in suffixes)
 BOX = ("box_left", "box_top", "box_right", "box_bottom")  # not plain "top", which is a common name of a level
 COLUMNS_BESIDE_LEVELS = (
@@ -98,7 +98,7 @@ def check_levels(levels: Sequence[str], where: str) -> tuple[str, ...]:
     """Return the levels of a dataset as a tuple, or refuse them.
 
     Raises:
-        InputError: there are none, they repeat, or one has the name of another column of the index.
+        InputError: there are no levels, a level repeats, or a level has the name of another column of the index.
     """
     taken = [level for level in levels if level in COLUMNS_BESIDE_LEVELS]
     odd = [level for level in levels if not 0 < len(level) <= 100 or not level.isprintable()]
@@ -121,10 +121,10 @@ def short(value: object) -> str:
 # Every image in a shard has one: labels, names, split, source, levels.
 
 MAX_ITEM_JSON_BYTES = 1 << 16
-MAX_IMAGE_BYTES = 512 << 20  # of one encoded image, so that no planted size fills the memory
-MAX_LABEL = (1 << 24) - 1  # so that no planted label makes a table of two billion classes
+MAX_IMAGE_BYTES = 512 << 20  # of one encoded image: a larger planted size would fill the memory
+MAX_LABEL = (1 << 24) - 1  # a larger planted label would make a table of two billion classes
 _WHOLE_IMAGE = [0, 0, 0, 0]
-_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell them, UTF-8 files cannot hold them
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell surrogates, UTF-8 files cannot hold them
 _encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -137,7 +137,7 @@ class ItemFacts:
         names: the classes' names; empty if unknown.
         split: the item's split.
         source: path or URL that the bytes came from.
-        levels: the levels' names; empty if the JSON does not say (a tar that others wrote).
+        levels: the levels' names; empty if the JSON does not name them (in tars of other writers).
         box: left, top, right, bottom of the crop in pixels of the upright image; None for the whole image.
         boxed: whether the dataset defines boxes, though this item may have none.
     """
@@ -187,49 +187,44 @@ def parse_item_json(data: bytes, where: str) -> ItemFacts:
     Raises:
         InputError: not JSON of that form: too large, missing fields, wrong types, unlike lengths, an unsafe split.
     """
-    if len(data) > MAX_ITEM_JSON_BYTES:
-        raise InputError(f"{where}: {len(data)} bytes; expected at most {MAX_ITEM_JSON_BYTES}.")
-    facts = parse_json(data, where, kind=dict)
-    labels = facts.get("labels")
-    if not (
-        isinstance(labels, list) and labels and all(type(label) is int and -1 <= label <= MAX_LABEL for label in labels)
-    ):
-        raise InputError(
-            f"{where}: 'labels' is {short(labels)}; expected a list of class ids from -1 (unknown) to {MAX_LABEL}."
-        )
-    names = _texts(facts.get("names"), "names", {len(labels)}, where)
-    levels = _texts(facts.get("levels", []), "levels", {0, len(labels)}, where)
-    split, source = facts.get("split"), facts.get("source", "")
-    if not isinstance(split, str) or not is_safe_split(split):
-        raise InputError(f"{where}: 'split' is {short(split)}; expected at most 64 letters, digits and _.")
-    if not _is_text(source):
-        raise InputError(f"{where}: 'source' is {short(source)}; expected text.")
+    facts: dict[str, Any] = {"source": "", "levels": []}
+    facts |= parse_json(data, where, kind=dict, max_bytes=MAX_ITEM_JSON_BYTES)
+    labels, names, levels, box = map(facts.get, ("labels", "names", "levels", "box"))
+    count = len(labels) if isinstance(labels, list) else 0
+    is_box = box == _WHOLE_IMAGE or (
+        _are_integers(box, 0, (1 << 31) - 1) and len(box) == 4 and box[0] < box[2] and box[1] < box[3]
+    )
+    texts = f"{count} texts, as many as labels"
+    checks = {
+        "labels": (count and _are_integers(labels, -1, MAX_LABEL), f"class ids from -1 (unknown) to {MAX_LABEL}"),
+        "names": (_are_texts(names) and len(names) == count, texts),
+        "levels": (_are_texts(levels) and len(levels) in (0, count), texts),
+        "split": (_are_texts([facts.get("split")]) and is_safe_split(facts["split"]), "up to 64 letters, digits and _"),
+        "source": (_are_texts([facts["source"]]), "text"),
+        "box": (is_box or "box" not in facts, f"[left, top, right, bottom], or {_WHOLE_IMAGE} for the whole image"),
+    }
+    for name, (is_right, expected) in checks.items():
+        if not is_right:
+            raise InputError(f"{where}: {quoted(name)} is {short(facts.get(name))}; expected {expected}.")
     if levels:
         check_levels(levels, where)
-    box = _box(facts["box"], where) if "box" in facts else None
-    return ItemFacts(tuple(labels), names, split, source, levels, box, "box" in facts)
-
-
-def _is_text(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and _SURROGATE.search(value) is None
-
-
-def _texts(found: object, name: str, lengths: set[int], where: str) -> tuple[str, ...]:
-    if isinstance(found, list) and len(found) in lengths and all(map(_is_text, found)):
-        return tuple(found)
-    raise InputError(f"{where}: {quoted(name)} is {short(found)}; expected {max(lengths)} texts, as many as labels.")
-
-
-def _box(found: object, where: str) -> tuple[int, int, int, int] | None:
-    if found == _WHOLE_IMAGE:
-        return None
-    if isinstance(found, list) and len(found) == 4 and all(type(side) is int and 0 <= side < 1 << 31 for side in found):
-        left, top, right, bottom = found
-        if left < right and top < bottom:
-            return left, top, right, bottom
-    raise InputError(
-        f"{where}: 'box' is {short(found)}; expected [left, top, right, bottom], or {_WHOLE_IMAGE} for the whole image."
+    return ItemFacts(
+        labels=tuple(labels),
+        names=tuple(names),
+        split=facts["split"],
+        source=facts["source"],
+        levels=tuple(levels),
+        box=None if box in (None, _WHOLE_IMAGE) else tuple(box),
+        boxed="box" in facts,
     )
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(text, str) and not _SURROGATE.search(text) for text in values)
+
+
+def _are_integers(values: Any, least: int, most: int) -> bool:
+    return isinstance(values, list) and all(type(number) is int and least <= number <= most for number in values)
 
 
 # -- the manifest -----------------------------------------------------------------------------------------------------
@@ -305,86 +300,69 @@ class Manifest:
             SchemaError: another schema version.
             InputError: not JSON of that form; names that could lead out of the directory.
         """
-        if len(text) > MAX_MANIFEST_BYTES:
-            raise InputError(f"{where}: more than {MAX_MANIFEST_BYTES} bytes; expected a manifest.")
-        facts = parse_json(text, where, kind=dict)
+        facts = parse_json(text, where, kind=dict, max_bytes=MAX_MANIFEST_BYTES)
         version = facts.get("schema_version")
         if version != SCHEMA_VERSION:
             raise SchemaError(
                 f"{where}: schema version is {short(version)}; this hgld reads version {SCHEMA_VERSION}. Make it anew: "
                 "hgld index DIR --force"
             )
-        return _ManifestReader(where).read(facts)
+        return _read_manifest(facts, where)
 
 
-class _ManifestReader:
-    """Checks a manifest's JSON part by part."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-    def read(self, facts: dict[str, Any]) -> Manifest:
-        levels = self.part(facts, "levels", list)
-        if not all(isinstance(level, str) for level in levels):
-            raise InputError(f"{self.where}: 'levels' is {short(levels)}; expected a list of names.")
-        names = check_levels(levels, self.where)
-        splits = self.part(facts, "splits", dict)
-        shards = tuple(self.shard(shard) for shard in self.part(facts, "shards", list))
-        if len({shard.name for shard in shards}) != len(shards):
-            raise InputError(f"{self.where}: a shard is listed twice; expected each once.")
-        return Manifest(
-            name=self.part(facts, "name", str, is_safe_name, "1 to 200 printable letters without slashes"),
-            levels=names,
-            group_size=self.count(facts, "group_size"),
-            splits={split: self.split(split, splits[split], names) for split in splits},
-            shards=shards,
-            files={name: self.file(name, found) for name, found in self.part(facts, "files", dict).items()},
-            rejected=self.counts(self.part(facts, "rejected", dict)),
-            provenance=self.part(facts, "provenance", dict),
-            protocol=self.part(
-                {"protocol": "", **facts},
-                "protocol",
-                str,
-                re.compile(f"({PROTOCOL_PATTERN})?").fullmatch,
-                "the name of a protocol (letters, digits and _ . -), or an empty text",
-            ),
-        )
+def _read_manifest(facts: dict[str, Any], where: str) -> Manifest:
+    """Check a manifest's JSON part by part."""
 
     def part(
-        self,
-        facts: Any,
-        name: str,
-        kind: type,
-        is_valid: Callable[[Any], object] = lambda found: True,
-        expected: str = "",
+        found: Any, name: str, kind: type, expected: str = "", is_valid: Callable[[Any], object] = lambda value: True
     ) -> Any:
-        found = facts.get(name) if isinstance(facts, dict) else None
-        if not isinstance(found, kind) or not is_valid(found):
-            raise InputError(f"{self.where}: {quoted(name)} is {short(found)}; expected {expected or kind.__name__}.")
-        return found
+        value = found.get(name) if isinstance(found, dict) else None
+        if not isinstance(value, kind) or isinstance(value, bool) or not is_valid(value):
+            raise InputError(f"{where}: {quoted(name)} is {short(value)}; expected {expected or kind.__name__}.")
+        return value
 
-    def count(self, facts: Any, name: str) -> int:
-        return self.part(facts, name, int, lambda n: not isinstance(n, bool) and n >= 0, "a number of at least 0")
+    def count(found: Any, name: str) -> int:
+        return part(found, name, int, "a number of at least 0", lambda number: number >= 0)
 
-    def counts(self, facts: dict[str, Any]) -> dict[str, int]:
-        return {name: self.count(facts, name) for name in facts}
+    def counts(found: dict[str, Any]) -> dict[str, int]:
+        return {name: count(found, name) for name in found}
 
-    def sha256(self, facts: Any) -> str:
-        return self.part(facts, "sha256", str, re.compile(r"[0-9a-f]{64}").fullmatch, "64 hex digits")
+    def sha256(found: Any) -> str:
+        return part(found, "sha256", str, "64 hex digits", re.compile(r"[0-9a-f]{64}").fullmatch)
 
-    def split(self, name: str, facts: Any, levels: tuple[str, ...]) -> SplitFacts:
-        classes = self.part(facts, "classes", dict)
+    def read_split(name: str, found: Any) -> SplitFacts:
+        classes = part(found, "classes", dict)
         if not is_safe_split(name) or set(classes) != set(levels):
-            raise InputError(f"{self.where}: split {short(name)} with counts of classes at {short(list(classes))}.")
-        items, shards, unlabelled = (self.count(facts, count) for count in ("items", "shards", "unlabelled"))
-        return SplitFacts(items=items, shards=shards, classes=self.counts(classes), unlabelled=unlabelled)
+            raise InputError(f"{where}: split {short(name)} with counts of classes at {short(list(classes))}.")
+        items, shards, unlabelled = (count(found, name) for name in ("items", "shards", "unlabelled"))
+        return SplitFacts(items=items, shards=shards, classes=counts(classes), unlabelled=unlabelled)
 
-    def shard(self, facts: Any) -> ShardFacts:
-        name = self.part(facts, "name", str, is_shard_name, "a plain name.tar")
-        split = self.part(facts, "split", str, is_safe_split, "at most 64 letters, digits and _")
-        return ShardFacts(name, split, self.count(facts, "items"), self.count(facts, "bytes"), self.sha256(facts))
+    def read_shard(found: Any) -> ShardFacts:
+        name = part(found, "name", str, "a plain name.tar", is_shard_name)
+        split = part(found, "split", str, "at most 64 letters, digits and _", is_safe_split)
+        return ShardFacts(name, split, count(found, "items"), count(found, "bytes"), sha256(found))
 
-    def file(self, name: str, facts: Any) -> FileFacts:
+    def read_file(name: str, found: Any) -> FileFacts:
         if not re.fullmatch(FILE_PATTERN, name):
-            raise InputError(f"{self.where}: file {short(name)}; expected a plain file name.")
-        return FileFacts(bytes=self.count(facts, "bytes"), sha256=self.sha256(facts))
+            raise InputError(f"{where}: file {short(name)}; expected a plain file name.")
+        return FileFacts(bytes=count(found, "bytes"), sha256=sha256(found))
+
+    levels = part(facts, "levels", list, "a list of names", lambda names: all(isinstance(name, str) for name in names))
+    check_levels(levels, where)
+    shards = tuple(map(read_shard, part(facts, "shards", list)))
+    if len({shard.name for shard in shards}) != len(shards):
+        raise InputError(f"{where}: a shard is listed twice; expected each once.")
+    protocol = "the name of a protocol (letters, digits and _ . -), or an empty text"
+    return Manifest(
+        name=part(facts, "name", str, "1 to 200 printable letters without slashes", is_safe_name),
+        levels=tuple(levels),
+        group_size=count(facts, "group_size"),
+        splits={name: read_split(name, found) for name, found in part(facts, "splits", dict).items()},
+        shards=shards,
+        files={name: read_file(name, found) for name, found in part(facts, "files", dict).items()},
+        rejected=counts(part(facts, "rejected", dict)),
+        provenance=part(facts, "provenance", dict),
+        protocol=part(
+            {"protocol": "", **facts}, "protocol", str, protocol, re.compile(f"({PROTOCOL_PATTERN})?").fullmatch
+        ),
+    )

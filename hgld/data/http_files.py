@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
@@ -27,44 +27,39 @@ import urllib3.exceptions
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from hgld.addresses import RedirectError, is_private, names_private, redirect_target, retry_after
+from hgld.addresses import HTTP, RedirectError, is_private, names_private, redirect_target, retry_after
 from hgld.errors import ConfigError, excerpt, quoted
 from hgld.version import __version__
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    _Guarded = HTTPConnection
-else:
-    _Guarded = object
+_Guarded = HTTPConnection if TYPE_CHECKING else object  # a mixin at run time
 
 _CHUNK = 1 << 20
 _TOGETHER = 16  # requests of a process at a time
-_MOST_TRAILERS = 100  # lines after the last chunk of a body; http.client takes so many in a head
+_MOST_TRAILERS = 100  # lines after the last chunk of a body; http.client takes as many in a head
+_MOST_REDIRECTS = 5
 _LONGEST_TIMEOUT = 1e6  # seconds; sockets take no more than some 10^9
 _REDIRECTS = (301, 302, 303, 307, 308)
-_PASSING = (408, 425, 429)  # and 500 to 599: statuses of a server that may answer later
+_PASSING = (408, 425, 429)  # a server with these statuses, or 500 to 599, may answer later
 _MISSING = (404, 410)
-_BEYOND = 416
+_BEYOND = 416  # status of a range behind the end of its file
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _HEADER = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """Limits of one reading of some bytes, its repetitions included.
+    """Limits of reading some bytes, retries included.
 
     Attributes:
         connect: seconds for a connection.
         headers: seconds from the request to the last line of the answer's head.
         silence: seconds between two arrivals of bytes.
-        whole: seconds for everything, beside those that the bytes may take at the ``slowest`` speed.
+        whole: seconds for the whole reading, beside the time that the bytes take at the ``slowest`` speed.
         slowest: bytes per second.
-        redirects: number of redirects that one request may follow.
-        attempts: number of attempts at a request that failed in a way that may pass.
+        attempts: number of attempts at a request with temporary failures.
 
     Raises:
-        ConfigError: a value is not a number, or below what can be kept.
+        ConfigError: a value is not a number, or out of bounds.
     """
 
     connect: float = 20.0
@@ -72,32 +67,29 @@ class HttpLimits:
     silence: float = 60.0
     whole: float = 180.0
     slowest: float = 1 << 14
-    redirects: int = 5
     attempts: int = 6
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            is_count, least = name in ("redirects", "attempts"), -1 if name == "redirects" else 0
-            most = math.inf if name in ("whole", "slowest") else _LONGEST_TIMEOUT
-            is_number = isinstance(value, int if is_count else (int, float)) and not isinstance(value, bool)
-            if not is_number or not least < value <= most:
-                expected = f"a {'whole ' * is_count}number above {least}, up to {most:g}"
+            is_count, most = name == "attempts", math.inf if name in ("whole", "slowest") else _LONGEST_TIMEOUT
+            if not isinstance(value, int if is_count else (int, float)) or not 0 < value <= most:
+                expected = f"a {'whole ' * is_count}number above 0, up to {most:g}"
                 raise ConfigError(f"limits of http(s): {name} is {quoted(value)}; expected {expected}.")
 
 
 @dataclass(eq=False)
-class RemoteFault(Exception):  # noqa: N818  # its reader makes an error of it, with the file's name
+class RemoteFault(Exception):  # noqa: N818  # the reader turns it into an error with the file's name
     """A failure of one request.
 
     Attributes:
         said: description of the error, for people.
-        passing: the same request may well succeed later.
+        passing: whether the same request may succeed later.
         missing: whether the server has no such file.
-        hint: fix for the user, if it is not the usual one.
+        hint: fix for the user; empty: the usual fix.
         wait: seconds that the server asked for.
-        kind: short and stable, to count by: ``timeout``, ``connection``, ``unreachable``, ``http-503``, ...
-        received: bytes that came before it.
-        progress: the next attempt begins further on.
+        kind: short, stable category for counts: ``timeout``, ``connection``, ``unreachable``, ``http-503``, ...
+        received: bytes that arrived before the failure.
+        progress: whether the next attempt begins further on.
     """
 
     said: str
@@ -115,10 +107,10 @@ class RemoteFault(Exception):  # noqa: N818  # its reader makes an error of it, 
 
 
 class Deadline:
-    """Time for one reading: it grows with the bytes that come, and only with them.
+    """End of the time for one reading; only received bytes extend it.
 
     Args:
-        limits: limits of time and size to keep.
+        limits: limits of time and size.
     """
 
     def __init__(self, limits: HttpLimits) -> None:
@@ -126,7 +118,7 @@ class Deadline:
         self._ends = time.monotonic() + limits.whole
 
     def left(self) -> float:
-        """Seconds that are left."""
+        """Return the remaining seconds."""
         return self._ends - time.monotonic()
 
     def count(self, received: float) -> None:
@@ -134,16 +126,16 @@ class Deadline:
         self._ends += received / self._limits.slowest
 
 
-# -- connections that watch the time, and whom they reach -------------------------------------------------------------
+# -- connections with deadlines and checked addresses -----------------------------------------------------------------
 
 
 class _Watch:
     """The deadlines of one request, and its socket.
 
     Args:
-        limits: limits of time and size to keep.
+        limits: limits of time and size.
         deadline: end of the reading that the request belongs to.
-        asked: bytes of the body that lengthen the deadline; what else is sent with them (sizes of chunks) does not.
+        asked: number of requested bytes. Only they extend the deadline; other bytes, such as chunk sizes, do not.
     """
 
     def __init__(self, limits: HttpLimits, deadline: Deadline, asked: float = math.inf) -> None:
@@ -153,10 +145,10 @@ class _Watch:
         self.socket: socket.socket | None = None
 
     def seconds(self) -> float:
-        """Seconds to wait for the next bytes.
+        """Return the seconds to wait for the next bytes.
 
         Raises:
-            RemoteFault: none are left.
+            RemoteFault: the time is over.
         """
         left = self._deadline.left()
         if self.in_headers:
@@ -186,11 +178,11 @@ class _Current(threading.local):
     watch: _Watch | None = None
 
 
-_CURRENT = _Current()  # the request that this thread makes
+_CURRENT = _Current()  # the request of this thread
 
 
 class _WatchedReader(io.RawIOBase):
-    """The bytes of an answer, waited for no longer than its deadlines allow."""
+    """The bytes of an answer, read within its deadlines."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, watch: _Watch) -> None:
         self._raw, self._socket, self._watch = raw, sock, watch
@@ -214,7 +206,7 @@ class _WatchedReader(io.RawIOBase):
 
 
 class _WatchedResponse(http.client.HTTPResponse):
-    """An answer whose head is read under the deadlines of this thread's request."""
+    """An answer whose head is read within the deadlines of this thread's request."""
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
@@ -224,7 +216,7 @@ class _WatchedResponse(http.client.HTTPResponse):
             self.fp = io.BufferedReader(_WatchedReader(raw, sock, watch), 1 << 16)
 
     def _read_and_discard_trailer(self) -> None:
-        """Read the lines after a body in chunks; http.client's own reads them for as long as they come."""
+        """Read the lines after a body in chunks; the method of http.client sets no limit."""
         for _ in range(_MOST_TRAILERS):
             line = self.fp.readline((1 << 16) + 1)
             if len(line) > 1 << 16:
@@ -235,10 +227,10 @@ class _WatchedResponse(http.client.HTTPResponse):
 
 
 class _Watched(_Guarded):
-    """Half of a connection: it refuses private addresses behind public names, and watches the time."""
+    """Mixin for connections: it refuses private addresses behind public names, and sets deadlines."""
 
     response_class = _WatchedResponse
-    allowed: Collection[str] | None = ()  # hosts that may be private, beside those whose name says so; None: all
+    allowed: Collection[str] | None = ()  # hosts with a public name that may be private; None: all
 
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()
@@ -256,30 +248,26 @@ class _Watched(_Guarded):
 
 
 def _guarded_pools(allowed: Collection[str] | None) -> dict[str, type[HTTPConnectionPool]]:
-    """Return pools of urllib3's whose connections reach no private addresses by public names but the allowed ones."""
-
-    def make_pool(kind: type[HTTPConnectionPool], connection: type) -> type[HTTPConnectionPool]:
-        made = type(f"_{connection.__name__}", (_Watched, connection), {"allowed": allowed})
-        return type(f"_{kind.__name__}", (kind,), {"ConnectionCls": made})
-
-    return {
-        "http": make_pool(HTTPConnectionPool, HTTPConnection),
-        "https": make_pool(HTTPSConnectionPool, HTTPSConnection),
-    }
+    """Return urllib3's connection pools with :class:`_Watched` connections."""
+    pools = {}
+    for kind, connection in ((HTTPConnectionPool, HTTPConnection), (HTTPSConnectionPool, HTTPSConnection)):
+        watched = type("_WatchedConnection", (_Watched, connection), {"allowed": allowed})
+        pools[kind.scheme] = type("_WatchedPool", (kind,), {"ConnectionCls": watched})
+    return pools
 
 
 # -- one client -------------------------------------------------------------------------------------------------------
 
 
 class HttpClient:
-    """The way to http(s) servers, for any number of threads: each request is held to its time and its hosts.
+    """Client for http(s) servers, for any number of threads, with limits of time and hosts for every request.
 
     Args:
         limits: limits of every request.
         headers: headers of every request.
         allow_redirects_to: hosts that an address may lead to, beside its own.
         allow_private: hosts with a public name that may have a private address; None: all.
-        ca_file: certificates to trust in place of the system's.
+        ca_file: certificates to trust instead of the system's.
     """
 
     def __init__(
@@ -296,8 +284,10 @@ class HttpClient:
         options: dict[str, Any] = {"num_pools": 4, "maxsize": _TOGETHER, "ca_certs": ca_file}
         self._pool = urllib3.PoolManager(**options)
         self._pool.pool_classes_by_scheme = _guarded_pools(allow_private)
-        self._proxies = {scheme: urllib3.ProxyManager(url, **options) for scheme, url in _proxies().items()}
-        for proxy in self._proxies.values():  # whoever named it meant its address
+        # The environment names the proxies of http and https (``https_proxy``).
+        proxies = {scheme: url for scheme, url in getproxies().items() if scheme in HTTP}
+        self._proxies = {scheme: urllib3.ProxyManager(url, **options) for scheme, url in proxies.items()}
+        for proxy in self._proxies.values():  # the user named a proxy, so its address may be private
             proxy.pool_classes_by_scheme = _guarded_pools(None)
         self._watches: set[_Watch] = set()
 
@@ -313,17 +303,17 @@ class HttpClient:
         deadline: Deadline | None = None,
         asked: float = math.inf,
         before_each: Callable[[str], None] = lambda place: None,
-    ) -> "Iterator[urllib3.BaseHTTPResponse]":
-        """Send a request and follow its redirects; give the answer, whose connection is closed afterwards.
+    ) -> Iterator[urllib3.BaseHTTPResponse]:
+        """Send a request and follow its redirects; yield the answer, whose connection is closed afterwards.
 
         Args:
-            url: the address; user and password in it are left out.
+            url: the address; its user and password are removed.
             headers: headers of this request.
             method: HTTP method; only GET and HEAD are redirected.
             body: bytes to send.
-            own: headers that go to the host of ``url`` alone.
+            own: headers for the host of ``url`` alone.
             deadline: end of the reading that the request belongs to; None: the limits of this request alone.
-            asked: bytes of the body that lengthen the deadline.
+            asked: number of requested bytes, which extend the deadline.
             before_each: called with the address before the request and each redirect.
 
         Raises:
@@ -332,7 +322,7 @@ class HttpClient:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
         place = urlunsplit(parts._replace(netloc=host, fragment=""))
-        for _ in range(self.limits.redirects + 1):
+        for _ in range(_MOST_REDIRECTS + 1):
             before_each(place)
             whose = (own or {}) if urlsplit(place).netloc.lower() == host.lower() else {}
             sent = {**self._headers, **whose, **(headers or {})}
@@ -346,13 +336,13 @@ class HttpClient:
                 except RedirectError as error:
                     hint = "If that host is meant: --allow-redirects-to HOST (allow_redirects_to)."
                     raise RemoteFault(str(error), kind="redirects", hint=hint) from None
-        said = f"it redirects in a loop, or more than {self.limits.redirects} times"
+        said = f"it redirects in a loop, or more than {_MOST_REDIRECTS} times"
         raise RemoteFault(said, kind="redirects")
 
     @contextmanager
     def _answer(
         self, method: str, place: str, headers: Mapping[str, str], body: bytes | None, deadline: Deadline, asked: float
-    ) -> "Iterator[urllib3.BaseHTTPResponse]":
+    ) -> Iterator[urllib3.BaseHTTPResponse]:
         watch = _CURRENT.watch = _Watch(self.limits, deadline, asked)
         self._watches.add(watch)
         response = None
@@ -372,28 +362,24 @@ class HttpClient:
             )
             watch.in_headers = False
             yield response
-        except (urllib3.exceptions.HTTPError, UnicodeError) as error:  # UnicodeError: of idna, at bad host names
-            raise _broken(error) from None  # its text may hold the query, and the address of an object
+        except (urllib3.exceptions.HTTPError, UnicodeError) as error:  # idna raises UnicodeError for bad host names
+            raise _broken(error) from None  # the cause's text may hold the query, and the address of an object
         finally:
             _CURRENT.watch = None
             self._watches.discard(watch)
             if response is not None:
-                response.close()  # a body read to its end has given the connection back already
+                response.close()  # urllib3 keeps the connection if the body was read to its end
 
     def interrupt(self) -> None:
-        """End all requests at once, also those that wait for a silent server."""
+        """End all requests at once, including requests that wait for a silent server."""
         for watch in list(self._watches):
             if watch.socket is not None:
                 with suppress(OSError):
                     watch.socket.shutdown(socket.SHUT_RDWR)
 
 
-def _proxies() -> dict[str, str]:
-    """Return the proxies of http and https that the environment names (``https_proxy``)."""
-    return {scheme: url for scheme, url in getproxies().items() if scheme in ("http", "https")}
-
-
 T = TypeVar("T")
+Spans = Sequence[tuple[str, int, int]]  # address or name of a file, first byte, end
 
 
 def retry(
@@ -405,14 +391,14 @@ def retry(
     sleep: Callable[[float], None] | None = None,
     before_wait: Callable[[float, RemoteFault], None] = lambda seconds, fault: None,
 ) -> T:
-    """Return the result of an attempt, repeated with growing, random pauses while its failures may pass.
+    """Return the result of an attempt; repeat it with growing, random pauses while its failures are temporary.
 
     Args:
-        attempt: raises a RemoteFault where it fails.
+        attempt: function that raises a RemoteFault if it fails.
         attempts: number of attempts in a row without progress.
-        first_wait: seconds of the first pause, on average; the server's own wish counts where it is longer.
+        first_wait: seconds of the first pause, on average; the server may ask for a longer one.
         longest_wait: seconds of the longest pause.
-        sleep: waits for seconds; time.sleep without.
+        sleep: waits for seconds; None: time.sleep.
         before_wait: called with the seconds of a pause and the failure; may raise to give up.
 
     Raises:
@@ -426,7 +412,7 @@ def retry(
             idle = 0 if fault.progress else idle + 1
             if not fault.passing or idle >= attempts:
                 raise
-            jitter = random.uniform(0, first_wait)  # noqa: S311  # a pause is no secret
+            jitter = random.uniform(0, first_wait)  # noqa: S311  # a pause needs no cryptography
             growing = min(first_wait * 2.0 ** (idle - 1) + jitter, longest_wait) if idle else 0.0
             pause = max(fault.wait, growing)
             before_wait(pause, fault)
@@ -437,10 +423,10 @@ def retry(
 
 
 def _stated_length(response: urllib3.BaseHTTPResponse, start: int, stop: int) -> int | None:
-    """Return the bytes that an answer to a range states to have, None if it states none.
+    """Return the number of bytes that an answer to a range states; None if it states none.
 
     Raises:
-        RemoteFault: it is not an answer to that range, or is compressed.
+        RemoteFault: the answer is for another range, or compressed.
     """
     headers, asked = response.headers, stop - start
     encoding = headers.get("Content-Encoding", "identity").strip().lower()
@@ -452,7 +438,7 @@ def _stated_length(response: urllib3.BaseHTTPResponse, start: int, stop: int) ->
         raise RemoteFault(f"the answer's length is {excerpt(given)}, which is no number of bytes")
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         if start == 0 and (length is None or length <= asked):
-            return length  # the whole file, of which all was asked for
+            return length  # the request was for the whole file
         sent = "an answer without a length" if length is None else f"{length} bytes"
         raise RemoteFault(
             f"the server sent {sent} where {asked} were asked for: it does not serve ranges (HTTP Range)",
@@ -475,10 +461,10 @@ class HttpRanges:
     """Ranges of the files of one address, for any number of threads of one process.
 
     Args:
-        root: the address; user and password in it are sent to its host as basic authentication.
+        root: the address; its user and password are sent to its host as basic authentication.
         options: ``headers`` are sent to that host. ``allow_redirects_to`` are hosts that it may redirect to.
             ``allow_private`` are hosts with a public name that may have a private address. ``ca_file`` holds
-            certificates to trust in place of the system's. ``limits`` is an :class:`HttpLimits` or its fields.
+            certificates to trust instead of the system's. ``limits`` holds fields of :class:`HttpLimits`.
 
     Raises:
         ConfigError: other options, or a header that no request can carry.
@@ -488,16 +474,16 @@ class HttpRanges:
         known = ("headers", "allow_redirects_to", "allow_private", "ca_file", "limits")
         if unknown := [name for name in options if name not in known]:
             raise ConfigError(f"storage options of http(s): {', '.join(unknown)}; expected only {', '.join(known)}.")
-        limits = options.get("limits", {})
         try:
-            self.limits = limits if isinstance(limits, HttpLimits) else HttpLimits(**limits)
+            self.limits = HttpLimits(**options.get("limits", {}))
         except TypeError as error:
             raise ConfigError(f"limits of http(s): {excerpt(error)}; expected fields of HttpLimits.") from error
         parts = urlsplit(root)
         own = {str(name): str(value) for name, value in options.get("headers", {}).items()}
         if wrong := [name for name, value in own.items() if not _HEADER.fullmatch(name + value)]:
-            raise ConfigError(  # http.client would refuse it too, and show the value
-                f"header {excerpt(wrong[0])} of http(s) holds a line break, or what is not Latin-1; expected one line."
+            raise ConfigError(  # an error of http.client would show the value
+                f"header {excerpt(wrong[0])} of http(s) holds a line break or a character outside Latin-1; expected "
+                "one line of Latin-1."
             )
         if parts.username is not None:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
@@ -510,7 +496,7 @@ class HttpRanges:
         self._client = HttpClient(self.limits, allow_redirects_to=to, allow_private=private, ca_file=ca_file)
         self._workers = ThreadPoolExecutor(_TOGETHER, "hgld http")
 
-    def fetch(self, spans: Sequence[tuple[str, int, int]], deadline: Deadline) -> list[bytes | RemoteFault]:
+    def fetch(self, spans: Spans, deadline: Deadline) -> Sequence[bytes | RemoteFault]:
         """Return the bytes, or the error, of every span (address, start, stop)."""
 
         def one(span: tuple[str, int, int]) -> bytes | RemoteFault:
@@ -523,12 +509,12 @@ class HttpRanges:
             return [one(spans[0])]
         try:
             return list(self._workers.map(one, spans))
-        except BaseException:  # Ctrl-C: nobody waits for these any more
+        except BaseException:  # Ctrl-C: nobody waits for these requests any more
             self._client.interrupt()
             raise
 
     def _get(self, url: str, start: int, stop: int, deadline: Deadline) -> bytes:
-        """Return some bytes of a file, fewer where it ends."""
+        """Return some bytes of a file, fewer if it ends earlier."""
         if start == stop:
             return b""
         headers = {"Range": f"bytes={start}-{stop - 1}"}

@@ -1,4 +1,4 @@
-"""Images as they are: a plain folder of images, image files, or images in memory, listed like a dataset."""
+"""Images outside of shards: a plain folder of images, image files, or images in memory, listed like a dataset."""
 
 import os
 from collections import Counter
@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from hgld.data.format import IMAGE_SUFFIXES, Manifest, SplitFacts
 from hgld.data.images import read_header
-from hgld.data.storage import ShardStorage
+from hgld.data.storage import Ranges, ShardStorage
 from hgld.errors import InputError, StorageError
 from hgld.hierarchy import Hierarchy
 from hgld.user_cache import KeptFolder, digest_of
@@ -20,17 +21,17 @@ from hgld.user_cache import KeptFolder, digest_of
 SPLITS = ("train", "val", "test", "query", "gallery")  # folders at the top that are splits, not classes
 ALL = "all"  # the one split of a folder without folders of splits
 _DEEPEST = 16
-_SHARE_OF_LEVEL = 0.05  # of the images that are in a folder of a level at least; deeper folders are no levels
+_SHARE_OF_LEVEL = 0.05  # least share of the images in folders of a level; deeper folders are no levels
 _MOST_FILE_BYTES = 1 << 29
 _WORKERS = 4
 _HEADERS = "headers.npy"
-_UNREADABLE = (1, 1, 1)  # size and orientation of a file without a header; decoding it is the error that says why
+_UNREADABLE = (1, 1, 1)  # size and orientation of a file without a header; the decoder's error gives the reason
 
 
 class LooseImages(ShardStorage):
     """Images outside of shards, one "shard" each: files below a folder, or encoded images in memory.
 
-    A file that is no readable image is listed too: it is reported when it is decoded, as a damaged one of a shard is.
+    Unreadable files are listed too: decoding them raises the error, as for damaged images in shards.
 
     Args:
         where: the folder, for messages too.
@@ -39,10 +40,10 @@ class LooseImages(ShardStorage):
         contents: the images in memory; None: files.
 
     Attributes:
-        manifest: counts by split, as of a dataset directory.
+        manifest: counts by split, as in a dataset directory.
         hierarchy: the tree of classes.
         frame: rows of the images, with the columns of an index.
-        note: how a folder was understood, for people; empty if the images are not from a folder.
+        note: numbers of images and classes found in a folder, for people; empty if the images are not from a folder.
     """
 
     manifest: Manifest
@@ -56,8 +57,7 @@ class LooseImages(ShardStorage):
         self.where, self.is_local, self._contents = where, True, contents
         self.frame = pl.DataFrame({"key": names, "shard": names, "size": sizes}).with_columns(offset=0)
 
-    def read_at(self, name: str, offset: int, size: int) -> bytes:
-        """Read an image."""
+    def _read(self, name: str, size: int) -> bytes:
         if self._contents is not None:
             return self._contents[int(name)]
         path = Path(self.where, name)
@@ -70,9 +70,9 @@ class LooseImages(ShardStorage):
             raise InputError(f"{path}: its size changed since it was listed. Open the images again.")
         return data
 
-    def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    def read_many(self, ranges: Ranges) -> list[bytes]:
         """Read images (name, 0, size)."""
-        return [self.read_at(*request) for request in requests]
+        return [self._read(name, size) for name, _, size in ranges]
 
     def _describe(
         self, name: str, classes: Mapping[str, Sequence[str | None]], splits: Sequence[str], listing: str = ""
@@ -80,12 +80,11 @@ class LooseImages(ShardStorage):
         """Set manifest, hierarchy and the further columns of the rows."""
         named = any(map(any, classes.values()))
         self.hierarchy = tree = Hierarchy.from_columns(classes) if named else Hierarchy(("level0",), ((),), ())
-        labels = {level: [-1] * len(self.frame) for level in tree.levels}
+        columns: dict[str, Any] = {"split": splits}
+        columns |= zip(("width", "height", "orientation"), self._headers(listing).T, strict=True)
         for level, names in zip(tree.levels, tree.names, strict=True):
             numbers = {name: number for number, name in enumerate(names)}
-            labels |= {level: [numbers.get(one or "", -1) for one in classes[level]]} if named else {}
-        headers = dict(zip(("width", "height", "orientation"), self._headers(listing).T, strict=True))
-        columns = {"split": splits, **headers, **labels}
+            columns[level] = [numbers.get(one or "", -1) for one in classes.get(level, [""] * len(self.frame))]
         self.frame = self.frame.with_columns(pl.Series(name, column) for name, column in columns.items())
         counts = {
             split: SplitFacts(items=items, shards=0, classes=dict.fromkeys(tree.levels, 0), unlabelled=0)
@@ -96,40 +95,39 @@ class LooseImages(ShardStorage):
         return self
 
     def _headers(self, listing: str) -> np.ndarray:
-        """Return (N, 3) width, height and orientation; those of a folder are kept in the user's cache."""
-        kept = KeptFolder("image-headers", {"listing": listing, "where": self.where}) if listing else None
-        found = None if kept is None else kept.read(lambda folder: np.load(folder / _HEADERS))
-        if found is not None:
-            return found
-        with ThreadPoolExecutor(_WORKERS, "hgld headers") as pool:
-            rows = list(pool.map(self._header, self.frame["key"], self.frame["size"]))
-        headers = np.array(rows, np.int64).reshape(-1, 3)
-        if kept is not None:
-            with suppress(OSError):  # without a cache they are read again
-                kept.write(lambda folder: np.save(folder / _HEADERS, headers))
+        """Return (N, 3) width, height and orientation; the user's cache keeps them for a folder."""
+        kept = KeptFolder("image-headers", {"listing": listing, "where": self.where})
+        headers = kept.read(lambda folder: np.load(folder / _HEADERS)) if listing else None
+        if headers is None:
+            with ThreadPoolExecutor(_WORKERS, "hgld headers") as pool:
+                rows = list(pool.map(self._header, self.frame["key"], self.frame["size"]))
+            headers = made = np.array(rows, np.int64).reshape(-1, 3)
+            if listing:
+                with suppress(OSError):  # without a cache the headers are read again
+                    kept.write(lambda folder: np.save(folder / _HEADERS, made))
         return headers
 
     def _header(self, name: str, size: int) -> tuple[int, int, int]:
         try:
-            found = read_header(self.read_at(name, 0, size))
+            found = read_header(self._read(name, size))
         except InputError:
             return _UNREADABLE
         return found.width, found.height, found.orientation
 
 
 def list_folder(folder: Path) -> LooseImages:
-    """List a plain folder of images; folders in it are classes, the innermost the finest level.
+    """List a plain folder of images; its folders are classes, and innermost folders are the finest level.
 
-    The number of levels is the depth that 5% of the images reach. Images deeper than that belong to the class above
-    them; see :func:`folder_classes` for images less deep. Where all folders at the top are named like splits (train,
-    val, test, query, gallery), they are splits, and classes begin below them. Hidden files, links to folders, and files
-    that are no images by their names are passed over.
+    The number of levels is the depth that 5% of the images reach. Deeper images belong to the class above them; see
+    :func:`folder_classes` for images above that depth. If all folders at the top have names of splits (train, val,
+    test, query, gallery), they are splits, and classes begin below them. Hidden files, links to folders, and files
+    without an image's suffix are ignored.
 
     Args:
         folder: folder with JPEG, PNG, WebP or GIF files.
 
     Raises:
-        InputError: there are no images.
+        InputError: the folder has no images.
         StorageError: the folder cannot be read.
     """
     root = folder.absolute()
@@ -147,25 +145,25 @@ def list_folder(folder: Path) -> LooseImages:
     levels = [f"level{number}" for number in range(class_depth(Counter(map(len, folders))))]
     classes = folder_classes(folders, levels)
     listing = digest_of("\n".join(f"{path}\t{size}\t{changed}" for path, size, changed in listed))
-    listed_images = LooseImages(str(root), paths, sizes)._describe(root.name or "images", classes, splits, listing)
-    is_deeper = [len(one) > len(classes) for one in folders]
-    is_unknown = [name is None for name in next(iter(classes.values()), ())]
-    counts = zip(listed_images.hierarchy.levels, listed_images.hierarchy.num_classes, strict=True)
-    odd = {"in folders below their class's": sum(is_deeper), "without a finest class": sum(is_unknown)}
+    images = LooseImages(str(root), paths, sizes)._describe(root.name or "images", classes, splits, listing)
+    counts = zip(images.hierarchy.levels, images.hierarchy.num_classes, strict=True)
     said = [f"{len(paths):,} images", *(f"{count:,} classes of {level}" for level, count in counts)]
-    said += [f"images {what}: {number:,}" for what, number in odd.items() if number]
-    listed_images.note = f"{root.name}, a plain folder: {', '.join(said)}"
-    return listed_images
+    if deeper := sum(len(one) > len(classes) for one in folders):
+        said.append(f"images in folders below their class's: {deeper:,}")
+    if unknown := next(iter(classes.values()), []).count(None):
+        said.append(f"images without a finest class: {unknown:,}")
+    images.note = f"{root.name}, a plain folder: {', '.join(said)}"
+    return images
 
 
 def list_images(images: Sequence[Path] | Sequence[bytes]) -> LooseImages:
     """List image files, or encoded images in memory, in their order; they have no classes.
 
     Raises:
-        InputError: there is none, or a file cannot be read or is too large.
+        InputError: there are no images, or a file cannot be read or is too large.
     """
     if not images:
-        raise InputError("there are no images; expected one at least.")
+        raise InputError("there are no images; expected at least one.")
     contents = [image for image in images if isinstance(image, bytes)]
     paths = [image.absolute() for image in images if isinstance(image, Path)]
     names = [str(path) for path in paths] or [str(number) for number in range(len(contents))]
@@ -175,7 +173,7 @@ def list_images(images: Sequence[Path] | Sequence[bytes]) -> LooseImages:
 
 
 def _walk(root: Path, inside: str, depth: int) -> Iterator[tuple[str, int, int]]:
-    """Yield path below the folder, size in bytes and time of change of every file that is an image by its name."""
+    """Yield path below the folder, size in bytes and time of change of every file with an image's suffix."""
     if depth > _DEEPEST:
         raise InputError(f"{root / inside}: more than {_DEEPEST} folders deep; expected one folder per level.")
     try:
@@ -217,12 +215,13 @@ def class_depth(depths: Mapping[int, int]) -> int:
 def folder_classes(folders: Sequence[Sequence[str]], levels: Sequence[str]) -> dict[str, list[str | None]]:
     """Return the class names of images by the folders above them, per level; None if an image has no class.
 
-    The innermost folder of an image is its class of the finest level, the outermost ones those of the coarsest levels;
-    levels in between that an image has no folder for are unknown. An image beside folders of images has no finest
-    class. A folder's name is its class's; where a name of a level is under two parents, its classes are named by paths.
+    An image's innermost folder is its class of the finest level; its outermost folders are its classes of the coarsest
+    levels. If an image has no folder for a level in between, its class there is unknown. An image beside folders of
+    images has no finest class. A class has the name of its folder. If a level's name is under two parents, the level's
+    classes have paths as names.
 
     Args:
-        folders: the folders above each image, from the top; those deeper than the levels count for nothing.
+        folders: the folders above each image, from the top; folders deeper than the levels are ignored.
         levels: names of the levels, finest first.
     """
     folders = [tuple(one[: len(levels)]) for one in folders]

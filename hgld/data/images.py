@@ -1,6 +1,7 @@
-"""An image as it is stored in a shard: bytes, orientation, header, and the limits that hold before decoding."""
+"""An image as stored in a shard: bytes, orientation, structure, header, and the limits before decoding."""
 
 import io
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -15,13 +16,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hgld.data.format import IMAGE_FORMATS, MOST_PIXELS
-from hgld.data.image_structure import check_blocks, check_cost, is_jpeg, jpeg_head, jpeg_metadata, orientation_of
 from hgld.errors import ImageError, InputError
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """The bytes of one image and the facts needed to read them.
+    """The bytes of one image and the facts that decoders need.
 
     Attributes:
         data: a whole JPEG, PNG, WebP or GIF file.
@@ -40,11 +40,11 @@ MOST_BATCH_BYTES = 4 << 30  # of the encoded images of a batch
 
 
 def fits_batch(total: float | NDArray[Any], share: float | NDArray[Any] = 1.0) -> Any:
-    """Tell whether encoded images of so many bytes may be in memory together; of arrays, element by element.
+    """Tell whether encoded images of so many bytes may be in memory together; elementwise for arrays.
 
     Args:
         total: their total number of bytes.
-        share: the part of a batch that they are.
+        share: their share of a batch.
     """
     return total <= share * MOST_BATCH_BYTES
 
@@ -114,18 +114,188 @@ def turned(pixels: NDArray[np.uint8], turn: Turn) -> NDArray[np.uint8]:
     return pixels
 
 
+# -- structure --------------------------------------------------------------------------------------------------------
+#
+# Decoders have no limits of time and memory. So hgld limits their input before any decoder sees it: pixels, passes over
+# the pixels, and the blocks (segments, chunks, extensions) that Pillow reads one by one. hgld reads the one EXIF tag
+# that it needs itself: Pillow copies the bytes of every tag, and tags of 64 KiB can name gigabytes.
+
+MOST_PIXELS_WHOLE = 50_000_000  # of PNG, WebP and GIF, whose whole decoding takes 1.5 s; JPEGs can be reduced
+MOST_SCANS = 100  # of a progressive JPEG, which usually has 10; each costs a pass over the image, even an empty one
+MOST_PASSES = 1_000_000_000  # scans times pixels: 1.5 s
+_MOST_SEGMENTS = 4_096  # of a JPEG before its first scan, of a GIF before its first frame
+_MOST_CHUNKS = 100_000  # of a PNG; encoders write chunks of 8 KiB and more
+
+_START, _SCAN = b"\xff\xd8", b"\xff\xda\x00"  # markers; a scan's header has fewer than 256 bytes
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # a frame's marker tells how the frame is coded
+_ALONE = {0x00, 0x01, *range(0xD0, 0xDA)}  # markers without a length; libjpeg skips them in a head, or ends there
+_SEQUENTIAL = (b"\xc0", b"\xc1", b"\xc9")
+_PNG, _GIF = b"\x89PNG\r\n\x1a\n", (b"GIF87a", b"GIF89a")
+_APP1, _EXIF, _XMP_SEGMENT = 0xE1, b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
+_ORIENTATION = 0x0112  # EXIF's tag
+_BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
+_NUMBERS = {1: "B", 3: "H", 4: "I"}  # EXIF's types of whole numbers
+_XMP = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
+
+
+class JpegHead(NamedTuple):
+    """The segments of a JPEG before its first scan (empty if unreadable), and whether that is its only scan."""
+
+    segments: bytes
+    one_scan: bool
+
+
+def is_jpeg(data: bytes) -> bool:
+    """Tell whether bytes begin as a JPEG does."""
+    return data.startswith(_START)
+
+
+def jpeg_head(data: bytes) -> JpegHead:
+    """Return the head of a JPEG.
+
+    Raises:
+        ImageError: ``too-many-blocks``.
+    """
+    at, frame = len(_START), b""
+    for _ in range(_MOST_SEGMENTS):
+        marker = data[at : at + 4]
+        if len(marker) < 4 or marker[0] != 0xFF or marker[1] in _ALONE or not is_jpeg(data):
+            return JpegHead(b"", one_scan=False)
+        if marker.startswith(_SCAN):
+            return JpegHead(data[:at], frame[1:2] in _SEQUENTIAL and frame[9:10] == data[at + 4 : at + 5])
+        if marker[1] in _FRAMES:
+            frame = data[at : at + 10]
+        at += 1 if marker[1] == 0xFF else 2 + int.from_bytes(marker[2:])
+    raise _too_many("segments before the first scan", _MOST_SEGMENTS)
+
+
+def jpeg_metadata(segments: bytes) -> tuple[bytes, bytes]:
+    """Return the EXIF and the XMP among the segments of :func:`jpeg_head`, each empty if the JPEG has none."""
+    at, exif, xmp = len(_START), b"", b""
+    while at + 4 <= len(segments):
+        if segments[at + 1] == 0xFF:  # filling
+            at += 1
+            continue
+        end = at + 2 + int.from_bytes(segments[at + 2 : at + 4])
+        content = segments[at + 4 : end] if segments[at + 1] == _APP1 else b""
+        if content.startswith(_EXIF):
+            exif += content.removeprefix(_EXIF) if exif else content
+        elif content.startswith(_XMP_SEGMENT):
+            xmp = content
+        at = end
+    return exif, xmp
+
+
+def check_blocks(data: bytes) -> None:
+    """Refuse an image of so many blocks that reading its header would take long.
+
+    Raises:
+        ImageError: ``too-many-blocks``.
+    """
+    if is_jpeg(data):
+        jpeg_head(data)
+    elif data.startswith(_PNG):
+        _png_exif(data)
+    elif data.startswith(_GIF):
+        _check_gif(data)
+
+
+def check_cost(data: bytes, width: int, height: int) -> None:
+    """Refuse an image whose decoding would take too much memory or time.
+
+    Raises:
+        ImageError: ``too-many-pixels``, ``too-many-scans`` or ``too-many-blocks``.
+    """
+    pixels, most = width * height, MOST_PIXELS if is_jpeg(data) else MOST_PIXELS_WHOLE
+    if pixels > most:
+        raise ImageError("too-many-pixels", f"{width} x {height} pixels, more than the {most:,} that are read")
+    head = jpeg_head(data)
+    if head.one_scan or not is_jpeg(data):
+        return
+    scans = data.count(_SCAN, len(head.segments))  # entropy-coded data holds no marker
+    if scans > MOST_SCANS or scans * pixels > MOST_PASSES:
+        raise ImageError(
+            "too-many-scans",
+            f"a JPEG of {scans:,} scans of {pixels:,} pixels, more than the {MOST_SCANS} scans and the {MOST_PASSES:,} "
+            "pixels in all of them that are decoded",
+        )
+
+
+def _png_exif(data: bytes) -> bytes:
+    """Return the EXIF of a PNG, which may come after its pixels; empty: it has none."""
+    at, exif = len(_PNG), b""
+    for _ in range(_MOST_CHUNKS):
+        kind = data[at + 4 : at + 8]
+        if len(kind) < 4 or kind == b"IEND":
+            return exif
+        length = int.from_bytes(data[at : at + 4])
+        if kind == b"eXIf":
+            exif = data[at + 8 : at + 8 + length]
+        at += 12 + length
+    raise _too_many("chunks", _MOST_CHUNKS)
+
+
+def _check_gif(data: bytes) -> None:
+    """Refuse a GIF of too many extensions, and parts of them, before its first frame."""
+    at = 13 + (3 << ((data[10] & 7) + 1) if len(data) > 10 and data[10] & 0x80 else 0)
+    inside = False
+    for _ in range(_MOST_SEGMENTS):
+        kind = data[at : at + 1]
+        if not kind or (not inside and kind != b"!"):
+            return
+        at, inside = (at + 1 + kind[0], kind[0] > 0) if inside else (at + 2, True)
+    raise _too_many("extensions before the first image", _MOST_SEGMENTS)
+
+
+def _too_many(what: str, most: int) -> ImageError:
+    return ImageError("too-many-blocks", f"more than {most:,} {what}")
+
+
+def orientation_of(data: bytes, exif: bytes, xmp: bytes) -> int:
+    """Return the EXIF orientation of an image, 1 to 8; 1 if none is stated or it is senseless.
+
+    Args:
+        data: the image.
+        exif: EXIF data that Pillow found in the head.
+        xmp: XMP data that Pillow found in the head; it counts if EXIF states no orientation.
+    """
+    found = _exif_orientation(exif or (_png_exif(data) if data.startswith(_PNG) else b""))
+    if found is None:
+        stated = _XMP.search(xmp)
+        found = int(stated[1]) if stated else 1
+    return found if 1 <= found <= 8 else 1
+
+
+def _exif_orientation(exif: bytes) -> int | None:
+    exif = exif.removeprefix(_EXIF)
+    order = _BYTE_ORDERS.get(exif[:4])
+    if order is None or len(exif) < 8:
+        return None
+    found = None
+    try:
+        (at,) = struct.unpack_from(f"{order}I", exif, 4)
+        (count,) = struct.unpack_from(f"{order}H", exif, at)
+        for entry in range(at + 2, at + 2 + 12 * count, 12):
+            tag, kind, values = struct.unpack_from(f"{order}HHI", exif, entry)
+            if tag == _ORIENTATION and values == 1 and kind in _NUMBERS:
+                (found,) = struct.unpack_from(order + _NUMBERS[kind], exif, entry + 8)
+    except struct.error:  # cut off
+        pass
+    return found
+
+
 # -- headers and limits -----------------------------------------------------------------------------------------------
 
-PILLOW_FAULTS = (  # raised by Pillow's readers at files that were made to break them; Warning where those are errors
-    # No MemoryError: what a file may ask for is bounded before, so that it says nothing of the file.
+PILLOW_FAULTS = (  # Pillow's readers raise these errors for hostile files (Warning if warnings are errors)
+    # No MemoryError: hgld limits an image's memory before, so a MemoryError tells nothing about the file.
     *(OSError, ValueError, SyntaxError, EOFError, TypeError, LookupError, AttributeError, ArithmeticError),
     *(RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Warning),
 )
-_PLAIN = ("YCbCr", "RGB", "Gray")  # the colour spaces that libjpeg-turbo turns into RGB; Pillow does CMYK
+_PLAIN = ("YCbCr", "RGB", "Gray")  # the colour spaces that libjpeg-turbo converts to RGB; Pillow converts CMYK
 
 
 class ImageHeader(NamedTuple):
-    """An image's format, one of those of a dataset; its width and height as stored; its EXIF orientation, 1 to 8."""
+    """An image's format, its width and height as stored, and its EXIF orientation, 1 to 8."""
 
     format: str
     width: int
@@ -148,7 +318,7 @@ def read_header(data: bytes) -> ImageHeader:
     size, segments = _jpeg_size(data), jpeg_head(data).segments
     if size is None or not segments:
         with open_image(data) as picture:
-            form = "JPEG" if picture.format == "MPO" else str(picture.format)  # a JPEG with further images behind it
+            form = "JPEG" if picture.format == "MPO" else str(picture.format)  # MPO: a JPEG with further images
             return ImageHeader(form, *picture.size, _orientation(data, picture))
     check_cost(data, *size[:2])
     return ImageHeader("JPEG", *size[:2], orientation_of(data, *jpeg_metadata(segments)))
@@ -156,7 +326,7 @@ def read_header(data: bytes) -> ImageHeader:
 
 @contextmanager
 def open_image(data: bytes) -> Iterator[Image.Image]:
-    """Open an image with Pillow, by its header, within the limits that hold for every image.
+    """Open an image with Pillow, which reads its header, within the limits of every image.
 
     Raises:
         ImageError: as :func:`read_header` does.
@@ -168,11 +338,9 @@ def open_image(data: bytes) -> Iterator[Image.Image]:
         picture = Image.open(io.BytesIO(data), formats=tuple(IMAGE_FORMATS))
     except Image.DecompressionBombError as error:
         raise ImageError("too-many-pixels", f"more pixels than the {MOST_PIXELS:,} that are read") from error
-    except Image.UnidentifiedImageError as error:  # its text holds an address in memory, another one in every run
-        kinds = ", ".join(IMAGE_FORMATS)
-        raise ImageError(
-            "undecodable", f"none of {kinds}, which shards hold: convert images of other formats"
-        ) from error
+    except Image.UnidentifiedImageError as error:  # its text holds an address in memory, which differs in every run
+        detail = f"none of {', '.join(IMAGE_FORMATS)}, which shards hold: convert images of other formats"
+        raise ImageError("undecodable", detail) from error
     except PILLOW_FAULTS as error:
         raise image_fault(error) from error
     with picture:
@@ -181,17 +349,17 @@ def open_image(data: bytes) -> Iterator[Image.Image]:
 
 
 def rgb_pixels(picture: Image.Image) -> NDArray[np.uint8]:
-    """Decode an image that Pillow opened to (H, W, 3) RGB: transparency is left out, 16 bits become 8."""
-    if picture.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip instead of scale
+    """Decode an image that Pillow opened to (H, W, 3) RGB, without transparency; 16 bits become 8."""
+    if picture.mode.startswith("I"):  # Pillow would clip 16 bits of grey instead of scaling them
         grey = (np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
     if picture.mode == "P" and "transparency" in picture.info:
-        picture = picture.convert("RGBA")  # the palette's colours, as they are under the transparency
+        picture = picture.convert("RGBA")  # the palette's colours under the transparency
     return np.array(picture.convert("RGB"))
 
 
 def image_fault(error: BaseException) -> ImageError:
-    """Return our error for one that Pillow raised: ``truncated``, else ``undecodable``."""
+    """Return hgld's error for an error of Pillow: ``truncated``, else ``undecodable``."""
     said = str(error).replace("\n", " ")[:200] or type(error).__name__
     return ImageError("truncated" if "truncated" in said or isinstance(error, EOFError) else "undecodable", said)
 
@@ -208,10 +376,10 @@ def check_size(image: EncodedImage, stored: tuple[int, int], boxed: tuple[int, i
     Args:
         image: image to decode.
         stored: width and height that its header states.
-        boxed: whether the image has a box, as in :func:`decode_with_pillow`.
+        boxed: expected width and height of the upright image, cut to its box; None: any.
 
     Raises:
-        InputError: too many pixels or scans, a box that is not inside the image, or another size than the index says.
+        InputError: too many pixels or scans, a box that is not inside the image, or another size than in the index.
     """
     try:
         check_cost(image.data, *stored)
@@ -242,7 +410,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int, str] | None:
 
 def _orientation(data: bytes, picture: Image.Image) -> int:
     exif, xmp = picture.info.get("exif", b""), picture.info.get("XML:com.adobe.xmp") or picture.info.get("xmp", b"")
-    raw = picture.info.get("Raw profile type exif")  # as ImageMagick writes it into PNG
+    raw = picture.info.get("Raw profile type exif")  # ImageMagick writes EXIF into PNG in this way
     if not exif and isinstance(raw, str):
         with suppress(ValueError):
             exif = bytes.fromhex("".join(raw.split("\n")[3:]))

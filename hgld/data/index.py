@@ -40,7 +40,7 @@ _AFTER_LEVELS = {
     "duplicate_of": pl.String,
     "class_run": pl.Int32,
 }
-SOURCE = "source"  # column of the paths from which the images came, as the items' JSON states them
+SOURCE = "source"  # column of the images' original paths, which the items' JSON states
 _MAY_BE_NULL = {"duplicate_of", *BOX}
 _LEAST = {"offset": 0, "size": 0, "width": 1, "height": 1, "class_run": 0}
 
@@ -49,9 +49,9 @@ def index_schema(levels: Sequence[str], boxes: bool = False, sources: bool = Fal
     """Return the columns of ``index.parquet`` and their types, in order.
 
     Args:
-        levels: finest first.
+        levels: names of the levels, finest first.
         boxes: whether items have a box to crop to.
-        sources: whether the paths are known from which the images came.
+        sources: whether the images' original paths are known.
     """
     names = check_levels(levels, INDEX)
     crops = dict.fromkeys(BOX if boxes else (), pl.Int32) | dict.fromkeys([SOURCE] if sources else [], pl.String)
@@ -59,19 +59,16 @@ def index_schema(levels: Sequence[str], boxes: bool = False, sources: bool = Fal
 
 
 def write_index(frame: pl.DataFrame, path: Path, levels: Sequence[str]) -> None:
-    """Write ``index.parquet``: the frame's rows as they stand, with the columns and types of :func:`index_schema`.
+    """Write ``index.parquet``: the frame's rows in their order, with the columns and types of :func:`index_schema`.
 
     Raises:
         InputError: a column is missing, or its values do not fit the type.
     """
     schema = index_schema(levels, boxes=BOX[0] in frame.columns, sources=SOURCE in frame.columns)
-    missing = [name for name in schema if name not in frame.columns]
-    if missing:
-        raise InputError(f"{path}: an index without the columns {', '.join(missing)}.")
     try:
         table = frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
-    except pl.exceptions.InvalidOperationError as error:
-        raise InputError(f"{path}: values that do not fit the index's types ({excerpt(error)}).") from error
+    except (pl.exceptions.InvalidOperationError, pl.exceptions.ColumnNotFoundError) as error:
+        raise InputError(f"{path}: the columns or values do not fit an index ({excerpt(error)}).") from error
     table.write_parquet(path, metadata=level_metadata(INDEX_VERSION, levels))
 
 
@@ -90,8 +87,8 @@ def read_index(
 
     Raises:
         SchemaError: written under another schema version.
-        InputError: not a readable index; columns, types or values that cannot be an index's (unsafe keys and shard
-            names, keys that repeat, negative offsets), each named with its first row.
+        InputError: not a readable index, or columns, types or values that no index has (unsafe keys and shard names,
+            repeated keys, negative offsets). The message names the first such row.
     """
     name = where or (INDEX if isinstance(source, bytes) else str(source))
     fix = "Make it anew: hgld index DIR --force"
@@ -118,10 +115,12 @@ def _check_rows(frame: pl.DataFrame, levels: Sequence[str], where: str) -> None:
     nulls = [name for name in frame.columns if frame[name].null_count() and name not in _MAY_BE_NULL]
     if nulls:
         raise InputError(f"{where}: columns {', '.join(nulls)} have empty cells.")
+    key, shard, split = (pl.col(name).str for name in ("key", "shard", "split"))
+    is_key = key.contains(f"^{KEY_PATTERN}$") & (key.len_bytes() <= LONGEST_KEY)
     sound = {
-        "key": (_matches("key", KEY_PATTERN, LONGEST_KEY), "letters, digits and _ - = between single /"),
-        "shard": (_matches("shard", SHARD_PATTERN), "the name of a shard"),
-        "split": (_matches("split", SPLIT_PATTERN), "letters, digits and _"),
+        "key": (is_key, "letters, digits and _ - = between single /"),
+        "shard": (shard.contains(f"^{SHARD_PATTERN}$"), "the name of a shard"),
+        "split": (split.contains(f"^{SPLIT_PATTERN}$"), "letters, digits and _"),
         "orientation": (pl.col("orientation").is_between(1, 8), "EXIF's 1 to 8"),
         **{name: (pl.col(name) >= least, f"at least {least}") for name, least in _LEAST.items()},
         **{level: (pl.col(level) >= -1, "at least -1") for level in levels},
@@ -132,28 +131,17 @@ def _check_rows(frame: pl.DataFrame, levels: Sequence[str], where: str) -> None:
         if not passed[name][0]:
             row = frame.with_row_index("row").filter(~test).row(0, named=True)
             raise InputError(f"{where}: row {row['row']}: {quoted(name)} is {short(row[name])}; expected {expected}.")
-    _check_keys_differ(frame, where)
-
-
-def _matches(column: str, pattern: str, longest: int | None = None) -> pl.Expr:
-    found = pl.col(column).str.contains(f"^{pattern}$")
-    return found if longest is None else found & (pl.col(column).str.len_bytes() <= longest)
-
-
-def _check_keys_differ(frame: pl.DataFrame, where: str) -> None:
-    if "key" not in frame.columns or frame["key"].hash().n_unique() == len(frame):  # hashes take little memory
-        return
-    twice = frame.filter(pl.col("key").is_duplicated())["key"]
-    if len(twice):
-        raise InputError(f"{where}: key {quoted(twice[0])} is listed more than once; expected every key once.")
+    if "key" in frame.columns and frame["key"].hash().n_unique() < len(frame):  # hashes take little memory
+        for repeated in frame.filter(pl.col("key").is_duplicated())["key"]:
+            raise InputError(f"{where}: key {quoted(repeated)} is listed more than once; expected every key once.")
 
 
 def with_runs(index: pl.DataFrame, finest: str) -> pl.DataFrame:
     """Add the columns ``class_run`` and ``duplicate_of`` to an index, as its rows imply them.
 
     Args:
-        index: at least shard, key, sha256 and the level ``finest``, in order of the shards.
-        finest: the finest level; neighbours of equal labels in a shard are one class run, even if unknown.
+        index: rows in the order of the shards, with at least shard, key, sha256 and the level ``finest``.
+        finest: the finest level; neighbours with equal labels in a shard are one class run, even if unknown.
     """
     starts = (pl.col(finest) != pl.col(finest).shift(1)).fill_null(value=False)
     first = pl.col("key").first().over("sha256")

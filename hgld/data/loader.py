@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from inspect import GEN_RUNNING, getgeneratorstate
 from itertools import chain, islice, pairwise
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -28,7 +29,7 @@ from hgld.samplers import BatchSampler
 OnFault = Literal["raise", "replace", "leave"]
 T = TypeVar("T")
 
-MOST_TRIED = 64  # items of a class that are tried in place of one; so many damaged ones in a row are no accident
+MOST_TRIED = 64  # candidates of a class for one damaged item; if all are damaged too, that is no accident
 
 
 class _Failed(NamedTuple):
@@ -43,31 +44,14 @@ class _Failed(NamedTuple):
         return str(self.error).removeprefix(f"{self.where}: ")
 
 
-class BatchItems(Protocol):
-    """Protocol for the items of a batch before decoding, from any source; arguments are (B,) item numbers.
+class BatchItems:
+    """Items of a batch before decoding, from a dataset with an index; arguments are (B,) item numbers.
 
-    ``first`` is the slot of the first in the batch of all processes, ``faults`` what was found damaged while they were
-    sought. ``encoded`` raises an InputError that begins with the item's ``name``. ``sizes`` are those of the upright
-    images, cut to their boxes; ``labels`` (B, L); ``indices`` the numbers by which the taker knows the items;
-    ``candidates`` may replace a damaged item, the best first.
+    Attributes:
+        first: slot of the first item in the batch of all processes.
+        items: (B,) item numbers.
+        faults: damaged items that were met while these items were sought.
     """
-
-    @property
-    def first(self) -> int: ...
-    @property
-    def items(self) -> NDArray[np.int64]: ...
-    @property
-    def faults(self) -> Sequence[Fault]: ...
-    def encoded(self, items: NDArray[np.int64]) -> list[EncodedImage]: ...
-    def sizes(self, items: NDArray[np.int64]) -> NDArray[np.int64]: ...
-    def labels(self, items: NDArray[np.int64]) -> Tensor: ...
-    def indices(self, items: NDArray[np.int64]) -> NDArray[np.int64]: ...
-    def name(self, item: int) -> str: ...
-    def candidates(self, item: int, damaged: set[int]) -> Iterator[int]: ...
-
-
-class DatasetItems:
-    """Items of a dataset, read at the places that its index states (:class:`BatchItems`)."""
 
     faults: Sequence[Fault] = ()
 
@@ -78,19 +62,22 @@ class DatasetItems:
         return self.dataset.encoded(items)
 
     def sizes(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return (B, 2) width and height of the upright images, cut to their boxes."""
         return self.dataset.sizes[items]
 
     def labels(self, items: NDArray[np.int64]) -> Tensor:
         return self.dataset.labels[torch.from_numpy(items)]
 
     def indices(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of the items for the consumer."""
         return items
 
     def name(self, item: int) -> str:
+        """Return the beginning of an item's errors."""
         return f"item {item}, key {quoted(self.dataset.keys[item])}"
 
     def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
-        """Yield the next items of its class, first items outside the batch, then items of the batch."""
+        """Yield replacements: the next items of its class outside the batch, then items of the batch."""
         finest = self.dataset.labels[:, 0].numpy()
         same = np.flatnonzero(finest == finest[item]) if finest[item] >= 0 else np.empty(0, dtype=np.int64)
         same = np.roll(same, -int(np.searchsorted(same, item, side="right")))
@@ -101,7 +88,7 @@ class DatasetItems:
 
 
 class _Pending(NamedTuple):
-    """A batch that threads are working on: items, positions in the epoch, and the rows of each thread's part."""
+    """A batch in progress: items, positions in the epoch, and the first row of each thread's part."""
 
     wanted: BatchItems
     places: NDArray[np.int64]
@@ -109,14 +96,14 @@ class _Pending(NamedTuple):
     parts: "list[tuple[int, Future[list[_Failed]]]]"
 
 
-_MOST_WORKERS = 16  # of those that are not asked for
+_MOST_WORKERS = 16  # by default
 
 
 def cores_of_process() -> int:
     """Return this process's share of the cores that it may run on, at most 16.
 
-    They are shared with the other processes that torchrun or Slurm started on the machine, unless Slurm has given every
-    task its own.
+    The processes that torchrun or Slurm started on the machine share its cores, unless Slurm has given every task cores
+    of its own.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     sharers = os.environ.get("LOCAL_WORLD_SIZE" if "RANK" in os.environ else "SLURM_STEP_TASKS_PER_NODE", "1")
@@ -136,11 +123,11 @@ class BatchDecoder:
         self,
         view: View,
         *,
-        workers: int = 1,
-        prefetch: int = 2,
-        seed: int = 0,
-        pin_memory: bool = False,
-        on_fault: OnFault = "raise",
+        workers: int,
+        prefetch: int,
+        seed: int,
+        pin_memory: bool,
+        on_fault: OnFault,
     ) -> None:
         if workers < 0 or prefetch < 0 or on_fault not in ("raise", "replace", "leave"):
             raise ConfigError(
@@ -193,10 +180,12 @@ class BatchDecoder:
         except InputError as error:
             if len(items) == 1:
                 return [_Failed(0, wanted.name(int(items[0])), error)]
-            rows = range(len(items))
-            alone = ((row, slice(row, row + 1)) for row in rows)
-            tried = ((row, self._fill(wanted, items[at], where[at], epoch, images[at])) for row, at in alone)
-            return [one._replace(row=row) for row, failed in tried for one in failed]
+            failed = []
+            for row in range(len(items)):
+                at = slice(row, row + 1)
+                alone = self._fill(wanted, items[at], where[at], epoch, images[at])
+                failed += [one._replace(row=row) for one in alone]
+            return failed
         widths, heights = wanted.sizes(items).T
         parameters = self._view.parameters(widths, heights, seed=self._seed, epoch=epoch, positions=where)
         faults: list[tuple[int, InputError]] = []
@@ -204,69 +193,67 @@ class BatchDecoder:
         return [_Failed(row, encoded[row].where, error) for row, error in faults]
 
     def _finish(self, pending: _Pending, epoch: int) -> Batch:
-        """Wait for a batch, and replace the items that could not be decoded."""
+        """Wait for a batch, and treat the items that could not be decoded by the rule ``on_fault``."""
         wanted = pending.wanted
+        items, faults = wanted.items, list(wanted.faults)
+        index_of = wanted.indices(items).tolist()
         failed = [one._replace(row=begin + one.row) for begin, part in pending.parts for one in part.result()]
-        items, faults = self._with_replacements(pending, failed, epoch) if failed else (wanted.items, [])
-        indices = torch.from_numpy(wanted.indices(items))
-        return Batch(pending.images, wanted.labels(items), indices, (*wanted.faults, *faults))
-
-    def _with_replacements(
-        self, pending: _Pending, failed: list[_Failed], epoch: int
-    ) -> tuple[NDArray[np.int64], list[Fault]]:
-        """Decode replacements for the items that failed; return the batch's items and errors."""
-        wanted, first = pending.wanted, failed[0]
-        if self._on_fault == "raise":
-            raise InputError(f"{first.where}: {first.reason}")
-        index_of = wanted.indices(wanted.items).tolist()
-        if self._on_fault == "leave":
-            pending.images[[one.row for one in failed]] = 0
-            return wanted.items, [Fault(index_of[one.row], one.where, one.reason) for one in failed]
-        items, faults = wanted.items.copy(), []
+        if failed and self._on_fault == "raise":
+            raise InputError(f"{failed[0].where}: {failed[0].reason}")
+        replacements: dict[int, int] = {}  # views of one image stay views of one image
         damaged = {int(items[one.row]) for one in failed}
-        stand_ins: dict[int, int] = {}  # views of one image stay views of one image
         for one in failed:
-            item, at = int(items[one.row]), slice(one.row, one.row + 1)
-            known = [stand_ins[item]] if item in stand_ins else wanted.candidates(item, damaged)
-            for candidate in known:
-                chosen = np.array([candidate])
-                place, image = pending.places[at], pending.images[at]
-                if candidate not in damaged and not self._fill(wanted, chosen, place, epoch, image):
-                    break
-                damaged.add(candidate)
+            fault = Fault(index_of[one.row], one.where, one.reason)
+            if self._on_fault == "leave":
+                pending.images[one.row] = 0
             else:
-                raise InputError(
-                    f"{one.where}: {one.reason.rstrip('.')}. No other item of its class and batch that was tried can "
-                    "replace it. List the damaged images with hgld verify --decode."
-                )
-            items[one.row] = stand_ins[item] = candidate
-            replacement = int(wanted.indices(np.array([candidate]))[0])
-            faults.append(Fault(index_of[one.row], one.where, one.reason, replacement))
-        return items, faults
+                items = items.copy()
+                item = int(items[one.row])
+                known = [replacements[item]] if item in replacements else wanted.candidates(item, damaged)
+                items[one.row] = replacements[item] = self._replace(pending, one, known, damaged, epoch)
+                fault = replace(fault, replacement=int(wanted.indices(items[one.row : one.row + 1])[0]))
+            faults.append(fault)
+        return Batch(pending.images, wanted.labels(items), torch.from_numpy(wanted.indices(items)), tuple(faults))
+
+    def _replace(
+        self, pending: _Pending, failed: _Failed, candidates: Iterable[int], damaged: set[int], epoch: int
+    ) -> int:
+        """Decode the first sound candidate into the row of a failed item; return the candidate."""
+        at = slice(failed.row, failed.row + 1)
+        for candidate in candidates:
+            chosen = np.array([candidate])
+            if candidate not in damaged and not self._fill(
+                pending.wanted, chosen, pending.places[at], epoch, pending.images[at]
+            ):
+                return candidate
+            damaged.add(candidate)
+        raise InputError(
+            f"{failed.where}: {failed.reason.rstrip('.')}. No other item of its class and batch that was tried can "
+            "replace it. List the damaged images with hgld verify --decode."
+        )
 
 
 class Loader:
     """Loader of a sampler's batches, decoded ahead by threads.
 
-    The batches depend on the dataset, the sampler's seed, the view and ``seed`` alone: not on the number of threads,
-    and not on how far they are ahead. The parts of several processes, in order, are the batch of a single one.
-    Iterating gives the rest of the sampler's current epoch and leaves it at the next. If the consumer stops in between,
-    the next iteration resumes there. Threads suffice: decoding, resizing and reading all run outside of Python's global
-    lock.
+    The batches depend on the dataset, the sampler's seed, the view and ``seed`` alone: not on the number of threads or
+    ``prefetch``. The parts of several processes, in order, are the batch of a single process. Iterating yields the rest
+    of the sampler's current epoch and leaves the sampler at the next epoch. If the consumer stops in between, the next
+    iteration resumes there. Threads suffice: decoding, resizing and reading run outside of Python's global lock.
 
-    A batch is the taker's to keep: its memory is used again only when no tensor shares it any more.
+    The consumer may keep a batch: its memory is used again only when no tensor shares it any more.
 
     Args:
         dataset: dataset that :func:`hgld.open_dataset` opened.
         sampler: sampler that chooses the items of each batch, and this process's part of them.
-        view: crops and variations of the images.
+        view: crops and augmentation of the images.
         workers: threads that read and decode; 0: :func:`cores_of_process`.
-        prefetch: batches in the making beyond the one that is taken; 0: none.
+        prefetch: batches in progress beyond the one that is returned; 0: none.
         seed: seed of the views.
-        pin_memory: page-locked batches, for copies to a GPU that need not be waited for.
+        pin_memory: whether to give page-locked batches, for asynchronous copies to a GPU.
         on_fault: rule for an item that cannot be read or decoded. ``raise``: the error, at its batch.
-            ``replace``: another item of its finest class replaces it (if there is none, another one of the
-            batch), and ``Batch.faults`` names it; labels and indices are those of the item that is shown.
+            ``replace``: another item of its finest class (if there is none, another item of the batch) replaces it, and
+            ``Batch.faults`` names both; labels and indices belong to the replacement.
             ``leave``: its row is black, and ``Batch.faults`` names it.
 
     Raises:
@@ -299,14 +286,14 @@ class Loader:
         self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position after the last batch handed out; batches decoded ahead do not count."""
+        """Return the position after the last returned batch; batches decoded ahead do not count."""
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go to a position.
 
         Raises:
-            ConfigError: there is no such step.
+            ConfigError: the epoch has no such step.
         """
         self.sampler.load_state_dict(state)
 
@@ -320,7 +307,7 @@ class Loader:
         """
         position = self.sampler.state_dict()
         epoch, first, last = position["epoch"], position["step"], len(self.sampler) - 1
-        wanted = (DatasetItems(self.dataset, *self.sampler.part(epoch, step)) for step in range(first, last + 1))
+        wanted = (BatchItems(self.dataset, *self.sampler.part(epoch, step)) for step in range(first, last + 1))
         with closed_at_exit(self._batches.batches(wanted, epoch, first)) as batches:
             for step, batch in enumerate(batches, first):
                 after = {"epoch": epoch, "step": step + 1} if step < last else {"epoch": epoch + 1, "step": 0}

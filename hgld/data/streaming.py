@@ -34,7 +34,7 @@ from hgld.data.format import (
     parse_item_json,
 )
 from hgld.data.images import EncodedImage, fits_batch, read_header
-from hgld.data.loader import MOST_TRIED, BatchDecoder, BatchItems, DatasetItems, closed_at_exit
+from hgld.data.loader import MOST_TRIED, BatchDecoder, BatchItems, closed_at_exit
 from hgld.data.storage import Tar, expand_braces, is_shard, open_tars
 from hgld.data.tar import stream_members
 from hgld.data.views import TrainView, View
@@ -298,7 +298,7 @@ class _IndexedSource:
             yield self._read(block)
 
     def _read(self, block: "list[_ReadItems]") -> "list[_ReadItems]":
-        """Read the images of some batches; if an image fails, its batch is read one by one later."""
+        """Read the images of some batches together; if an image fails, the decoder reads the batches on demand."""
         items = np.unique(np.concatenate([batch.items for batch in block]))
         try:
             if fits_batch(int(self.dataset.places[3][items].sum())):
@@ -309,14 +309,11 @@ class _IndexedSource:
             names, shard, _, _ = self.dataset.places
             if not all(self.dataset.storage.exists(names[int(i)]) for i in np.unique(shard[items])):
                 raise
-            if len(block) > 1:
-                for batch in block:
-                    self._read([batch])
         return block
 
 
-class _ReadItems(DatasetItems):
-    """Items of a dataset that were read ahead; others, such as replacements, are read on demand."""
+class _ReadItems(BatchItems):
+    """Items of a dataset that were read ahead; other items, such as replacements, are read on demand."""
 
     images: Mapping[int, EncodedImage] = {}
 
@@ -339,7 +336,7 @@ class Item(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Items of one finest class that stand together, and the damaged items that were met since the run before.
+    """Neighbours of one finest class, and the damaged items since the previous run.
 
     There are at most 2k - 1 items, and fewer than k only at the end of a class.
     """
@@ -353,9 +350,9 @@ class BareShards:
 
     Args:
         tars: tars in the order of the epoch.
-        k: items that a run shall have.
+        k: wanted number of items in a run.
         short: rule for shorter class runs.
-        batch: images of a batch, of whose bytes a run has its share.
+        batch: number of images in a batch; the run's bytes may be its share of the batch's limit.
     """
 
     def __init__(self, tars: Sequence[Tar], k: int, short: Short, *, batch: int) -> None:
@@ -507,7 +504,7 @@ class _BareSource:
 
 
 class _Chunk(NamedTuple):
-    """The k items of a group that a batch takes, and those that can replace them."""
+    """The k items of a group for a batch, and their possible replacements."""
 
     label: int
     picks: Sequence[Item]
@@ -517,7 +514,7 @@ class _Chunk(NamedTuple):
 
 
 class _BareStream:
-    """One sequence of bare shards: a window of the chunks read last, from which every batch draws."""
+    """One sequence of bare shards: every batch draws chunks from a window of chunks."""
 
     def __init__(self, tars: Sequence[Tar], number: int, epoch: int, how: _Grouping, stack: ExitStack) -> None:
         self._k, self._per_batch = how.k, how.p // how.num_streams
@@ -550,13 +547,13 @@ class _BareStream:
             self._held.append(_Chunk(items[0].labels[0], picks, others, () if begin else run.faults))
 
 
-class _FoundItems:
-    """Items of bare shards, numbered by their place in the batch (:class:`hgld.data.loader.BatchItems`)."""
+class _FoundItems(BatchItems):
+    """Items of bare shards, numbered in the order of the batch."""
 
     def __init__(self, first: int, chunks: Sequence[_Chunk]) -> None:
         self.first, self._chunks, self._k = first, chunks, len(chunks[0].picks)
         self._found: list[Item] = []
-        self._number: dict[int, int] = {}  # of an item that comes twice, the same
+        self._number: dict[int, int] = {}  # by the item's identity: an item that comes twice has one number
         self.items = np.array([self._add(item) for chunk in chunks for item in chunk.picks])
         self._chunk_of = {number: row // self._k for row, number in enumerate(self.items.tolist())}
         self.faults = [fault for chunk in chunks for fault in chunk.faults]
@@ -593,16 +590,13 @@ class _FoundItems:
         return self._found[item].image.where
 
     def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
-        """Yield the other items of its group, first those outside the batch; then groups of the stream's window."""
+        """Yield replacements: items of its group outside the batch, its batch's items, groups of the window."""
         chunk = self._chunks[self._chunk_of[item]]
         row = [id(one) for one in chunk.picks].index(id(self._found[item]))
         others = [*chunk.others, *chunk.picks]
-        for group in chunk.window[:MOST_TRIED]:  # row for row, so that it has k items in the batch
+        for group in chunk.window[:MOST_TRIED]:  # from the same row on, so that a new group has k items in the batch
             others += [*group.picks[row:], *group.picks[:row]]
-        for other in others:
-            number = self._add(other)
-            if number not in damaged:
-                yield number
+        return (number for number in map(self._add, others) if number not in damaged)
 
 
 # -- reading ahead ----------------------------------------------------------------------------------------------------

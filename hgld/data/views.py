@@ -5,7 +5,6 @@ A view turns the sizes of a batch's images into parameters, vectorised and by po
 """
 
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import permutations
 from statistics import NormalDist
 from typing import Literal, Protocol, get_args
@@ -19,9 +18,9 @@ from hgld.errors import ConfigError
 
 # -- random numbers by position ---------------------------------------------------------------------------------------
 #
-# Philox 4x32-10 encrypts a counter instead of advancing a state. What is drawn for one place in one epoch depends on
-# nothing that was drawn before it, so a resumed run, another number of threads or another number of processes draws the
-# same. NumPy's own Philox gives a stream from one counter; here every item of a batch has a counter of its own.
+# Philox 4x32-10 encrypts a counter instead of advancing a state. So the numbers of one position in one epoch depend on
+# no earlier draw: a resumed run, or a run with other threads or processes, draws the same numbers. NumPy's own Philox
+# gives a stream from one counter; here every item of a batch has its own counter.
 #
 # Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
@@ -44,15 +43,10 @@ def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint
     """
     first, second, third, fourth = counter
     for turn in range(_ROUNDS):
-        left = np.uint64((key[0] + turn * _KEY_STEPS[0]) & 0xFFFFFFFF)
-        right = np.uint64((key[1] + turn * _KEY_STEPS[1]) & 0xFFFFFFFF)
+        left, right = (np.uint64((word + turn * step) & 0xFFFFFFFF) for word, step in zip(key, _KEY_STEPS, strict=True))
         one, two = first * _MULTIPLIERS[0], third * _MULTIPLIERS[1]
-        first, second, third, fourth = (
-            (two >> _WORD) ^ second ^ left,
-            two & _LOW,
-            (one >> _WORD) ^ fourth ^ right,
-            one & _LOW,
-        )
+        first, third = (two >> _WORD) ^ second ^ left, (one >> _WORD) ^ fourth ^ right
+        second, fourth = two & _LOW, one & _LOW
     return np.stack([first, second, third, fourth])
 
 
@@ -84,10 +78,10 @@ def uniforms(seed: int, epoch: int, positions: NDArray[np.int64], count: int) ->
 
 # -- colours ----------------------------------------------------------------------------------------------------------
 #
-# Colour jitter and lighting noise are one affine map of RGB an image. Brightness, contrast and saturation are linear in
-# the pixels and in the image's mean, and lighting adds a colour, so that all four together are a 3 x 3 matrix and an
-# offset that is itself linear in the average colour: one pass over the pixels, rounded once. Step by step, as in
-# torchvision, each operation rounds and clips; where nothing is clipped both agree to the rounding.
+# Colour jitter and lighting noise are one affine map of RGB per image. Brightness, contrast and saturation are linear
+# in the pixels and in the image's mean, and lighting adds a colour. So all four together are a 3 x 3 matrix and an
+# offset that is linear in the average colour: one pass over the pixels, rounded once. torchvision rounds and clips
+# after each operation; if nothing is clipped, both results agree to the rounding.
 #
 # Sources: torchvision's ColorJitter; Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional
 # neural networks", NeurIPS 2012, for the lighting; Berman et al., "MultiGrain", 2019, for the use of both.
@@ -119,7 +113,7 @@ def color_matrices(numbers: NDArray[np.float64], jitter: float, lighting: float)
         kind = order[:, turn, None, None]
         factor = np.take_along_axis(factors, order[:, turn, None], axis=1)[:, :, None]
         towards_grey = factor * np.eye(3) + (1 - factor) * grey
-        contrast = (1 - factor) * grey @ (pixel + mean)  # the mean of what the steps so far made
+        contrast = (1 - factor) * grey @ (pixel + mean)  # the mean after the previous steps
         change = np.where(kind == 2, towards_grey, factor * np.eye(3))
         mean = change @ mean + np.where(kind == 1, contrast, 0.0)
         pixel = change @ pixel
@@ -161,7 +155,7 @@ def random_rectangles(numbers: NDArray[np.float64], share: float, size: int) -> 
         size: side of the square, pixels.
 
     Returns:
-        (N, 4) left, top, width, height; 0 wide where there is none.
+        (N, 4) left, top, width, height; the width of a square without a rectangle is 0.
     """
     least, most = _ERASED_AREA
     area = least + (most - least) * numbers[:, 1]
@@ -186,7 +180,7 @@ def erase(pixels: NDArray[np.uint8], rectangle: NDArray[np.int64]) -> NDArray[np
 # -- policies ---------------------------------------------------------------------------------------------------------
 #
 # Source: Cubuk, Zoph, Mané, Vasudevan and Le, "AutoAugment: learning augmentation strategies from data", CVPR 2019;
-# Berman et al., "MultiGrain", 2019, takes them in place of colour jitter and lighting.
+# Berman et al., "MultiGrain", 2019, uses them instead of colour jitter and lighting.
 
 
 def apply_policy(pixels: NDArray[np.uint8], numbers: NDArray[np.float64]) -> NDArray[np.uint8]:
@@ -207,7 +201,7 @@ def apply_policy(pixels: NDArray[np.uint8], numbers: NDArray[np.float64]) -> NDA
         return int(numbers[0] * count), torch.from_numpy(numbers[1:3]), torch.from_numpy(numbers[3:5] < 0.5).long()
 
     policy = AutoAugment()
-    vars(policy)["get_params"] = drawn  # torch's one generator is shared by all threads that decode
+    vars(policy)["get_params"] = drawn  # all decoding threads share torch's one generator
     return np.array(policy(Image.fromarray(np.ascontiguousarray(pixels))))
 
 
@@ -216,9 +210,9 @@ def apply_policy(pixels: NDArray[np.uint8], numbers: NDArray[np.float64]) -> NDA
 ResizeMode = Literal["crop", "squash", "longest", "original"]
 Interpolation = Literal["bilinear", "bicubic"]
 
-_TRIES = 10  # as torchvision's RandomResizedCrop, which then takes a central crop
-_LONGEST_SIDE = 1 << 14  # a side of 16,384: 0.8 GB an image, more than any network sees
-_WIDEST = 4  # a test view of a longer strip starts from its middle, so that the resized image stays small
+_TRIES = 10  # as in torchvision's RandomResizedCrop, which then takes a central crop
+_LONGEST_SIDE = 1 << 14  # an image of this side has 0.8 GB, more than any network takes
+_WIDEST = 4  # a test view cuts the middle out of longer strips, so that the resized image stays small
 
 
 @dataclass(frozen=True)
@@ -229,7 +223,7 @@ class ViewParameters:
 
     Attributes:
         shape: height H and width W of every resulting image, in pixels.
-        sizes: (N, 2) int64 width and height of the images that the parameters were made for.
+        sizes: (N, 2) int64 width and height of the images.
         crop: (N, 4) int64 left, top, width, height.
         resized: (N, 2) int64 width and height that the crop is resized to.
         window: (N, 2) int64 left, top of the part of H x W pixels in the resized crop.
@@ -254,11 +248,6 @@ class ViewParameters:
 
     def __len__(self) -> int:
         return len(self.sizes)
-
-    def part(self, rows: slice) -> "ViewParameters":
-        """Return the parameters of some of the images."""
-        columns = {name: column[rows] for name, column in vars(self).items() if isinstance(column, np.ndarray)}
-        return replace(self, **columns)
 
 
 def vary(pixels: NDArray[np.uint8], parameters: ViewParameters, row: int) -> NDArray[np.uint8]:
@@ -295,20 +284,20 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class TrainView:
-    """Random crop, resized to a square, mirrored at random, optionally changed in its colours, partly erased.
+    """View for training: a random crop, resized to a square and mirrored at random, with optional augmentation.
 
     Attributes:
         size: side of the square, pixels.
         scale: least and largest share of the image's area that the crop covers.
         ratio: least and largest width / height of the crop.
         flip: probability of mirroring.
-        jitter: strength s of the colour jitter: brightness, contrast and saturation by factors in 1 +- s, in random
-            order (torchvision's ColorJitter). MultiGrain takes 0.3.
+        jitter: strength s of the colour jitter: brightness, contrast and saturation change by factors in 1 +- s, in
+            random order (torchvision's ColorJitter). MultiGrain uses 0.3.
         lighting: standard deviation of AlexNet's lighting noise along the principal components of ImageNet's colours.
-            MultiGrain takes 0.1.
+            MultiGrain uses 0.1.
         autoaugment: whether a policy of AutoAugment for ImageNet changes the square
             (:func:`apply_policy`), before the jitter.
-        erasing: probability that a rectangle of 2 to 33% of the square is painted over with ImageNet's mean colour.
+        erasing: probability that ImageNet's mean colour replaces a rectangle of 2 to 33% of the square.
     """
 
     size: int = 224
@@ -332,8 +321,6 @@ class TrainView:
             lighting=(0 <= self.lighting < np.inf, "a deviation, 0 or more"),
             erasing=(0 <= self.erasing <= 1, "a probability"),
         )
-        if self.autoaugment:
-            import_module("torchvision.transforms")  # takes a second, before any work
 
     def shape(self, widths: ArrayLike, heights: ArrayLike) -> tuple[int, int]:
         """Return (size, size)."""
@@ -349,24 +336,27 @@ class TrainView:
             heights: (N,) heights, likewise.
             seed: seed of the run.
             epoch: number of the epoch, from 0.
-            positions: (N,) integers that tell the places of an epoch apart, so that an image that comes twice is seen
-                twice differently; :func:`places` gives those of a batch.
+            positions: (N,) distinct integers for the items of an epoch, so that two views of one image differ;
+                :func:`places` returns the positions of a batch.
 
         Raises:
             ConfigError: sizes below one pixel, or arrays of different lengths.
         """
         sizes, places = _checked(widths, heights, positions)
-        colored = self.jitter > 0 or self.lighting > 0
-        needed = {44: self.erasing, 36: self.autoaugment, 32: colored}
-        numbers = uniforms(seed, epoch, places, next((count for count, asked in needed.items() if asked), 24))
-        crop = _random_crops(sizes, numbers[:, :22], self.scale, self.ratio)
-        flip = numbers[:, 22] < self.flip
-        colors = color_matrices(numbers[:, 23:30], self.jitter, self.lighting) if colored else None
-        policies = numbers[:, 31:36] if self.autoaugment else None
-        erased = random_rectangles(numbers[:, 36:41], self.erasing, self.size) if self.erasing else None
-        resized, window = np.full_like(sizes, self.size), np.zeros_like(sizes)
-        shape = self.size, self.size
-        return ViewParameters(shape, sizes, crop, resized, window, flip, policies, colors, erased)
+        is_colored = self.jitter > 0 or self.lighting > 0
+        count = 44 if self.erasing else 36 if self.autoaugment else 32 if is_colored else 24
+        numbers = uniforms(seed, epoch, places, count)
+        return ViewParameters(
+            shape=(self.size, self.size),
+            sizes=sizes,
+            crop=_random_crops(sizes, numbers[:, :22], self.scale, self.ratio),
+            resized=np.full_like(sizes, self.size),
+            window=np.zeros_like(sizes),
+            flip=numbers[:, 22] < self.flip,
+            policies=numbers[:, 31:36] if self.autoaugment else None,
+            colors=color_matrices(numbers[:, 23:30], self.jitter, self.lighting) if is_colored else None,
+            erased=random_rectangles(numbers[:, 36:41], self.erasing, self.size) if self.erasing else None,
+        )
 
 
 MOST_VIEWED = 1 << 22  # pixels of a whole image at its own size: 2,048 x 2,048
@@ -374,7 +364,7 @@ MOST_VIEWED = 1 << 22  # pixels of a whole image at its own size: 2,048 x 2,048
 
 @dataclass(frozen=True)
 class TestView:
-    """View of an image in a test: a central square, or the whole image.
+    """View for tests: a central square, or the whole image.
 
     Views of whole images have the images' shapes, so that a batch can have only images of one shape (:meth:`shapes`
     returns the shapes).
@@ -414,7 +404,7 @@ class TestView:
 
     @property
     def is_square(self) -> bool:
-        """True if what comes out is a square of ``size``, regardless of the image."""
+        """True if the view is a square of ``size``, regardless of the image."""
         return self.resize_mode in ("crop", "squash")
 
     def changed(
@@ -443,11 +433,7 @@ class TestView:
         if self.resize_mode == "original":
             return replace(self, scale=self.scale * scale)
         size = max(1, round(self.size * scale))
-        resize = max(size, round(self.resize * scale))
-        try:
-            return replace(self, size=size, resize=resize)
-        except ConfigError as error:
-            raise ConfigError(f"{error} That is {self.size} times the scale {scale:g}.") from error
+        return replace(self, size=size, resize=max(size, round(self.resize * scale)))
 
     def shapes(self, widths: ArrayLike, heights: ArrayLike) -> NDArray[np.int64]:
         """Return (N, 2) height and width of the view of each image.
@@ -563,23 +549,19 @@ def _checked(
 def _random_crops(
     sizes: NDArray[np.int64], numbers: NDArray[np.float64], scale: tuple[float, float], ratio: tuple[float, float]
 ) -> NDArray[np.int64]:
-    """Return (N, 4) rectangles: the first of ten random ones that fits, else the largest allowed central one."""
+    """Return (N, 4) rectangles: the first of ten random rectangles that fits, else the largest central rectangle."""
     share = scale[0] + numbers[:, :_TRIES] * (scale[1] - scale[0])
     low, high = np.log(ratio)
     shape = np.exp(low + numbers[:, _TRIES : 2 * _TRIES] * (high - low))
     area = sizes.prod(axis=1, keepdims=True) * share
     tried = np.rint(np.stack([np.sqrt(area * shape), np.sqrt(area / shape)], axis=-1)).astype(np.int64)
     fits: NDArray[np.bool_] = np.all((tried > 0) & (tried <= sizes[:, None]), axis=-1)
-    fitting = np.any(fits, axis=1)
-    size = np.where(fitting[:, None], tried[np.arange(len(sizes)), fits.argmax(axis=1)], _central_size(sizes, ratio))
-    anywhere = np.floor(numbers[:, 2 * _TRIES :] * (sizes - size + 1)).astype(np.int64)
-    corner = np.where(fitting[:, None], np.minimum(anywhere, sizes - size), (sizes - size) // 2)
-    return np.hstack([corner, size])
-
-
-def _central_size(sizes: NDArray[np.int64], ratio: tuple[float, float]) -> NDArray[np.int64]:
+    fitting = np.any(fits, axis=1)[:, None]
     width, height = sizes.T
-    narrow, wide = width / height < ratio[0], width / height > ratio[1]
-    central_width = np.where(wide, np.rint(height * ratio[1]), width)
-    central_height = np.where(narrow, np.rint(width / ratio[0]), height)
-    return np.maximum(np.stack([central_width, central_height], axis=1).astype(np.int64), 1)
+    central_width = np.where(width / height > ratio[1], np.rint(height * ratio[1]), width)
+    central_height = np.where(width / height < ratio[0], np.rint(width / ratio[0]), height)
+    central = np.maximum(np.stack([central_width, central_height], axis=1).astype(np.int64), 1)
+    size = np.where(fitting, tried[np.arange(len(sizes)), fits.argmax(axis=1)], central)
+    anywhere = np.floor(numbers[:, 2 * _TRIES :] * (sizes - size + 1)).astype(np.int64)
+    corner = np.where(fitting, np.minimum(anywhere, sizes - size), (sizes - size) // 2)
+    return np.hstack([corner, size])

@@ -68,7 +68,7 @@ def test_a_loss_made_before_the_processes_met_is_refused(monkeypatch):
     args = torch.eye(4), torch.tensor([0, 0, 1, 1])
     loss(*args)
     monkeypatch.setattr("hgld.distributed.current_processes", lambda: Processes(0, 2, torch.device("cpu")))
-    with pytest.raises(ConfigError, match="made before torch's processes met"):
+    with pytest.raises(ConfigError, match="made before torch's processes were connected"):
         loss(*args)
 
 

@@ -11,11 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from hgld.data import image_structure
+from hgld.data import images
 from hgld.data.decode import decode_batch
 from hgld.data.format import MOST_PIXELS
-from hgld.data.image_structure import MOST_PASSES, MOST_PIXELS_WHOLE, MOST_SCANS
-from hgld.data.images import EncodedImage, read_header
+from hgld.data.images import MOST_PASSES, MOST_PIXELS_WHOLE, MOST_SCANS, EncodedImage, read_header
 from hgld.data.views import TestView
 from hgld.errors import ImageError, InputError
 from hgld.pipelines.shards.reading import check_decodes
@@ -182,4 +181,4 @@ def test_orientations_of_damaged_exif():
         damaged = bytearray(whole[: rng.integers(0, 101)])
         for at in rng.integers(0, max(len(damaged), 1), 3) if damaged else ():
             damaged[at] = rng.integers(256)
-        assert 1 <= image_structure.orientation_of(b"", bytes(damaged), b"") <= 8
+        assert 1 <= images.orientation_of(b"", bytes(damaged), b"") <= 8

@@ -261,7 +261,7 @@ def test_only_bytes_that_were_asked_for_lengthen_a_reading():
         ({"silence": math.inf}, "silence is inf; expected a number above 0, up to 1e"),
         ({"connect": "20"}, "connect is '20'; expected a number"),
         ({"attempts": 0}, "attempts is 0; expected a whole number above 0"),
-        ({"redirects": 2.5}, "redirects is 2.5; expected a whole number"),
+        ({"attempts": 2.5}, "attempts is 2.5; expected a whole number"),
         (5, ".*must be a mapping, not int; expected fields of HttpLimits"),
         ({"patience": 1}, ".*'patience'; expected fields of HttpLimits"),
     ],
@@ -283,7 +283,7 @@ def test_a_shard_that_changed_is_named(folder, tmp_path):
     with serve(folder) as server:
         dataset = open_dataset(server.url, "train")
         server.lie = LIES["other_bytes"]
-        message = rf"item 3, key 'train/0003': {server.url}/train-000000.tar: .* not those of the index \(SHA-256\)"
+        message = rf"item 3, key 'train/0003': {server.url}/train-000000.tar: .* do not have the SHA-256 in the index"
         with pytest.raises(InputError, match=message):
             dataset.read_many([3, 4])
         unverified = open_dataset(server.url, "train", verify_reads=False)

@@ -98,7 +98,7 @@ def test_checksums_find_damage_that_decoders_miss(own):
     batches = list(one)
     assert all(is_pk(batch) for batch in batches)
     assert {key_in(fault.where) for fault in all_faults(batches)} == set(keys)
-    assert all("are not those of the index (SHA-256)" in fault.reason for fault in all_faults(batches))
+    assert all("do not have the SHA-256 in the index" in fault.reason for fault in all_faults(batches))
 
 
 @pytest.mark.parametrize("bare", [False, True])

@@ -121,7 +121,7 @@ def test_checkpoint_and_its_embeddings_have_equal_reports(places, tmp_path, hgld
     [
         (
             "--scales 1,1e9",
-            "size of a view is 24000000000; expected 1 to 16384 pixels. That is 24 times the scale 1e+09.",
+            "size of a view is 24000000000; expected 1 to 16384 pixels.",
         ),
         ("--size 999999", "size of a view is 999999; expected 1 to 16384 pixels."),
         ("--resize 1", "resize of a view is 1; expected 24 (the size) to 16384 pixels."),

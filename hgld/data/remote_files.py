@@ -1,0 +1,204 @@
+"""Files below a URL: http(s) by :mod:`hgld.data.http_files`, object stores and the like by fsspec, with retries."""
+
+import asyncio
+import io
+import os
+from bisect import bisect_right
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import fsspec
+from fsspec.asyn import AsyncFileSystem, sync
+from fsspec.utils import merge_offset_ranges
+
+from hgld.addresses import HTTP, without_secrets
+from hgld.data.http_files import Deadline, HttpLimits, HttpRanges, RemoteFault, Spans, retry
+from hgld.errors import InputError, MissingResourceError, ServiceError, excerpt
+
+_GAP = 1 << 16  # bytes read in vain to save a request: an item's JSON is between two images of a group
+_MOST_SPAN = 8 << 20
+_STREAM_BLOCK = 8 << 20
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+
+
+class RemoteFiles:
+    """Files below a URL, read by name.
+
+    Args:
+        root: the URL; its query, as in signed URLs, is appended to the URL of every file.
+        options: options of the file system.
+    """
+
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        self._root, self._options = root, dict(options)
+        self._parts = urlsplit(root)
+        self._process, self._ranges = -1, None
+
+    def __reduce__(self) -> tuple[type["RemoteFiles"], tuple[str, dict[str, Any]]]:
+        return RemoteFiles, (self._root, self._options)
+
+    def _served(self) -> "HttpRanges | FsspecRanges":
+        """Return this process's own connections: they do not survive a fork."""
+        if self._ranges is None or self._process != os.getpid():
+            kind = HttpRanges if self._parts.scheme in HTTP else FsspecRanges
+            self._ranges, self._process = kind(self._root, self._options), os.getpid()
+        return self._ranges
+
+    def _url(self, name: str) -> str:
+        if self._parts.scheme not in HTTP:
+            return f"{self._root.rstrip('/')}/{name}"
+        path = f"{self._parts.path.rstrip('/')}/{quote(name)}"
+        return urlunsplit((self._parts.scheme, self._parts.netloc, path, self._parts.query, ""))
+
+    def exists(self, name: str) -> bool:
+        (answer,) = self._ask([(name, 0, 1)])
+        if isinstance(answer, RemoteFault) and not answer.missing:
+            raise self._refusal(name, answer)
+        return isinstance(answer, bytes)
+
+    def read_many(self, ranges: Spans) -> list[bytes]:
+        """Read ranges, each shorter if its file ends; one request reads neighbours."""
+        columns: Any = ([n for n, _, _ in ranges], [at for _, at, _ in ranges], [at + size for _, at, size in ranges])
+        merged: Any = merge_offset_ranges(*columns, max_gap=_GAP, max_block=_MOST_SPAN)
+        spans = list(zip(*merged, strict=True))
+        answers = self._ask(spans)
+        for (name, _, _), answer in zip(spans, answers, strict=True):
+            if isinstance(answer, RemoteFault):
+                raise self._refusal(name, answer) from None  # the cause's text may hold secrets
+        begins = [(name, start) for name, start, _ in spans]
+        result = []
+        for name, offset, size in ranges:
+            number = bisect_right(begins, (name, offset)) - 1
+            at = offset - begins[number][1]
+            result.append(answers[number][at : at + size])
+        return result
+
+    def open_stream(self, name: str) -> "io.BufferedReader[Any]":
+        """Open the file; the caller closes it."""
+        self.read_many([(name, 0, 1)])  # a missing file fails at once
+        return io.BufferedReader(_RemoteStream(self, name), _STREAM_BLOCK)
+
+    def _ask(self, spans: Spans) -> list[Any]:
+        """Return the bytes or the RemoteFault of every span (name, start, stop), with growing pauses between retries.
+
+        If a connection breaks, the received bytes are kept, and the next request asks for the rest.
+        """
+        served = self._served()
+        came = [b""] * len(spans)
+        answers: list[bytes | RemoteFault] = list(came)
+        pending, deadline = list(range(len(spans))), Deadline(served.limits)
+
+        def ask_pending() -> None:
+            asked = [(self._url(spans[i][0]), spans[i][1] + len(came[i]), spans[i][2]) for i in pending]
+            progress, waiting = False, []
+            for i, answer in zip(list(pending), served.fetch(asked, deadline), strict=True):
+                if isinstance(answer, bytes):
+                    answers[i] = came[i] + answer
+                    continue
+                answers[i] = answer
+                came[i] += answer.received
+                progress |= bool(answer.received)
+                waiting += [(i, answer)] if answer.passing else []
+            pending[:] = [i for i, _ in waiting]
+            if waiting:
+                worst = max((fault for _, fault in waiting), key=lambda fault: fault.wait)
+                raise RemoteFault(str(worst), passing=True, wait=worst.wait, progress=progress)
+
+        def give_up_in_time(seconds: float, fault: RemoteFault) -> None:
+            if deadline.left() <= seconds:
+                raise fault
+
+        if spans:
+            with suppress(RemoteFault):
+                retry(ask_pending, attempts=served.limits.attempts, before_wait=give_up_in_time)
+        return answers
+
+    def _refusal(self, name: str, fault: RemoteFault) -> InputError | ServiceError:
+        """Return the error for people, without the URL's secrets."""
+        where = without_secrets(self._url(name))
+        if fault.missing:
+            return InputError(f"{where}: no such file. Check the URL, or upload the dataset again.")
+        said = str(fault)
+        for secret in (self._parts.query, self._parts.netloc.rpartition("@")[0]):
+            said = said.replace(secret, "...") if secret else said
+        if fault.wait:
+            return ServiceError(f"{where}: {said}; the server asks for a pause of {fault.wait:,.0f} s.")
+        if fault.passing:
+            return ServiceError(f"{where}: {said}, asked several times. Try again later.")
+        return ServiceError(f"{where}: {said}. {fault.hint or 'Check the URL and the credentials (storage options).'}")
+
+
+class _RemoteStream(io.RawIOBase):
+    """A file read in blocks of one request each."""
+
+    def __init__(self, files: RemoteFiles, name: str) -> None:
+        self._files, self._name, self._position = files, name, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        (data,) = self._files.read_many([(self._name, self._position, min(len(buffer), _STREAM_BLOCK))])
+        self._position += len(data)
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class FsspecRanges:
+    """Ranges of files of one fsspec file system, within the time limits of http(s).
+
+    fsspec's file systems hold a whole answer before they return it. So hgld can check sizes only afterwards; until then
+    the service and its own client bound the memory.
+
+    Args:
+        root: URL of a folder in the file system.
+        options: fsspec's options for the URL's scheme.
+
+    Raises:
+        MissingResourceError: the package for that scheme is not installed.
+    """
+
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        self.limits = HttpLimits()
+        try:
+            self._system = fsspec.filesystem(root.partition("://")[0], **options)
+        except ImportError as error:
+            raise MissingResourceError(f"{without_secrets(root)}: {error}.") from error
+
+    def fetch(self, spans: Spans, deadline: Deadline) -> Sequence[bytes | RemoteFault]:
+        """Return the bytes, or the error, of every span (URL, start, stop)."""
+        columns = [list(column) for column in zip(*spans, strict=True)]
+        answers: Any
+        try:
+            if isinstance(self._system, AsyncFileSystem):
+                called = self._system._cat_ranges(*columns, on_error="return")
+                answers = sync(self._system.loop, _bounded, called, max(deadline.left(), 0.0))
+            else:
+                answers = self._system.cat_ranges(*columns, on_error="return")
+        except Exception as error:  # noqa: BLE001  # every scheme's package raises errors of its own
+            answers = [error] * len(spans)
+        return [_checked(answer, stop - start) for answer, (_, start, stop) in zip(answers, spans, strict=True)]
+
+
+async def _bounded(called: Coroutine[Any, Any, Any], seconds: float) -> Any:
+    return await asyncio.wait_for(called, seconds)
+
+
+def _checked(answer: bytes | BaseException, asked: int) -> bytes | RemoteFault:
+    if isinstance(answer, BaseException):
+        status = getattr(answer, "status", None)
+        missing = isinstance(answer, FileNotFoundError) or status in (404, 410)
+        if isinstance(status, int) and status:
+            is_passing = status in (408, 425, 429) or status >= 500
+            return RemoteFault(f"status {status}", passing=is_passing, missing=missing)
+        is_connection = isinstance(answer, OSError) or type(answer).__module__.startswith("aiohttp")
+        said = f"{type(answer).__name__}: {excerpt(answer)}"
+        return RemoteFault(said, passing=is_connection and not isinstance(answer, _FINAL), missing=missing)
+    if len(answer) > asked:
+        return RemoteFault(
+            f"the service sent {len(answer)} bytes where {asked} were asked for: it does not serve ranges",
+            hint="Use one that does, or copy the dataset to a disk.",
+        )
+    return answer
