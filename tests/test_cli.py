@@ -38,19 +38,13 @@ def test_a_build_for_people_then_for_machines(hgld, table, tmp_path):
     for stage in ("scrape", "clean", "embed", "cluster", "toplevel", "review", "export", "report"):
         assert f"\n{stage} " in f"\n{out}"
     assert str(tmp_path / "out" / "train_label_to_hierarchical.csv") in out
+    assert out.endswith(f"next: hgld review {tmp_path / 'out'}\n")
     code, out, err = hgld(*arguments, "--json")
     assert (code, err) == (0, "")
     build = json.loads(out)
     assert not any(stage["ran"] for stage in build["stages"].values())
     assert build["stages"]["clean"]["counts"]["kept (train)"] == 24
     assert all(Path(file).is_file() for file in build["files"].values())
-    labels = tmp_path / "out" / "train_label_to_hierarchical.csv"
-    assert hgld("compare", labels, labels)[2] == f"next: hgld review {tmp_path / 'out'}\n"
-    record = json.loads((tmp_path / "out" / "provenance.json").read_text())
-    record["inputs"].append({"role": "decisions", "file": "ada.yaml"})
-    (tmp_path / "out" / "provenance.json").write_text(json.dumps(record))
-    after = f"hgld build-shards gldv2 --source RELEASE --labels {tmp_path / 'out'} --out SHARDS"
-    assert hgld("compare", tmp_path / "out", labels)[2] == f"next: {after}\n"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +56,7 @@ def test_a_build_for_people_then_for_machines(hgld, table, tmp_path):
         (("--names", "none.csv"), "'none.csv' is not a file"),
         (("--landmarks", "{table}"), "expected SPLIT=CSV, for instance train=train_label_to_category.csv"),
         (("--landmarks", "../x={table}"), "expected SPLIT=CSV"),
-        (("--sample", "--groups", "many"), "'many': expected whole numbers from 0 separated by commas"),
+        (("--sample", "--groups", "many"), "'many'; expected a whole number"),
         (("--sample", "--route", "ftp"), "route is 'ftp'; expected one of 'api', 'html'"),
         (("--sample", "--out", "{table}"), "is a file"),
     ],
@@ -82,4 +76,4 @@ def test_stopping_says_how_to_go_on(hgld, tmp_path, monkeypatch):
     monkeypatch.setattr(building, "build_hierarchy", stop)
     code, out, err = hgld("build-hierarchy", "--sample", "--out", tmp_path / "out")
     assert (code, out) == (EXIT_STOPPED, "")
-    assert err.strip() == "hgld: stopped; the same command goes on from here."
+    assert err.strip() == "hgld: stopped; the same command resumes."

@@ -225,7 +225,7 @@ def test_ctrl_c_is_130_and_a_line(hgld, monkeypatch, verb):
     command = command_of(verb)
     command.params, command.callback = [], interrupted
     monkeypatch.setattr(cli, "get_command", lambda context, name: command)
-    goes_on = "" if verb in RIGHT else "; the same command goes on from here"
+    goes_on = "" if verb in RIGHT else "; the same command resumes"
     assert hgld(verb) == (EXIT_STOPPED, "", f"hgld: stopped{goes_on}.\n")
 
 
@@ -237,7 +237,7 @@ def test_sigterm_and_sighup_stop_as_ctrl_c_does(hgld, monkeypatch, number):
     command = command_of("download")
     command.params, command.callback = [], signalled
     monkeypatch.setattr(cli, "get_command", lambda context, name: command)
-    said = f"hgld: stopped by {number.name}; the same command goes on from here.\n"
+    said = f"hgld: stopped by {number.name}; the same command resumes.\n"
     assert hgld("download") == (128 + number, "", said)
     assert signal.getsignal(number) is signal.SIG_DFL
 

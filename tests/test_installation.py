@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
-import click
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -18,7 +17,6 @@ from packaging.utils import canonicalize_name
 
 from docs.versions import page, versions
 from hgld import __version__, installation
-from hgld.cli import cli
 from hgld.pipelines.hierarchy.encoders.registry import ENCODERS
 from hgld.training.models.backbones import BACKBONES
 
@@ -142,7 +140,7 @@ def test_every_extra_named_in_code_exists_and_has_a_case():
     assert everything.extras == FOR_USERS
 
 
-# -- doctor, --version ---------------------------------------------------------------------------------------------
+# -- doctor and version ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -163,8 +161,8 @@ def test_doctor_names_missing_packages(hgld, monkeypatch, name, give, code, hint
     assert "[ray]         " in text
 
 
-def test_version_json_contains_all_facts(hgld):
-    code, text, _ = hgld("--version", "--json")
+def test_doctor_json_contains_all_facts(hgld):
+    code, text, _ = hgld("doctor", "--json")
     facts = json.loads(text)
     assert not code
     assert facts["version"] == __version__
@@ -172,10 +170,6 @@ def test_version_json_contains_all_facts(hgld):
     assert set(facts["extras"]) >= FOR_USERS
     assert str(Path.home()) not in text
     assert hgld("--version") == (0, f"hgld, version {__version__}\n", "")
-    with pytest.raises(click.UsageError, match="Missing subcommand"):
-        cli.main(["--json"], standalone_mode=False)
-    with pytest.raises(click.UsageError, match="after the subcommand: hgld datasets --json"):
-        cli.main(["--json", "datasets"], standalone_mode=False)
 
 
 # -- workflows, the container, the published site ------------------------------------------------------------------

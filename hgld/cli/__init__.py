@@ -61,22 +61,14 @@ VERBS = {  # subcommand: module, and what it does
     "doctor": ("demo", "Show versions, extras and GPUs of this installation."),
 }
 _RARE = {"card", "doctor"}  # only --help-all lists them
-_GO_ON = (
-    "demo",
-    "build-hierarchy",
-    "review",
-    "build-shards",
-    "download",
-    "train",
-    "push",
-)  # after a stop the same command resumes
+_RESUMABLE = {"demo", "build-hierarchy", "review", "build-shards", "download", "train", "push"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text at all
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may contain bytes that are no text
     if COMPLETE_VARIABLE in os.environ:
         from click.shell_completion import shell_complete
 
@@ -88,18 +80,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort) as stop:
         verb = next((word for word in given if not word.startswith("-")), "")
         by = f" by {signal.Signals(stop.number).name}" if isinstance(stop, _SignalStop) else ""
-        goes_on = "; the same command goes on from here" if verb in _GO_ON else ""
-        _say(f"hgld: stopped{by}{goes_on}.")
+        hint = "; the same command resumes" if verb in _RESUMABLE else ""
+        _say(f"hgld: stopped{by}{hint}.")
         code = 128 + stop.number if isinstance(stop, _SignalStop) else EXIT_STOPPED
     except (click.ClickException, HgldError, OSError) as error:
         code = _refusal(error, debug="--debug" in given)
-    except Exception as error:  # noqa: BLE001  # where Python leaves with 1, which here means that a check failed
-        code = _refusal(error, debug="--debug" in given) if _lacks_memory(error) else _fault(error)
+    except Exception as error:  # noqa: BLE001  # Python would exit with 1, which here means that a check failed
+        if _lacks_memory(error):
+            code = _refusal(error, debug="--debug" in given)
+        else:
+            _say("".join(traceback.format_exception(error)))
+            _say(f"hgld: this is a fault of hgld itself. Please report it, with the lines above: {ISSUES}")
+            code = EXIT_FAULT
     sys.exit(code)
 
 
 class _SignalStop(KeyboardInterrupt):
-    """A signal that stops a command as Ctrl-C does: what it began is tidied up."""
+    """A signal that stops a command as Ctrl-C does, so that the command removes its temporary files."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -107,9 +104,9 @@ class _SignalStop(KeyboardInterrupt):
 
 @contextmanager
 def _stops_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP stop a command as Ctrl-C does; the second one ends the process at once.
+    """Let SIGTERM and SIGHUP stop a command as Ctrl-C does; a second signal ends the process at once.
 
-    They keep their meaning where they have one: SIGHUP under nohup, both in a program that calls :func:`main`.
+    A handler that is already set stays: ``nohup`` ignores SIGHUP, and a program that calls :func:`main` may have one.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -132,7 +129,7 @@ def _stops_by_signals() -> Iterator[None]:
 
 
 def _refuse_bytes(arguments: list[str]) -> None:
-    """Refuse paths and values that are no text: neither tables nor JSON could name them."""
+    """Refuse arguments that are not UTF-8, because neither tables nor JSON can contain them."""
     for argument in arguments:
         try:
             argument.encode()
@@ -145,7 +142,7 @@ def _refuse_bytes(arguments: list[str]) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        with cli.make_context("hgld", [*arguments]) as context:  # click takes its list apart
+        with cli.make_context("hgld", [*arguments]) as context:  # click empties the list that it parses
             code = cli.invoke(context)
     except click.exceptions.Exit as leaving:  # --help, --version, a failed check
         code = leaving.exit_code
@@ -153,7 +150,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _refusal(error: Exception, *, debug: bool) -> int:
-    """Say in one line what is wrong, and return the exit code."""
+    """Print an error as one line on stderr and return the exit code."""
     if isinstance(error, OSError) and _was_printing(error):
         _silence(sys.stdout)
         if isinstance(error, BrokenPipeError):
@@ -164,24 +161,18 @@ def _refusal(error: Exception, *, debug: bool) -> int:
         return EXIT_BAD_INPUT
     if debug:
         _say("".join(traceback.format_exception(error)))
-    _say(" ".join(_told(error).split()))
+    _say(" ".join(_error_text(error).split()))
     return EXIT_BAD_INPUT
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """Tell whether memory is short: by the error of numpy, or by those of torch for a GPU and elsewhere."""
+    """Tell whether numpy, torch on a GPU, or torch on the CPU ran out of memory."""
     named = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
     return isinstance(error, MemoryError) or named
 
 
-def _fault(error: Exception) -> int:
-    """Show an internal error with its traceback, and return the exit code."""
-    _say("".join(traceback.format_exception(error)))
-    _say(f"hgld: this is a fault of hgld itself. Please report it, with the lines above: {ISSUES}")
-    return EXIT_FAULT
-
-
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
+    """Return the message for people, with the command that has the error."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         path = error.ctx.command_path
         return f"{path}: {error.format_message()} See {path} --help."
@@ -196,12 +187,12 @@ def _told(error: Exception) -> str:
 
 
 def _was_printing(error: OSError) -> bool:
-    """Tell whether stdout or stderr could not be written to, rather than a file or a connection."""
+    """Tell whether printing failed, and not the writing of a file or a connection."""
     return any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _say(text: str) -> None:
-    """Write to stderr; if nobody reads it, the exit code has to tell."""
+    """Print to stderr; if that is closed, the exit code alone reports the error."""
     try:
         echo(text, err=True)
     except OSError:
@@ -209,7 +200,7 @@ def _say(text: str) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Discard what is still to be written; else Python tries again at its end, with an exit code of its own."""
+    """Discard a stream's unwritten text; otherwise Python writes it again at exit and changes the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -221,7 +212,13 @@ class _Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            return None
+            if cmd_name.startswith("-") or ctx.resilient_parsing:
+                return None
+            from difflib import get_close_matches
+
+            near = get_close_matches(cmd_name, VERBS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"The subcommands are: {', '.join(VERBS)}."
+            raise click.UsageError(f"there is no subcommand {cmd_name!r}. {hint}", ctx)
         module, summary = VERBS[cmd_name]
         command = copy(getattr(import_module(f"hgld.cli.{module}_commands"), cmd_name.replace("-", "_")))
         command.name, command.short_help = cmd_name, summary
@@ -232,42 +229,15 @@ class _Verbs(click.Group):
         with formatter.section("Subcommands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in VERBS.items() if name not in hidden])
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], VERBS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"The subcommands are: {', '.join(VERBS)}."
-            raise click.UsageError(f"there is no subcommand {args[0]!r}. {hint}", ctx)
-        return super().resolve_command(ctx, args)
-
 
 @click.group(
     cls=_Verbs,
-    invoke_without_command=True,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.option("--version", "asks_version", is_flag=True, help="Show the version and exit.")
-@click.option("--json", "as_json", is_flag=True, help="With --version: everything that a report of an error needs.")
-@click.pass_context
-def cli(ctx: click.Context, asks_version: bool, as_json: bool) -> None:
+@click.version_option(__version__, prog_name="hgld")
+def cli() -> None:
     """Build, measure and train on hierarchically labelled image datasets."""
-    if asks_version:
-        if as_json:
-            from hgld.cli.output import print_json
-            from hgld.installation import installation
-
-            print_json(installation())
-        else:
-            echo(f"hgld, version {__version__}")
-        ctx.exit()
-    if ctx.invoked_subcommand is None:
-        raise click.UsageError("Missing subcommand, or --version.", ctx)
-    if as_json:
-        raise click.UsageError(f"--json goes after the subcommand: hgld {ctx.invoked_subcommand} --json ...", ctx)
 
 
 cli.params += [help_all_option(), debug_option()]

@@ -17,9 +17,6 @@ from hgld.settings import setting
 from hgld.terminal import is_terminal
 
 if TYPE_CHECKING:
-    from hgld.pipelines.check.index import RebuildResult
-    from hgld.pipelines.check.verify import Verification
-    from hgld.pipelines.download import FetchResult
     from hgld.pipelines.shards.cards import DataCard
     from hgld.pipelines.shards.profile import Profile
 
@@ -71,9 +68,11 @@ def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig
 
     name, out, told, catalog = source_name(asked.release), asked.out, {}, None
     if name in OWN_DATA:
-        out = out or str(_from_here(asked.source.resolve().with_name(f"{asked.source.resolve().stem}-shards")))
-        found, told, goes_on = _profile(name, out, asked, options, config, as_json)
-        if not goes_on:
+        source, here = asked.source.resolve(), Path.cwd()
+        beside = source.with_name(f"{source.stem}-shards")
+        out = out or str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+        found, told, is_wanted = _profile(name, out, asked, options, config, as_json)
+        if not is_wanted:
             return 2 if asked.out else 0
         options, catalog = found.options, found.catalog
     elif not out:
@@ -95,30 +94,24 @@ def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig
 def _profile(
     name: str, out: str, asked: BuildOptions, options: SourceConfig, config: ShardConfig, as_json: bool
 ) -> "tuple[Profile, dict[str, Any], bool]":
-    """Say what is found in the user's own images; return it, also for machines, and whether it is to be built."""
+    """Print the proposed dataset of the user's own images; return it, its JSON, and whether to build it."""
     from hgld.pipelines.shards import profile
 
     is_enough = bool(asked.out and (options.levels or name == "folders"))
     found = profile.profile(name, asked.source, options, is_final=is_enough)
     command = profile.command(found, asked.source, out, config)
     told = {"profile": profile.facts(found) | {"command": command}}
-    goes_on = is_enough or asked.yes
-    if as_json:
-        if found.problem or not goes_on:
-            print_json(told)
-    else:
+    is_wanted = is_enough or asked.yes
+    if not as_json:
         echo(profile.text(found))
+    elif found.problem or not is_wanted:
+        print_json(told)
     if found.problem:
         raise ConfigError(found.problem)
-    if not goes_on and not as_json:
+    if not is_wanted and not as_json:
         echo(f"\nbuild: {command}")
-        goes_on = sys.stdin.isatty() and is_terminal(sys.stdout) and click.confirm("Build it?", default=True)
-    return found, told, goes_on
-
-
-def _from_here(path: Path) -> Path:
-    """Return a path relative to the working directory if it is below."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        is_wanted = sys.stdin.isatty() and is_terminal(sys.stdout) and click.confirm("Build it?", default=True)
+    return found, told, is_wanted
 
 
 # -- index, verify ----------------------------------------------------------------------------------------------------
@@ -146,22 +139,20 @@ def index(asked: IndexOptions, *, as_json: bool) -> None:
     levels = asked.levels or None
     with progress_bars() as progress:
         rebuilt = rebuild_index(asked.root, levels=levels, force=asked.force, workers=asked.workers, progress=progress)
+    manifest = rebuilt.manifest
     if as_json:
-        told = {name: getattr(rebuilt.manifest, name) for name in ("name", "levels", "group_size", "splits")}
+        told = {name: getattr(manifest, name) for name in ("name", "levels", "group_size", "splits")}
         print_json(told | {"rejected": rebuilt.rejected.to_dicts(), "notes": rebuilt.notes})
-    else:
-        echo(_rebuilt_text(asked.root, rebuilt))
-        say_next("hgld", "verify", asked.root)
-
-
-def _rebuilt_text(root: Path, rebuilt: "RebuildResult") -> str:
-    lines = [f"{root}: {len(rebuilt.manifest.shards)} shards, levels {', '.join(rebuilt.manifest.levels)}"]
-    for split, facts in rebuilt.manifest.splits.items():
+        return
+    echo(f"{asked.root}: {len(manifest.shards)} shards, levels {', '.join(manifest.levels)}")
+    for split, facts in manifest.splits.items():
         classes = ", ".join(f"{count:,} {level}" for level, count in facts["classes"].items())
-        lines.append(f"  {split}: {facts['items']:,} items; classes: {classes}")
-    counts = rebuilt.rejected["reason"].value_counts().sort("reason")
-    lines += [f"  rejected, {reason}: {count:,}" for reason, count in counts.iter_rows()]
-    return "\n".join([*lines, *rebuilt.notes])
+        echo(f"  {split}: {facts['items']:,} items; classes: {classes}")
+    for reason, count in rebuilt.rejected["reason"].value_counts().sort("reason").iter_rows():
+        echo(f"  rejected, {reason}: {count:,}")
+    for note in rebuilt.notes:
+        echo(note)
+    say_next("hgld", "verify", asked.root)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,29 +178,25 @@ def verify(asked: VerifyOptions, *, as_json: bool) -> int:
 
     with progress_bars() as progress:
         found = verify_dataset(asked.root, decode=asked.decode, workers=asked.workers, progress=progress)
+    findings = found.findings
+    code = EXIT_CHECK_FAILED if len(findings) else 0
     if as_json:
-        print_json(vars(found) | {"findings": found.findings.to_dicts()})
-    else:
-        _show(asked.root, found)
-    return EXIT_CHECK_FAILED if len(found.findings) else 0
-
-
-def _show(root: Path, found: "Verification") -> None:
-    echo(f"{root}: {found.items:,} items in {found.shards:,} shards, {found.bytes / 1e9:,.2f} GB read")
+        print_json(vars(found) | {"findings": findings.to_dicts()})
+        return code
+    echo(f"{asked.root}: {found.items:,} items in {found.shards:,} shards, {found.bytes / 1e9:,.2f} GB read")
     for note in found.notes:
         echo(f"Note: {note}")
-    if not len(found.findings):
+    if not code:
         echo("Nothing is off.")
-        say_next("hgld", "train", "--data", root, "--out", "RUN")
-        return
-    cells = found.findings.head(_MOST_SHOWN).fill_null("")
+        say_next("hgld", "train", "--data", asked.root, "--out", "RUN")
+        return code
+    cells = findings.head(_MOST_SHOWN).fill_null("")
     rows = [[_SHA256.sub(r"\1...", cell) for cell in row] for row in cells.iter_rows()]
     echo(text_table(["kind", "split", "file", "member", "found", "expected"], rows))
-    counts = found.findings["kind"].value_counts().sort("kind")
+    counts = findings["kind"].value_counts().sort("kind")
     echo("; ".join(f"{kind}: {count:,}" for kind, count in counts.iter_rows()))
-    rest = len(found.findings) - _MOST_SHOWN
-    shown = f", the first {_MOST_SHOWN} shown; --json lists all" if rest > 0 else ""
-    echo(f"{len(found.findings):,} finding{'s' * (len(found.findings) != 1)}{shown}")
+    echo(f"findings: {len(findings):,}; the table shows at most {_MOST_SHOWN}, --json all")
+    return code
 
 
 # -- datasets, card ---------------------------------------------------------------------------------------------------
@@ -223,7 +210,7 @@ def _card_names() -> Iterable[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetsOptions:
-    """A dataset to tell of."""
+    """The dataset to describe."""
 
     name: str | None = setting(
         None, "Dataset whose card to print.  [default: a table of all]", argument=True, offered=_card_names
@@ -256,16 +243,7 @@ def datasets(asked: DatasetsOptions, *, as_json: bool) -> None:
     cards = {source: load_card(source) for source in _card_names()}
     if as_json:
         print_json({"datasets": [_card_facts(source, card) for source, card in cards.items()]})
-    else:
-        _print_table(cards)
-
-
-def _card_facts(source: str, card: "DataCard") -> dict[str, Any]:
-    facts = {name: value for name, value in asdict(card).items() if name not in ("header", "sections", "text")}
-    return facts | {"name": source, "download": source in _DOWNLOADABLE}
-
-
-def _print_table(cards: "dict[str, DataCard]") -> None:
+        return
     rows = []
     for source, card in cards.items():
         splits = []
@@ -273,13 +251,20 @@ def _print_table(cards: "dict[str, DataCard]") -> None:
             items = f"{facts.items.shown} images" if facts.items else "images not stated"
             classes = facts.classes.get(card.levels[0])
             splits.append(f"{split}: {items}" + (f", {classes.shown} classes of {card.levels[0]}" if classes else ""))
-        for row, split in enumerate(splits or ["not stated"]):  # further splits are in rows of their own
-            rows.append(["", "", split, ""] if row else [source, ", ".join(card.levels), split, card.licence])
+        first, *others = splits or ["not stated"]
+        rows.append([source, ", ".join(card.levels), first, card.licence])
+        rows += [["", "", split, ""] for split in others]
     echo(text_table(["name", "levels, finest first", "splits as published", "licence"], rows))
     echo(
         "hgld datasets NAME prints a card and how to obtain the files. For your own images:\n"
         "hgld build-shards folders --source DIR, or hgld build-shards manifest --source TABLE --levels FINE,COARSE."
     )
+
+
+def _card_facts(source: str, card: "DataCard") -> dict[str, Any]:
+    """Return the facts of a data card for JSON."""
+    facts = {name: value for name, value in asdict(card).items() if name not in ("header", "sections", "text")}
+    return facts | {"name": source, "download": source in _DOWNLOADABLE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,7 +297,7 @@ def card(asked: CardOptions, *, as_json: bool) -> None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers of ``0-3,7``: whole numbers and ranges of them."""
+    """Return the sorted numbers that a text such as ``0-3,7`` lists."""
     numbers: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part)
@@ -363,12 +348,6 @@ def download(asked: DownloadOptions, hosts: HostOptions, *, as_json: bool) -> No
         downloader = Downloader(progress=progress, **limits, **vars(hosts))
         base_url = asked.base_url or BASE_URL
         fetched = download_gldv2(out, asked.split, asked.tars, downloader, has_lists=asked.metadata, base_url=base_url)
-    _show_fetched(out, fetched, as_json)
-    if not as_json:
-        say_next("hgld", "build-shards", "gldv2", "--source", out, "--out", "SHARDS")
-
-
-def _show_fetched(out: Path, fetched: "list[FetchResult]", as_json: bool) -> None:
     if as_json:
         print_json({"files": [vars(file) | {"path": str(file.path.relative_to(out))} for file in fetched]})
         return
@@ -379,6 +358,7 @@ def _show_fetched(out: Path, fetched: "list[FetchResult]", as_json: bool) -> Non
         f"{out}: {len(fetched)} files, {sum(file.bytes for file in fetched) / 1e6:,.1f} MB; {there} there already, "
         f"{received / 1e6:,.1f} MB received, {checked} compared with the published MD5."
     )
+    say_next("hgld", "build-shards", "gldv2", "--source", out, "--out", "SHARDS")
 
 
 # -- push -------------------------------------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ Only this module trains (``training``) on what ``pipelines`` makes.
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from hgld.pipelines.stage import Progress
     from hgld.training.config import TrainConfig
     from hgld.training.log import RunSummary
-    from hgld.training.progress import ProgressReporter
 
 
 LABELS, RUNS, REPORT = "labels", "runs", "report.html"
@@ -88,10 +86,20 @@ def run_demo(out: Path, seed: int, progress: "Progress", size: DemoSize | None =
         StorageError: another demo runs in ``out``, or the disk is full or not writable.
         KeyboardInterrupt: a signal asked to stop.
     """
+    from hgld.pipelines.stage import own_folder
+
     size = size or DemoSize()
-    with _locked(out, {"hgld": __version__, "seed": seed, **asdict(size)}):
-        finished = _finished(out)
-        return finished if finished is not None else _run(out, seed, size, progress)
+    with own_folder(out, MARKER, "demo") as marker:
+        marker.seek(0)
+        before, now = (
+            marker.read().decode(errors="replace"),
+            json.dumps({"hgld": __version__, "seed": seed, **asdict(size)}),
+        )
+        if not before:
+            marker.write(now.encode())
+        elif before != now:
+            raise ConfigError(f"{out} holds a demo of {before[:200]}; this one is of {now}. Name another --out.")
+        return _read_result(out) or _run(out, seed, size, progress)
 
 
 def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResult:
@@ -108,8 +116,8 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
     configs = demo_runs(seed, epochs=size.epochs, steps=size.steps)
     summaries = {name: _train(name, one, dataset.out, out, progress) for name, one in configs.items()}
     folders = [out / RUNS / name for name in configs]
-    title, shown = "hgld demo: drawn landmarks", _part("report", progress)
-    make_report(folders, out / REPORT, data=dataset.out, title=title, progress=shown)
+    title, part = "hgld demo: drawn landmarks", _part("report", progress)
+    make_report(folders, out / REPORT, data=dataset.out, title=title, progress=part)
     counts = build.stages["export"].result.counts
     result = DemoResult(
         labelled=int(counts["landmarks"]),
@@ -121,7 +129,8 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
         values={name: dict(summary.values[SPLIT]) for name, summary in summaries.items()},
         example=f"{DRAWINGS}/{open_dataset(dataset.out, SPLIT).keys[0]}.jpg",
     )
-    _keep(out, result)
+    with storage_errors(f"write {out / RESULT}", "Free space, then run it again."):
+        write_atomic(out / RESULT, json.dumps(asdict(result), indent=2) + "\n")
     return result
 
 
@@ -146,33 +155,15 @@ def demo_runs(seed: int, *, epochs: int, steps: int) -> dict[str, "TrainConfig"]
 
 
 def _part(name: str, progress: "Progress") -> "Progress":
-    """Report all tasks of a part of the demo as one, so that a terminal has room for them."""
-
-    def told(task: str, done: int, total: int | None) -> None:
-        progress(name, done, total)
-
-    return told
+    """Report all tasks of a part of the demo as one task, so that their bars fit a terminal."""
+    return lambda task, done, total: progress(name, done, total)
 
 
 def _train(name: str, config: "TrainConfig", data: str, out: Path, progress: "Progress") -> "RunSummary":
-    """Train one run on one thread: its values depend on no number of cores, nor its speed on how busy they are."""
+    """Train one run on one thread, so that its values do not depend on the number of cores."""
     import torch
 
     from hgld.training.loop import train
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        summary = train(config, data, out / RUNS / name, progress=_shown(name, progress))
-    finally:
-        torch.set_num_threads(threads)
-    if not summary.finished:
-        raise KeyboardInterrupt  # what the signal that the run heard asks for; its state is kept
-    return summary
-
-
-def _shown(name: str, progress: "Progress") -> "ProgressReporter":
-    """Return a reporter that shows a run's steps as one more task of the demo's progress."""
     from hgld.training.progress import ProgressReporter
 
     class Steps(ProgressReporter):
@@ -185,37 +176,25 @@ def _shown(name: str, progress: "Progress") -> "ProgressReporter":
         def advance(self, step: int) -> None:
             progress(f"training {name}", step, self.total)
 
-    return Steps()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        summary = train(config, data, out / RUNS / name, progress=Steps())
+    finally:
+        torch.set_num_threads(threads)
+    if not summary.finished:
+        raise KeyboardInterrupt  # a signal stopped the run, which kept its state
+    return summary
 
 
-@contextmanager
-def _locked(out: Path, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Hold ``out`` against a second demo, and against one of other settings."""
-    from hgld.pipelines.stage import own_folder
-
-    with own_folder(out, MARKER, "demo") as marker:
-        marker.seek(0)
-        stated, now = marker.read().decode(errors="replace"), json.dumps(settings)
-        if not stated:
-            marker.write(now.encode())
-        elif stated != now:
-            raise ConfigError(f"{out} holds a demo of {stated[:200]}; this one is of {now}. Name another --out.")
-        yield
-
-
-def _finished(out: Path) -> DemoResult | None:
-    """Return the result of an earlier call, if all that it made is still there."""
+def _read_result(out: Path) -> DemoResult | None:
+    """Return the result of an earlier call, if all its files exist."""
     try:
         result = DemoResult(**read_json(out / RESULT))
-        places = result.places(out).values()
-    except (OSError, ValueError, TypeError, AttributeError):  # not there, or not what was written
+        paths = result.places(out).values()
+    except (OSError, ValueError, TypeError, AttributeError):  # no result yet, or a damaged one
         return None
-    return result if all(place.exists() for place in places) else None
-
-
-def _keep(out: Path, result: DemoResult) -> None:
-    with storage_errors(f"write {out / RESULT}", "Free space, then run it again."):
-        write_atomic(out / RESULT, json.dumps(asdict(result), indent=2) + "\n")
+    return result if all(path.exists() for path in paths) else None
 
 
 # -- demo -------------------------------------------------------------------------------------------------------------
@@ -265,40 +244,29 @@ def doctor(*, as_json: bool) -> int:
 
 
 def demo_text(result: "DemoResult", out: Path) -> str:
-    """Describe a finished demo on one screen: the steps, both runs' values in per cent, the files, what to do next."""
+    """Describe a finished demo on one screen: the values of both runs in per cent, the files, and further commands."""
     train, test = result.splits["train"], result.splits["test"]
-    drawn = {what: train[what] + test[what] for what in train}
     baseline, hierarchical = result.values
+    ours = result.values[hierarchical]
+    rows = [
+        f"{metric:<26}{100 * value:>10.1f}{100 * ours[metric]:>10.1f}{100 * (ours[metric] - value):>+13.1f}"
+        for metric, value in result.values[baseline].items()
+    ]
+    places = result.places(out)
+    run = places[hierarchical].relative_to(out)
     lines = [
-        (
-            f"{result.labelled:,} landmarks were put into {result.groups} groups; {drawn['landmarks']:,} of them are "
-            f"shown in {drawn['images']:,} drawings."
-        ),
-        (
-            f"Trained on {train['images']:,} drawings of {train['landmarks']:,} landmarks, tested on "
-            f"{test['images']:,} of {test['landmarks']:,} others (leave one out)."
-        ),
+        f"{result.labelled:,} landmarks were put into {result.groups} groups.",
+        f"Trained on {train['images']:,} drawings of {train['landmarks']:,} landmarks.",
+        f"Tested on {test['images']:,} drawings of {test['landmarks']:,} other landmarks, leave-one-out.",
         f"{baseline} learned from landmark labels alone, {hierarchical} from all levels; all else was the same.",
         "",
         f"{'per cent':<26}{baseline:>10}{hierarchical:>10}{'difference':>13}",
-        *_format_rows(result.values[baseline], result.values[hierarchical]),
+        *rows,
         "",
+        *(f"{name:<14}{path}" for name, path in places.items()),
+        f"{'next':<14}cd {shlex.quote(str(out))}",
+        f"{'':<14}hgld search {result.example} --checkpoint {run} --data shards",
+        f"{'':<14}hgld evaluate --checkpoint {run} --data shards --split test --metrics mAP@R,H-R@10",
+        f"{'':<14}hgld review labels",
     ]
-    places = result.places(out)
-    runs = " and ".join(str(places[name]) for name in result.values)
-    lines += [f"{name:<8}{places[name]}" for name in ("report", "labels", "shards")]
-    lines += [f"{'runs':<8}{runs}", f"{'next':<8}cd {shlex.quote(str(out))}"]
-    run = places[hierarchical].relative_to(out)
-    commands = (
-        f"hgld search {result.example} --checkpoint {run} --data shards",
-        f"hgld evaluate --checkpoint {run} --data shards --split test --metrics mAP@R,H-R@10",
-        "hgld review labels",
-    )
-    return "\n".join([*lines, *(f"{'':<8}{command}" for command in commands)])
-
-
-def _format_rows(baseline: Mapping[str, float], other: Mapping[str, float]) -> list[str]:
-    return [
-        f"{metric:<26}{100 * value:>10.1f}{100 * other[metric]:>10.1f}{100 * (other[metric] - value):>+13.1f}"
-        for metric, value in baseline.items()
-    ]
+    return "\n".join(lines)

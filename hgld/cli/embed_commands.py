@@ -3,20 +3,17 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import click
 
-from hgld.cli.models import ModelOptions, ViewOptions, open_embedder, say_reduced, say_selection
+from hgld.cli.models import ModelOptions, ViewOptions, open_embedder, say_selection, say_warnings
 from hgld.cli.options import ReadingOptions, verb
 from hgld.cli.output import echo, print_json, progress_bars, say_next
 from hgld.files import read_json
 from hgld.settings import setting
 
-if TYPE_CHECKING:
-    from hgld.data.dataset import ShardDataset
-
-_FULL = 0.5  # power of a whitening
+_FULL = 0.5  # exponent of a full whitening
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +58,7 @@ def embed(
     from hgld.training.inference.kept import embed_in_parts
 
     out, fit_whitening = asked.out, asked.fit_whitening
-    check_suffix(out)  # a wrong suffix is refused before any work
+    check_suffix(out)
     if asked.whitening_power != _FULL and fit_whitening is None:
         raise click.UsageError("--whitening-power goes with --fit-whitening, which is not given.")
     if asked.parts is not None and fit_whitening is not None:
@@ -85,36 +82,30 @@ def embed(
                 fitted = Whitening.fit(embedded.vectors, fitted_on=fitted_on, power=asked.whitening_power)
                 fitted.save(fit_whitening)
                 echo(f"{fit_whitening}: a whitening learned on {fitted_on}", err=as_json)
-    say_reduced(embedder.view_facts([dataset]))
-    named = str(faults_file(out))
+    say_warnings(embedder.view_facts([dataset]))
+    labels, faults = labels_file(out), str(faults_file(out))
     if unreadable:
-        echo(f"images that could not be read and are left out: {unreadable}; {named} names them", err=True)
+        echo(f"images that could not be read and are left out: {unreadable}; {faults} names them", err=True)
+    made: dict[str, Any] = {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
+    if embedder.checkpoint:
+        made |= {"checkpoint": embedder.checkpoint, "selection": embedder.selection}
     if as_json:
-        files = {"embeddings": str(out), "labels": str(labels_file(out)), "faults": named if unreadable else None}
+        files = {"embeddings": str(out), "labels": str(labels), "faults": faults if unreadable else None}
         sizes = {"items": count, "unreadable": unreadable, "dimensions": dim}
-        made = {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
-        made |= {"checkpoint": embedder.checkpoint, "selection": embedder.selection} if embedder.checkpoint else {}
         print_json({**files, **sizes, "levels": list(dataset.levels), **made})
-    else:
-        pooled = "" if embedder.gem_p is None else f", GeM's p {embedder.gem_p:g}"
-        echo(f"{out}: {count} embeddings of {dim} dimensions{pooled}; keys and labels: {labels_file(out)}")
-        say_selection(embedder.checkpoint, embedder.selection)
-        _say_next(out, asked.data, dataset)
-
-
-def _say_next(out: Path, data: str, dataset: "ShardDataset") -> None:
-    """Print how these embeddings are evaluated, where queries search another split with those of both."""
-    from hgld.training.inference.embedding import labels_file
-
-    if dataset.split == "query":
-        say_next("hgld", "embed", "--checkpoint", "RUN", "--data", data, "--split", "gallery", "--out", "GALLERY.npy")
-    elif dataset.split == "gallery":
-        say_next("hgld", "evaluate", "--embeddings", "QUERY.npy", "--gallery-embeddings", out, "--data", data)
+        return
+    pooled = "" if embedder.gem_p is None else f", GeM's p {embedder.gem_p:g}"
+    echo(f"{out}: {count} embeddings of {dim} dimensions{pooled}; keys and labels: {labels}")
+    say_selection(made)
+    of_pair = {"query": (out, "GALLERY.npy"), "gallery": ("QUERY.npy", out)}
+    if dataset.split in of_pair:
+        query, gallery = of_pair[dataset.split]
+        say_next("hgld", "evaluate", "--embeddings", query, "--gallery-embeddings", gallery, "--data", asked.data)
     elif dataset.split is None and dataset.manifest.protocol:
-        say_next("hgld", "evaluate", "--embeddings", out, "--data", data)
+        say_next("hgld", "evaluate", "--embeddings", out, "--data", asked.data)
     else:
-        labels = ("--labels", labels_file(out), "--levels", ",".join(dataset.levels))
-        say_next("hgld", "evaluate", "--embeddings", out, *labels)
+        levels = ",".join(dataset.levels)
+        say_next("hgld", "evaluate", "--embeddings", out, "--labels", labels, "--levels", levels)
 
 
 # -- export -----------------------------------------------------------------------------------------------------------
@@ -148,4 +139,4 @@ def export(asked: ExportOptions, *, as_json: bool) -> None:
         print_json({"model": str(out), "description": str(record)} | facts)
     else:
         echo(f"{out}: how to prepare images: {record}")
-        say_selection(told["checkpoint"], told["selection"])
+        say_selection(told)

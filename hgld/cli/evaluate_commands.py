@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,17 +16,15 @@ from hgld.cli.models import (
     ViewOptions,
     open_embedder,
     refuse_view,
-    say_reduced,
-    say_seen,
     say_selection,
+    say_warnings,
 )
 from hgld.cli.options import ReadingOptions, verb
-from hgld.cli.output import echo, print_json, progress_bars, say_next, text_table
-from hgld.errors import HgldError, StorageError
+from hgld.cli.output import echo, print_json, progress_bars, say_next, text_table, write_result
+from hgld.errors import HgldError, storage_errors
 from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
 from hgld.evaluation.protocols import protocol_names
 from hgld.evaluation.trained_on import TRAINED_ON
-from hgld.files import write_atomic
 from hgld.settings import options_of, setting
 
 if TYPE_CHECKING:
@@ -70,14 +68,9 @@ class EvaluateOptions:
     )
 
     @property
-    def splits(self) -> dict[str, str | None]:
-        """Splits by their options."""
-        return {name: getattr(self, name) for name in ("split", "query_split", "gallery_split")}
-
-    @property
     def by_protocol(self) -> bool:
-        """True if a dataset's protocol says what queries what."""
-        return self.data is not None and not any(self.splits.values())
+        """True if a dataset's protocol names the queries and their gallery."""
+        return self.data is not None and not (self.split or self.query_split or self.gallery_split)
 
 
 @verb()
@@ -102,45 +95,48 @@ def evaluate(
     Several models make a leaderboard with intervals and paired tests, raw pixels below; hgld report compares
     reports that --out kept.
     """
-    sources = model.sources()
-    asked = _with_split(asked) if sources else asked
+    sources, out = model.sources(), asked.out
+    if sources and asked.data is not None and asked.by_protocol and asked.protocol is None:
+        from hgld.training.inference.model import default_split
+
+        asked = replace(asked, split=default_split(asked.data))
     _refuse_contradictions(asked, options, view, is_model=bool(sources))
     if len(sources) > 1:
-        _refuse(
-            {"truncate-dim": options.truncate_dim, "quantize": options.quantize},
-            "goes with one model; several make a leaderboard",
-        )
-        return _lead(sources, asked, view, options, seen, as_json)
-    save, source = _saver(asked.out), sources[0] if sources else None
-    measured: list[tuple[SplitEmbedder, RetrievalTask]] = []
+        smaller = {"truncate_dim": options.truncate_dim, "quantize": options.quantize}
+        _refuse(smaller, "goes with one model; several make a leaderboard")
+        return _rank_models(sources, asked, view, options, seen, as_json)
+    if out is not None and out.suffix not in (".json", ".md"):
+        raise click.UsageError(f"--out {out}: expected a file that ends in .json, .md.")
+    source, is_kept = sources[0] if sources else None, False
     with progress_bars() as progress:
         shown = replace(options, progress=progress)
-        report = _measure(source, asked, view, shown, seen, measured=measured)
-    if report is None:
-        return 0
-    kept: list[Path] = []
+        if source is None:
+            report, measured = _measure_files(asked, shown), None
+        elif (measured := _measure_model(source, asked, view, shown, seen)) is None:
+            return 0
+        else:
+            report = measured[0]
     try:
-        save(report)
-        if isinstance(source, Path) and _is_as_the_run(source, asked, view, options):
-            kept = _keep_in_run(source, *measured[0], report)
-    finally:  # a report that cannot be written is printed all the same
-        _show(report, as_json=as_json)
-    out = asked.out
-    if out is not None and out.suffix == ".json" and not as_json and asked.data:
+        if out is not None and out.suffix == ".json":
+            with storage_errors(f"write {out}", "Choose another --out."):
+                out.parent.mkdir(parents=True, exist_ok=True)
+                report.save_json(out)
+        elif out is not None:
+            write_result(out, report.to_markdown(), "--out")
+        if measured is not None and isinstance(source, Path) and _is_runs_own_way(source, asked, view, options):
+            is_kept = _keep_in_run(source, *measured)
+    finally:  # print the report even if it cannot be written
+        if as_json:
+            print_json(report.to_dict())
+        else:
+            echo(_smaller_table(report) + report.summary())
+            say_selection(report.settings)
+    kept = out if out is not None and out.suffix == ".json" else source if is_kept else None
+    if asked.data is not None and isinstance(kept, Path) and not as_json:
+        page = kept.with_suffix(".html") if kept is out else kept / "report.html"
         seen_too = ["--seen"] if seen.seen else []
-        say_next("hgld", "report", out, "--data", asked.data, *seen_too, "--out", out.with_suffix(".html"), err=True)
-    elif kept and not as_json:
-        say_next("hgld", "report", *kept, "--data", asked.data, "--out", kept[0] / "report.html", err=True)
+        say_next("hgld", "report", kept, "--data", asked.data, *seen_too, "--out", page, err=True)
     return 0
-
-
-def _with_split(asked: EvaluateOptions) -> EvaluateOptions:
-    """Return the options with the split that a dataset without a protocol is evaluated on, if none is named."""
-    if asked.data is None or not asked.by_protocol or asked.protocol is not None:
-        return asked
-    from hgld.training.inference.model import default_split
-
-    return replace(asked, split=default_split(asked.data))
 
 
 def _refuse_contradictions(
@@ -148,72 +144,71 @@ def _refuse_contradictions(
 ) -> None:
     """Refuse options that contradict each other, before any work."""
     files = {name: getattr(asked, name) for name in ("embeddings", "labels", "gallery_embeddings", "gallery_labels")}
-    if not is_model:
-        refuse_view(view)
+    splits = {name: getattr(asked, name) for name in ("split", "query_split", "gallery_split")}
+    by_protocol = asked.by_protocol
     if is_model:
         _refuse(files, "cannot be combined with --checkpoint or --model; give one of the two")
-    if asked.by_protocol:
-        smaller = {"truncate-dim": options.truncate_dim, "quantize": options.quantize}
-        _refuse(smaller, "goes with splits or files")
-        _refuse({"levels": asked.levels}, "goes with splits or files: a protocol takes all levels")
-        if not is_model:
-            _refuse({"gallery_labels": asked.gallery_labels}, "has nothing to add: the dataset has its labels")
-            if asked.embeddings is None and asked.gallery_embeddings is None:
-                raise click.UsageError(
-                    "--data needs --checkpoint RUN, --model NETWORK or --embeddings of that dataset."
-                )
+    if by_protocol:
+        fixed = {"levels": asked.levels, "gallery_labels": asked.gallery_labels}
+        fixed |= {"truncate_dim": options.truncate_dim, "quantize": options.quantize}
+        _refuse(fixed, "goes with splits or with files; a protocol states the levels, labels and embeddings")
+    else:
+        _refuse({"protocol": asked.protocol}, "goes with --data DIR and without splits, because a protocol names them")
+    if is_model:
+        given = tuple(map(bool, splits.values()))
+        if asked.data is None or given not in ((False, False, False), (True, False, False), (False, True, True)):
+            raise click.UsageError(
+                "a model needs --data DIR, alone or with --split S, or with --query-split Q and --gallery-split G."
+            )
         return
-    if asked.protocol is not None:
-        raise click.UsageError("--protocol goes with --data DIR and without splits: it says itself what queries what.")
-    if not is_model:
-        _refuse({"data": asked.data, **asked.splits}, "goes with --checkpoint or --model; neither is given")
+    refuse_view(view)
+    if not by_protocol:
+        _refuse({"data": asked.data, **splits}, "goes with --checkpoint or --model; neither is given")
         missing = [name for name in ("embeddings", "labels", "levels") if not getattr(asked, name)]
         if missing:
             raise click.UsageError(f"missing --{', --'.join(missing)}; or give --checkpoint or --model, and --data.")
-        return
-    pair = (asked.query_split, asked.gallery_split)
-    if asked.data is None or bool(asked.split) == any(pair) or any(pair) != all(pair):
-        raise click.UsageError(
-            "a model needs --data DIR, alone or with --split S, or with --query-split Q and --gallery-split G."
-        )
+    elif asked.embeddings is None and asked.gallery_embeddings is None:
+        raise click.UsageError("--data needs --checkpoint RUN, --model NETWORK or --embeddings of that dataset.")
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:
+    """Refuse the first of these options that is given."""
     for name, value in options.items():
         if value not in (None, ()):
             raise click.UsageError(f"--{name.replace('_', '-')} {why}.")
 
 
-def _measure(
-    source: "Path | Network | None",
+def _further_options(asked: EvaluateOptions, options: EvaluationOptions) -> dict[str, Any]:
+    """Return the options that evaluations of files and models share."""
+    more: dict[str, Any] = {"options": options, "distractors": asked.distractors, "whitening": asked.whitening}
+    if asked.by_protocol:  # without --metrics the protocol chooses the metrics
+        more["metrics"] = None if options.metrics is DEFAULT_METRICS else tuple(options.metrics)
+    return more
+
+
+def _measure_files(asked: EvaluateOptions, options: EvaluationOptions) -> "RetrievalReport":
+    """Return the report of embeddings in files."""
+    from hgld.evaluation.evaluate_files import evaluate_dataset_files, evaluate_files
+
+    more = _further_options(asked, options)
+    if asked.data is not None:
+        sides = [file for file in (asked.embeddings, asked.gallery_embeddings) if file is not None]
+        return evaluate_dataset_files(sides, asked.data, asked.protocol or "", labels=asked.labels, **more)
+    assert asked.embeddings is not None
+    assert asked.labels is not None
+    gallery = {name: getattr(asked, name) for name in ("gallery_embeddings", "gallery_labels")}
+    return evaluate_files(asked.embeddings, asked.labels, levels=asked.levels, **gallery, **more)
+
+
+def _measure_model(
+    source: "Path | Network",
     asked: EvaluateOptions,
     view: ViewOptions,
     options: EvaluationOptions,
     seen: SeenOptions,
     spent: "Spent | None" = None,
-    measured: "list[tuple[SplitEmbedder, RetrievalTask]] | None" = None,
-) -> "RetrievalReport | None":
-    """Return the report of a model, or of files if there is none; None on other processes than the main one.
-
-    ``measured`` gets the embedder of the splits and the task of a model, for a report that the run keeps.
-    """
-    metrics = None if options.metrics is DEFAULT_METRICS else tuple(options.metrics)
-    more: dict[str, Any] = {"distractors": asked.distractors, "whitening": asked.whitening}
-    if asked.by_protocol:
-        more["metrics"] = metrics
-    assert asked.data is not None or source is None
-    if source is None:
-        from hgld.evaluation.evaluate_files import evaluate_dataset_files, evaluate_files
-
-        if asked.data is not None:
-            sides = [file for file in (asked.embeddings, asked.gallery_embeddings) if file is not None]
-            return evaluate_dataset_files(
-                sides, asked.data, asked.protocol or "", labels=asked.labels, options=options, **more
-            )
-        assert asked.embeddings is not None
-        assert asked.labels is not None
-        gallery = {name: getattr(asked, name) for name in ("gallery_embeddings", "gallery_labels")}
-        return evaluate_files(asked.embeddings, asked.labels, levels=asked.levels, options=options, **gallery, **more)
+) -> "tuple[RetrievalReport, SplitEmbedder, RetrievalTask] | None":
+    """Return the report of a model, its embedded splits and the task; None on all processes but the main one."""
     from hgld.training.evaluation import (
         RetrievalTask,
         SplitEmbedder,
@@ -222,15 +217,16 @@ def _measure(
     )
 
     assert asked.data is not None
-    trained_on = seen.check(source, _queries(asked.data, asked)) if isinstance(source, Path) else {}
+    trained_on = seen.check(source, _query_splits(asked.data, asked)) if isinstance(source, Path) else {}
+    more = _further_options(asked, options)
     with open_embedder(source, view, asked.data) as opened:
         embedder = replace(opened, spent=spent)
         splits = SplitEmbedder(embedder, options.progress, asked.levels or None)
         task = RetrievalTask(asked.data, asked.split or asked.query_split or "", asked.gallery_split or "")
         if asked.by_protocol:
-            report = evaluate_by_protocol(splits, asked.data, asked.protocol or "", options=options, **more)
+            report = evaluate_by_protocol(splits, asked.data, asked.protocol or "", **more)
         else:
-            report = evaluate_task(splits, task, options=options, **more)
+            report = evaluate_task(splits, task, **more)
         if spent is not None:
             spent.dimensions = embedder.model.dim
         is_main = embedder.processes.is_main
@@ -240,42 +236,12 @@ def _measure(
         count, named = report.settings["unreadable"].values()
         echo(f"images that could not be read and are left out: {count}; the first: {named[0]}", err=True)
     report = replace(report, settings=report.settings | trained_on)
-    say_reduced(report.settings)
-    say_seen(report.settings)
-    if measured is not None:
-        measured.append((splits, task))
-    return report
+    say_warnings(report.settings)
+    return report, splits, task
 
 
-def _is_as_the_run(source: Path, asked: EvaluateOptions, view: ViewOptions, options: EvaluationOptions) -> bool:
-    """Tell whether a run's chosen checkpoint is evaluated on one split as the run evaluates its own splits."""
-    plain = replace(options, progress=None, device=None, chunk_size=None) == EvaluationOptions()
-    changed = (asked.distractors, asked.whitening, asked.levels or None, asked.gallery_split)
-    speed = ("device", "batch_size", "workers", "amp")
-    shown = all(getattr(view, name) == o.default for name, o in options_of(ViewOptions).items() if name not in speed)
-    is_run = (source / "config.json").is_file() and (source / "checkpoints").is_dir()
-    return is_run and plain and shown and not asked.by_protocol and not any(option is not None for option in changed)
-
-
-def _keep_in_run(run: Path, splits: "SplitEmbedder", task: "RetrievalTask", report: "RetrievalReport") -> list[Path]:
-    """Keep a report and the embeddings of its split in the run's folder; return the run if they were kept.
-
-    Images that the run was trained on make no report of the run. A folder that cannot be written is a warning, since
-    the report is printed all the same.
-    """
-    if TRAINED_ON in report.settings:
-        return []
-    from hgld.training.evaluation import keep_evaluation
-    from hgld.training.runs import load_config
-
-    if not os.access(run, os.W_OK):
-        echo(f"{run}: this folder cannot be written, so that the report is not kept in it; --out keeps it.", err=True)
-        return []
-    return [run] if keep_evaluation(run, load_config(run / "config.json"), splits, task, report) else []
-
-
-def _queries(data: str, asked: EvaluateOptions) -> "list[ShardDataset]":
-    """Return the splits whose items query."""
+def _query_splits(data: str, asked: EvaluateOptions) -> "list[ShardDataset]":
+    """Return the splits whose items are queries."""
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.protocols import protocol_of
     from hgld.evaluation.protocols.benchmark import open_benchmark
@@ -286,64 +252,52 @@ def _queries(data: str, asked: EvaluateOptions) -> "list[ShardDataset]":
     return [open_dataset(data, split) for split in protocol_of(name).queries]
 
 
-def _show(report: "RetrievalReport", *, as_json: bool) -> None:
-    if as_json:
-        print_json(report.to_dict())
-        return
-    echo(_smaller_table(report) + report.summary())
-    say_selection(str(report.settings.get("checkpoint", "")), str(report.settings.get("selection", "")))
+def _is_runs_own_way(source: Path, asked: EvaluateOptions, view: ViewOptions, options: EvaluationOptions) -> bool:
+    """Tell whether a run is evaluated on one split with the options that it uses for its own splits."""
+    is_plain = replace(options, progress=None, device=None, chunk_size=None) == EvaluationOptions()
+    changed = (asked.distractors, asked.whitening, asked.levels or None, asked.gallery_split)
+    speed = ("device", "batch_size", "workers", "amp")
+    shown = all(getattr(view, name) == o.default for name, o in options_of(ViewOptions).items() if name not in speed)
+    is_run = (source / "config.json").is_file() and (source / "checkpoints").is_dir()
+    return is_run and is_plain and shown and not asked.by_protocol and not any(option is not None for option in changed)
+
+
+def _keep_in_run(run: Path, report: "RetrievalReport", splits: "SplitEmbedder", task: "RetrievalTask") -> bool:
+    """Keep a report and the embeddings of its split in the run's folder; return whether they were kept.
+
+    A report on images that the run was trained on is not kept. A folder without write permission gives a warning.
+    """
+    if TRAINED_ON in report.settings:
+        return False
+    from hgld.training.evaluation import keep_evaluation
+    from hgld.training.runs import load_config
+
+    if not os.access(run, os.W_OK):
+        echo(f"{run}: this folder cannot be written, so that the report is not kept in it; --out keeps it.", err=True)
+        return False
+    return keep_evaluation(run, load_config(run / "config.json"), splits, task, report)
 
 
 def _smaller_table(report: "RetrievalReport") -> str:
-    """Return a table of the values of truncated and quantized embeddings, with their differences to the whole."""
+    """Return a table of the values of truncated and quantized embeddings, with their differences to the full ones."""
     from hgld.evaluation.report import markdown_table
 
-    rows, metrics, whole = [], [], report.values
-    for name, said in (("truncate_dim", "first {}"), ("quantize", "{}")):
-        for of, values in report.settings.get(name, {}).items():
+    rows, metrics, full = [], [], report.values
+    for name, label in (("truncate_dim", "first {}"), ("quantize", "{}")):
+        for size, values in report.settings.get(name, {}).items():
             metrics = list(values)
             cells = [
-                "-" if value is None else f"{value:.4f} ({value - whole[metric]:+.4f})"
+                "-" if value is None else f"{value:.4f} ({value - full[metric]:+.4f})"
                 for metric, value in values.items()
             ]
-            rows.append([said.format(of), *cells])
+            rows.append([label.format(size), *cells])
     return markdown_table(["embedding", *metrics], rows) + "\n" if rows else ""
-
-
-# -- reports that are kept ---------------------------------------------------------------------------------------------
-
-
-def _saver(out: Path | None) -> "Callable[[RetrievalReport], None]":
-    """Return the function that keeps a report; a wrong suffix is refused at once."""
-    writers: dict[str, Callable[..., object]] = {
-        ".json": lambda path, report: report.save_json(path),
-        ".md": lambda path, report: write_atomic(path, report.to_markdown()),
-    }
-    return _writer(out, writers, "--out {out}: expected a file that ends in {suffixes}.")
-
-
-def _writer(out: Path | None, writers: Mapping[str, Callable[..., object]], refusal: str) -> Callable[..., None]:
-    """Return the function that writes a result to ``out`` by its suffix."""
-    if out is None:
-        return lambda *results: None
-    write = writers.get(out.suffix)
-    if write is None:
-        raise click.UsageError(refusal.format(out=out, suffixes=", ".join(writers)))
-
-    def save(*results: object) -> None:
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write(out, *results)
-        except OSError as error:
-            raise StorageError(f"cannot write {out}: {error.strerror or error}. Choose another --out.") from error
-
-    return save
 
 
 # -- several models ---------------------------------------------------------------------------------------------------
 
 
-def _lead(
+def _rank_models(
     sources: "list[Path | Network]",
     asked: EvaluateOptions,
     view: ViewOptions,
@@ -351,10 +305,10 @@ def _lead(
     seen: SeenOptions,
     as_json: bool,
 ) -> int:
-    """Evaluate models one after another, and show and keep their leaderboard; one that fails does not cost the others.
+    """Evaluate models one after another, and print and write their leaderboard; a model that fails is skipped.
 
     Returns:
-        the exit code: that of bad input if a model failed that was named.
+        the exit code: bad input if a model failed that the user named.
     """
     from hgld.cli import EXIT_BAD_INPUT
     from hgld.cli.report_commands import print_scores
@@ -362,41 +316,29 @@ def _lead(
     from hgld.report_page.scores import best_first
     from hgld.training.inference.embedder import Spent
 
-    def write_page(page: Path, _: object, ordered: "Mapping[str, RetrievalReport]") -> None:
-        from hgld.report_page.page import make_report
-
-        with TemporaryDirectory() as folder:
-            make_report(_write_reports(Path(folder), ordered), page, title="Leaderboard", seen=seen.seen)
-
-    writers: dict[str, Callable[..., object]] = {
-        ".json": lambda path, facts, _: write_atomic(
-            path, json.dumps(facts, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-        ),
-        ".html": write_page,
-        "": lambda folder, _, ordered: _write_reports(folder, ordered),
-    }
-    save = _writer(
-        asked.out,
-        writers,
-        "--out {out}: the leaderboard of several models is written as .json or .html, or as a folder of reports.",
-    )
+    if asked.out is not None and asked.out.suffix not in (".json", ".html", ""):
+        raise click.UsageError(
+            f"--out {asked.out}: the leaderboard of several models is written as .json or .html, or as a folder of "
+            "reports."
+        )
     reports: dict[str, RetrievalReport] = {}
     models, failed, code = [], {}, 0
-    for name, source in _named(sources).items():
+    # The options of the view are for the user's models, not for the raw pixels beside them.
+    view_of_pixels = ViewOptions(batch_size=view.batch_size, workers=view.workers, device=view.device)
+    for name, source in _name_models(sources).items():
         spent = Spent()
-        # The options of a view are for the models that are named, not for the raw pixels beside them.
-        own = ViewOptions(batch_size=view.batch_size, workers=view.workers, device=view.device)
         try:
             with progress_bars() as progress:
-                shown = own if name == _PIXELS else view
-                report = _measure(source, asked, shown, replace(options, progress=progress), seen, spent)
+                shown = view_of_pixels if name == _PIXELS else view
+                measured = _measure_model(source, asked, shown, replace(options, progress=progress), seen, spent)
         except HgldError as error:
             failed[name] = " ".join(str(error).split())
             code = EXIT_BAD_INPUT if source in sources else code
             if is_main_process():
                 echo(f"{name}: not evaluated: {failed[name]}", err=True)
             continue
-        if report is not None:
+        if measured is not None:
+            report = measured[0]
             speed = round(spent.images / max(spent.seconds, 1e-9), 2)
             cost = {"dimensions": spent.dimensions, "images_per_second": speed}
             reports[name] = replace(report, settings=report.settings | cost)
@@ -405,10 +347,11 @@ def _lead(
         return code
     table = best_first(reports) if reports else None
     facts = {"models": models, "scores": table.rows if table else [], "failed": failed}
-    ordered = dict.fromkeys(row["run"] for row in facts["scores"])
+    ordered = {name: reports[name] for name in dict.fromkeys(row["run"] for row in facts["scores"])}
     try:
-        save(facts, {name: reports[name] for name in ordered})
-    finally:  # what cannot be kept is shown all the same
+        if asked.out is not None:
+            _write_leaderboard(asked.out, facts, ordered, is_seen=seen.seen)
+    finally:  # print the leaderboard even if it cannot be written
         if as_json:
             print_json(facts)
         elif table:
@@ -418,33 +361,42 @@ def _lead(
     return code
 
 
-def _write_reports(folder: Path, reports: "Mapping[str, RetrievalReport]") -> list[Path]:
-    """Write a report per model into a folder, as ``hgld report`` reads them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{name.replace('/', '-')}.json" for name in reports]
-    for file, report in zip(files, reports.values(), strict=True):
-        report.save_json(file)
-    return files
+def _write_leaderboard(
+    out: Path, facts: dict[str, Any], reports: "Mapping[str, RetrievalReport]", *, is_seen: bool
+) -> None:
+    """Write the leaderboard as JSON, as a page, or as a folder with one report per model."""
+    if out.suffix == ".json":
+        write_result(out, json.dumps(facts, ensure_ascii=False, indent=2, allow_nan=False) + "\n", "--out")
+        return
+    with storage_errors(f"write {out}", "Choose another --out."), TemporaryDirectory() as temporary:
+        folder = Path(temporary) if out.suffix else out
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [folder / f"{name.replace('/', '-')}.json" for name in reports]
+        for file, report in zip(files, reports.values(), strict=True):
+            report.save_json(file)
+        if out.suffix:
+            from hgld.report_page.page import make_report
+
+            out.parent.mkdir(parents=True, exist_ok=True)
+            make_report(files, out, title="Leaderboard", seen=is_seen)
 
 
-def _named(sources: "list[Path | Network]") -> "dict[str, Path | Network]":
-    """Return models by their names, with raw pixels before them; what tells namesakes apart is added.
+def _name_models(sources: "list[Path | Network]") -> "dict[str, Path | Network]":
+    """Return models by distinct names, raw pixels first.
 
     Raises:
         click.UsageError: the same model twice.
     """
     from hgld.training.models.networks import Network
 
-    named: dict[str, Path | Network] = {}
-    plain = [source.name if isinstance(source, Network) else source.resolve().name for source in sources]
-    named[_PIXELS] = Network("pixels")  # first, so that they find the files' cache as cold as it is
-    for name, source in zip(plain, sources, strict=True):
+    names = [source.name if isinstance(source, Network) else source.resolve().name for source in sources]
+    named: dict[str, Path | Network] = {_PIXELS: Network("pixels")}  # first: no other model has filled the disk cache
+    for name, source in zip(names, sources, strict=True):
         if source == named[_PIXELS]:
             continue
-        told = name
-        if plain.count(name) > 1:
-            told = f"{name}, {source.weights}" if isinstance(source, Network) else str(source)
-        if told in named:
-            raise click.UsageError(f"the model {told!r} is named twice; name it once.")
-        named[told] = source
+        if names.count(name) > 1:
+            name = f"{name}, {source.weights}" if isinstance(source, Network) else str(source)
+        if name in named:
+            raise click.UsageError(f"the model {name!r} is named twice; name it once.")
+        named[name] = source
     return named

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hgld.hierarchy import Hierarchy
-    from hgld.taxonomy.levels import EvenLevels
 
-_WIDTH = 80  # of a drawing that goes to no terminal
+_WIDTH = 80  # characters per line of a drawing outside a terminal
 _LINES = 200
-_WIDEST = 400  # columns of a table, which is never folded
+_WIDEST = 400  # characters per line of a table, so that no row is folded
 
 
 # -- build-hierarchy --------------------------------------------------------------------------------------------------
 
 
 def _table(text: str, default_split: str = "") -> tuple[str, Path]:
+    """Return the split and file of ``SPLIT=CSV``."""
     split, equals, path = text.partition("=")
     if not equals:
         split, path = default_split, text
@@ -42,16 +42,6 @@ def _table(text: str, default_split: str = "") -> tuple[str, Path]:
     if not Path(path).is_file():
         raise ValueError(f"a table; {path!r} is not a file")
     return split, Path(path)
-
-
-def _group_numbers(text: str) -> tuple[int, ...]:
-    try:
-        numbers = tuple(map(int, text.split(",")))
-    except ValueError:
-        numbers = (-1,)
-    if min(numbers) < 0:
-        raise ValueError("whole numbers from 0 separated by commas, finest first, as in 60,8")
-    return numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +74,7 @@ class BuildOptions:
         (),
         "Numbers of groups, one per level above the names, finest first; 0: as many as the data suggest.",
         metavar="K[,K2,...]",
-        parse=_group_numbers,
+        least=0,
     )
 
 
@@ -96,9 +86,8 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
     labels, other classes the levels that you name. After a stop the same command resumes; run again, it
     does nothing.
     """
-    sources = {name: getattr(asked, name) for name in ("sample", "landmarks", "names", "classes")}
-    source = [name for name, told in sources.items() if told]
-    if len(source) != 1:
+    sources = [name for name in ("sample", "landmarks", "names", "classes") if getattr(asked, name)]
+    if len(sources) != 1:
         raise click.UsageError(
             "give exactly one of --sample, --landmarks SPLIT=CSV, --names [SPLIT=]CSV or --classes FILE."
         )
@@ -107,7 +96,7 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
     configs[ClusterConfig] = replace(configs[ClusterConfig], groups=groups)
     configs[LevelsConfig] = replace(configs[LevelsConfig], coarser=tuple(coarser))
     stages = {name: configs[config] for name, config in stage_configs().items()}
-    config = BuildConfig(source[0], tables, **stages)  # pyright: ignore[reportArgumentType]  # one of the names above
+    config = BuildConfig(sources[0], tables, **stages)  # pyright: ignore[reportArgumentType]  # one of four names
 
     from hgld.pipelines.hierarchy import build as building
 
@@ -117,24 +106,11 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
         print_json(building.build_summary(build))
     else:
         echo(building.build_table(build))
-        _say_next(asked.out)
-
-
-def _say_next(place: Path, *, err: bool = False) -> None:
-    """Print what follows a build: the review, and after it the shards; nothing of another table than a build's."""
-    from hgld.pipelines.hierarchy.provenance import read_provenance
-
-    out = place if place.is_dir() else place.parent
-    try:
-        record = read_provenance(out) or {}
-        source, roles = record["config"]["build"]["source"], {one["role"] for one in record["inputs"]}
-    except (KeyError, TypeError):
-        return
-    if "decisions" not in roles:
-        say_next("hgld", "review", out, err=err)
-    else:
-        release = ("manifest", "--source", "TABLE") if source == "classes" else ("gldv2", "--source", "RELEASE")
-        say_next("hgld", "build-shards", *release, "--labels", out, "--out", "SHARDS", err=err)
+        if not config.review.decisions:
+            say_next("hgld", "review", asked.out)
+        else:
+            release = ("manifest", "--source", "TABLE") if asked.classes else ("gldv2", "--source", "RELEASE")
+            say_next("hgld", "build-shards", *release, "--labels", asked.out, "--out", "SHARDS")
 
 
 # -- compare ----------------------------------------------------------------------------------------------------------
@@ -163,7 +139,6 @@ def compare(asked: CompareOptions, *, as_json: bool) -> None:
         print_json(comparison.to_dict())
     else:
         print_rich(*(part for one in summary(comparison) for part in (one, "")), width=_WIDEST)
-        _say_next(asked.a, err=True)
 
 
 # -- review -----------------------------------------------------------------------------------------------------------
@@ -212,10 +187,18 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
         raise click.UsageError("--propose URL and --propose-model NAME go together; --propose-only needs both.")
     build, others = asked.build, asked.compare_with
     if asked.propose:
-        file = _propose(asked, as_json=as_json)
+        from hgld.pipelines.hierarchy.review.propose import proposals_text, propose
+
+        requests, say = asked.propose_requests, partial(echo, err=True)
+        with progress_bars() as progress:
+            found = propose(build, asked.propose, asked.propose_model, requests=requests, say=say, progress=progress)
+        if as_json and asked.propose_only:
+            print_json(asdict(found) | {"file": str(found.file)})
+        else:
+            echo(proposals_text(found), err=True)
         if asked.propose_only:
             return
-        others = (*(other for other in others if other.resolve() != file.resolve()), file)
+        others = (*(other for other in others if other.resolve() != found.file.resolve()), found.file)
     from hgld.pipelines.hierarchy.groups.given import has_given_levels
     from hgld.pipelines.hierarchy.review.journal import Journal
     from hgld.pipelines.hierarchy.review.learner import Learner
@@ -236,22 +219,8 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
     serve(shown, asked.port, lambda address: _announce(address, journal.path, asked.browser, as_json))
 
 
-def _propose(asked: ReviewOptions, *, as_json: bool) -> Path:
-    from hgld.pipelines.hierarchy.review.propose import proposals_text, propose
-
-    with progress_bars() as progress:
-        say = partial(echo, err=True)
-        found = propose(
-            asked.build, asked.propose, asked.propose_model, requests=asked.propose_requests, say=say, progress=progress
-        )
-    if as_json and asked.propose_only:
-        print_json(asdict(found) | {"file": str(found.file)})
-    else:
-        echo(proposals_text(found), err=True)
-    return found.file
-
-
 def _user() -> str:
+    """Return the user's name on this machine."""
     import getpass
 
     try:
@@ -263,6 +232,7 @@ def _user() -> str:
 
 
 def _announce(address: str, file: Path, browser: bool, as_json: bool) -> None:
+    """Print the address of the page, and open it if a person uses the terminal."""
     if as_json:
         echo(json.dumps({"address": address, "decisions": str(file)}))
         sys.stdout.flush()
@@ -325,7 +295,7 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     found = read_levels(path, asked.format, **rules)
     if asked.changes is not None:
         found.changes.write_csv(asked.changes)
-    counts = _items(path, found.hierarchy)
+    counts = _count_images(path, found.hierarchy)
     drawn: dict[str, Any] = {"depth": asked.depth, "most": asked.most or None, "counts": counts}
     if as_json:
         facts = {
@@ -342,35 +312,27 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     terminal = is_terminal(sys.stdout)
     width = shutil.get_terminal_size((_WIDTH, 24)).columns if terminal else _WIDTH
     echo(tree_text(found.hierarchy, lines=_LINES if asked.most else None, width=width, **drawn))
-    echo("\n" + "\n".join(textwrap.fill(line, width) for line in _told(found, counts is not None)))
+    counted = f"the classes of the level {found.hierarchy.levels[0]!r}" if counts is None else "images"
+    read = f"{found.taxonomy.format}: {len(found.taxonomy):,} classes"
+    notes = [f"{read}; levels by {found.cut}; numbers count {counted}."]
+    if found.counts:
+        notes.append("; ".join(f"{what}: {number:,}" for what, number in found.counts.items()) + ".")
+    echo("\n" + "\n".join(textwrap.fill(line, width) for line in notes))
 
 
-def _refuse_unfinished(place: Path) -> None:
-    """Refuse the folder of a build or dataset that has no hierarchy yet: its folders are no classes."""
-    if (place / "hierarchy.parquet").is_file():
-        return
-    for mark, what in ((".hgld-build", "build"), ("dataset.json", "dataset"), ("stages", "build")):
-        if (place / mark).exists():
-            raise ConfigError(f"{place} holds a {what} without hierarchy.parquet. Finish it with the command it is of.")
+def _refuse_unfinished(path: Path) -> None:
+    """Refuse a build or dataset without a hierarchy, whose folders would be read as a tree of classes."""
+    is_unfinished = any((path / mark).exists() for mark in (".hgld-build", "dataset.json", "stages"))
+    if is_unfinished and not (path / "hierarchy.parquet").is_file():
+        raise ConfigError(f"{path} has no hierarchy.parquet yet. Run the command again that began this folder.")
 
 
-def _items(place: Path, hierarchy: "Hierarchy") -> "dict[str, np.ndarray] | None":
-    """Count the images of every class of a dataset directory; None elsewhere."""
+def _count_images(path: Path, hierarchy: "Hierarchy") -> "dict[str, np.ndarray] | None":
+    """Count the images of every class of a dataset directory; return None for other paths."""
     from hgld.data.format import INDEX, MANIFEST
-
-    if not (place / INDEX).is_file() or not (place / MANIFEST).is_file():
-        return None
     from hgld.data.index import read_index
 
-    index, levels = read_index(place / INDEX, leave_out=("sha256",))
+    if not (path / INDEX).is_file() or not (path / MANIFEST).is_file():
+        return None
+    index, levels = read_index(path / INDEX, leave_out=("sha256",))
     return hierarchy.counts(index.select(levels).to_numpy()) if levels == hierarchy.levels else None
-
-
-def _told(found: "EvenLevels", images: bool) -> list[str]:
-    """Return sentences about the taxonomy that was read and the effect of the rules."""
-    counted = "images" if images else f"the classes of the level {found.hierarchy.levels[0]!r}"
-    read = f"{found.taxonomy.format}: {len(found.taxonomy):,} classes"
-    lines = [f"{read}; levels by {found.cut}; numbers count {counted}."]
-    if found.counts:
-        lines.append("; ".join(f"{what}: {number:,}" for what, number in found.counts.items()) + ".")
-    return lines

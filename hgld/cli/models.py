@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """A model: a run's, or a network as it comes."""
+    """A model: a run of hgld train, or a pretrained network."""
 
     checkpoint: tuple[Path, ...] = setting(
         (),
@@ -55,7 +55,7 @@ class ModelOptions:
         """Return the models that the options name, checkpoints first.
 
         Raises:
-            click.UsageError: flags without effect, or not as many weights as networks.
+            click.UsageError: a flag has no effect, or the numbers of weights and networks differ.
         """
         for flag in ("weights", "pooling"):
             if getattr(self, flag) and not self.model:
@@ -73,10 +73,10 @@ class ModelOptions:
         return [*self.checkpoint, *(source_of(name, own, self.pooling or "") for name, own in pairs)]
 
     def source(self) -> "Path | Network":
-        """Return the one model that is named.
+        """Return the one model that the options name.
 
         Raises:
-            click.UsageError: there is none, or there are several.
+            click.UsageError: the options name no model, or several.
         """
         sources = self.sources()
         if len(sources) != 1:
@@ -87,22 +87,25 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SeenOptions:
-    """Images that a run was trained on."""
+    """Evaluation on images that a run was trained on."""
 
     seen: bool = setting(False, "Accept images that the run was trained on; every output says so.", common=False)
 
     def check(
         self, source: "Path | Network | None", queries: "Sequence[ShardDataset]", *, own_allowed: bool = True
     ) -> dict[str, Any]:
-        """Refuse queries that a run was trained on, unless the flag accepts them; return what reports say of them.
+        """Refuse queries that a run was trained on, unless ``--seen`` accepts them.
 
         Args:
-            source: the model; networks as they come are not checked.
-            queries: splits that are judged.
-            own_allowed: accept them in the run's own dataset.
+            source: the model; only runs are checked.
+            queries: splits whose images are evaluated.
+            own_allowed: accept such images in the run's own dataset.
+
+        Returns:
+            settings for the report that name these images.
 
         Raises:
-            ConfigError: the run was trained on them.
+            ConfigError: the run was trained on queries.
         """
         if not isinstance(source, Path):
             return {}
@@ -111,12 +114,6 @@ class SeenOptions:
 
         run = find_checkpoint(source).parent.parent
         return check_seen(run, queries, allowed=self.seen, own_allowed=own_allowed)
-
-
-def say_seen(settings: Mapping[str, Any]) -> None:
-    """Say what a run had seen of the queries of a report, if anything."""
-    if text := trained_on_text(settings):
-        echo(text, err=True)
 
 
 def _gem_exponent(text: str) -> "float | Literal['auto']":
@@ -131,16 +128,9 @@ def _gem_exponent(text: str) -> "float | Literal['auto']":
     return number
 
 
-def _scales(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(map(float, text.split(",")))
-    except ValueError:
-        raise ValueError("numbers separated by commas") from None
-
-
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions:
-    """View of the images by a model; options that are not given are as in the run's own evaluations."""
+    """Preparation of images for a model; the default of each option is the run's own."""
 
     which: Literal["best", "last"] = setting("best", "Checkpoint of the run.", flag="checkpoint-choice")
     resize_mode: Literal["crop", "squash", "longest", "original"] | None = setting(
@@ -167,7 +157,6 @@ class ViewOptions:
         None,
         "Scales of the image whose embeddings are pooled, for instance 1,0.7071,0.5.",
         metavar="X,Y,Z",
-        parse=_scales,
     )
     scale_p: float | None = setting(
         None,
@@ -187,7 +176,7 @@ class ViewOptions:
 
 
 def refuse_view(view: ViewOptions) -> None:
-    """Refuse options of a view without effect, because no model is given; the device is not one of them."""
+    """Refuse options of the view without a model, because they would have no effect; the device always has one."""
     for name, option in options_of(ViewOptions).items():
         if name != "device" and getattr(view, name) != option.default:
             raise click.UsageError(f"--{option.flag} goes with --checkpoint or --model; neither is given.")
@@ -197,7 +186,7 @@ def open_embedder(source: "Path | Network", view: ViewOptions, data: str) -> "Ab
     """Open a model for a dataset.
 
     Raises:
-        click.UsageError: a checkpoint is chosen of a model that has none.
+        click.UsageError: ``--checkpoint-choice`` is given with a network, which has no checkpoints.
     """
     from hgld.training.inference.embedder import trained_embedder
 
@@ -210,7 +199,7 @@ def open_embedder(source: "Path | Network", view: ViewOptions, data: str) -> "Ab
 
 
 def _folder_note(data: str) -> str:
-    """Return how a plain folder of images was understood; empty for a dataset."""
+    """Return the levels and classes that hgld sees in a plain folder of images; empty for a dataset."""
     from hgld.data.dataset import open_dataset
     from hgld.data.image_folder import LooseImages
     from hgld.distributed import is_main_process
@@ -221,13 +210,19 @@ def _folder_note(data: str) -> str:
     return storage.note if isinstance(storage, LooseImages) else ""
 
 
-def say_reduced(facts: Mapping[str, object]) -> None:
-    """Say how many images were too large for the view (facts of a report or of ``Embedder.view_facts``), if any."""
+def say_warnings(facts: Mapping[str, Any]) -> None:
+    """Print a line for images that the view reduced, and one for queries that the run was trained on.
+
+    Args:
+        facts: settings of a report, facts of ``Embedder.view_facts``, or what :meth:`SeenOptions.check` returns.
+    """
     if reduced := facts.get("reduced"):
         echo(f"images of more than {facts['max_pixels']:,} pixels, made smaller (--max-pixels): {reduced}", err=True)
+    if text := trained_on_text(facts):
+        echo(text, err=True)
 
 
-def say_selection(checkpoint: str, selection: str) -> None:
-    """Say which checkpoint of a run is used, and how it was chosen; nothing of other models."""
-    if checkpoint:
-        echo(f"checkpoint {checkpoint}: {selection}")
+def say_selection(facts: Mapping[str, Any]) -> None:
+    """Print which checkpoint of a run is used, and how it was chosen; networks have none."""
+    if facts.get("checkpoint"):
+        echo(f"checkpoint {facts['checkpoint']}: {facts['selection']}")

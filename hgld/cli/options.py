@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from hgld.cli.output import echo
-from hgld.errors import ConfigError, quoted
+from hgld.errors import ConfigError
 from hgld.files import file_lock, lock_of
 from hgld.settings import Option, bound_problems, options_of, setting
 
@@ -124,20 +124,11 @@ class _Value(click.ParamType):
 
 
 class _Flag(click.Option):
-    """An option in a section of its command's help; a path is refused if it is given twice."""
+    """An option in a section of its command's help."""
 
-    def __init__(self, *args: Any, section: str, common: bool = True, once: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, section: str, common: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.section, self.common, self.once = section, common, once
-
-    def process_value(self, ctx: click.Context, value: Any) -> Any:
-        values = super().process_value(ctx, value)
-        if not self.once:
-            return values
-        if len(values or ()) > 1:
-            given = ", ".join(quoted(str(one)) for one in values)
-            raise click.BadParameter(f"given {len(values)} times ({given}); expected one.", ctx, self)
-        return values[0] if values else None
+        self.section, self.common = section, common
 
 
 class _Argument(click.Argument):
@@ -249,20 +240,11 @@ def verb(
                 params.setdefault(_name(option), _parameter(option, title, negates=negates, common=own))
 
         def run(as_json: bool, **values: Any) -> Any:
-            listed = {name for name, one in params.items() if getattr(one, "multiple", False) or one.nargs == -1}
-            given = {
-                name: value for name, value in values.items() if value is not None and (value or name not in listed)
-            }
-            arguments = {name: _instance(config, given) for name, config in taken.items()}
+            arguments = {name: _instance(config, values) for name, config in taken.items()}
             if overrides:
-                options = [option for config in more for option in options_of(config).values()]
-                arguments["given"] = {
-                    one.name: sum(given[_name(one)], ()) if one.facts["repeated"] else given[_name(one)]
-                    for one in options
-                    if _name(one) in given
-                }
+                arguments["given"] = {name: value for config in more for name, value in _given(config, values).items()}
             elif more:
-                stated = {name: value for name, value in given.items() if name not in without}
+                stated = {name: value for name, value in values.items() if name not in without}
                 arguments["configs"] = {config: _instance(config, stated) for config in more}
             hosts = [value for value in arguments.values() if isinstance(value, HostOptions)]
             with _reads_by(hosts[0]) if hosts else nullcontext():
@@ -294,16 +276,14 @@ def _parameter(option: Option, section: str, *, negates: bool, common: bool) -> 
     switch = option.member is bool
     off = switch and (negates or option.default is not False)
     kind = None if switch else _Value(option)
-    once = option.member is Path and not option.several and facts["parse"] is None
     return _Flag(
         [f"--{option.flag}/--no-{option.flag}" if off else f"--{option.flag}", _name(option)],
         section=section,
         common=common if facts["common"] is None else facts["common"],
-        once=once,
         is_flag=switch,
         type=kind,
         metavar=None if kind is None else kind.metavar,
-        multiple=facts["repeated"] or once,
+        multiple=facts["repeated"],
         required=required,
         default=None,
         help=facts["help"] + _default_text(option, is_fixed=not negates),
@@ -322,15 +302,21 @@ def _default_text(option: Option, *, is_fixed: bool) -> str:
     return f"{named}  [default: {shown} {unit}".rstrip() + "]"
 
 
-def _instance(config: type, given: Mapping[str, Any]) -> Any:
-    """Return a config of the values of its flags; the other fields have their defaults."""
-    values = {}
+def _given(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a config that the command line sets; values of a repeated flag are joined."""
+    given = {}
     for name, option in options_of(config).items():
-        if _name(option) in given:
-            value = given[_name(option)]
-            is_listed = option.facts["repeated"] or (option.facts["argument"] and option.several)
-            values[name] = sum(value, ()) if is_listed and option.facts["parse"] is None else value
-    made = config(**values)
+        value = values.get(_name(option))
+        is_repeated = option.facts["repeated"] or (option.facts["argument"] and option.several)
+        if value is None or (is_repeated and not value):
+            continue
+        given[name] = sum(value, ()) if is_repeated and option.facts["parse"] is None else value
+    return given
+
+
+def _instance(config: type, values: Mapping[str, Any]) -> Any:
+    """Return a config made of the values of its flags; the other fields keep their defaults."""
+    made = config(**_given(config, values))
     for name, problem in bound_problems(made):
         raise click.UsageError(f"--{options_of(config)[name].flag} {problem}", click.get_current_context())
     return made

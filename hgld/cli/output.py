@@ -7,24 +7,21 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hgld.terminal import is_terminal, printable, printable_json
 from hgld.terminal import progress_bars as progress_bars
 
-if TYPE_CHECKING:
-    pass
-
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text to stdout or stderr; control characters from other people's data cannot command the terminal."""
+    """Print text to stdout or stderr with its control characters escaped, so that data cannot command a terminal."""
     click.echo(printable(text), err=err, nl=nl)
 
 
 def say_next(*words: object, err: bool = False) -> None:
-    """Print the command that comes next; the reader fills in its capitals and the passwords of its URLs."""
+    """Print the next command, without passwords; the user replaces the words in capitals."""
     from hgld.addresses import without_secrets  # imported here, because most subcommands do not need it
 
     echo(f"next: {shlex.join(without_secrets(str(word)) for word in words)}", err=err)
@@ -43,7 +40,7 @@ def write_result(path: Path, text: str, flag: str) -> None:
     """Write a text file that a flag names, with its folder.
 
     Raises:
-        StorageError: it cannot be written; the flag to change is named.
+        StorageError: the file cannot be written; the message names the flag.
     """
     from hgld.errors import storage_errors
     from hgld.files import write_atomic
@@ -54,14 +51,14 @@ def write_result(path: Path, text: str, flag: str) -> None:
 
 
 def print_json(data: Any) -> None:
-    """Print one JSON value, whatever stdout's encoding is; NaN and infinity become null."""
+    """Print one JSON value in any encoding of stdout; NaN and infinity become null."""
     ascii_only = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
     text = json.dumps(_without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False)
     click.echo(printable_json(text))
 
 
 def _without_nan(data: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not have and other readers refuse, by None."""
+    """Replace NaN and infinity by None, because JSON does not have them."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, dict):
@@ -70,11 +67,10 @@ def _without_nan(data: Any) -> Any:
 
 
 def print_rich(*parts: Any, width: int | None = None) -> None:
-    """Print texts and tables of rich, ``width`` columns wide (None: as wide as the terminal).
+    """Print texts and rich's tables, ``width`` columns wide (None: as wide as the terminal).
 
-    Texts are printed as they are, but for what could command the terminal; table cells are up to the caller.
-
-    Through :func:`click.echo`: rich itself leaves with code 1 if nobody reads on, and that means a failed check.
+    Control characters of texts are escaped; the caller escapes those of table cells. The output goes through
+    :func:`click.echo`, because rich exits with 1, a failed check, if the reader of the output stops.
     """
     from rich.console import Console
     from rich.text import Text

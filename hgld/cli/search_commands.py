@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -12,9 +12,8 @@ from hgld.cli.models import (
     ViewOptions,
     open_embedder,
     refuse_view,
-    say_reduced,
-    say_seen,
     say_selection,
+    say_warnings,
 )
 from hgld.cli.options import ReadingOptions, verb
 from hgld.cli.output import echo, print_json, progress_bars, say_next, text_table
@@ -23,12 +22,9 @@ from hgld.label_audit.options import AuditOptions
 from hgld.settings import setting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hgld.data.dataset import ShardDataset
     from hgld.label_audit.audit import Audit, Audited
     from hgld.pipelines.stage import Progress
-    from hgld.prediction import Calibration
     from hgld.prediction.predict import Answer
     from hgld.training.inference.embedder import Embedder
     from hgld.training.inference.search import Asking, QueryMatches
@@ -114,26 +110,29 @@ def search(
     if asked.level is not None and asked.level not in dataset.levels:
         raise click.UsageError(f"--level {asked.level}: the dataset's levels are {', '.join(dataset.levels)}.")
     with progress_bars() as progress, open_embedder(source, view, data) as embedder:
-        asking = _asking(asked, within, source, view, dataset, embedder)
-        gallery = None if embeddings is None else kept_embeddings(embeddings, dataset, embedder)
-        index = None
-        if asked.index != "exact":
-            index = kept_index(asked.index, dataset, embedder, embeddings)
-        places: dict[str, Any] = {"gallery": gallery, "index": index, "progress": progress}
-        answer = search_images(embedder, asked.images, dataset, k=asked.k, asking=asking, texts=asked.text, **places)
+        answer = search_images(
+            embedder,
+            asked.images,
+            dataset,
+            k=asked.k,
+            gallery=None if embeddings is None else kept_embeddings(embeddings, dataset, embedder),
+            index=None if asked.index == "exact" else kept_index(asked.index, dataset, embedder, embeddings),
+            asking=_asking(asked, within, source, view, dataset, embedder),
+            texts=asked.text,
+            progress=progress,
+        )
         if not embedder.processes.is_main:
             return
     if answer.left_out:
-        echo(f"{data}: images that could not be read and are not searched in: {answer.left_out}", err=True)
+        echo(f"{data}: images that could not be read and are not searched: {answer.left_out}", err=True)
+    made = {"checkpoint": embedder.checkpoint, "selection": embedder.selection} if embedder.checkpoint else {}
     if as_json:
-        made = {"checkpoint": embedder.checkpoint, "selection": embedder.selection}
-        found = [one.to_dict() for one in answer.found]
-        print_json({"queries": found, "left_out": answer.left_out} | (made if embedder.checkpoint else {}))
-    else:
-        echo("\n".join(_matches_text(one, dataset.levels) for one in answer.found), nl=False)
-        say_selection(embedder.checkpoint, embedder.selection)
+        print_json({"queries": [one.to_dict() for one in answer.found], "left_out": answer.left_out} | made)
+        return
+    echo("\n".join(_matches_text(one, dataset.levels) for one in answer.found), nl=False)
+    say_selection(made)
     has_val = bool(dataset.manifest.splits.get("val", {"items": 0})["items"])
-    if has_val and isinstance(source, Path) and not as_json and not any(one.answer for one in answer.found):
+    if has_val and isinstance(source, Path) and not any(one.answer for one in answer.found):
         say_next("hgld", "calibrate", "--checkpoint", source, "--data", data, err=True)
 
 
@@ -145,7 +144,7 @@ def _asking(
     dataset: "ShardDataset",
     embedder: "Embedder",
 ) -> "Asking":
-    """Return how the open model predicts: by the calibration that belongs to it, if there is one."""
+    """Return the options of the model's predictions, with its calibration if there is one."""
     from hgld.prediction.predict import MIN_CONFIDENCE
     from hgld.training.checkpoint import find_checkpoint
     from hgld.training.inference.search import Asking, calibration_of
@@ -164,20 +163,16 @@ def _asking(
 
 
 def _answer_text(answer: "Answer | None") -> str:
-    """Return a prediction as lines for people, the best guess where no class is sure; empty if there is none."""
+    """Return a prediction as text for people; the best guess if no class is confident enough."""
     if answer is None:
         return ""
+    path = " › ".join(reversed([str(name) for name in (answer.path if answer.level else answer.guess).values()]))
     if answer.level is not None:
-        return f"{' › '.join(reversed(_names(answer.path)))} ({answer.level}, confidence {answer.confidence:.2f})\n\n"
+        return f"{path} ({answer.level}, confidence {answer.confidence:.2f})\n\n"
     if not answer.guess:
         return "no prediction: its neighbours have no classes\n\n"
-    guess = " › ".join(reversed(_names(answer.guess)))
     sure = ", ".join(f"{level} {answer.confidences[level]:.2f}" for level in reversed(tuple(answer.guess)))
-    return f"not sure; best guess: {guess} (confidence: {sure})\n\n"
-
-
-def _names(path: "Mapping[str, int | str]") -> list[str]:
-    return [str(name) for name in path.values()]
+    return f"not sure; best guess: {path} (confidence: {sure})\n\n"
 
 
 def _matches_text(found: "QueryMatches", levels: tuple[str, ...]) -> str:
@@ -203,9 +198,9 @@ class CalibrateOptions:
     test_split: str | None = setting(
         None, "Split to measure the calibration on, without fitting.  [default: test, if there is one]"
     )
-    k: int | None = setting(None, "Neighbours that vote.  [default: 20]", least=1, most=1000)
-    unknown: float | None = setting(
-        None, "Share of images to come whose class the dataset lacks, below 1.  [default: 0.2]", least=0, most=1
+    k: int = setting(20, "Number of neighbours that vote.", least=1, most=1000)
+    unknown: float = setting(
+        0.2, "Expected share of query images whose class the dataset lacks, below 1.", least=0, most=1
     )
     out: Path | None = setting(None, "File to write.  [default: calibration.json of the run]", path="new")
 
@@ -228,7 +223,8 @@ def calibrate(
     """
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.protocols.benchmark import filled_splits
-    from hgld.prediction.calibration import CALIBRATION, NEIGHBORS, UNKNOWN
+    from hgld.evaluation.report import markdown_table
+    from hgld.prediction.calibration import CALIBRATION
     from hgld.training.checkpoint import find_checkpoint
     from hgld.training.inference.search import calibrate_answers
 
@@ -241,11 +237,9 @@ def calibrate(
     filled = filled_splits(open_dataset(asked.data))
     queries = [open_dataset(asked.data, one) for one in {asked.split, asked.test_split or "test"} if one in filled]
     trained_on = seen.check(source, queries, own_allowed=False)
-    chosen = {name: getattr(asked, name) for name in ("split", "gallery_split", "test_split")}
-    chosen["neighbors"] = asked.k or NEIGHBORS
-    chosen["unknown"] = UNKNOWN if asked.unknown is None else asked.unknown
+    chosen = {name: getattr(asked, name) for name in ("split", "gallery_split", "test_split", "unknown")}
     with progress_bars() as progress, open_embedder(source, view, asked.data) as embedder:
-        made = calibrate_answers(embedder, asked.data, **chosen, progress=progress)
+        made = calibrate_answers(embedder, asked.data, **chosen, neighbors=asked.k, progress=progress)
         if made is None:
             return
     made = replace(made, facts={**made.facts, **trained_on})
@@ -253,22 +247,16 @@ def calibrate(
     if as_json:
         print_json({"calibration": str(out), **made.to_dict()})
     else:
-        say_seen(trained_on)
-        echo(_risk_table(made) + f"\n{out}")
-        say_selection(embedder.checkpoint, embedder.selection)
+        say_warnings(trained_on)
+        rows = [
+            [name, risk.level, f"{risk.queries:,}", *(f"{v:.3f}" for v in (risk.accuracy, risk.confidence, risk.ece))]
+            for name, risks in made.risks.items()
+            for risk in risks
+        ]
+        echo(markdown_table(["split", "level", "cases", "right", "confidence", "calibration error"], rows) + f"\n{out}")
+        say_selection({"checkpoint": embedder.checkpoint, "selection": embedder.selection})
         if isinstance(source, Path):
             say_next("hgld", "search", "PHOTO.jpg", "--checkpoint", source, "--data", asked.data, *elsewhere)
-
-
-def _risk_table(made: "Calibration") -> str:
-    from hgld.evaluation.report import markdown_table
-
-    rows = [
-        [name, risk.level, f"{risk.queries:,}", *(f"{v:.3f}" for v in (risk.accuracy, risk.confidence, risk.ece))]
-        for name, risks in made.risks.items()
-        for risk in risks
-    ]
-    return markdown_table(["split", "level", "cases", "right", "confidence", "calibration error"], rows)
 
 
 # -- audit ------------------------------------------------------------------------------------------------------------
@@ -307,6 +295,7 @@ def audit(
     is changed.
     """
     from hgld.data.dataset import open_dataset
+    from hgld.label_audit.audit import Audited
     from hgld.label_audit.page import write_audit
     from hgld.pipelines.check.audit_decisions import HEADER, decision_texts
 
@@ -321,7 +310,12 @@ def audit(
                 return
         else:
             refuse_view(view)
-            audited = _read(asked)
+            if asked.embeddings is None:
+                raise click.UsageError("missing --embeddings, with --labels or --data; or give a model and --data.")
+            if asked.levels and data is not None:
+                raise click.UsageError("--levels goes with --labels and without --data: the dataset has its own.")
+            dataset = None if data is None else open_dataset(data)
+            audited = Audited.of_files(asked.embeddings, asked.labels, asked.levels or None, dataset)
         found = audited.audit(replace(options, progress=progress))
         named = {"dataset": audited.dataset.manifest.name} if audited.dataset is not None else {}
         named |= {"embeddings": asked.embeddings.name} if asked.embeddings is not None else {}
@@ -332,26 +326,12 @@ def audit(
     if as_json:
         print_json(found.to_dict() | {"files": files} | trained_on)
     else:
-        say_seen(trained_on)
+        say_warnings(trained_on)
         echo(_audit_text(found, files))
 
 
-def _read(asked: AuditedOptions) -> "Audited":
-    if asked.embeddings is None:
-        raise click.UsageError("missing --embeddings, with --labels or --data; or give a model and --data.")
-    from hgld.label_audit.audit import Audited
-
-    if asked.data is None:
-        return Audited.of_files(asked.embeddings, asked.labels, asked.levels or None)
-    if asked.levels:
-        raise click.UsageError("--levels goes with --labels and without --data: the dataset has its own.")
-    from hgld.data.dataset import open_dataset
-
-    return Audited.of_files(asked.embeddings, asked.labels, dataset=open_dataset(asked.data))
-
-
 def _embedded(source: "Path | Network", data: str, view: ViewOptions, progress: "Progress") -> "Audited | None":
-    """Return the readable items of a dataset; None on all processes of torchrun but the main one."""
+    """Return the readable items of a dataset with their embeddings; None on all processes but the main one."""
     from hgld.data.dataset import open_dataset
     from hgld.label_audit.audit import Audited
     from hgld.training.inference.kept import embed_once
@@ -361,18 +341,21 @@ def _embedded(source: "Path | Network", data: str, view: ViewOptions, progress: 
         embedded = embed_once(embedder, dataset, progress)
         if not embedder.processes.is_main:
             return None
-    say_reduced(embedder.view_facts([dataset]))
-    if embedded.faults:
-        first = embedded.faults[0]
-        count = len(embedded.faults)
-        echo(f"images that cannot be read and are left out: {count}; {first.where}: {first.reason}", err=True)
+    say_warnings(embedder.view_facts([dataset]))
+    if faults := embedded.faults:
+        first = f"{faults[0].where}: {faults[0].reason}"
+        echo(f"images that could not be read and are left out: {len(faults)}; the first: {first}", err=True)
     return Audited.of_dataset(embedded.vectors, embedded.dataset)
 
 
 def _audit_text(found: "Audit", files: dict[str, str]) -> str:
-    lines = [f"{found.judged:,} of {len(found.keys):,} images judged; wrong labels, estimated:"]
-    lines += [f"  {level}: {rate:.2%}" for level, rate in found.rates.iter_rows()]
-    lines.append(f"images with a probably wrong label: {len(found.images):,}")
-    lines.append(f"classes that are one, or under the wrong parent: {len(found.classes):,}")
-    lines.append(f"copies across splits: {len(found.copies):,}")
-    return "\n".join([*lines, *found.notes, f"the page: {files['page']}"])
+    lines = [
+        f"{found.judged:,} of {len(found.keys):,} images judged; wrong labels, estimated:",
+        *(f"  {level}: {rate:.2%}" for level, rate in found.rates.iter_rows()),
+        f"images with a probably wrong label: {len(found.images):,}",
+        f"classes that are one, or under the wrong parent: {len(found.classes):,}",
+        f"copies across splits: {len(found.copies):,}",
+        *found.notes,
+        f"the page: {files['page']}",
+    ]
+    return "\n".join(lines)

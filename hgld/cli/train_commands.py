@@ -100,7 +100,7 @@ def train(asked: TrainOptions, reading: ReadingOptions, given: Mapping[str, Any]
 
 
 def _asked_config(asked: TrainOptions, given: Mapping[str, Any]) -> "tuple[TrainConfig, tuple[str, ...]]":
-    """Return the config of a recipe or a file with what flags changed, and what is swept."""
+    """Return the config of a recipe or file with the values of the flags, and the swept fields."""
     from hgld.training.config import with_fields
     from hgld.training.config_checks import check_config
     from hgld.training.finetune import FINETUNE
@@ -108,8 +108,6 @@ def _asked_config(asked: TrainOptions, given: Mapping[str, Any]) -> "tuple[Train
 
     if asked.recipe and asked.config:
         raise click.UsageError(f"RECIPE {asked.recipe} and --config {asked.config} were given; expected one of them.")
-    if asked.recipe and asked.recipe.endswith((".json", ".yaml", ".yml")):
-        raise click.UsageError(f"{asked.recipe} is a file; it is given as --config {asked.recipe}.")
     losses = asked.loss if len(asked.loss) > 1 else ()
     fields = {name: value for name, value in given.items() if name != "loss"}
     if asked.loss and not losses:
@@ -123,7 +121,7 @@ def _asked_config(asked: TrainOptions, given: Mapping[str, Any]) -> "tuple[Train
 
 
 def _refuse_test_choice(config: "TrainConfig", data: str) -> None:
-    """Refuse ``--monitor`` where all that is evaluated is a test split, on which no checkpoint is chosen."""
+    """Refuse ``--monitor`` if the run evaluates on test splits alone, because no checkpoint is chosen on these."""
     from hgld.errors import ConfigError
     from hgld.training.evaluation import check_evaluation
 
@@ -138,24 +136,25 @@ def _refuse_test_choice(config: "TrainConfig", data: str) -> None:
 def _print_recipes(as_json: bool, *, papers: bool) -> None:
     from hgld.training.recipes import RECIPES
 
-    chosen = [recipe for recipe in RECIPES.values() if papers or not recipe.of_paper]
-    rows = []
-    for recipe in chosen:
+    rows, cells = [], []
+    columns = ("name", "dataset", "loss", "backbone", "pretrained", "summary")
+    for recipe in RECIPES.values():
+        if recipe.of_paper and not papers:
+            continue
         config = recipe()
         network = {"loss": config.loss.loss, "backbone": config.model.backbone, "pretrained": config.model.pretrained}
         network |= dict.fromkeys(network.keys() & {*config.to_derive}, "derived")
         facts = {"hardware": recipe.setting.hardware, "hours": recipe.setting.hours, "published": recipe.brief}
-        rows.append({"name": recipe.name, "dataset": recipe.dataset, **network, "summary": recipe.line, **facts})
+        row = {"name": recipe.name, "dataset": recipe.dataset, **network, "summary": recipe.line, **facts}
+        rows.append(row)
+        cells.append([row[column] for column in columns])
+        cells[-1][-1] += f" Published: {recipe.brief}." if recipe.of_paper else ""
     if as_json:
         print_json({"recipes": rows})
         return
-    columns = ("name", "dataset", "loss", "backbone", "pretrained", "summary")
-    cells = [[row[column] for column in columns] for row in rows]
-    for row, recipe in zip(cells, chosen, strict=True):
-        row[-1] += f" Published: {recipe.brief}." if recipe.of_paper else ""
     echo(text_table(columns, cells), nl=False)
-    if len(chosen) < len(RECIPES):
-        echo(f"--papers lists {len(RECIPES) - len(chosen)} more, one for each row that papers report.")
+    if not papers:
+        echo(f"--papers lists {len(RECIPES) - len(rows)} more, one for each row that papers report.")
 
 
 def _print_config(config: "TrainConfig", data: str | None, as_json: bool) -> None:
@@ -182,39 +181,29 @@ def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_f
     from hgld.distributed import is_main_process
     from hgld.training.loop import train
 
-    with _shown(quiet=as_json) as progress:
+    with _progress(is_quiet=as_json) as progress:
         summary = train(config, data, out, init_from=init_from, progress=progress)
     if is_main_process():
         if as_json:
             print_json(summary.to_dict())
         else:
             echo(summary.to_text())
-            if summary.finished:
-                _say_next(config, data, out)
+            if summary.finished and config.run.evaluate_on:
+                say_next("hgld", "report", out, "--data", data, "--out", out / "report.html")
+            elif summary.finished:
+                say_next("hgld", "evaluate", "--checkpoint", out, "--data", data, "--out", out / "report.json")
     return 0 if summary.finished else EXIT_STOPPED
 
 
-def _say_next(config: "TrainConfig", data: str, out: Path) -> None:
-    """Print the report of what was evaluated; where nothing was, how the model is evaluated on its dataset."""
-    if config.run.evaluate_on:
-        say_next("hgld", "report", out, "--data", data, "--out", out / "report.html")
-        return
-    say_next("hgld", "evaluate", "--checkpoint", out, "--data", data, "--out", out / "report.json")
-
-
-def _shown(*, quiet: bool) -> "AbstractContextManager[ProgressReporter]":
-    """Report progress as bars on a terminal, elsewhere as lines, unless the result is printed in another form."""
+def _progress(*, is_quiet: bool) -> "AbstractContextManager[ProgressReporter]":
+    """Report progress as bars on a terminal and as lines elsewhere; a quiet reporter prints warnings alone."""
     from hgld.training.progress import progress_reporter
 
-    return progress_reporter(sys.stderr, _unsaid if quiet else echo, partial(echo, err=True))
-
-
-def _unsaid(text: str) -> None:
-    pass
+    return progress_reporter(sys.stderr, (lambda text: None) if is_quiet else echo, partial(echo, err=True))
 
 
 def _cell(row: Mapping[str, Any], name: str) -> str:
-    """Return a cell of a sweep's table as reports show it: in per cent, with the standard deviation over the seeds."""
+    """Return a mean of a sweep's table in per cent, with its standard deviation over the seeds."""
     from hgld.training.progress import metric_text
 
     value, deviation = row.get(name), row.get(f"{name} ±")
@@ -242,14 +231,13 @@ def _sweep(
     from hgld.training.sweep import plan_sweep, run_sweep, share_precision, tabulate_sweep
 
     def train_one(one: "TrainConfig", folder: Path) -> RunSummary:
-        with _shown(quiet=True) as progress:  # the table is the result
+        with _progress(is_quiet=True) as progress:
             if is_main_process():
                 progress.heading(f"{folder.name}:")
             return train(one, data, folder, init_from=init_from, progress=progress)
 
     runs = plan_sweep(config, sweeps, seeds)
-    hint = "Start the same command again."
-    with process_group(config.run.device, lambda: hint) as processes:  # one group for all runs
+    with process_group(config.run.device, lambda: "Start the same command again.") as processes:  # for all runs
         runs = share_precision(runs, data, out, processes)
         found = run_sweep(runs, out, train_one)
     if is_main_process():

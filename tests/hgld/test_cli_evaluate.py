@@ -58,7 +58,6 @@ def test_table_is_printed_and_report_is_written(files, hgld):
         (["--levels", "fine", "--gallery-labels", "{}/l.parquet"], "come together"),
         (["--levels", "fine", "--device", "cuda:99"], "cannot be used here"),
         (["--levels", "fine", "--distractors", "{}/none.npy"], "cannot be read"),
-        (["--levels", "fine", "--embeddings", "{}/e.npy"], "given 2 times"),
     ],
 )
 def test_bad_input_exits_with_2_and_says_why(files, hgld, options, said):
