@@ -1,4 +1,4 @@
-"""Session-wide set-up: one cache of compiled kernels, one thread a worker, signals, optional real data, hypothesis."""
+"""Session-wide set-up: cache of compiled kernels, one thread per worker, signals, real data, hypothesis."""
 
 import atexit
 import gc
@@ -10,11 +10,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Before anything imports numba or torch, and for every process that a test starts: kernels are compiled once and kept
-# between sessions, and the workers of pytest-xdist do not take each other's cores.
+# Set before numba and torch are imported: compiled kernels stay between sessions, and each worker uses one core.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
 os.environ.setdefault("MPLBACKEND", "Agg")  # no test opens a window
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="hgld-cache-")  # no test fills the user's cache, or reads it
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="hgld-cache-")  # no test writes or reads the user's cache
 if "PYTEST_XDIST_WORKER" in os.environ:
     for pool in ("OMP", "MKL", "OPENBLAS"):
         os.environ.setdefault(f"{pool}_NUM_THREADS", "1")
@@ -22,17 +21,17 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Enough examples to meet what a law forbids, few enough for the fast tests; `--hypothesis-profile thorough` draws more.
+# `--hypothesis-profile thorough` draws more examples than the fast tests.
 slow_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=25)
 settings.register_profile("hgld", slow_machine)
 settings.register_profile("thorough", slow_machine, max_examples=400)
 settings.load_profile("hgld")
 
-# Without bytecode every process that a test starts compiles the whole package again, as every worker does the tests.
+# Without bytecode, every child process would compile the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-os.fsync = lambda fd: None  # no test cuts the power, and what the disk takes is time of every test that writes
-gc.disable()  # while modules are imported and tests collected: nothing of it is ever garbage
+os.fsync = lambda fd: None  # fsync only matters for power cuts, and it slows every test that writes
+gc.disable()  # imported modules and collected tests are never garbage
 
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 SLOW_SECONDS = 900  # of a slow test or a check; pyproject.toml has the limit of the fast ones
@@ -46,10 +45,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the collector from walking through all modules and tests again and again, in the end too."""
+    """Keep the garbage collector from scanning modules and tests again and again."""
     gc.freeze()
-    atexit.register(gc.unfreeze)  # what native libraries count as leaked is taken down with the interpreter
-    gc.set_threshold(20_000, 50, 100)  # what a few tests leave in cycles is little; they make thousands of objects each
+    atexit.register(gc.unfreeze)  # otherwise native libraries report leaks at exit
+    gc.set_threshold(20_000, 50, 100)  # tests make many objects and few cycles
     gc.enable()
 
 
@@ -64,8 +63,8 @@ def real_data() -> Path:
 
 @pytest.fixture
 def hgld(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """``hgld(*words)`` runs the command in this process: its exit code, and what it wrote to stdout and stderr."""
-    from hgld.cli import main  # imports most of hgld, which only some tests need
+    """``hgld(*words)`` runs the command in this process; returns exit code, stdout and stderr."""
+    from hgld.cli import main  # this import is slow, and only some tests need it
 
     def run(*words: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as stop:
@@ -87,7 +86,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def heeded_signals() -> Iterator[None]:
-    """Let processes heed Ctrl-C and hangups where the tests run in the background or by nohup, which ignore them."""
+    """Restore the handlers of SIGINT and SIGHUP, which background jobs and nohup ignore."""
     handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
@@ -97,7 +96,7 @@ def heeded_signals() -> Iterator[None]:
 
 @pytest.fixture
 def mat_files_here(monkeypatch):
-    """Read MATLAB files in this process, which takes a second less; tests/faults/kept reads them in another one."""
+    """Read MATLAB files in this process, which saves a second; tests/faults uses a child process as users do."""
 
     def run_here(work, argument, **_):
         return work(argument)

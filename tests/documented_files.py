@@ -1,4 +1,4 @@
-"""The files that the documents' commands and programs speak of, tiny: tables, images, a release, embeddings, tars."""
+"""Small versions of the files that documents name: tables, images, a release, embeddings, tars."""
 
 import csv
 import shutil
@@ -19,11 +19,11 @@ from tests.pipelines.wikimedia_server import Wiki
 _FRUITS = ("apple", "pear", "plum", "carrot", "leek", "beet")  # half of them vegetables
 _KINDS, _VIEWS = 164, 4  # half are for testing, a fifth of the rest is val: README's batches have 64 classes of 4
 _DIMENSIONS = 16
-_FIRST_ITEM = 900_000_000  # no class has such a number
+_FIRST_ITEM = 900_000_000  # greater than the id of every class
 
 
 def write_documented_files(folder: Path, decisions: Iterable[str]) -> None:
-    """Everything that exists before the first command of a document.
+    """Write the files that exist before the first command of a document.
 
     Args:
         folder: an empty one.
@@ -51,7 +51,7 @@ def write_documented_files(folder: Path, decisions: Iterable[str]) -> None:
 
 
 def documented_wiki() -> Wiki:
-    """Commons and Wikidata as far as the sample knows them, with German pages."""
+    """Return a wiki with the landmarks and classes of the sample, and with German pages."""
     wiki = Wiki(rows={"de": "ist ein(e)"})
     for row in _rows_of("classes.csv"):
         wiki.item(row["class_id"], row["label"], P279=list(filter(None, row["parents"].split("|"))))
@@ -69,7 +69,7 @@ def _rows_of(name: str) -> list[dict[str, str]]:
 
 
 def _write_landmarks(folder: Path) -> None:
-    """GLDv2's lists, a table that was scraped, and labels that others released."""
+    """Write GLDv2's lists, a scraped table, and released labels."""
     landmarks = [row for row in _rows_of("landmarks.csv") if row["status"] == "found"]
     table = pl.DataFrame(landmarks).select("landmark_id", "category", supercategory="names").unique("landmark_id")
     table.sort("landmark_id").write_csv(folder / "landmarks.csv")
@@ -82,7 +82,7 @@ def _write_landmarks(folder: Path) -> None:
 
 
 def _write_images(folder: Path, rng: np.random.Generator) -> None:
-    """A table of images with labels at three levels, images in folders of their classes, and a photograph."""
+    """Write a table of images with labels at three levels, class folders of images, and a photograph."""
     rows = []
     for kind in range(_KINDS):
         fruit = _FRUITS[kind % len(_FRUITS)]
@@ -117,7 +117,7 @@ def _write_names(folder: Path, rng: np.random.Generator) -> None:
 
 
 def _write_embeddings(folder: Path, rng: np.random.Generator) -> None:
-    """Embeddings with labels in the same order, and a whitening."""
+    """Write embeddings with labels in the same order, and a whitening."""
 
     def labels(count: int) -> pl.DataFrame:
         fine = np.arange(count) % 10

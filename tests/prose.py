@@ -49,7 +49,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[*]*[A-Z0-9#@/{])")
 
 
 class Finding(NamedTuple):
-    """One thing to mend."""
+    """One violation of the style guide."""
 
     file: str
     line: int
@@ -110,7 +110,7 @@ def check_page(text: str, file: str) -> Iterator[Finding]:
 
 
 def _sentences_through_code(tokens: list, file: str) -> Iterator[Finding]:
-    """Find a paragraph that stops in mid-sentence before a code block, or goes on behind one."""
+    """Find a paragraph that stops in mid-sentence before a code block, or continues after one."""
     flat = [token for token in tokens if token.type in ("inline", "fence", "heading_open", "html_block", "hr")]
     for before, token in pairwise(flat):
         if token.type == "fence" and before.type == "inline" and token.map and not token.info.startswith("{"):
@@ -212,7 +212,7 @@ def check_yaml(text: str, file: str) -> Iterator[Finding]:
 
 
 def check_help() -> Iterator[Finding]:
-    """Check what every subcommand says by ``--help``."""
+    """Check the help of every subcommand."""
     import click
 
     from hgld.cli import VERBS, cli
@@ -250,7 +250,7 @@ def tracked_files() -> list[Path]:
 
 
 def main() -> int:
-    """Print what is to be mended; return 1 if there is something."""
+    """Print all findings; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path)
     files = parser.parse_args().files

@@ -1,4 +1,4 @@
-"""The page that adds one of each to hgld, followed to the letter: its package is installed, its commands are run."""
+"""The guide to extensions: its package is installed and its commands run."""
 
 import os
 
@@ -14,7 +14,7 @@ PAGE = DOCS / "how-to/adding.md"
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory):
-    """The folder of somebody who did all that the page says, and what the commands printed."""
+    """Folder after all steps of the page, and the output of its commands."""
     folder = tmp_path_factory.mktemp("adding")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

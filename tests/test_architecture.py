@@ -1,4 +1,4 @@
-"""The page that shows where what is: the files and names that it speaks of are there."""
+"""The architecture page: its files and names exist, and its import map equals the code."""
 
 import re
 from pathlib import Path

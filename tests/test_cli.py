@@ -1,12 +1,11 @@
-"""What people and machines get from the subcommands: exit codes, messages, plans, JSON."""
+"""Exit codes, messages and JSON of hgld build-hierarchy, and hints for unknown subcommands."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, VERBS
-from hgld.pipelines.hierarchy import build as building
+from hgld.cli import EXIT_BAD_INPUT, VERBS
 
 ROOT = Path(__file__).parents[1]
 COMMONS = "https://commons.wikimedia.org/wiki/Category:"
@@ -25,13 +24,13 @@ def table(tmp_path):
     ("verb", "hint"),
     [("build-hierachy", "Did you mean 'build-hierarchy'?"), ("fly", f"The subcommands are: {', '.join(VERBS)}.")],
 )
-def test_an_unknown_verb_is_answered_with_the_nearest_or_all(hgld, verb, hint):
+def test_unknown_subcommand_gets_the_nearest_or_all_as_hint(hgld, verb, hint):
     code, out, err = hgld(verb)
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert f"there is no subcommand {verb!r}. {hint}" in err
 
 
-def test_a_build_for_people_then_for_machines(hgld, table, tmp_path):
+def test_build_prints_a_table_and_then_json(hgld, table, tmp_path):
     arguments = ("build-hierarchy", "--names", table, "--out", tmp_path / "out", "--encoder", "lexical")
     code, out, err = hgld(*arguments)
     assert (code, err) == (0, "")
@@ -61,19 +60,9 @@ def test_a_build_for_people_then_for_machines(hgld, table, tmp_path):
         (("--sample", "--out", "{table}"), "is a file"),
     ],
 )
-def test_options_that_cannot_be_served_are_refused_before_any_work(hgld, table, tmp_path, arguments, message):
+def test_contradictory_build_options_are_refused_before_any_work(hgld, table, tmp_path, arguments, message):
     given = [argument.replace("{table}", str(table)) for argument in arguments]
     code, out, err = hgld("build-hierarchy", "--out", tmp_path / "out", *given)
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert message in err
     assert not (tmp_path / "out").exists()
-
-
-def test_stopping_says_how_to_go_on(hgld, tmp_path, monkeypatch):
-    def stop(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(building, "build_hierarchy", stop)
-    code, out, err = hgld("build-hierarchy", "--sample", "--out", tmp_path / "out")
-    assert (code, out) == (EXIT_STOPPED, "")
-    assert err.strip() == "hgld: stopped; the same command resumes."

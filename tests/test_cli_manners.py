@@ -1,4 +1,4 @@
-"""Manners of every subcommand: each needs a wrong and a right use here, or a test of its own."""
+"""Rules for every subcommand: each has a wrong and a right command here, or a test elsewhere."""
 
 import contextlib
 import io
@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -32,7 +32,7 @@ from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 ROOT = Path(__file__).parents[1]
 HGLD = [sys.executable, "-m", "hgld"]
 
-WRONG = {  # arguments that cannot be served, and what the answer says; "nothing" is an empty folder
+WRONG = {  # invalid arguments, and words of the error message; "nothing" is an empty folder
     "demo": ("--out file.csv", "'file.csv' is a file"),
     "build-hierarchy": ("--names none.csv --out made", "'none.csv' is not a file"),
     "review": ("nothing --no-browser", "no finished build"),
@@ -56,7 +56,7 @@ WRONG = {  # arguments that cannot be served, and what the answer says; "nothing
     "push": ("nothing hf:somebody/something --dry-run", "holds no checkpoint"),
     "doctor": ("nothing", "unexpected extra argument (nothing)"),
 }
-RIGHT = {  # arguments that are served within seconds
+RIGHT = {  # valid arguments of commands that take seconds
     "compare": "labels.csv labels.csv",
     "show": "data",
     "index": "data --force",
@@ -99,7 +99,7 @@ def hgld(capfd):
 
 @pytest.fixture
 def nowhere(tmp_path, monkeypatch) -> Path:
-    """A working directory with little in it."""
+    """A working directory with an empty folder and a small table."""
     (tmp_path / "nothing").mkdir()
     (tmp_path / "file.csv").write_text("a,b\n1,2\n")
     monkeypatch.chdir(tmp_path)
@@ -108,7 +108,7 @@ def nowhere(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory) -> Path:
-    """A working directory with what :data:`RIGHT` asks for."""
+    """A working directory with the files of the commands in :data:`RIGHT`."""
     folder = tmp_path_factory.mktemp("everything")
     write_dataset(folder / "data", items_of_classes([5, 5], ["test"]))
     write_dataset(folder / "many", items_of_classes([2] * 10, ["test"]))
@@ -136,7 +136,7 @@ def command_of(verb: str) -> click.Command:
     return command
 
 
-def test_every_verb_is_used_here():
+def test_every_subcommand_has_a_wrong_and_a_right_command():
     assert set(WRONG) == set(VERBS)
     assert set(RIGHT) | set(ELSEWHERE) == set(VERBS)
     assert not set(RIGHT) & set(ELSEWHERE)
@@ -146,7 +146,7 @@ def test_every_verb_is_used_here():
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_says_what_every_option_is_for(hgld, verb):
+def test_help_describes_every_option_within_50_lines(hgld, verb):
     code, out, err = hgld(verb, "--help")
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: hgld {verb} ")
@@ -162,7 +162,7 @@ def test_help_says_what_every_option_is_for(hgld, verb):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_bad_input_is_one_line_and_the_traceback_comes_on_request(hgld, nowhere, verb):
+def test_bad_input_is_one_line_and_debug_adds_the_traceback(hgld, nowhere, verb):
     words, said = WRONG[verb]
     before = sorted(nowhere.rglob("*"))
     code, out, err = hgld(verb, *words.split())
@@ -187,14 +187,14 @@ def test_bad_input_is_one_line_and_the_traceback_comes_on_request(hgld, nowhere,
     ],
 )
 @pytest.mark.parametrize("place", ["file.csv/new/x", "/proc/x"])
-def test_a_place_that_cannot_be_written_is_refused_before_the_work(hgld, nowhere, words, place):
+def test_unwritable_output_path_is_refused_before_the_work(hgld, nowhere, words, place):
     code, out, err = hgld(*words.format(place).split())
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert re.search(rf"'{place}\.[a-z]+' cannot be written \(.+\)\. Name another place\. See hgld \w+ --help\.\n", err)
     assert (nowhere / "file.csv").read_text() == "a,b\n1,2\n"
 
 
-def test_what_cannot_be_kept_in_the_end_is_shown(hgld, everything, monkeypatch, tmp_path):
+def test_report_is_printed_if_it_cannot_be_written(hgld, everything, monkeypatch, tmp_path):
     def refuse(*arguments):
         raise OSError(28, "No space left on device")
 
@@ -208,7 +208,7 @@ def test_what_cannot_be_kept_in_the_end_is_shown(hgld, everything, monkeypatch, 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_an_unknown_option_is_answered_with_the_nearest(hgld, verb):
+def test_unknown_option_gets_the_nearest_as_hint(hgld, verb):
     wrong, right = ("--jsno", "--json")
     code, out, err = hgld(verb, wrong)
     assert (code, out) == (EXIT_BAD_INPUT, "")
@@ -217,44 +217,45 @@ def test_an_unknown_option_is_answered_with_the_nearest(hgld, verb):
     assert err.endswith(f"See hgld {verb} --help.\n")
 
 
+@pytest.fixture
+def with_action(hgld, monkeypatch):
+    """``with_action(verb, action)`` runs a subcommand that does nothing but call ``action``."""
+
+    def run(verb: str, action: Callable[[], object]) -> tuple[int, str, str]:
+        command = command_of(verb)
+        command.params, command.callback = [], action
+        monkeypatch.setattr(cli, "get_command", lambda context, name: command)
+        return hgld(verb)
+
+    return run
+
+
 @pytest.mark.parametrize("verb", VERBS)
-def test_ctrl_c_is_130_and_a_line(hgld, monkeypatch, verb):
-    def interrupted():
+def test_ctrl_c_exits_with_130_and_one_line(with_action, verb):
+    def interrupt():
         raise KeyboardInterrupt
 
-    command = command_of(verb)
-    command.params, command.callback = [], interrupted
-    monkeypatch.setattr(cli, "get_command", lambda context, name: command)
-    goes_on = "" if verb in RIGHT else "; the same command resumes"
-    assert hgld(verb) == (EXIT_STOPPED, "", f"hgld: stopped{goes_on}.\n")
+    hint = "" if verb in RIGHT else "; the same command resumes"
+    assert with_action(verb, interrupt) == (EXIT_STOPPED, "", f"hgld: stopped{hint}.\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_sigterm_and_sighup_stop_as_ctrl_c_does(hgld, monkeypatch, number):
-    def signalled():
-        os.kill(os.getpid(), number)
-
-    command = command_of("download")
-    command.params, command.callback = [], signalled
-    monkeypatch.setattr(cli, "get_command", lambda context, name: command)
+def test_sigterm_and_sighup_stop_a_command_like_ctrl_c(with_action, number):
     said = f"hgld: stopped by {number.name}; the same command resumes.\n"
-    assert hgld("download") == (128 + number, "", said)
+    assert with_action("download", lambda: os.kill(os.getpid(), number)) == (128 + number, "", said)
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
-def test_a_command_under_nohup_outlives_its_terminal(hgld, monkeypatch):
-    command = command_of("download")
-    command.params, command.callback = [], lambda: os.kill(os.getpid(), signal.SIGHUP)
-    monkeypatch.setattr(cli, "get_command", lambda context, name: command)
+def test_command_under_nohup_ignores_sighup(with_action):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert hgld("download") == (0, "", "")
+        assert with_action("download", lambda: os.kill(os.getpid(), signal.SIGHUP)) == (0, "", "")
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_arguments_that_are_no_text_are_refused(hgld, nowhere):
+def test_arguments_that_are_not_utf8_are_refused(hgld, nowhere):
     name = os.fsdecode(b"\xe2\x82\xac\xfe\x1b.npy")
     Path(name).write_bytes(b"")
     before = sorted(map(os.fsencode, nowhere.rglob("*")))
@@ -264,14 +265,11 @@ def test_arguments_that_are_no_text_are_refused(hgld, nowhere):
     assert sorted(map(os.fsencode, nowhere.rglob("*"))) == before
 
 
-def test_a_fault_of_hgld_is_no_failed_check(hgld, monkeypatch):
-    def faulty():
+def test_internal_error_exits_with_70_and_a_traceback(with_action):
+    def fail():
         raise TypeError("\x1b[2J of hgld's own")
 
-    command = command_of("verify")
-    command.params, command.callback = [], faulty
-    monkeypatch.setattr(cli, "get_command", lambda context, name: command)
-    code, out, err = hgld("verify")
+    code, out, err = with_action("verify", fail)
     assert (code, out) == (EXIT_FAULT, "")
     assert err.startswith("Traceback")
     assert "\nTypeError: \\x1b[2J of hgld's own\n" in err
@@ -279,11 +277,8 @@ def test_a_fault_of_hgld_is_no_failed_check(hgld, monkeypatch):
 
 
 @pytest.mark.parametrize("take", [lambda: np.empty(10**15), lambda: torch.empty(10**15)], ids=["numpy", "torch"])
-def test_short_memory_is_one_line(hgld, monkeypatch, take):
-    command = command_of("datasets")
-    command.params, command.callback = [], take
-    monkeypatch.setattr(cli, "get_command", lambda context, name: command)
-    code, out, err = hgld("datasets")
+def test_lack_of_memory_is_one_line(with_action, take):
+    code, out, err = with_action("datasets", take)
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert re.fullmatch(
         r"hgld: there is not enough memory \(.*allocate.*\)\. Take smaller batches, chunks or images\.\n", err
@@ -293,7 +288,7 @@ def test_short_memory_is_one_line(hgld, monkeypatch, take):
 @pytest.mark.parametrize(
     "verb", [pytest.param(verb, marks=pytest.mark.slow) if verb == "export" else verb for verb in RIGHT]
 )
-def test_json_is_the_only_output_and_stderr_is_quiet_off_terminals(hgld, everything, no_figures, monkeypatch, verb):
+def test_json_is_the_only_output_outside_terminals(hgld, everything, no_figures, monkeypatch, verb):
     monkeypatch.chdir(everything)
     code, out, err = hgld(verb, *RIGHT[verb].split(), "--json")
     assert (code, err) == (0, "")
@@ -304,11 +299,11 @@ def test_json_is_the_only_output_and_stderr_is_quiet_off_terminals(hgld, everyth
     assert isinstance(json.loads(out, parse_constant=refuse), dict)
     code, out, err = hgld(verb, *RIGHT[verb].split())
     assert code == 0
-    assert all(line.startswith("next: ") for line in err.splitlines())  # beside answers that may go into a file
+    assert all(line.startswith("next: ") for line in err.splitlines())  # stdout may be redirected into a file
     assert "\x1b" not in out + err
 
 
-def test_no_verb_at_all_is_answered_with_the_help(hgld):
+def test_missing_subcommand_prints_the_help(hgld):
     code, out, err = hgld()
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert "train" in err
@@ -318,7 +313,7 @@ def test_no_verb_at_all_is_answered_with_the_help(hgld):
 
 
 def on_a_terminal(words: list[str], folder: Path, **changes: str) -> tuple[int, bytes]:
-    """Run a command whose stdout and stderr are a terminal: exit code and all that it wrote there."""
+    """Run a command on a terminal; return its exit code and the bytes that it wrote."""
     ours, theirs = pty.openpty()
     try:
         with subprocess.Popen(
@@ -338,7 +333,7 @@ def _read(descriptor: int) -> Iterator[bytes]:
             return
 
 
-def test_terminals_get_what_they_can_show(everything):
+def test_colours_follow_the_terminal_and_no_color(everything):
     words = ["verify", "data"]
     code, shown = on_a_terminal(words, everything, TERM="xterm-256color")
     assert code == 0
@@ -353,7 +348,7 @@ def test_terminals_get_what_they_can_show(everything):
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb", "unknown", None])
-def test_bars_are_shown_where_a_terminal_can_move_its_cursor(monkeypatch, term):
+def test_progress_bars_need_a_terminal_with_a_movable_cursor(monkeypatch, term):
     monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     if term is None:
         monkeypatch.delenv("TERM", raising=False)
@@ -374,7 +369,7 @@ def test_bars_are_shown_where_a_terminal_can_move_its_cursor(monkeypatch, term):
 
 
 @pytest.mark.parametrize(("words", "unbuffered"), [("datasets --json", ""), ("train --list", "1")])
-def test_a_reader_that_goes_away_ends_the_command_quietly(words, unbuffered):
+def test_closed_output_pipe_ends_the_command_quietly(words, unbuffered):
     program = [*HGLD, *words.split()]
     changes = {"PYTHONUNBUFFERED": unbuffered}
     with subprocess.Popen(
@@ -388,7 +383,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(words, unbuffered):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_cannot_be_written_is_said(unbuffered):
+def test_full_output_device_is_reported(unbuffered):
     with open("/dev/full", "w") as full:
         result = subprocess.run(
             [*HGLD, "datasets"],
@@ -401,17 +396,13 @@ def test_output_that_cannot_be_written_is_said(unbuffered):
     assert (result.returncode, result.stderr) == (EXIT_BAD_INPUT, said)
 
 
-def test_names_that_command_terminals_and_terminals_without_unicode(hgld, tmp_path):
-    strange = tmp_path / "\x1b[2J.csv"
-    strange.write_text("a\n1\n")
-    code, _, err = hgld("compare", str(strange), str(strange))
-    assert (code, "\x1b" in err, "says which item a row is" in err) == (EXIT_BAD_INPUT, False, True)
+def test_json_is_ascii_on_a_terminal_without_unicode():
     command = [*HGLD, "datasets", "--json"]
     result = subprocess.run(command, capture_output=True, env=environment(PYTHONIOENCODING="ascii"), check=True)
     assert len(json.loads(result.stdout.decode("ascii"))["datasets"]) > 10
 
 
-def test_a_file_that_may_not_be_read_is_one_line(hgld, nowhere, monkeypatch):
+def test_file_without_read_permission_is_one_line(hgld, nowhere, monkeypatch):
     def refused(*arguments, **options):
         raise PermissionError(13, "Permission denied", "labels.csv")
 

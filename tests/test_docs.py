@@ -1,4 +1,4 @@
-"""Every code block of the documents runs or is checked against what it calls, and the site builds without a warning."""
+"""Every code block of the documents runs or is checked, and the site builds without warnings."""
 
 import doctest
 import os
@@ -36,7 +36,7 @@ DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG
 DOCUMENTS += sorted(set(DOCS.rglob("*.md")) - {DOCS / "how-to/adding.md"})  # tests/test_adding.py follows that one
 
 INSTALLED = ".ci/run does that, in a venv of its own"
-NOT_RUN = {  # how a command begins: why it is only checked
+NOT_RUN = {  # first words of a command: reason why it is only checked
     "python -m venv": INSTALLED,
     ". .venv/bin/activate": INSTALLED,
     "pip install": ".ci/run installs a clone to work on; tests/test_wheel.py installs what others get",
@@ -67,7 +67,7 @@ NOT_RUN = {  # how a command begins: why it is only checked
     "hgld push": "needs a Hub; tests/hgld/test_hub.py pushes to one of this machine",
     "hgld review": "serves a page until it is stopped; tests/pipelines/test_review_browser.py uses it",
 }
-SHORTER = {  # a command that takes long: what its run here takes besides
+SHORTER = {  # first words of a slow command: options that make it fast
     "hgld train multigrain": [
         *("--backbone", "small", "--size", "24", "--resize", "28", "--batch-size", "6", "--steps-per-epoch", "2"),
         *("--epochs", "1", "--schedule", "constant", "--milestones", "", "--amp", "off", "--device", "cpu"),
@@ -77,8 +77,8 @@ SHORTER = {  # a command that takes long: what its run here takes besides
         *("--batch-size", "16", "--device", "cpu"),
     ],
 }
-TWO_VALUES = re.compile(r"^(\w+=[^,]+,[^,]+),.*")  # of a sweep, where more would be trained
-WITHOUT_WEIGHTS = {"timm:tf_efficientnet_lite0": "small", "weights.pth": "none"}  # what is trained here in their place
+TWO_VALUES = re.compile(r"^(\w+=[^,]+,[^,]+),.*")  # a sweep here trains two values alone
+WITHOUT_WEIGHTS = {"timm:tf_efficientnet_lite0": "small", "weights.pth": "none"}  # replacements in these tests
 TRAINED = "docs/tutorials/five-minutes.md"  # the pages below start from the files that it writes
 REHEARSED = "docs/tutorials/h-gldv2.md"  # needs the release; tests/test_rehearsal.py follows it with a synthetic one
 AFTER_TRAINING = [
@@ -94,7 +94,7 @@ AFTER_TRAINING = [
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its document, its first line's number there, its language, the file it shows, its text."""
+    """A fenced code block of a document."""
 
     document: Path
     line: int
@@ -126,7 +126,7 @@ def of_language(language: str) -> list[Any]:
 
 
 def commands_of(block: Block) -> Iterator[list[str]]:
-    """The words of every command of a block of shell, one that goes on behind ``&&`` taken apart."""
+    """Yield the words of every command of a shell block; ``&&`` separates commands."""
     for line in block.text.replace("\\\n", " ").splitlines():
         for command in line.split("&&"):
             words = shlex.split(command, comments=True)
@@ -138,7 +138,7 @@ COMMANDS = [(block, words) for block in BLOCKS if block.language == "sh" for wor
 
 
 def why_not_run(words: list[str]) -> str | None:
-    """How a command begins that is only checked."""
+    """Return the key of :data:`NOT_RUN` for a command, if any."""
     return next((begin for begin in NOT_RUN if " ".join(words).startswith(begin)), None)
 
 
@@ -203,7 +203,7 @@ def test_csv_code_blocks_have_columns_for_all_levels(block):
 
 
 def hgld_arguments(words: list[str]) -> list[str] | None:
-    """What the command hands to ``hgld``, also through torchrun and srun; None where it does not call it."""
+    """Return the arguments of ``hgld`` in a command, also through torchrun or srun; None for other programs."""
     if words[0] == "torchrun":
         launch = get_args_parser().parse_args(words[1:])
         assert launch.module, "torchrun must be told that hgld is a module: -m hgld"
@@ -215,7 +215,9 @@ def hgld_arguments(words: list[str]) -> list[str] | None:
 
 @pytest.mark.parametrize(("block", "words"), [pytest.param(b, w, id=f"{b} {' '.join(w[:3])}") for b, w in COMMANDS])
 def test_documented_commands_parse(block, words, monkeypatch):
-    monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))  # no file is there yet
+    monkeypatch.setattr(
+        click.Path, "convert", lambda self, value, param, ctx: Path(value)
+    )  # the files do not exist here
     monkeypatch.setattr(Path, "is_file", lambda self: True)
     arguments = hgld_arguments(words)
     if arguments is None:
@@ -233,7 +235,7 @@ def test_documented_commands_parse(block, words, monkeypatch):
 
 
 class Reader:
-    """Somebody who does what a document says, in a folder."""
+    """Reader who runs the code blocks of a document in a folder."""
 
     def __init__(self, folder: Path, address: str, wiki: str) -> None:
         self.folder, self.address = folder, address
@@ -271,7 +273,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
-    """The folder before the first command of a document."""
+    """Folder with the files that documents start from."""
     folder = tmp_path_factory.mktemp("begun")
     write_documented_files(folder, [b.text for b in blocks_of(DOCS / "how-to/review.md") if b.language == "yaml"])
     return folder
@@ -286,7 +288,7 @@ def follow(document: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture(scope="module")
 def trained(begun, tmp_path_factory):
-    """The folder after all commands of the document that trains."""
+    """Folder after all commands of the tutorial that trains."""
     folder = tmp_path_factory.mktemp("trained")
     shutil.copytree(begun, folder, dirs_exist_ok=True)
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -332,7 +334,7 @@ LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
 
 
 def gap_by_hand(scores: torch.Tensor, row: int, references: list[int], margin: float) -> float:
-    """The guide's loss of one query over the references that are ranked."""
+    """Return the guide's loss of one query over its ranked references."""
     alike = [float(scores[row, j]) for j in references if LABELS[j] == LABELS[row]]
     others = [float(scores[row, j]) for j in references if LABELS[j] != LABELS[row]]
     return max(0.0, sum(others) / len(others) - sum(alike) / len(alike) + margin)
@@ -378,7 +380,7 @@ def site(tmp_path_factory):
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(DOCS), str(out / "html")]
     result = subprocess.run(
         [*command, "-d", str(out / "doctrees")], cwd=ROOT, capture_output=True, text=True, check=False,
-        # Coloured pages of every module take a while, and no reference in them can be wrong.
+        # Pages with source code are slow to build and contain no references.
         env=os.environ | {"NO_COLOR": "1", "HGLD_DOCS_WITHOUT_SOURCE": "1"},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""One law for all options: every field of every config changes something that can be observed."""
+"""Every field of every config changes an observable result."""
 
 import itertools
 from types import ModuleType
@@ -20,7 +20,7 @@ NESTED = {"TrainConfig", "BuildConfig"}  # configs of configs
 
 
 def configs(module: ModuleType) -> list[type]:
-    """The config dataclasses that a module defines."""
+    """Return the config dataclasses that a module defines."""
     made = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
     return [each for each in made if each.__name__ not in NESTED]
 
@@ -31,9 +31,9 @@ FIELDS = {(config, name) for module in CONFIG_MODULES for config in configs(modu
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """What the witnesses make once, and what they saw of the configs that others are compared with."""
+    """Files that witnesses make once, and their results for the base configs."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # sizes at which other threads only wait
+    torch.set_num_threads(1)  # the work is too small for several threads
     yield {"folder": tmp_path_factory.mktemp("witnesses"), "made": {}, "seen": {}, "numbers": itertools.count()}
     torch.set_num_threads(threads)
 
@@ -44,12 +44,12 @@ def world(shared, monkeypatch):
 
 
 def key_of(change: Change) -> tuple[object, str]:
-    """What changes of one witness are compared with: the same config of it."""
+    """Return the key of a witness and its base config."""
     return change.observe, repr(change.base)
 
 
 def seen(change: Change, fields: dict, world: World) -> object:
-    """What the witness sees of a config."""
+    """Return the result of a witness for a config."""
     given = {name: value(world) if callable(value) else value for name, value in fields.items()}
     sections = hgld.training.config.SECTIONS.values()
     config = options(**given) if change.config in sections else change.config(**given)

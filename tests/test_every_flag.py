@@ -1,4 +1,4 @@
-"""One law for all flags of the subcommands: each changes what the command prints, writes or asks of a service."""
+"""Every flag of every subcommand changes its output, its files, or its requests to a service."""
 
 import contextlib
 import itertools
@@ -32,7 +32,7 @@ from tests.undrawn import without_figures
 
 SPEED = {"workers", "chunk-size", "device", "batch-size"}  # change no result
 ELSEWHERE = {  # flags that other tests see
-    ("review", "browser"),  # opens a window where a person looks
+    ("review", "browser"),  # opens a browser on a terminal
     ("review", "propose-only"),  # tests/pipelines/test_propose.py
     ("build-hierarchy", "replace"),  # tests/pipelines/hierarchy_build
 }
@@ -53,8 +53,8 @@ CLASSES = "build-hierarchy --classes list.txt --encoder lexical --out made"
 TRAIN = "train small-grocery --data data --out made"
 SHARDS = "build-shards manifest --source table.csv --images images --levels fine,coarse --out made"
 
-# A command, and the flags that change it: values that are added, or take the place of the command's own.
-# "=..." is another whole command, for positional arguments.
+# Rows: a command, and values of flags that are added to it or replace its own. "=..." is a whole command instead,
+# for positional arguments.
 LAW: list[tuple[str, dict[str, str]]] = [
     ("demo --out made", {"out": "other", "seed": "1"}),
     (
@@ -123,8 +123,6 @@ LAW: list[tuple[str, dict[str, str]]] = [
             "metadata": "",
             "out": "other",
             "base-url": "http://127.0.0.1:9",
-            "retries": "3",
-            "timeout": "5",
             "allow-redirects-to": "a.org",
             "allow-private": "b.org",
         },
@@ -275,7 +273,7 @@ LAW: list[tuple[str, dict[str, str]]] = [
 
 
 def flags_of(verb: str) -> set[str]:
-    """The flags and arguments of a subcommand: those of all dataclasses that its function takes."""
+    """Return the flags and arguments of a subcommand, without those of pipeline stages."""
     module = import_module(f"hgld.cli.{VERBS[verb][0]}_commands")
     configs = [config for config in getattr(module, verb.replace("-", "_")).configs if config not in OF_STAGES]
     return {
@@ -291,8 +289,8 @@ def every_flag_of(verb: str) -> set[str]:
     return {option.name if option.facts["argument"] else option.flag for option in options}
 
 
-def test_every_flag_is_in_the_law():
-    """Flags that several subcommands share count where one of them has them, if each has one of the same dataclass."""
+def test_every_flag_has_a_row_in_the_table():
+    """A flag that several subcommands share needs a row in one of them."""
     seen: dict[str, set[str]] = {}
     for words, changes in LAW:
         seen.setdefault(words.split()[0], set()).update(name.removeprefix("no-") for name in changes)
@@ -319,7 +317,7 @@ def test_every_flag_is_in_the_law():
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
-    """What the commands read."""
+    """Folder with the input files of all commands."""
     folder = tmp_path_factory.mktemp("flags")
     rng = np.random.default_rng(0)
     splits = ["train", "val", "test"]
@@ -382,7 +380,7 @@ def world(tmp_path_factory) -> Path:
 
 
 def with_flag(words: str, name: str, value: str) -> list[str]:
-    """The words with a flag added, in place of the command's own; of a positional argument another command."""
+    """Return the words of a command with a flag added or replaced."""
     if value.startswith("="):
         return value.removeprefix("=").split()
     given = words.split()
@@ -397,7 +395,7 @@ def with_flag(words: str, name: str, value: str) -> list[str]:
 
 
 class Asked(HgldError):
-    """What a service, or something that takes long, is asked."""
+    """A request to a service or to slow code, which the tests replace."""
 
 
 def _told(value: object) -> str:
@@ -411,7 +409,7 @@ def _ask(*arguments: object, **named: object) -> None:
     raise Asked(", ".join(f"{name}={_told(value)}" for name, value in told.items()))
 
 
-DOORS = {  # of a service, or of something that takes long
+DOORS = {  # functions that call a service or take long, and their replacements
     "hgld.cli.demo_commands.run_demo": _ask,
     "hgld.pipelines.download.Downloader": lambda **limits: limits,
     "hgld.pipelines.download.download_gldv2": _ask,
@@ -436,7 +434,7 @@ CHANGING = re.compile(
 
 @pytest.fixture
 def observe(world, monkeypatch, capfd):
-    """``observe(words)``: exit code, what is printed, the files that are written, and what services are asked."""
+    """``observe(words)`` returns exit code, printed text, written files and requests of a command."""
 
     def run(words: list[str]) -> object:
         folder = world / f"at-{next(NUMBERS):06d}"
@@ -478,7 +476,7 @@ def observe(world, monkeypatch, capfd):
 
 def _content(path: Path) -> str:
     text = path.read_bytes()
-    if path.name in ("done.json", "provenance.json"):  # they say how long a stage took
+    if path.name in ("done.json", "provenance.json"):  # they contain times
         return ""
     if path.suffix in (".html", ".json", ".md"):
         return CHANGING.sub("", text.decode())
@@ -496,7 +494,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("words", "name", "value"), CASES)
-def test_a_flag_changes_something(observe, bases, words, name, value):
+def test_flag_changes_output_files_or_requests(observe, bases, words, name, value):
     if words not in bases:
         bases[words] = observe(words.split())
         assert bases[words][0] in (0, 1, 2, 3), bases[words]
@@ -507,5 +505,5 @@ def test_a_flag_changes_something(observe, bases, words, name, value):
 
 @pytest.mark.slow  # if outputs varied, every flag would seem to have an effect
 @pytest.mark.parametrize("words", [words for words, _ in LAW])
-def test_a_command_does_the_same_twice(observe, words):
+def test_repeated_command_gives_equal_results(observe, words):
     assert observe(words.split()) == observe(words.split())

@@ -1,4 +1,4 @@
-"""The command for the first hour on a GPU runs here at toy size, keeps what fails, and goes on where it stopped."""
+"""The GPU benchmark runs at toy size, records failures, and resumes."""
 
 import json
 import os

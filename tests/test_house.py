@@ -1,4 +1,4 @@
-"""The rules of the house, held by the tools that know them: style, types, import contracts, names, sizes, speed."""
+"""Rules for the source code: style, types, imports, names, sizes, and fast help."""
 
 import ast
 import functools
@@ -92,7 +92,7 @@ def _who_imports(*modules: str) -> set[str]:
 
 
 def test_polars_errors_are_named_only_in_tables_module():
-    """It panics at some damaged parquet files, which is no PolarsError."""
+    """Polars panics at some damaged parquet files; the tables module turns errors and panics into one type."""
     naming = {
         path.relative_to(ROOT).as_posix() for path in SOURCES if "PolarsError" in path.read_text(encoding="utf-8")
     }
@@ -100,7 +100,7 @@ def test_polars_errors_are_named_only_in_tables_module():
 
 
 def test_polars_readers_are_called_only_in_tables_module():
-    """They take paths literally, and look at a footer before they decode."""
+    """The readers of the tables module take paths literally and check a footer before decoding."""
     reading = re.compile(r"\bpl\.(read|scan)_\w+\(")
     names = {path.relative_to(ROOT).as_posix() for path in SOURCES if reading.search(path.read_text(encoding="utf-8"))}
     assert names <= {"hgld/tables.py"}
@@ -193,9 +193,9 @@ def test_completion_imports_nothing_heavy():
 
 
 def _imported(calls: list) -> dict[str, tuple[int, str, list[str]]]:
-    """The exit code and output of calls of the command, made in one process, and the heavy modules in it after each.
+    """Return exit code, output and imported heavy modules per call of the command, all in one process.
 
-    A call is a list of arguments, or the variables by which a shell asks for completions.
+    A call is a list of arguments, or the environment variables with which a shell asks for completions.
     """
     program = f"""
 import contextlib, io, json, os, sys
@@ -219,7 +219,7 @@ for call in {calls!r}:
     return {call: (code, out, heavy) for call, code, out, heavy in told}
 
 
-# -- circles ----------------------------------------------------------------------------------------------------------
+# -- import cycles ----------------------------------------------------------------------------------------------------------
 
 
 def _module_of(path: Path) -> str:
@@ -232,7 +232,7 @@ MODULES = {_module_of(path) for path in SOURCES}
 
 
 def _imported_modules(path: Path) -> set[str]:
-    """The modules of hgld that a module imports, in functions too; imports for type checkers alone do not count."""
+    """Return the modules of hgld that a module imports, also inside functions, but not for type checkers alone."""
     own, tree = _module_of(path), _tree(path)
     package = own if path.name == "__init__.py" else own.rpartition(".")[0]
     blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
@@ -262,7 +262,7 @@ LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, toke
 
 
 def _tokens(path: Path) -> int:
-    """The number of tokens of a module's code: docstrings, comments and layout do not count."""
+    """Return the number of tokens of a module's code, without docstrings, comments and layout."""
     docstrings = {
         (node.body[0].lineno, node.body[0].col_offset)
         for node in ast.walk(_tree(path))
@@ -277,7 +277,7 @@ def _tokens(path: Path) -> int:
 
 @pytest.mark.checks
 def test_no_folder_exceeds_its_token_ceiling():
-    """CONTRIBUTING.md has the ceilings: a feature that needs more takes as much away, or argues for a higher one."""
+    """A feature that needs more tokens than the ceiling in CONTRIBUTING.md removes as many, or raises the ceiling."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     ceilings = {
         name: int(most.replace(",", ""))

@@ -1,4 +1,4 @@
-"""Installation: the base runs the demo, errors name missing extras, doctor and workflows say what is there."""
+"""Installation: base dependencies run the demo, errors name missing extras, doctor lists packages."""
 
 import json
 import os
@@ -26,11 +26,11 @@ EXTRAS = {name: [Requirement(r) for r in lines] for name, lines in PROJECT["opti
 FOR_USERS = set(EXTRAS) - {"all", "bench", "dev", "docs"}
 
 
-# -- what the base and the extras bring ----------------------------------------------------------------------------
+# -- base dependencies and extras ----------------------------------------------------------------------------
 
 
 def brought_by(requirements: Iterable[Requirement]) -> set[str]:
-    """Return the names of all distributions that an installation of these brings."""
+    """Return the names of all distributions that these requirements install."""
     waiting, found = list(requirements), set()
     while waiting:
         requirement = waiting.pop()
@@ -41,7 +41,7 @@ def brought_by(requirements: Iterable[Requirement]) -> set[str]:
         try:
             further = distribution(requirement.name).requires or []
         except PackageNotFoundError:
-            continue  # of another platform, or an extra that is not installed here
+            continue  # for another platform, or an extra that is missing here
         asked = [{"extra": extra} for extra in ("", *requirement.extras)]
         waiting += [r for r in map(Requirement, further) if not r.marker or any(map(r.marker.evaluate, asked))]
     return {name for name, _ in found}
@@ -60,7 +60,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Without
 
 
 def run_with_base_alone(program: str, *arguments: object, cwd: Path) -> str:
-    """Run a program where only the base dependencies of hgld can be imported."""
+    """Run a program that can import only the base dependencies of hgld."""
     base = brought_by(map(Requirement, PROJECT["dependencies"]))
     absent = [
         module
@@ -197,10 +197,12 @@ def test_workflows_have_minimal_permissions():
     assert {flow["name"]: flow["permissions"] for flow in WORKFLOWS} == {
         "tests": {"contents": "read"},
         "docs": {"contents": "write"},
-        "release": {"contents": "read"},  # its job that publishes asks for more itself
+        "release": {"contents": "read"},  # its publishing job requests more
     }
     assert "pull_request_target" not in str(WORKFLOWS)
-    assert not [step for step in STEPS if "${{" in step.get("run", "")]  # what others may name is no shell
+    assert not [
+        step for step in STEPS if "${{" in step.get("run", "")
+    ]  # names that others choose must not reach a shell
 
 
 def test_site_versions_are_listed_newest_first(tmp_path):

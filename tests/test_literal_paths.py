@@ -1,4 +1,4 @@
-"""Names with ``[ ] * ?``, which libraries take for patterns, are names from one end of the commands to the other."""
+"""File names with ``[ ] * ?``, which libraries may read as patterns, work in all commands."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.fake_releases.pictures import jpeg
 
 @pytest.fixture
 def served(hgld):
-    """What the command prints, where it ends well."""
+    """``served(*words)`` runs a command that must succeed, and returns its output."""
 
     def run(*words: object) -> str:
         code, out, err = hgld(*words)
@@ -25,7 +25,7 @@ def served(hgld):
 def test_shard_commands_accept_folder_names_with_glob_characters(served, tmp_path, name):
     place = tmp_path / name
     (place / "images").mkdir(parents=True)
-    (tmp_path / "out1").mkdir()  # what the first name would match
+    (tmp_path / "out1").mkdir()  # the first name, as a pattern, would match this folder
     rng = np.random.default_rng(0)
     rows = []
     for n in range(12):

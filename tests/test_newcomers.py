@@ -1,4 +1,4 @@
-"""Mistakes of the first hour: every message says what was found, what was expected and the fix."""
+"""Mistakes of newcomers: every message says what was found, what was expected, and the fix."""
 
 import functools
 import re

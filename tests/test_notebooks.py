@@ -1,4 +1,4 @@
-"""The notebooks of the guides: they ran from top to bottom, are small, are shown on the site, and still run."""
+"""The notebooks: they ran once from top to bottom, are small, are on the site, and still run."""
 
 import os
 import subprocess
@@ -70,12 +70,12 @@ def test_cleaned_notebooks_omit_varying_output_and_nest_fences():
     assert markdown_of(kept).startswith("````cell\n'```'\n````\n\n```{code-block} text\n:class: output\n\na\n```")
 
 
-SAMPLE = "build-hierarchy --sample --encoder lexical --out labels"  # how most begin
+SAMPLE = "build-hierarchy --sample --encoder lexical --out labels"  # first command of most notebooks
 
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    """A folder with a command ``hgld``, which copies the build of the sample that was made once."""
+    """A folder with a command ``hgld`` that copies one build of the sample instead of repeating it."""
     folder = tmp_path_factory.mktemp("command")
     hgld = f"{sys.executable} -m hgld"
     said = subprocess.run(

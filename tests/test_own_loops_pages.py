@@ -1,4 +1,4 @@
-"""The guides for loops of one's own: every program is short, shown and run somewhere; every option they name is one."""
+"""The guides to custom training loops: every program is short, is on a page and runs; named options exist."""
 
 import re
 import runpy
@@ -54,7 +54,7 @@ def test_loop_programs_run(name, folder, monkeypatch):
     program = PROGRAMS[name]
     if versions(program.needs) is None:
         pytest.skip(f"{', '.join(program.needs)}: not installed")
-    if program.module:  # it is started by torchrun or the like
+    if program.module:  # torchrun or a similar launcher starts it
         assert run(name, program, folder).startswith("ran")
         return
     monkeypatch.chdir(folder)

@@ -1,4 +1,4 @@
-"""The page of the papers' tables: every table has a row, every command parses, and a row says one of three things."""
+"""The page of the papers' tables: every table has a row, every command parses, every row has a known status."""
 
 import csv
 import re
@@ -37,7 +37,7 @@ ROWS = rows_of_papers()
 
 @pytest.fixture(scope="module")
 def verbs():
-    """Return click's command of a subcommand, made once, because making that of ``train`` takes long."""
+    """Return click's command of a subcommand, cached because ``train`` takes long."""
     made: dict[str, click.Command] = {}
 
     def verb(name: str) -> click.Command:
@@ -64,7 +64,9 @@ def test_every_table_of_a_paper_has_a_row(paper):
 
 @pytest.mark.parametrize("heading", ROWS)
 def test_every_paper_command_parses_and_names_existing_things(heading, verbs, monkeypatch):
-    monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))  # no file is there yet
+    monkeypatch.setattr(
+        click.Path, "convert", lambda self, value, param, ctx: Path(value)
+    )  # the files do not exist here
     for row in ROWS[heading]:
         commands = re.findall(r"`([^`]+)`", row[-2])
         assert commands, row
@@ -77,7 +79,7 @@ def test_every_paper_command_parses_and_names_existing_things(heading, verbs, mo
 
 
 def check(verb: str, given: dict) -> None:
-    """Refuse recipes, datasets, tables, protocols and metrics that there are not."""
+    """Fail for unknown recipes, datasets, tables, protocols and metrics."""
     if verb == "train":
         options = [option for section in SECTIONS.values() for option in options_of(section).values()]
         fields = {option.name: given[option.flag.replace("-", "_")] for option in options}

@@ -1,4 +1,4 @@
-"""Questions of newcomers have an answer: the heading is there, and the words of the question find its page."""
+"""Questions of newcomers: the page and heading of the answer exist, and the search index finds the page."""
 
 import json
 import math
@@ -37,7 +37,7 @@ def test_forty_questions_have_an_existing_heading():
 
 
 class Index:
-    """The search index that Sphinx wrote: which pages have which stems, in their titles and in their text."""
+    """Search index that Sphinx wrote: stems of words by page, in titles and in text."""
 
     def __init__(self, file: Path) -> None:
         text = file.read_text(encoding="utf-8")
@@ -51,7 +51,7 @@ class Index:
                     self.weights[term][page] += points
 
     def search(self, words: list[str]) -> list[str]:
-        """Return the pages by their points, a word that few pages have counting for more."""
+        """Return the pages by their points; rare words count for more."""
         points: dict[int, float] = defaultdict(float)
         for word in words:
             found = self.weights.get(word, Counter())
@@ -61,7 +61,7 @@ class Index:
 
 
 def stems_of(question: str) -> list[str]:
-    """Return the words of a question as the index has them."""
+    """Return the stems of a question's words."""
     from snowballstemmer import stemmer
 
     words = [word for word in re.findall(r"[\w@]+", question.lower()) if word not in STOP]
@@ -70,7 +70,7 @@ def stems_of(question: str) -> list[str]:
 
 
 def unanswered(site: Path) -> list[str]:
-    """Return the questions whose page is not among the first three that the site's index finds."""
+    """Return the questions whose page is not among the first three search results."""
     index = Index(site / "searchindex.js")
     lost = []
     for asked in QUESTIONS:

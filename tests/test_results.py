@@ -50,14 +50,14 @@ def values_of(file: str) -> tuple[float, ...]:
 
 
 def is_there(number: tuple[float, int], files: tuple[str, ...]) -> bool:
-    """Tell whether a printed number is a value of the files, rounded to its decimals."""
+    """Tell whether the files have a value that rounds to a printed number."""
     value, decimals = number
     close = 0.51 * 10**-decimals + 1e-9
     return any(abs(abs(other) - abs(value)) <= close for file in files for other in values_of(file))
 
 
 def cells_of(page: str, heading: str) -> Iterator[str]:
-    """Yield the cells of the tables of a section, but those of the heads and of the first column."""
+    """Yield the table cells of a section, without headers and first columns."""
     text = (ROOT / page).read_text(encoding="utf-8")
     section = re.split(r"^## ", text, flags=re.MULTILINE)
     (body,) = [part for part in section if part.startswith(heading + "\n")]

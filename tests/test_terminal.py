@@ -1,4 +1,4 @@
-"""Text of other people on its way to a terminal: class names of tars, cells of tables."""
+"""Control characters in foreign text, such as class names and table cells, are escaped on terminals."""
 
 import io
 import json
@@ -39,7 +39,7 @@ def hgld(capfd):
 
 @pytest.fixture
 def shards(tmp_path) -> Path:
-    """A folder with one tar whose classes' names and one member's name command terminals."""
+    """A folder with one tar whose class names and one member name contain control characters."""
     folder = tmp_path / "shards"
     folder.mkdir()
     with tarfile.open(folder / "test-000000.tar", "w") as tar:
@@ -56,7 +56,7 @@ def shards(tmp_path) -> Path:
     return folder
 
 
-def test_names_in_tars_do_not_command_the_terminal(hgld, shards):
+def test_control_characters_in_tar_names_are_escaped(hgld, shards):
     run, photo = shards.parent / "run", shards.parent / "photo.jpg"
     write_run(run)
     code, out = hgld("index", shards)
@@ -76,7 +76,7 @@ def test_names_in_tars_do_not_command_the_terminal(hgld, shards):
     assert not COMMANDS.search(out)
 
 
-def test_cells_of_tables_do_not_command_the_terminal(hgld, tmp_path):
+def test_control_characters_in_table_cells_are_escaped(hgld, tmp_path):
     head, rows = "landmark_id,hierarchical_label\n", enumerate(zip([EVIL] * 3 + ["lake"] * 2, "xxyyy", strict=True))
     for file, cells in zip(
         ("a.csv", "b.csv"), zip(*((f"{i},{a}", f"{i},{b}") for i, (a, b) in rows), strict=True), strict=True
@@ -88,7 +88,7 @@ def test_cells_of_tables_do_not_command_the_terminal(hgld, tmp_path):
 
 
 @given(st.text(st.characters(), max_size=60))
-def test_only_what_commands_is_spelled(text):
+def test_only_control_characters_are_escaped(text):
     shown = printable(text)
     assert not COMMANDS.search(shown)
     shown.encode()  # no surrogates
@@ -98,7 +98,7 @@ def test_only_what_commands_is_spelled(text):
     assert json.loads(printable_json(json.dumps(text, ensure_ascii=False))) == text
 
 
-def test_all_ways_to_print_are_safe(capsys):
+def test_every_print_function_escapes_control_characters(capsys):
     echo(EVIL)
     echo(EVIL, err=True)
     print_rich(EVIL, width=200)
@@ -109,6 +109,6 @@ def test_all_ways_to_print_are_safe(capsys):
     assert json.loads(out.split("\n", 2)[2]) == {EVIL: [EVIL]}
 
 
-def test_verbs_print_in_no_other_way():
+def test_subcommands_print_through_the_output_module_alone():
     files = {file.name for file in CLI.glob("*.py") if re.search(r"click\.s?echo|\bprint\(", file.read_text())}
-    assert files == {"__init__.py", "output.py"}  # the first asks whether an error came from there
+    assert files == {"__init__.py", "output.py"}  # the first one compares a traceback with click.echo

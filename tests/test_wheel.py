@@ -1,6 +1,6 @@
-"""One installed name, ``hgld``, whole in wheel, sdist and editable install, and working beside folders named alike.
+"""Wheel, sdist and editable install contain the one package ``hgld``, which works beside folders with equal names.
 
-People keep a ``training.py`` or a ``data_cards/`` of their own; nothing of hgld may be taken for it, nor it for hgld.
+Users keep their own ``training.py`` or ``data_cards/``; Python must confuse neither with a package of hgld.
 """
 
 import os
@@ -40,7 +40,7 @@ def run(*words: object, cwd: Path, python: Path | str = sys.executable, code: in
 
 
 def files_of(folder: Path) -> set[str]:
-    """Return the files of a package, those behind links too."""
+    """Return the files of a package, also behind links."""
     return {
         (Path(place) / name).relative_to(folder).as_posix()
         for place, _, names in os.walk(folder, followlinks=True)
@@ -50,7 +50,7 @@ def files_of(folder: Path) -> set[str]:
 
 
 def new_environment(place: Path) -> Path:
-    """Return the Python of a new environment: it sees what this one sees, and what is installed into it first."""
+    """Return the Python of a new environment that also sees the packages of this one."""
     run("-m", "venv", "--without-pip", place, cwd=place.parent)
     python = place / "bin" / "python"
     own = run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place, python=python).strip()
@@ -58,12 +58,12 @@ def new_environment(place: Path) -> Path:
     return python
 
 
-# -- beside folders called as ours ---------------------------------------------------------------------------------
+# -- beside folders with equal names ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """Somebody's folder, with modules and packages called as the rooms: to import one of them is to fail."""
+    """A user's folder with modules named like packages of hgld; importing one of them fails."""
     folder = tmp_path_factory.mktemp("hostile")
     trap = "raise RuntimeError('a file of the user was imported in place of one of hgld')\n"
     for name in ("training.py", "pipelines.py", "data_cards.py"):
@@ -103,7 +103,7 @@ def test_every_module_imports_beside_folders_named_like_packages(hostile):
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    """What git hands out: the rooms, and links to them."""
+    """A copy of the repository with the packages and the links to them."""
     folder = tmp_path_factory.mktemp("clone")
     for room in ("hgld", *ROOMS):
         shutil.copytree(ROOT / room, folder / room, symlinks=True, ignore=WITHOUT_CACHES)
@@ -122,7 +122,7 @@ def wheel(clone, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """The Python of an environment with the wheel in it."""
+    """Python of an environment that has the wheel."""
     python = new_environment(tmp_path_factory.mktemp("installed") / "venv")
     run(*PIP, "--python", python, "install", wheel, "--no-deps", "--no-index", cwd=wheel.parent)
     return python
@@ -270,7 +270,7 @@ BAD = {
     "hgld.losses.SupHAPP()": "SupHAPP",
     "hgld.open_dataset(1.5)": "float",
 }
-# What hgld takes from others pyright reads; mypy, which takes a minute for it, looks at what hgld itself exports.
+# Only pyright reads the dependencies; mypy, which needs a minute for them, checks the exports of hgld alone.
 MYPY = """
 [mypy]
 [mypy-torch.*,torchvision.*,numpy.*,numba.*,polars.*,scipy.*,sklearn.*,matplotlib.*,PIL.*,rich.*,safetensors.*]

@@ -1,4 +1,4 @@
-"""Witnesses: small functions of a config whose result shows what its fields change."""
+"""Witnesses: functions of a config whose result depends on its fields."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ Observe = Callable[[Any, "World"], Any]
 
 @dataclass
 class World:
-    """What witnesses work with.
+    """Resources of witnesses.
 
     Attributes:
-        folder: theirs.
-        patch: for the doors through which a field reaches what is not here: other processes, services, GPUs.
-        shared: things that one witness made for all its calls, by name.
-        numbers: numbers for its folders.
+        folder: folder for their files.
+        patch: replaces calls to other processes, services and GPUs.
+        shared: results of :meth:`once`, by name.
+        numbers: numbers of new folders.
     """
 
     folder: Path
@@ -27,11 +27,11 @@ class World:
     numbers: Iterator[int]
 
     def new(self) -> Path:
-        """Return a path at which nothing is yet."""
+        """Return a new path that does not exist."""
         return self.folder / f"{next(self.numbers)}"
 
     def once(self, name: str, make: Callable[[Path], Any]) -> Any:
-        """Return what ``make`` gives for a new folder, made at the first call."""
+        """Return the result of ``make`` for a new folder; only the first call makes it."""
         if name not in self.shared:
             self.shared[name] = make(self.folder / name)
         return self.shared[name]
@@ -45,7 +45,7 @@ class Change:
         config: class of the config, or of the section of a config.
         name: name of the field.
         value: a value that differs from the base's; a function of the world if it is a path in it.
-        base: fields that both configs have.
+        base: fields with equal values in both configs.
         observe: the witness.
     """
 
@@ -64,7 +64,7 @@ CHANGES: list[Change] = []
 
 
 def witness(config: type, base: dict[str, Any] | None = None, **changes: Any) -> Callable[[Observe], Observe]:
-    """Say that a function's result is another where one of these fields has the value that is given."""
+    """Register a function whose result changes if one of these fields has the given value."""
 
     def decorate(observe: Observe) -> Observe:
         CHANGES.extend(Change(config, name, value, base or {}, observe) for name, value in changes.items())

@@ -319,8 +319,6 @@ class DownloadOptions:
     out: Path = setting(..., "Folder of the release, to be given to build-shards as --source.", path="folder")
     base_url: str = setting("", "URL of a mirror.  [default: the owners' server]")
     workers: int = setting(4, "Number of files fetched in parallel.", least=1)
-    retries: int = setting(8, "Attempts in a row without progress before a file is given up.", least=1)
-    timeout: float = setting(60.0, "Time to wait for the next bytes.", unit="seconds", above=0)
 
 
 @verb()
@@ -343,9 +341,9 @@ def download(asked: DownloadOptions, hosts: HostOptions, *, as_json: bool) -> No
     from hgld.pipelines.download import Downloader, download_gldv2
     from hgld.pipelines.shards.sources.gldv2 import BASE_URL
 
-    out, limits = asked.out, {name: getattr(asked, name) for name in ("workers", "retries", "timeout")}
+    out = asked.out
     with progress_bars() as progress:
-        downloader = Downloader(progress=progress, **limits, **vars(hosts))
+        downloader = Downloader(progress=progress, workers=asked.workers, **vars(hosts))
         base_url = asked.base_url or BASE_URL
         fetched = download_gldv2(out, asked.split, asked.tars, downloader, has_lists=asked.metadata, base_url=base_url)
     if as_json:

@@ -1,23 +1,19 @@
 """The subcommands that show results: report, published; and a paper's table as text."""
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hgld.cli.models import SeenOptions
 from hgld.cli.options import ReadingOptions, verb
-from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next, text_table, write_result
+from hgld.cli.output import echo, print_json, progress_bars, say_next, text_table, write_result
 from hgld.evaluation.metric import offered_names
 from hgld.settings import setting
 
 if TYPE_CHECKING:
     from hgld.published import PaperTable, PublishedValue
-    from hgld.published.paper_table import PaperBlock
     from hgld.report_page.scores import ScoreTable
-
-_NARROWEST = 110
 
 
 # -- report -----------------------------------------------------------------------------------------------------------
@@ -120,7 +116,7 @@ def print_scores(scores: "Mapping[str, ScoreTable]", metrics: Sequence[str]) -> 
 
 
 def _published_of(recipe: str) -> "Sequence[PublishedValue]":
-    """Return the published values of a recipe; none of a name that is no recipe of this installation."""
+    """Return the published values of a recipe; none for an unknown recipe."""
     from hgld.training.recipes import RECIPES
 
     return RECIPES[recipe].values if recipe in RECIPES else ()
@@ -185,29 +181,21 @@ def _print_contents() -> None:
 
 
 def print_tables(tables: "Sequence[PaperTable]") -> None:
-    """Print papers' tables with the runs in them."""
-    width = max(_NARROWEST, shutil.get_terminal_size().columns)
+    """Print papers' tables with the user's runs in them."""
     for table in tables:
-        print_rich(f"{table.title}: {table.source}", width=width)
+        echo(f"{table.title}: {table.source}")
         for block in table.blocks:
-            print_rich(f"\n{block.title}", _laid_out(block), *block.notes, width=width)
-        print_rich(*(f"\n{note}" for note in table.notes), "", width=width)
-
-
-def _laid_out(block: "PaperBlock") -> Any:
-    from textwrap import wrap
-
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("method", *block.details):
-        shown.add_column(heading, vertical="bottom")
-    for lines in block.columns:  # names of metrics have no spaces, other headings may be long
-        heading = [part for line in lines for part in wrap(line, 10, break_long_words=False, break_on_hyphens=False)]
-        shown.add_column(Text("\n".join(heading)), justify="right", no_wrap=True, vertical="bottom")
-    for row in block.rows:
-        shown.add_row(*map(Text, (row.label, *row.details, *row.cells)), style="bold" if row.own else "")
-        if row.against:
-            shown.add_row(*map(Text, (f"  minus {row.against}", *row.details, *row.differences)))
-    return shown
+            headings = [
+                ("method",),
+                *((name,) for name in block.details),
+                *(" ".join(c).split() for c in block.columns),
+            ]
+            depth = max(map(len, headings))  # lines of the header, one word per line
+            padded = [[""] * (depth - len(words)) + [*words] for words in headings]
+            first, *rows = [[words[line] for words in padded] for line in range(depth)]
+            for row in block.rows:
+                rows.append([row.label, *row.details, *row.cells])
+                if row.against:
+                    rows.append([f"  minus {row.against}", *row.details, *row.differences])
+            echo(f"\n{block.title}\n{text_table(first, rows)}" + "\n".join(block.notes))
+        echo("".join(f"\n{note}\n" for note in table.notes))

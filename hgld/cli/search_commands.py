@@ -1,4 +1,4 @@
-"""The subcommands that ask a dataset's nearest images: search, calibrate, audit."""
+"""The subcommands that compare images with a dataset's nearest images: search, calibrate, audit."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,10 +102,9 @@ def search(
     if not asked.images and not asked.text:
         raise click.UsageError("name an IMAGE, or a --text.")
     source = model.source()
-    whole = asked.split is not None or embeddings is not None
-    dataset = open_dataset(data, asked.split) if whole else open_searched(data)
-    within = dict(asked.within)
-    if len(within) < len(asked.within):
+    is_given = asked.split is not None or embeddings is not None
+    dataset = open_dataset(data, asked.split) if is_given else open_searched(data)
+    if len(dict(asked.within)) < len(asked.within):
         raise click.UsageError("--within names one level twice; an image is of one class per level. Name each once.")
     if asked.level is not None and asked.level not in dataset.levels:
         raise click.UsageError(f"--level {asked.level}: the dataset's levels are {', '.join(dataset.levels)}.")
@@ -117,7 +116,7 @@ def search(
             k=asked.k,
             gallery=None if embeddings is None else kept_embeddings(embeddings, dataset, embedder),
             index=None if asked.index == "exact" else kept_index(asked.index, dataset, embedder, embeddings),
-            asking=_asking(asked, within, source, view, dataset, embedder),
+            asking=_prediction_options(asked, source, dataset, embedder),
             texts=asked.text,
             progress=progress,
         )
@@ -136,30 +135,25 @@ def search(
         say_next("hgld", "calibrate", "--checkpoint", source, "--data", data, err=True)
 
 
-def _asking(
-    asked: SearchOptions,
-    within: dict[str, str],
-    source: "Path | Network",
-    view: ViewOptions,
-    dataset: "ShardDataset",
-    embedder: "Embedder",
+def _prediction_options(
+    asked: SearchOptions, source: "Path | Network", dataset: "ShardDataset", embedder: "Embedder"
 ) -> "Asking":
     """Return the options of the model's predictions, with its calibration if there is one."""
     from hgld.prediction.predict import MIN_CONFIDENCE
     from hgld.training.checkpoint import find_checkpoint
     from hgld.training.inference.search import Asking, calibration_of
 
-    run = find_checkpoint(source, view.which).parent.parent if isinstance(source, Path) else None
+    run = find_checkpoint(source).parent.parent if isinstance(source, Path) else None
     calibration, why_not = calibration_of(embedder, run, asked.calibration, dataset)
     if calibration is None and (asked.min_confidence is not None or asked.level is not None):
         hint = why_not or "make one with hgld calibrate (of --model, name it as --calibration)."
         raise click.UsageError(
-            f"--min-confidence and --level are of predictions, which take a calibration of this model: {hint}"
+            f"--min-confidence and --level are for predictions, which need a calibration of this model: {hint}"
         )
     if why_not and embedder.processes.is_main:
         echo(why_not, err=True)
     confidence = MIN_CONFIDENCE if asked.min_confidence is None else asked.min_confidence
-    return Asking(calibration, confidence, asked.level, within)
+    return Asking(calibration, confidence, asked.level, dict(asked.within))
 
 
 def _answer_text(answer: "Answer | None") -> str:

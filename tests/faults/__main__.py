@@ -1,4 +1,4 @@
-"""The long form: ``python -m tests.faults --cases N``; failures are kept, verdicts are counted."""
+"""Long campaign: ``python -m tests.faults --cases N`` counts the verdicts and keeps failed cases."""
 
 import argparse
 import signal
@@ -15,13 +15,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--cases", type=int, default=20 * len(campaign.READERS), help="cases in all")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--reader", help="only this one")
+    parser.add_argument("--reader", help="name of the only reader to test")
     given = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM):  # the first is ignored in what a shell puts into the background
+    for number in (signal.SIGINT, signal.SIGTERM):  # shells ignore SIGINT for background jobs
         signal.signal(number, signal.default_int_handler)
     cases = [case for case in campaign.drawn(given.cases, given.seed) if given.reader in (None, case[0])]
     counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as work, suppress(KeyboardInterrupt):  # Ctrl-C ends it with what was counted
+    with tempfile.TemporaryDirectory() as work, suppress(KeyboardInterrupt):  # after Ctrl-C, print the counts so far
         for outcome in campaign.run(cases, Path(work)):
             counts[outcome.verdict] += 1
             if outcome.failed:

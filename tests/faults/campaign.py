@@ -1,4 +1,4 @@
-"""Mutated files through every reader: each case is a reader and a number, from which all of it follows."""
+"""Mutated files for every reader; a case is a reader and a number that seeds its mutation."""
 
 import faulthandler
 import multiprocessing
@@ -23,9 +23,9 @@ from tests.faults.mutators import mutate
 from tests.faults.readers import READERS
 
 MOST_CPU = 10.0  # seconds of one case; its process is killed after twice as many
-MOST_WAIT = 300.0  # seconds of the clock, for what waits forever: a busy machine gives a process little
+MOST_WAIT = 300.0  # seconds of the clock, because a process that waits uses no CPU
 MOST_MEMORY = 1 << 30  # bytes that one case may add
-MOST_MESSAGE = 2_000  # characters: several places, each with an excerpt
+MOST_MESSAGE = 2_000  # characters
 CASES_A_PROCESS = 5_000
 VERDICTS = ("refused", "read", "message", "fault", "killed")
 KEPT = Path(__file__).parent / "kept"
@@ -42,14 +42,14 @@ class Outcome(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether it is neither refused as it should be nor read."""
+        """Whether the reader neither read the file nor raised an error of hgld."""
         return self.verdict not in ("refused", "read")
 
 
 def write_case(reader: str, number: int, sample: Path, folder: Path) -> Path:
     """Copy a reader's sample into a folder and change one of its files; return that file.
 
-    Every kind of file is as likely as another, so that a release's few lists are met as often as its many images.
+    Each suffix is equally likely, so that the few lists of a release are changed as often as its many images.
     """
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(sample, folder)
@@ -66,7 +66,7 @@ def write_case(reader: str, number: int, sample: Path, folder: Path) -> Path:
 
 
 def _memory(field: str) -> int:
-    """Bytes of this process by a field of Linux: ``VmRSS``, or ``VmHWM`` for the most since the last reset."""
+    """Return the memory of this process in bytes: ``VmRSS`` now, or ``VmHWM`` at its peak."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) << 10
@@ -74,7 +74,7 @@ def _memory(field: str) -> int:
 
 
 def judge(reader: str, folder: Path) -> tuple[str, str]:
-    """Read a folder; return the verdict and what was seen."""
+    """Read a folder; return the verdict and its details."""
     outside = {path: path.stat().st_mtime_ns for path in folder.parent.iterdir()}
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before, started = _memory("VmRSS"), time.process_time()
@@ -109,7 +109,7 @@ def make_samples(samples: dict[str, Path]) -> None:
 
 
 def run(cases: Sequence[tuple[str, int]], work: Path) -> Iterator[Outcome]:
-    """Judge cases in a process of their own: a crash or a hang is a verdict too, and another goes on with the rest."""
+    """Judge cases in a child process; after a crash or a hang, a new child judges the rest."""
     names = list(dict.fromkeys(name for name, _ in cases))
     samples = {name: work / "samples" / str(number) for number, name in enumerate(names)}
     make_samples(samples)
@@ -136,7 +136,7 @@ def _run_some(cases: Sequence[tuple[str, int]], samples: dict[str, Path], work: 
             count += 1
             yield outcome
         if hangs and child.pid:
-            os.kill(child.pid, signal.SIGUSR1)  # its stack, before it is killed
+            os.kill(child.pid, signal.SIGUSR1)  # writes its stack
             child.join(5)
     finally:
         if count == len(cases):
@@ -151,7 +151,7 @@ def _run_some(cases: Sequence[tuple[str, int]], samples: dict[str, Path], work: 
 
 
 def _hangs(child: BaseProcess, told: Connection) -> str:
-    """Wait for the next thing that the process tells, or its end; return why it is not waited for any longer."""
+    """Wait for the next outcome; return the reason if the process hangs, else an empty text."""
     used, began = _cpu(child), time.monotonic()
     while not told.poll(1):
         if (took := _cpu(child) - used) > 2 * MOST_CPU:
@@ -162,7 +162,7 @@ def _hangs(child: BaseProcess, told: Connection) -> str:
 
 
 def _cpu(process: BaseProcess) -> float:
-    """Seconds of CPU that a process has used."""
+    """Return the CPU seconds that a process has used."""
     times = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
@@ -171,7 +171,7 @@ def _judge_all(
     cases: Sequence[tuple[str, int]], samples: dict[str, Path], work: Path, tells: Connection, stack: Path
 ) -> None:
     silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 2)  # polars says on stderr that it panics
+    os.dup2(silence, 2)  # polars prints its panics on stderr
     executor.START = "fork"  # a process for each MATLAB file: this takes milliseconds, and nothing else runs here
     with open(stack, "w", encoding="utf-8") as file:
         faulthandler.enable(file)
@@ -189,13 +189,13 @@ def _judge_all(
 
 
 def drawn(count: int, seed: int) -> list[tuple[str, int]]:
-    """As many cases of every reader, in turns, so that an early end has met all of them."""
+    """Return equally many cases of every reader, in turns, so that a short run meets all readers."""
     a_reader = -(-count // len(READERS))
     return [(name, seed * 1_000_000 + number) for number in range(a_reader) for name in READERS]
 
 
 def keep(outcome: Outcome, work: Path) -> Path:
-    """Keep the files of a case that failed, for a test."""
+    """Copy the files of a failed case to :data:`KEPT`, whose cases are tests."""
     sample = work / "again" / f"{outcome.reader} {outcome.number}"
     place = KEPT / f"{outcome.reader.replace(' ', '-')}-{outcome.number}"
     make_samples({outcome.reader: sample})

@@ -1,4 +1,4 @@
-"""The commands that write, each with what it works on: for the tests that stop it, fill its disk or start it twice."""
+"""Commands that write files, with their input, for tests of stops, full disks and parallel starts."""
 
 import io
 import re
@@ -26,8 +26,8 @@ class Command:
 
     Attributes:
         words: its words; ``{base}`` is the folder of :func:`write_base`, and it works in a folder of its own.
-        before: words of a command that was run there earlier, with other results.
-        works_on: folders of the base that it changes and has a copy of.
+        before: words of an earlier command in the same folder, with other results.
+        works_on: folders of the base that the command changes; each test copies them.
         keeps: whether the old files stay until their replacement is complete; else the manifest is missing meanwhile.
         stops: number of moments at which the short form of the tests stops it.
     """
@@ -63,7 +63,7 @@ COMMANDS = {
 
 
 def write_base(base: Path) -> None:
-    """Write what the commands read."""
+    """Write the input files of the commands."""
     write_small(base / "data")
     write_small(base / "many", held_out=range(18))
     write_run(base / "run")
@@ -85,7 +85,7 @@ def write_base(base: Path) -> None:
 
 
 def place_of(command: Command, base: Path, place: Path) -> Path:
-    """Make the folder that a command works in, with what an earlier one left there."""
+    """Make the folder of a command, with the files of its earlier command."""
     place.mkdir(parents=True)
     for name in command.works_on:
         (shutil.copytree if (base / name).is_dir() else shutil.copy2)(base / name, place / name)
@@ -95,13 +95,13 @@ def place_of(command: Command, base: Path, place: Path) -> Path:
     return place
 
 
-LOCK = re.compile(r"\..*\.lock")  # of files.lock_of: a stop may leave one, empty; who comes next takes it
+LOCK = re.compile(r"\..*\.lock")  # empty lock files that a stop may leave; the next command reuses them
 _TIMES = re.compile(rb'"(?:started|seconds|images_per_second|wait_share|memory_mb)": [0-9.e+-]+')
 _TIMED = ("time", "images_per_second", "wait_share", "memory_mb")  # columns of log.csv
 
 
 def contents(place: Path) -> dict[str, Any]:
-    """Every file that a command left, without times."""
+    """Return the content of every file in a folder, without times."""
     found: dict[str, Any] = {}
     for path in sorted(
         path
@@ -119,7 +119,7 @@ def contents(place: Path) -> dict[str, Any]:
 
 
 def run(words: str, base: Path, place: Path) -> tuple[int, str]:
-    """Run a command in a folder; its exit code and what it said on stderr."""
+    """Run a command in a folder; return its exit code and its text on stderr."""
     said = io.StringIO()
     try:
         with chdir(place), redirect_stdout(io.StringIO()), redirect_stderr(said):
@@ -130,7 +130,7 @@ def run(words: str, base: Path, place: Path) -> tuple[int, str]:
 
 
 def assert_said(said: str, code: int, *expected: int) -> None:
-    """Hold an error to be one line; before it may stand what TensorBoard's thread, or Python's own worker, says."""
+    """Check the exit code, and that the error is one line; TensorBoard and Python may print lines before it."""
     assert code in expected, said
     lines = said.splitlines()
     assert len(lines) <= 1 or "tensorboard" in said or "resource_tracker" in said, said

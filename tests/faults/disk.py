@@ -1,9 +1,8 @@
-"""A disk that fails at the n-th change: the process stops there as by kill -9, or the disk is full, or read-only.
+"""A disk that fails at the n-th change: the process is killed there, or the disk becomes full or read-only.
 
-A change is a file that is opened for writing, renamed or removed, or a folder that is made or removed, under one
-folder. Python tells an audit hook of each before it happens, in whatever thread; what compiled code writes by itself is
-seen where polars writes parquet files. Interpreters that a process starts are watched too where :func:`in_workers` made
-their environment: all of them count together, and a signal reaches all.
+A change opens a file for writing, renames or removes one, or makes or removes a folder, under one folder. A Python
+audit hook sees each change before it happens, in every thread; parquet files that polars writes are counted too.
+Child interpreters in an environment of :func:`in_workers` share one count, and a signal reaches all of them.
 """
 
 import errno
@@ -18,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-EVERY = int(os.environ.get("HGLD_STOPS", "0"))  # the long form of tests: each so many-th change; 0: a few
+EVERY = int(os.environ.get("HGLD_STOPS", "0"))  # tests fail every n-th change; 0: a few changes
 Fault = Literal["stop", "kill", "full", "read-only", "interrupt", "terminate", "hang up"]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "hang up": signal.SIGHUP}
@@ -27,11 +26,11 @@ _FOLDER_AT = {"os.rename": 2, "os.link": 2, "os.symlink": 2, "os.mkdir": 2} | di
 
 
 class Stopped(BaseException):
-    """Stands for kill -9: error handling does not get to the disk either."""
+    """Stop of a process like kill -9: code that handles errors cannot write to the disk either."""
 
 
 class _Disk:
-    """What the hook counts while a run is watched: the changes of this process, or with others in a file of all."""
+    """Counter of the changes of one process, or of several processes through a shared file."""
 
     def __init__(self, root: Path, after: int, fault: Fault, group: int = 0, count: Path | None = None) -> None:
         self.root, self.after, self.fault, self.group = root.resolve(), after, fault, group
@@ -46,7 +45,7 @@ class _Disk:
         return place.absolute().is_relative_to(self.root)
 
     def _counted(self) -> int:
-        """The number of this change; of several processes each appends a byte to one file, and no two have one end."""
+        """Return the number of this change; processes share one file, whose size after a byte from each is the count."""
         self.seen += 1
         if self.count is not None:
             descriptor = os.open(self.count, os.O_WRONLY | os.O_APPEND)
@@ -69,7 +68,7 @@ class _Disk:
         match self.fault:
             case "stop" if threading.current_thread() is threading.main_thread():
                 raise Stopped
-            case "stop":  # a thread that is gone without a word would be waited for
+            case "stop":  # the main thread would wait for a thread that vanished
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             case "full" if kind not in _REMOVALS:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -78,7 +77,7 @@ class _Disk:
             case "kill" | "interrupt" | "terminate" | "hang up" if beyond == 1 or self.fault == "kill":
                 if self.group:
                     os.killpg(self.group, _SIGNALS[self.fault])
-                if self.fault == "kill" or not self.group:  # workers of Ray are of no group of ours
+                if self.fault == "kill" or not self.group:  # a worker may be outside of our process group
                     signal.raise_signal(_SIGNALS[self.fault])
 
     def heard(self, event: str, given: tuple[Any, ...]) -> None:
@@ -97,7 +96,7 @@ class _Disk:
                 self.change(event)
 
     def _tear(self, path: Any, flags: int) -> None:
-        """Leave what a stop behind opening leaves: an empty file where a new one was begun."""
+        """Leave an empty file, as a stop right after opening a new file does."""
         if self.fault in ("stop", "kill", "full") and flags & os.O_CREAT and not Path(os.fsdecode(path)).is_dir():
             os.close(os.open(path, flags & ~os.O_EXCL, 0o666))
 
@@ -112,7 +111,7 @@ def _hook(event: str, given: tuple[Any, ...]) -> None:
 
 
 def _watch_polars() -> Callable[[], None]:
-    """Count the parquet files that polars writes to paths; what is returned ends that."""
+    """Count the parquet files that polars writes to paths; return the function that ends this."""
     from polars import DataFrame
 
     write = DataFrame.write_parquet
@@ -142,8 +141,8 @@ def failing_disk(root: Path, after: int, fault: Fault = "stop", workers: Path | 
         root: the folder.
         after: number of changes that succeed.
         fault: type of the injected failure; with several processes not "stop".
-        workers: the folder of :func:`in_workers`, where processes that were started in its environment are watched as
-            this one, and signals are sent to its process group.
+        workers: folder of :func:`in_workers`; processes in its environment fail too, and a signal goes to the process
+            group.
     """
     global _watched  # an audit hook cannot be removed
     if not _hooked:
@@ -172,7 +171,7 @@ _PLAN, _COUNT = "plan.json", "count"
 
 
 def in_workers(folder: Path) -> dict[str, str]:
-    """Return an environment whose interpreters are watched, from a folder for what :func:`failing_disk` tells them."""
+    """Return environment variables under which interpreters read the plan of :func:`failing_disk` from a folder."""
     folder.mkdir(parents=True)
     (folder / "sitecustomize.py").write_text("from tests.faults.disk import watch_here\n\nwatch_here()\n")
     paths = [str(folder), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -180,17 +179,17 @@ def in_workers(folder: Path) -> dict[str, str]:
 
 
 def let_be(workers: Path) -> None:
-    """Take away the plan that a process left which was killed."""
+    """Remove the plan that a killed process left."""
     (workers / _PLAN).unlink(missing_ok=True)
 
 
 def changes_of(workers: Path) -> int:
-    """How many changes all processes began since the last plan."""
+    """Return the number of changes by all processes since the last plan."""
     return (workers / _COUNT).stat().st_size
 
 
 def watch_here() -> None:
-    """Watch this interpreter, whenever there is a plan."""
+    """Count the changes of this interpreter while there is a plan."""
     folder = Path(os.environ[_WORKERS])
     known: list[Any] = []
 
@@ -219,7 +218,7 @@ def watch_here() -> None:
 
 @contextmanager
 def counted_changes(root: Path) -> Iterator[list[str]]:
-    """Let all changes under a folder happen; what they were."""
+    """Let all changes under a folder succeed; yield the list of their types."""
     seen: list[str] = []
 
     class Counts(_Disk):
@@ -234,7 +233,7 @@ def counted_changes(root: Path) -> Iterator[list[str]]:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Refuse to let any file grow over so many bytes, as a full disk does: compiled code and buffers meet it too."""
+    """Limit the size of every file in bytes, which also stops writes by compiled code."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -246,13 +245,13 @@ def largest_file(size: int) -> Iterator[None]:
 def stop_everywhere(
     prepare: Callable[[int], Path], run: Callable[[Path], object], every: int = 1, first: int = 0
 ) -> Iterator[Path]:
-    """Stop a run after 0, 1, 2, ... changes of the disk, until it comes to its end.
+    """Stop a run after 0, 1, 2, ... changes of the disk, until a run finishes.
 
     Args:
-        prepare: makes the folder that the run with so many changes works in.
+        prepare: makes the folder of the run that is stopped after this number of changes.
         run: function to stop.
-        every: take only each so many-th of the moments.
-        first: the first of them.
+        every: step between the numbers of changes.
+        first: the first number of changes.
 
     Yields:
         the folder, after the stop.

@@ -1,6 +1,6 @@
-"""Starts commands in forks of one process with their imports done: a line of JSON in for each, one of JSON out.
+"""Starter of commands in forks of one process that has done the imports; it reads and writes lines of JSON.
 
-It imports nothing of hgld itself: what multiprocessing spawns for a command imports this module again.
+The module imports nothing of hgld at its top, because multiprocessing imports it again in every child.
 """
 
 import gc
@@ -22,7 +22,7 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Starter:
-    """The process that starts them, to be used as a context."""
+    """Context manager of the process that forks commands."""
 
     def __enter__(self) -> "Starter":
         line, pipe = [sys.executable, "-m", "tests.faults.starter"], subprocess.PIPE
@@ -54,10 +54,10 @@ class Starter:
             fault: arguments ``after`` and ``fault`` of :func:`tests.faults.disk.failing_disk`.
             within: subfolder of ``place`` whose changes count; empty: all count.
             workers: argument of :func:`tests.faults.disk.failing_disk`.
-            settings: values by ``module:name``.
+            settings: values of module attributes, by ``module:name``.
 
         Returns:
-            exit code and what was said on stderr of each; -9 and nothing for those that were killed.
+            exit code and text on stderr of each process; -9 and no text for a killed process.
         """
         known = [name for name in sys.modules if name.split(".")[0] in _IMPORTED]
         asked = {
@@ -79,7 +79,7 @@ class Starter:
 
 
 def _all_of(asked: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Fork a process that leads a group of its own, and wait for what it found; it may be killed with the group."""
+    """Fork the leader of a new process group and wait for its result; a test may kill the whole group."""
     found, tells = os.pipe()
     leader = os.fork()
     if leader == 0:
@@ -90,13 +90,13 @@ def _all_of(asked: Mapping[str, Any]) -> list[tuple[int, str]]:
         os._exit(0)
     os.close(tells)
     with open(found, encoding="utf-8") as file:
-        said = file.read()  # to its end, which comes with the end of the last fork
+        said = file.read()  # ends when the last fork ends
     os.waitpid(leader, 0)
     return json.loads(said) if said else [(-signal.SIGKILL, "")] * len(asked["environments"])
 
 
 def _together(asked: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Let forks begin at the same time, and wait for them."""
+    """Start all forks at the same moment, and wait for them."""
     from tests.faults.disk import failing_disk, let_be
 
     fault, workers = asked["fault"], Path(asked["workers"]) if asked["workers"] else None
@@ -136,11 +136,11 @@ def _one(asked: Mapping[str, Any]) -> tuple[int, str]:
         setattr(import_module(module), attribute, value)
     set_forkserver_preload(["hgld.pipelines.shards.pack"])
     code, said = run(asked["words"], Path(asked["base"]), Path(asked["place"]))
-    return code, said[-20_000:]  # less than a pipe holds
+    return code, said[-20_000:]  # fits into a pipe
 
 
 def _serve() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for background jobs
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     import_module("tests.faults.commands")
     for line in sys.stdin:
@@ -149,7 +149,7 @@ def _serve() -> None:
             if name not in sys.modules:
                 with suppress(ImportError):
                     import_module(name)
-        gc.freeze()  # else every fork copies what its collector walks through
+        gc.freeze()  # otherwise the collector of every fork copies these pages
         print(json.dumps(_all_of(asked)), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Every page, opened in Chromium with hostile names: nothing runs, nothing is asked for, nothing had to be blocked."""
+"""Pages with hostile names in Chromium: no script runs and nothing is requested."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ LISTEN = (
 
 
 def names(count: int) -> list[str]:
-    """As many hostile names, none twice."""
+    """Return this many distinct hostile names."""
     return [f"{HOSTILE[n % len(HOSTILE)]}{n}" for n in range(count)]
 
 
@@ -72,7 +72,7 @@ def assert_harmless(page: Page) -> None:
     assert (page.errors, page.dialogs) == ([], [])
 
 
-def test_no_name_runs_and_no_request_leaves(tmp_path):
+def test_hostile_names_run_no_script_and_load_nothing(tmp_path):
     pages = {}
     for make in (report, build_report, audit):
         (tmp_path / make.__name__).mkdir()

@@ -1,10 +1,9 @@
-"""Commands of several processes, stopped at a change of the disk that any of them makes: they end in the same bytes."""
+"""Commands with several processes that a failure stops at a change: the same command ends in equal bytes."""
 
 import itertools
-import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tests.faults.starter import Starter
 pytestmark = [pytest.mark.slow, pytest.mark.enable_socket, *([pytest.mark.timeout(0)] if EVERY else [])]
 CODES = {"kill": -signal.SIGKILL, "full": 2, "read-only": 2, "interrupt": 130, "terminate": 143, "hang up": 129}
 SETTINGS = {
-    "hgld.pipelines.executor:START": "forkserver",  # six new interpreters take most of a build
+    "hgld.pipelines.executor:START": "forkserver",  # because six new interpreters take most of the time
     "hgld.pipelines.shards.examine:FILES_PER_UNIT": 4,  # three units
 }
 FAULTS = {fault: EVERY if fault == "kill" else 8 * EVERY for fault in CODES} if EVERY else {"some": 0}
@@ -33,7 +32,7 @@ def ends_in_the_same_bytes(
     fault: str,
     some: Sequence[tuple[int, str]] = BUILDS,
 ) -> None:
-    """Stop a command everywhere, each time in a folder of its own; or at some moments, one after the other in one."""
+    """Stop a command at every change, in a new folder each time, or at some changes in one folder."""
     if not EVERY:
         (folder / "place").mkdir()
         for moment in some:
@@ -45,7 +44,7 @@ def ends_in_the_same_bytes(
         place = folder / str(after)
         place.mkdir()
         code = command(place, (after, fault))
-        assert code or whole.items() <= contents(place).items()  # what it could not remove is removed the next time
+        assert code or whole.items() <= contents(place).items()  # the next run removes files that this one could not
         if changes_of(workers) <= after:
             assert after > 8
             break
@@ -64,7 +63,7 @@ def build(starter: Starter, base: Path, words: str, workers: Path, environment: 
 
 
 def alone(name: str, base: Path, place: Path) -> tuple[str, dict[str, Any]]:
-    """The words of a build in one process, and what it leaves."""
+    """Return the words of a build with one process, and its files."""
     words = COMMANDS[name].words
     place.mkdir()
     code, said = run(words, base, place)
@@ -74,40 +73,16 @@ def alone(name: str, base: Path, place: Path) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["build-shards", "build-shards, spooled"])
-def test_a_build_with_three_workers(base, starter, name, fault, tmp_path):
+def test_stopped_build_with_three_workers_ends_in_equal_bytes(base, starter, name, fault, tmp_path):
     workers = tmp_path / "workers"
     words, whole = alone(name, base, tmp_path / "alone")
     started = build(starter, base, words.replace("--workers 1", "--workers 3"), workers, in_workers(workers))
     ends_in_the_same_bytes(started, whole, tmp_path, workers, fault)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory) -> Iterator[tuple[str, Path]]:
-    """The address of a Ray cluster whose workers are watched, and the folder that says what for."""
-    ray = pytest.importorskip("ray")
-    workers = tmp_path_factory.mktemp("ray") / "workers"
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in in_workers(workers).items():
-            patch.setenv(name, value)
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-        yield ray.get_runtime_context().gcs_address, workers
-        ray.shutdown()
-
-
-@pytest.mark.skipif(not EVERY, reason="a cluster and its drivers take half a minute of CPU: HGLD_STOPS=1")
-@pytest.mark.filterwarnings("default")  # Ray's own
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_build_on_ray(base, starter, cluster, fault, tmp_path):
-    address, workers = cluster
-    words, whole = alone("build-shards", base, tmp_path / "alone")
-    words = words.replace("--workers 1", f"--executor ray --ray-address {address}")
-    known = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}  # how to come to it
-    ends_in_the_same_bytes(build(starter, base, words, workers, known), whole, tmp_path, workers, fault)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_training_in_two_processes(base, starter, fault, tmp_path):
-    """A kill reaches both, or first one alone, which ends the other."""
+def test_stopped_training_in_two_processes_ends_in_equal_bytes(base, starter, fault, tmp_path):
+    """A kill ends both processes, or one of them, whose end stops the other."""
     workers, words = tmp_path / "workers", COMMANDS["train"].words
     in_workers(workers)
 

@@ -180,7 +180,7 @@ def printed(hgld):
 def test_the_command_prints_tables_contents_and_rows_for_machines(printed):
     for paper in ("smooth-ap", "listwise", "pnp", "suprank", "multigrain"):
         lines = printed("--paper", paper).splitlines()
-        assert max(map(len, lines)) <= 110
+        assert max(len(line) for line in lines if "arXiv" not in line) <= 110
         methods = {fold(value.method) for value in VALUES if value.paper == paper}
         assert methods <= {fold(line)[: len(method)] for line in lines for method in methods}
     contents = printed()

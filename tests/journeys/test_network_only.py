@@ -54,7 +54,7 @@ def test_plain_folder_is_evaluated_searched_and_audited_with_a_network(folder):
     said = journey.hgld("search neu.jpg --model net --data 'Meine Fotos'")
     rows = [line.split(maxsplit=2) for line in said.splitlines() if re.match(r"[0-9]+ +0\.9", line)]
     assert rows[0][2].startswith("Zitronen & Limetten")
-    assert "not searched in: 1" in said
+    assert "not searched: 1" in said
     said = journey.hgld("audit --model net --data 'Meine Fotos' --out audit")
     assert "50 of 50 images judged" in said
     assert "<html" in (folder / "audit/audit.html").read_text(encoding="utf-8")
