@@ -215,9 +215,7 @@ def hgld_arguments(words: list[str]) -> list[str] | None:
 
 @pytest.mark.parametrize(("block", "words"), [pytest.param(b, w, id=f"{b} {' '.join(w[:3])}") for b, w in COMMANDS])
 def test_documented_commands_parse(block, words, monkeypatch):
-    monkeypatch.setattr(
-        click.Path, "convert", lambda self, value, param, ctx: Path(value)
-    )  # the files do not exist here
+    monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))  # no files exist here
     monkeypatch.setattr(Path, "is_file", lambda self: True)
     arguments = hgld_arguments(words)
     if arguments is None:

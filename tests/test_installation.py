@@ -200,9 +200,7 @@ def test_workflows_have_minimal_permissions():
         "release": {"contents": "read"},  # its publishing job requests more
     }
     assert "pull_request_target" not in str(WORKFLOWS)
-    assert not [
-        step for step in STEPS if "${{" in step.get("run", "")
-    ]  # names that others choose must not reach a shell
+    assert not [step for step in STEPS if "${{" in step.get("run", "")]  # foreign names must not reach a shell
 
 
 def test_site_versions_are_listed_newest_first(tmp_path):

@@ -64,9 +64,7 @@ def test_every_table_of_a_paper_has_a_row(paper):
 
 @pytest.mark.parametrize("heading", ROWS)
 def test_every_paper_command_parses_and_names_existing_things(heading, verbs, monkeypatch):
-    monkeypatch.setattr(
-        click.Path, "convert", lambda self, value, param, ctx: Path(value)
-    )  # the files do not exist here
+    monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))  # no files exist here
     for row in ROWS[heading]:
         commands = re.findall(r"`([^`]+)`", row[-2])
         assert commands, row

@@ -23,7 +23,7 @@ def test_rehearsal_of_h_gldv2_at_small_scale(tmp_path):
         "40",
         "--runs",
         "happier",
-    )  # the benchmark also trains Smooth-AP and kills commands
+    )  # the benchmark does more
     command = (sys.executable, "benchmarks/rehearsal.py", "--out", tmp_path, *small)
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -45,7 +45,7 @@ class _Disk:
         return place.absolute().is_relative_to(self.root)
 
     def _counted(self) -> int:
-        """Return the number of this change; processes share one file, whose size after a byte from each is the count."""
+        """Return the number of this change; several processes count by appending a byte to one file."""
         self.seen += 1
         if self.count is not None:
             descriptor = os.open(self.count, os.O_WRONLY | os.O_APPEND)
