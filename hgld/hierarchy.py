@@ -1,7 +1,8 @@
-"""The tree of classes: levels finest first, every class with its name and its parent."""
+"""The tree of classes: its levels (finest first), the names of the classes, and their parents."""
 
 import html
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 FILE = "hierarchy.parquet"
 SCHEMA_VERSION = 1
 _MOST_NAMED = 5
-_MOST_LINES = 40  # of a tree that is printed
+_MOST_LINES = 40  # lines of a printed tree
 _COLUMNS = pl.Schema({"level": pl.String, "label": pl.Int32, "name": pl.String, "parent": pl.Int32})
 
 
@@ -36,13 +37,12 @@ class Hierarchy:
 
     Attributes:
         levels: names of the L levels, finest first.
-        names: for every level the names of its classes; the index of a name is the class id (label). Names are
-            unique within a level.
-        parents: for every level but the coarsest an int32 array: the class id at the next coarser level, -1 if
-            the parent is unknown.
+        names: per level, the distinct names of its classes. The index of a name is the class id (label).
+        parents: per level except the coarsest, an int32 array with the parent's class id at the next coarser level, -1
+            if the parent is unknown.
 
     Raises:
-        HierarchyError: levels or names repeat, sizes do not fit together, or a parent does not exist.
+        HierarchyError: levels or names repeat, sizes do not match, or a parent does not exist.
 
     >>> from hgld import Hierarchy
     >>> tree = Hierarchy.from_columns(
@@ -69,7 +69,7 @@ class Hierarchy:
         object.__setattr__(self, "names", tuple(tuple(names) for names in self.names))
         object.__setattr__(self, "parents", tuple(np.asarray(p) for p in self.parents))
         self._check()
-        parents = tuple(np.array(p, dtype=np.int32) for p in self.parents)  # no number wraps: all are class ids or -1
+        parents = tuple(np.array(p, dtype=np.int32) for p in self.parents)  # checked above, so no number overflows
         for array in parents:
             array.setflags(write=False)
         object.__setattr__(self, "parents", parents)
@@ -86,26 +86,21 @@ class Hierarchy:
             if not all(isinstance(name, str) and name for name in names):
                 raise HierarchyError(f"level {quoted(level)} has classes without a name; every class needs one.")
             if len(set(names)) != len(names):
-                seen: set[str] = set()
-                twice = sorted({n for n in names if n in seen or seen.add(n)})
+                twice = sorted(name for name, times in Counter(names).items() if times > 1)
                 raise HierarchyError(
                     f"level {quoted(level)} has classes of the same name: {_some(map(quoted, twice))}."
                 )
         for c, parent in enumerate(self.parents):
-            size, above = len(self.names[c]), len(self.names[c + 1])
-            if parent.shape != (size,):
+            size, above, level = len(self.names[c]), len(self.names[c + 1]), quoted(self.levels[c])
+            if parent.shape != (size,) or (size and not np.issubdtype(parent.dtype, np.integer)):
                 raise HierarchyError(
-                    f"level {quoted(self.levels[c])} has {size} classes and parents of shape {parent.shape}; "
-                    "expected one parent per class."
-                )
-            if size and not np.issubdtype(parent.dtype, np.integer):
-                raise HierarchyError(
-                    f"level {quoted(self.levels[c])} has parents of {parent.dtype}; expected integers."
+                    f"level {level} has {size} classes and parents of shape {parent.shape} and dtype {parent.dtype}; "
+                    "expected integers, one per class."
                 )
             wrong = np.flatnonzero((parent < -1) | (parent >= above))
             if wrong.size:
                 raise HierarchyError(
-                    f"level {quoted(self.levels[c])}: parents that do not exist at level {quoted(self.levels[c + 1])} "
+                    f"level {level}: parents that do not exist at level {quoted(self.levels[c + 1])} "
                     f"({above} classes): " + _some(f"{quoted(self.names[c][i])} -> {parent[i]}" for i in wrong)
                 )
 
@@ -115,28 +110,24 @@ class Hierarchy:
     def from_columns(cls, columns: Mapping[str, Sequence[str | None]] | pl.DataFrame | Any) -> "Hierarchy":
         """Build from a table with one column per level (finest first) and one row per item or class.
 
-        Class ids follow the sorted names of a level, so that they do not depend on the order of the rows. ``None``,
-        NaN and the empty string are unknown.
+        Class ids follow the sorted names of a level, so they do not depend on the order of the rows. ``None``, NaN and
+        the empty string are unknown.
 
         Args:
-            columns: names by level, or a table of polars, pandas, Arrow or whatever has Arrow's interface.
+            columns: names by level, or a table of polars, pandas, or any package with Arrow's interface.
 
         Raises:
-            HierarchyError: columns of different lengths, cells that are no text, or a class with two parents (named
-                with both).
+            HierarchyError: the columns differ in length, a cell is not text, or a class has two parents.
         """
         table = _table_columns(columns)
-        levels = tuple(table)
-        cells = [[_class_name(cell, level) for cell in column] for level, column in table.items()]
-        if len({len(c) for c in cells}) > 1:
-            sizes = ", ".join(f"{k}: {len(c)}" for k, c in zip(levels, cells, strict=True))
+        cells = {level: [_class_name(cell, level) for cell in column] for level, column in table.items()}
+        if len({len(column) for column in cells.values()}) > 1:
+            sizes = ", ".join(f"{level}: {len(column)}" for level, column in cells.items())
             raise HierarchyError(f"columns have different lengths ({sizes}); expected one row per item.")
-        names = tuple(tuple(sorted({v for v in column if v is not None})) for column in cells)
-        ids = [{name: i for i, name in enumerate(level)} for level in names]
-        labels = np.array(
-            [[-1 if v is None else ids[c][v] for v in column] for c, column in enumerate(cells)], dtype=np.int32
-        ).T.reshape(-1, len(levels))
-        return cls.from_labels(labels, levels, names)
+        names = [sorted({name for name in column if name is not None}) for column in cells.values()]
+        ids = [{None: -1} | {name: i for i, name in enumerate(level)} for level in names]
+        labels = [[known[name] for name in column] for known, column in zip(ids, cells.values(), strict=True)]
+        return cls.from_labels(np.array(labels, dtype=np.int32).T.reshape(-1, len(cells)), tuple(cells), names)
 
     @classmethod
     def from_labels(
@@ -147,10 +138,10 @@ class Hierarchy:
         Args:
             labels: (N, L) class ids of N items.
             levels: the L level names.
-            names: class names per level; ``"0"``, ``"1"``, ... up to the largest label if None.
+            names: class names per level; default: ``"0"``, ``"1"``, ... up to the largest label.
 
         Raises:
-            HierarchyError: a class has two parents, the shape does not fit the levels, or a label has no name.
+            HierarchyError: a class has two parents, the shape does not match the levels, or a label has no name.
         """
         table = np.asarray(labels)
         if table.ndim != 2 or table.shape[1] != len(levels) or not np.issubdtype(table.dtype, np.integer):
@@ -173,19 +164,19 @@ class Hierarchy:
     def from_edges(
         cls, edges: Iterable[tuple[Any, Any]] | Mapping[Any, Any], levels: Sequence[str] | None = None
     ) -> "Hierarchy":
-        """Build from links of a child to its parent.
+        """Build from pairs of a child and its parent.
 
-        The classes without children are the finest level. A lone class above all others is left out, because it
-        distinguishes nothing. If some branches are shorter than others, their finest classes represent themselves at
-        the missing levels.
+        The classes without children are the finest level. A single class above all others is excluded, because it
+        distinguishes nothing. In a branch that is shorter than others, the finest class also fills the missing levels.
 
         Args:
             edges: (child, parent) pairs of names, or a mapping of child to parent; None is the parent of a class at
                 the top.
-            levels: names of the levels, finest first; ``level0``, ``level1``, ... if None.
+            levels: names of the levels, finest first; default: ``level0``, ``level1``, ...
 
         Raises:
-            HierarchyError: a class under two parents, a circle, no classes, or another number of levels.
+            HierarchyError: a class has two parents, the edges form a circle, there are no classes, or the names are
+                not as many as the levels.
 
         >>> tree = Hierarchy.from_edges([("dog", "pet"), ("cat", "pet"), ("oak", "plant")], levels=("kind", "top"))
         >>> tree.names
@@ -197,45 +188,41 @@ class Hierarchy:
                 made.link(str(child), str(parent), number)
             elif str(child) not in made:
                 made.add(str(child), row=number)
-        rows = _ways_down(made.finish())
+        rows = _paths_down(made.finish())
         depth = max(map(len, rows))
         named = tuple(f"level{c}" for c in range(depth)) if levels is None else tuple(levels)
         if len(named) != depth:
             raise HierarchyError(
-                f"{len(named)} level names for edges that make {depth} levels (a lone class above all others is "
-                f"left out); give {depth} names."
+                f"{len(named)} level names for edges that make {depth} levels (without a single class above all "
+                f"others); give {depth} names."
             )
-        padded = [row + row[-1:] * (depth - len(row)) for row in rows]  # the finest class stands for itself
+        padded = [row + row[-1:] * (depth - len(row)) for row in rows]
         return cls.from_columns({level: [row[depth - 1 - c] for row in padded] for c, level in enumerate(named)})
 
     @classmethod
     def from_networkx(cls, graph: "Graph[Any]", levels: Sequence[str] | None = None) -> "Hierarchy":
-        """Build from a directed graph of networkx: one that :meth:`to_networkx` made, or any tree of edges.
+        """Build from a directed graph of networkx: one that :meth:`to_networkx` made, or any tree.
 
-        Edges lead from parent to child, as in networkx's own trees; or from child to parent, where a class has several
-        that lead to it. See :meth:`from_edges` for the levels.
+        Edges lead from parent to child, as in networkx's own trees. If several edges lead to one class, edges lead from
+        child to parent. :meth:`from_edges` explains the levels.
 
         Args:
-            graph: a tree or several.
+            graph: one or several trees.
             levels: names of the levels, finest first; default: those of :meth:`to_networkx`, or ``level0``, ...
 
         Raises:
-            HierarchyError: an undirected graph, or what :meth:`from_edges` refuses.
+            HierarchyError: the graph is undirected, or :meth:`from_edges` rejects its edges.
         """
         if not graph.is_directed():
             raise HierarchyError("the graph is undirected; expected a DiGraph, whose edges lead from parent to child.")
         if stated := graph.graph.get("hgld_levels"):
-            below = {child: parent for parent, child in graph.edges}
-            nodes = sorted(graph.nodes(data="label"), key=lambda node: node[1])
-            names = [[name for (of_level, name), _ in nodes if of_level == level] for level in stated]
-            ids = [{name: i for i, name in enumerate(level)} for level in names]
-            parents = [
-                np.array([ids[c + 1][below[level, name][1]] if (level, name) in below else -1 for name in names[c]])
-                for c, level in enumerate(stated[:-1])
-            ]
-            return cls(tuple(levels or stated), tuple(map(tuple, names)), tuple(p.astype(np.int32) for p in parents))
+            label = dict(graph.nodes(data="label"))
+            parent = {child: label[above] for above, child in graph.edges}
+            nodes = [sorted((node for node in label if node[0] == level), key=label.__getitem__) for level in stated]
+            parents = [np.array([parent.get(node, -1) for node in level], dtype=np.int64) for level in nodes[:-1]]
+            return cls(tuple(levels or stated), tuple(tuple(name for _, name in n) for n in nodes), tuple(parents))
         ends = [end for _, end in graph.edges]
-        leads_up = len(set(ends)) < len(ends)  # in a tree nothing has two parents
+        leads_up = len(set(ends)) < len(ends)  # in a tree no class has two parents
         pairs = [edge if leads_up else edge[::-1] for edge in graph.edges]
         return cls.from_edges([*pairs, *((node, None) for node in graph)], levels)
 
@@ -247,13 +234,13 @@ class Hierarchy:
         return tuple(len(names) for names in self.names)
 
     def level_index(self, level: str | int) -> int:
-        """Column of a level (0 is the finest), given by its name or column.
+        """Return the column (0 is the finest) of a level, given by name or column.
 
         Raises:
             HierarchyError: there is no such level.
         """
         if level in self.levels:
-            return self.levels.index(level)  # pyright: ignore[reportArgumentType]  # a name, as it is among them
+            return self.levels.index(level)  # pyright: ignore[reportArgumentType]  # it is a name if it is in levels
         if isinstance(level, int) and 0 <= level < len(self.levels):
             return level
         raise HierarchyError(f"level {quoted(level)} is unknown; the levels are {', '.join(self.levels)}.")
@@ -277,7 +264,7 @@ class Hierarchy:
         raise HierarchyError(f"level {quoted(self.levels[c])} has no class {quoted(name)}.{hint}")
 
     def lca(self, first: str | int, second: str | int, level: str | int = 0) -> tuple[str, str] | None:
-        """Return the lowest common ancestor of two classes: (level, name) of the finest class that holds both.
+        """Return the lowest common ancestor of two classes: (level, name) of the finest class above both.
 
         Args:
             first: name or class id at ``level``.
@@ -285,7 +272,7 @@ class Hierarchy:
             level: name or column; the finest by default.
 
         Returns:
-            None if they share no level.
+            None if they have no common ancestor.
 
         Raises:
             HierarchyError: there is no such class or level.
@@ -308,7 +295,7 @@ class Hierarchy:
 
         Args:
             labels: (N,) class ids at ``level``; -1 stays unknown.
-            level: the level they are of; the finest if None.
+            level: level of the labels; default: the finest.
 
         Returns:
             (N, L - c) int32, one column per level from ``level`` (column c) to the coarsest.
@@ -325,15 +312,15 @@ class Hierarchy:
             )
         columns = [column.astype(np.int32)]
         for parent in self.parents[c:]:
-            padded = np.append(parent, np.int32(-1))  # index -1 reads the last place: unknown stays unknown
+            padded = np.append(parent, np.int32(-1))  # index -1 reads the last entry, so unknown stays unknown
             columns.append(padded[columns[-1]])
         return np.stack(columns, axis=1)
 
     def restrict(self, levels: Sequence[str]) -> "Hierarchy":
-        """Return the same tree with only some of its levels, which keep their order (finest first).
+        """Return the tree with some of its levels, finest first.
 
         Raises:
-            HierarchyError: a level is unknown, or the order is not from fine to coarse.
+            HierarchyError: a level is unknown, or the levels are not from fine to coarse.
         """
         chosen = [self.level_index(level) for level in levels]
         if not chosen or chosen != sorted(set(chosen)):
@@ -347,10 +334,10 @@ class Hierarchy:
         """Count the items of every class at every level, without unknown labels.
 
         Args:
-            labels: (N,) finest labels, or (N, L); None counts every finest class once.
+            labels: (N,) finest labels, or (N, L) labels. Default: each finest class once.
 
         Returns:
-            for every level an (number of classes,) int64 array.
+            per level, a (number of classes,) int64 array.
         """
         table = self.expand(np.arange(len(self.names[0]))) if labels is None else np.asarray(labels)
         if table.ndim == 1:
@@ -368,13 +355,12 @@ class Hierarchy:
         return result
 
     def check_labels(self, labels: np.ndarray) -> None:
-        """Refuse an (N, L) table of labels that contradicts the tree; unknown labels contradict nothing.
+        """Check that an (N, L) table of labels agrees with the tree; unknown labels always agree.
 
         Raises:
-            HierarchyError: naming the first items whose labels are not on one path.
+            HierarchyError: labels of an item are not on one path; the message names the first such items.
         """
         table = np.asarray(labels)
-        expected = self.expand(table[:, 0])
         for c in range(len(self.levels) - 1):
             expected = self.expand(table[:, c], self.levels[c])[:, 1]
             wrong = np.flatnonzero((table[:, c + 1] >= 0) & (expected >= 0) & (table[:, c + 1] != expected))
@@ -395,7 +381,7 @@ class Hierarchy:
         same = self.levels == other.levels and self.names == other.names
         return same and all(np.array_equal(a, b) for a, b in zip(self.parents, other.parents, strict=True))
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  # holds arrays
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # arrays have no hash
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{level}: {n}" for level, n in zip(self.levels, self.num_classes, strict=True))
@@ -414,9 +400,9 @@ class Hierarchy:
 
         Args:
             depth: number of levels, from the coarsest; None: all.
-            most: classes drawn below each class; None: all.
-            lines: most lines of the drawing; without ``depth``, only as many levels are drawn as fit. None: any number.
-            width: columns of a line.
+            most: most children to draw per class; None: all.
+            lines: most lines to draw; without ``depth``, only as many levels as fit. None: any number.
+            width: most characters per line.
 
         >>> tree = Hierarchy.from_columns({"name": ["dog", "cat", "oak"], "kind": ["animal", "animal", "plant"]})
         >>> print(tree.to_tree_text())
@@ -432,12 +418,11 @@ class Hierarchy:
         return tree_text(self, depth=depth, most=most, lines=lines, width=width)
 
     def plot(self, ax: "Axes | None" = None, *, labels: np.ndarray | None = None) -> "Axes":
-        """Draw the tree with matplotlib: a row per level, the coarsest on top, each class as wide as its items.
+        """Draw the tree with matplotlib: one row per level, the coarsest on top. A class is as wide as its items.
 
         Args:
-            ax: axes to draw on; None: those of a new figure (``.figure.savefig(path)`` keeps it).
-            labels: (N,) finest labels or (N, L) of items, whose numbers are the widths; None: every finest class counts
-                once.
+            ax: axes to draw on. Default: the axes of a new figure (``.figure.savefig(path)`` writes it).
+            labels: (N,) finest labels or (N, L) labels of items. Default: each finest class has one item.
 
         Returns:
             the axes.
@@ -450,11 +435,11 @@ class Hierarchy:
         return plot_tree(self, ax, self.counts(labels)[self.levels[0]])
 
     def to_networkx(self) -> "DiGraph[tuple[str, str]]":
-        """Return a directed graph of networkx: a node (level, name) per class, an edge from each parent to its child.
+        """Return a directed graph of networkx: one node (level, name) per class, edges from parent to child.
 
-        Nodes have the attributes ``level``, ``name`` and ``label`` (class id). :meth:`from_networkx` reads it.
+        Nodes have the attributes ``level``, ``name`` and ``label`` (class id). :meth:`from_networkx` reads the graph.
         """
-        from networkx import DiGraph  # torch brings it
+        from networkx import DiGraph  # torch depends on it
 
         graph: DiGraph[tuple[str, str]] = DiGraph(hgld_levels=self.levels)
         for level, names in zip(reversed(self.levels), reversed(self.names), strict=True):
@@ -470,10 +455,10 @@ class Hierarchy:
 
     @classmethod
     def read(cls, path: str | Path) -> "Hierarchy":
-        """Read hgld's own files; :func:`hgld.taxonomy.formats.read_levels` reads taxonomies of others.
+        """Read a hierarchy that hgld wrote; :func:`hgld.taxonomy.formats.read_levels` reads other taxonomies.
 
         Args:
-            path: ``hierarchy.parquet``, or the folder of a build or dataset that holds it.
+            path: ``hierarchy.parquet``, or the folder of a build or dataset that contains it.
 
         Raises:
             InputError: the file is not a hierarchy.
@@ -482,7 +467,7 @@ class Hierarchy:
         return cls.from_parquet(file / FILE if file.is_dir() else file)
 
     def to_frame(self) -> pl.DataFrame:
-        """Tabulate the classes: level, label, name, parent (label at the next coarser level, null at the coarsest)."""
+        """Return a table of the classes: level, label, name, parent (label at the next coarser level or null)."""
         frames = [
             pl.DataFrame(
                 {
@@ -498,21 +483,21 @@ class Hierarchy:
         return pl.concat(frames)
 
     def to_parquet(self, path: str | Path) -> None:
-        """Write ``hierarchy.parquet``: the rows of :meth:`to_frame`; levels and schema version in the metadata."""
+        """Write ``hierarchy.parquet``: the table of :meth:`to_frame`, with levels and schema version as metadata."""
         self.to_frame().write_parquet(path, metadata=level_metadata(SCHEMA_VERSION, self.levels))
 
     @classmethod
     def from_parquet(cls, source: str | Path | bytes, where: str | None = None) -> "Hierarchy":
-        """Read a file of :meth:`to_parquet`.
+        """Read a file that :meth:`to_parquet` wrote.
 
         Args:
             source: the file, or its bytes.
             where: name of the source in messages.
 
         Raises:
-            SchemaError: the file is of another schema version.
-            TableError: it is not readable parquet, or has other columns.
-            HierarchyError: its rows are not a tree.
+            SchemaError: the file has another schema version.
+            TableError: the file is not readable parquet, or has other columns.
+            HierarchyError: the rows are not a tree.
         """
         file = where or (FILE if isinstance(source, bytes) else str(source))
         fix = "Rebuild the file, or install the hgld that wrote it."
@@ -538,10 +523,10 @@ class Hierarchy:
 
 
 def _table_columns(columns: Any) -> dict[str, list[Any]]:
-    """Return the cells of a table of any package, by the columns' names."""
+    """Return the cells of a table, by column name."""
     if isinstance(columns, Mapping):
         return {str(name): list(column) for name, column in columns.items()}
-    if hasattr(columns, "iloc"):  # pandas, whose own way to Arrow needs pyarrow
+    if hasattr(columns, "iloc"):  # pandas; its Arrow interface needs pyarrow
         return {str(name): columns[name].tolist() for name in columns.columns}
     return pl.DataFrame(columns).to_dict(as_series=False)
 
@@ -557,38 +542,38 @@ def _class_name(cell: Any, level: str) -> str | None:
     return cell
 
 
-def _ways_down(taxonomy: Taxonomy) -> list[list[str]]:
-    """Return the names from the top down to every class without children; a lone top is left out."""
+def _paths_down(taxonomy: Taxonomy) -> list[list[str]]:
+    """Return the names from the top down to each class without children; a single top class is excluded."""
     if several := taxonomy.with_several_parents:
         shown = (
             f"{quoted(taxonomy.names[p])} under " + " and ".join(quoted(taxonomy.names[q]) for q in taxonomy.parents[p])
             for p in several
         )
         raise HierarchyError(f"classes have several parents: {_some(shown)}. Leave one parent each.")
-    ways: dict[int, list[str]] = {}
-    for place in taxonomy.order:  # every class after its parent
+    paths: dict[int, list[str]] = {}
+    for place in taxonomy.order:  # each class comes after its parent
         above = taxonomy.parents[place]
-        ways[place] = [*(ways[above[0]] if above else ()), taxonomy.names[place]]
-    lone = len(taxonomy) > 1 and sum(not parents for parents in taxonomy.parents) == 1
-    return [ways[place][lone:] for place in taxonomy.leaves.tolist()]
+        paths[place] = [*(paths[above[0]] if above else ()), taxonomy.names[place]]
+    has_one_top = len(taxonomy) > 1 and sum(not parents for parents in taxonomy.parents) == 1
+    return [paths[place][has_one_top:] for place in taxonomy.leaves.tolist()]
 
 
 def _parents(
     fine: np.ndarray, coarse: np.ndarray, size: int, levels: tuple[str, str], names: tuple[Sequence[str], Sequence[str]]
 ) -> np.ndarray:
-    """Derive the parent of each of ``size`` fine classes from the labels of items; refuse a class under two parents."""
+    """Return the parent of each of ``size`` fine classes, from the labels of items; fail if a class has two parents."""
     parent = np.full(size, -1, dtype=np.int32)
     both = (fine >= 0) & (coarse >= 0)
     pairs = np.unique(np.stack([fine[both], coarse[both]], axis=1), axis=0)
     parent[pairs[:, 0]] = pairs[:, 1]
     child, times = np.unique(pairs[:, 0], return_counts=True)
-    torn = child[times > 1]
-    if torn.size:
+    several = child[times > 1]
+    if several.size:
         raise HierarchyError(
             f"classes of level {quoted(levels[0])} are in more than one class of level {quoted(levels[1])}: "
             + _some(
                 f"{quoted(names[0][i])} under " + " and ".join(quoted(names[1][j]) for j in pairs[pairs[:, 0] == i, 1])
-                for i in torn
+                for i in several
             )
             + ". Give each one parent, or rename the classes that are really different."
         )

@@ -1,4 +1,4 @@
-"""Drawings of a hierarchy as a tree of text, and its data for JSON; of bounded size."""
+"""Drawings of a hierarchy: a tree of text, the same tree for JSON, and a figure."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -21,13 +21,13 @@ _LEAST_NAME = 8
 
 @dataclass(frozen=True)
 class Branch:
-    """A class as it is drawn.
+    """A class in a drawing.
 
     Attributes:
-        name: name of the class; None stands for the classes of a level whose parent is unknown.
-        level: column of its level; without a name: of the level that is unknown.
-        items: finest classes below it, or items if they were counted.
-        below: labels of the classes below it.
+        name: name of the class; None for the group of classes whose parent at this level is unknown.
+        level: column of the level.
+        items: number of finest classes, or items, below the class.
+        below: (n,) labels of its children.
     """
 
     name: str | None
@@ -37,41 +37,39 @@ class Branch:
 
 
 class _Tree:
-    """The classes of a hierarchy from the top down, with the number of finest classes (or items) of each."""
+    """The classes of a hierarchy from the top down, each with its number of finest classes or items."""
 
     def __init__(self, hierarchy: "Hierarchy", counts: Mapping[str, np.ndarray] | None) -> None:
         self.hierarchy = hierarchy
         counts = hierarchy.counts() if counts is None else counts
         self._counts = [counts[level] for level in hierarchy.levels]
         self.counts_items = bool((self._counts[0] != 1).any())
-        self._order = [np.argsort(parents, kind="stable") for parents in hierarchy.parents]
+        self._children = [[np.empty(0, np.int64)] * (hierarchy.num_classes[0] + 1)]  # classes of unknown parent first
+        for parents, above in zip(hierarchy.parents, hierarchy.num_classes[1:], strict=True):
+            order = np.argsort(parents, kind="stable")
+            starts = np.searchsorted(parents, np.arange(above), sorter=order)
+            self._children.append(np.split(order, starts))
 
     def top(self) -> list[Branch]:
-        """Return the classes of the coarsest level, and one branch for each level with classes of unknown parents."""
+        """Return the classes of the coarsest level, and one branch per level with classes of unknown parents."""
         coarsest = len(self.hierarchy.levels) - 1
-        found = self._branches(coarsest, np.arange(len(self.hierarchy.names[coarsest])))
-        for c in range(coarsest - 1, -1, -1):
-            unknown = np.flatnonzero(self.hierarchy.parents[c] < 0)
+        found = self._branches(coarsest, np.arange(self.hierarchy.num_classes[coarsest]))
+        for c in range(coarsest, 0, -1):
+            unknown = self._children[c][0]
             if unknown.size:
-                found.append(Branch(None, c + 1, int(self._counts[c][unknown].sum()), unknown))
+                found.append(Branch(None, c, int(self._counts[c - 1][unknown].sum()), unknown))
         return found
 
     def below(self, branch: Branch) -> list[Branch]:
-        """Return the classes below one, the largest first; one that only repeats its name is passed over."""
+        """Return the children of a class, the largest first; an only child of the same name is skipped."""
         if not branch.level:
             return []
         found = self._branches(branch.level - 1, branch.below)
         return self.below(found[0]) if len(found) == 1 and found[0].name == branch.name else found
 
     def _branches(self, c: int, labels: np.ndarray) -> list[Branch]:
-        made, names, nothing = [], self.hierarchy.names[c], np.empty(0, np.int64)
-        for label in labels.tolist():
-            below = nothing
-            if c:
-                order, parents = self._order[c - 1], self.hierarchy.parents[c - 1]
-                first, last = np.searchsorted(parents, (label, label + 1), sorter=order)
-                below = order[first:last]
-            made.append(Branch(names[label], c, int(self._counts[c][label]), below))
+        names, counts, children = self.hierarchy.names[c], self._counts[c], self._children[c]
+        made = [Branch(names[label], c, int(counts[label]), children[label + 1]) for label in labels.tolist()]
         return sorted(made, key=lambda branch: (-branch.items, branch.name))
 
 
@@ -89,13 +87,13 @@ def tree_text(
     Args:
         hierarchy: the classes.
         depth: number of levels, from the coarsest; None: all.
-        most: classes drawn below each class, the largest first; None: all.
-        lines: most lines of the drawing; without a depth only as many levels are drawn as fit. None: any number.
-        width: columns of a line; longer names are cut.
-        counts: items of each class by level (:meth:`hgld.Hierarchy.counts`); None: finest classes are counted.
+        most: most children to draw per class, the largest first; None: all.
+        lines: most lines to draw; without ``depth``, only as many levels as fit. None: any number.
+        width: most characters per line; longer names are cut.
+        counts: number of items per class and level (:meth:`hgld.Hierarchy.counts`). Default: count finest classes.
 
     Returns:
-        a line for the levels, then one for each class with its number of finest classes or items.
+        one line for the levels, then one line per class with its number of finest classes or items.
     """
     tree, levels = _Tree(hierarchy, counts), len(hierarchy.levels)
     sizes = [f"{level} {size:,}" for level, size in zip(hierarchy.levels, hierarchy.num_classes, strict=True)]
@@ -115,7 +113,7 @@ def tree_text(
 
 
 def _lines(tree: _Tree, lowest: int, most: int | None) -> Iterator[tuple[str, str, str]]:
-    """Yield stem, name and count of each line, from the top down to a level."""
+    """Yield the branch characters, name and count of each line, from the top down to level ``lowest``."""
 
     def under(indent: str, found: list[Branch]) -> Iterator[tuple[str, str, str]]:
         shown = found[:most]
@@ -140,7 +138,7 @@ def tree_data(
     most: int | None = None,
     counts: Mapping[str, np.ndarray] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the tree as JSON-ready objects: name, level, items, and below it the classes of the next level."""
+    """Return the tree for JSON: per class its name, level and items, and its children under ``below``."""
     tree = _Tree(hierarchy, counts)
     lowest = 0 if depth is None else max(len(hierarchy.levels) - depth, 0)
 
@@ -158,15 +156,15 @@ def tree_data(
 
 # -- a figure ----------------------------------------------------------------------------------------------------------
 
-_LETTERS = 120  # that fit into the width of a figure
+_LETTERS = 120  # characters that fit into the width of a figure
 
 
 def plot_tree(hierarchy: "Hierarchy", ax: "Axes | None", sizes: np.ndarray) -> "Axes":
-    """Draw a hierarchy as rows of bars, a row per level with the coarsest on top.
+    """Draw a hierarchy as rows of bars, one row per level, the coarsest on top.
 
     Args:
         hierarchy: the classes.
-        ax: axes to draw on; None: those of a new figure of pyplot.
+        ax: axes to draw on. Default: new axes of pyplot.
         sizes: (C,) width of each finest class.
     """
     from matplotlib import colormaps, pyplot
@@ -175,9 +173,9 @@ def plot_tree(hierarchy: "Hierarchy", ax: "Axes | None", sizes: np.ndarray) -> "
     if ax is None:
         _, ax = pyplot.subplots(figsize=(9, 0.6 * len(levels) + 0.8), layout="constrained")
     table = hierarchy.expand(np.arange(len(sizes)))
-    order = np.lexsort(table.T)  # by the coarsest level first
+    order = np.lexsort(table.T)  # sort by the coarsest level first
     total = max(float(sizes.sum()), 1.0)
-    colors = colormaps["Set3"](np.arange(12))  # light, so that names can be read on them
+    colors = colormaps["Set3"](np.arange(12))  # light colors, so that names are readable on them
     for c, names in enumerate(hierarchy.names):
         left = 0.0
         for labels, members in itertools.groupby(order, lambda item, c=c: tuple(table[item, c:])):

@@ -1,4 +1,4 @@
-"""Taxonomies of others: graphs of named classes in many formats, and the even levels that a hierarchy needs.
+"""Readers of existing taxonomies, and the rules that make even levels of them.
 
 >>> import hgld
 >>> from hgld.taxonomy.graph import TaxonomyBuilder
@@ -9,7 +9,7 @@
 >>> found = even_levels(birds.finish(), cut="root:1,0", levels=("species", "kind", "class"))
 >>> found.hierarchy.names
 (('eider', 'mallard', 'ostrich'), ('duck', 'ostrich'), ('bird',))
->>> found.counts["stand for themselves at kind"]  # no kind lies above the ostrich
+>>> found.counts["stand for themselves at kind"]  # the ostrich has no kind above it
 1
 """
 
@@ -26,6 +26,6 @@ FORMAT_LINES = {
     "columns": "a table with a column per level, finest first",
     "folders": "a folder tree: a folder per class",
 }
-"""The formats, in the order in which a document is tried."""
+"""The formats, in the order in which detection tries them."""
 
 PARENTS_RULES = ("refuse", "first", "most-specific")

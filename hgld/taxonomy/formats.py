@@ -1,6 +1,6 @@
-"""The formats of taxonomies: one registry, from which reading, ``--tree-format`` and the help follow.
+"""Readers of taxonomies in many formats, and the registry of these formats.
 
-A format is found out from the content, never from the file's name, and said.
+The format is detected from the content, never from the file's name.
 """
 
 import csv
@@ -20,7 +20,7 @@ from hgld.files import parse_json, write_atomic
 from hgld.hierarchy import FILE, Hierarchy
 from hgld.tables import csv_text, decode_table, table_rows
 from hgld.taxonomy import AUTO
-from hgld.taxonomy.graph import MOST_NODES, MOST_STEPS, Taxonomy, TaxonomyBuilder, distinct_names, short
+from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder, distinct_names, short
 from hgld.taxonomy.levels import EvenLevels, ParentsRule, even_levels, levels_as_they_are
 
 MOST_BYTES = 1 << 30
@@ -28,7 +28,7 @@ _HEAD = 1 << 16
 
 
 class Document:
-    """A file, or a folder, of unknown format; its bytes are bounded and read when they are asked for.
+    """A file or folder of unknown format. Its content is read when it is needed, up to a limit.
 
     Attributes:
         path: its path.
@@ -42,20 +42,19 @@ class Document:
 
     @cached_property
     def head(self) -> bytes:
-        """The first 64 KiB of the file."""
-        return b"" if self.is_folder else self._bytes(_HEAD, whole=False)
+        """The first 64 KiB of the file; empty for a folder."""
+        return b"" if self.is_folder else self._read(_HEAD)[:_HEAD]
 
     @cached_property
     def text(self) -> str:
         """The whole file as text."""
-        return decode_table(self.path, self._bytes(MOST_BYTES))
+        return decode_table(self.path, self._read_whole())
 
     @cached_property
     def json(self) -> Any:
-        """The file's JSON object or list; None if it does not begin as one."""
-        if self.head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] not in (b"{", b"["):
-            return None
-        return parse_json(self._bytes(MOST_BYTES), str(self.path))
+        """The file's JSON object or list; None if the file does not begin like one."""
+        is_json = self.head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+        return parse_json(self._read_whole(), str(self.path)) if is_json else None
 
     @property
     def separator(self) -> str:
@@ -64,58 +63,51 @@ class Document:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The cells of the first line of a table, () if it is none."""
+        """The cells of a table's first line; empty if it is not a table."""
         try:
-            first = self.head.decode("utf-8-sig", errors="replace")
-            row = next(csv.reader(io.StringIO(first, newline=""), delimiter=self.separator), [])
+            first = io.StringIO(self.head.decode("utf-8-sig", errors="replace"), newline="")
+            return tuple(cell.strip() for cell in next(csv.reader(first, delimiter=self.separator), []))
         except csv.Error:
             return ()
-        return tuple(cell.strip() for cell in row)
 
-    def rows(self, *, header: bool = True) -> Iterator[tuple[int, list[str]]]:
-        """Yield the line in which each row of a table begins (from 1) and its cells; skip empty lines.
+    def rows(self, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple[int, list[str]]]:
+        """Yield the line number of each row and its cells in these columns; missing optional columns are empty.
 
-        Args:
-            header: leave out the first row, and refuse rows that are not as long.
+        Raises:
+            TableError: a required column is missing, a column occurs twice, or a row is not as long as the header.
         """
-        rows = table_rows(self.path, self.text, self.separator, len(self.columns) if header else None)
-        yield from islice(rows, int(header), None)
-
-    def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-        """Yield the line of each row and its stripped cells of these columns, ``""`` where the table lacks one."""
+        columns = (*required, *optional)
         for column in columns:
-            if self.columns.count(column) > 1:
-                raise TableError(f"{self.path} has the column {short(column)} twice; expected it once.")
+            times = self.columns.count(column)
+            if times > 1 or (times == 0 and column in required):
+                raise TableError(
+                    f"{self.path} {'has' if times else 'lacks'} the column {short(column)}{' twice' if times else ''}; "
+                    f"found {', '.join(map(short, self.columns[:20]))}. Name its levels with --levels A,B,C (finest "
+                    "first), or another --format."
+                )
         places = [self.columns.index(column) if column in self.columns else -1 for column in columns]
-        for line, row in self.rows():
+        for line, row in islice(table_rows(self.path, self.text, self.separator, len(self.columns)), 1, None):
             yield line, [row[place].strip() if place >= 0 else "" for place in places]
 
-    def missing_column(self, column: str, fix: str = "") -> TableError:
-        """Return the error that says that a column is not there."""
-        found = ", ".join(map(short, self.columns[:20]))
-        return TableError(f"{self.path} lacks the column {short(column)}; found {found}. {fix}".rstrip())
+    def _read_whole(self) -> bytes:
+        data = self._read(MOST_BYTES)
+        if len(data) > MOST_BYTES:
+            raise HierarchyError(f"{self.path} has more than {MOST_BYTES >> 20:,} MiB; too large for a taxonomy.")
+        return data
 
-    def _bytes(self, most: int, *, whole: bool = True) -> bytes:
+    def _read(self, most: int) -> bytes:
         try:
             with open(self.path, "rb") as file:
-                data = file.read(most + whole)
+                return file.read(most + 1)
         except OSError as error:
             raise HierarchyError(
                 f"{self.path} cannot be read ({error.strerror}); expected a file with a taxonomy."
             ) from error
-        if len(data) > most:
-            raise HierarchyError(f"{self.path} has more than {most >> 20:,} MiB; that is too large for a taxonomy.")
-        return data
 
 
-def _text(value: Any) -> str:
-    """Return a text of JSON without blanks around it; empty for a value that is no text."""
+def _strip_text(value: Any) -> str:
+    """Return a JSON text without blanks around it; empty for any other value."""
     return value.strip() if isinstance(value, str) else ""
-
-
-def _keys(document: Document) -> set[str]:
-    """Return the keys of a JSON object; none for other documents."""
-    return set(document.json) if isinstance(document.json, dict) else set()
 
 
 # -- hgld's own files --------------------------------------------------------------------------------------------------
@@ -128,16 +120,16 @@ def _is_parquet(document: Document) -> bool:
 def taxonomy_of(hierarchy: Hierarchy, source: str = "hierarchy") -> Taxonomy:
     """Return a hierarchy's classes, finest level first, with their level as rank.
 
-    An id is the name; if classes of several levels share it, the level is appended.
+    The id of a class is its name. If classes of several levels share a name, the level is appended.
     """
     classes = [(level, name) for level, names in zip(hierarchy.levels, hierarchy.names, strict=True) for name in names]
     times = Counter(name for _, name in classes)
     ids = [f"{name} [{level}]" if times[name] > 1 else name for level, name in classes]
-    if len(set(ids)) < len(ids):  # a class is named like another one's id
+    if len(set(ids)) < len(ids):  # one class has the name that is another one's id
         ids, _ = distinct_names([name for _, name in classes], [f"{level} {i}" for i, (level, _) in enumerate(classes)])
     parents, first = list[tuple[int, ...]](), 0
     for c, names in enumerate(hierarchy.names):
-        first += len(names)  # of the next level
+        first += len(names)  # position of the next level's first class
         column = hierarchy.parents[c].tolist() if c < len(hierarchy.parents) else [-1] * len(names)
         parents += [(first + parent,) if parent >= 0 else () for parent in column]
     ranks, names = [level for level, _ in classes], [name for _, name in classes]
@@ -147,22 +139,16 @@ def taxonomy_of(hierarchy: Hierarchy, source: str = "hierarchy") -> Taxonomy:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 _EDGES = ("child", "parent", "name", "rank")
+_TAXA = ("taxonID", "parentNameUsageID")
 
 
 def _read_edge_list(document: Document) -> Taxonomy:
-    """Read a row per link, with name and rank of the child if there; without a header its two columns are the link.
+    """Read one link per row, with the child's name and rank if the table has them.
 
     A row without a parent declares a class at the top.
     """
     made = TaxonomyBuilder(str(document.path), "edge-list")
-    is_headed = {"child", "parent"} <= set(document.columns)
-    for line, cells in document.select(_EDGES) if is_headed else document.rows(header=False):
-        if not is_headed and len(cells) != 2:
-            raise TableError(
-                f"{document.path}, line {line:,}: {len(cells)} cells; expected two, child and parent, or a first line "
-                "that names the columns."
-            )
-        child, parent, name, rank = (*map(str.strip, cells), *([""] * (4 - len(cells))))
+    for line, (child, parent, name, rank) in document.rows(_EDGES[:2], _EDGES[2:]):
         if parent:
             made.link(child, parent, line)
         elif child not in made:
@@ -172,15 +158,13 @@ def _read_edge_list(document: Document) -> Taxonomy:
 
 
 def _read_paths(document: Document) -> Taxonomy:
-    """Read a column ``path`` that leads from the top to the class of each row; ``name`` or ``label`` name the last.
+    """Read a column ``path`` from the top to the class of each row; ``name`` or ``label`` is the name of that class.
 
-    A class's id is its path. A path that is there twice has two names.
+    The id of a class is its path. A class gets one name per row with its path.
     """
-    if "path" not in document.columns:
-        raise document.missing_column("path")
     made = TaxonomyBuilder(str(document.path), "paths")
     declared: set[str] = set()
-    for line, (path, name, label) in document.select(("path", "name", "label")):
+    for line, (path, name, label) in document.rows(["path"], ("name", "label")):
         parts = [part.strip() for part in path.split(">")]
         if not all(parts):
             raise TableError(
@@ -198,17 +182,14 @@ def _read_paths(document: Document) -> Taxonomy:
 
 
 def _read_level_columns(document: Document, levels: Sequence[str] = ()) -> Taxonomy:
-    """Read the columns of these levels, finest first; all columns if none are named.
+    """Read the columns of these levels, finest first; all columns by default.
 
-    A class is (level, name); it may have several parents at the next level. Empty cells are unknown: the class is put
-    under the next level that is known.
+    A class is a pair of level and name. It may have several parents. An empty cell is unknown: the class below it is
+    put under the next known level.
     """
-    chosen = tuple(levels) or document.columns
-    missing = [level for level in chosen if level not in document.columns]
-    if missing or not chosen:
-        raise document.missing_column("".join(missing[:1]), "Name its levels, finest first: --levels A,B,C.")
     made = TaxonomyBuilder(str(document.path), "columns")
-    for line, cells in document.select(chosen):
+    chosen = tuple(levels) or document.columns
+    for line, cells in document.rows(chosen):
         below = ""
         for level, name in zip(chosen, cells, strict=True):
             if not name:
@@ -223,11 +204,11 @@ def _read_level_columns(document: Document, levels: Sequence[str] = ()) -> Taxon
 
 
 def _read_darwin_core(document: Document) -> Taxonomy:
-    """Read taxa of GBIF and museums by their parent ids; synonyms (another accepted taxon) are further names of it."""
+    """Read taxa of GBIF and museums by their parent ids; a synonym is one more name of its accepted taxon."""
     made = TaxonomyBuilder(str(document.path), "darwin-core")
-    columns = ("taxonID", "acceptedNameUsageID", "parentNameUsageID", "scientificName", "taxonRank", "vernacularName")
+    optional = ("acceptedNameUsageID", "scientificName", "taxonRank", "vernacularName")
     synonyms: list[tuple[int, str, str]] = []
-    for line, (taxon, accepted, parent, name, rank, common) in document.select(columns):
+    for line, (taxon, parent, accepted, name, rank, common) in document.rows(_TAXA, optional):
         if accepted and accepted != taxon:
             synonyms.append((line, accepted, name))
             continue
@@ -251,11 +232,11 @@ def _read_darwin_core(document: Document) -> Taxonomy:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # above the species, coarsest first
+_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # the ranks above species, coarsest first
 
 
 def _entries(document: Document) -> list[Any]:
-    """Return the categories of a document: a list, or an object with one under "categories"; [] if it has none."""
+    """Return the categories of a document, which is a list or has one under "categories"; [] without categories."""
     data = document.json.get("categories") if isinstance(document.json, dict) else document.json
     return data if isinstance(data, list) and data and isinstance(data[0], dict) else []
 
@@ -263,7 +244,7 @@ def _entries(document: Document) -> list[Any]:
 def _read_categories(document: Document) -> Taxonomy:
     """Read iNaturalist's categories, which name a class per rank, or COCO's, which have a supercategory.
 
-    iNaturalist's supercategories lie across the ranks and are left out.
+    iNaturalist's supercategories do not follow the ranks, so they are excluded and counted.
     """
     entries = _entries(document)
     if not entries:
@@ -271,43 +252,39 @@ def _read_categories(document: Document) -> Taxonomy:
     made = TaxonomyBuilder(str(document.path), "categories", "entry")
     is_ranked = any(rank in entries[0] for rank in _RANKS)
     for number, entry in enumerate(entries, 1):
-        if not isinstance(entry, dict) or not isinstance(entry.get("id"), int) or not _text(entry.get("name")):
+        if not isinstance(entry, dict) or not isinstance(entry.get("id"), int) or not _strip_text(entry.get("name")):
             raise SchemaError(
                 f"{document.path}: category {number:,} is {short(str(entry))}; expected an object with a number id and "
                 "a name."
             )
         ranks = _RANKS if is_ranked else ("supercategory",)
-        above = made.link_chain([(rank, _text(entry.get(rank))) for rank in ranks], number)
+        above = made.link_chain([(rank, _strip_text(entry.get(rank))) for rank in ranks], number)
         leaf = f"id {entry['id']}"
         made.add(leaf, entry["name"], "species" if is_ranked else "category", number)
         if above:
             made.link(leaf, above, number)
-        if common := _text(entry.get("common_name")):
+        if common := _strip_text(entry.get("common_name")):
             made.call(common, leaf)
-        made.count("supercategories (across the ranks)", int(is_ranked and bool(_text(entry.get("supercategory")))))
+        made.count("supercategories (across the ranks)", int(is_ranked and "supercategory" in entry))
     return made.finish()
 
 
 def _read_open_images(document: Document) -> Taxonomy:
     """Read Open Images' nested objects, with the names of ``*class-descriptions*.csv`` in the file's folder.
 
-    A class may have several parents. Parts (``Part``) are no subclasses.
+    A class may have several parents. Parts (``Part``) are not subclasses.
     """
     made = TaxonomyBuilder(str(document.path), "open-images", "entry")
     names: dict[str, str] = {}
     for table in sorted(document.path.parent.glob("*class-descriptions*.csv")):
-        for _, row in Document(table).rows(header=False):
+        for _, row in table_rows(table, Document(table).text):
             if len(row) >= 2 and row[0] != "LabelName":
                 names.setdefault(row[0].strip(), row[1].strip())
-    waiting: list[tuple[Any, str, int]] = [(document.json, "", 0)]
+    waiting: list[tuple[Any, str]] = [(document.json, "")]
     entries = 0
     while waiting:
-        entry, parent, depth = waiting.pop()
+        entry, parent = waiting.pop()
         entries += 1
-        if depth > MOST_STEPS or entries > MOST_NODES:
-            raise HierarchyError(
-                f"{made.source}: deeper than {MOST_STEPS:,} or larger than {MOST_NODES:,}; that is no taxonomy."
-            )
         label = entry.get("LabelName") if isinstance(entry, dict) else None
         below = entry.get("Subcategory", []) if isinstance(entry, dict) else None
         if not isinstance(label, str) or not label or not isinstance(below, list):
@@ -320,7 +297,7 @@ def _read_open_images(document: Document) -> Taxonomy:
             made.add(label, names.get(label, ""), row=entries)
         if parent:
             made.link(label, parent, entries)
-        waiting += [(sub, label, depth + 1) for sub in reversed(below)]
+        waiting += [(sub, label) for sub in reversed(below)]
     if names:
         made.count("classes without a description", sum(label not in names for label in made.ids))
     return made.finish()
@@ -338,10 +315,10 @@ def _is_wordnet(document: Document) -> bool:
 
 
 def _read_wordnet(document: Document) -> Taxonomy:
-    """Read WordNet's database files (wndb(5WN)): the synsets of ``data.noun``, the senses of ``index.noun`` beside it.
+    """Read WordNet's database files (wndb(5WN)): the synsets in ``data.noun`` and the senses in ``index.noun``.
 
-    A synset's id is its part of speech and byte offset, ``n02084071``, as ImageNet writes it; its name is its first
-    word. Parents are its hypernyms, those of instances too.
+    The id of a synset is its part of speech and byte offset, as in ImageNet: ``n02084071``. Its name is its first word.
+    Its parents are its hypernyms, and an instance's class.
     """
     file = Document(document.path / "data.noun") if document.is_folder else document
     made = TaxonomyBuilder(str(file.path), "wordnet")
@@ -376,7 +353,7 @@ def _read_wordnet(document: Document) -> Taxonomy:
 
 
 def _read_senses(made: TaxonomyBuilder, document: Document) -> None:
-    """Read the senses of each word in their order, the most usual first."""
+    """Read the senses of each word, the most usual first."""
     senses: dict[str, list[str]] = {}
     for line, text in enumerate(document.text.split("\n"), 1):
         if not text.strip() or text.startswith("  "):
@@ -405,7 +382,7 @@ def _read_senses(made: TaxonomyBuilder, document: Document) -> None:
 
 
 def _read_folders(document: Document) -> Taxonomy:
-    """Read the folders below a folder; hidden ones and links to folders are left out and counted."""
+    """Read the folders below a folder; exclude and count hidden folders and links to folders."""
     if not document.is_folder:
         raise HierarchyError(f"{document.path} is a file; expected a folder whose subfolders are classes.")
     made = TaxonomyBuilder(str(document.path), "folders", "folder")
@@ -415,13 +392,11 @@ def _read_folders(document: Document) -> Taxonomy:
 
     for place, below, _ in os.walk(document.path, onerror=refuse):
         parts = Path(place).relative_to(document.path).parts
-        if len(parts) > MOST_STEPS:
-            raise HierarchyError(f"{place} lies deeper than {MOST_STEPS:,} folders; that is no taxonomy.")
         links = [name for name in below if Path(place, name).is_symlink()]
         hidden = [name for name in below if name.startswith(".") and name not in links]
         made.count("links to folders", len(links))
         made.count("hidden folders", len(hidden))
-        below[:] = sorted(set(below) - {*links, *hidden})  # what os.walk goes into
+        below[:] = sorted(set(below) - {*links, *hidden})  # os.walk then enters these folders alone
         for name in below:
             here = "/".join((*parts, name))
             made.add(here, name, row=len(made) + 1)
@@ -438,8 +413,8 @@ class TaxonomyFormat:
     """A format of taxonomies.
 
     Attributes:
-        read: makes the taxonomy of a document.
-        fits: tells whether a document is of this format.
+        read: function that reads the taxonomy of a document.
+        fits: function that says whether a document has this format.
     """
 
     read: Callable[[Document], Taxonomy]
@@ -449,14 +424,14 @@ class TaxonomyFormat:
 FORMATS: dict[str, TaxonomyFormat] = {
     "hgld": TaxonomyFormat(lambda d: taxonomy_of(Hierarchy.read(d.path), str(d.path)), _is_parquet),
     "wordnet": TaxonomyFormat(_read_wordnet, _is_wordnet),
-    "open-images": TaxonomyFormat(_read_open_images, lambda d: "LabelName" in _keys(d)),
+    "open-images": TaxonomyFormat(_read_open_images, lambda d: isinstance(d.json, dict) and "LabelName" in d.json),
     "categories": TaxonomyFormat(
         _read_categories, lambda d: any({*_RANKS, "supercategory"} & set(entry) for entry in _entries(d)[:1])
     ),
-    "darwin-core": TaxonomyFormat(_read_darwin_core, lambda d: {"taxonID", "parentNameUsageID"} <= set(d.columns)),
-    "edge-list": TaxonomyFormat(_read_edge_list, lambda d: {"child", "parent"} <= set(d.columns)),
+    "darwin-core": TaxonomyFormat(_read_darwin_core, lambda d: set(_TAXA) <= set(d.columns)),
+    "edge-list": TaxonomyFormat(_read_edge_list, lambda d: set(_EDGES[:2]) <= set(d.columns)),
     "paths": TaxonomyFormat(_read_paths, lambda d: "path" in d.columns),
-    "columns": TaxonomyFormat(_read_level_columns, lambda d: False),  # any table might be one: its levels are named
+    "columns": TaxonomyFormat(_read_level_columns, lambda d: False),  # any table fits, so the caller names its levels
     "folders": TaxonomyFormat(_read_folders, lambda d: d.is_folder),
 }
 """The formats by name, in the order in which a document is tried; ``hgld.taxonomy.FORMAT_LINES`` describes each."""
@@ -466,7 +441,7 @@ def sniff(document: Document) -> str:
     """Return the name of a document's format.
 
     Raises:
-        SchemaError: it is of none.
+        SchemaError: the document has none of the formats.
         InputError: it cannot be read.
     """
     for name, known in FORMATS.items():
@@ -474,8 +449,9 @@ def sniff(document: Document) -> str:
             return name
     found = "a file of unknown content"
     if document.json is not None:
-        shown = ", ".join(map(short, list(document.json)[:10])) if isinstance(document.json, dict) else ""
-        found = f"JSON with the keys {shown}" if shown else "JSON of an unknown form"
+        found = "JSON of an unknown form"
+        if isinstance(document.json, dict) and document.json:
+            found = f"JSON with the keys {', '.join(map(short, list(document.json)[:10]))}"
     elif len(document.columns) > 1:
         found = f"a table with the columns {', '.join(map(short, document.columns[:10]))}"
     raise SchemaError(
@@ -490,25 +466,18 @@ def read_taxonomy(path: str | Path, format: str = AUTO, *, columns: Sequence[str
     Args:
         path: the file or folder.
         format: its format; ``auto``: detected from the content.
-        columns: the columns of a table that are its levels, finest first; they make ``auto`` take a table for one.
+        columns: the columns of a table that are its levels, finest first. If a table has all of them, ``auto`` means
+            ``columns``.
 
     Raises:
         ConfigError: there is no such format.
         InputError: the file is not a taxonomy of that format.
     """
-    document = Document(path)
-    return _read(document, _format_of(document, format, columns), columns)
-
-
-def _format_of(document: Document, format: str, columns: Sequence[str]) -> str:  # noqa: A002
     if format != AUTO and format not in FORMATS:
         raise ConfigError(f"there is no format {quoted(format)}; expected {AUTO} or one of {', '.join(FORMATS)}.")
-    if format != AUTO:
-        return format
-    return "columns" if columns and set(columns) <= set(document.columns) else sniff(document)
-
-
-def _read(document: Document, format: str, columns: Sequence[str]) -> Taxonomy:  # noqa: A002
+    document = Document(path)
+    if format == AUTO:
+        format = "columns" if columns and set(columns) <= set(document.columns) else sniff(document)  # noqa: A001
     return _read_level_columns(document, columns) if format == "columns" else FORMATS[format].read(document)
 
 
@@ -522,31 +491,29 @@ def read_levels(
 ) -> EvenLevels:
     """Read a taxonomy and make even levels of it (:func:`hgld.taxonomy.levels.even_levels`).
 
-    hgld's own files without rules keep their class ids.
+    Without rules, a hierarchy of hgld's own keeps its class ids.
 
     Args:
         path: the file or folder.
         format: its format; ``auto``: detected from the content.
         parents: rule for classes under several parents.
         cut: rule for uneven depth.
-        levels: names of the levels, finest first; of a table with these columns, the columns.
+        levels: names of the levels, finest first; for a table with these columns, the columns.
 
     Raises:
-        ConfigError: the options cannot be served.
-        InputError: the file is not a taxonomy, or not what the rules need.
+        ConfigError: a rule is invalid, or the names are not as many as the levels.
+        InputError: the file is not a taxonomy, or the rules do not suit it.
     """
-    document = Document(path)
-    name = _format_of(document, format, levels)
-    if name == "hgld" and not cut and not levels:
-        hierarchy = Hierarchy.read(path)
-        return levels_as_they_are(hierarchy, taxonomy_of(hierarchy, str(path)))
-    if name == "columns" and levels and not cut:
+    taxonomy = read_taxonomy(path, format, columns=levels)
+    if taxonomy.format == "hgld" and not cut and not levels:
+        return levels_as_they_are(Hierarchy.read(path), taxonomy)
+    if taxonomy.format == "columns" and levels and not cut:
         cut = f"ranks:{','.join(levels)}"
-    return even_levels(_read(document, name, levels), parents=parents, cut=cut, levels=levels)
+    return even_levels(taxonomy, parents=parents, cut=cut, levels=levels)
 
 
 def write_edge_list(hierarchy: Hierarchy, path: str | Path) -> None:
-    """Write a hierarchy as an edge list with the columns child, parent, name and rank, whole or not at all.
+    """Write a hierarchy as an edge list with the columns child, parent, name and rank.
 
     Raises:
         StorageError: the disk is full or read-only.

@@ -1,4 +1,4 @@
-"""Taxonomies as graphs: classes with ids and names, each under any number of parents, without cycles."""
+"""Taxonomies as graphs of named classes without cycles; a class may have several parents."""
 
 import graphlib
 import hashlib
@@ -20,21 +20,21 @@ _LONGEST = 80
 
 @dataclass(frozen=True)
 class Taxonomy:
-    """A directed graph of classes without cycles, of any depth, each class under no, one or several parents.
+    """A directed graph of classes without cycles. Each class has any number of parents.
 
     Attributes:
-        ids: ids of the N classes, each once.
-        names: names of the classes; several may share one.
+        ids: distinct ids of the N classes.
+        names: names of the classes; several classes may share a name.
         parents: positions of each class's parents, in the order of the file.
         ranks: the rank that the file gives each class (``species``, or a level's name); None if it gives none.
-        synonyms: further names, each with the classes it can mean, the most usual first if ``by_usage``.
-        by_usage: whether the order of a name's classes says which meaning is the most usual (WordNet's senses).
+        synonyms: further names, each with the positions of the classes that it can mean.
+        by_usage: True if each synonym's most usual class comes first, as WordNet's senses do.
         source: the file, for messages.
         format: format of the file.
-        counts: number of rows that reading excluded or found odd, by reason.
+        counts: numbers of rows that the reader excluded or changed, by reason.
 
     Raises:
-        HierarchyError: ids repeat, or parents lead in a circle or through more than 1,000 steps.
+        HierarchyError: parents lead in a circle, or through more than 1,000 steps.
     """
 
     ids: tuple[str, ...]
@@ -48,11 +48,7 @@ class Taxonomy:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not len(self.ids) == len(self.names) == len(self.parents) == len(self.ranks):
-            raise HierarchyError(f"{self.source}: ids, names, parents and ranks differ in number.")
-        if len(set(self.ids)) != len(self.ids):
-            raise HierarchyError(f"{self.source}: ids repeat; each class has an id of its own.")
-        steps = int(self.steps_to_top.max(initial=0))  # finds cycles, too
+        steps = int(self.steps_to_top.max(initial=0))  # also finds cycles
         if steps > MOST_STEPS:
             raise HierarchyError(
                 f"{self.source}: {short(self.names[int(self.steps_to_top.argmax())])} lies {steps:,} steps below the "
@@ -64,10 +60,10 @@ class Taxonomy:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Positions of all classes, every class after all of its parents.
+        """Positions of all classes, every class after its parents.
 
         Raises:
-            HierarchyError: naming a cycle.
+            HierarchyError: the parents lead in a circle; the message lists it.
         """
         waiting = list(map(len, self.parents))
         below: list[list[int]] = [[] for _ in self.ids]
@@ -75,7 +71,7 @@ class Taxonomy:
             for parent in parents:
                 below[parent].append(place)
         ready = [place for place, number in enumerate(waiting) if not number]
-        for place in ready:  # grows while it is walked
+        for place in ready:  # the loop appends to this list
             for child in below[place]:
                 waiting[child] -= 1
                 if not waiting[child]:
@@ -96,7 +92,7 @@ class Taxonomy:
 
     @cached_property
     def steps_to_top(self) -> np.ndarray:
-        """Length of the longest way from each class up to one that has no parent."""
+        """Length of the longest path from each class up to a class without parents."""
         steps = [0] * len(self)
         for place in self.order:
             if self.parents[place]:
@@ -115,20 +111,23 @@ class Taxonomy:
         return tuple(place for place, parents in enumerate(self.parents) if len(parents) > 1)
 
     def fingerprint(self) -> str:
-        """Return a hash of the classes, their names, ranks and parents, whatever the file looks like."""
+        """Return a hash of the classes, names, ranks and parents; it does not depend on the file's format."""
         synonyms = list(self.synonyms.items())
         content = (self.ids, self.names, self.parents, self.ranks, synonyms, self.by_usage)
         return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode(errors="replace")).hexdigest()
 
 
 def short(text: str) -> str:
-    """Return a name as messages show it: quoted, at most 80 letters."""
+    """Return a name as messages show it: quoted, with at most 80 characters."""
     return repr(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
 
 
 @dataclass(slots=True)
 class _Class:
-    """A class in the making; ``declared`` is its row, 0 if it was only named as a parent so far (at ``named``)."""
+    """A class while its file is read.
+
+    ``named`` is the first row that mentions the class, ``declared`` the row that declares it (0: none so far).
+    """
 
     place: int
     named: int
@@ -139,15 +138,15 @@ class _Class:
 
 
 class TaxonomyBuilder:
-    """A taxonomy in the making, which knows where each class and link stood.
+    """Builder of a taxonomy, whose errors name the row of a class or link.
 
     Args:
         source: the file, for messages.
         format: format of the file.
-        unit: noun for what its numbers count: ``line``, ``entry``.
+        unit: noun for a row of the file: ``line``, ``entry``.
     """
 
-    def __init__(self, source: str, format: str, unit: str = "line") -> None:  # noqa: A002  # as the field is called
+    def __init__(self, source: str, format: str, unit: str = "line") -> None:  # noqa: A002  # the name of Taxonomy's field
         self.source, self.format, self.unit = source, format, unit
         self._classes: dict[str, _Class] = {}
         self._synonyms: dict[str, dict[int, None]] = {}
@@ -168,7 +167,7 @@ class TaxonomyBuilder:
         """Declare a class.
 
         Raises:
-            HierarchyError: it has no id, or was declared before.
+            HierarchyError: the id is empty, or the class was declared before.
         """
         made = self._class(class_id, row)
         if made.declared:
@@ -180,7 +179,7 @@ class TaxonomyBuilder:
         self.describe(class_id, name, rank)
 
     def describe(self, class_id: str, name: str = "", rank: str | None = None) -> None:
-        """Give a class a name and a rank; empty ones stay as they were."""
+        """Give a class a name and a rank; an empty value changes nothing."""
         made = self._classes[class_id]
         made.name, made.rank = name or made.name, rank or made.rank
 
@@ -201,16 +200,16 @@ class TaxonomyBuilder:
         below.parents[above.place] = None
 
     def link_chain(self, chain: Iterable[tuple[str, str]], row: int) -> str:
-        """Add the classes of a row that names one per rank, each under the next coarser that is known.
+        """Add the classes of a row that names one class per rank, each under the next coarser known class.
 
-        A class's id is its way from the top, since other families have genera of the same name.
+        The id of a class is its path from the top, because genera of two families can have one name.
 
         Args:
-            chain: ranks with the row's class, coarsest first; empty if unknown.
+            chain: pairs of rank and class name, coarsest first; an empty name is unknown.
             row: number of the row.
 
         Returns:
-            the id of the finest of these classes; empty if all are unknown.
+            the id of the row's finest class; empty if all are unknown.
         """
         parent = ""
         for rank, name in chain:
@@ -224,22 +223,22 @@ class TaxonomyBuilder:
         return parent
 
     def has_link(self, child: str, parent: str) -> bool:
-        """Tell whether one class is a child of another already."""
+        """Return whether one class is already a child of another."""
         return self._classes[parent].place in self._classes[child].parents
 
     def call(self, synonym: str, class_id: str) -> None:
-        """Let a further name mean a class, after those that it means already."""
+        """Add a class to the meanings of a further name, after its earlier meanings."""
         self._synonyms.setdefault(synonym, {})[self._classes[class_id].place] = None
 
     def order_senses(self, senses: Mapping[str, Sequence[str]]) -> None:
-        """Let names mean these classes, the most usual first, before whatever else they may mean."""
+        """Put these classes before the other meanings of each name; the most usual class comes first."""
         ordered = {name: dict.fromkeys(self._classes[i].place for i in ids) for name, ids in senses.items()}
         for name, places in self._synonyms.items():
             ordered[name] = ordered.get(name, {}) | places
         self._synonyms = ordered
 
     def count(self, what: str, number: int = 1) -> None:
-        """Count something that reading left out or found odd."""
+        """Count rows that the reader excluded or changed."""
         if number:
             self._counts[what] = self._counts.get(what, 0) + number
 
@@ -247,11 +246,11 @@ class TaxonomyBuilder:
         """Return the taxonomy.
 
         Args:
-            declared: refuse parents that were never declared, in place of taking them for classes at the top.
+            declared: reject parents that were never declared. Default: they are classes at the top.
             by_usage: attribute of :class:`Taxonomy`.
 
         Raises:
-            HierarchyError: there is no class, an undeclared parent, a cycle or too long a chain.
+            HierarchyError: there is no class, a parent was not declared, or the parents lead in a circle or too far.
         """
         if not self._classes:
             raise HierarchyError(f"{self.source} has no classes; expected some in the format {self.format}.")
@@ -286,7 +285,7 @@ class TaxonomyBuilder:
 
 
 def distinct_names(names: Sequence[str], ids: Sequence[str]) -> tuple[list[str], int]:
-    """Return names that differ, and how many were changed: a name of several classes has each one's id behind it.
+    """Make names distinct by appending the class id to repeated names; return them and how many changed.
 
     >>> distinct_names(["bank", "bank", "shore"], ["n1", "n2", "n3"])
     (['bank [n1]', 'bank [n2]', 'shore'], 2)

@@ -209,7 +209,7 @@ def test_items_that_contradict_the_tree_are_named(tree):
         ((("a",), (["x", "x"],), ()), "same name: 'x'"),
         ((("a",), (["x", ""],), ()), "without a name"),
         ((("a", "b"), (["x"], ["y"]), ([1],)), "'x' -> 1"),
-        ((("a", "b"), (["x"], ["y"]), ([0, 0],)), "one parent per class"),
+        ((("a", "b"), (["x"], ["y"]), ([0, 0],)), "integers, one per class"),
         ((("a", "b"), (["x"], ["y"]), ()), "0 of parents"),
     ],
 )

@@ -63,8 +63,6 @@ def test_an_edge_list_by_tab_comma_or_without_a_header(write):
         assert (found.format, set(found.ids)) == ("edge-list", {"animal", "cat", 'dog "x"'})
         assert links(found) == {("cat", "animal"), ('dog "x"', "animal")}
     assert read_taxonomy(write("comma", both["comma"])).counts == {"repeated links": 1}
-    bare = write("bare", "\ufeffcat,animal\ndog,animal\n")
-    assert links(read_taxonomy(bare, "edge-list")) == {("cat", "animal"), ("dog", "animal")}
 
 
 # -- WordNet -----------------------------------------------------------------------------------------------------------
@@ -251,6 +249,7 @@ TAXA = "taxonID,parentNameUsageID,acceptedNameUsageID,scientificName\n1,,,Animal
         ("child,parent,child\na,b,c\n", "auto", "has the column 'child' twice"),
         ("child,parent\n", "auto", "has no classes"),
         (b"child,parent\na,\xff\n", "auto", "line 2: not UTF-8"),
+        ("cat,animal\n", "edge-list", "lacks the column 'child'; found 'cat', 'animal'"),
         ("cat,animal\n", "auto", "a table with the columns 'cat', 'animal'; expected a taxonomy"),
         (DATA.replace("05 n 03 animal", "05 n zz animal"), "auto", "line 4: .* is not a synset"),
         (DATA.replace("05 n 03 animal", "05 n ff animal"), "auto", "line 4: .* is not a synset"),

@@ -8,8 +8,8 @@ import pytest
 
 from hgld.errors import ConfigError, ServiceError
 from hgld.pipelines.hierarchy.review.agreement import settle
-from hgld.pipelines.hierarchy.review.decisions import Move, append_decision, read_decisions
-from hgld.pipelines.hierarchy.review.journal import Journal
+from hgld.pipelines.hierarchy.review.decisions import Move, read_decisions
+from hgld.pipelines.hierarchy.review.journal import Journal, append_decision
 from hgld.pipelines.hierarchy.review.propose import KEY_VARIABLE, propose
 from hgld.pipelines.hierarchy.review.state import Review
 from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails
@@ -312,7 +312,7 @@ def test_the_budget_of_requests_is_held_and_the_next_run_goes_on(build, server):
         ("http://me:pw@127.0.0.1/v1", "m", "without a name or password"),
         ("http://127.0.0.1/v1?key=abc", "m", "--propose is no address"),
         ("http://127.0.0.1/v1", "", "--propose-model"),
-        ("http://127.0.0.1/v1", "a\nb", "--propose-model: who contains the control character"),
+        ("http://127.0.0.1/v1", "a\nb", "--propose-model: the name contains the control character"),
         ("http://127.0.0.1/v1", "m" * 100, "--propose-model: who has 106 characters"),
     ],
 )

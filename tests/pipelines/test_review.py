@@ -286,7 +286,7 @@ def test_every_decision_is_accounted_for(tmp_path: Path):
     }
     assert stage.result.notes == (
         (
-            "Parts of decisions that fit nothing: 1, first ada.yaml entry 4 (rename, ada): no group 'sea'. "
+            "Parts of decisions that do not fit: 1, first ada.yaml entry 4 (rename, ada): no group 'sea'. "
             "All are in stages/review/decisions.json."
         ),
         (

@@ -1,14 +1,14 @@
 """Settlement of several annotators' decisions: agreed claims, conflicts, and measures of agreement.
 
-First, each annotator's decisions are applied alone to the groups of the clustering, in the order of ``when``; a later
+First, each annotator's decisions are applied alone to the groups of the clustering, in the order of ``when``. A later
 decision of the same person replaces an earlier one. Then the claims about each name, group and top are compared:
 
 - If only one annotator makes a claim, or all make the same claim, it is applied.
-- If two annotators make different claims, or one denies another's claim (a name is not in a group), that is a conflict.
+- If annotators make different claims, or one denies another's claim (a name is not in a group), there is a conflict.
   It is listed, and none of its claims is applied: the name stays in its group of the clustering. The last decision does
   not win, because that would hide the disagreement.
-- Decisions in files with ``role: adjudicator`` are applied after all others, in order. They settle the conflicts that
-  they are about.
+- Decisions in files with ``role: adjudicator`` are applied last, in order. A conflict is settled if one of them is
+  about its subject.
 """
 
 from collections import Counter, defaultdict
@@ -23,11 +23,11 @@ from sklearn.metrics import cohen_kappa_score
 from hgld.errors import InputError, quoted
 
 from .decisions import Entry
-from .grouping import Claim, Classes, Given, Grouping, Subject, Unmatched
+from .grouping import Claim, Classes, Grouping, Subject, Unmatched
 from .journal import Journal
 
 DecisionFields = dict[str, Any]  # the fields of a decision without who and when
-LEAST_SHARED = 10  # kappa is not shown if both annotators decided fewer common subjects
+LEAST_SHARED = 10  # kappa is hidden if both annotators decided fewer subjects
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,11 @@ class Verdict:
     subject: Subject | None = None
     claim: Claim | None = None
 
+    @property
+    def why(self) -> str:
+        """The reasons for the decisions; empty without reasons."""
+        return Claim(None, self.entries).reasons or ""
+
 
 @dataclass(frozen=True)
 class Conflict:
@@ -54,11 +59,11 @@ class Conflict:
 
     Attributes:
         kind: ``name`` (its group), ``group`` (renamed, merged or dropped), ``top`` (its class), ``item`` (its group),
-            or ``label`` (several groups would have one label).
-        of: the name, the group's label in the clustering, the item, or the label of several groups.
+            or ``label`` (several groups would get the same label).
+        of: the name, the group's label in the clustering, the item, or the label.
         verdicts: one per annotator.
         subjects: a decision about one of these subjects settles the conflict.
-        settled: who settled it, or why it needs no decision; None: open.
+        settled: who settled it, or why it needs no decision; None if it is open.
     """
 
     kind: str
@@ -68,7 +73,7 @@ class Conflict:
     settled: str | None = None
 
     def to_dict(self, more: Callable[[Verdict], dict[str, Any]]) -> dict[str, Any]:
-        """Return the conflict as report and page have it, with ``more`` about each side."""
+        """Return the conflict for report and page, with the fields ``more`` of each side."""
         sides = [{"who": side.who, "verdict": side.verdict, **more(side)} for side in self.verdicts]
         return {"kind": self.kind, "of": self.of, "settled": self.settled, "verdicts": sides}
 
@@ -80,9 +85,9 @@ class Agreement:
     Attributes:
         annotators: names of the two annotators.
         about: ``names`` (their groups; dropped counts as a group) or ``tops``.
-        count: number of subjects that both decided on.
-        observed: share of them on which they agree; None if there are none.
-        kappa: Cohen's kappa; None if there are none.
+        count: number of subjects that both decided.
+        observed: share of these subjects on which both agree; None without subjects.
+        kappa: Cohen's kappa; None without subjects.
     """
 
     annotators: tuple[str, str]
@@ -104,9 +109,9 @@ class Settlement:
     Attributes:
         grouping: names in groups, labels, tops, and the claims behind them.
         applied: decisions with a claim in effect.
-        withheld: decisions of which nothing is in effect because of an open conflict.
-        overruled: decisions replaced by later ones, or about a group that has no names left.
-        unmatched: decisions, or parts of them, that fit nothing in the build.
+        withheld: decisions without effect because of an open conflict.
+        overruled: decisions that later ones replaced, or about a group without names.
+        unmatched: decisions, or parts of them, that do not fit the build.
         conflicts: sorted by kind and name.
         agreements: one per pair of annotators and kind of subject.
     """
@@ -134,31 +139,30 @@ def settle(
         entries: decisions in order, as :func:`hgld.pipelines.hierarchy.review.decisions.read_decisions` gives them.
         classes: the classes of every level above the groups.
     """
+    own = [entry for entry in entries if entry.role == "annotator"]
     drafts = {
-        who: Grouping.of(place, labels, classes).apply_all(
-            e for e in entries if e.role == "annotator" and e.decision.who == who
-        )
-        for who in sorted({e.decision.who for e in entries if e.role == "annotator"})
+        who: Grouping.of(place, labels, classes).apply_all(entry for entry in own if entry.decision.who == who)
+        for who in sorted({entry.decision.who for entry in own})
     }
     agreed, conflicts = _compare(drafts)
     final = Grouping.of(place, labels, classes).take(agreed)
-    while (clash := _clash(final)) is not None:
+    while (clash := _label_conflict(final)) is not None:
         conflicts.append(clash)
         agreed = {subject: claim for subject, claim in agreed.items() if subject not in clash.subjects}
         final = Grouping.of(place, labels, classes).take(agreed)
-    final.apply_all(e for e in entries if e.role == "adjudicator")
-    conflicts = [_settled(conflict, final) for conflict in conflicts]
+    final.apply_all(entry for entry in entries if entry.role == "adjudicator")
+    conflicts = [_mark_settled(conflict, final) for conflict in conflicts]
     in_effect = {entry for claim in final.effective_claims().values() for entry in claim.entries}
     contested = {e for c in conflicts if c.settled is None for verdict in c.verdicts for e in verdict.entries}
-    unmatched = [miss for draft in (*drafts.values(), final) for miss in draft.unmatched]
-    amiss = {miss.entry for miss in unmatched}
     order = {entry: i for i, entry in enumerate(entries)}
+    unmatched = [miss for draft in (*drafts.values(), final) for miss in draft.unmatched]
     rest = [entry for entry in entries if entry not in in_effect]
+    told = contested | {miss.entry for miss in unmatched}
     return Settlement(
         grouping=final,
         applied=tuple(entry for entry in entries if entry in in_effect),
         withheld=tuple(entry for entry in rest if entry in contested),
-        overruled=tuple(entry for entry in rest if entry not in contested and entry not in amiss),
+        overruled=tuple(entry for entry in rest if entry not in told),
         unmatched=tuple(sorted(unmatched, key=lambda miss: order[miss.entry])),
         conflicts=tuple(sorted(conflicts, key=lambda c: (c.kind, c.of))),
         agreements=_agreements(drafts),
@@ -166,7 +170,7 @@ def settle(
 
 
 def _compare(drafts: Mapping[str, Grouping]) -> tuple[dict[Subject, Claim], list[Conflict]]:
-    """Return the claims without contradiction, and the conflicts about the others."""
+    """Return the claims that no annotator contradicts, and the conflicts about the others."""
     claims: dict[Subject, dict[str, Claim]] = defaultdict(dict)
     for who, draft in drafts.items():
         for subject, claim in draft.claims.items():
@@ -174,7 +178,7 @@ def _compare(drafts: Mapping[str, Grouping]) -> tuple[dict[Subject, Claim], list
     contested = {s.of for s, sides in claims.items() if s.kind == "group" and _differ(sides)}
     agreed, conflicts = {}, []
     for subject in sorted(claims, key=lambda s: (s.kind, str(s.of), str(s.also))):
-        # the names of a contested group are part of the conflict about that group
+        # the conflict about a group covers its names
         sides = {who: claim for who, claim in claims[subject].items() if claim.via not in contested}
         if _differ(sides):
             conflicts.append(_conflict(subject, sides, drafts))
@@ -184,19 +188,15 @@ def _compare(drafts: Mapping[str, Grouping]) -> tuple[dict[Subject, Claim], list
 
 
 def _denials(agreed: dict[Subject, Claim], drafts: Mapping[str, Grouping]) -> list[Conflict]:
-    """Remove pairs of agreed claims where one denies the other; return the conflicts about them."""
+    """Remove each pair of agreed claims in which one denies the other; return the conflicts about them."""
     conflicts = []
     for denial in [subject for subject in agreed if subject.kind == "not in"]:
         name = Subject("name", denial.of)
         said = agreed.get(name)
         if said is not None and said.via is None and said.value == denial.also:
             del agreed[name], agreed[denial]
-            verdicts = tuple(
-                _verdict(who, one, draft.claims[one], draft)
-                for who, draft in drafts.items()
-                for one in (name, denial)
-                if one in draft.claims
-            )
+            both = [(who, draft, one) for who, draft in drafts.items() for one in (name, denial)]
+            verdicts = tuple(_verdict(who, one, draft) for who, draft, one in both if one in draft.claims)
             conflicts.append(Conflict("name", str(denial.of), verdicts, frozenset({name, denial})))
     return conflicts
 
@@ -220,29 +220,32 @@ def _conflict(subject: Subject, sides: Mapping[str, Claim], drafts: Mapping[str,
     machine = next(iter(drafts.values())).machine
     of = machine[subject.of] if isinstance(subject.of, int) else subject.of
     of = f"{of}/{subject.also}" if subject.kind == "item" else of
-    verdicts = tuple(_verdict(who, subject, claim, drafts[who]) for who, claim in sides.items())
+    verdicts = tuple(_verdict(who, subject, drafts[who]) for who in sides)
     return Conflict(subject.kind, of, verdicts, frozenset({subject}))
 
 
-def _verdict(who: str, subject: Subject, claim: Claim, draft: Grouping) -> Verdict:
-    if subject.kind == "not in":
-        said = f"not {draft.label_of(subject.also)}"
-    elif isinstance(claim.value, Given):
-        group = "" if claim.value.group is None else draft.label_of(claim.value.group)
-        said = " in ".join(part for part in (claim.value.name, group) if part)
-    elif subject.kind == "name":
-        said = draft.label_of(claim.value)
-    elif subject.kind == "top":
-        said = str(claim.value)
-    elif claim.value is None:
-        said = "drop"
-    else:
-        said = f"rename to {claim.value}" if claim.renames else f"merge into {draft.label_of(claim.value)}"
+def _verdict(who: str, subject: Subject, draft: Grouping) -> Verdict:
+    claim = draft.claims[subject]
+    value = claim.value
+    match subject.kind:
+        case "not in":
+            said = f"not {draft.label_of(subject.also)}"
+        case "item":
+            group = "" if value.group is None else draft.label_of(value.group)
+            said = " in ".join(part for part in (value.name, group) if part)
+        case "name":
+            said = draft.label_of(value)
+        case "top":
+            said = value
+        case "group" if value is None:
+            said = "drop"
+        case "group":
+            said = f"rename to {value}" if claim.renames else f"merge into {draft.label_of(value)}"
     return Verdict(who, said, claim.entries, subject, claim)
 
 
-def _clash(grouping: Grouping) -> Conflict | None:
-    """Return the conflict about a label that agreed decisions would give to several groups; None without one."""
+def _label_conflict(grouping: Grouping) -> Conflict | None:
+    """Return the conflict about a label that agreed decisions give to several groups; None without one."""
     labels = Counter(grouping.labels[group] for group in grouping.live())
     label = min((label for label, count in labels.items() if count > 1), default=None)
     if label is None:
@@ -261,7 +264,7 @@ def _clash(grouping: Grouping) -> Conflict | None:
     return Conflict("label", label, verdicts, frozenset(subjects))
 
 
-def _settled(conflict: Conflict, final: Grouping) -> Conflict:
+def _mark_settled(conflict: Conflict, final: Grouping) -> Conflict:
     entries = [e for s in conflict.subjects if s in final.claims for e in final.claims[s].entries]
     judges = sorted({entry.decision.who for entry in entries if entry.role == "adjudicator"})
     if judges:
@@ -296,9 +299,9 @@ def agreement(annotators: tuple[str, str], about: str, one: Sequence[Hashable], 
 def cohens_kappa(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
     """Return Cohen's kappa of two verdicts on each of at least one item.
 
-    kappa = (p_o - p_e) / (1 - p_e) with p_o the observed share of equal verdicts and p_e the share expected if both
-    gave their verdicts, as often as they did, by chance. Where both gave one and the same verdict to every item,
-    p_e = 1 and kappa is 0/0; they agree on everything, so it is taken as 1.
+    kappa = (p_o - p_e) / (1 - p_e). p_o is the observed share of equal verdicts; p_e is the share expected by chance
+    from how often each gave each verdict. If both gave one verdict to every item, p_e = 1 and kappa is 0/0; this
+    function then returns 1, because they agree on everything.
 
     Source: J. Cohen, A coefficient of agreement for nominal scales, Educational and Psychological Measurement 20,
     1960.
@@ -315,15 +318,14 @@ def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
 
     Args:
         journal: the file of the person at the page.
-        others: the decisions of the others' files.
+        others: the decisions in the other files.
 
     Raises:
         InputError: decisions under one name are in two files.
     """
-    own = journal.path.resolve()
     files: dict[str, Path] = {journal.who: journal.path} if journal.role == "annotator" else {}
     for entry in others:
-        if entry.file.resolve() == own:
+        if entry.file.resolve() == journal.path.resolve():
             raise InputError(
                 f"{entry.file}: your own file is given with --compare-with too; name it with --decisions alone."
             )
@@ -331,13 +333,12 @@ def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
         if entry.role == "annotator" and files.setdefault(who, entry.file) != entry.file:
             raise InputError(
                 f"{entry.file}: its decisions are by {quoted(who)}, who decides in {files[who]} too; the two would "
-                "count as one annotator. Two people need two names: open the page with --annotator NAME, and correct "
-                "the field who of what is written already. One person needs one file: put all decisions into it."
+                "count as one annotator. Give each person another --annotator NAME, and each name one file."
             )
 
 
 def side_by_side(settlement: Settlement, grouping: Grouping) -> dict[str, Any]:
-    """Return kappa per pair of annotators, and the conflicts, each side with the decisions that would adopt it.
+    """Return kappa per pair of annotators, and the conflicts, each side with the decisions that adopt it.
 
     Args:
         settlement: the settlement of everyone's decisions.
@@ -345,9 +346,8 @@ def side_by_side(settlement: Settlement, grouping: Grouping) -> dict[str, Any]:
     """
 
     def more(side: Verdict) -> dict[str, Any]:
-        reasons = dict.fromkeys(entry.decision.why for entry in side.entries if entry.decision.why)
         adopt = adopting(side.subject, side.claim, grouping) if side.subject and side.claim else []
-        return {"why": "; ".join(reasons), "adopt": adopt}
+        return {"why": side.why, "adopt": adopt}
 
     agreements = [{**asdict(one), "kappa": one.kappa if one.is_told else None} for one in settlement.agreements]
     conflicts = [conflict.to_dict(more) for conflict in settlement.conflicts]
@@ -357,37 +357,36 @@ def side_by_side(settlement: Settlement, grouping: Grouping) -> dict[str, Any]:
 def adopting(subject: Subject, claim: Claim, grouping: Grouping) -> list[DecisionFields]:
     """Return the decisions that adopt another annotator's claim; empty if no decision can.
 
-    Labels differ between annotators: a group that one renamed has another label here, and a group that one made may not
-    exist here. The claim has the numbers of the clustering's groups instead.
+    A group that one annotator renamed has another label for the other one, and a group that one made may be missing for
+    the other one. So claims refer to the numbers of the clustering's groups.
 
     Args:
         subject: the subject of the claim.
         claim: the other annotator's claim.
-        grouping: the person's own grouping.
+        grouping: the groups of the person who adopts the claim.
     """
-    value, label = claim.value, grouping.label_of(subject.of)
-    if subject.kind == "not in":
-        return [{"action": "refuse", "names": [subject.of], "group": grouping.label_of(subject.also)}]
-    if isinstance(value, Given):
-        said: DecisionFields = {"action": "item", "split": subject.of, "id": subject.also}
-        said |= {"name": value.name} if value.name is not None else {}
-        if value.group is not None:
-            said["group"] = grouping.label_of(value.group)
-            return [said] if grouping.find(said["group"]) == value.group else []
-        return [said]
-    if subject.kind == "name":
-        if value is None:
-            return [{"action": "drop", "names": [subject.of]}]
-        to = grouping.label_of(value)
-        action = "move" if value in grouping.labels else "new"
-        return [{"action": action, "names": [subject.of], "to": to}] if grouping.target(to) == value else []
-    if grouping.find(label) != subject.of:
-        return []  # the group has no names here
+    value, of, label = claim.value, subject.of, grouping.label_of(subject.of)
+    to = grouping.label_of(value) if subject.kind in ("name", "group") else ""
+    can_take = grouping.target(to) == value  # a group of that label is the same group for both
+    match subject.kind:
+        case "not in":
+            return [{"action": "refuse", "names": [of], "group": grouping.label_of(subject.also)}]
+        case "item":
+            said: DecisionFields = {"action": "item", "split": of, "id": subject.also}
+            said |= {"name": value.name} if value.name is not None else {}
+            said |= {"group": grouping.label_of(value.group)} if value.group is not None else {}
+            return [said] if value.group is None or grouping.find(said["group"]) == value.group else []
+        case "name" if value is None:
+            return [{"action": "drop", "names": [of]}]
+        case "name":
+            action = "move" if value in grouping.labels else "new"
+            return [{"action": action, "names": [of], "to": to}] if can_take else []
+    if grouping.find(label) != of:
+        return []  # the group has no names for this person
     if subject.kind == "top":
         return [{"action": "set", "group": label, "top": value, **({"level": subject.also} if subject.also else {})}]
     if value is None:
         return [{"action": "drop", "group": label}]
     if claim.renames:
-        return [] if grouping.find(str(value)) is not None else [{"action": "rename", "group": label, "to": value}]
-    to = grouping.label_of(value)
-    return [{"action": "merge", "groups": [label], "to": to}] if grouping.target(to) == value else []
+        return [] if grouping.find(value) is not None else [{"action": "rename", "group": label, "to": value}]
+    return [{"action": "merge", "groups": [label], "to": to}] if can_take else []

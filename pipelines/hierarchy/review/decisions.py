@@ -1,6 +1,6 @@
-"""Annotators' decisions about names and groups, and their files: plain YAML that people edit and the page appends to.
+"""Annotators' decisions about names and groups, and the format of their files: YAML that people can edit.
 
-Decisions name groups by their label and names by their text, because numbers change from run to run. A file::
+Decisions name groups by their label and names by their text, because numbers change between builds. A file::
 
     schema_version: 1
     role: annotator            # or adjudicator; default: annotator
@@ -13,28 +13,23 @@ Decisions name groups by their label and names by their text, because numbers ch
       why: "a pass is not a summit"
       when: "2026-11-21T09:30:00.001Z"
 
-Every value is read as text, so a group may be called ``no`` or ``1984`` without quotes. ``why`` is optional. The page
-writes an entry as one line of JSON, which is YAML too: an entry whose writing was cut off lacks its closing brace, and
-never passes for a whole one. Entries that the page wrote in one action have one ``when``, whose milliseconds are not 0.
+Every value is read as text, so a group can be called ``no`` or ``1984`` without quotes. ``why`` is optional. The page
+writes each entry as one line of JSON, which is also YAML. If the writing was cut off, the closing brace is missing, so
+reading detects it. The entries of one action on the page have the same ``when``, whose milliseconds are not 0.
 """
 
-import errno
 import json
-import os
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from datetime import UTC, datetime
-from io import FileIO
+from datetime import MAXYEAR, UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import yaml
 
-from hgld.errors import ConfigError, InputError, SchemaError, StorageError, quoted
-from hgld.files import file_lock, sync
+from hgld.errors import ConfigError, InputError, SchemaError, quoted
 
 MOST_NAMES = 10_000
 SCHEMA_VERSION = 1
@@ -43,17 +38,19 @@ _MAX_TEXT = {"who": 100, "why": 5_000}
 _MAX_LABEL = 500
 _MAX_DEPTH = 8
 
-_NOT_IN_YAML = {code: f"\\u{code:04x}" for code in (0xFEFF, 0xFFFE, 0xFFFF)}  # letters that YAML has as escapes alone
+_NOT_IN_YAML = {
+    code: f"\\u{code:04x}" for code in (0xFEFF, 0xFFFE, 0xFFFF)
+}  # YAML allows these characters only as escapes
 
 Role = Literal["annotator", "adjudicator"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Base of all decisions: who decided, when (with its time zone), and, if the person says so, why.
+    """Base of all decisions: who decided, when (with time zone), and optionally why.
 
     Raises:
-        InputError: a value is empty, too long, not printable or contradicts another one.
+        InputError: a value is empty, too long, not printable or contradicts another value.
     """
 
     action: ClassVar[str]
@@ -74,22 +71,22 @@ class Decision:
                 if len(set(value)) != len(value):
                     twice = min(member for member, count in Counter(value).items() if count > 1)
                     raise InputError(f"{field.name} names {quoted(twice)} twice.")
-        if self.when.tzinfo is None:
-            raise InputError(f"when is {self.when.isoformat()} without a time zone; end it with Z for UTC.")
+        if self.when.tzinfo is None or self.when.year == MAXYEAR:  # the page needs later times
+            raise InputError(f"when is {self.when.isoformat()}; expected a time before 9999 that ends with Z for UTC.")
         self._check()
 
     def _check(self) -> None:
-        """Check the rules of one action beyond well-formed values."""
+        """Check the values of one action against each other."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the action and the fields that are stated, as JSON has them."""
+        """Return the action and the fields that have a value, for JSON."""
         said = {name: value for name, value in vars(self).items() if value is not None}
         return {"action": self.action, **said, "when": self.when.astimezone(UTC).isoformat().replace("+00:00", "Z")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rename(Decision):
-    """Give the group ``group`` the label ``to``, which no other group has; its own: it keeps its label."""
+    """Give the group ``group`` the label ``to``, which no other group has; its own label confirms it."""
 
     action = "rename"
     group: str
@@ -107,7 +104,7 @@ class Move(Decision):
 
 @dataclass(frozen=True, kw_only=True)
 class Accept(Decision):
-    """Say that ``names``, or without them all names that ``group`` has, belong to ``group``."""
+    """Say that ``names`` (default: all names of ``group``) belong to ``group``."""
 
     action = "accept"
     group: str
@@ -116,7 +113,7 @@ class Accept(Decision):
 
 @dataclass(frozen=True, kw_only=True)
 class New(Decision):
-    """Let ``names``, of any groups, form the new group ``to``."""
+    """Move ``names`` from any groups to the new group ``to``."""
 
     action = "new"
     names: tuple[str, ...]
@@ -134,10 +131,7 @@ class Refuse(Decision):
 
 @dataclass(frozen=True, kw_only=True)
 class GiveItem(Decision):
-    """Give one item, the ``id`` of a ``split``, to the group ``group`` or the name ``name``, whatever its name.
-
-    With both it gets the name, and is in the group.
-    """
+    """Give the item ``id`` of ``split`` another name, another group, or both."""
 
     action = "item"
     split: str
@@ -165,7 +159,7 @@ class Merge(Decision):
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Decision):
-    """Let ``names`` leave ``group`` and form the new group ``to``."""
+    """Move ``names`` from ``group`` to the new group ``to``."""
 
     action = "split"
     group: str
@@ -192,7 +186,7 @@ class Drop(Decision):
 
 @dataclass(frozen=True, kw_only=True)
 class SetTop(Decision):
-    """Say that ``group`` belongs to ``top``, a class of the build's top level; of ``level`` where it has several."""
+    """Put ``group`` into the class ``top`` of ``level``. Default: the build's coarsest level."""
 
     action = "set"
     group: str
@@ -207,9 +201,9 @@ ACTIONS: dict[str, type[Decision]] = {
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A decision with its file, its number there (from 1) and the file's role.
+    """A decision with its file, its number in the file (from 1) and the file's role.
 
-    Entries are compared by identity: a file may hold the same decision twice.
+    Entries are compared by identity, because a file may contain the same decision twice.
     """
 
     decision: Decision
@@ -223,10 +217,10 @@ class Entry:
 
 
 def check_text(field: str, value: str) -> None:
-    """Refuse a text that no decision can hold in this field.
+    """Check that a text is valid for a field of a decision.
 
     Raises:
-        InputError: it is empty, too long or not printable.
+        InputError: the text is empty, too long or not printable.
     """
     limit = _MAX_TEXT.get(field, _MAX_LABEL)
     if not value.strip():
@@ -245,32 +239,31 @@ def check_text(field: str, value: str) -> None:
 
 
 def read_decisions(paths: Sequence[Path]) -> list[Entry]:
-    """Read the decisions of one or several files, ordered by ``when``, then file name, then number in the file.
+    """Read the decisions of several files, ordered by ``when``, then file name, then number in the file.
 
     Raises:
         InputError: a file cannot be read, or an entry is not a decision; names the file, the entry and its line.
-        SchemaError: a file of another schema version.
+        SchemaError: a file has another schema version.
         ConfigError: one file is given twice.
     """
     resolved = [path.resolve() for path in paths]
-    if len(set(resolved)) != len(resolved):
-        twice = next(p for p, r in zip(paths, resolved, strict=True) if resolved.count(r) > 1)
-        raise ConfigError(f"{twice}: this file of decisions is given twice; name it once.")
-    entries = [entry for path in paths for entry in _read(path)]
+    for path, one in zip(paths, resolved, strict=True):
+        if resolved.count(one) > 1:
+            raise ConfigError(f"{path}: this file of decisions is given twice; name it once.")
+    entries = [entry for path in paths for entry in parse_decisions(_read(path), path)]
     return sorted(entries, key=lambda e: (e.decision.when, e.file.name, e.number))
 
 
-def _read(path: Path) -> list[Entry]:
+def _read(path: Path) -> bytes:
     try:
         with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path}: the decisions cannot be read: {error.strerror}. Check --decisions.") from error
-    return parse_decisions(data, path)
 
 
 def parse_decisions(text: str | bytes, path: Path) -> list[Entry]:
-    """Parse the content of a file, in its order; errors and entries name ``path``.
+    """Parse the content of a file, in order; errors and entries name ``path``.
 
     Raises:
         InputError, SchemaError: as :func:`read_decisions`.
@@ -283,7 +276,7 @@ def parse_decisions(text: str | bytes, path: Path) -> list[Entry]:
         except UnicodeDecodeError as error:
             said = f"byte 0x{text[error.start]:02x} is not UTF-8; save the file as UTF-8."
             line = text.count(b"\n", 0, error.start) + 1
-            raise _refusal(path, text.decode("utf-8-sig", "replace"), said, line=line) from error
+            raise _entry_error(path, text.decode("utf-8-sig", "replace"), said, line=line) from error
     if not text.strip("\ufeff \t\r\n"):
         return []
     try:
@@ -292,31 +285,32 @@ def parse_decisions(text: str | bytes, path: Path) -> list[Entry]:
         mark = getattr(error, "context_mark", None) or getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
         parts = [getattr(error, name, None) for name in ("context", "problem", "reason")]
-        raise _refusal(path, text, f"not YAML: {', '.join(filter(None, parts))}.", line=line) from error
+        raise _entry_error(path, text, f"not YAML: {', '.join(filter(None, parts))}.", line=line) from error
+    fields_ = "schema_version, role, decisions"
     if not isinstance(content, dict):
-        raise InputError(f"{path}: the file is not a mapping of fields; expected schema_version, role, decisions.")
-    if (version := content.get("schema_version")) != str(SCHEMA_VERSION):
+        raise InputError(f"{path}: the file is not a mapping of fields; expected {fields_}.")
+    if (version := content.pop("schema_version", None)) != str(SCHEMA_VERSION):
         raise SchemaError(
             f"{path}: schema_version is {quoted(version)}; this hgld reads decisions of version {SCHEMA_VERSION}. "
             f"Begin the file with 'schema_version: {SCHEMA_VERSION}'."
         )
-    role, listed = content.get("role", "annotator"), content.get("decisions") or []
+    role, listed = content.pop("role", "annotator"), content.pop("decisions", None)
     if role not in get_args(Role):
         raise InputError(f"{path}: role is {quoted(role)}; expected {' or '.join(get_args(Role))}.")
-    if unknown := [field for field in content if field not in ("schema_version", "role", "decisions")]:
-        raise InputError(f"{path}: unknown field {quoted(unknown[0])}; expected schema_version, role, decisions.")
-    if "decisions" not in content or not isinstance(listed, list):
+    if content:
+        raise InputError(f"{path}: unknown field {quoted(next(iter(content)))}; expected {fields_}.")
+    if not isinstance(listed, list) and listed != "":
         raise InputError(f"{path}: the field 'decisions' is missing or not a list.")
     entries = []
     for number, said in enumerate(listed, 1):
         try:
             entries.append(Entry(make_decision(said), path, number, role))
         except InputError as error:
-            raise _refusal(path, text, str(error), number=number) from error
+            raise _entry_error(path, text, str(error), number=number) from error
     return entries
 
 
-class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # values stay text: no, 1984, 2026-11-21
+class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # keeps values as text: no, 1984, 2026-11-21
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         found = super().construct_mapping(node, deep)
         if len(found) < len(node.value):
@@ -327,7 +321,7 @@ class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # values stay tex
 def _load(text: str) -> Any:
     """Return the content of a YAML text: texts, lists and dictionaries.
 
-    The events are read first: enough brackets crash the loader, and aliases may stand for endless lists.
+    The events are checked first, because deep nesting crashes the loader, and aliases can expand without end.
     """
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
@@ -335,11 +329,11 @@ def _load(text: str) -> Any:
         if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:
             said = "nested too deep" if depth > _MAX_DEPTH else f"*{event.anchor} is a YAML alias; write '*' in quotes"
             raise yaml.MarkedYAMLError(problem=said, problem_mark=event.start_mark)
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - it constructs texts alone
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - it constructs only texts
 
 
-def _refusal(path: Path, text: str, said: str, *, line: int = 0, number: int = 0) -> InputError:
-    """Return the error of a line, or of an entry; the other is counted in the text."""
+def _entry_error(path: Path, text: str, said: str, *, line: int = 0, number: int = 0) -> InputError:
+    """Return the error about a line or an entry of a file; the text tells which line begins which entry."""
     starts = [row for row, content in enumerate(text.splitlines(), 1) if content.startswith("-")]
     number = number or sum(row <= line for row in starts)
     line = line or (starts[number - 1] if number <= len(starts) else 0)
@@ -349,14 +343,14 @@ def _refusal(path: Path, text: str, said: str, *, line: int = 0, number: int = 0
 
 
 def make_decision(said: Any, **own: Any) -> Decision:
-    """Return the decision that the fields of an entry state.
+    """Return the decision that the fields of an entry describe.
 
     Args:
         said: ``action``, and the fields of that action: texts, or lists of texts.
-        own: fields that are not for ``said`` to state.
+        own: values of fields that ``said`` must not contain.
 
     Raises:
-        InputError: it is no decision.
+        InputError: the fields are not a decision.
     """
     if not isinstance(said, Mapping):
         raise InputError("an entry is not a mapping of fields, each with 'name: value'.")
@@ -392,7 +386,7 @@ def _time(text: str) -> datetime:
         when = datetime.fromisoformat(text)
     except ValueError as error:
         raise InputError(f"when is {quoted(text)}; expected a time such as 2026-11-21T09:30:00Z or a day.") from error
-    is_day = len(text) == len("2026-11-21")  # its first moment, so that it comes before the day's other entries
+    is_day = len(text) == len("2026-11-21")  # a day means its first moment, before the day's other entries
     return when.replace(tzinfo=UTC) if is_day else when
 
 
@@ -400,86 +394,10 @@ def _time(text: str) -> datetime:
 
 
 def file_header(role: Role = "annotator") -> str:
-    """Return the lines that a file of decisions begins with."""
+    """Return the first lines of a file of decisions."""
     return f"schema_version: {SCHEMA_VERSION}\nrole: {role}\ndecisions:\n"
 
 
 def format_decision(decision: Decision) -> str:
-    """Return a decision as an entry of a file: a line of JSON."""
+    """Return a decision as an entry of a file, in one line of JSON."""
     return f"- {json.dumps(decision.to_dict(), ensure_ascii=False).translate(_NOT_IN_YAML)}\n"
-
-
-def append_decision(path: Path, decision: Decision, *, role: Role = "annotator") -> None:
-    """Append one decision to a file and wait until the disk has it.
-
-    The entry is one write at the end of the file under a lock, so that a crash leaves it whole, cut off (which
-    :func:`read_decisions` names) or absent, and never touches the entries before it.
-
-    Args:
-        path: the file; made if it is not there.
-        decision: the decision.
-        role: role of a new file; one that has decisions keeps its own.
-
-    Raises:
-        InputError: the file's last entry is cut off or wrong, or its form cannot be appended to.
-        StorageError: the disk is full or the file not writable; the file is as it was.
-    """
-    with locked(path) as file:
-        append_locked(file, path, [decision], role)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[FileIO]:
-    """Open a file of decisions under a lock, so that no other writer appends to it; make it if it is not there.
-
-    Raises:
-        StorageError: the file cannot be opened, or an operation on it fails on the disk.
-    """
-    try:
-        with file_lock(path) as file:
-            yield file
-    except OSError as error:
-        raise StorageError(
-            f"{path}: the decision could not be written: {error.strerror or error}. "
-            "The file is as it was; free space or check its rights, then decide again."
-        ) from error
-
-
-def append_locked(file: FileIO, path: Path, decisions: Sequence[Decision], role: Role) -> None:
-    """Append decisions to a file that :func:`locked` opened, in one write; otherwise as :func:`append_decision`."""
-    entries = "".join(map(format_decision, decisions)).encode()
-    file.seek(0)
-    before = file.read(MAX_BYTES + 1)
-    if not before.strip():
-        entries = file_header(role).encode() + entries
-    else:
-        _check_appendable(path, before, decisions)
-        entries = entries if before.endswith(b"\n") else b"\n" + entries
-    try:
-        if os.write(file.fileno(), entries) < len(entries):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(file.fileno())
-    except OSError:
-        os.ftruncate(file.fileno(), len(before))
-        raise
-    sync(path.parent)
-
-
-def _check_appendable(path: Path, before: bytes, decisions: Sequence[Decision]) -> None:
-    """Refuse a file to whose end the decisions cannot be added as its next ones.
-
-    Only the file's last entry is read together with the new ones: the page appends thousands of times.
-    """
-    start = before.rfind(b"\n- ") + 1
-    header = f"schema_version: {SCHEMA_VERSION}\ndecisions:\n" if start else ""
-    tail = f"{header}{before[start:].decode('utf-8-sig', 'replace')}\n{''.join(map(format_decision, decisions))}"
-    try:
-        read = [entry.decision for entry in parse_decisions(tail, path)]
-    except InputError:
-        read = []
-    if len(before) > MAX_BYTES or read[-len(decisions) :] != list(decisions):
-        parse_decisions(before, path)  # names the entry that is wrong, if one is
-        raise InputError(
-            f"{path}: nothing can be appended to this file. Let it end with its list of decisions, each beginning with "
-            "'- ' in the first column."
-        )

@@ -1,26 +1,26 @@
-"""Names in groups, changed by decisions, and the claims that the decisions make.
+"""Names in groups, the decisions that change them, and the claims that the decisions make.
 
-A decision makes claims. Each claim is about one subject:
+Each claim of a decision is about one subject:
 
 - the group of a name
-- what becomes of a group
+- the new label, merge or removal of a group
 - the class of a group at an upper level
-- the group of a single item
+- the name or group of a single item
 - a group that a name does not belong to
 
-The agreement of several annotators is computed from their claims (:mod:`hgld.pipelines.hierarchy.review.agreement`).
+:mod:`hgld.pipelines.hierarchy.review.agreement` compares the claims of several annotators.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hgld.errors import quoted, some
 
 from .decisions import Accept, Drop, Entry, GiveItem, Merge, Move, New, Refuse, Rename, SetTop, Split
 
-_MOST_HINTS = 10  # nobody reads more, and one takes up to 0.3 s among thousands of names
+_MOST_HINTS = 10  # a hint takes up to 0.3 s among thousands of names
 GroupId = int | str  # number of a group of the clustering, label of a group that a decision made
 Assignment = GroupId | None  # the group of a name; None: dropped
 ItemKey = tuple[str, str]  # split and id
@@ -37,9 +37,9 @@ class Given(NamedTuple):
 class Subject(NamedTuple):
     """The subject of a claim.
 
-    ``name``: the name ``of``. ``group``: the group ``of``, which is renamed, merged or dropped. ``top``: the class of
-    the group ``of`` at the level ``also`` (None: the coarsest). ``item``: the item of split ``of`` and id ``also``.
-    ``not in``: the name ``of``, which does not belong to the group ``also``.
+    ``name``: the name ``of``. ``group``: the group ``of``. ``top``: the class of the group ``of`` at the level ``also``
+    (None: the coarsest level). ``item``: the item with split ``of`` and id ``also``. ``not in``: the name ``of`` does
+    not belong to the group ``also``.
     """
 
     kind: Literal["name", "group", "top", "item", "not in"]
@@ -52,26 +52,19 @@ class Claim:
     """The claim of a decision about one subject.
 
     Attributes:
-        value: value of the subject. For a name: its group, or None (dropped). For a group: its new label, the group
-            that it was merged into, or None (dropped). For a top: the class. For an item: the group that it was given.
-            For ``not in``: None.
+        value: for a name, its group, or None (dropped). For a group, its new label, the group that it was merged into,
+            or None (dropped). For a top, the class. For an item, a :class:`Given`. For ``not in``, None.
         entries: the decisions behind the claim.
-        via: group whose names moved to ``value`` as a whole; None if a decision named the name itself.
+        via: the group that a decision moved to ``value`` as a whole; None if a decision named the name itself.
         renames: True if the value is the group's new label, not another group.
         by_name: True if a decision ever named the name itself, even if its group was moved later.
     """
 
-    value: Assignment | Given
+    value: Any
     entries: tuple[Entry, ...]
     via: GroupId | None = None
     renames: bool = False
     by_name: bool = False
-
-    @property
-    def assigned(self) -> Assignment:
-        """The group that a claim about a name or group assigns."""
-        assert not isinstance(self.value, Given)
-        return self.value
 
     @property
     def annotators(self) -> str:
@@ -80,13 +73,13 @@ class Claim:
 
     @property
     def reasons(self) -> str | None:
-        """The reasons that the annotators gave; None if they gave none."""
+        """The reasons that the annotators gave; None without reasons."""
         return "; ".join(dict.fromkeys(entry.decision.why for entry in self.entries if entry.decision.why)) or None
 
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A decision, or a part of it, that names a group, name or class that the build does not have."""
+    """A decision, or a part of it, that does not fit the build: it names an unknown group, name or class."""
 
     entry: Entry
     reason: str
@@ -98,13 +91,13 @@ class Grouping:
 
     Attributes:
         place: group of every name; None: dropped.
-        labels: label of every group, including the empty groups of the clustering.
+        labels: label of every group, including empty groups of the clustering.
         machine: label of every group in the clustering.
         origin: group of every name in the clustering.
         classes: classes that a decision may set, by level above the groups, finest level first.
         claims: last claim about each subject.
-        unmatched: decisions, or parts of them, that fit nothing in the build.
-        members: names of every group, the inverse of ``place``.
+        unmatched: decisions, or parts of them, that do not fit the build.
+        members: names of every group; the inverse of ``place``.
     """
 
     place: dict[str, Assignment]
@@ -114,22 +107,16 @@ class Grouping:
     classes: Classes
     claims: dict[Subject, Claim] = field(default_factory=dict)
     unmatched: list[Unmatched] = field(default_factory=list)
-
     members: dict[GroupId, set[str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.members:
-            return
-        self.members = {group: set() for group in self.labels}
-        for name, group in self.place.items():
-            if group is not None:
-                self.members.setdefault(group, set()).add(name)
-                self.labels.setdefault(group, str(group))
 
     @classmethod
     def of(cls, place: Mapping[str, int], labels: Mapping[int, str], classes: Classes) -> "Grouping":
         """Return the groups of the clustering, from the group of every name and the label of every group."""
-        return cls({**place}, {**labels}, labels, place, classes)
+        made = cls(dict.fromkeys(place), {**labels}, labels, place, classes)
+        made.members = {group: set() for group in labels}
+        for name, group in place.items():
+            made._put(name, group)
+        return made
 
     def copy(self) -> "Grouping":
         """Return an independent copy."""
@@ -145,26 +132,23 @@ class Grouping:
     # -- queries --------------------------------------------------------------------------------------------------
 
     def find(self, label: str) -> GroupId | None:
-        """Return the group of this label that has names; None if there is none."""
+        """Return the group with this label that has names; None without one."""
         return next((g for g, text in self.labels.items() if text == label and self.members[g]), None)
 
     def target(self, label: str) -> GroupId:
-        """Return the group that names move into under this label: an existing one, an emptied one, or a new one."""
+        """Return the group that gets names moved to this label: an existing one, an emptied one, or a new one."""
         found = self.find(label)
-        if found is not None:
-            return found
-        emptied = [g for g in self.machine if self.labels[g] == label]
-        return emptied[0] if emptied else label
+        return next((g for g in self.machine if self.labels[g] == label), label) if found is None else found
 
     def end_of(self, group: Assignment) -> Assignment:
-        """Return the group that a group was merged into, over any number of merges; None: dropped."""
+        """Return the group that a group was merged into, after any number of merges; None: dropped."""
         seen = set[GroupId]()
         while group is not None and group not in seen:
             seen.add(group)
             claim = self.claims.get(Subject("group", group))
             if claim is None or claim.renames:
                 break
-            group = claim.assigned
+            group = claim.value
         return group
 
     def live(self) -> list[GroupId]:
@@ -177,7 +161,7 @@ class Grouping:
 
     @property
     def decided(self) -> dict[str, Assignment]:
-        """Groups of the names that a decision named themselves, not only their group."""
+        """Groups of the names that a decision itself named; decisions about whole groups do not count."""
         return {
             str(subject.of): self.place[str(subject.of)]
             for subject, claim in self.claims.items()
@@ -191,7 +175,7 @@ class Grouping:
 
     @property
     def refused(self) -> dict[str, set[GroupId]]:
-        """Groups that a name does not belong to, by name; a label that no group has is that of a proposed group."""
+        """Groups that a name does not belong to, by name; a label without a group is that of a proposed group."""
         found: dict[str, set[GroupId]] = {}
         for kind, of, group in self.claims:
             if kind == "not in" and group is not None:
@@ -201,16 +185,12 @@ class Grouping:
     @property
     def items(self) -> dict[ItemKey, Given]:
         """Names and groups that decisions gave to single items, by split and id."""
-        return {
-            (str(of), str(also)): claim.value
-            for (kind, of, also), claim in self.claims.items()
-            if kind == "item" and isinstance(claim.value, Given)
-        }
+        return {(str(of), str(also)): c.value for (kind, of, also), c in self.claims.items() if kind == "item"}
 
     def placed(self, place: Mapping[str, Assignment]) -> "Grouping":
-        """Return a copy in which the names without a decision are in the groups that ``place`` has for them.
+        """Return a copy in which undecided names are in their group of ``place``.
 
-        Names that were dropped with their group stay dropped. Names move only into groups that already have names.
+        Dropped names stay dropped. Names move only into groups that already have names.
         """
         moved = self.copy()
         live = set(self.live())
@@ -221,7 +201,7 @@ class Grouping:
         return moved
 
     def effective_claims(self) -> dict[Subject, Claim]:
-        """Return the claims in effect: all claims about names, and new labels and tops of groups that have names."""
+        """Return the claims in effect: claims about names and items, and new labels and tops of groups with names."""
         return {
             subject: claim
             for subject, claim in self.claims.items()
@@ -232,36 +212,31 @@ class Grouping:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def apply(self, entry: Entry) -> None:
-        """Apply one decision; append the parts that fit nothing to ``unmatched``."""
+        """Apply one decision; add the parts that do not fit the build to ``unmatched``."""
         match entry.decision:
-            case Rename() as decision:
-                self._rename(entry, decision)
+            case Rename(group=label, to=to):
+                self._rename(entry, label, to)
             case SetTop() as decision:
-                self._set(entry, decision)
+                self._set_top(entry, decision)
             case Move(names=names, to=label) | Accept(names=names, group=label):
-                group = self._fillable(entry, label)
+                group = self._group(entry, label, may_be_empty=True)
                 if group is not None:
                     self._claim_names(entry, sorted(self.members[group]) if names is None else names, group)
-            case New(names=names, to=label) | Split(names=names, to=label) as decision:
-                self._new(entry, decision.group if isinstance(decision, Split) else None, names, label)
+            case New(names=names, to=label):
+                self._make_group(entry, names, label)
+            case Split(group=source, names=names, to=label):
+                self._make_group(entry, names, label, source)
             case Drop(names=names, group=label):
                 self._claim_names(entry, names or (), None)
                 if label is not None and (group := self._group(entry, label)) is not None:
                     self._empty(group, None, entry)
             case Merge(groups=labels, to=to):
-                groups = [self._group(entry, label) for label in labels if label != to]
-                if to in labels and self.find(to) is None:
-                    self._group(entry, to)
-                target = self.target(to)
-                for group in groups:
-                    if group is not None:
-                        self._empty(group, target, entry)
+                self._merge(entry, labels, to)
             case Refuse(names=names, group=label):
                 self._refuse(entry, names, self.target(label))
             case GiveItem(name=name, group=label) as decision:
-                group = None if label is None else self._fillable(entry, label)
-                is_known = group is not None or (label is None and self._known(entry, (name or "",)))
-                if is_known:
+                group = None if label is None else self._group(entry, label, may_be_empty=True)
+                if group is not None or (label is None and self._known(entry, (name or "",))):
                     subject = Subject("item", decision.split, decision.id)
                     self.claims[subject] = Claim(Given(name, group), (entry,))
 
@@ -275,29 +250,28 @@ class Grouping:
         """Apply claims that fit this grouping; return the grouping itself."""
         self.claims.update(claims)
         for (kind, of, _), claim in claims.items():
-            if kind == "name" and not isinstance(claim.value, Given):
+            if kind == "name":
                 self._put(str(of), claim.value)
             elif kind == "group" and claim.renames:
-                self.labels[of] = str(claim.value)
+                self.labels[of] = claim.value
         return self
 
-    def _rename(self, entry: Entry, decision: Rename) -> None:
-        group = self._group(entry, decision.group)
+    def _rename(self, entry: Entry, label: str, to: str) -> None:
+        group = self._group(entry, label)
         if group is None:
             return
-        if decision.to != decision.group and self.find(decision.to) is not None:
-            self._miss(entry, f"there is already a group {quoted(decision.to)}; to join the two, merge them")
-        elif isinstance(group, str):
-            if decision.to != decision.group:  # else the label stays
-                self._rekey(group, self.target(decision.to), entry)
-        else:
-            self.labels[group] = decision.to
-            self.claims[Subject("group", group)] = Claim(decision.to, (entry,), renames=True)
+        if to != label and self.find(to) is not None:
+            self._miss(entry, f"there is already a group {quoted(to)}; to join the two, merge them")
+        elif isinstance(group, int):
+            self.labels[group] = to
+            self.claims[Subject("group", group)] = Claim(to, (entry,), renames=True)
+        elif to != label:
+            self._rekey(group, self.target(to), entry)
 
     def _rekey(self, old: str, new: GroupId, entry: Entry) -> None:
-        """Give another label to a group that a decision made: the label is its identity.
+        """Give another label, which is its identity, to a group that a decision made.
 
-        So annotators who end with the same label agree, whatever they called the group before.
+        So annotators who chose the same last label agree, whatever they called the group before.
         """
         for name in sorted(self.members[old]):
             claim = self.claims.get(Subject("name", name), Claim(old, ()))
@@ -314,20 +288,18 @@ class Grouping:
         """Replace the group ``old`` by ``new`` in the claims about items and in refusals."""
         for subject, claim in list(self.claims.items()):
             kind, of, also = subject
-            if kind == "item" and isinstance(claim.value, Given) and claim.value.group == old:
-                self.claims[subject] = replace(
-                    claim, value=claim.value._replace(group=new), entries=(*claim.entries, entry)
-                )
+            if kind == "item" and claim.value.group == old:
+                given = claim.value._replace(group=new)
+                self.claims[subject] = replace(claim, value=given, entries=(*claim.entries, entry))
             elif kind == "not in" and also == old:
                 del self.claims[subject]
-                at_home = self.is_decided(str(of)) and self.place[str(of)] == new  # a decision put it there
-                if not at_home:
+                if not (self.is_decided(str(of)) and self.place[str(of)] == new):  # no decision put the name there
                     self.claims[Subject("not in", of, new)] = claim
 
-    def _new(self, entry: Entry, source: str | None, names: Iterable[str], label: str) -> None:
+    def _make_group(self, entry: Entry, names: Iterable[str], label: str, source: str | None = None) -> None:
         """Make a new group of names; with ``source``, only names of that group can be in it."""
-        leaves = None if source is None else self._group(entry, source)
-        if source is not None and leaves is None:
+        leaves = self._group(entry, source) if source else None
+        if source and leaves is None:
             return
         if self.find(label) is not None:
             self._miss(entry, f"there is already a group {quoted(label)}; move the names there")
@@ -335,32 +307,37 @@ class Grouping:
         target = self.target(label)
         for name in self._known(entry, names):
             here = self.place[name]
-            if source is None or here == leaves:
+            if leaves in (None, here):
                 self._claim_name(name, target, entry)
             else:
                 self._miss(entry, f"{quoted(name)} is in {quoted(self.label_of(here))}, not in {quoted(source)}")
 
     def _refuse(self, entry: Entry, names: Iterable[str], group: GroupId) -> None:
         for name in self._known(entry, names):
-            if self.is_decided(name) and self.place[name] == group:  # take that decision back
+            if self.is_decided(name) and self.place[name] == group:  # undo that decision
                 del self.claims[Subject("name", name)]
                 self._put(name, self.end_of(self.origin[name]))
             self.claims[Subject("not in", name, group)] = Claim(None, (entry,))
 
-    def _set(self, entry: Entry, decision: SetTop) -> None:
+    def _set_top(self, entry: Entry, decision: SetTop) -> None:
         group, levels = self._group(entry, decision.group), list(self.classes)
+        level = decision.level or next(reversed(levels), "top")
         if group is None:
             return
-        level = decision.level or (levels[-1] if levels else "")
-        if not levels:
-            self._miss(entry, "this build has no level above the groups")
-        elif level not in levels:
+        if level not in self.classes:
             self._miss(entry, f"there is no level {quoted(level)} above the groups; there are {', '.join(levels)}")
         elif decision.top not in self.classes[level]:
             self._miss(entry, f"top is {quoted(decision.top)}; expected {some(self.classes[level], 8, ' or ')}")
         else:
             subject = Subject("top", group, None if level == levels[-1] else level)
             self.claims[subject] = Claim(decision.top, (entry,))
+
+    def _merge(self, entry: Entry, labels: Iterable[str], to: str) -> None:
+        found = [self._group(entry, label) for label in labels if label != to or self.find(to) is None]
+        target = self.target(to)
+        for group in found:
+            if group is not None:
+                self._empty(group, target, entry)
 
     def _empty(self, group: GroupId, assigned: Assignment, entry: Entry) -> None:
         for name in sorted(self.members[group]):
@@ -376,8 +353,8 @@ class Grouping:
 
     def _claim_name(self, name: str, assigned: Assignment, entry: Entry, via: GroupId | None = None) -> None:
         self._put(name, assigned)
-        meant = via is None or self.is_decided(name)
-        self.claims[Subject("name", name)] = Claim(assigned, (entry,), via, by_name=meant)
+        by_name = via is None or self.is_decided(name)
+        self.claims[Subject("name", name)] = Claim(assigned, (entry,), via, by_name=by_name)
         if via is None and assigned is not None:
             self.claims.pop(Subject("not in", name, assigned), None)
         if isinstance(assigned, int) and (gone := self.claims.get(Subject("group", assigned))) and not gone.renames:
@@ -394,36 +371,25 @@ class Grouping:
 
     # -- decisions that do not fit --------------------------------------------------------------------------------
 
-    def _fillable(self, entry: Entry, label: str) -> GroupId | None:
-        """Return the group of this label, which may be empty; None, and a note in ``unmatched``, without one."""
-        group = self.target(label)
+    def _group(self, entry: Entry, label: str, *, may_be_empty: bool = False) -> GroupId | None:
+        """Return the group with this label; without one, record the miss and return None."""
+        group = self.target(label) if may_be_empty else self.find(label)
         if group in self.labels:
             return group
-        self._miss(entry, f"no group {quoted(label)}{self._hint(label, self._live_labels())}")
+        if label in self.labels.values():
+            self._miss(entry, f"the group {quoted(label)} has no names any more")
+        else:
+            self._miss(entry, f"no group {quoted(label)}", label, [self.labels[group] for group in self.live()])
         return None
 
-    def _group(self, entry: Entry, label: str) -> GroupId | None:
-        group = self.find(label)
-        if group is None:
-            emptied = label in self.labels.values()
-            said = f"the group {quoted(label)} has no names any more" if emptied else f"no group {quoted(label)}"
-            self._miss(entry, said + ("" if emptied else self._hint(label, self._live_labels())))
-        return group
-
     def _known(self, entry: Entry, names: Iterable[str]) -> list[str]:
+        """Return the names that the build has; record the others as misses."""
         for name in names:
             if name not in self.place:
-                self._miss(entry, f"no name {quoted(name)}{self._hint(name, self.place)}")
+                self._miss(entry, f"no name {quoted(name)}", name, self.place)
         return [name for name in names if name in self.place]
 
-    def _live_labels(self) -> list[str]:
-        return [self.labels[group] for group in self.live()]
-
-    def _hint(self, text: str, known: Iterable[str]) -> str:
-        if len(self.unmatched) >= _MOST_HINTS:
-            return ""
-        close = get_close_matches(text, known, n=1, cutoff=0.8)
-        return f"; did you mean {quoted(close[0])}?" if close else ""
-
-    def _miss(self, entry: Entry, reason: str) -> None:
-        self.unmatched.append(Unmatched(entry, reason))
+    def _miss(self, entry: Entry, reason: str, text: str = "", known: Iterable[str] = ()) -> None:
+        """Record a decision that does not fit, with the known text that is most like ``text``."""
+        close = get_close_matches(text, known, n=1, cutoff=0.8) if len(self.unmatched) < _MOST_HINTS else []
+        self.unmatched.append(Unmatched(entry, reason + "".join(f"; did you mean {quoted(c)}?" for c in close)))

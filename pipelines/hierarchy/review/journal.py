@@ -1,27 +1,21 @@
-"""Journal of one annotator's decisions while the page is open: append, undo, and detection of other writers."""
+"""Journal of one annotator's decisions: append, undo, and detection of changes by other programs."""
 
+import errno
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from io import FileIO
 from pathlib import Path
 
 from hgld.errors import ConfigError, InputError, StorageError
-from hgld.files import sync, write_atomic
+from hgld.files import file_lock, sync, write_atomic
 
-from .decisions import (
-    Decision,
-    Entry,
-    Role,
-    append_locked,
-    check_text,
-    file_header,
-    format_decision,
-    locked,
-    parse_decisions,
-)
+from .decisions import Decision, Drop, Entry, Role, check_text, file_header, format_decision, parse_decisions
 
 _STEP = timedelta(milliseconds=1)
+_SAMPLE = format_decision(Drop(group="a", who="a", when=datetime(2026, 1, 1, tzinfo=UTC))).encode()
 
 
 class StaleError(Exception):
@@ -29,26 +23,26 @@ class StaleError(Exception):
 
 
 class Journal:
-    """The annotator's own file of decisions; every change is on the disk before the call returns.
+    """The annotator's own file of decisions. Every change is on the disk before the call returns.
 
     Args:
-        path: the file; made by the first decision.
+        path: the file; the first decision creates it.
         who: the annotator.
         role: ``annotator``, or ``adjudicator`` for decisions that settle the annotators' conflicts.
 
     Attributes:
-        entries: all entries of the file, in its order.
+        entries: all entries of the file, in order.
 
     Raises:
-        InputError: ``who`` is no valid name of an annotator; the file cannot be read, is of the other role or has
-            decisions of another annotator.
-        SchemaError: the file is of another schema version.
-        ConfigError: the file's folder is not there.
+        InputError: ``who`` is not a valid name; the file cannot be read or appended to, has the other role, or has
+            another annotator's decisions.
+        SchemaError: the file has another schema version.
+        ConfigError: the file's folder does not exist.
         StorageError: the file cannot be written.
     """
 
     def __init__(self, path: Path, who: str, role: Role) -> None:
-        self.path, self.who = path, unicodedata.normalize("NFC", who)  # as it is read back
+        self.path, self.who = path, unicodedata.normalize("NFC", who)  # reading normalizes names too
         self.role: Role = role
         self.entries: list[Entry] = []
         try:
@@ -66,7 +60,7 @@ class Journal:
         self.reload()
 
     def reload(self) -> None:
-        """Read the file again, as it is now; if it was deleted, write the entries that are known to a new one.
+        """Read the file again. If it was deleted, write the known entries to a new one.
 
         Raises:
             StorageError: the deleted file cannot be written again.
@@ -78,7 +72,10 @@ class Journal:
             except OSError as error:
                 raise StorageError(f"{self.path}: it was deleted, and cannot be written again: {error}.") from error
         stamp = self._read_stamp()
-        entries = parse_decisions(self.path.read_bytes(), self.path) if stamp else []
+        data = self.path.read_bytes() if stamp else b""
+        entries = parse_decisions(data, self.path)
+        if data.strip():
+            self._check_appendable(data, len(entries))
         wrong = next((entry for entry in entries if entry.role != self.role), None)
         if wrong is not None:
             asked = "with" if wrong.role == "adjudicator" else "without"
@@ -95,31 +92,37 @@ class Journal:
             )
         self.entries, self._known = entries, stamp
 
+    def _check_appendable(self, data: bytes, count: int) -> None:
+        """Fail if an entry at the end of the file would not become the next decision."""
+        try:
+            longer = len(parse_decisions(data + b"\n" + _SAMPLE, self.path))
+        except InputError:
+            longer = 0
+        if longer != count + 1:
+            raise InputError(
+                f"{self.path}: nothing can be appended to this file. Let it end with its list of decisions, each "
+                "beginning with '- ' in the first column."
+            )
+
     @property
     def changed_elsewhere(self) -> bool:
-        """True if another program wrote or deleted the file since this journal last read or wrote it."""
+        """True if another program changed or deleted the file since this journal last read or wrote it."""
         return self._read_stamp() != self._known
 
     def next_time(self, after: datetime | None = None) -> datetime:
-        """Return the time of the next action: later than ``after`` and than every entry's, since times order decisions.
+        """Return the time of the next action, later than ``after`` and all entries, because times order decisions.
 
-        Its milliseconds are whole and not 0: they tell the decisions of one action, also after another start.
-
-        Raises:
-            InputError: an entry has the last time that there is.
+        Its microseconds are whole milliseconds and not 0. So all decisions of one action are recognizable later.
         """
         last = after or max((entry.decision.when for entry in self.entries), default=None)
-        try:
-            time = datetime.now(UTC) if last is None else max(datetime.now(UTC), last + _STEP)
-            whole = time.replace(microsecond=time.microsecond // 1000 * 1000)
-            whole += _STEP if whole < time else timedelta()
-            return whole if whole.microsecond else whole + _STEP
-        except OverflowError as error:
-            raise InputError(f"{self.path}: nothing comes after {last}, the time of an entry. Correct it.") from error
+        time = datetime.now(UTC) if last is None else max(datetime.now(UTC), last + _STEP)
+        whole = time.replace(microsecond=time.microsecond // 1000 * 1000)
+        whole += _STEP if whole < time else timedelta()
+        return whole if whole.microsecond else whole + _STEP
 
     @property
     def last_action(self) -> int:
-        """Number of the file's last entries that a page wrote in one action; 0 if it has no entries."""
+        """Number of entries at the file's end that a page wrote in one action; 0 without entries."""
         if not self.entries:
             return 0
         when = self.entries[-1].decision.when
@@ -127,34 +130,41 @@ class Journal:
         return (same.index(False) if False in same else len(same)) if when.microsecond else 1
 
     def append(self, decisions: Sequence[Decision]) -> None:
-        """Write decisions at the end of the file, in one write, and wait for the disk.
+        """Write decisions at the end of the file in one write, and wait for the disk.
+
+        A crash leaves the entries whole, cut off (reading detects this) or absent. It never damages earlier entries.
 
         Raises:
-            StaleError: somebody else wrote the file since it was last read or written here; nothing is written.
-            InputError: the file's last entry is cut off or wrong.
-            StorageError: the disk is full or the file not writable; the file is as it was.
+            StaleError: another program changed the file; nothing is written.
+            StorageError: the disk is full or the file not writable; the file is unchanged.
         """
-        with locked(self.path) as file:
-            if self.changed_elsewhere:
-                raise StaleError
-            append_locked(file, self.path, decisions, self.role)
+        with self._locked() as file:
+            file.seek(0)
+            before = file.read()
+            start = file_header(self.role) if not before.strip() else "" if before.endswith(b"\n") else "\n"
+            data = (start + "".join(map(format_decision, decisions))).encode()
+            try:
+                if os.write(file.fileno(), data) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError:
+                os.ftruncate(file.fileno(), len(before))
+                self._known = self._read_stamp()
+                raise
+            sync(self.path.parent)
             self._known = self._read_stamp()
         for decision in decisions:
             self.entries.append(Entry(decision, self.path, len(self.entries) + 1, self.role))
 
     def take_back(self, count: int) -> list[Decision]:
-        """Delete the file's last entries, if they are this annotator's and in the form that a page writes.
+        """Delete the last ``count`` (at least one) entries, if a page wrote them for this annotator.
 
-        The file is cut off before them, so a crash leaves it with them or without, and the entries before them are
-        never touched.
-
-        Args:
-            count: number of entries, at least one.
+        The file is truncated. A crash leaves it with or without these entries, and never damages earlier entries.
 
         Raises:
-            StaleError: somebody else wrote the file since it was last read or written here; nothing is deleted.
-            InputError: there is no entry, one is another person's, or one was written by hand.
-            StorageError: the file is not writable; or the disk does not confirm the deletion.
+            StaleError: another program changed the file; nothing is deleted.
+            InputError: there is no entry, it is another person's, or somebody wrote it by hand.
+            StorageError: the file is not writable, or the disk does not confirm the deletion.
         """
         taken = [entry.decision for entry in self.entries[-count:]]
         if not taken:
@@ -162,9 +172,7 @@ class Journal:
         if others := [decision.who for decision in taken if decision.who != self.who]:
             raise InputError(f"the file's last decision is {others[-1]}'s; you can take back only your own.")
         tail = "".join(map(format_decision, taken)).encode()
-        with locked(self.path) as file:
-            if self.changed_elsewhere:
-                raise StaleError
+        with self._locked() as file:
             file.seek(0)
             text = file.read()
             if not text.endswith(tail):
@@ -183,10 +191,38 @@ class Journal:
             ) from error
         return taken
 
+    @contextmanager
+    def _locked(self) -> Iterator[FileIO]:
+        """Open the file under a lock, unless another program changed it; errors of the disk become StorageError."""
+        try:
+            with file_lock(self.path) as file:
+                if self.changed_elsewhere:
+                    raise StaleError
+                yield file
+        except OSError as error:
+            raise StorageError(
+                f"{self.path}: the decision could not be written: {error.strerror or error}. "
+                "The file is unchanged; free space or check its rights, then decide again."
+            ) from error
+
     def _read_stamp(self) -> tuple[int, int, int] | None:
-        """Return a stamp that changes with the file's state; None if it is empty or absent."""
+        """Return a stamp that changes with the file's content; None if the file is empty or absent."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
             return None
         return (status.st_ino, status.st_size, status.st_mtime_ns) if status.st_size else None
+
+
+def append_decision(path: Path, decision: Decision, *, role: Role = "annotator") -> None:
+    """Append one decision to the file of its annotator, and wait for the disk.
+
+    Args:
+        path: the file; created if it does not exist.
+        decision: the decision.
+        role: role of the file.
+
+    Raises:
+        InputError, SchemaError, ConfigError, StorageError: as :class:`Journal`.
+    """
+    Journal(path, decision.who, role).append([decision])

@@ -1,13 +1,13 @@
 """The learner of a review: after each decision it assigns undecided names to groups, with error probabilities.
 
-After each decision a multinomial logistic regression over the joint evidence is fitted. Its rows are the decided names
-and one row per group: the group's name if the group was predefined, else the mean of its names. Its probabilities are
-multiplied by the square root of the probabilities of the build's own groups. Without decisions no name moves. The order
-of the decisions does not matter.
+After each decision it fits a multinomial logistic regression over the joint evidence. The examples are the decided
+names and one row per group: the embedding of a predefined group's name, else the mean of the group's names. The
+probabilities are multiplied by the square root of the build's own probabilities. Without decisions no name moves. The
+order of the decisions does not matter.
 
-The error probability of a name that stays in its group is the mean of the learner's and the build's. The number of
-wrong names is :func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong`. It counts undecided names only: nothing tells
-how often people are wrong.
+The error probability of a name that stays in its group is the mean of the learner's and the build's probability.
+:func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong` estimates the number of wrong names. It counts only undecided
+names, because nothing says how often people are wrong.
 """
 
 import warnings
@@ -24,16 +24,16 @@ from threadpoolctl import threadpool_limits
 from hgld.tables import read_parquet
 
 from ..encoders.embed import read_embeddings
-from ..groups.doubt import Expected, Model, Spreads, still_wrong
+from ..groups.doubt import Model, Spreads, still_wrong
 from ..groups.evidence import Block, Evidence, read_evidence
 from ..unit_rows import unit
 from .grouping import GroupId, Grouping
 
 GROUP_ROWS = "group_rows.npy"
-STRENGTH = 10.0  # C of scikit-learn's regression; from 10 to 30 the measured effort is the same
-LEAST = 1e-4  # least error probability of an undecided name
-_UNSEEN = 1e-6  # share of a group without an example
-_FORM = 0.15  # weight of the wording in the evidence; from .1 to .2 the measured effort is the same
+STRENGTH = 10.0  # C of scikit-learn's regression; 10 to 30 give the same measured effort
+LEAST = 1e-4  # smallest error probability of an undecided name
+_UNSEEN = 1e-6  # probability of a group without examples
+_FORM = 0.15  # weight of the wording in the evidence; .1 to .2 give the same measured effort
 _MOST_AXES, _MANY_NAMES = 128, 10_000
 
 
@@ -46,11 +46,11 @@ class Estimates:
         items: (N,) numbers of items.
         groups: the K groups that names can be in.
         labels: labels of the groups.
-        standing: (N,) index into ``groups`` of each name's group; -1: no group.
+        standing: (N,) index of each name's group in ``groups``; -1: no group.
         undecided: (N,) bool, True if no decision names the name.
         errors: (N,) error probabilities; 0 for decided names.
         shares: (N, K) float32 probabilities of the groups.
-        spreads: uncertainty of the level of the errors.
+        spreads: uncertainty of the average error probability.
     """
 
     names: tuple[str, ...]
@@ -65,7 +65,7 @@ class Estimates:
 
     @property
     def place(self) -> dict[str, GroupId | None]:
-        """The group of every name; None if it is in none."""
+        """The group of every name; None without a group."""
         return {n: self.groups[g] if g >= 0 else None for n, g in zip(self.names, self.standing.tolist(), strict=True)}
 
     @property
@@ -74,18 +74,18 @@ class Estimates:
         return dict(zip(self.names, self.errors.tolist(), strict=True))
 
     @cached_property
-    def still_wrong(self) -> dict[str, Expected] | None:
-        """The expected number of undecided names, and of their items, that are placed wrong, with 80% intervals.
+    def still_wrong(self) -> dict[str, list[float]] | None:
+        """Mean and 80% interval of the numbers of undecided names and items in a wrong group, to one decimal.
 
-        None if every name is decided: nothing says how often people are wrong.
+        None if every name is decided, because nothing says how often people are wrong.
         """
-        left = self.undecided
+        left, counts = self.undecided, {"names": np.ones(len(self.errors)), "items": self.items}
         if not left.any():
             return None
-        weights = {"names": np.ones(len(self.errors)), "items": self.items.astype(np.float64)}
+        errors, groups = self.errors[left], self.standing[left]
         return {
-            of: still_wrong(self.errors[left], self.spreads, weights=weight[left], groups=self.standing[left])
-            for of, weight in weights.items()
+            of: [round(float(end), 1) for end in still_wrong(errors, self.spreads, weights=each[left], groups=groups)]
+            for of, each in counts.items()
         }
 
 
@@ -125,10 +125,10 @@ class Learner:
 
     @classmethod
     def of(cls, stages: Path) -> Self:
-        """Return the learner of the stages of a build, which were run up to the top level.
+        """Return the learner of a build whose stages up to the top level are done.
 
         Raises:
-            TableError: its rows cannot be read or do not belong to its names.
+            TableError: the rows cannot be read or do not match the names.
         """
         names, groups = (read_parquet(stages / file) for file in ("cluster/names.parquet", "toplevel/groups.parquet"))
         file = stages / "cluster" / GROUP_ROWS
@@ -142,58 +142,54 @@ class Learner:
 
     @staticmethod
     def files(stages: Path) -> dict[str, Path]:
-        """Return the files that :meth:`of` reads besides the tables of names and groups, by the stage's names."""
-        found = {"evidence": stages / "evidence" / "evidence.json"}
-        rows = stages / "cluster" / GROUP_ROWS
-        return {**found, "cluster/group_rows": rows} if rows.is_file() else found
+        """Return the files that :meth:`of` reads, except the tables of names and groups; the keys name their stages."""
+        found = {
+            "evidence": stages / "evidence" / "evidence.json",
+            "cluster/group_rows": stages / "cluster" / GROUP_ROWS,
+        }
+        return {key: file for key, file in found.items() if file.is_file()}
 
     def fit(self, grouping: Grouping) -> Estimates:
-        """Learn the decisions that ``grouping`` holds; return the estimates. The same decisions give the same."""
+        """Learn from decisions; return the estimates. The same decisions give the same estimates."""
         ends = {number: grouping.end_of(number) for number in self._seeds}
-        assigned = grouping.decided
-        decided = [assigned.get(name, -1) for name in self.names]  # -1: undecided
-        wanted = {group for group in [*ends.values(), *assigned.values()] if group is not None}
+        decided = grouping.decided
+        wanted = {group for group in [*ends.values(), *decided.values()] if group is not None}
         live = sorted(wanted, key=lambda group: (isinstance(group, str), group))
         column: dict[GroupId | None, int] = {group: k for k, group in enumerate(live)}
         home = np.array([column.get(ends[number], -1) for number in self._own.tolist()])
-        examples = [(self.rows[i], column[group]) for i, group in enumerate(decided) if group not in (-1, None)]
-        seeds = [
-            (row, column[ends[number]]) for number, row in self._seeds.items() if row.any() and ends[number] is not None
-        ]
+        examples = [(self.rows[i], column[decided[n]]) for i, n in enumerate(self.names) if decided.get(n) is not None]
         shares = self._prior(home, len(live))
         if examples:
-            shares = np.sqrt(shares) * self._regression(
-                [*examples, *((row, k) for row, k in seeds if row.any())], len(live)
-            )
+            seeds = [(row, column[ends[n]]) for n, row in self._seeds.items() if row.any() and ends[n] is not None]
+            shares = np.sqrt(shares) * self._regression([*examples, *seeds], len(live))
         index = {name: i for i, name in enumerate(self.names)}
         for name, groups in grouping.refused.items():
             refused = [column[group] for group in groups if group in column]
-            if name in index and len(refused) < len(live):
+            if len(refused) < len(live):
                 shares[index[name], refused] = 0.0
         shares /= shares.sum(axis=1, keepdims=True)
         standing = shares.argmax(axis=1)
         wrong = 1 - shares[np.arange(len(shares)), standing]
         at_home = (wrong + self._doubt) / 2 if examples else self._doubt
         errors = np.clip(np.where(standing == home, at_home, wrong), LEAST, 1 - LEAST)
-        undecided = np.array(
-            [d == -1 and grouping.place[n] is not None for d, n in zip(decided, self.names, strict=True)]
-        )
+        undecided = np.array([n not in decided and grouping.place[n] is not None for n in self.names])
         for i in np.flatnonzero(~undecided).tolist():
             errors[i], standing[i] = 0.0, column.get(grouping.place[self.names[i]], -1)
+        labels = tuple(grouping.label_of(group) for group in live)
         return Estimates(
-            self.names,
-            self.items,
-            tuple(live),
-            tuple(grouping.labels.get(group, str(group)) for group in live),
-            standing,
-            undecided,
-            errors,
-            shares.astype(np.float32),
-            self._spreads,
+            names=self.names,
+            items=self.items,
+            groups=tuple(live),
+            labels=labels,
+            standing=standing,
+            undecided=undecided,
+            errors=errors,
+            shares=shares.astype(np.float32),
+            spreads=self._spreads,
         )
 
     def _prior(self, home: np.ndarray, count: int) -> np.ndarray:
-        """Return (N, K) shares by the build's placement alone, where a name's own group has at least half."""
+        """Return (N, K) probabilities from the build alone; a name's own group has at least one half."""
         own = 1 - self._doubt / 2
         prior = np.repeat(((1 - own) / max(count - 1, 1))[:, None], count, axis=1)
         prior[home < 0] = 1 / count
@@ -201,21 +197,23 @@ class Learner:
         return prior
 
     def _regression(self, examples: Sequence[tuple[np.ndarray, int]], count: int) -> np.ndarray:
-        """Return (N, K) shares by a regression on examples."""
+        """Return (N, K) probabilities from a regression on (row, column of its group) examples."""
         rows, columns = np.stack([row for row, _ in examples]), np.array([k for _, k in examples])
         shares = np.full((len(self.names), count), _UNSEEN)
         if len(np.unique(columns)) == 1:
             shares[:, columns[0]] = 1
             return shares
         with threadpool_limits(limits=1), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # many groups, few examples: that is so at the beginning
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # it warns about many groups with few examples, which is usual at the start
             model = LogisticRegression(C=STRENGTH, tol=1e-3, max_iter=200).fit(rows, columns)
             shares[:, model.classes_] = np.maximum(model.predict_proba(self.rows), _UNSEEN)
         return shares
 
 
 def _narrow(rows: np.ndarray) -> np.ndarray:
-    """Return many rows on their 128 leading axes, so that a decision takes less than two seconds."""
+    """Project rows of many names onto their 128 leading axes, so that a decision takes less than two seconds."""
     if len(rows) > _MANY_NAMES and rows.shape[1] > _MOST_AXES:
         _, axes = np.linalg.eigh(rows.T.astype(np.float64) @ rows)
         rows = unit(rows.astype(np.float32) @ axes[:, -_MOST_AXES:].astype(np.float32))
@@ -225,19 +223,19 @@ def _narrow(rows: np.ndarray) -> np.ndarray:
 def _joined(evidence: Evidence, seeds: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the joint rows of the names, and of the texts of predefined groups.
 
-    Only the first evidence source has rows for these texts. A group's rows of the other sources are borrowed from the
-    names nearest to it.
+    Only the first evidence source has rows for these texts. For the other sources, a group gets rows from the names
+    nearest to it.
     """
     if seeds is None:
         return evidence.joint(form=_FORM), None
-    told = seeds.any(axis=1)  # the group for names that fit no other has no text
+    has_text = seeds.any(axis=1)  # the group for names that fit no other has no text
     first, *others = evidence.blocks
-    count, nothing = len(first.rows), np.zeros(int(told.sum()), dtype=bool)
-    longer = [Block(first.name, np.vstack([first.rows, seeds[told]]), np.append(first.known, ~nothing))]
+    names, texts = len(first.rows), int(has_text.sum())
+    longer = [Block(first.name, np.vstack([first.rows, seeds[has_text]]), np.append(first.known, np.ones(texts, bool)))]
     for block in others:
-        empty = np.zeros((len(nothing), block.rows.shape[1]), dtype=np.float32)
-        longer.append(Block(block.name, np.vstack([block.rows, empty]), np.append(block.known, nothing), block.is_form))
+        rows = np.pad(block.rows, ((0, texts), (0, 0)))
+        longer.append(Block(block.name, rows, np.append(block.known, np.zeros(texts, bool)), block.is_form))
     rows = Evidence(tuple(longer), evidence.weights, evidence.agreement).joint(form=_FORM)
-    given = np.zeros((len(seeds), rows.shape[1]), dtype=np.float32)
-    given[told] = rows[count:]
-    return rows[:count], given
+    joint = np.zeros((len(seeds), rows.shape[1]), dtype=np.float32)
+    joint[has_text] = rows[names:]
+    return rows[:names], joint

@@ -1,10 +1,11 @@
-"""The review stage: annotators' decisions applied to the clustering's groups, on every run.
+"""The review stage: it applies annotators' decisions to the clustering's groups in every build.
 
-Decisions name groups and names by their text. The stage checks each decision against the names and groups of this run
-and reports the decisions that fit nothing. Names without a decision get the group that the learner estimates, as on the
+Decisions name groups and names by their text. The stage checks each decision against the names and groups of this build
+and reports the decisions that do not fit. Names without a decision get the group that the learner estimates, as on the
 page. Without decisions the groups do not change.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -45,16 +46,10 @@ _GROUPS = {
     "landmarks": pl.Int64,
     "decided_by": pl.String,
 }
-_ITEMS = {
-    "split": pl.String,
-    "id": pl.String,
-    "name": pl.String,
-    "label": pl.String,
-    "who": pl.String,
-    "why": pl.String,
-}
-_LEVELS = {"label": pl.String, "level": pl.String, "class": pl.String, "who": pl.String}
+_ITEMS: dict[str, Any] = dict.fromkeys(("split", "id", "name", "label", "who", "why"), pl.String)
+_LEVELS: dict[str, Any] = dict.fromkeys(("label", "level", "class", "who"), pl.String)
 _DROPPED = {"name": pl.String, "landmarks": pl.Int64, "reason": pl.String, "who": pl.String, "why": pl.String}
+_Top = tuple[str | None, str | None, str | None]  # class, method, evidence
 
 
 def run(
@@ -69,25 +64,25 @@ def run(
     """Apply the decisions of ``config`` to the groups; write names, groups, drops and the outcome of each decision.
 
     Args:
-        root: the build's directory of stages.
+        root: the folder of the build's stages.
         clustered: the cluster stage (names in groups).
         toplevel: the top-level stage (labels and tops of groups).
-        config: files of decisions; their contents are part of the stage's key.
+        config: files of decisions; the stage's key includes their contents.
         progress: called with the number of decisions.
-        learns: estimate the groups of names without a decision; else these names stay in their group.
+        learns: estimate the groups of names without a decision. Otherwise these names stay in their group.
 
     Raises:
-        InputError: a file of decisions is missing or one of its entries is not a decision.
-        SchemaError: a file of decisions of another schema version.
+        InputError: a file of decisions is missing, or an entry is not a decision.
+        SchemaError: a file of decisions has another schema version.
     """
     missing = [str(path) for path in config.decisions if not path.is_file()]
     if missing:
         raise InputError(f"--decisions: no file {', '.join(missing)}. Check the name, or leave the option out.")
     inputs = {"cluster/names": clustered.path("names.parquet"), "toplevel/groups": toplevel.path("groups.parquet")}
-    if (toplevel.directory / LEVELS).is_file():
-        inputs["toplevel/levels"] = toplevel.path(LEVELS)
-    levels = inputs.get("toplevel/levels")
-    classes = classes_above(toplevel.result.details, None if levels is None else read_parquet(levels))
+    has_levels = (toplevel.directory / LEVELS).is_file()
+    inputs |= {"toplevel/levels": toplevel.path(LEVELS)} if has_levels else {}
+    levels = read_parquet(toplevel.path(LEVELS)) if has_levels else None
+    classes = classes_above(toplevel.result.details, levels)
     inputs |= Learner.files(root) if learns else {}
     inputs |= {f"decisions/{i}/{path.name}": path for i, path in enumerate(config.decisions)}
     return run_stage(
@@ -111,8 +106,8 @@ def _review(
     name_table, group_table = read_parquet(inputs["cluster/names"]), read_parquet(inputs["toplevel/groups"])
     entries = read_decisions(decisions)
     progress("review: decisions", 0, len(entries))
-    place = dict(zip(name_table["name"].to_list(), name_table["group"].to_list(), strict=True))
-    labels = dict(zip(group_table["group"].to_list(), group_table["label"].to_list(), strict=True))
+    place = dict(name_table.select("name", "group").iter_rows())
+    labels = dict(group_table.select("group", "label").iter_rows())
     settlement = settle(place, labels, entries, classes)
     estimates, placed = estimated(settlement.grouping, None if stages is None else Learner.of(stages))
     progress("review: decisions", len(entries), len(entries))
@@ -140,7 +135,7 @@ def _review(
         counts=counts,
         dropped=write_dropped(directory, dropped),
         notes=tuple(_notes(settlement)),
-        details={"still_wrong": wrong} if (wrong := still_wrong(estimates)) else {},
+        details={"still_wrong": estimates.still_wrong} if estimates and estimates.still_wrong else {},
     )
 
 
@@ -155,84 +150,56 @@ def estimated(grouping: Grouping, learner: Learner | None) -> tuple[Estimates | 
     return estimates, grouping.placed(estimates.place) if grouping.claims else grouping
 
 
-def still_wrong(estimates: Estimates | None) -> dict[str, list[float]] | None:
-    """Return mean and 80% interval of the numbers of wrong names and items, rounded as report and page show them.
-
-    None without estimates, or if every name is decided.
-    """
-    if estimates is None or estimates.still_wrong is None:
-        return None
-    return {of: [round(float(end), 1) for end in ends] for of, ends in estimates.still_wrong.items()}
-
-
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
 def reviewed_names(
-    table: pl.DataFrame, grouping: Grouping, taught_wrong: Mapping[str, float] | None = None
+    table: pl.DataFrame, grouping: Grouping, learned: Mapping[str, float] | None = None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the names that stay, with their labels, and the dropped names.
 
     Args:
         table: the cluster stage's names.
         grouping: the names in groups after the decisions.
-        taught_wrong: the learner's error probability by name. Default: the error probabilities of the clustering.
+        learned: the learner's error probability by name. Default: the error probabilities of the clustering.
     """
-    kept, dropped, told = [], [], taught_wrong or {}
-    for row in table.sort("name").iter_rows(named=True):
-        group, claim = grouping.place[row["name"]], grouping.claims.get(Subject("name", row["name"]))
+    wrong = dict(table.select("name", "wrong").iter_rows()) | dict(learned or {})
+    wrong |= dict.fromkeys(grouping.decided, 0.0)  # a decision about the whole group does not check a name
+    kept, dropped = [], []
+    for name, landmarks, confidence in table.select("name", "landmarks", "confidence").sort("name").iter_rows():
+        group, claim = grouping.place[name], grouping.claims.get(Subject("name", name))
+        who = claim.annotators if claim else None
         if group is not None:
-            looked_at = claim is not None and claim.by_name  # a decision named the name itself, not only its group
-            wrong = 0.0 if looked_at else float(told[row["name"]] if row["name"] in told else row["wrong"])
-            kept.append(
-                {
-                    "name": row["name"],
-                    "landmarks": row["landmarks"],
-                    "label": grouping.labels[group],
-                    "confidence": row["confidence"],
-                    "wrong": wrong,
-                    "doubtful": wrong > doubt.DOUBTFUL,
-                    "decided_by": claim.annotators if claim else None,
-                }
-            )
-        else:
-            assert claim is not None  # every other name has a group
+            is_doubtful = wrong[name] > doubt.DOUBTFUL
+            kept.append((name, landmarks, grouping.labels[group], confidence, wrong[name], is_doubtful, who))
+        elif claim is not None:
             reason = "dropped by decision" if claim.via is None else "dropped with its group by decision"
-            dropped.append({**row, "reason": reason, "who": claim.annotators, "why": claim.reasons})
-    return pl.DataFrame(kept, schema=_NAMES), pl.DataFrame(dropped, schema=_DROPPED)
+            dropped.append((name, landmarks, reason, who, claim.reasons))
+    return pl.DataFrame(kept, _NAMES, orient="row"), pl.DataFrame(dropped, _DROPPED, orient="row")
 
 
 def reviewed_groups(
     kept: pl.DataFrame,
-    place: dict[str, int],
+    place: Mapping[str, int],
     groups: pl.DataFrame,
     grouping: Grouping,
     only: GroupId | None = None,
 ) -> pl.DataFrame:
     """Return the groups that have names, or only one of them, with their tops."""
     sizes = dict(kept.select("name", "landmarks").iter_rows())
-    machine = {row["group"]: row for row in groups.iter_rows(named=True)}
+    machine = {group: tuple(top) for group, *top in groups.select("group", *list(_GROUPS)[2:5]).iter_rows()}
     decided = _decided_by(grouping)
     rows = []
     for group in grouping.live() if only is None else [only]:
         members = grouping.members[group]
-        sources: dict[GroupId, int] = {}
-        for name in sorted(members) if isinstance(group, str) else ():  # of new groups alone
-            sources[place[name]] = sources.get(place[name], 0) + sizes[name]
-        top, method, evidence = _top(group, sources, machine, grouping)
-        rows.append(
-            {
-                "label": grouping.labels[group],
-                "group": group if isinstance(group, int) else None,
-                "top": top,
-                "method": method,
-                "evidence": evidence,
-                "names": len(members),
-                "landmarks": sum(sizes[name] for name in members),
-                "decided_by": ", ".join(sorted(decided.get(group, ()))) or None,
-            }
-        )
-    return pl.DataFrame(rows, schema=_GROUPS).sort("label")
+        sources = Counter[GroupId]()  # number of items by group of the clustering
+        for name in members:
+            sources[place[name]] += sizes[name]
+        number = group if isinstance(group, int) else None
+        who = ", ".join(sorted(decided.get(group, ()))) or None
+        top = _top(group, sources, machine, grouping)
+        rows.append((grouping.labels[group], number, *top, len(members), sources.total(), who))
+    return pl.DataFrame(rows, _GROUPS, orient="row").sort("label")
 
 
 def reviewed_items(grouping: Grouping) -> pl.DataFrame:
@@ -245,57 +212,49 @@ def reviewed_items(grouping: Grouping) -> pl.DataFrame:
         claim = grouping.claims[Subject("item", split, id_)]
         assigned = given.group if given.group is not None else grouping.place.get(given.name or "")
         label = grouping.labels[assigned] if assigned is not None and grouping.members.get(assigned) else None
-        rows.append(
-            {
-                "split": split,
-                "id": id_,
-                "name": given.name,
-                "label": label,
-                "who": claim.annotators,
-                "why": claim.reasons,
-            }
-        )
-    return pl.DataFrame(rows, schema=_ITEMS)
+        rows.append((split, id_, given.name, label, claim.annotators, claim.reasons))
+    return pl.DataFrame(rows, _ITEMS, orient="row")
 
 
 def _set_levels(grouping: Grouping) -> pl.DataFrame:
     """Return the classes that decisions set below the coarsest level: label, level, class, who."""
     rows = [
-        {"label": grouping.labels[of], "level": also, "class": claim.value, "who": claim.annotators}
+        (grouping.labels[of], also, claim.value, claim.annotators)
         for (kind, of, also), claim in grouping.claims.items()
         if kind == "top" and also is not None and grouping.members.get(of)
     ]
-    return pl.DataFrame(rows, schema=_LEVELS).sort("label", "level")
+    return pl.DataFrame(rows, _LEVELS, orient="row").sort("label", "level")
 
 
-def _top(
-    group: GroupId, sources: dict[GroupId, int], machine: dict[int, dict[str, Any]], grouping: Grouping
-) -> tuple[str | None, str | None, str | None]:
-    """Return a group's top with its method and evidence: of a person, of the top-level stage, or of its sources.
+def _top(group: GroupId, sources: Mapping[GroupId, int], machine: Mapping[Any, Any], grouping: Grouping) -> _Top:
+    """Return the top of a group with its method and evidence: a person's, the top-level stage's, or its sources'.
 
-    ``sources`` has the number of items by group of the clustering that the group's names come from.
+    Args:
+        group: the group.
+        sources: number of the group's items by group of the clustering.
+        machine: tops of the top-level stage, by group.
+        grouping: the groups after the decisions.
     """
     if (claim := grouping.claims.get(Subject("top", group))) is not None:
-        return str(claim.value), "decision", claim.entries[-1].decision.why
-    if isinstance(group, int):
-        row = machine[group]
-        return row["top"], row["method"], row["evidence"]
+        return claim.value, "decision", claim.entries[-1].decision.why
+    if group in machine:
+        return machine[group]
     found = {source: _top(source, {}, machine, grouping) for source in sources}
     tops = sorted({top or "undecided" for top, _, _ in found.values()})
     if len(tops) > 1:
         return None, None, f"its names come from groups that are {' and '.join(tops)}"
-    largest = min(found, key=lambda source: (-sources[source], str(grouping.labels[source])))
-    return found[largest]
+    return found[min(found, key=lambda source: (-sources[source], grouping.labels[source]))]
 
 
 def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
-    """Return the people who named each group, decided its top, split it off or merged others into it."""
-    decided: dict[GroupId, set[str]] = {}
+    """Return the people who labelled each group, decided its top, split it off or merged others into it."""
+    decided: dict[GroupId, set[str]] = defaultdict(set)
     for subject, claim in grouping.effective_claims().items():
-        group = claim.assigned if subject.kind == "name" else subject.of
-        made = [e for e in claim.entries if subject.kind != "name" or isinstance(e.decision, Merge | Split | New)]
+        is_name = subject.kind == "name"
+        group = claim.value if is_name else subject.of
         if group is not None:
-            decided.setdefault(group, set()).update(entry.decision.who for entry in made)
+            made = [e for e in claim.entries if not is_name or isinstance(e.decision, Merge | Split | New)]
+            decided[group].update(entry.decision.who for entry in made)
     return decided
 
 
@@ -303,7 +262,7 @@ def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
 
 
 def _report(settlement: Settlement) -> dict[str, list[dict[str, Any]]]:
-    """Return the content of ``decisions.json``: lists of records, in the order of the decisions."""
+    """Return the content of ``decisions.json``: lists of decisions in order."""
     outcomes = {name: getattr(settlement, name) for name in ("applied", "withheld", "overruled")}
     return {name: [_record(entry) for entry in entries] for name, entries in outcomes.items()} | {
         "unmatched": [{"reason": miss.reason, **_record(miss.entry)} for miss in settlement.unmatched],
@@ -320,15 +279,15 @@ def _record(entry: Entry) -> dict[str, Any]:
 
 
 def _notes(settlement: Settlement) -> list[str]:
-    notes, all_of_them = [], "All are in stages/review/decisions.json."
+    notes, where = [], "All are in stages/review/decisions.json."
     if settlement.unmatched:
         miss = settlement.unmatched[0]
         first = f"{miss.entry.place} ({miss.entry.decision.action}, {miss.entry.decision.who}): {miss.reason}"
-        notes.append(f"Parts of decisions that fit nothing: {len(settlement.unmatched)}, first {first}. {all_of_them}")
+        notes.append(f"Parts of decisions that do not fit: {len(settlement.unmatched)}, first {first}. {where}")
     if contested := [conflict for conflict in settlement.conflicts if conflict.settled is None]:
         sides = ", ".join(f"{side.who}: {side.verdict}" for side in contested[0].verdicts)
         first = f"{contested[0].kind} {quoted(contested[0].of)} ({sides})"
-        notes.append(f"Conflicts for an adjudicator to decide: {len(contested)}, first {first}. {all_of_them}")
+        notes.append(f"Conflicts for an adjudicator to decide: {len(contested)}, first {first}. {where}")
     for agreement in settlement.agreements:
         if agreement.count and agreement.observed is not None:
             kappa = f": Cohen's kappa {agreement.kappa:.2f}." if agreement.is_told else "."

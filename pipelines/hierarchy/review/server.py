@@ -1,40 +1,40 @@
-"""Server of the review page, for one person on this machine only.
+"""Server of the review page, for one person on this machine.
 
-It listens on 127.0.0.1 alone. The page itself holds no data; every request for data carries a token in a header that no
-other site can set. The token is in the address that the command prints, behind ``#``, which browsers never send. So
-neither a form of another site nor a site that points its own name at this machine can reach the data.
+It listens only on 127.0.0.1. The page itself contains no data. Every request for data carries a token in a header that
+other sites cannot set. The token is in the printed address after ``#``, which browsers never send. So other sites
+cannot reach the data, neither with forms nor with a name that points at this machine.
 
-A program can decide as the page does. Every request carries ``X-Hgld-Token``; bodies and answers are JSON.
+Programs can use the same interface. Every request has the header ``X-Hgld-Token``; bodies and responses are JSON.
 
 ``GET /api/state``
     - who, role, file; levels: those above the groups, each with its classes;
     - names: rows of (name, items, confidence, the clustering's group, the next group, label of its group now or null,
-      the probability that this is wrong, who decided);
+      error probability, who decided);
     - groups: by label (top, who decided);
 
-    and what every answer below has:
+    and the fields of every response below:
 
     - revision, decisions (number of the person's own), history;
-    - progress: names, names_done, items, items_done; still_wrong: names and items that nobody decided about and that
-      are wrong, each (mean, low, high) at 80%, null if all are decided;
-    - queue: screens of similar names, the most useful first: items (expected to be put right), names, wrong of each,
-      blocks (ranges of names that are most alike).
+    - progress: names, names_done, items, items_done; still_wrong: numbers of undecided names and items that are
+      probably wrong, each (mean, low, high) at 80%, null if all are decided;
+    - queue: screens of similar names, the most useful first: items (expected to be corrected), names, wrong (their
+      error probabilities), blocks (ranges of the most similar names).
 ``POST /api/decide``
-    one action ``{"revision": R, "decisions": [{"action": "move", "names": [...], "to": "pass"}, ...]}``, or several
-    ``{"revision": R, "actions": [[...], ...]}``. All is written or nothing (422 with error); 409 if R is not the
-    revision of now. The answer has names (by name label, wrong, who) and groups that changed; null if a group is gone.
+    One action ``{"revision": R, "decisions": [{"action": "move", "names": [...], "to": "pass"}, ...]}``, or several
+    ``{"revision": R, "actions": [[...], ...]}``. All decisions are written or none (422 with error). 409 if R is not
+    the current revision. The response has the names (by name: label, wrong, who) and groups that changed; null if a
+    group no longer exists.
 ``POST /api/undo``
-    ``{"revision": R}`` takes the last action back. The answer is as for decide, with undone.
+    ``{"revision": R}`` undoes the last action. The response is as for decide, with the field undone.
 ``POST /api/skip``
-    ``{"names": [...]}`` puts names off until their estimates change. Nothing is written.
+    ``{"names": [...]}`` skips names until their estimates change. Nothing is written.
 ``POST /api/labels``
-    ``{"names": [...]}``: proposed labels for a group of them.
+    ``{"names": [...]}``: proposed labels for a group of these names.
 ``GET /api/name?name=T&start=N``, ``/api/group?label=T``, ``/api/team``, ``/api/thumbnail?split=T&id=N&number=N``
-    the items, classes and spellings of a name; evidence and examples of a group; annotators side by side; an image.
+    The items, classes and spellings of a name; evidence and examples of a group; annotators side by side; an image.
 """
 
 import atexit
-import json
 import secrets
 import shutil
 import tempfile
@@ -53,7 +53,8 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hgld.errors import ConfigError, HgldError, ImageError
+from hgld.errors import ConfigError, HgldError, ImageError, InputError
+from hgld.files import parse_json
 
 from .journal import StaleError
 from .state import Review
@@ -61,8 +62,8 @@ from .state import Review
 HOST = "127.0.0.1"
 TOKEN_HEADER = "x-hgld-token"  # noqa: S105  # a header's name
 _PAGE = Path(__file__).with_name("page")
-_FILES = {"/": "index.html"} | {f"/{path.name}": path.name for path in _PAGE.glob("*.[jc]s*")}
-_LARGEST_BODY = 2**23  # 50,000 names of an action
+_FILES = {"/": _PAGE / "index.html"} | {f"/{path.name}": path for path in _PAGE.glob("*.[jc]s*")}
+_LARGEST_BODY = 2**23  # enough for 50,000 names
 _MOST_LANDMARKS = 60
 _HEADERS = {
     "content-security-policy": (
@@ -79,7 +80,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Middleware that refuses requests not sent by the page itself, and adds the headers that restrict the browser."""
+    """Middleware that rejects requests from other pages, and adds the headers that restrict the browser."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token.encode()
@@ -116,7 +117,7 @@ def application(review: Review, token: str) -> Guard:
     """Return the application that serves the page, its files and its data, wrapped in a :class:`Guard`.
 
     Args:
-        review: the state that is shown and changed.
+        review: the state that the page shows and changes.
         token: the secret that every request for data must carry.
     """
     get: dict[str, Callable[[Request], Any]] = {
@@ -132,6 +133,13 @@ def application(review: Review, token: str) -> Guard:
         "labels": lambda given: review.labels(_list(given.get("names"), str, "names")),
     }
 
+    # All handlers but the thumbnails' run in the server's one event loop, so the state serves one request at a time.
+    async def read(request: Request) -> Response:
+        return JSONResponse(get[request.url.path.removeprefix("/api/")](request))
+
+    async def write(request: Request) -> Response:
+        return JSONResponse(post[request.url.path.removeprefix("/api/")](await _body(request)))
+
     async def thumbnail(request: Request) -> Response:
         landmark = _text(request, "split"), _number(request, "id")
         try:
@@ -142,44 +150,23 @@ def application(review: Review, token: str) -> Guard:
             raise HTTPException(404)
         return Response(data, media_type="image/jpeg")
 
-    routes = [Route(path, _file(_PAGE / name)) for path, name in _FILES.items()]
-    routes += [Route(f"/api/{name}", _reading(answer)) for name, answer in get.items()]
-    routes += [Route(f"/api/{name}", _writing(answer), methods=["POST"]) for name, answer in post.items()]
+    async def file(request: Request) -> Response:
+        return FileResponse(_FILES[request.url.path])
+
+    routes = [Route(path, file) for path in _FILES]
+    routes += [Route(f"/api/{what}", read) for what in get]
+    routes += [Route(f"/api/{what}", write, methods=["POST"]) for what in post]
     routes.append(Route("/api/thumbnail", thumbnail))
-    handlers: dict[Any, Any] = {HgldError: _refused, StaleError: _stale}
+    handlers: dict[Any, Any] = {HgldError: _on_error, StaleError: _on_stale}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), token)
 
 
-def _file(path: Path) -> Callable[[Request], Any]:
-    async def serve(_request: Request) -> Response:
-        return FileResponse(path)
-
-    return serve
-
-
-# The handlers share the server's one loop, so the state serves one request at a time.
-
-
-def _reading(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    async def handle(request: Request) -> Response:
-        return JSONResponse(answer(request))
-
-    return handle
-
-
-def _writing(answer: Callable[[dict[str, Any]], Any]) -> Callable[[Request], Any]:
-    async def handle(request: Request) -> Response:
-        return JSONResponse(answer(await _body(request)))
-
-    return handle
-
-
-async def _refused(_request: Request, error: Exception) -> Response:
-    said = str(error).encode("utf-8", "backslashreplace").decode()  # half a letter may be quoted
+async def _on_error(_request: Request, error: Exception) -> Response:
+    said = str(error).encode("utf-8", "backslashreplace").decode()  # the error may quote half a character
     return JSONResponse({"error": said}, status_code=422)
 
 
-async def _stale(_request: Request, _error: Exception) -> Response:
+async def _on_stale(_request: Request, _error: Exception) -> Response:
     said = "The decisions changed in another window or in the file itself; the page shows them now. Decide again."
     return JSONResponse({"error": said, "stale": True}, status_code=409)
 
@@ -191,12 +178,9 @@ async def _body(request: Request) -> dict[str, Any]:
         if len(data) > _LARGEST_BODY:
             raise HTTPException(413, "the request is too large")
     try:
-        given = json.loads(data)
-    except (ValueError, RecursionError) as error:  # RecursionError: brackets nested too deep
-        raise HTTPException(400, "expected JSON") from error
-    if not isinstance(given, dict):
-        raise HTTPException(400, "expected a JSON object")
-    return given
+        return parse_json(data, "the request", kind=dict)
+    except InputError as error:
+        raise HTTPException(400, str(error)) from error
 
 
 def _actions(given: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -218,10 +202,9 @@ def _revision(given: dict[str, Any]) -> int:
 
 
 def _text(request: Request, field: str) -> str:
-    value = request.query_params.get(field)
-    if value is None:
+    if field not in request.query_params:
         raise HTTPException(400, f"expected {field}")
-    return value
+    return request.query_params[field]
 
 
 def _number(request: Request, field: str) -> int:
@@ -235,9 +218,9 @@ def serving(review: Review, port: int, announce: Callable[[str], None]) -> uvico
     """Return a server of the page on 127.0.0.1, ready to run.
 
     Args:
-        review: the model that is shown and changed.
+        review: the state that the page shows and changes.
         port: the port to listen on; 0: any free one.
-        announce: told the page's address, token included, once the server listens.
+        announce: called with the page's address, which includes the token, when the server listens.
     """
     token = secrets.token_urlsafe(32)
     config = uvicorn.Config(
@@ -256,8 +239,8 @@ def serving(review: Review, port: int, announce: Callable[[str], None]) -> uvico
 def show_page(address: str) -> None:
     """Open the page in the person's browser.
 
-    The address holds the token, and other users of the machine can read a browser's command line. So the browser gets a
-    file that only this user can read, which leads to the address; it is removed when the process ends.
+    The address contains the token, and other users of the machine can read a browser's command line. So the browser
+    opens a file that only this user can read, and the file leads to the address. The process removes it at its end.
     """
     folder = Path(tempfile.mkdtemp(prefix="hgld-review-"))  # of mode 0700
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -268,11 +251,11 @@ def show_page(address: str) -> None:
 
 
 def serve(review: Review, port: int, announce: Callable[[str], None]) -> None:
-    """Serve the page until the process is told to stop; arguments as of :func:`serving`.
+    """Serve the page until the process is stopped. The arguments are those of :func:`serving`.
 
     Raises:
         ConfigError: the port is taken.
-        KeyboardInterrupt: Ctrl-C, after the last request was answered.
+        KeyboardInterrupt: Ctrl-C, after the last response.
     """
     server = serving(review, port, announce)
     try:

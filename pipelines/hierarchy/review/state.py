@@ -1,10 +1,10 @@
 """State of the review page: a build's groups after one annotator's decisions, the queue, and others' decisions.
 
-For a name without a decision the page shows the learner's estimate. Files get people's decisions only.
+The page shows the learner's estimate for names without a decision. Files contain only people's decisions.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,15 @@ from hgld.errors import InputError, StorageError, quoted
 
 from .agreement import check_annotators, settle, side_by_side
 from .decisions import MOST_NAMES, Decision, Entry, GiveItem, make_decision, read_decisions
-from .grouping import Given, GroupId, Grouping, Subject
+from .grouping import Grouping, Subject
 from .journal import Journal, StaleError
 from .learner import Estimates, Learner
 from .queue import Queue, Screen
-from .review import estimated, reviewed_groups, still_wrong
+from .review import estimated, reviewed_groups
 from .tables import BuildTables, Thumbnails
 
-_LISTED = 100  # decisions in the history of the page
-_NAMED = 20  # names shown per decision of the history
+_LISTED = 100  # decisions in the page's history
+_NAMED = 20  # names per decision in the history
 _EXAMPLES = 12
 
 _NameState = tuple[str | None, float | None, str | None]  # label, error probability, who decided
@@ -29,15 +29,15 @@ _NameState = tuple[str | None, float | None, str | None]  # label, error probabi
 
 @dataclass(frozen=True)
 class _View:
-    """Decisions, estimates, and their effects, as the page shows them.
+    """Decisions, estimates, and their effects.
 
     Attributes:
         grouping: names in groups after the decisions.
         placed: ``grouping`` with the undecided names in their estimated groups.
         estimates: estimates of the learner; None without a learner.
-        names: per name the label of its group (None: dropped), its error probability, and who decided.
-        groups: per group that has names its top, and who decided about it.
-        done: number of decided names, and of their items.
+        names: per name, the label of its group (None: dropped), its error probability, and who decided.
+        groups: per group with names, its top, and who decided about it.
+        done: numbers of decided names and of their items.
         queue: screens to decide next, the most useful first.
     """
 
@@ -53,16 +53,16 @@ class _View:
 class Review:
     """The state that the page shows and changes.
 
-    An annotator sees the clustering after the annotator's own decisions only, because decisions are compared later. An
-    adjudicator sees what the annotators agree on, changed by the adjudicators' file.
+    An annotator sees the clustering after only this person's decisions, because all decisions are compared later. An
+    adjudicator sees the annotators' agreed decisions, and the effects of the adjudicators' file.
 
     Args:
         tables: the build.
         journal: the annotator's own file.
         others: the other annotators' files, read once into ``self.others``.
         thumbnails: images to show.
-        learner: estimates the groups of undecided names; None: they stay in their group of the clustering.
-        queue: chooses the screens to decide next from the estimates; None: the page proposes nothing.
+        learner: estimator of the groups of undecided names; None: they stay in their group of the clustering.
+        queue: chooser of the next screens; None: the page proposes nothing.
 
     Raises:
         InputError: a file of decisions cannot be used, or one annotator's decisions are in several files.
@@ -102,8 +102,7 @@ class Review:
         }
         settled = {name for name, assigned in placed.place.items() if assigned is None} | grouping.decided.keys()
         for name in settled:
-            claim = grouping.claims.get(Subject("name", name))
-            names[name] = names[name][0], 0.0, claim.annotators if claim else None
+            names[name] = names[name][0], 0.0, grouping.claims[Subject("name", name)].annotators
         done = len(settled), sum(sizes[name] for name in settled)
         table = reviewed_groups(self.tables.names, self.tables.place, self.tables.groups, placed)
         groups = {label: [top, who] for label, top, who in table.select("label", "top", "decided_by").iter_rows()}
@@ -113,17 +112,15 @@ class Review:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def decide(self, actions: Sequence[Sequence[Mapping[str, Any]]], revision: int) -> dict[str, Any]:
-        """Check decisions against the names and groups, write them, and return what they change.
-
-        Writes all decisions or none. One undo takes back one action.
+        """Check decisions against the names and groups, write all of them or none, and return the changes.
 
         Args:
-            actions: for each action its decisions, each with ``action`` and the fields of that action.
+            actions: per action, its decisions. One undo takes back one action.
             revision: the revision that the page shows.
 
         Raises:
-            InputError: not a decision, or it fits nothing in the build; nothing is written.
-            StaleError: the page or the file changed in the meantime; nothing is written.
+            InputError: a decision is invalid or does not fit the build; nothing is written.
+            StaleError: the page is outdated or the file changed; nothing is written.
             StorageError: the file cannot be written; it is unchanged.
         """
         self._refresh(revision)
@@ -132,11 +129,10 @@ class Review:
             when = self.journal.next_time(when)
             decisions += [self._decision(one, when) for one in action]
         if not decisions:
-            raise InputError("nothing was decided: every name of it is decided already, or excluded.")
-        before, number = self._view.grouping, len(self.journal.entries) + 1
-        trial = before.copy()
-        for place, decision in enumerate(decisions, number):
-            trial.apply(Entry(decision, self.journal.path, place, self.journal.role))
+            raise InputError("nothing was decided: every name is decided already, or excluded.")
+        before, first = self._view.grouping, len(self.journal.entries) + 1
+        path, role = self.journal.path, self.journal.role
+        trial = before.copy().apply_all(Entry(d, path, number, role) for number, d in enumerate(decisions, first))
         missed = trial.unmatched[len(before.unmatched) :]
         if missed:
             raise InputError(f"{missed[0].reason}.")
@@ -148,8 +144,8 @@ class Review:
         """Undo the annotator's last action; return the changes.
 
         Raises:
-            InputError: there is no action, or it was not written by a page.
-            StaleError, StorageError: as :meth:`decide`; the disk may also refuse to confirm that the action is gone.
+            InputError: there is no action, or a page did not write it.
+            StaleError, StorageError: as :meth:`decide`. StorageError also if the disk does not confirm the undo.
         """
         self._refresh(revision)
         try:
@@ -161,7 +157,7 @@ class Review:
         return {**self._change(view), "undone": [_record(decision) for decision in taken]}
 
     def _refresh(self, revision: int | None = None) -> None:
-        """Read the file again if somebody else changed it; fail if the page shows an older revision."""
+        """Read the file again if another program changed it; fail if the page shows an older revision."""
         if self.journal.changed_elsewhere:
             self.journal.reload()
             self._change(self._shown(self._decided()))
@@ -179,14 +175,14 @@ class Review:
 
     def _decision(self, given: Mapping[str, Any], when: datetime) -> Decision:
         decision = make_decision(given, who=self.journal.who, when=when)
-        if isinstance(decision, GiveItem) and not self.tables.has_item(decision.split, decision.id):
+        if isinstance(decision, GiveItem) and (decision.split, decision.id) not in self.tables.items:
             raise InputError(f"there is no item {quoted(decision.id)} of the split {quoted(decision.split)}.")
         return decision
 
     # -- views ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Return everything that the page shows of names and groups."""
+        """Return everything that the page shows about names and groups."""
         self._refresh()
         unmatched = self._view.grouping.unmatched
         return {
@@ -209,17 +205,12 @@ class Review:
             "names_done": names_done,
             "items": sum(self.tables.sizes.values()),
             "items_done": items_done,
-            "still_wrong": still_wrong(estimates),
+            "still_wrong": estimates and estimates.still_wrong,
         }
         history = [_record(entry.decision) for entry in own[: -_LISTED - 1 : -1]]
-        queue = [screen.to_dict() for screen in self._view.queue]
-        return {
-            "revision": self.revision,
-            "decisions": len(own),
-            "progress": progress,
-            "history": history,
-            "queue": queue,
-        }
+        queue = [asdict(screen) for screen in self._view.queue]
+        said = {"revision": self.revision, "decisions": len(own), "progress": progress}
+        return {**said, "history": history, "queue": queue}
 
     def put_off(self, names: Sequence[str]) -> dict[str, Any]:
         """Skip names until their estimates change; return the queue. Writes nothing.
@@ -237,29 +228,23 @@ class Review:
             raise InputError(f"there is no name {quoted(unknown)}.")
 
     def group_details(self, label: str) -> dict[str, Any]:
-        """Return the evidence for a group's top and label, and example items.
+        """Return the evidence for a group's top and label, and one item per large name, items with images first.
 
         Raises:
             InputError: there is no such group.
         """
-        placed, tables = self._view.placed, self.tables
+        placed, tables, sizes = self._view.placed, self.tables, self.tables.sizes
         group = placed.find(label)
         if group is None:
             raise InputError(f"there is no group {quoted(label)}.")
-        row = reviewed_groups(tables.names, tables.place, tables.groups, placed, only=group).row(0, named=True)
-        said = {key: row[key] for key in ("top", "method", "evidence")}
-        examples = self._examples(group)
-        return {"label": label, **said, "label_evidence": tables.label_evidence(group), "examples": examples}
-
-    def _examples(self, group: GroupId) -> list[dict[str, Any]]:
-        """Return one item for each of the largest names of a group, items with images first."""
-        sizes, rows = self.tables.sizes, []
-        for name in sorted(self._view.placed.members[group], key=lambda name: (-sizes[name], name))[:_EXAMPLES]:
-            items = self.tables.landmarks(name, 0, 50)
-            if items:
-                best = min(items, key=lambda row: (row["split"], row["landmark_id"]) not in self.thumbnails)
-                rows.append({**self._item(best), "name": name})
-        return sorted(rows, key=lambda row: row["images"] == 0)
+        row = reviewed_groups(tables.names, tables.place, tables.groups, placed, only=group)
+        examples = []
+        for name in sorted(placed.members[group], key=lambda name: (-sizes[name], name))[:_EXAMPLES]:
+            items = [{**self._item(item), "name": name} for item in tables.landmarks(name, 0, 50)]
+            examples += sorted(items, key=_has_no_image)[:1]
+        said = row.select("label", "top", "method", "evidence").row(0, named=True)
+        said["label_evidence"] = tables.label_evidence(group)
+        return {**said, "examples": sorted(examples, key=_has_no_image)}
 
     def name_details(self, name: str, start: int, most: int) -> dict[str, Any]:
         """Return items, classes and spellings of one name."""
@@ -273,17 +258,14 @@ class Review:
         }
 
     def _item(self, row: dict[str, Any]) -> dict[str, Any]:
-        claim = self._view.grouping.claims.get(Subject("item", row["split"], row["id"]))
-        given = claim.value if claim and isinstance(claim.value, Given) else None
-        group = None if given is None or given.group is None else self._view.grouping.label_of(given.group)
-        return {
-            **row,
-            "images": self.thumbnails.count((row["split"], row["landmark_id"])),
-            "given": given and {"name": given.name, "group": group},
-        }
+        grouping, given = self._view.grouping, None
+        if (claim := grouping.claims.get(Subject("item", row["split"], row["id"]))) is not None:
+            group = None if claim.value.group is None else grouping.label_of(claim.value.group)
+            given = {"name": claim.value.name, "group": group}
+        return {**row, "images": self.thumbnails.count((row["split"], row["landmark_id"])), "given": given}
 
     def labels(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return proposed labels for a new group of these names, the best first; no label of another group.
+        """Return proposed labels for a new group of these names, the best first; labels of other groups excluded.
 
         Raises:
             InputError: there are no names, too many, or one is unknown.
@@ -294,20 +276,24 @@ class Review:
         return {"labels": self.tables.labels_for(names, self._view.groups.keys())}
 
     def team(self) -> dict[str, Any]:
-        """Return everyone's decisions side by side: kappa of each pair, and the conflicts."""
+        """Compare everyone's decisions: return kappa per pair of annotators, and the conflicts."""
         entries = [*self.others, *self.journal.entries]
         entries.sort(key=lambda e: (e.decision.when, e.file.name, e.number))
         settlement = settle(self.tables.place, self.tables.labels, entries, self.tables.classes)
         return side_by_side(settlement, self._view.grouping)
 
 
+def _has_no_image(item: Mapping[str, Any]) -> bool:
+    return item["images"] == 0
+
+
 def _record(decision: Decision) -> dict[str, Any]:
-    """Return a decision as the page receives it: at most 20 of its names, and their number."""
+    """Return a decision for the page: at most 20 of its names, and their number."""
     said = decision.to_dict()
     return {**said, "names": said["names"][:_NAMED], "names_count": len(said["names"])} if "names" in said else said
 
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return new and changed values by key, and None for keys that are gone."""
+    """Return new and changed values by key, and None for removed keys."""
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     return {**changed, **dict.fromkeys(before.keys() - after.keys())}

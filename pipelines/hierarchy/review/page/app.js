@@ -680,7 +680,7 @@ try {
   redraw(false);
   names.element.focus();
   if (names.current) detail(names.current);
-  if (model.unmatched.length) say(new Error(`${count(model.unmatched.length, "decision")} of ${model.file} fit nothing here. The first: ${model.unmatched[0].reason}.`));
+  if (model.unmatched.length) say(new Error(`${count(model.unmatched.length, "decision")} of ${model.file} do not fit this build. The first: ${model.unmatched[0].reason}.`));
   document.body.dataset.ready = "yes";
 } catch (error) {
   document.querySelector("main").replaceChildren(node("p", { className: "problem", textContent: error.message }));
