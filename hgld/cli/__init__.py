@@ -53,7 +53,7 @@ VERBS = {  # subcommand: module, and what it does
     "evaluate": ("evaluate", "Measure models or embeddings at every level."),
     "published": ("report", "Search published results by dataset, method or table."),
     "report": ("report", "Show results of runs as one page: tables, curves, galleries."),
-    "audit": ("search", "Find wrong labels, misplaced classes, and copies across splits."),
+    "audit": ("search", "Find wrong labels, duplicate or misplaced classes, and copies."),
     "calibrate": ("search", "Calibrate a model's confidence, so that search can predict."),
     "search": ("search", "Find the images of a dataset that are nearest to yours."),
     "export": ("embed", "Write a trained model as one file that runs without hgld."),

@@ -58,9 +58,9 @@ class BuildOptions:
 def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig, *, as_json: bool) -> int:
     """Convert the official release of the dataset NAME into WebDataset shards with an index.
 
-    hgld datasets lists the names; folders (top/mid/fine/image.jpg) and manifest (a table with one column per level)
-    take your own images; they first print what they found and the command that builds it. After a stop the same
-    command resumes; run again, it does nothing.
+    hgld datasets lists the names. The names folders (top/mid/fine/image.jpg) and manifest (a table with one column per
+    level) are for your own images: the command first prints the proposed dataset and the command that builds it.
+    After a stop the same command resumes; if it is done, it does nothing.
     """
     from hgld.pipelines.shards import build
     from hgld.pipelines.shards.cards import load_card
@@ -131,7 +131,7 @@ class IndexOptions:
 def index(asked: IndexOptions, *, as_json: bool) -> None:
     """Rebuild index.parquet, hierarchy.parquet and dataset.json from the tars in ROOT alone.
 
-    Tars of others work as well, if each KEY.jpg (or .png, .webp, ...) has a KEY.json with labels, names and split.
+    Foreign tars work too, if each KEY.jpg (or .png, .webp, ...) has a KEY.json with labels, names and split.
     rejected.parquet names members and items that cannot be used, with the reason.
     """
     from hgld.pipelines.check.index import rebuild_index
@@ -169,7 +169,7 @@ def verify(asked: VerifyOptions, *, as_json: bool) -> int:
     """Check the files of the dataset in ROOT and list all errors.
 
     It checks sizes and checksums, the index against the tars, labels against the hierarchy, counts, classes and images
-    that training shares with other splits, and stray files. Nothing is changed, no link is followed.
+    that training shares with other splits, and stray files. It changes nothing and follows no link.
 
     Exit code: 0 no errors, 1 errors, 2 ROOT is no dataset.
     """
@@ -278,7 +278,7 @@ class CardOptions:
 def card(asked: CardOptions, *, as_json: bool) -> None:
     """Rewrite README.md and croissant.json of the dataset directory ROOT from its manifest.
 
-    Shows where the counts differ from the published ones. The manifest is brought up to date with the new files.
+    The output lists differences to the published counts. The manifest gets the checksums of the new files.
     """
     from hgld.pipelines.shards.build import differences_text
     from hgld.pipelines.shards.cards import CARD, CROISSANT, remake_card
@@ -316,7 +316,7 @@ class DownloadOptions:
     split: Literal["train", "index", "test"] = setting(..., "Split of the release.")
     tars: tuple[int, ...] = setting((), "Numbers of the tars to fetch.", metavar="0-3,7", parse=_numbers)
     metadata: bool = setting(False, "Fetch the lists (CSV) of the split, too.")
-    out: Path = setting(..., "Folder of the release, to be given to build-shards as --source.", path="folder")
+    out: Path = setting(..., "Folder of the release, for --source of build-shards.", path="folder")
     base_url: str = setting("", "URL of a mirror.  [default: the owners' server]")
     workers: int = setting(4, "Number of files fetched in parallel.", least=1)
 

@@ -126,8 +126,8 @@ class ExportOptions:
 def export(asked: ExportOptions, *, as_json: bool) -> None:
     """Write a trained model as one ONNX file that runs without hgld: RGB values in, unit vectors out.
 
-    FILE.json beside FILE has the size of the images and how to prepare them. The written model is run and compared with
-    the original first.
+    FILE.json beside FILE has the size of the images and how to prepare them. The command runs the file
+    and compares its vectors with the model's.
     """
     from hgld.training.inference.export import export_model
 

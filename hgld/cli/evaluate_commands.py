@@ -43,7 +43,9 @@ class EvaluateOptions:
 
     embeddings: Path | None = setting(None, "Embeddings: .npy or .safetensors.")
     labels: Path | None = setting(None, "Labels, one row per embedding: .parquet or .csv.")
-    levels: tuple[str, ...] = setting((), "Columns of the labels, finest first; levels of --data: default all.")
+    levels: tuple[str, ...] = setting(
+        (), "Columns of the labels, or levels of --data, finest first.  [default: all levels of --data]"
+    )
     gallery_embeddings: Path | None = setting(
         None, "Embeddings of the gallery. Default: every item queries the others."
     )
@@ -56,8 +58,8 @@ class EvaluateOptions:
         common=False,
     )
     split: str | None = setting(None, "Split to evaluate leave-one-out: every image queries the others.")
-    query_split: str | None = setting(None, "Split of the queries, if they search in another split.", common=False)
-    gallery_split: str | None = setting(None, "Split that the queries search in.", common=False)
+    query_split: str | None = setting(None, "Split of the queries, if they search another split.", common=False)
+    gallery_split: str | None = setting(None, "Split that the queries search.", common=False)
     distractors: Path | None = setting(None, "Embeddings of gallery items that match nothing.", common=False)
     whitening: Path | None = setting(None, "Whitening to apply first (embed --fit-whitening).", common=False)
     out: Path | None = setting(
@@ -92,8 +94,8 @@ def evaluate(
     hgld evaluate --embeddings E.npy --labels L.parquet --levels fine,coarse
 
     A run keeps the report of a split in its folder, unless options change the run's own way of evaluating.
-    Several models make a leaderboard with intervals and paired tests, raw pixels below; hgld report compares
-    reports that --out kept.
+    Several models make a leaderboard with intervals, paired tests and a row of raw pixels. hgld report compares
+    reports that --out wrote.
     """
     sources, out = model.sources(), asked.out
     if sources and asked.data is not None and asked.by_protocol and asked.protocol is None:

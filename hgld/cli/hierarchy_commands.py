@@ -1,4 +1,4 @@
-"""The subcommands that make, judge and show hierarchies: build-hierarchy, compare, review, show."""
+"""The subcommands for hierarchies: build-hierarchy, compare, review, show."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ def _table(text: str, default_split: str = "") -> tuple[str, Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """Names to build from, and the folder of the build."""
+    """Source of the names, and folder of the build."""
 
     sample: bool = setting(False, "Build from the landmarks that hgld ships, offline.")
     landmarks: tuple[tuple[str, Path], ...] = setting(
@@ -83,7 +83,7 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
     """Build a hierarchy: group names, and build the levels above the groups.
 
     Exactly one of --sample, --landmarks, --names and --classes gives the names. Landmarks get GLDv2's hierarchical
-    labels, other classes the levels that you name. After a stop the same command resumes; run again, it
+    labels; other classes get the levels that you name. After a stop the same command resumes; if it is done, it
     does nothing.
     """
     sources = [name for name in ("sample", "landmarks", "names", "classes") if getattr(asked, name)]
@@ -120,8 +120,8 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
 class CompareOptions:
     """Two hierarchies."""
 
-    a: Path = setting(..., "Hierarchy to judge.", argument=True, path="existing")
-    b: Path = setting(..., "Reference.", argument=True, path="existing")
+    a: Path = setting(..., "Hierarchy to compare.", argument=True, path="existing")
+    b: Path = setting(..., "Reference hierarchy.", argument=True, path="existing")
 
 
 @verb()
@@ -152,12 +152,12 @@ class ReviewOptions:
     annotator: str = setting("", "Your name in the decisions.  [default: your name on this machine]")
     decisions: Path | None = setting(
         None,
-        "File that your decisions are appended to; it is made if missing.  [default: BUILD_DIR/decisions.yaml]",
+        "File to append your decisions to; a missing file is made.  [default: BUILD_DIR/decisions.yaml]",
     )
     compare_with: tuple[Path, ...] = setting(
-        (), "Decisions of another annotator, to compare.", path="file", repeated=True
+        (), "Decisions of another annotator to compare with yours.", path="file", repeated=True
     )
-    adjudicate: bool = setting(False, "Settle the conflicts of --compare-with in a file of its own.")
+    adjudicate: bool = setting(False, "Settle conflicts between the files of --compare-with, in a file of your own.")
     images: Path | None = setting(None, "Folder of the landmarks' images; for --classes the folder of the list.")
     order: Literal["items", "names"] = setting(
         "items", "Order of the questions: correct as many items, or as many names, per action as possible."
@@ -167,9 +167,9 @@ class ReviewOptions:
     )
     propose_model: str = setting("", "Name of the model at that server.", metavar="NAME")
     propose_requests: int = setting(100, "Largest number of requests to the language model.", least=1)
-    propose_only: bool = setting(False, "Write the model's proposals and end, without a page.")
+    propose_only: bool = setting(False, "Write the model's proposals and exit, without a page.")
     port: int = setting(0, "Port of the page; 0: any free one.", least=0, most=65535)
-    browser: bool = setting(True, "Open the page in a browser, if a person looks at the terminal.")
+    browser: bool = setting(True, "Open the page in a browser, if the output is a terminal.")
 
 
 @verb()
@@ -258,7 +258,7 @@ class ShowOptions:
     path: Path = setting(..., "Folder of a build, dataset directory or taxonomy.", argument=True, path="existing")
     format: str = setting(
         AUTO,
-        "Format of the taxonomy; auto: found out from its content.",
+        "Format of the taxonomy; auto: detect it from the content.",
         choices=(AUTO, *FORMAT_LINES),
         metavar="NAME",
     )

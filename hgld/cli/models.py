@@ -33,7 +33,7 @@ class ModelOptions:
     model: tuple[str, ...] = setting(
         (),
         "Network with its own preparation of images: timm:NAME, torchvision:NAME, open_clip:MODEL/PRETRAINED, "
-        "open_clip:hf-hub:USER/NAME, onnx:FILE, pixels (raw ones, 32 px), or a saved model's folder. Repeatable in "
+        "open_clip:hf-hub:USER/NAME, onnx:FILE, pixels (raw pixels, 32 px), or a saved model's folder. Repeatable in "
         "evaluate.",
         metavar="NETWORK",
         repeated=True,
@@ -42,13 +42,13 @@ class ModelOptions:
     )
     weights: tuple[str, ...] = setting(
         (),
-        "Weights of --model, one per model; none: random weights.  [default: its library's own]",
+        "Weights of --model, one per model; none: random weights.  [default: the library's pretrained weights]",
         metavar="FILE|TAG|none",
         repeated=True,
         commas=False,
     )
     pooling: Literal["avg", "gem", "max", "token"] | None = setting(
-        None, "Pooling of --model.  [default: its own vector, else the average]"
+        None, "Pooling of --model.  [default: the network's own, else the average]"
     )
 
     def sources(self) -> "list[Path | Network]":

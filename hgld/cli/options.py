@@ -1,4 +1,4 @@
-"""Subcommands from functions: flags, help, types and checks are made of the dataclasses that a function takes."""
+"""Subcommands from functions: flags, help, types and checks follow from the dataclasses that a function takes."""
 
 import inspect
 import re
@@ -17,8 +17,8 @@ from hgld.errors import ConfigError
 from hgld.files import file_lock, lock_of
 from hgld.settings import Option, bound_problems, options_of, setting
 
-_MOST_WIDE = 60  # characters of the choices that help shows behind a flag
-_MOST_LINES = 50  # of a subcommand's --help; longer ones show the common options
+_MOST_WIDE = 60  # characters of choices behind a flag in the help
+_MOST_LINES = 50  # lines of --help; a longer help shows the common options alone
 SHOWS_ALL = "hgld.shows_all"
 
 
@@ -39,14 +39,14 @@ class HostOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingOptions(HostOptions):
-    """Reading of datasets."""
+    """Options for reading datasets."""
 
     verify_reads: bool | None = setting(None, "Check every image against the index's SHA-256.  [default: at URLs only]")
 
 
 @contextmanager
 def _reads_by(options: HostOptions) -> Iterator[None]:
-    """Read files at URLs as the options say."""
+    """Apply the options to all reads of files at URLs."""
     from hgld.data.storage import READING
 
     before = READING.set(replace(READING.get(), **vars(options)))
@@ -69,12 +69,12 @@ class _Folder(click.Path):
 
 
 class _NewFile(click.Path):
-    """A file to write; a path that cannot be written to is refused before there is a result to lose."""
+    """A file to write; an unwritable path fails before any work."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = typing.cast(Path, super().convert(value, param, ctx))
         folder = next(place for place in path.absolute().parents if place.exists())
-        try:  # permissions do not tell of disks that are read-only; a stop here leaves what the writer takes up
+        try:  # permissions do not show read-only disks
             with file_lock(lock_of(folder / path.name), keep=False):
                 return path
         except OSError as error:
@@ -145,10 +145,10 @@ class _Argument(click.Argument):
 
 
 class Verb(click.Command):
-    """A subcommand whose help lists its options by sections, the common ones alone if all are too long.
+    """A subcommand whose help lists options by section, and only the common options if the help is long.
 
     Attributes:
-        configs: the dataclasses that its flags are made of.
+        configs: dataclasses of its flags.
     """
 
     configs: tuple[type, ...] = ()
@@ -162,7 +162,7 @@ class Verb(click.Command):
         return super().get_help(ctx)
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Leave the arguments to :meth:`format_options`: only later releases of click describe them."""
+        """Write nothing, because :meth:`format_options` describes arguments and old releases of click do not."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -187,7 +187,7 @@ class Verb(click.Command):
 
 
 def help_all_option() -> click.Option:
-    """Return the option that shows a command's whole help."""
+    """Return the option that prints a command's whole help."""
 
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
@@ -200,7 +200,7 @@ def help_all_option() -> click.Option:
 
 
 def debug_option() -> click.Option:
-    """Return the option that :func:`hgld.cli.main` itself reads."""
+    """Return the option ``--debug``, which :func:`hgld.cli.main` reads."""
     told = "Show the traceback of an error."
     return _Flag(["--debug"], is_flag=True, expose_value=False, help=told, section="Output", common=False)
 
@@ -210,15 +210,15 @@ def verb(
 ) -> Callable[[Callable[..., Any]], Verb]:
     """Make a subcommand of a function.
 
-    Each parameter of the function that is annotated with a dataclass is an instance made of the flags for its fields;
-    ``as_json`` says whether ``--json`` was given. A flag that two dataclasses have fills both.
+    A parameter of the function with a dataclass as annotation gets an instance whose fields are the values of flags.
+    ``as_json`` is True with ``--json``. A flag that two dataclasses share sets both fields.
 
     Args:
         more: further dataclasses with flags; the function takes their instances by class as ``configs``.
-        overrides: the function takes a mapping of the fields of ``more`` that were given as ``given`` in place of
-            ``configs``; switches have a form that turns them off.
+        overrides: the function takes the given fields of ``more`` as a mapping ``given`` in place of ``configs``;
+            switches also have a form that turns them off.
         sections: headings of dataclasses in the help; default: their names, or Options.
-        without: fields of ``more`` without a flag of their own, because another flag states them.
+        without: fields of ``more`` without a flag, because another flag sets them.
     """
     titles = sections or {}
 
@@ -253,7 +253,7 @@ def verb(
         json_option = _Flag(["--json", "as_json"], is_flag=True, help="Print one JSON object.", section="Output")
         ordered = sorted(params.values(), key=lambda one: not isinstance(one, _Argument))
         shared = [json_option, help_all_option(), debug_option()]
-        names = {"help_option_names": ["-h", "--help"]}  # for every command: click keeps the first context's names
+        names = {"help_option_names": ["-h", "--help"]}  # click caches the names of a command's first context
         made = Verb(None, names, callback=run, params=[*ordered, *shared], help=function.__doc__)
         made.configs = (*taken.values(), *more)
         return made
@@ -291,7 +291,7 @@ def _parameter(option: Option, section: str, *, negates: bool, common: bool) -> 
 
 
 def _default_text(option: Option, *, is_fixed: bool) -> str:
-    """Return the choices, default and unit of an option; no default where a mapping of what was given is taken."""
+    """Return the text about choices, default and unit of an option; ``is_fixed`` False: without the default."""
     value, unit = option.default if is_fixed else None, option.facts["unit"]
     named = " " + ", ".join(option.choices) + "." if len("|".join(option.choices)) > _MOST_WIDE - 2 else ""
     if value in (MISSING, "", (), None) or (value is False and not unit):

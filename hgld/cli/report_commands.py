@@ -1,4 +1,4 @@
-"""The subcommands that show results: report, published; and a paper's table as text."""
+"""The subcommands that show results: report, published."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +25,7 @@ class ReportOptions:
 
     runs: tuple[Path, ...] = setting(
         ...,
-        "Folder of hgld train, or a report that hgld evaluate --out X.json kept.",
+        "Folder of hgld train, or report of hgld evaluate --out X.json.",
         argument=True,
         metavar="RUN...",
         path="existing",
@@ -53,10 +53,10 @@ class ReportOptions:
 
 @verb()
 def report(asked: ReportOptions, reading: ReadingOptions, seen: SeenOptions, *, as_json: bool) -> None:
-    """Show results: as a table, as one HTML page that needs no network, for a paper, or in a paper's own table.
+    """Show results as a table, as one HTML page that needs no network, as LaTeX, or in the table of a paper.
 
-    Runs that differ in their seed alone are one row: mean ± deviation. A folder of several runs stands for all of them.
-    Curves, maps and galleries of the page need the embeddings: in RUN/embeddings, or beside X.json.
+    Runs that differ in their seed alone are one row: mean ± deviation. A folder of runs stands for all its runs.
+    Curves, maps and galleries of the page need embeddings in RUN/embeddings or beside X.json.
     """
     from hgld.report_page.latex import latex_tables
     from hgld.report_page.page import make_report
@@ -151,8 +151,8 @@ class PublishedOptions:
 def published(asked: PublishedOptions, *, as_json: bool) -> None:
     """Search the results that the papers' tables print.
 
-    Case, spaces and punctuation do not count. Without options every table is named. hgld report RUN --paper
-    "SupRank Table V" puts your own runs into a table.
+    Case, spaces and punctuation do not count. Without options it lists all tables. hgld report RUN --paper
+    "SupRank Table V" adds your own runs to a table.
     """
     from hgld.published import PAPERS, find_table, lay_out, search_values
 

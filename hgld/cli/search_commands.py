@@ -64,7 +64,7 @@ class SearchOptions:
     )
     min_confidence: float | None = setting(
         None,
-        "Least confidence of a prediction, which is given at the finest level that has it.  [default: 0.8]",
+        "Smallest confidence of a prediction, which is the finest class that reaches it.  [default: 0.8]",
         least=0,
     )
     level: str | None = setting(None, "Finest level to predict.  [default: the finest of all]", common=False)
@@ -87,10 +87,10 @@ def search(
 ) -> None:
     """Find the images of a dataset that are nearest to each IMAGE, and predict its class.
 
-    The prediction is the finest class whose probability is at least --min-confidence, with the path above it; it needs
-    a calibration (hgld calibrate), made once per run.
+    The prediction is the finest class whose probability is at least --min-confidence, with the path above it. It needs
+    a calibration of the run by hgld calibrate.
 
-    The first search embeds the dataset; your cache keeps the embeddings for the next ones.
+    The first search embeds the dataset; your cache keeps the embeddings for the next searches.
     """
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.protocols.benchmark import open_searched
@@ -185,9 +185,9 @@ class CalibrateOptions:
     """Images to calibrate predictions with."""
 
     data: str = setting(..., "Dataset directory, or its URL.")
-    split: str = setting("val", "Split of the queries; best of classes that the model was not trained on.")
+    split: str = setting("val", "Split of the queries, preferably with classes that the model was not trained on.")
     gallery_split: str | None = setting(
-        None, "Split that will be searched.  [default: what hgld search searches, mostly all images]"
+        None, "Split that hgld search will search.  [default: as in hgld search, mostly all images]"
     )
     test_split: str | None = setting(
         None, "Split to measure the calibration on, without fitting.  [default: test, if there is one]"
@@ -282,11 +282,11 @@ def audit(
     *,
     as_json: bool,
 ) -> None:
-    """Find images that are probably mislabelled, classes that are one or misplaced, and copies across splits.
+    """Find wrong labels, duplicate or misplaced classes, and copies across splits.
 
-    OUT gets a page to accept and refuse findings on; exclude.csv for hgld build-shards --exclude; decisions.yaml for
-    hgld build-hierarchy --decisions; labels.parquet with the probability of every label; and audit.json. Nothing else
-    is changed.
+    OUT gets a page on which you accept and reject findings; exclude.csv for hgld build-shards --exclude; decisions.yaml
+    for hgld build-hierarchy --decisions; labels.parquet with an error probability per label; and audit.json. The
+    command changes nothing else.
     """
     from hgld.data.dataset import open_dataset
     from hgld.label_audit.audit import Audited
@@ -347,7 +347,7 @@ def _audit_text(found: "Audit", files: dict[str, str]) -> str:
         f"{found.judged:,} of {len(found.keys):,} images judged; wrong labels, estimated:",
         *(f"  {level}: {rate:.2%}" for level, rate in found.rates.iter_rows()),
         f"images with a probably wrong label: {len(found.images):,}",
-        f"classes that are one, or under the wrong parent: {len(found.classes):,}",
+        f"duplicate or misplaced classes: {len(found.classes):,}",
         f"copies across splits: {len(found.copies):,}",
         *found.notes,
         f"the page: {files['page']}",

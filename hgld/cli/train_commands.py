@@ -77,8 +77,8 @@ def train(asked: TrainOptions, reading: ReadingOptions, given: Mapping[str, Any]
     hgld train happier-sop --data DIR --out RUN --seed 0
     torchrun --nproc-per-node 8 -m hgld train --data DIR --out RUN
 
-    finetune derives what you do not give and prints why; --show prints the values of a recipe. After a stop the same
-    command resumes.
+    The recipe finetune derives options that you do not give, and prints the reasons; --show prints the values of a
+    recipe. After a stop the same command resumes.
     """
     if asked.list:
         _print_recipes(as_json, papers=asked.papers)
