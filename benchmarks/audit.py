@@ -60,7 +60,7 @@ Job = dict[str, Any]
 
 @cache
 def pictures(data: Path, name: str) -> tuple[list[Image.Image], np.ndarray, np.ndarray]:
-    """The images of a set, (N,) their finest classes, and (C, L) the classes above each."""
+    """Return the images of a set, their finest classes (N,), and the classes at all levels (C, L)."""
     levels = LEVELS[name]
     table = pl.read_csv(data / name / "labels.csv").filter(pl.all_horizontal(pl.col(*levels) != "unclassified"))
     opened = [Image.open(io.BytesIO((data / name / path).read_bytes())).convert("RGB") for path in table["path"]]
@@ -93,7 +93,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 
 def trained(images: np.ndarray, classes: np.ndarray, seed: int, steps: int) -> np.ndarray:
-    """Embeddings of the small net after some steps of a normalised softmax on the labels as they are planted."""
+    """Return embeddings of the small net after some steps of a normalised softmax on the planted labels."""
     torch.manual_seed(seed)
     model = build_model(ModelConfig(backbone="small", pretrained="none", dim=_AXES), image_size=_SIDE)
     criterion = NormSoftmax(int(classes.max()) + 1, _AXES)
@@ -129,7 +129,7 @@ def embedded(options: argparse.Namespace, job: Job, classes: np.ndarray) -> np.n
 
 
 def plant_labels(classes: np.ndarray, ancestors: np.ndarray, job: Job) -> tuple[np.ndarray, np.ndarray]:
-    """Classes with a share of them changed so that they differ at the job's level, and (N,) which are changed."""
+    """Change a share of the classes at the job's level; return the classes and which are changed (N,)."""
     rng, level = np.random.default_rng(job["seed"]), job["level"]
     given, changed = classes.copy(), np.zeros(len(classes), bool)
     for item in rng.permutation(len(classes)):
@@ -165,18 +165,18 @@ def measure_labels(options: argparse.Namespace, job: Job) -> Iterator[dict[str, 
 
 
 def row(side: str, changed: np.ndarray, scores: np.ndarray, seconds: float) -> dict[str, Any]:
-    """Area under the ROC curve, and the precision among as many of the highest scores as were planted."""
+    """Return the area under the ROC curve, and the precision at the number of planted errors."""
     first = np.argsort(-scores, kind="stable")[: changed.sum()]
     area = float(roc_auc_score(changed, scores))
     return {"side": side, "auroc": area, "precision": float(changed[first].mean()), "seconds": round(seconds, 1)}
 
 
 def cross_validated(vectors: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
-    """(N, C) probabilities of a logistic regression that has not seen the item, as cleanlab's guide makes them."""
+    """Return cross-validated probabilities (N, C) of a logistic regression, as in cleanlab's guide."""
     rows = (vectors - vectors.mean(axis=0)) / vectors.std(axis=0)
     shares = np.zeros((len(rows), count))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # classes of fewer items than folds; the limit of iterations
+        warnings.simplefilter("ignore")  # warnings about small classes and the iteration limit
         for seen, left in StratifiedKFold(_FOLDS, shuffle=True, random_state=0).split(rows, labels):
             model = LogisticRegression(max_iter=100).fit(rows[seen], labels[seen])
             shares[np.ix_(left, model.classes_)] = model.predict_proba(rows[left])
@@ -184,14 +184,14 @@ def cross_validated(vectors: np.ndarray, labels: np.ndarray, count: int) -> np.n
 
 
 def silent(task: str, done: int, total: int | None) -> None:
-    """Tell nobody."""
+    """Show no progress."""
 
 
 # -- classes ----------------------------------------------------------------------------------------------------------
 
 
 def measure_classes(options: argparse.Namespace, job: Job) -> Iterator[dict[str, Any]]:
-    """Cut classes at random, and put classes under other parents."""
+    """Measure the audit on classes that are cut in two or put under other parents."""
     _, classes, ancestors = pictures(options.data, job["set"])
     rng, sizes = np.random.default_rng(job["seed"]), np.bincount(classes)
     pool = [int(label) for label in rng.permutation(len(ancestors)) if sizes[label] >= 8]
@@ -240,7 +240,7 @@ def measure_classes(options: argparse.Namespace, job: Job) -> Iterator[dict[str,
 
 
 def changed_picture(picture: Image.Image, change: str, rng: np.random.Generator) -> Image.Image:
-    """A copy, through JPEG of quality 50 to 90."""
+    """Return a changed copy of an image, as JPEG of quality 50 to 90."""
     width, height = picture.size
     if change == "half":
         picture = picture.resize((width // 2, height // 2), Image.Resampling.LANCZOS)
@@ -256,8 +256,8 @@ def changed_picture(picture: Image.Image, change: str, rng: np.random.Generator)
 def measure_copies(options: argparse.Namespace, job: Job) -> Iterator[dict[str, Any]]:
     """Cut the finest classes into train and test, and put copies of training images into test.
 
-    What test shows of training without being planted (series of one scene) is looked for in a run of its own, and
-    counts neither as right nor as wrong.
+    What test shows of training without being planted (series of one scene) is found in a separate run, and counts
+    neither as right nor as wrong.
     """
     opened, classes, ancestors = pictures(options.data, job["set"])
     rng = np.random.default_rng(job["seed"])
@@ -324,7 +324,7 @@ def run(options: argparse.Namespace, lines: Lines) -> None:
 
 
 def tables(lines: list[dict[str, Any]]) -> Iterator[pl.DataFrame]:
-    """Means over the seeds per set, encoder and planted error; of wrong labels also the differences to the others."""
+    """Return tables of means over the seeds, and for wrong labels the differences to other methods."""
     by = {
         "labels": ("set", "encoder", "level", "kind", "side"),
         "classes": ("set", "encoder", "side"),
@@ -346,7 +346,7 @@ def tables(lines: list[dict[str, Any]]) -> Iterator[pl.DataFrame]:
 
 
 def _differences(table: pl.DataFrame) -> pl.DataFrame:
-    """Paired differences of hgld to the others, per cent, with 95% bootstrap intervals over the measurements."""
+    """Return paired differences of hgld to the other methods, in per cent, with 95% bootstrap intervals."""
     rng, rows = np.random.default_rng(0), []
     for encoder, side in product(table["encoder"].unique(maintain_order=True), table["side"].unique()):
         for name in ("auroc", "precision"):

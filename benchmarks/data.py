@@ -1,4 +1,4 @@
-"""The data path: reading, decoding, opening and planning, beside webdataset and plain PyTorch code.
+"""Speed of reading, decoding, opening and planning, compared with webdataset and plain PyTorch code.
 
 Run with: python benchmarks/data.py --work DIR [--images 20000] [--only read batches stream open plan]
 
@@ -46,7 +46,7 @@ OPENED_ITEMS = 1_500_000
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: the median of several rounds, with its name and unit."""
+    """One result: the median of several rounds, with its name and unit."""
 
     group: str
     side: str
@@ -56,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Made:
-    """The data to read: loose files, a dataset directory, and the files' bytes in memory."""
+    """Input data: loose files, a dataset directory, and the files' bytes in memory."""
 
     work: Path
     files: list[Path]
@@ -68,7 +68,7 @@ class Made:
         return self.work / "hgld"
 
 
-Sides = dict[str, Callable[[], float]]  # each gives one measurement
+Sides = dict[str, Callable[[], float]]  # functions that return one measurement
 
 
 def take_turns(group: str, unit: str, sides: Sides, rounds: int) -> list[Row]:
@@ -94,7 +94,7 @@ def drain(values: Iterable[object]) -> None:
 
 
 def read(made: Made, rounds: int) -> list[Row]:
-    """Undecoded images a second, from the page cache."""
+    """Measure undecoded images per second from the page cache."""
     dataset = open_dataset(made.shards, "train")
     count = len(dataset)
     order = np.random.default_rng(0).permutation(count)
@@ -119,7 +119,7 @@ def read(made: Made, rounds: int) -> list[Row]:
 
 
 class Files(Dataset[tuple[torch.Tensor, int]]):
-    """The plain way: a file an image, Pillow, torchvision's transforms."""
+    """Plain dataset: one file per image, Pillow, torchvision's transforms."""
 
     transform = transforms.Compose(
         [
@@ -148,7 +148,7 @@ def pk_batches(made: Made) -> PKSampler:
 
 
 def batches(made: Made, rounds: int) -> list[Row]:
-    """Images a second in batches of 256 at 224, ready for the model (floats), or for the device (bytes)."""
+    """Measure images per second in batches of 256 at 224 pixels, as floats for the model or as bytes."""
     dataset = open_dataset(made.shards, "train")
     urls = [str(path) for path in sorted(made.shards.glob("*.tar"))]
 
@@ -167,7 +167,7 @@ def batches(made: Made, rounds: int) -> list[Row]:
 
     def measured(start: Callable[[], Iterator[object]], count: int) -> float:
         found = start()
-        next(found)  # imports, plans and first memory
+        next(found)  # warm up imports, plans and memory
         return rate(count * BATCH, lambda: drain(islice(found, count)))
 
     sides: Sides = {
@@ -180,9 +180,9 @@ def batches(made: Made, rounds: int) -> list[Row]:
 
 
 def streams(made: Made, rounds: int) -> list[Row]:
-    """Images a second in P x K batches of 256 at 224 as bytes: shard after shard, beside random access.
+    """Measure images per second in P x K batches of 256 at 224 pixels, sequentially and by random access.
 
-    The shards are written anew, some 16 of them, so that eight streams of bare shards have one each and more.
+    It writes some 16 new shards, so that each of eight streams of bare shards has at least one.
     """
     folder = made.work / "streamed"
     if not (folder / "dataset.json").exists():
@@ -192,7 +192,7 @@ def streams(made: Made, rounds: int) -> list[Row]:
 
     def measured(start: Callable[[], Iterable[object]]) -> float:
         found = iter(start())
-        next(found)  # imports, plans, first memory and full windows
+        next(found)  # warm up imports, plans, memory and windows
         return rate((steps - 1) * BATCH, lambda: drain(islice(found, steps - 1)))
 
     with served(folder) as url:
@@ -209,7 +209,7 @@ def streams(made: Made, rounds: int) -> list[Row]:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve the folder over HTTP with ranges, by a process of its own."""
+    """Serve the folder over HTTP with ranges, in a child process."""
     program = (
         "import sys\nfrom pathlib import Path\nfrom tests.hgld.range_server import serve\n"
         "with serve(Path(sys.argv[1])) as server:\n    print(server.url, flush=True)\n    sys.stdin.read()"
@@ -238,7 +238,7 @@ def open_index(work: Path) -> dict[str, float]:
 
 
 def open_large(made: Made, rounds: int) -> list[Row]:
-    """Opening a dataset of 1.5 M items in a fresh process, hgld's imports done; growth of the peak."""
+    """Measure time and peak memory of opening 1.5 M items in a fresh process, after hgld's imports."""
     if not (made.work / "large" / "dataset.json").exists():
         made_shards.write_large_index(made.work / "large", OPENED_ITEMS)
     found = [in_its_own_process(__file__, "--work", made.work, "--task", "open") for _ in range(rounds)]
@@ -248,7 +248,7 @@ def open_large(made: Made, rounds: int) -> list[Row]:
 
 
 def long_tailed() -> np.ndarray:
-    """Class numbers of H-GLDv2's size; the classes' sizes follow a power law."""
+    """Return class numbers of H-GLDv2's size, whose class sizes follow a power law."""
     sizes = 1 / np.arange(1, PLANNED_CLASSES + 1) ** 0.7
     sizes = np.maximum(2, np.floor(sizes / sizes.sum() * PLANNED_ITEMS).astype(int))
     sizes[np.arange(PLANNED_ITEMS - sizes.sum()) % PLANNED_CLASSES] += 1
@@ -283,7 +283,7 @@ def plan_by_metric_learning() -> dict[str, float]:
 
 
 def plan(made: Made, rounds: int) -> list[Row]:
-    """The plan of an epoch of P x K batches at H-GLDv2's size."""
+    """Measure planning an epoch of P x K batches at H-GLDv2's size."""
     ours = [in_its_own_process(__file__, "--work", made.work, "--task", "plan") for _ in range(rounds)]
     rows = [Row("plan", "hgld PKSampler", statistics.median(f[unit] for f in ours), unit) for unit in ours[0]]
     if find_spec("pytorch_metric_learning") is None:

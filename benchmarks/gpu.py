@@ -1,12 +1,12 @@
-"""The first hour on a GPU: what could not be measured without one, in parts of under nine minutes.
+"""GPU benchmark in parts of under nine minutes.
 
     python benchmarks/gpu.py --out DIR                      # all parts, about an hour on one GPU
     python benchmarks/gpu.py --out DIR --part losses        # one of them; --list names them
     python benchmarks/gpu.py --out DIR --part train --data SOP   # happier-sop for 20 minutes, on a dataset directory
 
-What is done is kept in DIR/gpu.json after every case and not done again, so that the same command goes on after a stop.
-A case that fails keeps its traceback there, and the next one begins. DIR/gpu.md is one table of all cases. On a machine
-without a GPU everything runs at toy size, which shows that it runs, and no more.
+DIR/gpu.json keeps the results after every case, so that the same command resumes after a stop. A failed case keeps its
+traceback there, and the next case begins. DIR/gpu.md is one table of all cases. On a machine without a GPU everything
+runs at toy size, which only shows that it runs.
 """
 
 import argparse
@@ -44,8 +44,8 @@ class Bench:
         out: folder of the results.
         data: a dataset directory of Stanford Online Products; None: none.
         toy: whether all sizes are toys.
-        asked_for_toys: whether they are because somebody asked for it, not for want of a GPU.
-        deadline: time at which a part stops, by ``time.monotonic``; its cases that are left are done by the next call.
+        asked_for_toys: whether an option asks for toys, and not the lack of a GPU.
+        deadline: time at which a part stops, by ``time.monotonic``; the next call does the remaining cases.
     """
 
     device: torch.device
@@ -63,7 +63,7 @@ class Bench:
             torch.cuda.synchronize(self.device)
 
     def milliseconds(self, run: Callable[[], object], *, least: int = 3, most: int = 20) -> float:
-        """Median time of a call, after two that warm up."""
+        """Return the median time of a call, after two warm-up calls."""
         for _ in range(2):
             run()
         times: list[float] = []
@@ -76,7 +76,7 @@ class Bench:
         return 1000 * sorted(times)[len(times) // 2]
 
     def peak_mb(self, run: Callable[[], object]) -> float:
-        """Largest memory of the GPU during a call, beyond what was held before; 0 on a CPU."""
+        """Return the peak GPU memory of a call, without memory held before; 0 on a CPU."""
         if self.device.type != "cuda":
             run()
             return 0.0
@@ -121,7 +121,7 @@ def version_of(package: str) -> str:
 
 
 def kernels(bench: Bench) -> Iterator[Case]:
-    """Registers, shared memory and spills of every kernel."""
+    """Report registers, shared memory and spills of every kernel."""
     from hgld.losses.kernels import triton_pairs
 
     for capability in (90,) if bench.asked_for_toys else (80, 90, 100):
@@ -189,7 +189,7 @@ class _Loss(nn.Module):
 
 
 def loss_modules() -> dict[str, nn.Module]:
-    """Every loss that a run can have, and a few in other forms."""
+    """Return every loss of a run, and a few variants."""
     from hgld import Hierarchy, losses
     from hgld.losses.registry import LOSSES
     from hgld.training.config import LossConfig
@@ -225,7 +225,7 @@ def batch_of(items: int, *, ties: bool) -> tuple[Tensor, Tensor]:
 
 
 def loss_error(bench: Bench, module: nn.Module, *, ties: bool) -> Values:
-    """Largest difference of the value and of the gradient from float64 on the CPU, in units of the largest entry."""
+    """Return the largest relative differences of value and gradient from float64 on the CPU."""
     import copy
 
     embeddings, labels = batch_of(256 if not bench.toy else 64, ties=ties)
@@ -275,7 +275,7 @@ def metric_error(bench: Bench, *, ties: bool) -> Values:
 
 # -- Losses: Triton, compiled torch over the positives, the equations -------------------------------------------------
 
-_MOST_CUBIC = 1024  # items of a batch whose (B, B, B) tables are made
+_MOST_CUBIC = 1024  # largest batch for (B, B, B) tables
 
 
 def losses(bench: Bench) -> Iterator[Case]:
@@ -304,7 +304,7 @@ def timed_loss(bench: Bench, loss: Callable[[Tensor, Tensor], Tensor], embedding
 
 
 def smooth_ap_over_positives(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """Smooth-AP of classes of four items that lie side by side, over (B, 4, B): what torch alone can do."""
+    """Return Smooth-AP of adjacent classes of four items by plain torch, over (B, 4, B)."""
     unit = nn.functional.normalize(embeddings)
     scores = unit @ unit.T
     mine = torch.arange(len(unit), device=unit.device) // 4 * 4
@@ -458,7 +458,7 @@ def stalls(bench: Bench) -> Iterator[Case]:
 
 
 def stalls_of(bench: Bench, fields: Values) -> Values:
-    """Synchronisations of five steps after three: by torch's own debug mode, and by the profiler's count of calls."""
+    """Count GPU synchronisations in five steps, by torch's debug mode and by the profiler."""
     items = 64 if not bench.toy else 8
     run = step_of(bench, "small", 64 if not bench.toy else 16, {"batch_size": items, **fields})
     for _ in range(3):
@@ -560,7 +560,7 @@ def processes(bench: Bench) -> Iterator[Case]:
 
 
 def exchanged(bench: Bench, count: int) -> Values:
-    """A step of DDP and what gathering the embeddings takes, by torchrun."""
+    """Measure a step of DDP and the gathering of embeddings, by torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), __file__]
     asked = ["--out", str(bench.out), "--exchange", *(["--toy"] if bench.toy else [])]
     done = subprocess.run([*command, *asked], capture_output=True, text=True, check=False, timeout=_PART_SECONDS)
@@ -571,7 +571,7 @@ def exchanged(bench: Bench, count: int) -> Values:
 
 
 def exchange(bench: Bench) -> None:
-    """One of the processes of :func:`exchanged`."""
+    """Run one process of :func:`exchanged`."""
     from hgld import distributed
 
     with distributed.process_group("cpu" if bench.device.type == "cpu" else "", lambda: "") as own:
@@ -608,7 +608,7 @@ def training(bench: Bench) -> Iterator[Case]:
 
 
 def trained(bench: Bench) -> Values:
-    """Seven minutes of a run, which the next case goes on with."""
+    """Train for seven minutes; the next case resumes the run."""
     run, seconds = bench.out / "happier-sop", 420.0
     command = [sys.executable, "-m", "hgld", "train", "happier-sop", "--data", str(bench.data), "--out", str(run)]
     command += ["--json", "--amp", "bf16", "--evaluate-on", ""]
@@ -648,7 +648,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Case]]] = {
 
 
 def run_part(part: str, bench: Bench, done: dict[str, dict[str, Values]]) -> bool:
-    """Do the cases of a part that are not done; return whether none is left."""
+    """Run the remaining cases of a part; return whether all are done."""
     own = done.setdefault(part, {})
     bench.deadline = time.monotonic() + _PART_SECONDS
     try:

@@ -1,4 +1,4 @@
-"""Error probabilities of placements, compared with known groupings, leaving one taxonomy out.
+"""Error probabilities of names in groups, compared with known groupings, by leave-one-taxonomy-out.
 
     python benchmarks/hierarchy_doubt.py --data DIR --encoder lexical --encoder sbert:PATH
 
@@ -37,7 +37,7 @@ from hgld.pipelines.hierarchy.groups import doubt
 from hgld.pipelines.hierarchy.groups.cluster import cluster_names
 from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups, embed_groups, place_names
 
-SETS = (  # shown as, folder, column of names, column of groups
+SETS = (  # printed name, folder, column of names, column of groups
     ("washington", "gldv2_washington_landmarks", "label", "mid"),
     ("geonames", "taxonomies/geonames", "label", "mid"),
     ("places365", "taxonomies/places365", "label", "mid"),
@@ -47,9 +47,9 @@ SETS = (  # shown as, folder, column of names, column of groups
     ("cub200", "taxonomies/cub200", "label", "mid"),
     ("grocery", "grocery", "fine", "coarse"),
 )
-NUMBERS = (1.0, 0.5, 2.0, 0.0)  # groups, as multiples of the reference's; 0: as the data give
-GIVEN = (1.0, 2 / 3)  # share of the reference's groups that are given
-ALONE = 0.1  # how wrong a name alone in its group counts in the fit if most of its reference group stands elsewhere
+NUMBERS = (1.0, 0.5, 2.0, 0.0)  # number of groups as a multiple of the reference's; 0: chosen from the data
+GIVEN = (1.0, 2 / 3)  # share of the reference groups that are predefined
+ALONE = 0.1  # error of a lone name in the fit, if most of its reference group is in another group
 PENALTY = 0.003
 MOST_NAMES = 400  # of one placement in the fit
 SHARE = 0.2
@@ -60,16 +60,16 @@ SHARE = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Placements:
-    """The placements of one set by one encoder: marks of every name, whether it is wrong, and the old confidence."""
+    """Placements of one set by one encoder: features of every name, whether it is wrong, and its confidence."""
 
-    kind: str  # found or given
+    kind: str  # found or predefined
     shown: str
     source: str  # the taxonomy
     encoder: str
     number: float
     groups: np.ndarray
     marks: Mapping[str, np.ndarray]
-    wrong: np.ndarray  # bool, a tie decided for the first reference group
+    wrong: np.ndarray  # bool; a tie goes to the first reference group
     soft: np.ndarray  # 0..1, for the fit: ties and names alone by their chances
     confidence: np.ndarray
 
@@ -123,7 +123,7 @@ def placements(data: Path, encoders: Sequence[str]) -> Iterator[Placements]:
 
 
 def against_majorities(groups: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which names are not of their group's most frequent reference group; and that softly, for the fit."""
+    """Return which names are outside their group's most frequent reference group, and soft labels for the fit."""
     table = np.zeros((groups.max() + 1, truth.max() + 1))
     np.add.at(table, (groups, truth), 1)
     most = table.max(axis=1)
@@ -140,7 +140,7 @@ def against_majorities(groups: np.ndarray, truth: np.ndarray) -> tuple[np.ndarra
 def fit(train: Sequence[Placements], *, spreads: bool = True) -> dict[str, Any]:
     """Return a section of ``doubt.yaml``; every taxonomy weighs the same.
 
-    The spreads are those of models that were fitted on all but one taxonomy, on that one.
+    The spreads come from models that leave out one taxonomy and are tested on it.
     """
     marks = list(train[0].marks)
     drawn = [np.sort(np.random.default_rng(0).permutation(len(p.soft))[:MOST_NAMES]) for p in train]
@@ -214,7 +214,7 @@ def auroc(wrong: np.ndarray, score: np.ndarray) -> float:
 
 
 def recall(wrong: np.ndarray, score: np.ndarray) -> float:
-    """Return the share of errors among the 20% most doubtful, of what is possible there."""
+    """Return the recall of errors among the 20% most doubtful names, as a share of the possible recall."""
     most = np.argsort(-score, kind="stable")[: round(SHARE * len(wrong))]
     return float(wrong[most].sum() / max(min(wrong.sum(), len(most)), 1))
 
@@ -254,7 +254,7 @@ def figures(p: Placements, model: doubt.Model) -> Figures:
 
 
 def table(found: Sequence[Placements], kind: str) -> Iterator[str]:
-    """Yield the lines of a table, every set judged by the model of the other taxonomies."""
+    """Yield the lines of a table; the model of each set is fitted on the other taxonomies."""
     chosen = [p for p in found if p.kind == kind]
     models = {s: doubt.Model.of(fit([p for p in chosen if p.source != s])) for s in sorted({p.source for p in chosen})}
     judged = [(p, figures(p, models[p.source])) for p in chosen]
@@ -286,7 +286,7 @@ def _mean(title: str, found: Sequence[Figures]) -> str:
 
 
 def write_model(found: Sequence[Placements], file: Path) -> None:
-    """Write the coefficients, with what they were fitted on."""
+    """Write the coefficients with the names of the training taxonomies."""
     about = {
         "what": "how doubt.py turns marks into probabilities; made by benchmarks/hierarchy_doubt.py --fit",
         "sets": sorted({p.shown for p in found}),

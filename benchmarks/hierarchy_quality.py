@@ -2,9 +2,9 @@
 
     python benchmarks/hierarchy_quality.py --data DIR --encoder lexical --encoder sbert:PATH
 
-DIR holds ``gldv2_washington_landmarks``, ``taxonomies`` and ``grocery``, each with a ``labels.csv``. Names are the
-distinct ones that have one group. Figures at the true number of groups are means over seeds with their standard
-deviation. The tables are Markdown.
+DIR holds ``gldv2_washington_landmarks``, ``taxonomies`` and ``grocery``, each with a ``labels.csv``. Names with several
+groups are excluded. Values at the true number of groups are means over seeds with their standard deviation. The tables
+are Markdown.
 """
 
 import argparse
@@ -41,7 +41,7 @@ SETS = (  # name, folder, column of names, column of groups
 
 @dataclass(frozen=True)
 class NameSet:
-    """Names of a set with their groups, and descriptions where there are any."""
+    """Names of a set with their groups and optional descriptions."""
 
     name: str
     names: list[str]
@@ -69,7 +69,7 @@ Grouping = Callable[[np.ndarray, list[str], int, int], np.ndarray]  # rows, name
 
 
 class Spaces:
-    """The rows of a set's names by the encoder and by wording, and the joint evidence of both and the descriptions."""
+    """Vectors of a set's names: by the encoder, by wording, and by all evidence."""
 
     def __init__(self, names: NameSet, encoder: str) -> None:
         self.set = names
@@ -154,7 +154,7 @@ def numbers(spaces: list[Spaces]) -> Iterator[str]:
 
 # -- classes of the top level ---------------------------------------------------------------------------------------
 
-TOPS = (  # name, folder, column of the class, classes merged or left out, texts
+TOPS = (  # name, folder, column of the class, merged or excluded classes, texts
     ("washington, natural / human-made", "gldv2_washington_landmarks", {}, "anchors"),
     ("geonames, natural / human-made", "taxonomies/geonames", {"other": ""}, "anchors"),
     (
@@ -208,7 +208,7 @@ def _texts(encoder: Encoder, texts: str, truth: np.ndarray) -> tuple[list[str], 
 
 
 def _macro(truth: np.ndarray, told: np.ndarray) -> float:
-    """Return the macro-F1 over the classes that there are; a name left open is a miss of its class."""
+    """Return the macro-F1 over the existing classes; an undecided name is a miss of its class."""
     of_none: Any = 0  # the type inferred from scikit-learn's default does not allow numbers
     labels = sorted(set(truth.tolist()))
     return float(f1_score(truth, told, average="macro", labels=labels, zero_division=of_none))

@@ -2,7 +2,7 @@
 
     python benchmarks/hierarchy_scale.py [--landmarks 200000] [--names 5700] [--encoder lexical] [--out DIR]
 
-The landmarks are made up, but their names resemble real ones: head nouns with modifiers and place names, with
+The landmarks are synthetic, but their names resemble real names: head nouns with modifiers and place names, with
 frequencies by Zipf's law, some of them in other spellings. A third of the landmarks have no name. It prints
 seconds per stage and the peak memory.
 """
@@ -49,7 +49,7 @@ PLACES = """\
 
 
 def make_names(count: int, rng: np.random.Generator) -> list[str]:
-    """Return ``count`` distinct names; every head noun alone first, then combinations at random."""
+    """Return ``count`` distinct names: first every head noun alone, then random combinations."""
     combined = [
         " ".join(part for part in (modifier, head, place) if part)
         for modifier, head, place in product(MODIFIERS, HEADS, PLACES)

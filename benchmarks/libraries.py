@@ -1,7 +1,7 @@
-"""Runs the programs of docs/loops and the notebooks, and writes down with which versions of other libraries they ran.
+"""Run the programs of docs/loops and the notebooks, and record the versions of the libraries.
 
-With the libraries that are installed, or in a fresh environment that it makes. ``--beside`` lets that one take what it
-lacks from the environment that runs this, torch above all, which is 5 GB otherwise::
+The programs run in this environment, or with ``--fresh`` in a new one. With ``--beside`` the new environment also sees
+the packages of this one, so that torch (5 GB) is not installed again::
 
     python -m benchmarks.libraries --write
     python -m benchmarks.libraries --fresh /tmp/tried --beside --write
@@ -38,9 +38,9 @@ class Program:
     """A program of docs/loops, or a notebook.
 
     Attributes:
-        needs: the distributions whose versions are written down.
-        module: module that starts it; ``python`` by default.
-        notebook: whether it is one.
+        needs: distributions whose versions are recorded.
+        module: module that starts the program; default: ``python``.
+        notebook: whether the program is a notebook.
     """
 
     needs: tuple[str, ...]
@@ -75,7 +75,7 @@ NOTEBOOKS = {name: Program(("nbclient", "ipykernel"), notebook=True) for name in
 
 
 def versions(names: tuple[str, ...]) -> str | None:
-    """Return the installed versions as text; None where one is missing."""
+    """Return the installed versions as text; None if one is missing."""
     try:
         return ", ".join(f"{name} {version(name)}" for name in names)
     except PackageNotFoundError:
@@ -97,7 +97,7 @@ def make_shards(folder: Path) -> None:
 
 
 def run(name: str, program: Program, folder: Path, *, write: bool = False) -> str:
-    """Run a program in a folder with ``shards``; return what became of it. ``write``: a notebook keeps its outputs."""
+    """Run a program in a folder with ``shards`` and return the outcome; ``write`` keeps the outputs of a notebook."""
     started = time.monotonic()
     env, command = dict(os.environ), program.command(name, write=write)
     for variable, place in {"PYTHONPATH": str(ROOT), "PATH": sysconfig.get_path("scripts")}.items():
@@ -150,7 +150,7 @@ def write_table(rows: list[str]) -> None:
 
 
 def main() -> None:
-    """Run what can be run, print the table, and with ``--write`` put it into docs/project/libraries.md."""
+    """Run all programs whose libraries are installed, print the table, and with ``--write`` update libraries.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="programs and notebooks to run; all by default")
     parser.add_argument("--fresh", type=Path, metavar="DIR", help="install them all into a new environment here first")

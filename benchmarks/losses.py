@@ -13,8 +13,8 @@ otherwise.
 Seconds are medians: CPU time on a CPU, so that other load on the machine disturbs little, and wall time on a GPU. The
 column "x GEMM" divides them by the same process's seconds for the scores alone, forward + backward of one matrix
 product. Memory is the growth of the peak once the embeddings exist. A library gets no larger batch once the growth of
-its cost predicts more than --most-seconds or --most-memory. Libraries that state the same loss must agree to 1e-4; the
-rows of the others say how their definition differs.
+its cost predicts more than --most-seconds or --most-memory. Implementations of the same loss must agree to 1e-4; the
+other rows say how the definition differs.
 """
 
 import argparse
@@ -43,7 +43,7 @@ SIDES = (
     *(f"authors {name}" for name in AUTHORS),
     *(f"pml {name}" for name in METRIC_LEARNING),
 )
-# Sides that state the same loss, and the differences of those that state another one.
+# Implementations of the same loss, and the differences of the others.
 SAME = {"equations SupHAP, B x B x B": "hgld SupHAP", "equations SupHAP, query by query": "hgld SupHAP"}
 SAME["equations SmoothAP, B x B x B"] = "hgld SmoothAP"
 SAME |= {f"authors {name}": f"hgld {name}" for name in AUTHORS if name != "BlackboxAP"}
@@ -52,7 +52,7 @@ DIFFERS = {
     "authors BlackboxAP": "its margin is multiplied by random normal numbers",
     "pml SmoothAPLoss": "its classes are blocks of B / 4 consecutive items; with labels of such blocks hgld's agrees",
 }
-# Powers of the batch's size with which the seconds and the bytes of a side grow; those of the others are 2.
+# Exponents of the batch size in the growth of seconds and bytes; the default is 2.
 GROWTH = {
     "equations SupHAP, B x B x B": (3, 3),
     "equations SupHAP, query by query": (3, 2),
@@ -65,7 +65,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def make(items: int, dim: int) -> tuple[Tensor, Tensor]:
-    """Return embeddings of classes of 4 items, 8 classes a group, 8 groups a top, sorted by class for SmoothAPLoss."""
+    """Return embeddings with 4 items per class, 8 classes per group, 8 groups per top class, sorted by class."""
     generator = torch.Generator().manual_seed(0)
     fine = torch.arange(items) // 4
     labels = torch.stack([fine, fine // 8, fine // 64], dim=1)
@@ -98,7 +98,7 @@ def authors_loss(name: str, folder: str) -> Loss:
 
 
 def score_matrix(embeddings: Tensor, gallery: Tensor, weights: Tensor) -> Tensor:
-    """The matrix product that every loss here makes, with a gradient that is as dense as theirs."""
+    """Return the matrix product that every loss computes, with an equally dense gradient."""
     return (embeddings @ gallery.T * weights).sum()
 
 
@@ -117,7 +117,7 @@ def relevance_of(grades: Tensor, num_levels: int) -> Tensor:
 
 
 def sup_hap_at_once(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """Equation by equation over all (query, k, j), as the authors' default path."""
+    """Compute SupHAP by its equations over all (query, k, j), like the authors' default code."""
     unit = torch.nn.functional.normalize(embeddings)
     scores, grades = unit @ unit.T, agreed_levels(labels, labels)
     relevance = relevance_of(grades, labels.shape[1])
@@ -132,10 +132,9 @@ def sup_hap_at_once(embeddings: Tensor, labels: Tensor) -> Tensor:
 
 
 def sup_hap_query_by_query(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """The same for one query after another over its positives, as the authors' path for large batches.
+    """Compute SupHAP query by query over the positives, like the authors' code for large batches.
 
-    Each query's graph is released before the next one is made, which the authors' path does not do: it needs 6 GB at
-    B = 1024.
+    It frees each query's graph before the next query. The authors' code does not, and needs 6 GB at B = 1024.
     """
     unit = torch.nn.functional.normalize(embeddings)
     scores = unit @ unit.T
@@ -145,7 +144,7 @@ def sup_hap_query_by_query(embeddings: Tensor, labels: Tensor) -> Tensor:
         loss.backward()
         value += loss.item()
     assert leaf.grad is not None
-    linear = (scores * leaf.grad).sum()  # its gradient is the losses'
+    linear = (scores * leaf.grad).sum()  # same gradient as the losses
     return linear - linear.detach() + value
 
 
@@ -224,13 +223,13 @@ def measure(side: str, items: int, options: argparse.Namespace) -> dict[str, flo
 
 
 def median_seconds(run: Callable[[], float], *, on_gpu: bool) -> float:
-    """Median over 3 to 20 runs, a second of them where they are short; the first one only warms up."""
+    """Return the median seconds of 3 to 20 runs, for about a second in all, after one warm-up run."""
     clock = time.perf_counter if on_gpu else time.process_time
     run()
     seconds: list[float] = []
     while len(seconds) < 3 or (sum(seconds) < 1.0 and len(seconds) < 20):
         start = clock()
-        run()  # its .item() waits for the GPU
+        run()  # .item() waits for the GPU
         seconds.append(clock() - start)
     return statistics.median(seconds)
 

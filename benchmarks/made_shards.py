@@ -1,4 +1,4 @@
-"""Input of benchmarks/data.py: JPEGs made on the spot, as files and as a dataset directory, and a large index."""
+"""Input of benchmarks/data.py: generated JPEGs as files and as a dataset directory, and a large index."""
 
 import hashlib
 from pathlib import Path
@@ -104,7 +104,7 @@ def finish(folder: Path, index: pl.DataFrame, shards: tuple[ShardFacts, ...]) ->
 
 
 def write_large_index(folder: Path, items: int) -> None:
-    """Write a dataset directory of that many items without its shards: enough to open it."""
+    """Write a dataset directory with a large index and no shards, which can be opened."""
     folder.mkdir(parents=True, exist_ok=True)
     positions = np.arange(items)
     digests = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(items)]

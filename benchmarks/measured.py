@@ -1,4 +1,4 @@
-"""Parts shared by benchmarks: processes of their own, memory by Linux's counts, finished measurements as lines."""
+"""Shared parts of benchmarks: child processes, memory as Linux counts it, and files of finished measurements."""
 
 import json
 import os
@@ -16,7 +16,7 @@ def status_bytes(field: str) -> int:
 
 
 def in_its_own_process(*words: object, **environment: str) -> dict[str, Any]:
-    """Run a program that prints JSON in its last line; what it writes to stderr is shown."""
+    """Run a program and return the JSON of its last line; its stderr is shown."""
     command = [sys.executable, *map(str, words)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
     return json.loads(done.stdout.splitlines()[-1])
@@ -32,7 +32,7 @@ def row(cells: Iterable[object]) -> str:
 
 
 class Lines:
-    """Finished measurements, a line of JSON each, found again by some of their fields; a line cut short is none."""
+    """File of finished measurements, one line of JSON each, with lookup by fields; incomplete lines are ignored."""
 
     def __init__(self, file: Path, key: Sequence[str]) -> None:
         self.file, self._key = file, key
@@ -56,6 +56,6 @@ class Lines:
         self._keep(measured)
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.open("a", encoding="utf-8") as file:
-            file.write(f"\n{json.dumps(measured)}")  # also behind a line that was cut short
+            file.write(f"\n{json.dumps(measured)}")  # an earlier stop may have left an incomplete line
             file.flush()
             os.fsync(file.fileno())

@@ -3,9 +3,9 @@
 Run with: python benchmarks/metrics.py [--items 2000 10000 20000] [--dim 128] [--threads 1] [--only hgld pml]
 
 pytorch-metric-learning and torchmetrics are benchmark extras: pip install pytorch-metric-learning torchmetrics. Every
-measurement runs in a process of its own, after a small run that loads and compiles what is needed; memory is the growth
-of the process's peak from there. All sides rank the same embeddings; the row "gemm" is the matrix product of the scores
-alone. The numbers that two sides both give must agree to 1e-6.
+measurement runs in a child process, after a small warm-up run; memory is the growth of the peak after it. All libraries
+rank the same embeddings; the row "gemm" is the matrix product of the scores alone. Values that two libraries share must
+agree to 1e-6.
 """
 
 import argparse
@@ -33,13 +33,13 @@ HGLD_METRICS = (
     "wAP",
 )
 SIDES = ("gemm", "hgld", "hgld-at-r", "pml", "pml-at-r", "torchmetrics")
-MOST_PML_ITEMS = 10_000  # with every neighbour it needs more than 12 GB beyond
+MOST_PML_ITEMS = 10_000  # above, its ranking of all neighbours needs more than 12 GB
 
 
 def make(items: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return unit vectors around 12 coarse, 144 middle and items / 5 fine classes; one pair in twelve is positive.
 
-    Items come in pairs of a class, so that every query has a positive.
+    Items of a class come in pairs, so that every query has a positive.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -100,7 +100,7 @@ def by_torchmetrics(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str,
     from torchmetrics.functional import retrieval  # pyright: ignore[reportMissingImports]
 
     found: dict[str, list[float]] = {}
-    scores = (embeddings @ embeddings.T).double() + 2.0  # its average precision disregards scores below 0
+    scores = (embeddings @ embeddings.T).double() + 2.0  # its average precision ignores scores below 0
     others = ~torch.eye(len(embeddings), dtype=torch.bool)
     for number in range(len(embeddings)):
         score = scores[number][others[number]]

@@ -3,8 +3,8 @@
 Run with: python benchmarks/millions.py --folder DIR [--items 4100000] [--dim 512] [--queries 1000] [--threads 1]
     [--only gemm heads lists torch faiss]
 
-The file, of 2 x items x dim bytes, is made in the folder where it is not there yet; remove it afterwards. Every side
-runs in a process of its own, and reads the file anew:
+The file, of 2 x items x dim bytes, is written to the folder if it is missing; remove it afterwards. Every
+row runs in a child process that reads the file again:
 
 - ``gemm``: the products of all queries with the gallery, read from the file tile by tile, and nothing else
 - ``heads``: R@1, R@10 and mAP@100 at three levels
@@ -12,8 +12,8 @@ runs in a process of its own, and reads the file anew:
 - ``torch``: matmul and topk(100), the gallery in memory as float32
 - ``faiss``: IndexFlatIP, the same
 
-Of torch and faiss the queries are one in eight, and the seconds times eight, because they are slow; bringing the
-gallery into memory, or into the index, is not timed. CPU seconds are of all threads; memory is the peak of the process
+torch and faiss are slow, so they get one query in eight, and their seconds are multiplied by eight. Loading the gallery
+into memory or into the index is not timed. CPU seconds are of all threads; memory is the peak of the process
 without the pages of the file, which the system may drop at any time.
 """
 
@@ -35,7 +35,7 @@ BASE, TILE, SHARE = 1 << 16, 2048, 8
 
 
 def make(path: Path, items: int, dim: int) -> None:
-    """Write ``items`` vectors: those of a Gaussian base, over and over, with the signs of their numbers drawn anew."""
+    """Write ``items`` vectors: repeated Gaussian vectors with random signs."""
     rng = np.random.default_rng(0)
     base = rng.standard_normal((BASE, dim), dtype=np.float32).astype(np.float16)
     table = np.lib.format.open_memmap(path, "w+", np.float16, (items, dim))
@@ -46,7 +46,7 @@ def make(path: Path, items: int, dim: int) -> None:
 
 
 def labels_of(items: int) -> np.ndarray:
-    """Return labels like those of landmarks: some 20 images a class, 3,000 groups, two sides of one and two thirds."""
+    """Return labels like landmarks': some 20 images per class, 3,000 groups, and two top classes."""
     fine = np.random.default_rng(1).integers(0, items // 20, items)
     group = fine % 3000
     return np.stack([fine, group, (group % 3 == 0).astype(int)], axis=1)
@@ -109,7 +109,7 @@ def measure(side: str, path: Path, queries: int, threads: int) -> dict[str, floa
         "faiss": by_faiss,
     }[side]
     prepare = {"torch": in_memory, "faiss": indexed}.get(side, np.asanyarray)
-    run(query[:4], prepare(gallery[:5000]))  # loads and compiles
+    run(query[:4], prepare(gallery[:5000]))  # warm up
     held = prepare(gallery)
     peak, done = [status_bytes("RssAnon")], threading.Event()
 

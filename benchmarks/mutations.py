@@ -62,10 +62,7 @@ SWAPS: dict[type[ast.AST], Any] = {
 
 @dataclass(frozen=True)
 class Mutation:
-    """One replacement: where it is (bytes of the file), what stood there and what stands there now.
-
-    ``place`` numbers equal replacements within a file.
-    """
+    """One replacement in a file: position in bytes, old text and new text; ``place`` numbers equal replacements."""
 
     file: str
     line: int
@@ -85,7 +82,7 @@ class Mutation:
 
 @cache
 def names_of_text() -> set[str]:
-    """Return the module constants that hold text, as file names do."""
+    """Return the module constants that hold text, such as file names."""
     found: set[str] = set()
     for path in (path for room in ("hgld", "pipelines", "training") for path in (ROOT / room).rglob("*.py")):
         for node in ast.parse(path.read_bytes()).body:
@@ -95,7 +92,7 @@ def names_of_text() -> set[str]:
 
 
 def is_joined(node: ast.AST) -> bool:
-    """Tell whether a node is text or a list: joining paths, messages and lists is not arithmetic."""
+    """Tell whether a node is text or a list, whose ``+`` and ``/`` are no arithmetic."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str)
     if isinstance(node, ast.Name):
@@ -104,7 +101,7 @@ def is_joined(node: ast.AST) -> bool:
 
 
 def mutated(node: Any) -> ast.AST | None:
-    """Return a copy of a node with its operator replaced, or None where there is nothing to replace."""
+    """Return a copy of a node with another operator, or None if it has no operator to replace."""
     match node:
         case ast.Compare(ops=[first, *others]):
             return ast.Compare(node.left, [SWAPS[type(first)](), *others], node.comparators)
@@ -122,7 +119,7 @@ def mutated(node: Any) -> ast.AST | None:
 
 
 def sites(tree: ast.AST) -> Iterator[tuple[Any, Any]]:
-    """Yield (node, replacement) of everything that may be mutated; annotations, messages and asserts are left out."""
+    """Yield (node, replacement) for every possible mutation, without annotations, messages and asserts."""
     for name, value in ast.iter_fields(tree):
         if name in {"annotation", "returns", "decorator_list"}:
             continue
@@ -159,9 +156,9 @@ def mutations_of(path: Path) -> Iterator[Mutation]:
 
 
 def draw(count: int, seed: int) -> list[Mutation]:
-    """Return mutations of lines drawn without replacement, one operator of each.
+    """Return mutations of randomly drawn lines, one operator per line.
 
-    The chance of a line depends on the seed and its own text, so that a change elsewhere leaves the draw as it was.
+    The draw depends on the seed and the text of each line, so that changes to other lines do not affect it.
     """
     lines: dict[tuple[str, int], list[Mutation]] = {}
     for path in sorted({path for pattern in MUTATED for path in ROOT.glob(pattern)}):
@@ -174,7 +171,7 @@ def draw(count: int, seed: int) -> list[Mutation]:
 
 
 def lot(seed: int, *mutations: Mutation) -> bytes:
-    """Return a number that orders lines, or the mutations of a line, at random."""
+    """Return a pseudo-random number that orders lines, or the mutations of a line."""
     return hashlib.sha256(f"{seed} {[mutation.key for mutation in mutations]}".encode()).digest()
 
 
@@ -226,8 +223,8 @@ def reached() -> dict[str, dict[str, int]]:
 def ranked_tests(mutation: Mutation) -> list[str]:
     """Return all test files, nearest to the mutated module first.
 
-    A test file is near if it bears the module's name or reaches it by few imports; of equally near ones, those that
-    reach few modules come first.
+    A test file is near if it has the module's name or reaches the module by few imports. Among equally near files,
+    those that reach fewer modules come first.
     """
     name = module_name(mutation.file)
     words = {name.rpartition(".")[2], name.rpartition(".")[2].rstrip("s")}
@@ -236,7 +233,7 @@ def ranked_tests(mutation: Mutation) -> list[str]:
         found = reached()[test]
         steps = 0 if any(word in Path(test).stem for word in words) else found.get(name, math.inf)
         if steps == math.inf and any(re.search(rf"\b{word}\b", (ROOT / test).read_text("utf-8")) for word in words):
-            steps = 3  # a module that is loaded by its name
+            steps = 3  # modules that code loads by name
         return steps, len(found), test
 
     return sorted(reached(), key=rank)
@@ -275,15 +272,15 @@ class Copy:
             shutil.copy2(ROOT / mutation.file, self.folder / mutation.file)
 
     def _first_failure(self, file: str, source: bytes, words: list[str]) -> str | None:
-        """Return the first test that fails with a file as it is given, or None where all pass."""
-        self.stamp += 10  # no two versions share a time, by which byte code is taken for current
+        """Return the first test that fails with the given text of a file, or None if all pass."""
+        self.stamp += 10  # Python compares times to reuse byte code, so each version gets a new time
         (self.folder / file).write_bytes(source)
         os.utime(self.folder / file, (self.stamp, self.stamp))
         kernels = self.folder / "compiled"
-        if compiles_kernels(file):  # numba's kernels of the changed module, and of those that call it
+        if compiles_kernels(file):  # compiled kernels of the changed module and its callers
             shutil.rmtree(kernels, ignore_errors=True)
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-        command += ["-o", "timeout=0", "-x", "-n", "0"]  # a slow test on a busy machine is no catch; what hangs is
+        command += ["-o", "timeout=0", "-x", "-n", "0"]  # a slow test on a busy machine is no catch, but a hang is
         command += [word for test in sorted(self.broken) for word in ("--deselect", test)] + words
         own = {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(kernels), "OMP_NUM_THREADS": "1"}
         with (self.folder / "pytest.log").open("w+", encoding="utf-8") as log:

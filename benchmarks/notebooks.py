@@ -1,6 +1,6 @@
-"""Runs the notebooks of docs/notebooks, and writes into them what they print and draw.
+"""Run the notebooks of docs/notebooks, and store their outputs in them.
 
-They are kept with their outputs, because most who read them run nothing. Needs nbclient and ipykernel::
+The outputs are stored because most readers run nothing. Needs nbclient and ipykernel::
 
     python benchmarks/notebooks.py shards happier --write
 
@@ -25,14 +25,14 @@ from typing import Any
 from PIL import Image
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
-NAMES = ("hierarchy", "shards", "happier", "evaluate", "report")  # in the order in which they are read
-SECONDS = 900  # of a cell
-_CONTINUED = re.compile(r"^\s*!(?:.*\\\n)+", re.MULTILINE)  # lines of a command of the shell that goes on
-_KEPT = ("image/png", "text/html", "text/plain")  # the first that an output has
+NAMES = ("hierarchy", "shards", "happier", "evaluate", "report")  # in reading order
+SECONDS = 900  # seconds per cell
+_CONTINUED = re.compile(r"^\s*!(?:.*\\\n)+", re.MULTILINE)  # a shell command and its continuation lines
+_KEPT = ("image/png", "text/html", "text/plain")  # the first of these formats is kept
 
 
 def read_notebook(name: str) -> dict[str, Any]:
-    """Return a notebook as its JSON says it."""
+    """Return a notebook as parsed JSON."""
     return json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
 
 
@@ -55,7 +55,7 @@ def _plain(line: str) -> str:
 
 
 def execute(name: str, folder: Path) -> dict[str, Any]:
-    """Run a notebook in a folder by Jupyter; return it with its outputs, as they are kept."""
+    """Run a notebook in a folder by Jupyter; return it with cleaned outputs."""
     import nbformat  # pyright: ignore[reportMissingImports]
     from nbclient import NotebookClient  # pyright: ignore[reportMissingImports]
 
@@ -78,7 +78,7 @@ def cleaned(notebook: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def _joined(outputs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield outputs; what was printed in pieces is one."""
+    """Yield outputs, with consecutive printed pieces joined."""
     for kind, some in itertools.groupby(outputs, lambda output: output["output_type"]):
         group = list(some)
         yield from [group[0] | {"text": [line for one in group for line in one["text"]]}] if kind == "stream" else group
@@ -109,7 +109,7 @@ def write_notebook(name: str, notebook: dict[str, Any]) -> None:
 
 
 def run_notebook(name: str, *, write: bool = False) -> float:
-    """Run a notebook in a folder of its own; return its seconds."""
+    """Run a notebook in a new folder; return its seconds."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         done = execute(name, Path(folder))
@@ -119,7 +119,7 @@ def run_notebook(name: str, *, write: bool = False) -> float:
 
 
 def main() -> None:
-    """Run notebooks, print how long each took."""
+    """Run notebooks and print their seconds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="notebooks to run; all by default")
     parser.add_argument("--write", action="store_true", help="keep their outputs")

@@ -101,8 +101,8 @@ class Setting:
         steps: steps of a run.
         evaluations: evaluations on val of a run, which make its curve.
         rates: learning rates that are searched, of backbone and head alike.
-        start: row of what the losses start from.
-        bare: row of the network that the start is compared with.
+        start: row of the model from which the losses start.
+        bare: row of the network to compare the start with.
         results: file of finished runs.
     """
 
@@ -152,12 +152,12 @@ class Job:
 
     @property
     def out(self) -> Path:
-        """Folder of the run; when it is finished only that of a start is kept."""
+        """Folder of the run; of the finished runs only starts keep their folder."""
         return self.work / "runs" / "-".join(map(str, self.key.values())).replace(" ", "_").replace(",", "")
 
 
 def _is_there(job: Job, lines: Lines) -> bool:
-    """Tell whether a run is finished; a start that others begin from also needs its weights."""
+    """Tell whether a run is finished; a start also needs its weights, because other runs load them."""
     return lines.get(job.key) is not None and (job.loss != START or (job.out / "summary.json").exists())
 
 
@@ -204,7 +204,7 @@ def settings_of(options: argparse.Namespace, loss: str) -> list[dict[str, Any]]:
 def config_of(
     options: argparse.Namespace, dataset: str, loss: str, fields: Mapping[str, Any], seed: int, *, share: int = 1
 ) -> TrainConfig:
-    """Return the config of a run of ``1 / share`` of the steps; what depends on the data of a fine-tune is planned."""
+    """Return the config of a run with ``1 / share`` of the steps; a fine-tune is planned from the data."""
     setting, steps = setting_of(options), max(1, options.steps // share)
     evaluations = min(setting.evaluations if share == 1 else 1, steps)
     margins = CSL_MARGINS.get(len(LEVELS[dataset])) if loss == "CSL" else None
@@ -216,7 +216,7 @@ def config_of(
         return with_fields(load_recipe("finetune"), network | {"seed": seed})
     if setting is SCRATCH:
         recipe = f"small-views-{RECIPES[dataset]}" if loss == START else f"small-{RECIPES[dataset]}"
-        # bf16 takes half the time on a CPU with AMX; twelve times as long on one without AVX-512.
+        # bf16 takes half the time on a CPU with AMX, and twelve times as long without AVX-512.
         return with_fields(load_recipe(recipe), {"amp": "bf16"} | budget)
     network = {"backbone": NETWORK, "pretrained": str(options.pretrained), "amp": "off", "micro_batch_size": 0}
     untouched = {"layer_norm": False} if loss in (UNTOUCHED, WHITENED) else {}
@@ -257,7 +257,7 @@ def searches(options: argparse.Namespace, name: str) -> list[Job]:
 
 
 def finals(options: argparse.Namespace, name: str) -> list[Job]:
-    """Return the runs of a set whose values are printed; those of losses whose search is not finished are left out."""
+    """Return the final runs of a set, without losses whose search is not finished."""
     chosen, setting = choices(options, name), setting_of(options)
     jobs = []
     for pair in range(options.pairs):
@@ -277,7 +277,7 @@ def finals(options: argparse.Namespace, name: str) -> list[Job]:
 
 
 def choices(options: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]:
-    """Return the settings that were best on val of a set, by loss, where the whole search is finished."""
+    """Return the best setting on val per loss, for losses whose search is finished."""
     lines, chosen = Lines(options.results, _KEY), {}
     jobs = searches(options, name)
     for loss in options.losses:
@@ -289,7 +289,7 @@ def choices(options: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """Train, or go on, and evaluate: a search on val, a final run on test, once."""
+    """Train or resume a run, and evaluate it: a search run on val, a final run once on test."""
     import torch
 
     from hgld.training.inference.embedder import trained_embedder
@@ -315,19 +315,19 @@ def measure(job: Job) -> dict[str, Any]:
             row |= _on_test(embedder, job)
     ended = os.times()
     row["processor_seconds"] = round(ended.user + ended.system - began.user - began.system, 1)
-    row |= {"resumed": True} if resumed else {}  # the seconds are then of the last call alone
+    row |= {"resumed": True} if resumed else {}  # after a resume, the seconds are of the last call alone
     if job.loss != START:
         shutil.rmtree(job.out, ignore_errors=True)
     return row
 
 
 def _compared(levels: Sequence[str]) -> list[str]:
-    """Return the metrics of which intervals are printed."""
+    """Return the metrics that get intervals."""
     return [f"R@1/{levels[0]}", f"AP/{levels[-1]}", JUDGE, "ASI"]
 
 
 def _on_test(embedder: Any, job: Job) -> dict[str, Any]:
-    """Return the values on test, and some of them for the queries of each class, by name, for the intervals."""
+    """Return the values on test by name, and per class the values that the intervals need."""
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.options import EvaluationOptions
     from hgld.evaluation.postprocess import Whitening
@@ -372,7 +372,7 @@ def run(jobs: Sequence[Job], results: Path, processes: int) -> None:
 
 # -- what is printed --------------------------------------------------------------------------------------------------
 
-Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # loss -> a row a pair
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # loss -> one row per pair
 
 
 def collect(jobs: Sequence[Job], results: Path) -> Rows:
@@ -397,7 +397,7 @@ def interval(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, An
     """Return the mean difference over the pairs, per cent, and its 95 % interval.
 
     The paired percentile bootstrap over classes: a resample gives every finest class of the set a weight, which it has
-    in all pairs where it is tested; queries count alike within a class.
+    in all pairs where it is tested; queries of one class have equal weights.
     """
     by_pair = {row["pair"]: row for row in theirs}
     both = [(row, by_pair[row["pair"]]) for row in ours if row["pair"] in by_pair]
@@ -405,7 +405,7 @@ def interval(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, An
     if not both:
         return ""
     weights = np.random.default_rng(0).multinomial(len(names), np.full(len(names), 1 / len(names)), _RESAMPLES)
-    weights = np.vstack([np.ones(len(names)), weights])  # first the classes as they are
+    weights = np.vstack([np.ones(len(names)), weights])  # first: all classes with equal weights
     place, total, pairs = {name: i for i, name in enumerate(names)}, np.zeros(len(weights)), np.zeros(len(weights))
     for row, other in both:
         values = [np.array(r["classes"][metric], dtype=float) for r in (row, other)]
@@ -475,7 +475,7 @@ def main() -> None:
             run([start(options, name, 0)], options.results, options.jobs)
             run(searches(options, name), options.results, options.jobs)
             run([start(options, name, pair) for pair in range(options.pairs)], options.results, options.jobs)
-            run(finals(options, name), options.results, options.jobs)  # of what the searches have chosen
+            run(finals(options, name), options.results, options.jobs)  # about the settings that the searches chose
         found = collect(finals(options, name), options.results)
         if found:
             print("\n".join(tables(found, name, choices(options, name))))

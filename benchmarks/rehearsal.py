@@ -1,16 +1,16 @@
-"""Rehearse H-GLDv2 over a made release: run every command of docs/tutorials/h-gldv2.md as a process and measure it.
+"""Rehearse H-GLDv2 with a synthetic release: run and measure every command of docs/tutorials/h-gldv2.md.
 
     nice -n 10 python benchmarks/rehearsal.py --out DIR [--scale 1.0] [--steps 300] [--hours 8] [--until STAGE]
     python benchmarks/rehearsal.py --out DIR --scale 0.002 --kills 3
 
 The release has GLDv2's layout, lists and counts (times the scale), with images of 32 px; its owners' server, Commons
-and Wikidata answer on 127.0.0.1. Stopped anywhere, the same command goes on: a stage that ended is not run again, one
-that was stopped is started by the same commands, which go on by themselves. ``DIR/record.json`` keeps what each took,
-and a table of it is printed. For several nights ``--hours`` stops the stage that runs then; the next night goes on. It
-ends before the disk holds less than ``--spare`` GB.
+and Wikidata answer on 127.0.0.1. After a stop the same command resumes: finished stages are skipped, and the commands
+of a stopped stage resume themselves. ``DIR/record.json`` keeps the costs of every stage, which are printed as a table.
+``--hours`` stops the running stage after a night; the next call resumes. The rehearsal ends before the disk has less
+than ``--spare`` GB left.
 
-``--kills N`` runs the chain a second time, where every stage is killed (-9, with all its processes) at N random moments
-and started again, and compares what both left, byte for byte.
+``--kills N`` runs the chain a second time, kills every stage with all its processes (-9) at N random moments, starts it
+again, and compares the files of both chains byte for byte.
 """
 
 import argparse
@@ -27,7 +27,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]  # hgld where it is not installed; the tests, whose wikis it uses
+sys.path[:0] = [
+    str(ROOT),
+    str(ROOT / "benchmarks"),
+]  # finds hgld if it is not installed, and the fake wikis of the tests
 
 from rehearsed.measure import ENVIRONMENT, Spent, disk, end_leftovers, run  # noqa: E402
 from rehearsed.servers import FileServer, Wikis  # noqa: E402
@@ -102,9 +105,9 @@ class Chain:
         folder: folder that the commands run in.
         record: record of the resources that they took.
         spare: bytes of the disk that stay free.
-        kills: how often every stage is stopped before it may end; 0: never.
-        seed: seed of the moments.
-        end: monotonic time at which the night ends; None: never.
+        kills: number of kills per stage.
+        seed: seed of the moments of kills.
+        end: monotonic time at which to stop; None: never.
     """
 
     folder: Path
@@ -115,7 +118,7 @@ class Chain:
     end: float | None = None
 
     def run(self, stage: Stage, seconds: float = 0.0) -> None:
-        """Run a stage unless it is done; ``seconds``: how long it takes undisturbed, for the moments of the kills."""
+        """Run a stage unless it is done; ``seconds`` is its duration without kills, for drawing their moments."""
         if self.record.is_done(stage.name):
             return
         if (free := shutil.disk_usage(self.folder).free) < self.spare:
@@ -148,13 +151,13 @@ class Chain:
 
 
 def digests(folder: Path, stage: Stage) -> dict[str, str]:
-    """Return the SHA-256 of each file that a stage wrote; times in the files are not counted."""
+    """Return the SHA-256 of each file of a stage, without the times in it."""
     files = sorted({path for pattern in stage.made for path in folder.glob(pattern) if path.is_file()})
     return {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
 
 
 def _sha256(path: Path) -> str:
-    if path.name == "provenance.json":  # it says when, too
+    if path.name == "provenance.json":  # contains times
         facts = json.loads(path.read_text(encoding="utf-8"))
         return hashlib.sha256(json.dumps(_without_times(facts)).encode()).hexdigest()
     with open(path, "rb") as file:
@@ -224,7 +227,7 @@ def main() -> None:
 
 
 def _kill_all(told: argparse.Namespace, record: Record, chain: list[Stage], whole: Path, world: World) -> None:
-    """Run the chain with kills beside the whole one, behind servers of its own; say what differs."""
+    """Run the chain with kills, with its own servers, and print the differences to the chain without kills."""
     broken = told.out / "broken"
     broken.mkdir(exist_ok=True)
     end_leftovers(broken)

@@ -72,8 +72,8 @@ SETS = {
 }
 BARS = (0.8, 0.9, 0.95)
 DRAWN = 0.9
-LEAST_REST = 16  # names of a screen's rest that are worth an action
-TOKEN = "benchmark"  # of a server that listens nowhere
+LEAST_REST = 16  # fewest right names of a screen that are worth an action
+TOKEN = "benchmark"  # port of a server that does not listen
 
 
 # -- the sets ------------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class Reference:
     items: tuple[int, ...]
 
     def drawn(self, seed: int) -> "Reference":
-        """Return nine tenths of the names in an order of their own; all of them for seed 0."""
+        """Return a random nine tenths of the names in random order; for seed 0 all names."""
         order = np.random.default_rng(seed).permutation(len(self.names)).tolist()
         order = order[: round(DRAWN * len(order))] if seed else order
         return Reference(*(tuple(column[i] for i in order) for column in (self.names, self.groups, self.items)))
@@ -139,7 +139,7 @@ def build(reference: Reference, out: Path, encoder: str, *, are_given: bool) -> 
 
 
 def built(name: str, reference: Reference, seed: int, options: argparse.Namespace, work: Path) -> Path:
-    """Return the folder of a set's build, made if it is not there."""
+    """Return the folder of a set's build, after building it if necessary."""
     folder = work / name.replace(" ", "-") / str(seed) / ("found" if options.found else "given")
     if not (folder / "build" / "provenance.json").is_file():
         build(reference, folder, options.encoder, are_given=not options.found)
@@ -158,10 +158,10 @@ class Effort:
     history: list[tuple[int, float, float]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     left: list[tuple[int, int, Sequence[float]]] = field(default_factory=list)  # actions, names wrong, estimate
-    screens: int = 0  # that were looked at
+    screens: int = 0  # names that were looked at
 
     def until(self, bar: float, *, of_items: bool = False) -> float | None:
-        """Return the actions, as a share of the names, until so many were right; None: never."""
+        """Return the number of actions, as a share of the names, until a share of names is right; None: never."""
         reached = (actions for actions, *shares in self.history if shares[of_items] >= bar)
         return next((actions / self.names for actions in reached), None)
 
@@ -174,7 +174,7 @@ class Annotator:
         reference: the right groups.
         mistakes: share of the names that are decided wrongly.
         seed: seed of the mistakes.
-        are_given: whether the groups have the reference's names.
+        are_given: whether the groups are predefined by the reference.
         order: order of the queue.
     """
 
@@ -199,7 +199,7 @@ class Annotator:
         now = self._state()
         rows, self._revision, self._actions = now["names"], now["revision"], 0
         self.place: dict[str, str | None] = {row[0]: row[5] for row in rows}
-        # the build cleans names: each is known by its items' spelling
+        # maps cleaned names to the spelling of their items
         self.truth = self._references(tables, reference)
         self.target = {**self.truth}
         if not are_given:
@@ -226,7 +226,7 @@ class Annotator:
         return {raw[text]: group for text, group in known.items() if text in raw}
 
     def _match(self, groups: Sequence[str]) -> None:
-        """Take each machine-made group for at most one group of the reference, so that most names are right."""
+        """Match machine-made groups to reference groups one to one, so that most names are right."""
         labels = sorted({label for label in self.place.values() if label is not None})
         shared = Counter((self.place[name], group) for name, group in self.truth.items())
         table = np.array([[shared[label, group] for group in groups] for label in labels])
@@ -252,7 +252,7 @@ class Annotator:
         return answer.json()
 
     def _decide(self, *decisions: dict[str, Any]) -> None:
-        """Take one action; learn what it changed."""
+        """Take one action and read its effect from the server."""
         told = self._post("/api/decide", {"revision": self._revision, "decisions": list(decisions)})
         self._revision, self._actions = told["revision"], self._actions + 1
         self.place |= {name: state[0] for name, state in told["names"].items()}
@@ -267,7 +267,7 @@ class Annotator:
             self.effort.left.append((self._actions, len(self.wrong()), progress["still_wrong"]["names"]))
 
     def wrong(self, place: Mapping[str, str | None] | None = None) -> set[str]:
-        """Return the names that stand wrong: outside their given group, or outside the majority of a machine-made one.
+        """Return the wrong names: outside their predefined group, or outside the majority of a machine-made group.
 
         Args:
             place: group of each name; None: the page's groups.
@@ -282,7 +282,7 @@ class Annotator:
         return {name for name, group in self.truth.items() if most.get(place[name] or "") != group}
 
     def judge_names(self, names: Sequence[str]) -> None:
-        """Decide about names one by one, an action each: where they stand, if right, or where they belong."""
+        """Decide about names one by one: accept the group of a right name, and move a wrong name."""
         homes, wrong = dict(self.target), self.wrong()
         if not self._are_given:  # the largest group of which most are of the name's reference group
             right = Counter((self.place[name] or "", group) for name, group in self.truth.items() if name not in wrong)
@@ -307,10 +307,10 @@ class Annotator:
     # -- work -----------------------------------------------------------------------------------------------------
 
     def work(self, bar: float = BARS[-1], most: float = math.inf) -> Effort:
-        """Work on the queue until ``bar`` of names and items are right, ``most`` actions, or nothing is left to say.
+        """Work on the queue until ``bar`` of names and items are right, ``most`` actions are done, or nothing is left.
 
-        That is so where the queue is empty, or what comes next was put off since the last decision: who makes mistakes
-        may then have fewer names right.
+        Nothing is left if the queue is empty, or if the next screen was postponed since the last decision. An annotator
+        who makes mistakes may then have fewer names right.
         """
         put_off: set[tuple[int, str]] = set()
         while min(self.effort.history[-1][1:]) < bar and self._actions < most:
@@ -331,7 +331,7 @@ class Annotator:
         self._decide(action)
 
     def _sort(self, screen: dict[str, Any]) -> None:
-        """Put blocks where they belong, the most useful first, until the rest is right; then accept or skip it."""
+        """Move blocks to their groups, the most useful first, until the rest is right; then accept or skip the rest."""
         names = screen["names"]
         left = [name for name in names if name in self.says]
         while left:
@@ -357,7 +357,7 @@ class Annotator:
     def _best(
         self, blocks: Sequence[Sequence[int]], names: Sequence[str], left: Sequence[str]
     ) -> tuple[list[str], str]:
-        """Return the block of the cheapest plan that puts most names right, and its group."""
+        """Return the block, and its group, of the cheapest plan that corrects most names."""
         place = {name: i for i, name in enumerate(left)}
         within = {tuple(sorted(place[n] for n in names[start:stop] if n in place)) for start, stop in blocks}
         nested = sorted(
@@ -376,7 +376,7 @@ class Annotator:
     def _plan(
         self, blocks: Sequence[tuple[int, int]], start: int, stop: int, wrong: Sequence[bool], left: Sequence[str]
     ) -> tuple[int, list[tuple[int, int, str]]]:
-        """Return the fewest actions that put a range right, as a cut of its blocks."""
+        """Return the fewest actions that correct a range, as a cut of its blocks."""
         inside = [b for b in blocks if start <= b[0] and b[1] <= stop and b != (start, stop)]
         cost, chosen, at = 0, list[tuple[int, int, str]](), start
         while at < stop:
@@ -401,7 +401,7 @@ DECISIONS = 50
 def judgements(begin: Callable[[], Annotator], seed: int) -> np.ndarray:
     """Return (AUROC, calibration error, whether the interval holds) before and after decisions, (3, 3).
 
-    After none, after random names, after actions of the queue.
+    The three rows are: before decisions, after random names, after actions of the queue.
     """
     one, other = begin(), begin()
     names, found = sorted(one.target), [one.judged()]
@@ -415,7 +415,7 @@ def judgements(begin: Callable[[], Annotator], seed: int) -> np.ndarray:
 
 
 def one_by_one(annotator: Annotator, order: Sequence[str]) -> Effort:
-    """Read names in an order, an action a name; nothing is learnt."""
+    """Read names in an order, with one action per name and without learning."""
     effort, place = Effort(annotator.effort.names, annotator.effort.items), {**annotator.place}
     target, says, weight = annotator.target, annotator.says, annotator.weight
     right = {name for name in target if place[name] == target[name]}
@@ -429,7 +429,7 @@ def one_by_one(annotator: Annotator, order: Sequence[str]) -> Effort:
 
 
 def propagation(rows: np.ndarray, seeds: np.ndarray, truth: np.ndarray, says: np.ndarray, items: np.ndarray) -> Effort:
-    """Ask where the margin is smallest, 2% at a time; guess by votes of the names answered and of the groups' names."""
+    """Query names with the smallest margin, 2% at a time; predict by votes of the answered names and group names."""
     n, k = len(rows), len(seeds)
     effort, answered = Effort(n, int(items.sum())), list[int]()
     while True:
@@ -465,7 +465,7 @@ class Arm:
 
 
 def mean_of(values: Sequence[float | None]) -> str:
-    """Return a mean with its standard deviation, or how often the bar was never reached."""
+    """Return a mean with its standard deviation, or the number of runs that never reached the bar."""
     found = [value for value in values if value is not None]
     missed = f" ({len(values) - len(found)} of {len(values)} never)" if len(found) < len(values) else ""
     if not found:
@@ -481,7 +481,7 @@ def encoded(encoder: str, texts: Sequence[str]) -> np.ndarray:
 
 
 def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str, list[np.ndarray]]) -> Iterator[Arm]:
-    """Yield the ways to work on one set; note how good the page's estimates were."""
+    """Yield the ways to work on one set, and record the quality of the page's estimates."""
     reference = read_reference(options.data, name)
     are_given = not options.found
     found: dict[str, list[Effort]] = {}
@@ -554,7 +554,7 @@ def main() -> None:
                 pairs = [
                     (a.until(BARS[-1]), b.until(BARS[-1])) for a, b in zip(ours.efforts, other.efforts, strict=True)
                 ]
-                # With wrong answers a way may never come there.
+                # With wrong answers, a way may never reach the bar.
                 if shares := [a / b for a, b in pairs if a is not None and b]:
                     ratios.append((name, statistics.fmean(shares)))
         for name, ratio in ratios:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # faiss and torch each bring an OpenMP that reads it when first imported
+os.environ["OMP_NUM_THREADS"] = "1"  # both OpenMP libraries, of faiss and torch, read it at import
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ Found = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Search:
-    """Processor seconds to make, to open, a query, alone and among 100; bytes; (Q, K) indices."""
+    """Results: seconds to make and open an index, seconds per query, bytes, and indices (Q, K)."""
 
     made: float
     opened: float
@@ -45,7 +45,7 @@ class Search:
 
 
 def make(items: int, dim: int, queries: int, spread: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return gallery and queries of items / 20 classes in 500 groups; ``spread`` is that of a class."""
+    """Return gallery and queries with items / 20 classes in 500 groups; ``spread`` is the spread within a class."""
     rng = np.random.default_rng(0)
 
     def noise(count: int) -> np.ndarray:
@@ -65,7 +65,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def a_query(ask: Callable[[np.ndarray], Found], queries: np.ndarray, at_once: int) -> tuple[float, np.ndarray]:
-    """Measure processor seconds a query, ``at_once`` of them asked together; return them with the results."""
+    """Measure processor seconds per query with ``at_once`` queries per call; return them with the results."""
     ask(queries[:at_once])  # warm up: memory is allocated
     start = time.process_time()
     found = [ask(queries[begin : begin + at_once])[0] for begin in range(0, len(queries), at_once)]
@@ -73,7 +73,7 @@ def a_query(ask: Callable[[np.ndarray], Found], queries: np.ndarray, at_once: in
 
 
 def exhaustive(gallery: torch.Tensor) -> Callable[[np.ndarray], Found]:
-    """Search as :func:`hgld.evaluation.neighbors.nearest_neighbors` does, without preparing the gallery again."""
+    """Search like :func:`hgld.evaluation.neighbors.nearest_neighbors`, with a prepared gallery."""
 
     def ask(queries: np.ndarray) -> Found:
         with exact_products(gallery.device):

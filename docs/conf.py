@@ -1,7 +1,7 @@
 """Sphinx builds the site from the guides and the docstrings: ``python -m sphinx -W -n docs site``.
 
 Sphinx, because the docstrings are reStructuredText and their references are checked; the guides are Markdown (MyST).
-Nothing is loaded from elsewhere when a page is read: the theme brings its fonts and scripts, formulas are MathML.
+Pages load nothing from other servers: the theme has its fonts and scripts, and formulas are MathML.
 """
 
 import os
@@ -34,7 +34,7 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 nitpicky = True
-# References are checked where they lead into hgld; those to Python, torch, polars and the like would need a network.
+# References into hgld are checked; references to Python, torch and polars would need a network.
 nitpick_ignore_regex = [("py:.*", r"(?!hgld)\w+\..*|Image|Side|Graph|DiGraph|Axes")]
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
@@ -50,7 +50,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
 html_theme = "furo"
-# Set where the site is published beside those of other versions (docs/versions.py): a tag, or dev.
+# The tag or dev, if the site is published beside other versions (docs/versions.py).
 published = os.environ.get("HGLD_DOCS_VERSION", "")
 html_title = f"hgld {published or version}"
 html_context = {"published": published}

@@ -1,7 +1,7 @@
 """Draw the figures of the concept pages and of README.
 
 ``python docs/figures.py`` writes docs/concepts/*.svg; ``python docs/figures.py hgld-demo`` writes
-docs/pictures/query.png from what ``hgld demo`` made.
+docs/pictures/query.png from the files of ``hgld demo``.
 """
 
 import sys
@@ -113,7 +113,7 @@ def draw_build() -> str:
 
 
 def draw_resuming() -> str:
-    """Draw how a file appears whole: written aside, renamed, marked done."""
+    """Draw how a file is written to a temporary name, renamed, and marked done."""
     steps = ["work", ".NAME.part\n(written aside)", "NAME\n(renamed)", "done.json\n(key + hashes)"]
     shapes = []
     for place, step in enumerate(steps):
@@ -142,7 +142,7 @@ def draw_query(demo: Path) -> None:
     np.fill_diagonal(scores, -np.inf)
     first = np.argsort(-scores, axis=1, kind="stable")[:, :shown]
     found = np.take_along_axis(np.asarray(grades), first, axis=1)
-    query = int(np.argmax([len(set(row)) for row in found.tolist()]))  # the first with the most grades
+    query = int(np.argmax([len(set(row)) for row in found.tolist()]))  # first query whose results have most grades
     items = [query, *first[query].tolist()]
     names = [[test.hierarchy.names[level][label] for level, label in enumerate(test.labels[i])] for i in items]
     levels = len(test.levels)

@@ -1,4 +1,4 @@
-"""Makes the first page of the published site: a list of its versions, each a folder beside it.
+"""Make the first page of the published site: a list of its versions, each in a folder.
 
 ``python docs/versions.py FOLDER``, as .github/workflows/docs.yml runs it.
 """
@@ -21,14 +21,14 @@ _PAGE = """<!doctype html>
 
 
 def versions(folder: Path) -> list[str]:
-    """Return the versions that are published in a folder: releases, the newest first, then the one of main."""
+    """Return the published versions in a folder: releases, newest first, then the version of main."""
     found = [path.name for path in folder.iterdir() if (path / "objects.inv").is_file()]
     releases = sorted((name for name in found if re.match(r"v\d", name)), key=_newness, reverse=True)
     return [*releases, *([DEV] if DEV in found else [])]
 
 
 def _newness(name: str) -> tuple[Version, str]:
-    """Return a tag's place in the order of PEP 440; one that is no version comes before all."""
+    """Return the sort key of a tag by PEP 440; a tag that is no version sorts before all versions."""
     try:
         return Version(name), name
     except InvalidVersion:
@@ -36,7 +36,7 @@ def _newness(name: str) -> tuple[Version, str]:
 
 
 def page(names: list[str]) -> str:
-    """Return the page that lists versions; the last release is none that is to be tried first, such as v1.0rc1."""
+    """Return the page that lists versions; the last release is never a pre-release such as v1.0rc1."""
     said = {DEV: "main, as it is today"}
     last = next((name for name in names if name != DEV and not _newness(name)[0].is_prerelease), None)
     said |= {last: f"{last}, the last release"} if last else {}

@@ -413,5 +413,5 @@ def test_file_without_read_permission_is_one_line(hgld, nowhere, monkeypatch):
 
 
 def test_the_next_command_shows_no_password(capsys):
-    say_next("hgld", "report", "r.json", "--data", "https://me:s3cret@host/set?signature=s3cret", "--out", "r s.html")
+    say_next("report", "r.json", "--data", "https://me:s3cret@host/set?signature=s3cret", "--out", "r s.html")
     assert capsys.readouterr().out == "next: hgld report r.json --data https://host/set --out 'r s.html'\n"

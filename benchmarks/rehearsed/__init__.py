@@ -1,1 +1,1 @@
-"""The rehearsal of H-GLDv2: a made release, servers in the shape of the real ones, the chain of commands, measuring."""
+"""The rehearsal of H-GLDv2: synthetic release, fake servers, chain of commands, measurements."""

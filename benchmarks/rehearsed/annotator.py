@@ -1,4 +1,4 @@
-"""A scripted annotator: compares a build with the truth of a world and decides wherever they differ."""
+"""A scripted annotator, who corrects a build by the true groups of a world."""
 
 import json
 import sys
@@ -13,14 +13,16 @@ _WHEN = "2026-01-01T00:00:00Z"
 
 
 def decide(world: World, build: Path, file: Path) -> int:
-    """Write the decisions that bring the groups of a build to the true ones; return how many."""
+    """Write the decisions that turn the groups of a build into the true groups; return their number."""
     stages = build / "stages"
     truth = _true_groups(world, pl.read_parquet(stages / "clean" / "landmarks.parquet"))
     names = pl.read_parquet(stages / "review" / "names.parquet").select("name", "label", "landmarks")
     names = names.with_columns(true=pl.col("name").replace_strict(truth, default=None)).drop_nulls("true")
     chosen = _stand_for(names)
     old = set(pl.read_parquet(stages / "review" / "groups.parquet")["label"])
-    between = {label: f"group {number} in between" for number, label in enumerate(sorted(chosen))}  # labels may swap
+    between = {
+        label: f"group {number} in between" for number, label in enumerate(sorted(chosen))
+    }  # two groups may swap labels
     between |= {label: f"{label} as found" for label in old - set(chosen)}
     titles = [label for label, _ in world.groups]
     decisions = [_rename(label, to) for label, to in sorted(between.items())]
@@ -29,7 +31,9 @@ def decide(world: World, build: Path, file: Path) -> int:
     moves, stays = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for name, label, true in names.select("name", "label", "true").sort("name").iter_rows():
         (stays if homes.get(true) == label else moves)[true].append(name)
-    for true, kept in sorted(stays.items()):  # else what is decided of others would teach that they stand wrong
+    for true, kept in sorted(
+        stays.items()
+    ):  # otherwise the model would learn from the other decisions that these are wrong
         decisions.append({"action": "accept", "group": titles[true], "names": kept})
     for true, moved in sorted(moves.items()):
         action = "move" if true in homes else "new"
@@ -39,7 +43,7 @@ def decide(world: World, build: Path, file: Path) -> int:
     signed = [decision | {"who": "script", "when": _WHEN} for decision in decisions]
     file.write_text(
         json.dumps({"schema_version": 1, "decisions": signed}, indent=1) + "\n", encoding="utf-8"
-    )  # YAML too
+    )  # JSON is YAML too
     return len(signed)
 
 
@@ -48,7 +52,7 @@ def _rename(group: str, to: str) -> dict[str, object]:
 
 
 def _true_groups(world: World, landmarks: pl.DataFrame) -> dict[str, int]:
-    """Return the group of every cleaned name: that of most of its landmarks."""
+    """Return the group of every cleaned name: the group of most of its landmarks."""
     rows = []
     for which in SETS:
         own = world.landmarks[which]
@@ -65,7 +69,7 @@ def _true_groups(world: World, landmarks: pl.DataFrame) -> dict[str, int]:
 
 
 def _stand_for(names: pl.DataFrame) -> dict[str, int]:
-    """Return which group of the build stands for which true one: that with most of its landmarks, each for one."""
+    """Match groups of the build to true groups one to one, by the number of shared landmarks."""
     shared = names.group_by("label", "true").agg(pl.col("landmarks").sum())
     chosen: dict[str, int] = {}
     for label, true in (

@@ -1,4 +1,4 @@
-"""Commands as processes: how long, how much processor time, memory and disk they take; and their sudden end.
+"""Run commands as processes, measure their time, memory and bytes, and kill them.
 
 All figures come from the kernel:
 
@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {  # of commands that run elsewhere: hgld, and the modules beside this one, where neither is installed
+ENVIRONMENT = {  # import path of commands: hgld and the modules beside this one
     "PYTHONPATH": os.pathsep.join(
         [str(_ROOT), str(_ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]
     ),
     "OMP_NUM_THREADS": "1",
 }
-_EVERY = 0.1  # seconds between looks
+_EVERY = 0.1  # seconds between samples
 _MARK = "HGLD_REHEARSAL"
 
 
@@ -37,8 +37,8 @@ class Spent:
         wall: seconds.
         cpu: seconds of all processes.
         peaks: peak memory of each process, bytes, the largest first.
-        read: bytes that came from files and sockets, cached ones included.
-        written: the same of those that went out.
+        read: bytes read from files and sockets, including cached files.
+        written: bytes written to files and sockets.
         code: exit status of the last command; negative: the signal that ended it.
     """
 
@@ -72,7 +72,7 @@ def run(
         command: program and arguments.
         folder: folder that it runs in.
         log: file.
-        environment: variables beside those of this process.
+        environment: further variables.
         kill_after: seconds after which all its processes are killed (-9); None: never.
     """
     mark = f"{folder.resolve()} {uuid.uuid4().hex}"
@@ -100,7 +100,7 @@ def run(
     wall = time.monotonic() - begun
     counts = dict(line.split(": ") for line in Path(f"/proc/{process.pid}/io").read_text().splitlines())
     _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)  # it is no longer there to be waited for
+    process.returncode = os.waitstatus_to_exitcode(status)  # it has ended already
     ended.set()
     watch.join()
     if killer:
@@ -120,7 +120,7 @@ def run(
 
 
 def end_leftovers(folder: Path) -> None:
-    """Kill what a rehearsal in this folder left running when it was killed itself: it would hold the folders' locks."""
+    """Kill the commands that a killed rehearsal in this folder left running, because they hold the folders' locks."""
     _kill(f"{folder.resolve()} ")
 
 
@@ -132,7 +132,7 @@ def _watch(root: int, peaks: dict[int, int], ended: threading.Event) -> None:
 
 
 def _descendants(root: int) -> list[int]:
-    """Return a process and all below it; threads' children too."""
+    """Return a process and all its descendants, also of threads."""
     found, waiting = [], [root]
     while waiting:
         process = waiting.pop()
@@ -140,7 +140,7 @@ def _descendants(root: int) -> list[int]:
         try:
             for task in Path(f"/proc/{process}/task").iterdir():
                 waiting += map(int, (task / "children").read_text().split())
-        except OSError:  # it ended meanwhile
+        except OSError:  # it has ended
             continue
     return found
 
@@ -154,7 +154,7 @@ def _peak(process: int) -> int | None:
 
 
 def _kill(mark: str) -> None:
-    """Kill every process that has the mark in its environment, also those that left their parent, until none is."""
+    """Kill all processes with the mark in their environment, also without a parent, until none is left."""
     needle = f"{_MARK}={mark}".encode()
     while found := [process for process in _processes() if needle in _environment(process)]:
         for process in found:
@@ -170,7 +170,7 @@ def _processes() -> list[int]:
 
 
 def _environment(process: int) -> bytes:
-    """Return the environment of a process; nothing of one that ended, also as a zombie."""
+    """Return the environment of a process; empty for an ended process or a zombie."""
     try:
         return Path(f"/proc/{process}/environ").read_bytes()
     except OSError:
@@ -178,7 +178,7 @@ def _environment(process: int) -> bytes:
 
 
 def disk(folder: Path) -> int:
-    """Return the bytes on disk of a folder, a file with several names once."""
+    """Return the bytes on disk of a folder; hard links count once."""
     seen, total = set(), 0
     for parent, _, files in os.walk(folder):
         for name in files:

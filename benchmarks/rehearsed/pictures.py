@@ -1,9 +1,9 @@
-"""Images of made-up landmarks, 32 px: the classes can be seen, and the nuisances change from image to image.
+"""Images of synthetic landmarks, 32 px: class features are visible, and nuisances vary per image.
 
 - Natural or human-made: soft waves with clouds, or waves with hard edges.
 - The group: frequency and direction of two waves. Their phases are random, so that pixels tell little.
 - The landmark: three colours, and a third, finer wave.
-- In the way: a cast of the light, contrast, phases, a patch in front, noise.
+- Nuisances: colour cast, contrast, phases, a patch in front, noise.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ _SMOOTH = np.float32(1.2)
 
 
 class Pictures:
-    """Draws photographs of the places of a world, many at a time."""
+    """Painter of many places of a world at a time."""
 
     def __init__(self, world: World) -> None:
         rng = world.rng(3)
@@ -26,7 +26,11 @@ class Pictures:
         cycles = rng.uniform(2.0, 7.0, (groups, 2))
         self._group_waves = _waves(angle, cycles)
         self._place_waves = _waves(rng.uniform(0, np.pi, (places, 1)), rng.uniform(6.0, 11.0, (places, 1)))
-        dark, light, accent = ((0.0, 0.4), (0.5, 1.0), (0.0, 1.0))  # so that no landmark hides the waves
+        dark, light, accent = (
+            (0.0, 0.4),
+            (0.5, 1.0),
+            (0.0, 1.0),
+        )  # limits the landmark's wave, so that group waves stay visible
         self._colours = np.stack([rng.uniform(*ends, (places, 3)) for ends in (dark, light, accent)], 1).astype(
             np.float32
         )

@@ -1,6 +1,6 @@
-"""The made release on disk, in the layout and with the names of GLDv2's own: tars, their MD5 sums, and lists.
+"""The synthetic release on disk, with GLDv2's layout and file names: tars, MD5 sums, and lists.
 
-It is written tar by tar, so that memory does not grow with the images; a tar that is there with its sum is left alone.
+It is written tar by tar, so that memory does not grow with the images; a tar that has its sum already is kept.
 """
 
 import csv
@@ -19,12 +19,12 @@ from rehearsed.pictures import Pictures, jpeg
 from rehearsed.world import IMAGES, LEAST_SCORED, LEVELS, PUBLIC, SCORED, SETS, World
 
 COMMONS = "http://commons.wikimedia.org/wiki/Category:"
-_AT_A_TIME = 128  # their arrays stay in the cache
-_SEVERAL_LANDMARKS = 0.05  # share of the queries whose relevant images are of two landmarks
+_AT_A_TIME = 128  # so that their arrays fit the CPU cache
+_SEVERAL_LANDMARKS = 0.05  # share of queries with relevant images of two landmarks
 
 
 class Release:
-    """The photographs of a world: their ids, and the place that each shows."""
+    """Photographs of a world: their ids and places."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -41,7 +41,7 @@ class Release:
             begin += len(places)
 
     def write(self, folder: Path) -> None:
-        """Write whatever is not there yet."""
+        """Write all missing files."""
         pictures = Pictures(self.world)
         for kind, (which, tars) in enumerate(TARS.items()):
             order = np.argsort(self.ids[which])
@@ -78,7 +78,7 @@ class Release:
         _write_csv(metadata / f"{which}_label_to_hierarchical.csv", columns, rows)
 
     def _queries(self) -> Iterable[tuple[str, str, str]]:
-        """Yield id, relevant index images and usage of every test image; those that are scored come first."""
+        """Yield id, relevant index images and usage of every test image, scored images first."""
         world, ids = self.world, _hex(self.ids["test"])
         rng = world.rng(6)
         relevant = dict(_by_place(self.ids["index"], self.places["index"]))
@@ -135,7 +135,7 @@ def _hex(ids: np.ndarray) -> list[str]:
 
 
 def _by_place(ids: np.ndarray, places: np.ndarray) -> Iterable[tuple[int, list[str]]]:
-    """Yield every place with the ids of its images; images of a place stand together."""
+    """Yield every place with the ids of its images, which are consecutive."""
     found, edges = np.unique(places, return_index=True)
     for place, images in zip(found.tolist(), np.split(ids, edges[1:]), strict=True):
         yield place, _hex(images)

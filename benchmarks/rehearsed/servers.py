@@ -1,4 +1,4 @@
-"""The servers of a rehearsal on 127.0.0.1: byte ranges of files, like S3, and a Commons and Wikidata that fail."""
+"""Servers of a rehearsal on 127.0.0.1: files with byte ranges, and a Commons and Wikidata with failures."""
 
 import re
 import sys
@@ -27,13 +27,13 @@ from tests.pipelines.wikimedia_server import (
 
 class _QuietServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that was killed."""
+        """Ignore killed clients."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 class FileServer:
-    """Serves the files below a folder until it is closed; answers ranges, and knows a file by its size and time."""
+    """Server of the files in a folder, with ranges; its ETag is a file's size and time."""
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         self._server = _QuietServer(("127.0.0.1", port), partial(_FileHandler, folder.resolve()))
@@ -58,7 +58,7 @@ class _FileHandler(BaseHTTPRequestHandler):
         super().__init__(*given)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing: a rehearsal makes thousands of requests."""
+        """Log nothing, because a rehearsal makes thousands of requests."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -113,7 +113,7 @@ _ALL_ROADS = (*ROADS, *NOTHING)
 
 
 class _SomeFaults(list[Fault]):
-    """A queue of failures: one per hundred requests, beginning with the third, of all kinds in turn."""
+    """Queue of failures: one per hundred requests, beginning with the third, all types in turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class _SomeFaults(list[Fault]):
 
 
 class _Looked(Mapping[str, Any]):
-    """A mapping of which every value is made when it is asked for."""
+    """Mapping that makes each value at its lookup."""
 
     def __init__(self, look: Callable[[str], Any]) -> None:
         self._look = look
@@ -148,7 +148,7 @@ class _Looked(Mapping[str, Any]):
 
 
 class Wikis(WikimediaServer):
-    """Both wikis of a world on one address; they count what they were asked."""
+    """Both wikis of a world on one address, with a count of requests."""
 
     def __init__(self, world: World, port: int = 0) -> None:
         lists = [world.landmarks[which] for which in SETS]
@@ -163,7 +163,7 @@ class Wikis(WikimediaServer):
         self.log = _Counted()
 
     def _place(self, title: str) -> tuple[int, str] | None:
-        """Return number and road of the place of a title, None if there is no such page; ``moved`` ends elsewhere."""
+        """Return number and road of the place of a title, or None without such a page; ``moved`` has another title."""
         found = re.fullmatch(r"Category:(.+) (\d{1,7})( \(moved\))?", title)
         if found is None or int(found[2]) >= len(self._road):
             return None

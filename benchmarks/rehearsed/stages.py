@@ -1,4 +1,4 @@
-"""The chain of commands from the release to the search, in order, each with what it works on and what it leaves."""
+"""The chain of commands from the release to the search, with inputs and outputs."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from rehearsed.world import IMAGES, LANDMARKS, World
 
 RECIPE = "small-gldv2-washington"
-RUNS = {"happier": (), "smooth-ap": ("--loss", "SmoothAP")}  # what is compared
+RUNS = {"happier": (), "smooth-ap": ("--loss", "SmoothAP")}  # files that are compared
 EPOCHS, PARTS, PIXELS = 2, 4, 8
 HGLD = (sys.executable, "-m", "hgld")
 TWO_PROCESSES = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hgld")
@@ -21,9 +21,9 @@ class Stage:
     Attributes:
         name: name of the stage.
         commands: run one after the other in the chain's folder.
-        items: how many of ``unit`` it works on.
+        items: number of units.
         unit: unit of the count.
-        made: patterns of what it leaves; equal, byte for byte, however often it was stopped.
+        made: patterns of the output files, which are equal byte for byte after any number of stops.
         before: called with the chain's folder before the commands.
     """
 
@@ -111,7 +111,7 @@ def _shards(images: int, labelled: int) -> list[Stage]:
 
 
 def _link_tars(folder: Path) -> None:
-    """Give the shards a second name in a folder without an index."""
+    """Link the shards into a folder without an index."""
     rebuilt = folder / "rebuilt"
     rebuilt.mkdir(exist_ok=True)
     for tar in (folder / "shards").glob("*.tar"):
@@ -123,7 +123,7 @@ def _training(at: Addresses, all_steps: int, runs: Sequence[str]) -> list[Stage]
     def train(name: str, steps: int, *told: str, data: str = "shards", launch: Sequence[str] = TWO_PROCESSES) -> Stage:
         course = f"--steps-per-epoch {max(1, steps // EPOCHS)} --epochs {EPOCHS if steps else 0} --checkpoint-every 20"
         course = [*course.split(), "--warmup-steps", str(min(30, 3 * steps // 4))]
-        images = "--size 32 --resize 32 --crop-min 0.8 --flip 0 --jitter 0 --erasing 0"  # a mirror is another place
+        images = "--size 32 --resize 32 --crop-min 0.8 --flip 0 --jitter 0 --erasing 0"  # a mirror has another URL
         images = (*images.split(), "--evaluate-every", "0", "--evaluate-on", "")
         made = (f"runs/{name}/checkpoints/*/*.safetensors", f"runs/{name}/config.json")
         command = (*launch, "train", RECIPE, "--data", data, "--out", f"runs/{name}", "--seed", "0")
@@ -193,7 +193,7 @@ def _use(gallery: int, runs: Sequence[str]) -> list[Stage]:
 
 
 def _take_query(folder: Path) -> None:
-    """Write the first query's image, as somebody's photograph would come."""
+    """Write the image of the first query, in place of a user's photograph."""
     import hgld
 
     dataset = hgld.open_dataset(folder / "shards", "query")

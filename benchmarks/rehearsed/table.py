@@ -1,4 +1,4 @@
-"""The tables of a rehearsal: what every stage took, and the metrics of every model."""
+"""Tables of a rehearsal: the costs of every stage, and the metrics of every model."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def markdown(facts: dict[str, Any]) -> str:
 
 
 def _state(stage: dict[str, Any]) -> str:
-    """Say what counts for reading a row: that the stage is not done, or that several attempts are in its sums."""
+    """Return a remark on a row: the stage is not done, or its sums include several attempts."""
     again = f" (in {stage['attempts']} attempts)" if stage.get("attempts", 1) > 1 else ""
     return again if stage["done"] else f" (not done){again}"
 

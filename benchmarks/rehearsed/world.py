@@ -1,4 +1,4 @@
-"""The made landmarks of a rehearsal: what each is, how often it was photographed, and what the wikis say about it.
+"""Synthetic landmarks of a rehearsal: their types, numbers of photographs, and entries in the wikis.
 
 The counts at scale 1 are GLDv2's (docs/tutorials/h-gldv2.md has their sources).
 Everything follows from the seed and the scale.
@@ -17,8 +17,8 @@ LANDMARKS = {"train": 203_094, "index": 101_302}
 CLEAN_LANDMARKS, NAMES, SCORED = 81_313, 5_700, 1_129
 IMAGES = {"train": 1_580_470, "index": 761_757, "test": 117_577}
 PUBLIC = 379 / 1_129
-FOUND = {"train": 129_100 / 203_094, "index": 68_100 / 101_302}  # landmarks of which the wikis name a class
-LEAST_NAMES, LEAST_SCORED = 120, 112  # at small scales, so that groups and means over queries mean something
+FOUND = {"train": 129_100 / 203_094, "index": 68_100 / 101_302}  # landmarks with a class in the wikis
+LEAST_NAMES, LEAST_SCORED = 120, 112  # minimum at small scales, so that groups and means are meaningful
 SETS = ("train", "index")
 LEVELS = ("landmark_id", "hierarchical_label", "natural_or_human_made")
 
@@ -29,7 +29,7 @@ PLACES = ["", "in France", "in Germany", "in Italy", "in Japan", "in Norway", "i
 ITEM, CATEGORY_ITEM, MERGED_ITEM, CLASS_ITEM = 20_000_000, 40_000_000, 60_000_000, 90_000_000
 # How the wikis lead from a category to its landmark, and the share of each among the landmarks that have a name.
 ROADS = {"linked": 0.80, "stated": 0.06, "main topic": 0.05, "merged": 0.02, "moved": 0.03, "template": 0.04}
-NOTHING = {"no item": 0.80, "no instance of": 0.12, "missing": 0.08}  # the same of those without
+NOTHING = {"no item": 0.80, "no instance of": 0.12, "missing": 0.08}  # the same for landmarks without a name
 SEVERAL = 0.02  # share of the named landmarks with two classes
 SYLLABLES = [
     "bel",
@@ -53,7 +53,7 @@ SYLLABLES = [
 
 @dataclass(frozen=True)
 class Name:
-    """A kind of place, as Wikidata has it: its label, item and superclasses, and the group it belongs to."""
+    """A type of place in Wikidata: label, item, superclasses, and its group."""
 
     text: str
     item: str
@@ -66,10 +66,10 @@ class Landmarks:
     """The landmarks of a list, one row each.
 
     Attributes:
-        place: number over both lists, by which titles and items are named.
-        name: index of its kind, -1 where the wikis say none.
-        second: index of another kind that it is too, or -1.
-        road: how the wikis lead there, an index of ROADS, or of NOTHING after these.
+        place: number over both lists, from which titles and items follow.
+        name: index of its type; -1 without one in the wikis.
+        second: index of a second type, or -1.
+        road: index into ROADS, followed by NOTHING: the way from the category to the item.
         images: number of photographs.
     """
 
@@ -81,7 +81,7 @@ class Landmarks:
 
     @property
     def labelled(self) -> np.ndarray:
-        """Mask of the landmarks that the published rule gives labels: those with one name."""
+        """Mask of the landmarks with exactly one name, which the published rule labels."""
         return (self.name >= 0) & (self.second < 0)
 
 
@@ -137,7 +137,7 @@ class World:
 
     @cached_property
     def landmarks(self) -> dict[str, Landmarks]:
-        """The landmarks of each list; a place of the one is in the other never."""
+        """Landmarks of each list; the lists share no place."""
         found, first = {}, 0
         for number, which in enumerate(SETS):
             rng, count = self.rng(1, number), self.count(LANDMARKS[which])
@@ -161,7 +161,7 @@ class World:
 
     @cached_property
     def kinds(self) -> np.ndarray:
-        """Kind of every place, also of those of which the wikis say nothing: it shows in the photographs."""
+        """Type of every place, also without an entry in the wikis, because photographs show it."""
         told = np.concatenate([self.landmarks[which].name for which in SETS])
         return np.where(told < 0, self.rng(2).integers(0, len(self.names), len(told)), told)
 

@@ -1,1 +1,1 @@
-"""What the site shows that nobody writes by hand: the command's options, the recipes, the datasets' cards."""
+"""Sphinx extensions for generated parts of the site: options, recipes, dataset cards."""

@@ -1,4 +1,4 @@
-"""Code without the empty line that ends a doctest's output in Markdown, and tables as plain text."""
+"""Code blocks without the empty line at the end of a doctest, and tables as plain text."""
 
 from docutils import nodes
 from pygments.lexers.special import TextLexer
@@ -15,6 +15,6 @@ def _drop_last_empty_lines(app: Sphinx, document: nodes.document) -> None:
 
 def setup(app: Sphinx) -> ExtensionMetadata:
     """Make it known to Sphinx."""
-    app.add_lexer("csv", TextLexer)  # which Pygments does not know
+    app.add_lexer("csv", TextLexer)  # a language that Pygments does not know
     app.connect("doctree-read", _drop_last_empty_lines)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

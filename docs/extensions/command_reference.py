@@ -9,7 +9,7 @@ from sphinx.util.typing import ExtensionMetadata
 
 from hgld.cli import cli
 
-_LITERAL = "\b\n"  # click keeps the lines of a paragraph that begins so
+_LITERAL = "\b\n"  # click keeps the lines of a paragraph after this mark
 
 
 class CommandReference(SphinxDirective):

@@ -10,7 +10,7 @@ from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
 
 
 class DatasetCards(SphinxDirective):
-    """A section a dataset."""
+    """Directive with one section per dataset."""
 
     def run(self) -> list[nodes.Node]:
         return [self._card(source, load_card(source)) for source in SOURCES if source not in OWN_DATA]
@@ -29,7 +29,7 @@ class DatasetCards(SphinxDirective):
 
 
 def _before_headings(card: str) -> str:
-    """What a card says between its title and its first section."""
+    """Return the text of a card between its title and its first section."""
     _, _, text = card.split("---", 2)[2].strip().partition("\n")
     return text.partition("\n## ")[0]
 

@@ -1,4 +1,4 @@
-"""Docstrings as they are written here: short references, options that say what they are, properties with a colon."""
+"""Support for this project's docstrings: short references, options of configs, properties with a colon."""
 
 import builtins
 import dataclasses
@@ -19,14 +19,14 @@ _FLAG = re.compile(r"(--[a-z][a-z-]*)")
 
 
 def _leave_builtins(app: Sphinx, document: nodes.document) -> None:
-    """Python's own types lead nowhere; Sphinx would take ``bytes`` for an attribute of that name in any class."""
+    """Leave built-in types without a link; Sphinx would link ``bytes`` to any attribute of that name."""
     for node in list(document.findall(pending_xref)):
         if node.get("refdomain") == "py" and hasattr(builtins, node["reftarget"]):
             node.replace_self(node.children)
 
 
 def _find_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.TextElement) -> nodes.Element | None:
-    """What a name means in the module that writes it: a link where a page shows it, no link where it only exists."""
+    """Resolve a name in its module: a link if a page shows it, plain text if it only exists."""
     domain = env.domains["py"]
     name = node.get("reftarget", "")
     if not isinstance(domain, PythonDomain) or node.get("refdomain") != "py":
@@ -40,7 +40,7 @@ def _find_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nod
 
 
 def _exists(name: str) -> bool:
-    """Whether a dotted name is one of hgld's."""
+    """Tell whether a dotted name exists in hgld."""
     try:
         return name.split(".")[0] in _OURS and pkgutil.resolve_name(name) is not None
     except (ImportError, AttributeError, ValueError):
@@ -48,7 +48,7 @@ def _exists(name: str) -> bool:
 
 
 def _keep_first_line(app: Sphinx, what: str, name: str, documented: object, options: Any, lines: list[str]) -> None:
-    """Undo what napoleon makes of a property's ``Some words: others``, of which it takes the first for a type."""
+    """Restore a property's ``Some words: others``, because napoleon reads the first words as a type."""
     for number, line in enumerate(lines):
         if what == "property" and line.startswith(_TYPE):
             lines[0] = f"{line.removeprefix(_TYPE)}: {lines[0]}"
@@ -57,7 +57,7 @@ def _keep_first_line(app: Sphinx, what: str, name: str, documented: object, opti
 
 
 def _list_options(app: Sphinx, what: str, name: str, documented: object, options: Any, lines: list[str]) -> None:
-    """The fields of a config, with the help that is also that of their flags."""
+    """List the fields of a config with the help of their flags."""
     if what == "class" and dataclasses.is_dataclass(documented):
         helped = [field for field in dataclasses.fields(documented) if "help" in field.metadata]
         units = (f" In {field.metadata['unit']}." if field.metadata["unit"] else "" for field in helped)
@@ -71,5 +71,5 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.connect("doctree-read", _leave_builtins)
     app.connect("missing-reference", _find_name)
     app.connect("autodoc-process-docstring", _list_options)
-    app.connect("autodoc-process-docstring", _keep_first_line, priority=900)  # after napoleon, which has 500
+    app.connect("autodoc-process-docstring", _keep_first_line, priority=900)  # after napoleon, whose priority is 500
     return {"parallel_read_safe": True, "parallel_write_safe": True}

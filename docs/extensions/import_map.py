@@ -1,4 +1,4 @@
-"""``{import-map}``: which package imports which, drawn from the code as it is when the site is built."""
+"""Directive ``{import-map}``: matrix of imports between packages, drawn from the code at each build of the site."""
 
 import ast
 from html import escape
@@ -14,7 +14,7 @@ _CELL = 22
 
 
 def package_of(path: Path) -> str:
-    """Return the package that a file belongs to, two names deep."""
+    """Return the package of a file, with at most two names."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:2] if len(parts) > 2 else parts[:1])
 
@@ -25,7 +25,7 @@ def read_imports() -> dict[str, set[str]]:
     for folder in ("hgld", "pipelines", "training"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             if path.relative_to(ROOT).parts[1] in ("pipelines", "training", "data_cards"):
-                continue  # links to the folders that are read themselves
+                continue  # links; the folders themselves are read too
             own = found.setdefault(package_of(path), set())
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ImportFrom):

@@ -1,4 +1,4 @@
-"""Notebooks as guides: text, code, and what it printed and drew, turned into Markdown when Sphinx reads them."""
+"""Notebooks as pages: text, code and outputs become Markdown when Sphinx reads them."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from sphinx.util.typing import ExtensionMetadata
 
 
 class _CellLexer(PythonLexer):
-    """Python with lines of the shell."""
+    """Lexer of Python with shell lines."""
 
     _shell = (r"^(\s*)(!)((?:.*\\\n)*.+\n)", bygroups(Whitespace, Operator, using(BashLexer)))
     tokens = PythonLexer.tokens | {"root": [_shell, *PythonLexer.tokens["root"]]}

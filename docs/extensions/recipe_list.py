@@ -9,7 +9,7 @@ from hgld.training.recipes.table import FAMILIES, Family
 
 
 class RecipeList(SphinxDirective):
-    """A section a family of recipes; every recipe with its command, hardware and published figures."""
+    """Directive with one section per family of recipes: command, hardware and published values of each."""
 
     def run(self) -> list[nodes.Node]:
         return [self._section(family) for family in FAMILIES]

@@ -9,7 +9,7 @@ dataset, tests = hgld.open_dataset("shards", "train"), hgld.open_dataset("shards
 loader = DataLoader(dataset, batch_sampler=hgld.samplers.PKSampler(dataset, p=8, k=4))
 net = torch.nn.Sequential(torch.nn.AvgPool2d(16), torch.nn.Flatten(), torch.nn.Linear(3 * 14 * 14, 64))
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
-model, optimizer, loader = accelerator.prepare(net, optimizer, loader)  # each process: other batches of 8 x 4
+model, optimizer, loader = accelerator.prepare(net, optimizer, loader)  # each process gets different batches of 8 x 4
 loss = hgld.losses.ROADMAP()
 for batch in loader:
     accelerator.backward(loss(model(batch["image"] / 255), batch["labels"]))

@@ -1,6 +1,8 @@
 import os
 
-os.environ["CROISSANT_CACHE"] = "unpacked"  # mlcroissant unpacks tars of one name into one folder: one for each dataset
+os.environ["CROISSANT_CACHE"] = (
+    "unpacked"  # mlcroissant unpacks tars with equal names into one folder; use a folder per dataset
+)
 import mlcroissant
 
 dataset = mlcroissant.Dataset("shards/croissant.json")

@@ -20,7 +20,7 @@ class Model(lightning.LightningModule):
         self.metric.update(self.net(batch["image"] / 255), batch["labels"], batch["index"])
 
     def on_validation_epoch_end(self):
-        self.log_dict(self.metric.compute())  # of both processes
+        self.log_dict(self.metric.compute())  # loss over both processes
         self.metric.reset()
 
     def configure_optimizers(self):

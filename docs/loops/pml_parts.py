@@ -10,7 +10,7 @@ model = torch.nn.Sequential(torch.nn.AvgPool2d(16), torch.nn.Flatten(), torch.nn
 miner = miners.TripletMarginMiner(margin=0.2, type_of_triplets="semihard")
 triplet = hgld.losses.wrap(losses.TripletMarginLoss(margin=0.2), miner)
 theirs = hgld.losses.wrap(losses.MultiSimilarityLoss(), miners.MultiSimilarityMiner())
-levels = hgld.losses.SumOverLevels(theirs)  # at every level
+levels = hgld.losses.SumOverLevels(theirs)  # one term per level
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for batch in loader:
     embeddings, labels = model(batch["image"] / 255), batch["labels"]

@@ -13,7 +13,7 @@ trainer = trainers.MetricLossOnly(
         "trunk_optimizer": torch.optim.Adam(model.parameters(), lr=1e-3),
         "metric_loss_optimizer": torch.optim.Adam(loss.parameters(), lr=1e-3),
     },
-    batch_size=32,  # the sampler's
+    batch_size=32,  # the batch size of the sampler
     loss_funcs={"metric_loss": loss},
     dataset=dataset,
     sampler=sampler,

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 import hgld
 
-model = timm.create_model("resnet18", pretrained=False, num_classes=0)  # pretrained=True where there is a network
+model = timm.create_model("resnet18", pretrained=False, num_classes=0)  # use pretrained=True with a network
 config = timm.data.resolve_model_data_config(model)
 training = timm.data.create_transform(**config, is_training=True)
 dataset = hgld.open_dataset("shards", "train", transform=training)
@@ -17,7 +17,7 @@ loss = hgld.losses.HAPPIER(num_classes=dataset.hierarchy.num_classes[0], dim=mod
 optimizer = timm.optim.create_optimizer_v2(torch.nn.ModuleList([model, loss]), opt="adamw", lr=1e-3)
 schedule, _ = timm.scheduler.create_scheduler_v2(optimizer, num_epochs=2)
 for epoch in range(2):
-    for batch in itertools.islice(loader, 3):  # three batches an epoch: leave that out
+    for batch in itertools.islice(loader, 3):  # three batches per epoch, for a short example
         value = loss(model(batch["image"]), batch["labels"])
         optimizer.zero_grad()
         value.backward()

@@ -87,7 +87,7 @@ def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig
         print_json(told | build.result_summary(result))
     else:
         echo(build.result_text(result, catalog.notes if told else None))
-        say_next("hgld", "train", "--data", out, "--out", "RUN")
+        say_next("train", "--data", out, "--out", "RUN")
     return 0
 
 
@@ -152,7 +152,7 @@ def index(asked: IndexOptions, *, as_json: bool) -> None:
         echo(f"  rejected, {reason}: {count:,}")
     for note in rebuilt.notes:
         echo(note)
-    say_next("hgld", "verify", asked.root)
+    say_next("verify", asked.root)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +188,7 @@ def verify(asked: VerifyOptions, *, as_json: bool) -> int:
         echo(f"Note: {note}")
     if not code:
         echo("Nothing is off.")
-        say_next("hgld", "train", "--data", asked.root, "--out", "RUN")
+        say_next("train", "--data", asked.root, "--out", "RUN")
         return code
     cells = findings.head(_MOST_SHOWN).fill_null("")
     rows = [[_SHA256.sub(r"\1...", cell) for cell in row] for row in cells.iter_rows()]
@@ -356,7 +356,7 @@ def download(asked: DownloadOptions, hosts: HostOptions, *, as_json: bool) -> No
         f"{out}: {len(fetched)} files, {sum(file.bytes for file in fetched) / 1e6:,.1f} MB; {there} there already, "
         f"{received / 1e6:,.1f} MB received, {checked} compared with the published MD5."
     )
-    say_next("hgld", "build-shards", "gldv2", "--source", out, "--out", "SHARDS")
+    say_next("build-shards", "gldv2", "--source", out, "--out", "SHARDS")
 
 
 # -- push -------------------------------------------------------------------------------------------------------------

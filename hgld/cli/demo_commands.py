@@ -256,8 +256,10 @@ def demo_text(result: "DemoResult", out: Path) -> str:
     run = places[hierarchical].relative_to(out)
     lines = [
         f"{result.labelled:,} landmarks were put into {result.groups} groups.",
-        f"Trained on {train['images']:,} drawings of {train['landmarks']:,} landmarks.",
-        f"Tested on {test['images']:,} drawings of {test['landmarks']:,} other landmarks, leave-one-out.",
+        (
+            f"Trained on {train['images']:,} drawings of {train['landmarks']:,} landmarks, tested leave-one-out on "
+            f"{test['images']:,} of {test['landmarks']:,} others."
+        ),
         f"{baseline} learned from landmark labels alone, {hierarchical} from all levels; all else was the same.",
         "",
         f"{'per cent':<26}{baseline:>10}{hierarchical:>10}{'difference':>13}",

@@ -100,12 +100,12 @@ def embed(
     of_pair = {"query": (out, "GALLERY.npy"), "gallery": ("QUERY.npy", out)}
     if dataset.split in of_pair:
         query, gallery = of_pair[dataset.split]
-        say_next("hgld", "evaluate", "--embeddings", query, "--gallery-embeddings", gallery, "--data", asked.data)
+        say_next("evaluate", "--embeddings", query, "--gallery-embeddings", gallery, "--data", asked.data)
     elif dataset.split is None and dataset.manifest.protocol:
-        say_next("hgld", "evaluate", "--embeddings", out, "--data", asked.data)
+        say_next("evaluate", "--embeddings", out, "--data", asked.data)
     else:
         levels = ",".join(dataset.levels)
-        say_next("hgld", "evaluate", "--embeddings", out, "--labels", labels, "--levels", levels)
+        say_next("evaluate", "--embeddings", out, "--labels", labels, "--levels", levels)
 
 
 # -- export -----------------------------------------------------------------------------------------------------------

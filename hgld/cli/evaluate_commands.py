@@ -137,7 +137,7 @@ def evaluate(
     if asked.data is not None and isinstance(kept, Path) and not as_json:
         page = kept.with_suffix(".html") if kept is out else kept / "report.html"
         seen_too = ["--seen"] if seen.seen else []
-        say_next("hgld", "report", kept, "--data", asked.data, *seen_too, "--out", page, err=True)
+        say_next("report", kept, "--data", asked.data, *seen_too, "--out", page, err=True)
     return 0
 
 

@@ -107,10 +107,10 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
     else:
         echo(building.build_table(build))
         if not config.review.decisions:
-            say_next("hgld", "review", asked.out)
+            say_next("review", asked.out)
         else:
             release = ("manifest", "--source", "TABLE") if asked.classes else ("gldv2", "--source", "RELEASE")
-            say_next("hgld", "build-shards", *release, "--labels", asked.out, "--out", "SHARDS")
+            say_next("build-shards", *release, "--labels", asked.out, "--out", "SHARDS")
 
 
 # -- compare ----------------------------------------------------------------------------------------------------------

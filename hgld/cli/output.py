@@ -24,7 +24,7 @@ def say_next(*words: object, err: bool = False) -> None:
     """Print the next command, without passwords; the user replaces the words in capitals."""
     from hgld.addresses import without_secrets  # imported here, because most subcommands do not need it
 
-    echo(f"next: {shlex.join(without_secrets(str(word)) for word in words)}", err=err)
+    echo(f"next: hgld {shlex.join(without_secrets(str(word)) for word in words)}", err=err)
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -97,7 +97,7 @@ def report(asked: ReportOptions, reading: ReadingOptions, seen: SeenOptions, *, 
         echo(str(asked.latex))
     if asked.data is not None:
         trained = next((run for run in asked.runs if run.is_dir()), "RUN")
-        say_next("hgld", "search", "PHOTO.jpg", "--checkpoint", trained, "--data", asked.data)
+        say_next("search", "PHOTO.jpg", "--checkpoint", trained, "--data", asked.data)
 
 
 def print_scores(scores: "Mapping[str, ScoreTable]", metrics: Sequence[str]) -> None:

@@ -132,7 +132,7 @@ def search(
     say_selection(made)
     has_val = bool(dataset.manifest.splits.get("val", {"items": 0})["items"])
     if has_val and isinstance(source, Path) and not any(one.answer for one in answer.found):
-        say_next("hgld", "calibrate", "--checkpoint", source, "--data", data, err=True)
+        say_next("calibrate", "--checkpoint", source, "--data", data, err=True)
 
 
 def _prediction_options(
@@ -250,7 +250,7 @@ def calibrate(
         echo(markdown_table(["split", "level", "cases", "right", "confidence", "calibration error"], rows) + f"\n{out}")
         say_selection({"checkpoint": embedder.checkpoint, "selection": embedder.selection})
         if isinstance(source, Path):
-            say_next("hgld", "search", "PHOTO.jpg", "--checkpoint", source, "--data", asked.data, *elsewhere)
+            say_next("search", "PHOTO.jpg", "--checkpoint", source, "--data", asked.data, *elsewhere)
 
 
 # -- audit ------------------------------------------------------------------------------------------------------------

@@ -189,9 +189,9 @@ def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_f
         else:
             echo(summary.to_text())
             if summary.finished and config.run.evaluate_on:
-                say_next("hgld", "report", out, "--data", data, "--out", out / "report.html")
+                say_next("report", out, "--data", data, "--out", out / "report.html")
             elif summary.finished:
-                say_next("hgld", "evaluate", "--checkpoint", out, "--data", data, "--out", out / "report.json")
+                say_next("evaluate", "--checkpoint", out, "--data", data, "--out", out / "report.json")
     return 0 if summary.finished else EXIT_STOPPED
 
 
