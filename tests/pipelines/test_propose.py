@@ -1,18 +1,15 @@
-"""A language model's proposals: well answered, badly, late, cut off, refused, and with instructions in class names."""
+"""A language model's proposals: valid and invalid answers, failing servers, and instructions in class names."""
 
 import json
-from datetime import UTC, datetime
 
 import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, ServiceError
 from hgld.pipelines.hierarchy.review.agreement import settle
-from hgld.pipelines.hierarchy.review.decisions import Move, read_decisions
-from hgld.pipelines.hierarchy.review.journal import Journal, append_decision
+from hgld.pipelines.hierarchy.review.decisions import read_decisions
 from hgld.pipelines.hierarchy.review.propose import KEY_VARIABLE, propose
-from hgld.pipelines.hierarchy.review.state import Review
-from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails
+from hgld.pipelines.hierarchy.review.tables import BuildTables
 from tests.pipelines.chat_server import ChatServer, answer, cut_off, late, obedient, status, text, whole
 from tests.pipelines.reviewed_build import write_build
 
@@ -47,7 +44,7 @@ def ask(build, server, **options):
 
 
 def sensible(listed, data):
-    """A mountain pass is a pass, and so on; only what is asked is answered."""
+    """A model that gives the right answers: a mountain pass is a pass."""
     if listed == "groups":
         named = {"ship": "vessel", "pass": "gap"}
         return {listed: [{"group": g["number"], "name": named.get(g["label"], g["label"])} for g in data["groups"]]}
@@ -57,7 +54,7 @@ def sensible(listed, data):
 
 
 def of(build, file):
-    """The decisions of a file that fit the build, in short."""
+    """The decisions of a file as short tuples; all must fit the build."""
     tables = BuildTables(build)
     entries = read_decisions([file])
     settlement = settle(tables.place, tables.labels, entries, tables.classes)
@@ -68,7 +65,7 @@ def of(build, file):
     ]
 
 
-def test_answers_become_decisions_of_an_annotator_of_its_own(build, server):
+def test_answers_become_decisions_of_a_model_annotator(build, server):
     server.say = sensible
     said = []
     found = ask(build, server, say=said.append)
@@ -86,24 +83,7 @@ def test_answers_become_decisions_of_an_annotator_of_its_own(build, server):
     assert "2 questions, 0 more are answered already. At most 100 requests." in said[0]
 
 
-def test_the_review_shows_them_beside_peoples_with_kappa_and_the_build_is_as_it_was(build, server):
-    server.say = sensible
-    before = {path: path.read_bytes() for path in (build / "stages").rglob("*") if path.is_file()}
-    found = ask(build, server)
-    own, when = build / "ada.yaml", datetime(2026, 11, 22, tzinfo=UTC)
-    for name, to in [("mountain pass", "pass"), ("tug", "boat")]:
-        append_decision(own, Move(names=(name,), to=to, who="ada", when=when, why="w"))
-    tables = BuildTables(build)
-    review = Review(tables, Journal(own, "ada", "annotator"), [found.file], Thumbnails(None))
-    assert {entry.decision.who for entry in review.others} == {"model:small"}
-    agreements = settle(tables.place, tables.labels, read_decisions([own, found.file]), tables.classes).agreements
-    (of_names,) = [agreement for agreement in agreements if agreement.about == "names"]
-    assert (of_names.annotators, of_names.count, of_names.observed) == (("ada", "model:small"), 2, 0.5)
-    assert of_names.kappa is not None
-    assert {path: path.read_bytes() for path in before} == before
-
-
-def test_what_was_answered_is_not_asked_again(build, server):
+def test_answered_questions_are_not_asked_again(build, server):
     server.say = sensible
     first = ask(build, server)
     kept = first.file.read_bytes()
@@ -125,12 +105,11 @@ def test_what_was_answered_is_not_asked_again(build, server):
         (text("Sure! Here are the names:")),
         (text('{"groups": [{"group": 1, "name": "x"}]}', "length")),
         (text('{"decisions": []}')),
-        (text({"groups": []})),
         (whole(b'{"choices": {"0": 1}, "usage": 7}')),
         (text("x" * 200_000)),
     ],
 )
-def test_answers_that_do_not_fit_are_counted_and_dropped_and_asked_again(build, server, fault):
+def test_malformed_answers_are_dropped_and_asked_again(build, server, fault):
     server.faults = [fault]
     found = ask(build, server)
     assert found.dropped["answer of another form"] == 1
@@ -138,7 +117,7 @@ def test_answers_that_do_not_fit_are_counted_and_dropped_and_asked_again(build, 
     assert ask(build, server).asked == 1
 
 
-def test_members_that_do_not_fit_are_counted_and_the_others_taken(build, server):
+def test_invalid_members_are_dropped_and_valid_ones_kept(build, server):
     wrong = [
         {"group": 0, "name": "x"},
         {"group": 5, "name": "x"},
@@ -167,7 +146,7 @@ def test_members_that_do_not_fit_are_counted_and_the_others_taken(build, server)
     }
 
 
-def test_groups_that_were_given_keep_their_names(build, server):
+def test_predefined_groups_keep_their_names(build, server):
     file = build / "stages" / "cluster" / "groups.parquet"
     groups = pl.read_parquet(file)
     given = pl.when(pl.col("label") == "boat").then(pl.lit("medoid")).otherwise(pl.lit("given"))
@@ -178,8 +157,8 @@ def test_groups_that_were_given_keep_their_names(build, server):
     assert [group["label"] for group in named["groups"]] == ["boat"]
 
 
-def test_instructions_in_a_class_name_change_nothing(build, server):
-    """A model that does what a name tells it to can only say what was asked; the rest is dropped."""
+def test_instructions_in_class_names_change_nothing(build, server):
+    """The model obeys the instruction, but its extra output is dropped."""
     obeyed = []
 
     def tricked(listed, data):
@@ -214,7 +193,7 @@ def test_instructions_in_a_class_name_change_nothing(build, server):
 @pytest.mark.parametrize(
     "fault", [status(500), status(503), status(429), cut_off, whole(b"<html>"), whole(b'{"a": '), late]
 )
-def test_what_passes_is_tried_again(build, server, fault):
+def test_transient_failures_are_retried(build, server, fault):
     server.faults = [fault]
     found = ask(build, server, timeout=0.4 if fault is late else 20)
     assert (found.asked, found.unasked, found.requests) == (2, 0, 3)
@@ -223,7 +202,7 @@ def test_what_passes_is_tried_again(build, server, fault):
 @pytest.mark.parametrize(
     ("fault", "kind"), [(status(500), "http-500"), (cut_off, "cut-off"), (late, "timeout"), (whole(b"[1]"), "json")]
 )
-def test_a_question_without_an_answer_is_left_and_the_others_are_asked(build, server, fault, kind):
+def test_question_without_answer_is_skipped_and_others_are_asked(build, server, fault, kind):
     server.faults = [fault, fault] if kind != "json" else [fault]
     found = ask(build, server, timeout=0.4 if fault is late else 20)
     assert (found.asked, found.unasked, found.dropped[f"no answer ({kind})"]) == (1, 1, 1)
@@ -231,7 +210,7 @@ def test_a_question_without_an_answer_is_left_and_the_others_are_asked(build, se
     assert ask(build, server).asked == 1
 
 
-def test_a_server_that_never_answers_is_an_error_and_is_not_asked_for_ever(build, server):
+def test_server_that_never_answers_is_an_error(build, server):
     server.faults = [status(500)] * 100
     with pytest.raises(ServiceError, match=r"answered HTTP 500: no. No question was answered; check the address"):
         ask(build, server)
@@ -239,7 +218,7 @@ def test_a_server_that_never_answers_is_an_error_and_is_not_asked_for_ever(build
     assert not list(build.glob("proposals*"))
 
 
-def test_after_three_questions_without_an_answer_nothing_more_is_asked(tmp_path, server):
+def test_three_questions_without_answer_end_the_run(tmp_path, server):
     many = {i: (f"g{i}", None, {f"n{i}": (1, 0.5, False, (i + 1) % 70)}) for i in range(70)}
     build = write_build(tmp_path / "many", many)
     server.faults = [answer, *[status(503)] * 100]
@@ -260,7 +239,7 @@ def test_after_three_questions_without_an_answer_nothing_more_is_asked(tmp_path,
         (status(429, Retry_After="3600"), r"asks us to come back in 3,600 s"),
     ],
 )
-def test_a_refusal_ends_it_and_does_not_tell_the_key(build, server, monkeypatch, fault, message):
+def test_refusal_by_the_server_ends_the_run_without_showing_the_key(build, server, monkeypatch, fault, message):
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
     server.faults = [fault]
     with pytest.raises(ServiceError, match=message) as caught:
@@ -269,12 +248,7 @@ def test_a_refusal_ends_it_and_does_not_tell_the_key(build, server, monkeypatch,
     assert len(server.log) == 1
 
 
-def test_a_server_that_is_not_there(build):
-    with pytest.raises(ServiceError, match=r"cannot be reached .*No question was answered"):
-        propose(build, "http://127.0.0.1:9/v1", "small", sleep=lambda seconds: None)
-
-
-def test_the_key_goes_to_the_server_and_nowhere_else(build, server, monkeypatch, hgld):
+def test_key_goes_only_to_the_server(build, server, monkeypatch, hgld):
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
     echo = text(json.dumps({"groups": [{"group": 1, "name": SECRET}]}))
     server.faults = [echo]
@@ -297,7 +271,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(build, server, monkeypatch,
 # -- budgets and options -------------------------------------------------------------------------------------------
 
 
-def test_the_budget_of_requests_is_held_and_the_next_run_goes_on(build, server):
+def test_request_budget_is_kept_and_the_next_run_resumes(build, server):
     server.faults = [status(500)]
     found = ask(build, server, requests=2)
     assert (len(server.log), found.requests, found.asked, found.unasked) == (2, 2, 1, 1)
@@ -316,14 +290,16 @@ def test_the_budget_of_requests_is_held_and_the_next_run_goes_on(build, server):
         ("http://127.0.0.1/v1", "m" * 100, "--propose-model: who has 106 characters"),
     ],
 )
-def test_options_that_cannot_be_used(build, url, model, message):
+def test_invalid_options_are_rejected(build, url, model, message):
     with pytest.raises(ConfigError, match=message) as caught:
         propose(build, url, model)
     assert "pw" not in str(caught.value).replace("password", "")
     assert "abc" not in str(caught.value)
 
 
-def test_a_key_that_is_none_and_a_folder_that_is_no_build(build, tmp_path, monkeypatch):
+def test_unusable_keys_folders_and_servers_are_rejected(build, tmp_path, monkeypatch):
+    with pytest.raises(ServiceError, match=r"cannot be reached .*No question was answered"):
+        propose(build, "http://127.0.0.1:9/v1", "small", sleep=lambda seconds: None)
     with pytest.raises(ConfigError, match="no finished build"):
         propose(tmp_path, "http://127.0.0.1/v1", "m")
     monkeypatch.setenv(KEY_VARIABLE, f"{SECRET}\r\nX-More: 1")
@@ -332,7 +308,7 @@ def test_a_key_that_is_none_and_a_folder_that_is_no_build(build, tmp_path, monke
     assert SECRET not in str(caught.value)
 
 
-def test_the_verb_asks_writes_and_opens_the_page_with_them(build, server, hgld, monkeypatch):
+def test_command_asks_writes_and_opens_the_page(build, server, hgld, monkeypatch):
     opened = []
     monkeypatch.setattr(
         "hgld.pipelines.hierarchy.review.server.serve", lambda review, port, ready: opened.append(review)

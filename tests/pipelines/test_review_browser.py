@@ -22,9 +22,9 @@ from hgld.pipelines.hierarchy.review.decisions import (
     Refuse,
     Rename,
     SetTop,
-    append_decision,
     read_decisions,
 )
+from hgld.pipelines.hierarchy.review.journal import append_decision
 from hgld.pipelines.hierarchy.review.server import serving
 from tests.pipelines.headless_chromium import CHROMIUM, Page
 from tests.pipelines.reviewed_build import SCRIPT, opened, write_build
@@ -67,7 +67,7 @@ def page_of(
     images: Path | None = None,
     learns: bool = False,
 ) -> Iterator[Page]:
-    """The page of a build, opened by ada; nothing on it may have thrown, been blocked or opened a dialog."""
+    """The page of a build, opened by ada; fails if the page threw an error, was blocked or opened a dialog."""
     addresses: list[str] = []
     server = serving(opened(build, others=others, images=images, learns=learns), 0, addresses.append)
     thread = threading.Thread(target=server.run)
@@ -91,7 +91,7 @@ def decisions(build: Path) -> list[Any]:
 
 
 def told(build: Path) -> list[tuple]:
-    """Every decision's kind and its other fields but who, when and why."""
+    """The type of each decision and its fields except who, when and why."""
     return [
         (type(d), *(v for f, v in vars(d).items() if f not in ("who", "when", "why") and v is not None))
         for d in decisions(build)
@@ -99,7 +99,7 @@ def told(build: Path) -> list[tuple]:
 
 
 def after(page: Page, number: int) -> None:
-    """Wait until the page shows so many decisions."""
+    """Wait until the page shows this number of decisions."""
     page.until(f"{PROGRESS}.includes(' {number} decision')")
 
 
@@ -115,7 +115,7 @@ def answer(page: Page, *texts: str) -> None:
 
 
 def click(page: Page, selector: str) -> None:
-    """With the mouse, which moves the focus too."""
+    """Click with the mouse, which also moves the focus."""
     box = page.run(f"document.querySelector('{selector}').getBoundingClientRect().toJSON()")
     for kind in ("mousePressed", "mouseReleased"):
         page.mouse(kind, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -125,13 +125,13 @@ def _move(who: str, name: str, to: str) -> Move:
     return Move(names=(name,), to=to, who=who, when=datetime(2026, 1, 1, tzinfo=UTC), why=f"<b>{SCRIPT}</b>")
 
 
-def test_groups_and_names_by_keyboard(tmp_path):
+def test_keyboard_decides_about_groups_and_names(tmp_path):
     build = write_build(tmp_path / "build")
     with page_of(build, tmp_path / "profile") as page:
-        assert page.run(ACTIVE) == SCRIPT  # the least sure first
+        assert page.run(ACTIVE) == SCRIPT  # the least certain name comes first
         page.press("c")
         after(page, 1)
-        page.press("m")  # the next name is the active one now: the tug
+        page.press("m")  # the tug is active now
         answer(page, "pass", "tugs pass")
         after(page, 2)
         page.run("document.getElementById('sort').value = 'label', document.getElementById('sort').onchange")
@@ -171,7 +171,7 @@ def test_groups_and_names_by_keyboard(tmp_path):
             page.press("u")
             after(page, left)
         page.press("a", modifiers=2, text="")
-        page.press("c")  # in one group: one decision
+        page.press("c")  # one decision, because all are in one group
         after(page, 7)
         page.press("u")
         after(page, 6)
@@ -196,7 +196,7 @@ def test_groups_and_names_by_keyboard(tmp_path):
     ]
 
 
-def test_a_screen_is_worked_through_by_keys(tmp_path):
+def test_keyboard_completes_a_screen_of_the_queue(tmp_path):
     build = write_build(tmp_path / "build", GROUPS)
     with page_of(build, tmp_path / "profile", learns=True) as page:
         whole = page.run(SHOWN)
@@ -219,7 +219,7 @@ def test_a_screen_is_worked_through_by_keys(tmp_path):
         answer(page, "cas")  # the option that is marked is taken
         after(page, 2)
         marked = page.run(ACTIVE)
-        page.press(" ")  # it is wrong where it is
+        page.press(" ")  # mark it as wrong
         page.until("document.getElementById('act-accept').textContent.includes(', not 1')")
         page.press("a")
         page.until(f"!{PROGRESS}.includes(' 2 decision')")
@@ -243,7 +243,7 @@ def test_a_screen_is_worked_through_by_keys(tmp_path):
     assert decisions(build) == []
 
 
-def test_hostile_names_and_annotators_side_by_side(tmp_path):
+def test_hostile_names_are_shown_as_text_beside_another_annotator(tmp_path):
     build = write_build(tmp_path / "build")
     bob = build / "bob.yaml"
     for file, who, to in ((bob, "bob", "ship"), (build / "ada.yaml", "ada", SCRIPT)):
@@ -275,7 +275,7 @@ def test_hostile_names_and_annotators_side_by_side(tmp_path):
     assert told(build)[-1] == (Move, (SCRIPT,), "ship")
 
 
-def test_a_change_from_elsewhere_is_shown_and_the_page_lives_on(tmp_path):
+def test_page_shows_changes_by_other_programs_and_keeps_working(tmp_path):
     build = write_build(tmp_path / "build")
     with page_of(build, tmp_path / "profile") as page:
         append_decision(build / "ada.yaml", _move("ada", "tug", "pass"))
@@ -298,8 +298,10 @@ def test_a_change_from_elsewhere_is_shown_and_the_page_lives_on(tmp_path):
     assert len(decisions(build)) == 3
 
 
-def test_fast_held_and_refused_presses_decide_once_each_about_what_was_shown(tmp_path):
-    build = write_build(tmp_path / "build", many(16, 3, 500))
+def test_fast_held_and_rejected_presses_decide_once_about_shown_names(tmp_path):
+    build = write_build(
+        tmp_path / "build", {0: ("all", None, {f"name {i:02}": (1, i / 20, False, 0) for i in range(16)})}
+    )
     with page_of(build, tmp_path / "profile") as page:
         seen = page.run(SHOWN)
         page.run(f"for (let i = 0; i < 30; i++) {PRESS.format(key='c', repeat='false')}")
@@ -314,7 +316,7 @@ def test_fast_held_and_refused_presses_decide_once_each_about_what_was_shown(tmp
             page.run(f"for (let i = 0; i < 9; i++) {PRESS.format(key=key, repeat='true')}")
             page.run("document.dispatchEvent(new KeyboardEvent('keyup', { bubbles: true }))")
         after(page, 3)
-        page.press("u")  # goes after whatever the held keys may have sent
+        page.press("u")  # the server handles it after anything that the held keys sent
         after(page, 2)
         assert [type(d) for d in decisions(build)] == [Accept, Accept]
         page.press("u")
@@ -353,7 +355,7 @@ def test_fast_held_and_refused_presses_decide_once_each_about_what_was_shown(tmp
     assert (type(decisions(build)[3]), decisions(build)[3].to) == (Move, "lake")
 
 
-def test_by_mouse_search_items_and_clicks_around_an_answer(tmp_path):
+def test_mouse_search_items_and_clicks_during_a_response(tmp_path):
     build = write_build(tmp_path / "build", GROUPS)
     folder = tmp_path / "images" / "train" / "0"
     folder.mkdir(parents=True)
@@ -361,7 +363,7 @@ def test_by_mouse_search_items_and_clicks_around_an_answer(tmp_path):
     with page_of(build, tmp_path / "profile", images=tmp_path / "images") as page:
         page.until("document.querySelector('#details figure img')?.naturalWidth > 0")
         links = page.run("[...document.querySelectorAll('#details a')].map((a) => a.href)")
-        assert links == ["http://x/"] * 5  # where the table has it from, and nowhere else
+        assert links == ["http://x/"] * 5  # links lead only to the table's source
         page.press("i")
         page.press("i")
         answer(page, "lake")
@@ -378,7 +380,7 @@ def test_by_mouse_search_items_and_clicks_around_an_answer(tmp_path):
             page.mouse("mousePressed", *at)
             page.run("release()")
             page.until("answers > 0")
-            page.mouse("mouseReleased", *at)  # half of the click is before the answer, half after it
+            page.mouse("mouseReleased", *at)  # the response comes between press and release
             after(page, 2 * number if number == 1 else 3)
         click(page, "#groups .row.history")
         assert page.run("document.getElementById('actions').hidden")
@@ -396,7 +398,7 @@ def test_by_mouse_search_items_and_clicks_around_an_answer(tmp_path):
         assert page.run("document.getElementById('search').value") == ""
         page.until("document.querySelector('#details h2').textContent === 'castle'")
         page.until("document.querySelectorAll('#details .landmarks figure').length === 3")  # all is here
-        page.press("d")  # the focus is in the list of groups
+        page.press("d")  # the list of groups has the focus
         page.until(DIALOG)
         page.press("Enter")
         after(page, 5)
@@ -405,7 +407,7 @@ def test_by_mouse_search_items_and_clicks_around_an_answer(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_runs_over_and_text_stands_out(tmp_path, scheme):
+def test_page_fits_the_window_and_text_has_contrast(tmp_path, scheme):
     for size in (WIDE, (700, 800)):
         with page_of(write_build(tmp_path / f"build{size[0]}"), tmp_path / f"{size[0]}", size, learns=True) as page:
             page.press(" ")
@@ -442,14 +444,3 @@ CONTRAST = """(() => {
   }
   return worst;
 })()"""
-
-
-def many(names: int, groups: int, landmarks: int) -> dict:
-    """Groups of names as many as the real data has, sizes falling as 1/rank."""
-    harmonic = sum(1 / rank for rank in range(1, names + 1))
-    found: dict = {g: (f"group {g:03d}", ("natural", "human-made", None)[g % 3], {}) for g in range(groups)}
-    for rank in range(1, names + 1):
-        size = max(1, round(landmarks / harmonic / rank))
-        facts = (size, (rank * 37 % 1000) / 1000, rank % 10 == 0, (rank + 1) % groups)
-        found[rank % groups][2][f"name {rank:05d} of a thing"] = facts
-    return found
