@@ -1,4 +1,4 @@
-"""Random hierarchies for tests, and the form in which two of them are compared."""
+"""Random hierarchies for tests, and a canonical order to compare them."""
 
 import itertools
 
@@ -12,7 +12,7 @@ LETTERS = st.text("abAB zé猫&<'\".;-", min_size=1, max_size=6).map(lambda text
 
 @st.composite
 def hierarchies(draw, *, even: bool = False, levels: tuple[str, ...] = (), names=LETTERS) -> Hierarchy:
-    """A hierarchy of up to four levels whose names may recur on other levels.
+    """A hierarchy of up to four levels; several levels may contain the same name.
 
     Args:
         draw: hypothesis's ``draw``.
@@ -28,7 +28,7 @@ def hierarchies(draw, *, even: bool = False, levels: tuple[str, ...] = (), names
         least = 0 if even else -1
         column = draw(st.lists(st.integers(least, above - 1), min_size=size, max_size=size))
         if even:
-            column[:above] = range(above)  # every coarser class has a child: there are as many or more below
+            column[:above] = range(above)  # the level below is at least as large, so every coarser class has a child
         parents.append(np.array(column))
     return Hierarchy(levels or tuple(f"level {c}" for c in range(count)), named, tuple(parents))
 

@@ -25,7 +25,7 @@ def animals():
     )
 
 
-def test_a_tree_of_text_has_the_largest_classes_first_and_repeats_no_name(animals):
+def test_text_tree_has_the_largest_classes_first_without_repeated_names(animals):
     assert animals.to_tree_text() == (
         "top 1 > kind 3 > name 4\n"
         "├─ living  3\n"
@@ -41,7 +41,7 @@ def test_a_tree_of_text_has_the_largest_classes_first_and_repeats_no_name(animal
     assert repr(animals) == "Hierarchy(name: 4, kind: 3, top: 1)"
 
 
-def test_depth_most_and_lines_leave_out_and_say_how_much(animals):
+def test_depth_most_and_lines_limit_the_drawing_and_say_so(animals):
     assert animals.to_tree_text(depth=1) == "top 1 > kind 3 > name 4\n├─ living  3\n└─ (top unknown)  1"
     wide = Hierarchy(("n", "k"), (tuple("abcde"), ("x", "y", "z")), (np.array([0, 0, 0, 1, 2]),))
     assert wide.to_tree_text(most=1).splitlines()[1:] == [
@@ -63,14 +63,14 @@ def cells(text):
 
 
 @given(hierarchies(), st.integers(40, 100), st.integers(1, 4), st.integers(1, 6))
-def test_drawings_stay_within_width_and_lines(tree, width, most, lines):
+def test_drawing_keeps_its_width_and_lines(tree, width, most, lines):
     drawn = tree_text(tree, width=width, most=most, lines=lines).splitlines()
     assert len(drawn) <= lines + 3
     assert all(cells(line) <= width for line in drawn[1:])
 
 
 @given(hierarchies())
-def test_a_whole_drawing_counts_every_finest_class_once(tree):
+def test_full_tree_counts_every_finest_class_once(tree):
     data = tree_data(tree)
     assert sum(branch["items"] for branch in data) == tree.num_classes[0]
     for branch in data:
@@ -78,7 +78,7 @@ def test_a_whole_drawing_counts_every_finest_class_once(tree):
         assert not below or sum(b["items"] for b in below) == branch["items"]
 
 
-def test_a_notebook_shows_names_as_text():
+def test_notebook_escapes_names():
     evil = "<script>alert(1)</script>"
     tree = Hierarchy((f"n{evil}", "k"), ((evil, "b"), (f"{evil}k",)), (np.array([0, 0]),))
     shown = tree._repr_html_()
@@ -86,7 +86,7 @@ def test_a_notebook_shows_names_as_text():
     assert re.findall("<[^>]*>", shown) == ["<pre>", "</pre>"]
 
 
-def test_names_command_no_terminal(animals):
+def test_control_characters_of_names_are_escaped(animals):
     tree = Hierarchy(("n",), (("\x1b[2J\nname\u202e",),), ())
     assert tree.to_tree_text().splitlines()[1] == "└─ \\x1b[2J name\\u202e"
 
@@ -94,7 +94,7 @@ def test_names_command_no_terminal(animals):
 # -- hgld show ---------------------------------------------------------------------------------------------------------
 
 
-def test_show_draws_a_dataset_with_its_images(hgld, tmp_path):
+def test_show_counts_the_images_of_a_dataset(hgld, tmp_path):
     write_dataset(tmp_path / "data", items_of_classes([5, 3, 1], ["test"]))
     dataset = open_dataset(tmp_path / "data")
     code, out, _ = hgld("show", tmp_path / "data", "--json")
@@ -105,7 +105,7 @@ def test_show_draws_a_dataset_with_its_images(hgld, tmp_path):
     assert (code, "numbers count images" in out) == (0, True)
 
 
-def test_show_draws_a_taxonomy_says_what_the_rules_did_and_lists_it(hgld, tmp_path):
+def test_show_reports_and_lists_the_changes_by_rules(hgld, tmp_path):
     file = tmp_path / "edges.csv"
     file.write_text("child,parent\ncat,animal\ndog,pet\ndog,animal\npet,animal\noak,plant\n")
     code, out, err = hgld("show", file)
@@ -128,7 +128,7 @@ def test_show_draws_a_taxonomy_says_what_the_rules_did_and_lists_it(hgld, tmp_pa
     assert "Name as many" in hgld("show", file, "--parents", "first", "--levels", "a,b,c,d,e")[2]
 
 
-def test_show_refuses_folders_of_unfinished_work(hgld, tmp_path):
+def test_show_rejects_unfinished_folders(hgld, tmp_path):
     for mark in (".hgld-build", "dataset.json"):
         folder = tmp_path / mark.strip(".")
         folder.mkdir()
@@ -136,4 +136,4 @@ def test_show_refuses_folders_of_unfinished_work(hgld, tmp_path):
         (folder / "stages").mkdir()
         code, _, err = hgld("show", folder)
         assert code == EXIT_BAD_INPUT
-        assert re.search(r"holds a (build|dataset) without hierarchy\.parquet", err)
+        assert re.search(r"has no hierarchy\.parquet yet", err)

