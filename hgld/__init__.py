@@ -1,6 +1,6 @@
 """hgld: hierarchies, datasets, rank losses and metrics for hierarchical image retrieval.
 
-Names are handed on lazily (PEP 562), so that the command line starts without importing torch.
+Names are imported lazily (PEP 562), so that the command line starts without importing torch.
 """
 
 from importlib import import_module
@@ -56,31 +56,10 @@ _EXPORTS = {
 
 _NAMESPACES = ("data", "distributed", "losses", "metrics", "samplers")
 
-__all__ = [
-    "Hierarchy",
-    "RetrievalReport",
-    "__version__",
-    "audit",
-    "calibrate",
-    "data",
-    "distributed",
-    "evaluate",
-    "graded_relevance",
-    "load_dataset",
-    "load_model",
-    "losses",
-    "metrics",
-    "open_dataset",
-    "predict",
-    "samplers",
-    "search",
-    "shared_levels",
-    "stream",
-    "train",
-]
+__all__ = sorted([*_EXPORTS, *_NAMESPACES, "__version__", "load_model"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for a good one
+if not TYPE_CHECKING:  # with it, a type checker would accept misspelt names
 
     def __getattr__(name: str) -> Any:
         if name in _EXPORTS:
@@ -91,4 +70,4 @@ if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name fo
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -1,4 +1,4 @@
-"""Addresses on the web: which are valid, what of them may be shown, where they may lead, and how long to wait there."""
+"""Web addresses: validity, text for messages, allowed redirects, private addresses and waiting times."""
 
 import ipaddress
 import re
@@ -9,16 +9,16 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from hgld.errors import excerpt
 
-LONGEST_WAIT = 1e9  # seconds; what a server asks beyond is as good as this
+LONGEST_WAIT = 1e9  # seconds; longer waits count as this
 _PORTS = {"http": 80, "https": 443}
 HTTP = tuple(_PORTS)  # schemes
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # IPv4 addresses behind a translator (RFC 6052)
-_TRANSLATED_INSIDE = ipaddress.IPv6Network("64:ff9b:1::/48")  # those of one network's own translators (RFC 8215)
+_TRANSLATED_INSIDE = ipaddress.IPv6Network("64:ff9b:1::/48")  # addresses of a network's own translators (RFC 8215)
 _INSIDE = (".localhost", ".local", ".internal", ".lan", ".home.arpa")  # names that no public server can have
 
 
 class RedirectError(ValueError):
-    """A redirect that is not followed; the text says where to, and why."""
+    """A redirect that is not followed; the text gives its target and the reason."""
 
 
 def is_http_address(url: str) -> bool:
@@ -28,7 +28,7 @@ def is_http_address(url: str) -> bool:
         host, _ = (parts.hostname or "").encode("idna"), parts.port  # ValueError if the host or port is invalid
     except ValueError:
         return False
-    # "http://a\\@b/" leads to b as urllib reads it, and to a as urllib3 does, which connects
+    # "http://a\\@b/" leads to b for urllib, and to a for urllib3, which connects
     return parts.scheme in _PORTS and host != b"" and "\\" not in parts.netloc
 
 
@@ -50,16 +50,16 @@ def without_secrets(url: str) -> str:
 def redirect_target(place: str, location: str, allowed: Collection[str] = ()) -> str:
     """Return the address that a redirect leads to.
 
-    It is of the same host and port, by the same scheme or from http to https; or of a host that is allowed, which https
-    is never left for either.
+    A redirect may lead to the same host and port, by the same scheme or from http to https, or to an allowed host. No
+    redirect may lead from https to http.
 
     Args:
-        place: the address that was asked.
-        location: the header of the answer, as ``http.client`` reads it (Latin-1).
-        allowed: other hosts, each as ``host`` (at the scheme's own port) or ``host:port``.
+        place: the requested address.
+        location: the answer's header, as ``http.client`` reads it (Latin-1).
+        allowed: other hosts, each as ``host`` (at the scheme's usual port) or ``host:port``.
 
     Raises:
-        RedirectError: it leads elsewhere, or to no http(s) address.
+        RedirectError: the redirect leads to another host, or to no http(s) address.
     """
     given = location.encode("latin-1", errors="replace").decode(errors="replace")
     try:
@@ -88,7 +88,7 @@ def _origin(url: str) -> tuple[str, str, int]:
 
 
 def is_private(address: str) -> bool:
-    """Tell whether an IP address is of this machine, of a network that is not public, or of a cloud's metadata.
+    """Tell whether an IP address belongs to this machine, to a private network, or to a cloud's metadata service.
 
     >>> [is_private(address) for address in ("169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a00:1::", "8.8.8.8")]
     [True, True, True, False]
@@ -103,7 +103,7 @@ def is_private(address: str) -> bool:
 
 
 def names_private(host: str, allowed: Collection[str] = ()) -> bool:
-    """Tell whether whoever gave a host's name meant a private address by it.
+    """Tell whether a host's name shows that the user meant a private address.
 
     >>> [names_private(host) for host in ("10.0.0.7", "::1", "localhost", "store", "store.lan", "data.example.org")]
     [True, True, True, True, True, False]

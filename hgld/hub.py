@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["dataset", "model"]
 _ADDRESS = re.compile(r"hf:(?://)?(?:datasets/)?([\w.-]+/[\w.-]+)")
-_FILES_A_COMMIT = 25  # what a stopped push has to send again at most
+_FILES_A_COMMIT = 25  # a stopped push sends at most so many files again
 
 
 def is_address(place: object) -> bool:
@@ -39,7 +39,7 @@ def repository(address: str) -> str:
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or ".." in match[1]:
-        raise ConfigError(f"{quoted(address)} is no place on the Hub; expected hf:USER/NAME.")
+        raise ConfigError(f"{quoted(address)} is no address on the Hub; expected hf:USER/NAME.")
     return match[1]
 
 
@@ -48,7 +48,7 @@ def repository(address: str) -> str:
 
 @dataclass(frozen=True)
 class Contents:
-    """Files of a repository: by their paths there, files of this machine or bytes."""
+    """Files of a repository by their paths there; each is a file of this machine, or bytes."""
 
     kind: Kind
     files: Mapping[str, Path | bytes]
@@ -81,14 +81,14 @@ def push(
     private: bool = False,
     progress: Callable[[str, int, int | None], None] = lambda *_: None,
 ) -> None:
-    """Push files. The Hub's client does not send unchanged files again, so a push that was stopped resumes.
+    """Push files. The Hub's client does not send unchanged files again, so a stopped push resumes.
 
-    The token is the one that ``hf auth login`` keeps (or ``HF_TOKEN``); hgld neither takes nor shows one.
+    The client reads the token that ``hf auth login`` stores (or ``HF_TOKEN``). hgld neither takes nor shows a token.
 
     Args:
-        address: ``hf:USER/NAME``; made where it does not exist.
+        address: ``hf:USER/NAME``; a new repository if there is none.
         contents: files to push.
-        private: whether a new repository is a private one.
+        private: whether a new repository is private.
         progress: called with a task, the number of files done and their total.
 
     Raises:
@@ -112,13 +112,13 @@ def push(
 
 
 def fetched(address: str, kind: Kind, patterns: list[str] | None = None) -> Path:
-    """Return a folder with files of a repository, fetched into hgld's cache if they are not there yet.
+    """Return a folder with files of a repository; fetch missing files into hgld's cache.
 
-    A revision has a folder of its own, named by its commit, so that files of two revisions never meet.
+    Every revision has its own folder, named by its commit, so that files of two revisions never mix.
 
     Args:
         address: ``hf:USER/NAME``.
-        kind: kind of the repository.
+        kind: type of the repository.
         patterns: name patterns of the files to fetch; None: all.
 
     Raises:
@@ -139,31 +139,33 @@ def fetched(address: str, kind: Kind, patterns: list[str] | None = None) -> Path
 
 
 def dataset_folder(address: str, split: str | None) -> Path:
-    """Return a local folder of a dataset on the Hub: its tables, and the shards of a split (None: of all)."""
+    """Return a local folder of a dataset on the Hub: its tables, and the shards of a split (None: of all splits)."""
     tables = ["*.json", "*.parquet", "README.md"]
     return fetched(address, "dataset", [*tables, "*.tar" if split is None else f"{split}-*.tar"])
 
 
 @contextmanager
 def _asking(address: str) -> "Iterator[HfApi]":
-    """Yield the Hub's client, and turn its errors into hgld's."""
+    """Yield the Hub's client, and turn its errors into errors of hgld."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
-    # Its releases 1 and 2 speak through different packages, and it tells a failed upload by a RuntimeError.
+    # Releases 1 and 2 of the client use different HTTP packages, and a failed upload raises a RuntimeError.
     clients = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
     lost = (OSError, RuntimeError, *(client.HTTPError for client in clients))
     try:
         yield HfApi(library_name="hgld")
     except LocalTokenNotFoundError as error:
-        raise MissingResourceError(f"{address}: no token is kept here. Log in with: hf auth login") from error
+        raise MissingResourceError(f"{address}: no token on this machine. Log in with: hf auth login") from error
     except HfHubHTTPError as error:
         raise ServiceError(f"{address}: {_refusal(error)}") from error
     except OfflineModeIsEnabled as error:
-        raise ServiceError(f"{address}: HF_HUB_OFFLINE forbids to ask the Hub. Unset it, or name a folder.") from error
+        raise ServiceError(
+            f"{address}: HF_HUB_OFFLINE forbids requests to the Hub. Unset it, or name a folder."
+        ) from error
     except lost as error:
         raise ServiceError(
-            f"{address}: the Hub could not be reached ({_first_line(error)}). The same command goes on from here."
+            f"{address}: the Hub could not be reached ({_first_line(error)}). The same command resumes."
         ) from error
 
 
@@ -189,33 +191,33 @@ def _first_line(error: Exception) -> str:
 
 
 def model_card(name: str, facts: Mapping[str, Any], values: Mapping[str, float], dataset: str) -> str:
-    """Return the README of a model: what it is, how it is loaded, and its evaluation in the Hub's results format.
+    """Return the README of a model: a description, how to load it, and its evaluation in the Hub's results format.
 
     Args:
         name: ``USER/NAME``.
         facts: facts about the run, shown as a table.
         values: metrics of its evaluation, as fractions.
-        dataset: dataset that the values were measured on.
+        dataset: dataset of the evaluation.
     """
-    import json
+    from huggingface_hub import EvalResult, ModelCardData
 
-    metrics = [{"type": key, "value": round(value, 6), "name": key} for key, value in values.items()]
-    task = {"type": "image-feature-extraction", "name": "Image retrieval"}
-    result = {"task": task, "dataset": {"type": dataset, "name": dataset}, "metrics": metrics}
-    header = {
-        "library_name": "hgld",
-        "pipeline_tag": "image-feature-extraction",
-        "tags": ["image-retrieval", "hierarchical-labels"],
-        **({"model-index": [{"name": name.rpartition("/")[2], "results": [result]}]} if metrics else {}),
-    }
+    task = "image-feature-extraction"
+    results = [
+        EvalResult(task, dataset, dataset, key, round(value, 6), task_name="Image retrieval", metric_name=key)
+        for key, value in values.items()
+    ]
+    header = ModelCardData(
+        library_name="hgld",
+        pipeline_tag=task,
+        tags=["image-retrieval", "hierarchical-labels"],
+        model_name=name.rpartition("/")[2],
+        eval_results=results or None,
+    )
     rows = "\n".join(f"| {key} | {str(value).replace('|', '/')} |" for key, value in facts.items())
     measured = "\n".join(f"| {key} | {value:.4f} |" for key, value in values.items())
-    table = f"\n## Measured on {dataset}\n\n| metric | value |\n|---|---:|\n{measured}\n" if metrics else ""
+    table = f"\n## Measured on {dataset}\n\n| metric | value |\n|---|---:|\n{measured}\n" if values else ""
     return (
-        "---\n"
-        + "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in header.items())
-        + f"\n---\n\n# {name}\n\nAn embedding for image retrieval, trained with hgld.\n\n"
-        + f'```python\nimport hgld\n\nmodel = hgld.load_model("hf:{name}")\n'
-        + 'embeddings = model.encode(["photo.jpg"])\n```\n\n'
-        + f"| | |\n|---|---|\n{rows}\n{table}"
+        f"---\n{header}\n---\n\n# {name}\n\nAn embedding for image retrieval, trained with hgld.\n\n"
+        f'```python\nimport hgld\n\nmodel = hgld.load_model("hf:{name}")\nembeddings = model.encode(["photo.jpg"])\n'
+        f"```\n\n| | |\n|---|---|\n{rows}\n{table}"
     )

@@ -31,7 +31,7 @@ _EXPORTS = {
 __all__ = list(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for a good one
+if not TYPE_CHECKING:  # with it, a type checker would accept misspelt names
 
     def __getattr__(name: str) -> Any:
         if name not in _EXPORTS:

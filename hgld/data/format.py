@@ -189,7 +189,8 @@ def parse_item_json(data: bytes, where: str) -> ItemFacts:
     """
     facts: dict[str, Any] = {"source": "", "levels": []}
     facts |= parse_json(data, where, kind=dict, max_bytes=MAX_ITEM_JSON_BYTES)
-    labels, names, levels, box = map(facts.get, ("labels", "names", "levels", "box"))
+    found: Any = [facts.get(name) for name in ("labels", "names", "levels", "box")]
+    labels, names, levels, box = found
     count = len(labels) if isinstance(labels, list) else 0
     is_box = box == _WHOLE_IMAGE or (
         _are_integers(box, 0, (1 << 31) - 1) and len(box) == 4 and box[0] < box[2] and box[1] < box[3]

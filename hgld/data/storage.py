@@ -294,7 +294,7 @@ class Tar:
 
 
 def is_shard(url: str) -> bool:
-    """Tell whether a path or URL is that of a shard, not of a folder of them.
+    """Tell whether a path or URL names a shard, not a folder of shards.
 
     >>> is_shard("s3://bucket/train-{000000..000012}.tar"), is_shard("https://host/data?key=x.tar")
     (True, False)
@@ -327,14 +327,14 @@ def expand_braces(urls: Iterable[str]) -> list[str]:
 
 
 def open_tars(urls: Sequence[str], options: Mapping[str, Any] | None) -> list[Tar]:
-    """Return the shards at the URLs or paths, in order; none is opened yet.
+    """Return the shards at the URLs or paths, in order, without opening them.
 
     Args:
-        urls: braces are taken as they are.
+        urls: URLs or paths of shards; braces are plain characters.
         options: options of :class:`hgld.data.storage.ShardStorage`.
 
     Raises:
-        ConfigError: one is not of a shard, or has a scheme that hgld does not read from.
+        ConfigError: a URL names no shard, or has a scheme that hgld does not read from.
     """
     storages: dict[str, ShardStorage] = {}
     tars = []
@@ -362,8 +362,8 @@ def read_manifest(storage: ShardStorage) -> Manifest:
     """Read ``dataset.json``.
 
     Raises:
-        InputError: there is none, or it is damaged.
-        SchemaError: it was written under another schema version.
+        InputError: the file is missing or damaged.
+        SchemaError: the file has another schema version.
     """
     if not storage.exists(MANIFEST):
         raise InputError(

@@ -1,9 +1,9 @@
-"""P x K batches from shards that are read ahead of their decoding, on a disk or at URLs, with an index or without.
+"""P x K batches from shards that are read ahead of their decoding, on a disk or at URLs, with or without an index.
 
 With an index, a sampler orders the batches. Their images are read at the offsets in the index, several batches in a
-request. Without an index, webdataset's pipeline runs through the tars from front to end. Our stages open the tars, read
-their members within bounds (:mod:`hgld.data.tar`) and join neighbours of one class. webdataset never opens anything:
-its own opener runs ``pipe:`` URLs in a shell.
+request. Without an index, webdataset's pipeline reads the tars from front to end. hgld's stages open the tars, read
+their members within limits (:mod:`hgld.data.tar`) and join neighbours of one class. webdataset opens no files: its own
+opener runs ``pipe:`` URLs in a shell.
 """
 
 import hashlib
@@ -42,10 +42,10 @@ from hgld.errors import ConfigError, InputError, quoted
 from hgld.samplers.batch_sampler import Short, shuffled, word_source
 from hgld.samplers.shard_order import ShardOrderSampler, check_options, draw, fitting_streams
 
-AHEAD = 2  # batches, or blocks of batches, that are read beyond the one that is decoded
+AHEAD = 2  # batches, or blocks of batches, that are read ahead of the decoded batch
 _MOST_STREAMS = 8  # by default
 _BLOCK_BYTES = 64 << 20  # of the batches that are read together
-_MOST_BAD = 10_000  # damaged members without one sound group between them: this is no dataset
+_MOST_BAD = 10_000  # a tar with so many damaged members in a row is no shard
 _SHARDS, _STREAM = range(2)  # uses of random numbers for bare shards
 
 Sample = dict[str, Any]  # of webdataset
@@ -76,51 +76,51 @@ def stream(
     """Stream P x K batches from shards that keep items of a class together, as ``hgld build-shards`` writes them.
 
     The shards form ``num_streams`` sequences. Every batch takes P / num_streams groups from each sequence, out of the
-    ``window`` of groups that come next there. The processes share the sequences: the union of their parts, in order, is
-    the batch of a single process, regardless of their number.
+    next ``window`` of groups there. The processes share the sequences: the union of their parts, in order, is the batch
+    of a single process, regardless of the number of processes.
 
-    From a dataset directory everything is planned from its index, by a sampler
-    (:class:`hgld.samplers.shard_order.ShardOrderSampler`) that gives a :class:`hgld.data.loader.Loader` the same
-    batches. An epoch gives every labelled item at least once: groups that k does not divide are filled with their own
-    items, the last batch with groups that the epoch began with. No class comes twice in a batch where the windows allow
-    that. Resuming in the middle of an epoch reads only what is still needed.
+    For a dataset directory, a sampler (:class:`hgld.samplers.shard_order.ShardOrderSampler`) plans everything from the
+    index; with it, a :class:`hgld.data.loader.Loader` gives the same batches. An epoch gives every labelled item at
+    least once: groups whose size is no multiple of k repeat some of their items, and the last batch repeats the first
+    groups of the epoch. A class is in a batch only once if the windows allow that. Resuming within an epoch reads only
+    the images that are still needed.
 
-    From bare tars the groups are found while the tars are read from front to end. The shards of a sequence come round
-    without end, so ``batches_per_epoch`` says how long an epoch is. Classes are kept apart within a sequence, not
-    between sequences. Resuming reads the epoch's shards again, without decoding.
+    For bare tars, the groups are found while the tars are read from front to end. The shards of a sequence repeat
+    without end, so ``batches_per_epoch`` sets the length of an epoch. A class may be in a batch several times if it is
+    in several sequences. Resuming reads the epoch's shards again, without decoding.
 
-    An item that cannot be read or decoded is replaced by another item of its class, and named: ``Batch.faults``. The
-    encoded images of a batch take at most 4 GiB; of bare shards, images without room are replaced and named.
+    If an item cannot be read or decoded, another item of its class replaces it, and ``Batch.faults`` names it. The
+    encoded images of a batch take at most 4 GiB; larger images of bare shards are replaced and named too.
 
     Args:
         root_or_urls: a dataset directory or its URL; or the shards, as a list or as one string that ends in ``.tar``,
-            braces expanded: ``https://host/train-{000000..000012}.tar``.
-        p: P, classes of a batch, over all processes.
-        k: K, items of a class.
-        split: the split of a dataset directory; bare shards are read whatever split they are of.
-        levels: levels to keep, finest first, of a dataset directory; all if None.
-        view: how images are cropped and varied; ``TrainView()`` if None.
-        seed: seed of everything random.
-        process_index: number of the part of every batch to give.
+            with braces expanded: ``https://host/train-{000000..000012}.tar``.
+        p: P, number of classes in a batch, over all processes.
+        k: K, number of items per class.
+        split: the split of a dataset directory; ignored for bare shards.
+        levels: levels of a dataset directory to keep, finest first; None: all levels.
+        view: crops and augmentation of the images; None: ``TrainView()``.
+        seed: seed of all random numbers.
+        process_index: number of this process's part of every batch.
         process_count: number of parts; divides ``num_streams``.
-        num_streams: sequences of shards read side by side, over all processes; divides P. Another number makes other
-            batches. Default: the largest that is at most 8 (and at most the number of bare shards) and fits p and
-            process_count.
-        window: batches' worth of groups of which a sequence gives one at random: the more, the better they are mixed.
+        num_streams: number of shard sequences that are read side by side, over all processes; divides P. Another number
+            gives other batches. Default: the largest number up to 8 (and up to the number of bare shards) that fits p
+            and process_count.
+        window: number of batches whose groups a sequence mixes: larger windows mix better.
         short: rule for groups of fewer than k items: ``repeat`` gives their items more than once in a batch,
-            ``drop`` leaves them out, ``refuse`` raises.
-        batches_per_epoch: batches of an epoch; None: all that there are.
-        verify_reads: hold every image to its checksum in the index of a dataset directory, for damage that decoders do
-            not see (20 microseconds per image of 27 KB); None: where it comes from a URL.
-        workers: threads that decode; 0: as many as this process has cores for itself.
-        prefetch: batches decoded ahead.
-        pin_memory: give batches in page-locked memory, for copies to a GPU.
+            ``drop`` excludes them, ``refuse`` raises an error.
+        batches_per_epoch: number of batches in an epoch; None: all batches.
+        verify_reads: whether to check every image against its SHA-256 in the index of a dataset directory, for damage
+            that decoders do not see (20 microseconds per image of 27 KB); None: only for images from a URL.
+        workers: number of threads that decode; 0: this process's share of the cores.
+        prefetch: number of batches decoded ahead.
+        pin_memory: whether to give batches in page-locked memory, for copies to a GPU.
         storage_options: for http(s) headers, hosts and limits (docs/reference/dataset-files.md); for other schemes the
             options of fsspec, such as credentials and endpoints.
 
     Raises:
-        ConfigError: numbers that do not fit together, with those that do.
-        InputError: no dataset is there, or it has no such split or level.
+        ConfigError: numbers that do not fit together; the message names fitting numbers.
+        InputError: there is no dataset, or it has no such split or level.
         ServiceError: the server kept failing.
     """
     place = fspath(root_or_urls) if isinstance(root_or_urls, str | Path) else None
@@ -160,11 +160,11 @@ def stream(
 class ShardStream(IterableDataset[Batch]):
     """Batches from shards read from front to end; :func:`stream` makes it.
 
-    Iterating gives the rest of the current epoch and then stands at the beginning of the next. If the consumer stops in
-    between, the next iteration resumes there. Also a torch ``IterableDataset`` of whole batches: for
-    ``DataLoader(stream, batch_size=None)`` with at most one worker process (it has threads of its own), for
-    webdataset's ``WebLoader``, and as the first stage of its ``DataPipeline``. The position is counted where the
-    batches are taken: with a worker process, in that process.
+    Iterating yields the rest of the current epoch; afterwards the stream is at the beginning of the next epoch. If the
+    consumer stops in between, the next iteration resumes there. The stream is also a torch ``IterableDataset`` of whole
+    batches: for ``DataLoader(stream, batch_size=None)`` with at most one worker process (the stream has threads), for
+    webdataset's ``WebLoader``, and as the first stage of its ``DataPipeline``. With a worker process, that process
+    counts the position.
 
     Attributes:
         dataset: the dataset directory; None for bare shards.
@@ -183,7 +183,7 @@ class ShardStream(IterableDataset[Batch]):
         self._fingerprint = source.fingerprint
 
     def __len__(self) -> int:
-        """Batches of an epoch, the same on every process."""
+        """Return the number of batches in an epoch, the same on every process."""
         return self._batches
 
     def set_epoch(self, epoch: int) -> None:
@@ -198,14 +198,14 @@ class ShardStream(IterableDataset[Batch]):
             self.epoch, self.step = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the batches handed out (``epoch``, ``step``), and a fingerprint of the stream."""
+        """Return the position after the last returned batch (``epoch``, ``step``), and a fingerprint of the stream."""
         return {"epoch": self.epoch, "step": self.step, "fingerprint": self._fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of another stream of the same batches; the number of processes may differ.
 
         Raises:
-            ConfigError: the state is of a stream that gives other batches, or no position.
+            ConfigError: the state belongs to a stream with other batches, or is no position.
         """
         epoch, step = state.get("epoch"), state.get("step")
         if not (type(epoch) is int and type(step) is int and epoch >= 0 and 0 <= step <= len(self)):
@@ -221,7 +221,7 @@ class ShardStream(IterableDataset[Batch]):
         """Yield the batches from the current position to the end of its epoch.
 
         Raises:
-            ConfigError: in one of several worker processes, each of which would give all batches.
+            ConfigError: there are several worker processes, each of which would give all batches.
             InputError: a shard cannot be read, or so much is damaged that no item can replace it.
             ServiceError: a server kept failing.
         """
@@ -327,7 +327,7 @@ class _ReadItems(BatchItems):
 
 
 class Item(NamedTuple):
-    """An image of a bare shard: a number made from its key, its upright and cropped size, and its classes."""
+    """An image of a bare shard: a number made from its key, the image, its upright and cropped size, its labels."""
 
     number: int
     image: EncodedImage
@@ -386,7 +386,7 @@ class BareShards:
         )
 
     def _files(self) -> Iterator[Sample]:
-        """Yield images and JSONs like webdataset's reader of tars; an item's second image or JSON has no bytes."""
+        """Yield images and JSONs in webdataset's form; an item's second image or JSON has no bytes."""
         for tar in self._tars:
             where, key, seen = tar.where, "", set[str]()
             with closing(tar.storage.open_stream(tar.name)) as file:
@@ -459,7 +459,7 @@ class BareShards:
 
 
 def item_number(key: str) -> int:
-    """Return 63 bits made from an item's key, which replace the position that only an index gives."""
+    """Return a number of 63 bits made from an item's key; items without an index have no position."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -482,7 +482,7 @@ def _item(sample: Sample, key: str, where: str) -> Item:
 
 
 class _BareSource:
-    """Batches of bare shards, made of class runs in the order in which they are found."""
+    """Batches of bare shards, made of class runs in the order of the tars."""
 
     dataset = sampler = None
 
@@ -608,7 +608,7 @@ _END: Any = object()
 def read_ahead(values: Generator[T, None, None], ahead: int) -> Iterator[Iterator[T]]:
     """Run a generator in a thread, at most ``ahead`` values ahead of the consumer, until the body ends.
 
-    What the generator raises is raised where its value would have been taken.
+    The consumer gets the generator's error instead of the next value.
     """
     pool = ThreadPoolExecutor(1, "hgld stream")
     coming = deque(pool.submit(next, values, _END) for _ in range(ahead))

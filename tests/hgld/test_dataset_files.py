@@ -1,7 +1,6 @@
 """The forms of a dataset's files: what is written is read back, and what others could plant is refused."""
 
 import json
-from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from hgld.data import format as files
 from hgld.data import index as index_file
-from hgld.errors import InputError, SchemaError
+from hgld.errors import InputError
 
 LEVELS = ("species", "family")
 SHA = "0" * 64
@@ -58,17 +57,12 @@ def manifest():
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", ["a", "a/b/c", "A-b_c=1/2", "x" * 200])
-def test_safe_keys(key):
-    assert files.is_safe_key(key)
+UNSAFE = ["", "/a", "a/", "a//b", "../a", "a/..", "a.jpg", "a b", "a\n", "é", "a\\b", "x" * 201, "a\0", "C:a", "\u0661"]
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["", "/a", "a/", "a//b", "../a", "a/..", "a.jpg", "a b", "a\n", "é", "a\\b", "x" * 201, "a\0", "C:a", "\u0661"],
-)
-def test_unsafe_keys(key):
-    assert not files.is_safe_key(key)
+def test_keys_are_safe_as_file_names_or_refused():
+    assert all(map(files.is_safe_key, ["a", "a/b/c", "A-b_c=1/2", "x" * 200]))
+    assert not any(map(files.is_safe_key, UNSAFE))
 
 
 @given(st.text(max_size=12))
@@ -171,12 +165,6 @@ def test_columns_that_are_not_needed_are_not_read(tmp_path):
     assert set(index_file.index_schema(LEVELS)) - set(frame.columns) == {"sha256", "duplicate_of"}
 
 
-def test_the_same_rows_are_the_same_bytes(tmp_path):
-    for name in ("one", "two"):
-        index_file.write_index(index_rows(), tmp_path / name, LEVELS)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-
-
 @pytest.mark.parametrize(
     ("change", "stated"),
     [
@@ -202,17 +190,7 @@ def test_rows_that_cannot_be_an_index_are_refused(tmp_path, change, stated):
         index_file.read_index(path)
 
 
-def test_writing_needs_all_columns_and_values_that_fit(tmp_path):
-    with pytest.raises(InputError, match=r"do not fit an index .*sha256"):
-        index_file.write_index(index_rows().drop("sha256", "class_run"), tmp_path / "x", LEVELS)
-    with pytest.raises(InputError, match="do not fit"):
-        index_file.write_index(index_rows(species=[0, 0, 1 << 40]), tmp_path / "x", LEVELS)
-    assert not (tmp_path / "x").exists()
-
-
-def _with_metadata(path, **metadata):
-    frame = index_rows().cast(index_file.index_schema(LEVELS))
-    frame.write_parquet(path, metadata={f"hgld.{name}": text for name, text in metadata.items()})
+STATED = {"schema_version": "3", "levels": '["species", "family"]'}
 
 
 @pytest.mark.parametrize(
@@ -222,29 +200,21 @@ def _with_metadata(path, **metadata):
         ({"schema_version": "2", "levels": "[]"}, "schema version is '2'"),
         ({"schema_version": "3"}, "not a JSON list"),
         ({"schema_version": "3", "levels": "[1]"}, "not a JSON list of level names"),
+        (STATED, r"'species' \(Int64\)"),
     ],
 )
-def test_indexes_of_another_schema_are_refused(tmp_path, metadata, stated):
-    _with_metadata(tmp_path / "x", **metadata)
-    with pytest.raises(SchemaError, match=stated):
+def test_indexes_of_another_schema_or_type_are_refused(tmp_path, metadata, stated):
+    index_rows().write_parquet(tmp_path / "x", metadata={f"hgld.{name}": text for name, text in metadata.items()})
+    with pytest.raises(InputError, match=stated):
         index_file.read_index(tmp_path / "x")
 
 
-def test_columns_of_another_type_are_refused(tmp_path):
-    frame = index_rows()
-    frame.write_parquet(tmp_path / "x", metadata={"hgld.schema_version": "3", "hgld.levels": '["species", "family"]'})
-    with pytest.raises(InputError, match=r"'species' \(Int64\)"):
-        index_file.read_index(tmp_path / "x")
-
-
-@pytest.mark.parametrize("data", [b"", b"PAR1", b"not parquet" * 100])
-def test_files_that_are_not_parquet_are_refused(tmp_path, data):
-    (tmp_path / "x").write_bytes(data)
-    for source in (tmp_path / "x", data):
-        with pytest.raises(InputError, match="not a readable parquet"):
-            index_file.read_index(source, "x")
-    with pytest.raises(InputError, match="cannot be read"):
-        index_file.read_index(tmp_path / "absent")
+def test_writing_needs_all_columns_and_values_that_fit(tmp_path):
+    with pytest.raises(InputError, match=r"do not fit an index .*sha256"):
+        index_file.write_index(index_rows().drop("sha256", "class_run"), tmp_path / "x", LEVELS)
+    with pytest.raises(InputError, match="do not fit"):
+        index_file.write_index(index_rows(species=[0, 0, 1 << 40]), tmp_path / "x", LEVELS)
+    assert not (tmp_path / "x").exists()
 
 
 def test_tables_beside_the_index_are_checked(tmp_path):
@@ -286,12 +256,6 @@ def test_manifest_is_read_back():
     assert json.loads(text)["schema_version"] == files.SCHEMA_VERSION
 
 
-def test_manifests_of_another_schema_are_refused():
-    text = json.dumps(json.loads(manifest().to_json()) | {"schema_version": 3})
-    with pytest.raises(SchemaError, match="schema version is 3"):
-        files.Manifest.from_json(text)
-
-
 @pytest.mark.parametrize(
     ("change", "stated"),
     [
@@ -315,21 +279,14 @@ def test_manifests_of_another_schema_are_refused():
         ({"files": {"..": {"bytes": 1, "sha256": SHA}}}, "plain file name"),
         ({"rejected": {"truncated": "2"}}, "'truncated'"),
         ({"provenance": None}, "'provenance'"),
+        ({"schema_version": 3}, "schema version is 3"),
+        ({"shards": [{"name": "x.tar", "split": "x", "items": 1, "bytes": 1, "sha256": SHA}] * 2}, "listed twice"),
+        ("", "not valid JSON"),
+        ("[]", "holds list"),
+        ("[" * 100_000, "not valid JSON"),
     ],
 )
 def test_manifests_of_another_form_are_refused(change, stated):
-    text = json.dumps(json.loads(manifest().to_json()) | change)
+    text = change if isinstance(change, str) else json.dumps(json.loads(manifest().to_json()) | change)
     with pytest.raises(InputError, match="dataset.json: .*" + stated):
-        files.Manifest.from_json(text)
-
-
-def test_a_shard_that_stands_twice_is_refused():
-    twice = replace(manifest(), shards=manifest().shards[:1] * 2)
-    with pytest.raises(InputError, match="twice"):
-        files.Manifest.from_json(twice.to_json())
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000])
-def test_hostile_manifests_are_refused(text):
-    with pytest.raises(InputError, match=r"dataset\.json"):
         files.Manifest.from_json(text)

@@ -122,7 +122,7 @@ def test_a_repository_that_is_not_there_and_a_forbidden_network_are_told_apart(h
     with pytest.raises(ServiceError, match="there is no such repository, or you may not see it"):
         hgld.open_dataset("hf://nobody/nothing", "train")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ServiceError, match="HF_HUB_OFFLINE forbids to ask the Hub"):
+    with pytest.raises(ServiceError, match="HF_HUB_OFFLINE forbids requests to the Hub"):
         hgld.open_dataset("hf://nobody/nothing", "train")
 
 

@@ -11,9 +11,9 @@ import torch
 
 from hgld import open_dataset
 from hgld.data.batch import Batch
-from hgld.data.loader import BatchDecoder, Loader, cores_of_process
+from hgld.data.loader import Loader, cores_of_process
 from hgld.data.views import TrainView, places
-from hgld.errors import ConfigError, InputError
+from hgld.errors import InputError
 from hgld.samplers import EpochSampler, PKSampler, RepeatedAugmentation
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
@@ -181,20 +181,6 @@ def test_threads_end_with_the_iterator(dataset):
         assert not threads(), end
 
 
-def test_an_interrupt_while_waiting_ends_the_threads(dataset, monkeypatch):
-    loader = Loader(dataset, pk(dataset), VIEW)
-
-    def interrupted(self, pending, epoch):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(BatchDecoder, "_finish", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        next(iter(loader))
-    gc.collect()
-    assert not threads()
-    assert loader.state_dict() == {"epoch": 0, "step": 0}
-
-
 def test_a_damaged_item_is_raised_at_its_batch(tmp_path):
     dataset = written(tmp_path / "data", broken=(9,))
     sampler = pk(dataset)
@@ -264,12 +250,6 @@ def test_a_batch_with_nothing_sound_is_an_error(tmp_path):
     dataset = written(tmp_path / "data", broken=tuple(range(24)))
     with pytest.raises(InputError, match=r"No other item of its class and batch .* hgld verify"):
         next(iter(Loader(dataset, pk(dataset), VIEW, on_fault="replace")))
-
-
-@pytest.mark.parametrize(("option", "value"), [("workers", -1), ("prefetch", -1), ("on_fault", "skip")])
-def test_impossible_options_are_refused(dataset, option, value):
-    with pytest.raises(ConfigError, match=f"{option} {value!r}"):
-        Loader(dataset, pk(dataset), VIEW, **{option: value})
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

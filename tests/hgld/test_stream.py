@@ -13,10 +13,8 @@ from webdataset.compat import WebLoader
 from webdataset.pipeline import DataPipeline
 
 import hgld
-from hgld.data.decode import decode_batch
 from hgld.data.loader import Loader
 from hgld.data.streaming import read_ahead
-from hgld.data.views import places
 from hgld.errors import ConfigError, InputError, ServiceError
 from hgld.samplers import PKSampler
 from tests.hgld.range_server import serve
@@ -100,10 +98,6 @@ def test_epochs_and_seeds_differ_and_the_same_is_the_same(shards):
     assert same_batches(second, list(one))
 
 
-def test_threads_and_prefetch_change_nothing(folder):
-    assert same_batches(list(stream(folder, workers=3, prefetch=5)), list(stream(folder)))
-
-
 def test_streams_may_share_a_shard(tmp_path):
     write_streamed(tmp_path, grouped_items([6] * 16), per_shard=1000)
     batches = list(stream(tmp_path, num_streams=8))
@@ -117,18 +111,6 @@ def test_levels_and_batches_per_epoch_are_chosen(folder):
     assert len(batches) == len(one) == 3
     assert batches[0].labels.shape == (P * K, 1)
     assert dataset_of(one).levels == ("coarse",)
-
-
-def test_orientation_and_box_are_applied(tmp_path):
-    items = grouped_items([4] * 8)
-    turned = [Item(i.labels, i.split, i.data, orientation=6, box=(2, 3, 20, 33)) for i in items]
-    write_streamed(tmp_path, turned)
-    one = stream(tmp_path, num_streams=2)
-    batch = list(one)[1]
-    parameters = VIEW.parameters([18] * 16, [30] * 16, seed=0, epoch=0, positions=places(1, 16))
-    expected = torch.empty_like(batch.images)
-    decode_batch(dataset_of(one).encoded(batch.indices), parameters, expected)
-    assert torch.equal(batch.images, expected)
 
 
 def test_items_without_a_class_are_left_out_and_counted(tmp_path):
@@ -174,15 +156,6 @@ def test_a_stopped_stream_resumes_with_the_same_batches(shards, step):
     assert same_batches(joined([list(part) for part in parts]), whole[step:])
     with pytest.raises(ConfigError, match="a stream that gives other batches"):
         stream(shards, seed=1).load_state_dict(state)
-
-
-def test_after_the_last_batch_the_stream_stands_at_the_next_epoch(folder):
-    one = stream(folder)
-    list(one)
-    state = one.state_dict()
-    assert (state["epoch"], state["step"]) == (1, 0)
-    one.load_state_dict({"epoch": 0, "step": len(one)})
-    assert (one.epoch, one.step) == (1, 0)
 
 
 def test_invalid_positions_are_refused(folder):
@@ -274,19 +247,6 @@ def test_values_are_made_a_bounded_number_ahead():
     assert ended
     with read_ahead(values(), 3) as ahead:
         assert list(ahead) == list(range(100))
-
-
-def test_an_error_is_raised_where_its_value_would_have_come():
-    def values():
-        yield 1
-        yield 2
-        raise InputError("train-000001.tar: broken")
-
-    with read_ahead(values(), 5) as ahead:
-        assert [next(ahead), next(ahead)] == [1, 2]
-        with pytest.raises(InputError, match="broken"):
-            next(ahead)
-        assert list(ahead) == []
 
 
 # -- in other people's pipelines ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Images made to take time and memory: each is refused, or read, within two seconds of CPU."""
+"""Image headers are read as Pillow reads them; images made to take time and memory fail within two seconds."""
 
 import io
 import struct
@@ -9,23 +9,123 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from hgld.data import images
 from hgld.data.decode import decode_batch
-from hgld.data.format import MOST_PIXELS
-from hgld.data.images import MOST_PASSES, MOST_PIXELS_WHOLE, MOST_SCANS, EncodedImage, read_header
+from hgld.data.format import IMAGE_FORMATS, MOST_PIXELS
+from hgld.data.images import MOST_PASSES, MOST_PIXELS_WHOLE, MOST_SCANS, EncodedImage, ImageHeader, read_header
 from hgld.data.views import TestView
 from hgld.errors import ImageError, InputError
 from hgld.pipelines.shards.reading import check_decodes
+from tests.fake_releases.pictures import jpeg, png
 
 MOST_SECONDS = 2.0
+XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="8"/></x:xmpmeta>'
 
 
-def saved(form: str, size: tuple[int, int] = (8, 8), mode: str = "RGB", **options) -> bytes:
-    out = io.BytesIO()
-    Image.new(mode, size).save(out, form, **options)
+def saved(
+    form: str = "JPEG", size: tuple[int, int] = (8, 8), mode: str = "RGB", *, noise: bool = False, **options
+) -> bytes:
+    image, out = Image.new("RGB", size), io.BytesIO()
+    if noise:
+        image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8))
+    image.convert(mode).save(out, form, **options)
     return out.getvalue()
+
+
+def noisy(form: str = "JPEG", mode: str = "RGB", **options) -> bytes:
+    return saved(form, (50, 30), mode, noise=True, **options)
+
+
+def exif(orientation: int) -> Image.Exif:
+    found = Image.Exif()
+    found[0x0112] = orientation
+    return found
+
+
+def resized(data: bytes, width: int, height: int, marker: bytes = b"\xff\xc0") -> bytes:
+    """Write another size into the header of a JPEG."""
+    at = data.index(marker) + 5
+    return data[:at] + height.to_bytes(2) + width.to_bytes(2) + data[at + 4 :]
+
+
+KINDS = {
+    "baseline": noisy(),
+    "progressive": noisy(progressive=True),
+    "four inks": noisy(mode="CMYK"),
+    "grey": noisy(mode="L"),
+    "exif": noisy(exif=exif(6)),
+    "exif behind a large profile": noisy(exif=exif(3), icc_profile=bytes(200_000)),
+    "xmp": noisy(xmp=XMP),
+    "progressive and exif": noisy(progressive=True, exif=exif(5)),
+    "several pictures": noisy("MPO", save_all=True, append_images=[Image.new("RGB", (8, 8))]),
+    "png": noisy("PNG", exif=exif(7)),
+    "webp": noisy("WEBP", exif=exif(4)),
+    "gif": noisy("GIF", "P"),
+}
+
+
+@pytest.mark.parametrize("data", KINDS.values(), ids=KINDS)
+def test_a_header_says_what_pillow_says(data):
+    header = read_header(data)
+    with Image.open(io.BytesIO(data)) as picture:
+        assert (header.width, header.height) == picture.size
+        assert header.orientation == picture.getexif().get(0x0112, 1)
+        upright = ImageOps.exif_transpose(picture)
+        assert header.upright == upright.size
+        assert data[:2] == b"\xff\xd8" or header.format == picture.format
+    assert header.format in IMAGE_FORMATS
+
+
+def test_a_jpeg_with_further_pictures_is_a_jpeg():
+    assert read_header(KINDS["several pictures"]) == ImageHeader("JPEG", 50, 30, 1)
+
+
+def test_plain_jpegs_need_no_pillow(monkeypatch):
+    monkeypatch.setattr(images, "open_image", lambda data: pytest.fail("asked"))
+    assert read_header(KINDS["baseline"]) == ("JPEG", 50, 30, 1)
+    assert read_header(KINDS["progressive"]) == ("JPEG", 50, 30, 1)
+
+
+def test_bytes_that_are_no_image_are_refused():
+    for bad in (b"\xff\xd8", b"\xff\xd8\xff\xe1\x00\x10Exif\x00\x00MM", b"GIF89a", b"BM" + bytes(60), bytes(100)):
+        with pytest.raises(ImageError) as caught:
+            read_header(bad)
+        assert caught.value.reason == "undecodable"
+    with pytest.raises(ImageError, match="no bytes") as caught:
+        read_header(b"")
+    assert caught.value.reason == "empty"
+
+
+def test_damaged_exif_means_upright():
+    data = jpeg(np.random.default_rng(0), 50, 30, orientation=6)
+    at = data.index(b"Exif\0\0") + 6
+    assert read_header(data).orientation == 6
+    assert read_header(data[:at] + b"\xff" * 8 + data[at + 8 :]) == ("JPEG", 50, 30, 1)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")  # from 89,478,486 pixels on
+def test_the_limit_of_pixels_is_the_last_size_that_is_read():
+    with pytest.raises(ImageError, match=f"the {MOST_PIXELS:,} that are read") as caught:
+        read_header(resized(KINDS["baseline"], 10_000, 10_001))
+    assert caught.value.reason == "too-many-pixels"
+    fitting = resized(KINDS["baseline"], 10_000, 10_000)
+    assert read_header(fitting).upright == (10_000, 10_000)
+
+
+def test_bytes_that_look_like_scans_are_not_counted():
+    many = 200 * b"\xff\xda\x00"
+    assert read_header(noisy(comment=many)).width == 50
+    assert read_header(noisy(progressive=True, comment=many)).width == 50
+    assert read_header(KINDS["baseline"] + many).width == 50
+    assert read_header(png(np.random.default_rng(0)) + many).format == "PNG"
+
+
+# -- images made to take time and memory -------------------------------------------------------------------------------
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -35,11 +135,6 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 def png_with(*chunks: bytes) -> bytes:
     data = saved("PNG")
     return data[:33] + b"".join(chunks) + data[33:]
-
-
-def resized_jpeg(data: bytes, width: int, height: int, marker: bytes) -> bytes:
-    at = data.index(marker) + 5
-    return data[:at] + height.to_bytes(2) + width.to_bytes(2) + data[at + 4 :]
 
 
 def segment(marker: int, data: bytes) -> bytes:
@@ -69,12 +164,12 @@ def with_empty_scans(count: int, size: tuple[int, int]) -> bytes:
     data = saved("JPEG", (16, 16), progressive=True)
     at = data.rindex(b"\xff\xda\x00") + 5
     data = data[:-2] + count * (b"\xff\xda\x00\x08\x01" + data[at : at + 1] + b"\x00\x01\x05\x00") + data[-2:]
-    return resized_jpeg(data, *size, b"\xff\xc2")
+    return resized(data, *size, b"\xff\xc2")
 
 
 def with_a_mock_head(marker: bytes, size: tuple[int, int]) -> bytes:
     """Hide thousands of scans: who takes the frame for a segment of that marker comes to a head of one scan."""
-    data, mock = with_empty_scans(3_000, size), resized_jpeg(saved("JPEG"), *size, b"\xff\xc0")
+    data, mock = with_empty_scans(3_000, size), resized(saved("JPEG"), *size)
     at, frame, scan = data.index(b"\xff\xc2"), mock.index(b"\xff\xc0"), mock.index(b"\xff\xda\x00")
     comment = (
         bytes(0xFFC2 - 23) + mock[frame : frame + 19] + mock[scan : scan + 14]
@@ -94,7 +189,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         ),
         "too-many-pixels",
     ),
-    "pixels of a JPEG": (lambda: resized_jpeg(saved("JPEG"), 65_000, 65_000, b"\xff\xc0"), "too-many-pixels"),
+    "pixels of a JPEG": (lambda: resized(saved("JPEG"), 65_000, 65_000), "too-many-pixels"),
     "chunks of a PNG": (lambda: png_with(120_000 * chunk(b"tESt", b"")), "too-many-blocks"),
     "segments of a JPEG": (lambda: jpeg_with(200_000 * segment(0xFE, b"")), "too-many-blocks"),
     "comments of a GIF": (lambda: gif(b"!\xfe" + 1_000_000 * b"\x01x" + b"\0"), "too-many-blocks"),
