@@ -12,14 +12,16 @@ import cv2
 import numpy as np
 import simplejpeg
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from hgld.data.images import (
     PILLOW_FAULTS,
     EncodedImage,
+    Integers,
+    Pixels,
     Rectangle,
+    Size,
     Turn,
     check_size,
     image_fault,
@@ -35,7 +37,7 @@ from hgld.data.views import Interpolation, ViewParameters, vary
 from hgld.errors import ConfigError, ImageError, InputError, excerpt
 
 
-def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+def decode_with_pillow(image: EncodedImage, boxed: Size | None = None) -> Pixels:
     """Decode the whole image as stored, in RGB without transparency; 16 bits become 8, the first frame counts.
 
     Args:
@@ -65,7 +67,7 @@ def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None
 _REDUCTIONS = (8, 4, 2)
 
 
-def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArray[np.uint8]) -> None:
+def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: Pixels) -> None:
     """Decode one image into its row of the batch.
 
     Args:
@@ -90,9 +92,7 @@ def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArr
         out[...] = pixels
 
 
-def _resized_crop(
-    image: EncodedImage, turn: Turn, parameters: ViewParameters, row: int, target: tuple[int, int]
-) -> NDArray[np.uint8]:
+def _resized_crop(image: EncodedImage, turn: Turn, parameters: ViewParameters, row: int, target: Size) -> Pixels:
     """Return the crop, still turned as stored, at the size ``target``."""
     boxed = _pair(parameters.sizes[row])
     left, top, width, height = (int(value) for value in parameters.crop[row])
@@ -111,7 +111,7 @@ def _resized_crop(
     return _resize(_cut(pixels, region), target, parameters.interpolation)
 
 
-def _decode_jpeg(data: bytes, size: tuple[int, int], reduction: int) -> NDArray[np.uint8] | None:
+def _decode_jpeg(data: bytes, size: Size, reduction: int) -> Pixels | None:
     """Decode at 1 / ``reduction`` of the size; None if libjpeg-turbo finds an error, which Pillow may ignore."""
     least = [-(-side // reduction) for side in size]
     try:
@@ -120,9 +120,7 @@ def _decode_jpeg(data: bytes, size: tuple[int, int], reduction: int) -> NDArray[
         return None
 
 
-def _resize_reduced(
-    pixels: NDArray[np.uint8], region: Rectangle, reduction: int, target: tuple[int, int], mode: Interpolation
-) -> NDArray[np.uint8]:
+def _resize_reduced(pixels: Pixels, region: Rectangle, reduction: int, target: Size, mode: Interpolation) -> Pixels:
     """Resize a region of the full image from the reduced image; the region's edges may cut the reduced pixels."""
     left, top, width, height = region
     if not any(side % reduction for side in region):
@@ -136,24 +134,24 @@ def _resize_reduced(
     return resized[0, :, : target[1], : target[0]].permute(1, 2, 0).numpy()
 
 
-def _cut(pixels: NDArray[np.uint8], region: Rectangle) -> NDArray[np.uint8]:
+def _cut(pixels: Pixels, region: Rectangle) -> Pixels:
     left, top, width, height = region
     return pixels[top : top + height, left : left + width]
 
 
-def _resize(pixels: NDArray[np.uint8], target: tuple[int, int], mode: Interpolation) -> NDArray[np.uint8]:
+def _resize(pixels: Pixels, target: Size, mode: Interpolation) -> Pixels:
     if (pixels.shape[1], pixels.shape[0]) == target:
         return pixels
     resized = interpolate(_tensor(pixels), (target[1], target[0]), mode=mode, antialias=True)
     return resized[0].permute(1, 2, 0).numpy()
 
 
-def _tensor(pixels: NDArray[np.uint8]) -> Tensor:
+def _tensor(pixels: Pixels) -> Tensor:
     """Return (1, 3, H, W) with the strides that torch recognises as channels last; others double the resize's time."""
     return torch.from_numpy(np.ascontiguousarray(pixels)).unsqueeze(0).permute(0, 3, 1, 2)
 
 
-def _pair(values: NDArray[np.int64]) -> tuple[int, int]:
+def _pair(values: Integers) -> Size:
     return int(values[0]), int(values[1])
 
 

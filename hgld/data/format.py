@@ -189,43 +189,33 @@ def parse_item_json(data: bytes, where: str) -> ItemFacts:
     """
     facts: dict[str, Any] = {"source": "", "levels": []}
     facts |= parse_json(data, where, kind=dict, max_bytes=MAX_ITEM_JSON_BYTES)
-    found: Any = [facts.get(name) for name in ("labels", "names", "levels", "box")]
-    labels, names, levels, box = found
-    count = len(labels) if isinstance(labels, list) else 0
-    is_box = box == _WHOLE_IMAGE or (
-        _are_integers(box, 0, (1 << 31) - 1) and len(box) == 4 and box[0] < box[2] and box[1] < box[3]
-    )
+    count = len(facts["labels"]) if isinstance(facts.get("labels"), list) else 0
     texts = f"{count} texts, as many as labels"
-    checks = {
-        "labels": (count and _are_integers(labels, -1, MAX_LABEL), f"class ids from -1 (unknown) to {MAX_LABEL}"),
-        "names": (_are_texts(names) and len(names) == count, texts),
-        "levels": (_are_texts(levels) and len(levels) in (0, count), texts),
-        "split": (_are_texts([facts.get("split")]) and is_safe_split(facts["split"]), "up to 64 letters, digits and _"),
-        "source": (_are_texts([facts["source"]]), "text"),
-        "box": (is_box or "box" not in facts, f"[left, top, right, bottom], or {_WHOLE_IMAGE} for the whole image"),
+    form: Form = {
+        "labels": (
+            list,
+            lambda labels: count and _are_integers(labels, -1, MAX_LABEL),
+            f"class ids from -1 (unknown) to {MAX_LABEL}",
+        ),
+        "names": (list, lambda names: _are_texts(names) and len(names) == count, texts),
+        "split": _SPLIT_NAME,
+        "source": (str, lambda source: _are_texts([source]), "text"),
+        "levels": (list, lambda levels: _are_texts(levels) and len(levels) in (0, count), texts),
     }
-    for name, (is_right, expected) in checks.items():
-        if not is_right:
-            raise InputError(f"{where}: {quoted(name)} is {short(facts.get(name))}; expected {expected}.")
-    if levels:
-        check_levels(levels, where)
-    return ItemFacts(
-        labels=tuple(labels),
-        names=tuple(names),
-        split=facts["split"],
-        source=facts["source"],
-        levels=tuple(levels),
-        box=None if box in (None, _WHOLE_IMAGE) else tuple(box),
-        boxed="box" in facts,
-    )
+    if boxed := "box" in facts:
+        form["box"] = list, _is_box, f"[left, top, right, bottom], or {_WHOLE_IMAGE} for the whole image"
+    found = _read_fields(facts, form, where)
+    if found["levels"]:
+        check_levels(found["levels"], where)
+    if found.get("box") == _WHOLE_IMAGE:
+        del found["box"]
+    values: Any = {name: value if isinstance(value, str) else tuple(value) for name, value in found.items()}
+    return ItemFacts(**values, boxed=boxed)
 
 
-def _are_texts(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(text, str) and not _SURROGATE.search(text) for text in values)
-
-
-def _are_integers(values: Any, least: int, most: int) -> bool:
-    return isinstance(values, list) and all(type(number) is int and least <= number <= most for number in values)
+def _is_box(box: list[Any]) -> bool:
+    is_part = len(box) == 4 and _are_integers(box, 0, (1 << 31) - 1) and box[0] < box[2] and box[1] < box[3]
+    return is_part or box == _WHOLE_IMAGE
 
 
 # -- the manifest -----------------------------------------------------------------------------------------------------
@@ -311,59 +301,63 @@ class Manifest:
         return _read_manifest(facts, where)
 
 
-def _read_manifest(facts: dict[str, Any], where: str) -> Manifest:
-    """Check a manifest's JSON part by part."""
+Form = dict[str, tuple[type, Callable[[Any], object], str]]  # of a field: its type, a check, the expected value
 
-    def part(
-        found: Any, name: str, kind: type, expected: str = "", is_valid: Callable[[Any], object] = lambda value: True
-    ) -> Any:
-        value = found.get(name) if isinstance(found, dict) else None
+
+def _read_fields(facts: Any, form: Form, where: str) -> dict[str, Any]:
+    """Return the fields of a JSON object that a form names.
+
+    Raises:
+        InputError: a field is missing, or has another type or an invalid value.
+    """
+    found = {}
+    for name, (kind, is_valid, expected) in form.items():
+        value = found[name] = facts.get(name) if isinstance(facts, dict) else None
         if not isinstance(value, kind) or isinstance(value, bool) or not is_valid(value):
-            raise InputError(f"{where}: {quoted(name)} is {short(value)}; expected {expected or kind.__name__}.")
-        return value
+            raise InputError(f"{where}: {quoted(name)} is {short(value)}; expected {expected}.")
+    return found
 
-    def count(found: Any, name: str) -> int:
-        return part(found, name, int, "a number of at least 0", lambda number: number >= 0)
 
-    def counts(found: dict[str, Any]) -> dict[str, int]:
-        return {name: count(found, name) for name in found}
+def _are_texts(values: Any) -> bool:
+    return all(isinstance(text, str) and not _SURROGATE.search(text) for text in values)
 
-    def sha256(found: Any) -> str:
-        return part(found, "sha256", str, "64 hex digits", re.compile(r"[0-9a-f]{64}").fullmatch)
 
-    def read_split(name: str, found: Any) -> SplitFacts:
-        classes = part(found, "classes", dict)
-        if not is_safe_split(name) or set(classes) != set(levels):
-            raise InputError(f"{where}: split {short(name)} with counts of classes at {short(list(classes))}.")
-        items, shards, unlabelled = (count(found, name) for name in ("items", "shards", "unlabelled"))
-        return SplitFacts(items=items, shards=shards, classes=counts(classes), unlabelled=unlabelled)
+def _are_integers(values: Any, least: int, most: int) -> bool:
+    return all(type(number) is int and least <= number <= most for number in values)
 
-    def read_shard(found: Any) -> ShardFacts:
-        name = part(found, "name", str, "a plain name.tar", is_shard_name)
-        split = part(found, "split", str, "at most 64 letters, digits and _", is_safe_split)
-        return ShardFacts(name, split, count(found, "items"), count(found, "bytes"), sha256(found))
 
-    def read_file(name: str, found: Any) -> FileFacts:
+_COUNT = int, lambda number: number >= 0, "a number of at least 0"
+_SHA256 = str, re.compile("[0-9a-f]{64}").fullmatch, "64 hex digits"
+_TEXTS = list, _are_texts, "a list of names"
+_OBJECT = dict, lambda value: True, "an object"
+_SPLIT_NAME = str, is_safe_split, "at most 64 letters, digits and _"
+_SPLIT: Form = {"items": _COUNT, "shards": _COUNT, "classes": _OBJECT, "unlabelled": _COUNT}
+_FILE: Form = {"bytes": _COUNT, "sha256": _SHA256}
+_SHARD: Form = {"name": (str, is_shard_name, "a plain name.tar"), "split": _SPLIT_NAME, "items": _COUNT, **_FILE}
+_MANIFEST: Form = {
+    "name": (str, is_safe_name, "1 to 200 printable letters without slashes"),
+    "levels": _TEXTS,
+    "group_size": _COUNT,
+    "shards": (list, lambda value: True, "a list"),
+    **dict.fromkeys(("splits", "files", "rejected", "provenance"), _OBJECT),
+    "protocol": (str, re.compile(f"({PROTOCOL_PATTERN})?").fullmatch, "the name of a protocol, or an empty text"),
+}
+
+
+def _read_manifest(facts: dict[str, Any], where: str) -> Manifest:
+    found = _read_fields({"protocol": "", **facts}, _MANIFEST, where)
+    levels = found["levels"] = check_levels(found["levels"], where)
+    for name, facts in found["splits"].items():
+        found["splits"][name] = split = _read_fields(facts, _SPLIT, where)
+        if not is_safe_split(name) or set(split["classes"]) != set(levels):
+            raise InputError(f"{where}: split {short(name)} with counts of classes at {short(list(split['classes']))}.")
+        _read_fields(split["classes"], dict.fromkeys(levels, _COUNT), where)
+    for name, file in found["files"].items():
+        found["files"][name] = _read_fields(file, _FILE, where)
         if not re.fullmatch(FILE_PATTERN, name):
             raise InputError(f"{where}: file {short(name)}; expected a plain file name.")
-        return FileFacts(bytes=count(found, "bytes"), sha256=sha256(found))
-
-    levels = part(facts, "levels", list, "a list of names", lambda names: all(isinstance(name, str) for name in names))
-    check_levels(levels, where)
-    shards = tuple(map(read_shard, part(facts, "shards", list)))
-    if len({shard.name for shard in shards}) != len(shards):
+    _read_fields(found["rejected"], dict.fromkeys(found["rejected"], _COUNT), where)
+    found["shards"] = tuple(ShardFacts(**_read_fields(shard, _SHARD, where)) for shard in found["shards"])
+    if len({shard.name for shard in found["shards"]}) != len(found["shards"]):
         raise InputError(f"{where}: a shard is listed twice; expected each once.")
-    protocol = "the name of a protocol (letters, digits and _ . -), or an empty text"
-    return Manifest(
-        name=part(facts, "name", str, "1 to 200 printable letters without slashes", is_safe_name),
-        levels=tuple(levels),
-        group_size=count(facts, "group_size"),
-        splits={name: read_split(name, found) for name, found in part(facts, "splits", dict).items()},
-        shards=shards,
-        files={name: read_file(name, found) for name, found in part(facts, "files", dict).items()},
-        rejected=counts(part(facts, "rejected", dict)),
-        provenance=part(facts, "provenance", dict),
-        protocol=part(
-            {"protocol": "", **facts}, "protocol", str, protocol, re.compile(f"({PROTOCOL_PATTERN})?").fullmatch
-        ),
-    )
+    return Manifest(**found)

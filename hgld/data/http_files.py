@@ -428,33 +428,27 @@ def _stated_length(response: urllib3.BaseHTTPResponse, start: int, stop: int) ->
     Raises:
         RemoteFault: the answer is for another range, or compressed.
     """
-    headers, asked = response.headers, stop - start
-    encoding = headers.get("Content-Encoding", "identity").strip().lower()
+    encoding = response.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in ("", "identity"):
         raise RemoteFault(f"the answer is compressed ({excerpt(encoding)}), though only plain bytes were asked for")
-    given = headers.get("Content-Length")
-    length = int(given) if given is not None and re.fullmatch(r"[0-9]{1,18}", given) else None
-    if given is not None and length is None:
-        raise RemoteFault(f"the answer's length is {excerpt(given)}, which is no number of bytes")
+    length = response.length_remaining
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
-        if start == 0 and (length is None or length <= asked):
+        if start == 0 and (length is None or length <= stop):
             return length  # the request was for the whole file
         sent = "an answer without a length" if length is None else f"{length} bytes"
         raise RemoteFault(
-            f"the server sent {sent} where {asked} were asked for: it does not serve ranges (HTTP Range)",
+            f"the server sent {sent} where {stop - start} were asked for: it does not serve ranges (HTTP Range)",
             hint="Use one that does, or copy the dataset to a disk.",
         )
-    stated = headers.get("Content-Range", "").strip()
+    stated = response.headers.get("Content-Range", "").strip()
     found = _CONTENT_RANGE.fullmatch(stated)
-    first, last = (int(found[1]), int(found[2])) if found else (-1, -1)
-    ends = last == stop - 1 or (found and found[3] != "*" and last == int(found[3]) - 1 < stop - 1)
-    if first != start or last < first or not ends or length not in (None, last - first + 1):
-        said = excerpt(stated) + (f" in {length} bytes" if length is not None else "")
+    end = min(stop, int(found[3])) if found and found[3] != "*" else stop
+    if found is None or end <= start or (int(found[1]), int(found[2]) + 1) != (start, end):
         raise RemoteFault(
-            f"the server sent {said} where bytes {start}-{stop - 1} were asked for",
+            f"the server sent {excerpt(stated)} where bytes {start}-{stop - 1} were asked for",
             hint="It answers ranges wrongly: use another server, or copy the dataset to a disk.",
         )
-    return last - first + 1
+    return end - start
 
 
 class HttpRanges:
@@ -488,12 +482,10 @@ class HttpRanges:
         if parts.username is not None:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
             own = {"Authorization": f"Basic {b64encode(login).decode()}", **own}
-        reserved = ("accept-encoding", "range", "if-range")
-        self._own = {name: value for name, value in own.items() if name.lower() not in reserved}
-        given = [options.get(name, ()) for name in ("allow_redirects_to", "allow_private")]
-        to, private = ([some] if isinstance(some, str) else some for some in given)
-        ca_file = options.get("ca_file")
-        self._client = HttpClient(self.limits, allow_redirects_to=to, allow_private=private, ca_file=ca_file)
+        self._own = own
+        hosts = {name: options.get(name, ()) for name in ("allow_redirects_to", "allow_private")}
+        lists: dict[str, Any] = {name: [some] if isinstance(some, str) else some for name, some in hosts.items()}
+        self._client = HttpClient(self.limits, ca_file=options.get("ca_file"), **lists)
         self._workers = ThreadPoolExecutor(_TOGETHER, "hgld http")
 
     def fetch(self, spans: Spans, deadline: Deadline) -> Sequence[bytes | RemoteFault]:

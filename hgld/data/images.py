@@ -18,6 +18,13 @@ from PIL import Image
 from hgld.data.format import IMAGE_FORMATS, MOST_PIXELS
 from hgld.errors import ImageError, InputError
 
+Pixels = NDArray[np.uint8]  # (H, W, 3), RGB
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Size = tuple[int, int]  # width and height
+Box = tuple[int, int, int, int]  # left, top, right, bottom, with right and bottom exclusive
+Rectangle = tuple[int, int, int, int]  # left, top, width, height
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
@@ -32,7 +39,7 @@ class EncodedImage:
 
     data: bytes
     orientation: int
-    box: tuple[int, int, int, int] | None
+    box: Box | None
     where: str
 
 
@@ -74,15 +81,13 @@ _TURNS = (
     Turn(True, False, True),
 )
 
-Rectangle = tuple[int, int, int, int]  # left, top, width, height
-
 
 def turn_of(orientation: int) -> Turn:
     """Return the turn of an EXIF orientation; any other number means upright, as viewers read it."""
     return _TURNS[orientation - 1] if 1 <= orientation <= len(_TURNS) else _TURNS[0]
 
 
-def upright_size(width: int, height: int, turn: Turn) -> tuple[int, int]:
+def upright_size(width: int, height: int, turn: Turn) -> Size:
     """Return width and height after the turn (and, since the swap undoes itself, the stored ones from the upright)."""
     return (height, width) if turn.swapped else (width, height)
 
@@ -104,7 +109,7 @@ def stored_rectangle(upright: Rectangle, width: int, height: int, turn: Turn) ->
     return (top, left, down, across) if turn.swapped else (left, top, across, down)
 
 
-def turned(pixels: NDArray[np.uint8], turn: Turn) -> NDArray[np.uint8]:
+def turned(pixels: Pixels, turn: Turn) -> Pixels:
     """Turn an image (H, W, 3); the result is a view or new memory."""
     if turn.swapped:
         pixels = np.asarray(cv2.transpose(pixels), dtype=np.uint8)
@@ -303,7 +308,7 @@ class ImageHeader(NamedTuple):
     orientation: int
 
     @property
-    def upright(self) -> tuple[int, int]:
+    def upright(self) -> Size:
         """Width and height once the orientation is applied."""
         return upright_size(self.width, self.height, turn_of(self.orientation))
 
@@ -348,7 +353,7 @@ def open_image(data: bytes) -> Iterator[Image.Image]:
         yield picture
 
 
-def rgb_pixels(picture: Image.Image) -> NDArray[np.uint8]:
+def rgb_pixels(picture: Image.Image) -> Pixels:
     """Decode an image that Pillow opened to (H, W, 3) RGB, without transparency; 16 bits become 8."""
     if picture.mode.startswith("I"):  # Pillow would clip 16 bits of grey instead of scaling them
         grey = (np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8)
@@ -364,13 +369,13 @@ def image_fault(error: BaseException) -> ImageError:
     return ImageError("truncated" if "truncated" in said or isinstance(error, EOFError) else "undecodable", said)
 
 
-def plain_jpeg_size(image: EncodedImage) -> tuple[int, int] | None:
+def plain_jpeg_size(image: EncodedImage) -> Size | None:
     """Return the width and height of a JPEG that libjpeg-turbo can decode to RGB; None: ask Pillow."""
     size = _jpeg_size(image.data)
     return None if size is None or size[2] not in _PLAIN else size[:2]
 
 
-def check_size(image: EncodedImage, stored: tuple[int, int], boxed: tuple[int, int] | None) -> None:
+def check_size(image: EncodedImage, stored: Size, boxed: Size | None) -> None:
     """Refuse an image by its header, before it is decoded.
 
     Args:

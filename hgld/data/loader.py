@@ -15,13 +15,12 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hgld.data.batch import Batch, BatchBuffers, Fault
 from hgld.data.dataset import ShardDataset
 from hgld.data.decode import decode_batch
-from hgld.data.images import EncodedImage
+from hgld.data.images import EncodedImage, Integers
 from hgld.data.views import View, places
 from hgld.errors import ConfigError, InputError, quoted
 from hgld.samplers import BatchSampler
@@ -55,20 +54,20 @@ class BatchItems:
 
     faults: Sequence[Fault] = ()
 
-    def __init__(self, dataset: ShardDataset, first: int, items: NDArray[np.int64]) -> None:
+    def __init__(self, dataset: ShardDataset, first: int, items: Integers) -> None:
         self.dataset, self.first, self.items = dataset, first, items
 
-    def encoded(self, items: NDArray[np.int64]) -> list[EncodedImage]:
+    def encoded(self, items: Integers) -> list[EncodedImage]:
         return self.dataset.encoded(items)
 
-    def sizes(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    def sizes(self, items: Integers) -> Integers:
         """Return (B, 2) width and height of the upright images, cut to their boxes."""
         return self.dataset.sizes[items]
 
-    def labels(self, items: NDArray[np.int64]) -> Tensor:
+    def labels(self, items: Integers) -> Tensor:
         return self.dataset.labels[torch.from_numpy(items)]
 
-    def indices(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    def indices(self, items: Integers) -> Integers:
         """Return the numbers of the items for the consumer."""
         return items
 
@@ -91,7 +90,7 @@ class _Pending(NamedTuple):
     """A batch in progress: items, positions in the epoch, and the first row of each thread's part."""
 
     wanted: BatchItems
-    places: NDArray[np.int64]
+    places: Integers
     images: Tensor
     parts: "list[tuple[int, Future[list[_Failed]]]]"
 
@@ -119,16 +118,7 @@ class BatchDecoder:
     Can be pickled; its arguments are those of a :class:`Loader`.
     """
 
-    def __init__(
-        self,
-        view: View,
-        *,
-        workers: int,
-        prefetch: int,
-        seed: int,
-        pin_memory: bool,
-        on_fault: OnFault,
-    ) -> None:
+    def __init__(self, view: View, workers: int, prefetch: int, seed: int, pin_memory: bool, on_fault: OnFault) -> None:
         if workers < 0 or prefetch < 0 or on_fault not in ("raise", "replace", "leave"):
             raise ConfigError(
                 f"workers {workers}, prefetch {prefetch}, on_fault {quoted(on_fault)}: expected at least 0, at "
@@ -171,9 +161,7 @@ class BatchDecoder:
         ]
         return _Pending(wanted, where, images, parts)
 
-    def _fill(
-        self, wanted: BatchItems, items: NDArray[np.int64], where: NDArray[np.int64], epoch: int, images: Tensor
-    ) -> list[_Failed]:
+    def _fill(self, wanted: BatchItems, items: Integers, where: Integers, epoch: int, images: Tensor) -> list[_Failed]:
         """Read and decode some rows of a batch."""
         try:
             encoded = wanted.encoded(items)
@@ -273,9 +261,7 @@ class Loader:
         on_fault: OnFault = "raise",
     ) -> None:
         self.dataset, self.sampler, self.view = dataset, sampler, view
-        self._batches = BatchDecoder(
-            view, workers=workers, prefetch=prefetch, seed=seed, pin_memory=pin_memory, on_fault=on_fault
-        )
+        self._batches = BatchDecoder(view, workers, prefetch, seed, pin_memory, on_fault)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch, the same on every process."""

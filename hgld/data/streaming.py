@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -33,7 +32,7 @@ from hgld.data.format import (
     key_and_suffix,
     parse_item_json,
 )
-from hgld.data.images import EncodedImage, fits_batch, read_header
+from hgld.data.images import EncodedImage, Integers, Size, fits_batch, read_header
 from hgld.data.loader import MOST_TRIED, BatchDecoder, BatchItems, closed_at_exit
 from hgld.data.storage import Tar, expand_braces, is_shard, open_tars
 from hgld.data.tar import stream_members
@@ -134,9 +133,7 @@ def stream(
     check_options(p, k, num_streams, window, short, seed, process_index, process_count)
     if batches_per_epoch is not None and batches_per_epoch < 1:
         raise ConfigError(f"batches_per_epoch is {batches_per_epoch}; expected at least 1.")
-    decoding = BatchDecoder(
-        view or TrainView(), workers=workers, prefetch=prefetch, seed=seed, pin_memory=pin_memory, on_fault="replace"
-    )
+    decoding = BatchDecoder(view or TrainView(), workers, prefetch, seed, pin_memory, "replace")
     grouping = _Grouping(p, k, num_streams, window, short, seed, process_index, process_count)
     if root is not None:
         dataset = open_dataset(root, split, levels=levels, storage_options=storage_options, verify_reads=verify_reads)
@@ -317,7 +314,7 @@ class _ReadItems(BatchItems):
 
     images: Mapping[int, EncodedImage] = {}
 
-    def encoded(self, items: NDArray[np.int64]) -> list[EncodedImage]:
+    def encoded(self, items: Integers) -> list[EncodedImage]:
         if all(item in self.images for item in items.tolist()):
             return [self.images[item] for item in items.tolist()]
         return super().encoded(items)
@@ -331,7 +328,7 @@ class Item(NamedTuple):
 
     number: int
     image: EncodedImage
-    size: tuple[int, int]
+    size: Size
     labels: Sequence[int]
 
 
@@ -564,16 +561,16 @@ class _FoundItems(BatchItems):
             self._found.append(item)
         return self._number[id(item)]
 
-    def _at(self, items: NDArray[np.int64]) -> list[Item]:
+    def _at(self, items: Integers) -> list[Item]:
         return [self._found[item] for item in items.tolist()]
 
-    def encoded(self, items: NDArray[np.int64]) -> list[EncodedImage]:
+    def encoded(self, items: Integers) -> list[EncodedImage]:
         return [item.image for item in self._at(items)]
 
-    def sizes(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    def sizes(self, items: Integers) -> Integers:
         return np.array([item.size for item in self._at(items)])
 
-    def labels(self, items: NDArray[np.int64]) -> Tensor:
+    def labels(self, items: Integers) -> Tensor:
         found = self._at(items)
         for item in found:
             if len(item.labels) != len(found[0].labels):
@@ -583,7 +580,7 @@ class _FoundItems(BatchItems):
                 )
         return torch.tensor([list(item.labels) for item in found])
 
-    def indices(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    def indices(self, items: Integers) -> Integers:
         return np.array([item.number for item in self._at(items)])
 
     def name(self, item: int) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hgld.data.format import MOST_PIXELS
+from hgld.data.images import Floats, Integers, Pixels
 from hgld.errors import ConfigError
 
 # -- random numbers by position ---------------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint
     return np.stack([first, second, third, fourth])
 
 
-def uniforms(seed: int, epoch: int, positions: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+def uniforms(seed: int, epoch: int, positions: Integers, count: int) -> Floats:
     """Draw numbers in (0, 1), a pure function of seed, epoch and position.
 
     Args:
@@ -93,7 +94,7 @@ _EIGENVALUES = np.array([0.2175, 0.0188, 0.0045])
 _EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
 
 
-def color_matrices(numbers: NDArray[np.float64], jitter: float, lighting: float) -> NDArray[np.float64]:
+def color_matrices(numbers: Floats, jitter: float, lighting: float) -> Floats:
     """Draw maps of colours for N images: colour jitter and lighting noise.
 
     Args:
@@ -122,7 +123,7 @@ def color_matrices(numbers: NDArray[np.float64], jitter: float, lighting: float)
     return np.concatenate([pixel, mean, light[:, :, None]], axis=2)
 
 
-def change_colors(pixels: NDArray[np.uint8], matrix: NDArray[np.float64]) -> NDArray[np.uint8]:
+def change_colors(pixels: Pixels, matrix: Floats) -> Pixels:
     """Map the colours of an image, rounded and clipped.
 
     Args:
@@ -146,7 +147,7 @@ _ERASED_AREA, _ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
 _ERASED_COLOR = np.array([124, 116, 104], dtype=np.uint8)  # becomes 0 if images are normalised as ImageNet's
 
 
-def random_rectangles(numbers: NDArray[np.float64], share: float, size: int) -> NDArray[np.int64]:
+def random_rectangles(numbers: Floats, share: float, size: int) -> Integers:
     """Draw rectangles in a square, clipped at its sides.
 
     Args:
@@ -168,7 +169,7 @@ def random_rectangles(numbers: NDArray[np.float64], share: float, size: int) -> 
     return rectangles
 
 
-def erase(pixels: NDArray[np.uint8], rectangle: NDArray[np.int64]) -> NDArray[np.uint8]:
+def erase(pixels: Pixels, rectangle: Integers) -> Pixels:
     """Paint over a rectangle (left, top, width, height) of an (H, W, 3) image, in new memory unless it is empty."""
     left, top, width, height = (int(value) for value in rectangle)
     if width:
@@ -183,7 +184,7 @@ def erase(pixels: NDArray[np.uint8], rectangle: NDArray[np.int64]) -> NDArray[np
 # Berman et al., "MultiGrain", 2019, uses them instead of colour jitter and lighting.
 
 
-def apply_policy(pixels: NDArray[np.uint8], numbers: NDArray[np.float64]) -> NDArray[np.uint8]:
+def apply_policy(pixels: Pixels, numbers: Floats) -> Pixels:
     """Change an image by one of torchvision's 25 policies of AutoAugment for ImageNet.
 
     Args:
@@ -236,21 +237,21 @@ class ViewParameters:
     """
 
     shape: tuple[int, int]
-    sizes: NDArray[np.int64]
-    crop: NDArray[np.int64]
-    resized: NDArray[np.int64]
-    window: NDArray[np.int64]
+    sizes: Integers
+    crop: Integers
+    resized: Integers
+    window: Integers
     flip: NDArray[np.bool_]
-    policies: NDArray[np.float64] | None = None
-    colors: NDArray[np.float64] | None = None
-    erased: NDArray[np.int64] | None = None
+    policies: Floats | None = None
+    colors: Floats | None = None
+    erased: Integers | None = None
     interpolation: Interpolation = "bilinear"
 
     def __len__(self) -> int:
         return len(self.sizes)
 
 
-def vary(pixels: NDArray[np.uint8], parameters: ViewParameters, row: int) -> NDArray[np.uint8]:
+def vary(pixels: Pixels, parameters: ViewParameters, row: int) -> Pixels:
     """Apply policy, colours and erasing of an image's parameters to its pixels.
 
     Args:
@@ -435,7 +436,7 @@ class TestView:
         size = max(1, round(self.size * scale))
         return replace(self, size=size, resize=max(size, round(self.resize * scale)))
 
-    def shapes(self, widths: ArrayLike, heights: ArrayLike) -> NDArray[np.int64]:
+    def shapes(self, widths: ArrayLike, heights: ArrayLike) -> Integers:
         """Return (N, 2) height and width of the view of each image.
 
         Args:
@@ -510,7 +511,7 @@ class TestView:
         return ViewParameters((height, width), sizes, crop, resized, window, flip, interpolation=self.interpolation)
 
 
-def places(step: int, count: int, first: int = 0) -> NDArray[np.int64]:
+def places(step: int, count: int, first: int = 0) -> Integers:
     """Return the positions of a part of a batch, made of the step in the epoch and the slot in the whole batch.
 
     Args:
@@ -531,9 +532,7 @@ def _check(view: object, **fields: tuple[bool, str]) -> None:
             raise ConfigError(f"{name} of a view is {getattr(view, name)}; expected {expected}.")
 
 
-def _checked(
-    widths: ArrayLike, heights: ArrayLike, positions: ArrayLike
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _checked(widths: ArrayLike, heights: ArrayLike, positions: ArrayLike) -> tuple[Integers, Integers]:
     columns = [np.asarray(values, dtype=np.int64) for values in (widths, heights, positions)]
     if any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
         raise ConfigError(
@@ -546,9 +545,7 @@ def _checked(
     return sizes, columns[2]
 
 
-def _random_crops(
-    sizes: NDArray[np.int64], numbers: NDArray[np.float64], scale: tuple[float, float], ratio: tuple[float, float]
-) -> NDArray[np.int64]:
+def _random_crops(sizes: Integers, numbers: Floats, scale: tuple[float, float], ratio: tuple[float, float]) -> Integers:
     """Return (N, 4) rectangles: the first of ten random rectangles that fits, else the largest central rectangle."""
     share = scale[0] + numbers[:, :_TRIES] * (scale[1] - scale[0])
     low, high = np.log(ratio)

@@ -35,6 +35,8 @@ def index_rows(**columns):
     return pl.DataFrame(rows | columns)
 
 
+SPLIT = {"items": 1, "shards": 1, "unlabelled": 0, "classes": {"species": 1, "family": 1}}
+SHARD = {"name": "x-000000.tar", "split": "x", "items": 1, "bytes": 1, "sha256": SHA}
 BOXES = {"box_left": [0, None, 3], "box_top": [0, None, 3], "box_right": [9, None, 9], "box_bottom": [9, None, 9]}
 
 
@@ -268,19 +270,19 @@ def test_manifest_is_read_back():
         ({"group_size": True}, "'group_size'"),
         ({"group_size": -1}, "'group_size'"),
         ({"splits": []}, "'splits'"),
-        ({"splits": {"a/b": {"classes": {}}}}, "split 'a/b'"),
-        ({"splits": {"train": {"classes": {"species": 1}}}}, "counts of classes"),
-        ({"splits": {"train": 3}}, "'classes'"),
+        ({"splits": {"a/b": SPLIT}}, "split 'a/b'"),
+        ({"splits": {"train": SPLIT | {"classes": {"species": 1}}}}, "counts of classes"),
+        ({"splits": {"train": 3}}, "'items'"),
         ({"shards": [3]}, "'name'"),
         ({"shards": [{"name": "../x-000000.tar", "split": "x"}]}, "'../x-000000.tar'; expected a plain name"),
         ({"shards": [{"name": "y.tgz", "split": "y"}]}, "plain name"),
-        ({"shards": [{"name": "x-000000.tar", "split": "x", "items": 1, "bytes": 1, "sha256": "Z"}]}, "'sha256'"),
+        ({"shards": [SHARD | {"sha256": "Z"}]}, "'sha256'"),
         ({"files": {"../x": {"bytes": 1, "sha256": SHA}}}, "plain file name"),
         ({"files": {"..": {"bytes": 1, "sha256": SHA}}}, "plain file name"),
         ({"rejected": {"truncated": "2"}}, "'truncated'"),
         ({"provenance": None}, "'provenance'"),
         ({"schema_version": 3}, "schema version is 3"),
-        ({"shards": [{"name": "x.tar", "split": "x", "items": 1, "bytes": 1, "sha256": SHA}] * 2}, "listed twice"),
+        ({"shards": [SHARD] * 2}, "listed twice"),
         ("", "not valid JSON"),
         ("[]", "holds list"),
         ("[" * 100_000, "not valid JSON"),

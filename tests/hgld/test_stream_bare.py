@@ -177,7 +177,7 @@ def test_orientation_and_box_are_read_from_the_item(tmp_path):
         ([("1.json", facts(0))], "has no image"),
         ([("1.jpg", IMAGE), ("1.png", IMAGE), ("1.json", facts(0))], "has a second image"),
         ([("1.jpg", IMAGE), ("1.json", facts(0)), ("1.JSON", facts(1))], "has a second JSON"),
-        ([("1.jpg", IMAGE), ("1.json", bytes(MAX_ITEM_JSON_BYTES + 9))], f"expected at most {MAX_ITEM_JSON_BYTES}"),
+        ([("1.jpg", IMAGE), ("1.json", bytes(MAX_ITEM_JSON_BYTES + 9))], f"more than {MAX_ITEM_JSON_BYTES:,} bytes"),
         ([("1.jpg", IMAGE), ("1.json", b"{")], "not valid JSON"),
         ([("1.jpg", IMAGE), ("1.json", b'{"labels": ["a"]}')], "'labels'"),
         ([("1.jpg", b"GIF89a"), ("1.json", facts(0))], "none of JPEG, PNG, WEBP, GIF"),
