@@ -82,14 +82,6 @@ def test_exact_counts_of_a_header_are_those_of_the_prose(name):
             assert re.search(rf"(?<![\d,]){re.escape(count.shown)}(?![\d,])", prose), f"{name}: {count}"
 
 
-def test_a_source_finds_its_card_under_another_name(cards):
-    for source, name in CARDS.items():
-        (cards / f"{name}.md").write_text(CARD)
-        assert load_card(source).name == name
-        assert load_card(name).title == "Toys"
-    assert set(OWN_DATA) <= set(SOURCES)
-
-
 @given(st.integers(0, 10**8), st.sampled_from("KM"), st.integers(0, 3))
 def test_a_rounded_count_agrees_with_what_is_rounded_so(found, unit, digits):
     scale = {"K": 1_000, "M": 1_000_000}[unit]

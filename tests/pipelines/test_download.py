@@ -56,8 +56,10 @@ def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_file_arrives_checked_and_is_not_fetched_twice(server, tmp_path):
+def test_file_is_checked_and_not_fetched_twice(server, tmp_path):
     file = one(server, tmp_path)
+    with pytest.raises(ConfigError, match="is not an address"):
+        downloader().fetch([RemoteFile("ftp://example.org/a", tmp_path / "a")])
     (first,) = downloader().fetch([file])
     assert (first.bytes, first.received, first.outcome, first.checked) == (len(DATA), len(DATA), "fetched", True)
     assert file.path.read_bytes() == DATA
@@ -67,7 +69,7 @@ def test_a_file_arrives_checked_and_is_not_fetched_twice(server, tmp_path):
     assert left_in(tmp_path) == ["a.tar"]
 
 
-def test_a_cut_connection_is_resumed_where_it_broke_off(server, tmp_path):
+def test_cut_transfer_resumes_at_the_last_byte(server, tmp_path):
     server.planned["a.tar"] = [lies.cut_after(300_000), lies.cut_after(100_000), lies.status(503)]
     (got,) = downloader().fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
@@ -76,22 +78,10 @@ def test_a_cut_connection_is_resumed_where_it_broke_off(server, tmp_path):
     assert asked == ["all", "bytes=300000-", "bytes=400000-", "bytes=400000-"]
 
 
-def test_another_run_goes_on_from_the_part(server, tmp_path):
-    server.planned["a.tar"] = [lies.cut_after(300_000), lies.status(403)]
-    with pytest.raises(
-        ServiceError, match=r"1 of 1 files could not be fetched:\n.*HTTP 403[\s\S]*received bytes are kept"
-    ):
-        downloader().fetch([one(server, tmp_path)])
-    assert left_in(tmp_path) == ["a.tar.part"]
-    (got,) = downloader().fetch([one(server, tmp_path)])
-    assert (got.outcome, got.received) == ("resumed", len(DATA) - 300_000)
-    assert got.path.read_bytes() == DATA
-
-
 @pytest.mark.parametrize(
     ("kept", "received"), [(DATA, 0), (DATA + b"more", len(DATA)), (b"x" * 100, 2 * len(DATA) - 100)]
 )
-def test_the_part_of_an_earlier_run_is_used_only_if_it_fits(server, tmp_path, kept, received):
+def test_part_of_an_earlier_run_is_used_only_if_it_fits(server, tmp_path, kept, received):
     file = one(server, tmp_path)
     file.path.parent.mkdir()
     file.part.write_bytes(kept)
@@ -100,25 +90,19 @@ def test_the_part_of_an_earlier_run_is_used_only_if_it_fits(server, tmp_path, ke
 
 
 @pytest.mark.parametrize("answer", [None, lies.whole, lies.wrong_range])
-def test_a_file_that_was_replaced_between_the_runs_is_not_glued_to_the_old_part(server, tmp_path, answer):
+def test_replaced_file_is_not_appended_to_the_old_part(server, tmp_path, answer):
     changed = DATA[::-1]
     server.planned["a.tar"] = [lies.cut_after(300_000), lies.status(404)]
-    with pytest.raises(ServiceError):
+    with pytest.raises(ServiceError, match=r"1 of 1 files could not be fetched:\n.*HTTP 404[\s\S]*bytes are kept"):
         downloader().fetch([one(server, tmp_path)])
+    assert left_in(tmp_path) == ["a.tar.part"]
     (server.folder / "a.tar").write_bytes(changed)
     server.planned["a.tar"] = [answer] if answer else []
     (got,) = downloader().fetch([one(server, tmp_path, hashlib.md5(changed).hexdigest() if answer else None)])
     assert (got.path.read_bytes(), got.checked) == (changed, answer is not None)
 
 
-def test_without_a_checksum_everything_is_fetched_anew(server, tmp_path):
-    server.planned["a.tar"] = [lies.cut_after(300_000)]
-    (got,) = downloader().fetch([one(server, tmp_path, None)])
-    assert got.path.read_bytes() == DATA
-    assert server.requests == ["GET /a.tar all"] * 2
-
-
-def test_wrong_bytes_once_are_fetched_anew_and_twice_are_refused(server, tmp_path):
+def test_wrong_bytes_are_fetched_again_once_and_then_refused(server, tmp_path):
     server.planned["a.tar"] = [lies.other_bytes]
     (got,) = downloader().fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
@@ -144,7 +128,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("answer", "given", "said"), REFUSED, ids=[said for _, _, said in REFUSED])
-def test_an_answer_that_cannot_be_right_is_refused_and_not_asked_for_again(server, tmp_path, answer, given, said):
+def test_impossible_answer_is_refused_without_a_retry(server, tmp_path, answer, given, said):
     server.planned["a.tar"] = [answer] * 9
     with pytest.raises(ServiceError, match=said):
         downloader().fetch([one(server, tmp_path, **given)])
@@ -152,7 +136,7 @@ def test_an_answer_that_cannot_be_right_is_refused_and_not_asked_for_again(serve
     assert not (tmp_path / "sub" / "a.tar").exists()
 
 
-def test_attempts_without_progress_are_bounded_and_progress_is_not_punished(server, tmp_path):
+def test_only_attempts_without_progress_are_counted(server, tmp_path):
     server.planned["a.tar"] = [lies.status(503)] * 9
     with pytest.raises(ServiceError, match="status 503; given up after several attempts"):
         downloader(retries=3).fetch([one(server, tmp_path)])
@@ -162,14 +146,14 @@ def test_attempts_without_progress_are_bounded_and_progress_is_not_punished(serv
     assert got.path.read_bytes() == DATA
 
 
-def test_beginning_anew_is_no_progress(server, tmp_path):
+def test_restarted_transfer_counts_as_no_progress(server, tmp_path):
     server.planned["a.tar"] = [lies.cut_after(80_000)] * 9
     with pytest.raises(ServiceError, match="given up after several attempts"):
         downloader(retries=3).fetch([one(server, tmp_path, None)])
     assert len(server.requests) == 4
 
 
-def test_user_and_password_stand_in_no_message(server, tmp_path):
+def test_messages_hide_user_and_password(server, tmp_path):
     url = server.url.replace("//", "//me:s3cret@") + "/a.tar"
     server.planned["a.tar"] = [lies.status(403)]
     with pytest.raises(ServiceError, match=rf"{server.url}/a\.tar answered HTTP 403") as caught:
@@ -187,26 +171,26 @@ def test_retry_after_is_obeyed(server, tmp_path, monkeypatch):
     assert waits[1] < 1
 
 
-def test_a_trickle_does_not_hide_from_the_clock(server, tmp_path):
+def test_slow_transfer_is_cut_and_resumed(server, tmp_path):
     server.planned["a.tar"] = [lies.trickle]
     (got,) = downloader(timeout=0.3).fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
 
 
-def test_a_path_without_a_folder_is_one_clear_error(server, tmp_path):
+def test_unwritable_path_is_a_storage_error(server, tmp_path):
     (tmp_path / "sub").write_text("a file where the folder should be")
     with pytest.raises(StorageError, match=r"cannot write .*a\.tar"):
         downloader().fetch([one(server, tmp_path)])
 
 
-def test_two_runs_do_not_write_one_part(server, tmp_path):
+def test_second_run_of_one_file_is_refused(server, tmp_path):
     file = one(server, tmp_path)
     file.path.parent.mkdir()
     with file_lock(file.part), pytest.raises(StorageError, match="being written by another process"):
         downloader().fetch([file])
 
 
-def test_nobody_there_is_said_at_once(tmp_path):
+def test_unreachable_server_is_an_error_without_retries(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -214,12 +198,7 @@ def test_nobody_there_is_said_at_once(tmp_path):
         downloader(backoff=60).fetch([RemoteFile(f"http://127.0.0.1:{port}/a", tmp_path / "a")])
 
 
-def test_requests_that_make_no_sense_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="is not an address"):
-        downloader().fetch([RemoteFile("ftp://example.org/a", tmp_path / "a")])
-
-
-def test_files_come_side_by_side_and_one_failure_does_not_stop_the_others(serve, tmp_path):
+def test_files_are_fetched_in_parallel_and_failures_stop_no_others(serve, tmp_path):
     files = {f"{n}.tar": bytes([n]) * 400_000 for n in range(8)}
     told: list[tuple[str, int, int | None]] = []
     in_company: list[bool] = []
@@ -248,7 +227,7 @@ def test_files_come_side_by_side_and_one_failure_does_not_stop_the_others(serve,
 
 
 @pytest.mark.parametrize("fault", [lies.trickle, lies.silence])
-def test_a_stopped_run_ends_soon_and_keeps_what_came(fault, serve, tmp_path):
+def test_stopped_run_ends_soon_and_keeps_received_bytes(fault, serve, tmp_path):
     def stop(task: str, done: int, total: int | None) -> None:
         if task == "files":
             while not (tmp_path / "b.tar.part").is_file():
@@ -291,13 +270,13 @@ def gldv2_site(tars: int = 3) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("text", ["", "abc  images_000.tar", f"{'0' * 32}  images_001.tar", "<Error/>"])
-def test_a_checksum_file_that_is_none(text):
+def test_invalid_checksum_file_is_refused(text):
     with pytest.raises(InputError, match=r"x\.txt says .* expected 32 hex digits and images_000\.tar"):
         parse_checksum(text, "images_000.tar", "x.txt")
     assert parse_checksum(f"{'A' * 32} *./images_000.tar\n", "images_000.tar", "x.txt") == "a" * 32
 
 
-def test_gldv2_comes_with_its_lists_and_is_checked(serve, tmp_path):
+def test_gldv2_tars_are_fetched_with_lists_and_checked(serve, tmp_path):
     server = serve(gldv2_site())
     server.planned["index/images_001.tar"] = [lies.cut_after(100)]
     fetched = download_gldv2(tmp_path, "index", [2, 1], downloader(), has_lists=True, base_url=server.url)
@@ -312,7 +291,7 @@ def test_gldv2_comes_with_its_lists_and_is_checked(serve, tmp_path):
         download_gldv2(tmp_path, "index", [0], downloader(), base_url=server.url)
 
 
-def test_the_command(hgld, serve, tmp_path):
+def test_download_command_reports_outcomes(hgld, serve, tmp_path):
     where = ("--out", tmp_path, "--base-url", serve(gldv2_site(4)).url)
     code, out, _ = hgld("download", "gldv2", "--split", "index", "--tars", "0-2,3", *where, "--json")
     assert code == 0
@@ -334,7 +313,7 @@ def test_the_command(hgld, serve, tmp_path):
         (("nonsense", "--split", "index", "--tars", "0"), "no dataset 'nonsense'"),
     ],
 )
-def test_the_command_refuses(hgld, tmp_path, arguments, said):
+def test_download_command_refuses_bad_arguments(hgld, tmp_path, arguments, said):
     code, _, err = hgld("download", *arguments, "--out", str(tmp_path))
     assert code == 2
     assert said in err

@@ -18,25 +18,6 @@ from hgld.pipelines.shards.reading import check_decodes, decodes_strictly
 from tests.pipelines.tiny_shards import picture
 
 
-@pytest.mark.parametrize("form", ["BMP", "TIFF"])
-def test_formats_that_no_reader_decodes_are_refused(form):
-    with pytest.raises(ImageError, match="JPEG, PNG, WEBP, GIF, which shards hold: convert") as caught:
-        read_header(picture(3, form=form))
-    assert caught.value.reason == "undecodable"
-
-
-def test_a_truncated_image_is_told_from_one_that_is_none():
-    data = picture(4, size=(200, 150))
-    for cut in (1, 10, len(data) // 2):
-        with pytest.raises(ImageError, match="truncated") as caught:
-            check_decodes(data[:-cut], read_header(data))
-        assert caught.value.reason == "truncated"
-    for data, reason in ((b"", "empty"), (b"no image", "undecodable")):
-        with pytest.raises(ImageError) as caught:
-            read_header(data)
-        assert caught.value.reason == reason
-
-
 def _grainy(**options) -> bytes:
     """A JPEG of smooth patches with grain, as photographs have."""
     rng = np.random.default_rng(0)
@@ -69,7 +50,7 @@ def _damaged(data: bytes, rng: np.random.Generator) -> bytes:
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
-def test_an_eighth_of_the_size_finds_what_all_of_it_finds(options):
+def test_decoding_at_an_eighth_finds_the_same_damage_as_full_decoding(options):
     """Planted damage: the strict decode of every pixel is the judge."""
     data, rng = _grainy(**options), np.random.default_rng(1)
     refused = 0
@@ -85,7 +66,7 @@ def test_an_eighth_of_the_size_finds_what_all_of_it_finds(options):
     assert 100 < refused < 390
 
 
-def test_a_decompression_bomb_is_refused_by_its_header():
+def test_decompression_bomb_is_refused_by_its_header():
     def chunk(kind, data):
         return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
 
@@ -98,7 +79,7 @@ def test_a_decompression_bomb_is_refused_by_its_header():
 @given(
     st.binary(max_size=200), st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF", b"II*\0"])
 )
-def test_no_bytes_break_the_reading_of_images(tail, magic):
+def test_arbitrary_bytes_raise_image_errors_only(tail, magic):
     for data in (magic + tail, picture(1)[:300] + tail):
         with contextlib.suppress(ImageError):
             facts = read_header(data)

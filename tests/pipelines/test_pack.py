@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.data.format import BOX, parse_item_json
-from hgld.data.index import index_schema
 from hgld.errors import InputError
 from hgld.pipelines.shards import pack as pack_module
 from hgld.pipelines.shards.examine import LOOSE
@@ -33,7 +31,7 @@ def content_of(tar: tarfile.TarFile, member: tarfile.TarInfo | str) -> bytes:
         unique_by=lambda item: item[0],
     )
 )
-def test_what_the_writer_writes_tarfile_reads(items):
+def test_tarfile_reads_what_the_writer_wrote(items):
     file = io.BytesIO()
     writer = TarWriter(file)
     offsets = [writer.add(key, "jpg", image, json) for key, image, json in items]
@@ -50,7 +48,7 @@ def test_what_the_writer_writes_tarfile_reads(items):
 IMAGES = [bytes([i]) * (700 + 300 * i) for i in range(5)]
 
 
-def unit_of(tmp_path: Path, *, boxes: bool = False) -> PackUnit:
+def unit_of(tmp_path: Path) -> PackUnit:
     """Five items: two loose files, two members of a tar, one of a spool."""
     root = tmp_path / "source"
     root.mkdir()
@@ -81,10 +79,6 @@ def unit_of(tmp_path: Path, *, boxes: bool = False) -> PackUnit:
             "name/top": ["t", "t", "t", "t", None],
         }
     )
-    if boxes:
-        plan = plan.with_columns(
-            pl.Series(side, [value, *[None] * 4], dtype=pl.Int32) for side, value in zip(BOX, (0, 1, 2, 3), strict=True)
-        )
     plan.write_parquet(tmp_path / "plan.parquet")
     return PackUnit(
         name="train-000000.tar",
@@ -98,31 +92,9 @@ def unit_of(tmp_path: Path, *, boxes: bool = False) -> PackUnit:
     )
 
 
-@pytest.mark.parametrize("boxes", [False, True])
-def test_a_shard_and_its_part_of_the_index(tmp_path, boxes):
-    unit = unit_of(tmp_path, boxes=boxes)
-    assert pack(unit) == 5
-    (path,) = (tmp_path / "out").iterdir()
-    data = path.read_bytes()
-    facts = read_facts(unit.record, "key")
-    assert facts == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "items": 5}
-    index = pl.read_parquet(unit.record)
-    assert index.schema == index_schema(LEVELS, boxes=boxes, sources=True)
-    assert index["source"].to_list() == ["0.jpg", "1.jpg", "set/2", "set/3", "set/4"]
-    found = [data[offset : offset + size] for offset, size in index.select("offset", "size").iter_rows()]
-    assert found == IMAGES
-    with tarfile.open(path) as tar:
-        names = tar.getnames()
-        first, last = (parse_item_json(content_of(tar, f"k/{i}.json"), "item") for i in (0, 4))
-    assert names == [f"k/{i}.{suffix}" for i in range(5) for suffix in ("jpg", "json")]
-    assert (first.labels, first.names, first.source, first.levels) == ((0, 0), ("a", "t"), "0.jpg", LEVELS)
-    assert (last.labels, last.names) == ((-1, -1), ("", ""))
-    assert (first.boxed, first.box, last.box) == (boxes, (0, 1, 2, 3) if boxes else None, None)
-
-
 @pytest.mark.parametrize("where", ["1.jpg", "a.tar", "a.spool"])
 @pytest.mark.parametrize("how", ["changed", "shorter", "gone"])
-def test_bytes_that_changed_are_named_and_nothing_is_left(tmp_path, where, how):
+def test_images_changed_since_examination_stop_packing(tmp_path, where, how):
     unit = unit_of(tmp_path)
     path = tmp_path / ("source" if where == "1.jpg" else ".") / where
     data = path.read_bytes()
@@ -135,7 +107,7 @@ def test_bytes_that_changed_are_named_and_nothing_is_left(tmp_path, where, how):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_record_never_speaks_of_the_shard_of_another_plan(tmp_path, monkeypatch):
+def test_record_of_another_plan_is_removed_before_packing(tmp_path, monkeypatch):
     """Stopped between the shard and its record; a later run with the first plan must not take the one for the other."""
     first = unit_of(tmp_path)
     pack(first)

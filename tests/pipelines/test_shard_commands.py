@@ -11,6 +11,7 @@ from hgld.data.format import CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST
 from hgld.data.index import read_index
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.cards import remake_card
+from hgld.pipelines.shards.catalog import BESIDE_LEVELS
 from hgld.pipelines.stage import silent
 from tests.fake_releases.__main__ import maker
 from tests.pipelines.toy_release import LEVELS, ToyRelease
@@ -34,7 +35,7 @@ def given(labels: Path, out: Path) -> list[object]:
     return [*arguments, "--test-classes", 0.4, "--seed", 1, "--workers", 1, "--out", out]
 
 
-def test_ones_own_images(labels, tmp_path, hgld):
+def test_table_of_images_is_profiled_and_built(labels, tmp_path, hgld):
     code, shown, _ = hgld("build-shards", *given(labels, tmp_path / "out"))
     assert code == 0
     assert "splits, no class in two: train 3 classes, " in shown
@@ -44,7 +45,7 @@ def test_ones_own_images(labels, tmp_path, hgld):
     assert "built before, nothing to do" in shown
 
 
-def test_names_of_the_dataset_and_of_its_levels(labels, tmp_path, hgld):
+def test_name_licence_and_level_names_reach_card_and_croissant(labels, tmp_path, hgld):
     table = pl.read_csv(labels).rename({LEVELS[0]: "sku", LEVELS[1]: "size"})
     table.write_csv(labels)
     own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--workers", 1]
@@ -75,15 +76,7 @@ def test_names_of_the_dataset_and_of_its_levels(labels, tmp_path, hgld):
     assert verify(tmp_path / "out", progress=silent).findings.is_empty()
 
 
-@pytest.mark.parametrize("option", [("--name", "a/b"), ("--license", "a\x1b[2J"), ("--description", "a\nb")])
-def test_what_cannot_stand_in_a_card(labels, tmp_path, hgld, option):
-    code, _, said = hgld("build-shards", *given(labels, tmp_path / "out"), *option)
-    assert code == 2
-    assert f"{option[0]} is {option[1]!r}; expected" in said
-    assert not (tmp_path / "out").exists()
-
-
-def test_levels_called_as_a_build_calls_its_own_columns(labels, tmp_path, hgld):
+def test_levels_named_like_internal_columns_are_built(labels, tmp_path, hgld):
     names = ("group", "len", "first", "stated", "trained", "distance", "member", "label", "table")
     table = pl.read_csv(labels)
     table.with_columns(table[LEVELS[0]].alias(f"of {name}") for name in names).write_csv(labels)
@@ -94,16 +87,7 @@ def test_levels_called_as_a_build_calls_its_own_columns(labels, tmp_path, hgld):
     assert verify(tmp_path / "out", progress=silent).findings.is_empty()
 
 
-@pytest.mark.parametrize("level", ["row", "file", "reason", "detail", "origin", "source_offset"])
-def test_levels_that_no_build_can_take(labels, tmp_path, hgld, level):
-    own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--out", tmp_path / "out"]
-    code, _, said = hgld("build-shards", *own, "--levels", f"{level}={LEVELS[0]}")
-    assert code == 2
-    assert f"a level cannot be called {level}" in said
-    assert "--levels NAME=COLUMN" in said
-
-
-def test_for_machines(labels, tmp_path, hgld):
+def test_json_result_has_profile_counts_and_rejects(labels, tmp_path, hgld):
     (tmp_path / "images/0/0.jpg").write_bytes(b"")
     _, shown, _ = hgld("build-shards", *given(labels, tmp_path / "out"), "--json")
     result = json.loads(shown)
@@ -114,7 +98,7 @@ def test_for_machines(labels, tmp_path, hgld):
     assert result["differences"] is None
 
 
-def test_a_release_and_what_differs_from_its_card(tmp_path, hgld):
+def test_counts_that_differ_from_the_card_are_shown(tmp_path, hgld):
     maker("sop")(tmp_path / "sop", 0)
     code, shown, _ = hgld(
         "build-shards", "sop", "--source", tmp_path / "sop", "--out", tmp_path / "out", "--workers", 1
@@ -124,23 +108,25 @@ def test_a_release_and_what_differs_from_its_card(tmp_path, hgld):
     assert "train, items: 59,551 published" in shown
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"manifest": "nothing"}, "there is no dataset 'nothing'"),
-        ({"--levels": "species,nothing"}, "expected different columns"),
-        ({"--seed": "x"}, "expected a whole number"),
-        ({"--workers": "-1"}, "--workers is -1"),
-    ],
-)
-def test_bad_input_is_exit_code_2_and_writes_nothing(labels, tmp_path, hgld, changed, message):
+REFUSED = [  # option, its value, and what is said
+    ("manifest", "nothing", "there is no dataset 'nothing'"),
+    ("--levels", "species,nothing", "expected different columns"),
+    ("--seed", "x", "expected a whole number"),
+    ("--workers", "-1", "--workers is -1"),
+    ("--name", "a/b", "--name is 'a/b'; expected"),
+    ("--license", "a\x1b[2J", "--license is 'a\\x1b[2J'; expected"),
+    ("--description", "a\nb", "--description is 'a\\nb'; expected"),
+    *(("--levels", f"{level}={LEVELS[0]}", f"a level cannot be called {level}") for level in sorted(BESIDE_LEVELS)),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "said"), REFUSED)
+def test_bad_option_is_exit_code_2_and_writes_nothing(labels, tmp_path, hgld, option, value, said):
     arguments = given(labels, tmp_path / "out")
-    for option, value in changed.items():
-        if option.startswith("--"):
-            arguments[arguments.index(option) + 1] = value
-        else:
-            arguments[arguments.index(option)] = value
+    if option in arguments:
+        arguments[arguments.index(option) + option.startswith("--")] = value
+    else:
+        arguments += [option, value]
     code, _, errors = hgld("build-shards", *arguments)
-    assert code == 2
-    assert message in errors
-    assert not (tmp_path / "out").exists()
+    assert (code, (tmp_path / "out").exists()) == (2, False)
+    assert said in errors

@@ -47,7 +47,7 @@ def runs_of(plan: pl.DataFrame) -> list[tuple[str, int, int]]:
     st.integers(1, 20),
     st.integers(0, 3),
 )
-def test_every_item_once_and_groups_whole(labels, k, shard_items, seed):
+def test_every_item_is_planned_once_and_groups_stay_whole(labels, k, shard_items, seed):
     items = items_of(labels)
     plan = planned(items, k, 1_000_000, shard_items, seed)
     assert sorted(plan["key"]) == sorted(items["key"])
@@ -66,30 +66,23 @@ def test_every_item_once_and_groups_whole(labels, k, shard_items, seed):
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.randoms(use_true_random=False))
-def test_the_order_of_the_catalog_does_not_matter(labels, random):
+def test_order_of_the_catalog_does_not_change_the_plan(labels, random):
     items = items_of(labels, [["train", "test"][label % 2] for label in labels])
     shuffled = list(range(len(items)))
     random.shuffle(shuffled)
     assert planned(items).equals(planned(items[shuffled]))
 
 
-def test_splits_of_the_same_labels_are_in_other_orders():
+def test_orders_differ_by_seed_and_split_and_splits_are_independent():
     labels = [i // 5 for i in range(60)]
-    orders = [planned(items_of(labels, [split] * 60))["key"].to_list() for split in ("train", "test")]
-    assert sorted(orders[0]) == sorted(orders[1])
-    assert orders[0] != orders[1]
+    train, test = (planned(items_of(labels, [split] * 60))["key"].to_list() for split in ("train", "test"))
+    assert sorted(train) == sorted(test)
+    assert train not in (test, planned(items_of(labels), seed=1)["key"].to_list())
+    items = items_of(labels, ["train"] * 30 + ["test"] * 30)
+    assert planned(items).filter(pl.col("split") == "train").equals(planned(items[:30]))
 
 
-def test_seeds_shuffle_and_splits_are_independent():
-    labels = [i // 5 for i in range(60)]
-    both = planned(items_of(labels, ["train"] * 30 + ["test"] * 30))
-    alone = planned(items_of(labels, ["train"] * 30 + ["test"] * 30)[:30])
-    assert both.filter(pl.col("split") == "train").equals(alone)
-    other = planned(items_of(labels), seed=1)
-    assert other["key"].to_list() != planned(items_of(labels))["key"].to_list()
-
-
-def test_shards_are_of_about_the_bytes_asked_for():
+def test_shards_have_about_the_requested_size():
     size, count = 10_000, 3_000
     plan = planned(items_of([i % 100 for i in range(count)], size=size), 4, 1 << 20, count)
     item = BLOCK + -(-size // BLOCK) * BLOCK + 2 * BLOCK
@@ -98,13 +91,13 @@ def test_shards_are_of_about_the_bytes_asked_for():
     assert sizes.min() > 0.8 * (1 << 20)
 
 
-def test_a_group_larger_than_a_shard_has_one_of_its_own():
+def test_group_larger_than_a_shard_gets_its_own_shard():
     plan = planned(items_of([0] * 7 + [1], size=100_000), 7, 150_000, 100)
     assert sorted(plan.group_by("shard").len()["len"]) == [1, 7]
     assert plan["shard"].n_unique() == 2
 
 
-def test_exact_copies_name_the_first_of_them():
+def test_exact_copies_name_the_first_copy():
     items = items_of([0, 0, 0, 1, 1, 1]).with_columns(sha256=pl.Series(["a", "b", "a", "c", "a", "c"]))
     plan = planned(items)
     seen: dict[str, str] = {}

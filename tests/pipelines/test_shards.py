@@ -6,7 +6,6 @@ from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 
@@ -18,11 +17,9 @@ from hgld.data.format import BOX
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards import work
-from hgld.pipelines.shards.build import build_catalog, build_shards
-from hgld.pipelines.shards.cards import load_card
+from hgld.pipelines.shards.build import build_catalog
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.pipelines.stage import silent
-from tests.fake_releases.pictures import jpeg
 from tests.pipelines.toy_release import LEVELS, SMALL, ToyRelease, build, bytes_of
 
 
@@ -44,7 +41,7 @@ def found(root: Path) -> list[dict]:
     return verify(root, decode=True, progress=silent).findings.to_dicts()
 
 
-def test_a_dataset_that_verifies(loose, release, tmp_path):
+def test_built_dataset_verifies_and_has_every_image_with_its_labels(loose, release, tmp_path):
     result = build(loose, tmp_path / "out")
     assert result.was_run
     root = tmp_path / "out"
@@ -68,7 +65,7 @@ def test_a_dataset_that_verifies(loose, release, tmp_path):
     assert result.manifest.splits["train"]["classes"] == {"species": 3, "family": 2}
 
 
-def test_exact_copies_are_kept_and_flagged(loose, tmp_path):
+def test_exact_copies_are_kept_and_name_their_originals(loose, tmp_path):
     notes = build(loose, tmp_path / "out").notes
     assert [note for note in notes if "copies" in note] == [
         "1 images are exact copies of others; the index names the originals in duplicate_of."
@@ -78,7 +75,7 @@ def test_exact_copies_are_kept_and_flagged(loose, tmp_path):
     assert copies["duplicate_of"].to_list() == [None, copies["key"][0]]
 
 
-def test_the_same_bytes_whatever_the_workers_the_order_and_the_place(loose, release, tmp_path):
+def test_workers_order_and_folder_do_not_change_the_bytes(loose, release, tmp_path):
     build(loose, tmp_path / "one")
     build(loose, tmp_path / "two", workers=2)
     moved = release.catalog(release.write(tmp_path / "elsewhere"))
@@ -111,7 +108,7 @@ def test_workers_may_run_in_another_folder(release, tars, tmp_path, monkeypatch)
     assert list(elsewhere.iterdir()) == []
 
 
-def test_run_again_it_does_nothing(loose, tmp_path):
+def test_finished_build_does_nothing_when_run_again(loose, tmp_path):
     first = build(loose, tmp_path / "out")
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     shutil.rmtree(tmp_path / "source" / "0")
@@ -134,7 +131,7 @@ def test_tars_give_the_same_shards_as_loose_files(release, tmp_path):
     assert [(tar["file"], tar["md5"]) for tar in tars] == [(c.path.name, c.md5) for c in containers]
 
 
-def test_bad_images_are_kept_aside_and_leave_the_lists(release, tmp_path):
+def test_rejected_images_leave_lists_and_judgements(release, tmp_path):
     root = release.write(tmp_path / "source")
     (root / "0/0.jpg").write_bytes(b"")
     (root / "1/1.jpg").unlink()
@@ -162,12 +159,7 @@ def test_bad_images_are_kept_aside_and_leave_the_lists(release, tmp_path):
     assert found(tmp_path / "out") == []
 
 
-def test_nothing_usable_is_an_error(release, tmp_path):
-    with pytest.raises(InputError, match=r"none of the 23 images of 'toy' can be used.*missing"):
-        build(release.catalog(tmp_path / "nowhere"), tmp_path / "out")
-
-
-def test_resizing(release, tmp_path):
+def test_resized_dataset_has_upright_images_and_scaled_boxes(release, tmp_path):
     catalog = release.catalog(release.write(tmp_path / "source"))
     boxes = pl.DataFrame([(4, 4, 20, 20)] * len(catalog.items), schema=dict.fromkeys(BOX, pl.Int32), orient="row")
     catalog = replace(catalog, items=pl.concat([catalog.items, boxes], how="horizontal"))
@@ -182,7 +174,7 @@ def test_resizing(release, tmp_path):
     assert "simplejpeg" in provenance["versions"]
 
 
-class TestTarsAsTheyCome:
+class TestTarsThatArriveOneByOne:
     def test_missing_tars_stop_the_build_and_the_rest_is_not_read_again(self, release, tmp_path):
         containers = release.write_tars(tmp_path / "tars", tars=3)
         data = containers[1].path.read_bytes()
@@ -219,7 +211,7 @@ class TestTarsAsTheyCome:
         build(catalog, tmp_path / "out", keep_examined=True)
         assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
-    def test_partial(self, release, tmp_path):
+    def test_partial_build_goes_without_missing_and_refused_tars(self, release, tmp_path):
         containers = release.write_tars(tmp_path / "tars", tars=3)
         data = containers[2].path.read_bytes()
         containers[2].path.unlink()
@@ -236,14 +228,14 @@ class TestTarsAsTheyCome:
         ]
         assert found(tmp_path / "out") == []
 
-    def test_a_wrong_checksum_is_named(self, release, tmp_path):
+    def test_tar_with_wrong_checksum_is_refused(self, release, tmp_path):
         containers = release.write_tars(tmp_path / "tars")
         containers = (containers[0], replace(containers[1], md5="0" * 32))
         with pytest.raises(InputError, match=r"set_1\.tar: its MD5 sum is .*official one 000"):
             build(release.tar_catalog(tmp_path, containers), tmp_path / "out")
 
 
-class TestThePlaceOfTheOutput:
+class TestOutputFolder:
     def test_a_folder_with_other_files_is_left_alone(self, loose, tmp_path):
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "thesis.tex").write_text("precious")
@@ -260,13 +252,6 @@ class TestThePlaceOfTheOutput:
             build(replace(loose, items=loose.items[1:]), tmp_path / "out")
         assert bytes_of(tmp_path / "out") == before
 
-    def test_a_dataset_that_lost_a_shard_is_made_whole(self, loose, tmp_path):
-        build(loose, tmp_path / "out")
-        before = bytes_of(tmp_path / "out")
-        (tmp_path / "out" / "train-000001.tar").unlink()
-        assert build(loose, tmp_path / "out").was_run
-        assert bytes_of(tmp_path / "out") == before
-
     def test_other_options_before_the_end_begin_anew(self, loose, tmp_path, monkeypatch):
         monkeypatch.setattr("hgld.pipelines.shards.build.finish", stop)
         with pytest.raises(Stopped):
@@ -277,7 +262,7 @@ class TestThePlaceOfTheOutput:
         build(loose, tmp_path / "fresh")
         assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "fresh")
 
-    def test_two_builds_of_one_place(self, loose, tmp_path, monkeypatch):
+    def test_second_build_of_one_folder_is_refused(self, loose, tmp_path, monkeypatch):
         def second(*_: object) -> None:
             with pytest.raises(StorageError, match="another process is building"):
                 build(loose, tmp_path / "out")
@@ -287,14 +272,14 @@ class TestThePlaceOfTheOutput:
         with pytest.raises(Stopped):
             build(loose, tmp_path / "out")
 
-    def test_too_little_space_is_said_before_a_shard_is_written(self, loose, tmp_path, monkeypatch):
+    def test_too_little_space_is_an_error_before_a_shard_is_written(self, loose, tmp_path, monkeypatch):
         monkeypatch.setattr(work.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 1_000_000))
         with pytest.raises(StorageError, match=r"1\.0 MB are free and about 67\.\d MB needed"):
             build(loose, tmp_path / "out")
         assert not list((tmp_path / "out").glob("*.tar"))
 
     @pytest.mark.parametrize("keep_examined", [False, True])
-    def test_a_full_disk_is_said_and_the_build_goes_on_later(self, loose, tmp_path, monkeypatch, keep_examined):
+    def test_build_stopped_by_a_full_disk_resumes(self, loose, tmp_path, monkeypatch, keep_examined):
         left, real = [0], os.fsync
 
         def full(descriptor: int) -> None:
@@ -327,34 +312,16 @@ def stop(*_: object, **__: object) -> None:
     raise Stopped
 
 
-def test_changed_sources_are_examined_again(loose, tmp_path, monkeypatch):
+def test_changed_images_are_examined_again(loose, release, tmp_path, monkeypatch):
     monkeypatch.setattr("hgld.pipelines.shards.build.plan_shards", stop)
     with pytest.raises(Stopped):
         build(loose, tmp_path / "out")
     monkeypatch.undo()
-    data = jpeg(np.random.default_rng(9))
+    data = release.images["2/0.jpg"]
     (tmp_path / "source" / "0/0.jpg").write_bytes(data)
     build(loose, tmp_path / "out")
     dataset = hgld.open_dataset(tmp_path / "out", "train")
     assert dataset.read(dataset.keys.to_list().index("0/0")) == data
-
-
-def test_differences_from_a_card_are_shown(loose, tmp_path):
-    catalog = replace(loose, name="sop")
-    result = build_catalog(catalog, load_card("sop"), str(tmp_path / "out"), SourceConfig(), SMALL, silent)
-    assert result.differences is not None
-    assert ("train", "items", "59,551", 14) in result.differences.rows()
-    assert "59,551" in (tmp_path / "out" / "README.md").read_text()
-
-
-def test_the_manifest_source_end_to_end(release, tmp_path):
-    release.write(tmp_path / "images")
-    table = release.items().select("file", *LEVELS).rename({"file": "path"})
-    table.write_csv(tmp_path / "labels.csv")
-    options = SourceConfig(images=tmp_path / "images", levels=LEVELS, test_classes=0.4)
-    result = build_shards("manifest", tmp_path / "labels.csv", str(tmp_path / "out"), options, SMALL, silent)
-    assert result.manifest.splits["test"]["classes"]["species"] == 2
-    assert found(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize(
@@ -365,7 +332,7 @@ def test_the_manifest_source_end_to_end(release, tmp_path):
         ({"ray_address": "auto"}, "--ray-address"),
     ],
 )
-def test_options_that_contradict_each_other(given, message):
+def test_invalid_options_are_refused(given, message):
     with pytest.raises(ConfigError, match=message):
         ShardConfig(**given)
 

@@ -355,28 +355,6 @@ def test_folders_that_cannot_be_classes_are_refused(tmp_path, files, options, er
         read(plant(tmp_path, files), "folders", **options)
 
 
-# -- real data ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "levels"),
-    [
-        ("grocery", ("fine", "coarse", "top")),
-        ("gldv2_washington", ("fine", "hierarchical_label", "natural_or_human_made")),
-        ("omniglot", ("fine", "alphabet", "script_type")),
-    ],
-)
-def test_real_tables_are_read_whole(real_data, name, levels):
-    source = real_data / name / "labels.csv"
-    if not source.is_file():
-        pytest.skip(f"{name} is not in HGLD_DATA")
-    catalog = read(source, levels=levels, test_classes=0.5)
-    assert len(catalog.items) == len(pl.read_csv(source))
-    assert all((catalog.root / file).is_file() for file in catalog.items["file"])
-    counts = {split: part[levels[0]].n_unique() for (split,), part in catalog.items.group_by("split")}
-    assert abs(counts["train"] - counts["test"]) <= 1
-
-
 # -- protocols --------------------------------------------------------------------------------------------------------
 
 
