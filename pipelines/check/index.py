@@ -1,13 +1,12 @@
 """``hgld index``: rebuild the index, hierarchy and manifest of a dataset directory from its tars alone.
 
 If two items contradict each other about a class or the levels, the command names both and stops. A member or item that
-cannot be used becomes a row of ``rejected.parquet``. New files are written aside. Then the old manifest is moved away,
-the files are put in place, and the new manifest comes last: while a manifest exists, it fits the files beside it.
+cannot be used becomes a row of ``rejected.parquet``. The earlier manifest is renamed before any file changes, and the
+new manifest is written last: while a manifest exists, it fits the files beside it.
 """
 
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,22 +17,22 @@ from hgld.data import index as index_file
 from hgld.data.format import BOX, REJECTED, check_levels, short
 from hgld.data.index import TABLES, index_schema, with_runs
 from hgld.errors import ConfigError, HgldError, InputError, quoted, storage_errors
-from hgld.files import put_in_place, sync
+from hgld.files import sync
 from hgld.hierarchy import Hierarchy
 from hgld.tables import POLARS_FAULTS
 from hgld.version import __version__
 
-from ..shards.cards import dataset_lock, described, known_card
+from ..shards.cards import dataset_lock, known_card, write_dataset
 from ..shards.reading import read_manifest
-from ..stage import Progress, fingerprint
+from ..shards.work import remove_parts
+from ..stage import Progress
 from .scan import WRONG_SUFFIX, ShardScan, scan_shards
 from .verify import short_runs
 
 MOST_LEVELS = 64  # more than any taxonomy has ranks
 _CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # limits that allow a single tar of a set of a million classes
-_ASIDE = ".index.part"
 _EARLIER = ".dataset.json.earlier"  # the manifest, while files are put in place
-_OTHERS = (files.LISTS, files.JUDGEMENTS)  # files that are kept unchanged
+_KEPT = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that stay as they are
 
 
 class ItemConsensus:
@@ -242,11 +241,9 @@ def rebuild_index(
         scans = scan_shards(shards, workers=workers, progress=progress)
         consensus = ItemConsensus(scans, root, levels)
         consensus.hierarchy()  # refuses before anything is written
-        try:
-            with storage_errors(f"write to {root}", "Free space, then run the same command again.", *POLARS_FAULTS):
-                manifest = _write(root, name, consensus, scans)
-        finally:
-            shutil.rmtree(root / _ASIDE, ignore_errors=True)
+        remove_parts(root)
+        with storage_errors(f"write to {root}", "Free space, then run the same command again.", *POLARS_FAULTS):
+            manifest = _write(root, name, consensus, scans)
     rejected, notes = consensus.rejected(), []
     if ignored := sum(scan.ignored for scan in scans):
         notes.append(f"{ignored} members that are neither image nor JSON were left alone.")
@@ -264,61 +261,38 @@ def _refuse_readable(root: Path) -> None:
         index_file.read_index(root / files.INDEX)
     except InputError:
         return
-    (root / _EARLIER).unlink(missing_ok=True)  # a run that was stopped at its very end leaves these
-    shutil.rmtree(root / _ASIDE, ignore_errors=True)
+    (root / _EARLIER).unlink(missing_ok=True)  # a run that was stopped at its very end leaves it
     raise ConfigError(f"{root / files.INDEX}: a readable index is there already. Give --force to make it anew.")
 
 
 def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[ShardScan]) -> files.Manifest:
-    aside = root / _ASIDE
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    index, earlier, finest = consensus.index(), _earlier_manifest(root), consensus.levels[0]
-    index_file.write_index(index, aside / files.INDEX, consensus.levels)
-    consensus.hierarchy().to_parquet(aside / files.HIERARCHY)
+    """Write the files of the dataset; while they change, the earlier manifest has another name."""
+    index, earlier = consensus.index(), _earlier_manifest(root)
     rejected = _all_rejected(root, consensus.rejected())
-    rejected.write_parquet(aside / files.REJECTED)
     scanned = {scan.name: scan for scan in scans}  # a shard without a usable item belongs to no split
     shards = [
         files.ShardFacts(shard, split, count, scanned[shard].bytes, scanned[shard].sha256)
         for shard, split, count in index.group_by("shard").agg(pl.first("split"), pl.len()).sort("shard").iter_rows()
     ]
-    kept = [path for path in map(root.joinpath, _OTHERS) if path.is_file() and not path.is_symlink()]
     manifest = files.Manifest(
         name=name,
         levels=consensus.levels,
-        group_size=_group_size(index, finest, earlier),
-        splits=index_file.split_facts(index, consensus.levels),
+        group_size=_group_size(index, consensus.levels[0], earlier),
+        splits={},
         shards=tuple(shards),
-        files={path.name: fingerprint(path) for path in sorted([*aside.iterdir(), *kept])},
         rejected=dict(rejected["reason"].value_counts().sort("reason").iter_rows()),
         provenance={**(earlier.provenance if earlier else {}), "rebuilt": {"from": "tars", "hgld": __version__}},
         protocol=earlier.protocol if earlier else "",
     )
-    made, full = described(manifest, known_card(manifest), boxes=BOX[0] in index.columns)
-    card = root / files.CARD
-    own = fingerprint(card) if card.is_file() and not card.is_symlink() else None
-    manifest = replace(full, files={**full.files, files.CARD: own}) if own else full
-    for file, data in {**made, files.MANIFEST: manifest.to_json().encode()}.items():
-        if file != files.CARD or own is None:
-            (aside / file).write_bytes(data)
-    _put_in_place(aside, root)
-    return manifest
-
-
-def _put_in_place(aside: Path, root: Path) -> None:
-    """Move all files, the manifest last; each step is synced to the disk before the next."""
     if _manifest_at(root / files.MANIFEST) is not None:
         (root / files.MANIFEST).replace(root / _EARLIER)
     else:
         (root / files.MANIFEST).unlink(missing_ok=True)
     sync(root)
-    for file in sorted(path for path in aside.iterdir() if path.name != files.MANIFEST):
-        put_in_place(file, root / file.name)
-    sync(root)
-    put_in_place(aside / files.MANIFEST, root / files.MANIFEST)
-    sync(root)
+    tables = {REJECTED: rejected}
+    manifest = write_dataset(root, index, consensus.hierarchy(), tables, manifest, known_card(manifest), _KEPT)
     (root / _EARLIER).unlink(missing_ok=True)
+    return manifest
 
 
 def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None) -> int:

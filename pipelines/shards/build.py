@@ -13,17 +13,16 @@ from typing import Any
 
 import polars as pl
 
-from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST, REJECTED, Manifest, ShardFacts
-from hgld.data.index import TABLES, split_facts, write_index
+from hgld.data.format import BOX, CARD, CROISSANT, REJECTED, Manifest, ShardFacts
+from hgld.data.index import TABLES
 from hgld.errors import InputError
-from hgld.files import sync, write_atomic
 from hgld.hierarchy import Hierarchy
 from hgld.tables import read_parquet
 from hgld.version import __version__
 
 from ..stage import Progress, fingerprint, key_of, plain, read_facts, sha256_of, storage_errors
 from . import catalog_changes, pack
-from .cards import DataCard, described, load_card, published_differences
+from .cards import DataCard, load_card, published_differences, write_dataset
 from .catalog import ABOUT_ITEMS, Catalog
 from .config import MEGABYTE, ShardConfig, SourceConfig
 from .examine import Examination, examine_release
@@ -45,7 +44,6 @@ from .work import (
 
 _EXAMINED = ("key", "split", "file", "origin", "source_offset", "size", "suffix", "width", "height", "orientation")
 _PLANNED = ("shard", "sha256", "duplicate_of", "class_run")
-_OF_DATASET = (INDEX, HIERARCHY, *TABLES, CARD, CROISSANT)  # files of a dataset beside shards and manifest
 _CODECS = ("opencv-python-headless", "pillow", "simplejpeg")  # whose versions change the bytes of resized images
 _MOST_SHOWN = 10
 
@@ -279,30 +277,19 @@ def finish(
                 notes.append(f"{removed} rows about items that are not in the shards were left out of {name}.parquet.")
     if duplicates := index["duplicate_of"].is_not_null().sum():
         notes.append(f"{duplicates} images are exact copies of others; the index names the originals in duplicate_of.")
-    write_atomic(out / INDEX, lambda aside: write_index(index, aside, catalog.levels), racing=True)
-    write_atomic(out / HIERARCHY, hierarchy.to_parquet, racing=True)
-    for name, table in tables.items():
-        write_atomic(out / name, table.write_parquet, racing=True)
+    for stale in {*TABLES, CARD, CROISSANT}.difference(tables):  # left by a stopped run with other lists
+        (out / stale).unlink(missing_ok=True)
     manifest = Manifest(
         name=catalog.name,
         levels=catalog.levels,
         group_size=job.config.group_size,
-        splits=split_facts(index, catalog.levels),
+        splits={},
         shards=tuple(shard for shard, _ in shards),
-        files={name: fingerprint(out / name) for name in (INDEX, HIERARCHY, *tables)},
         rejected=dict(examination.rejected["reason"].value_counts().sort("reason").iter_rows()),
         provenance=_provenance(job, examination, notes),
         protocol=catalog.protocol,
     )
-    made, manifest = described(manifest, job.card, boxes=BOX[0] in index.columns)
-    for name, data in made.items():
-        write_atomic(out / name, data, racing=True)
-    for stale in set(_OF_DATASET).difference(manifest.files):  # left by a stopped run with other lists
-        (out / stale).unlink(missing_ok=True)
-    sync(out)
-    write_atomic(out / MANIFEST, manifest.to_json(), racing=True)
-    sync(out)
-    return manifest
+    return write_dataset(out, index, hierarchy, tables, manifest, job.card)
 
 
 def _provenance(job: _Job, examination: Examination, notes: list[str]) -> dict[str, Any]:

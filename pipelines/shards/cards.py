@@ -6,7 +6,7 @@ These are its card for people (``README.md``) and ``croissant.json`` for program
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -28,14 +28,16 @@ from hgld.data.format import (
     Manifest,
     SplitFacts,
 )
+from hgld.data.index import split_facts, write_index
 from hgld.data_cards import card_path
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.protocols import PROTOCOLS
-from hgld.files import file_lock, write_atomic
+from hgld.files import file_lock, sync, write_atomic
+from hgld.hierarchy import Hierarchy
 from hgld.tables import parquet_schema
 
 from ..card import escape_markdown, markdown_table, read_card, size_category
-from ..stage import json_text, storage_errors
+from ..stage import fingerprint, json_text, storage_errors
 from .reading import read_manifest
 from .sources import CARDS
 
@@ -419,7 +421,7 @@ def _image_fields(levels: Sequence[str], boxes: bool) -> list[dict[str, Any]]:
     return fields + [_field("images", side, _BOX_TEXT, "cr:Int32", source=_column(INDEX, side)) for side in sides]
 
 
-# -- both made again ---------------------------------------------------------------------------------------------------
+# -- the files of a dataset beside its shards --------------------------------------------------------------------------
 
 
 def described(manifest: Manifest, card: DataCard | None, *, boxes: bool) -> tuple[dict[str, bytes], Manifest]:
@@ -436,6 +438,46 @@ def described(manifest: Manifest, card: DataCard | None, *, boxes: bool) -> tupl
     }
     facts = {name: FileFacts(bytes=len(d), sha256=hashlib.sha256(d).hexdigest()) for name, d in made.items()}
     return made, replace(manifest, files=dict(sorted({**manifest.files, **facts}.items())))
+
+
+def write_dataset(
+    root: Path,
+    index: pl.DataFrame,
+    hierarchy: Hierarchy,
+    tables: Mapping[str, pl.DataFrame],
+    manifest: Manifest,
+    card: DataCard | None,
+    keep: Collection[str] = (),
+) -> Manifest:
+    """Write all files of a dataset except its shards, the manifest last; return the manifest.
+
+    Until the manifest is there, the directory counts as unfinished.
+
+    Args:
+        root: the dataset directory, without a manifest.
+        index: rows of the index.
+        hierarchy: tree of the classes.
+        tables: further tables by file name.
+        manifest: manifest without counts of splits and without files.
+        card: card of the dataset; None if hgld has none.
+        keep: names of files that stay as they are if they exist.
+    """
+    write_atomic(root / INDEX, lambda aside: write_index(index, aside, manifest.levels), racing=True)
+    write_atomic(root / HIERARCHY, hierarchy.to_parquet, racing=True)
+    for name, table in tables.items():
+        write_atomic(root / name, table.write_parquet, racing=True)
+    kept = {name for name in keep if (root / name).is_file() and not (root / name).is_symlink()}
+    facts = {name: fingerprint(root / name) for name in sorted({INDEX, HIERARCHY, *tables, *kept})}
+    manifest = replace(manifest, splits=split_facts(index, manifest.levels), files=facts)
+    made, manifest = described(manifest, card, boxes=BOX[0] in index.columns)
+    manifest = replace(manifest, files={**manifest.files, **{name: facts[name] for name in kept}})
+    for name, data in made.items():
+        if name not in kept:
+            write_atomic(root / name, data, racing=True)
+    sync(root)
+    write_atomic(root / MANIFEST, manifest.to_json(), racing=True)
+    sync(root)
+    return manifest
 
 
 @contextmanager
