@@ -75,7 +75,7 @@ class FetchResult:
 
     Attributes:
         path: path of the file.
-        bytes: its size.
+        bytes: size of the file.
         received: bytes received over the network in this run.
         outcome: ``fetched``, ``resumed`` (an earlier run had fetched part of it) or ``there`` (nothing to do).
         checked: whether it matched a published checksum.
@@ -188,7 +188,7 @@ class Downloader:
     def _complete(self, file: RemoteFile, part: FileIO) -> int:
         """Request until the part is complete; return the number of bytes received."""
         received = 0
-        most = _size(part)  # a server that makes us begin anew again and again gets us no further
+        most = _size(part)  # bytes at which the last progress was made; restarts from zero are no progress
 
         def attempt() -> None:
             nonlocal received, most

@@ -1,7 +1,7 @@
-"""Decisions that an audit proposes about a hierarchy, as :mod:`hgld.pipelines.hierarchy.review.decisions` spells them.
+"""Decisions about a hierarchy that an audit proposes, in the format of a decisions file.
 
-The finest classes are the names of a build, those of the next level its groups, those above its tops. What decisions
-cannot say (two finest classes that are one, say) has none.
+The finest classes are the names of a build, the next level holds its groups, and the level above them the top classes.
+Some errors have no decision, for instance two finest classes that are one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _NAMES, _GROUPS = 0, 1  # columns of the levels
 
 
 def decision_texts(faults: pl.DataFrame, levels: Sequence[str]) -> list[str]:
-    """Return the decisions about errors of the hierarchy as entries of one file, with one time; empty: no decision.
+    """Return a decision per error of the hierarchy as text of a decisions file; empty if no decision fits the error.
 
     Args:
         faults: :attr:`hgld.label_audit.audit.Audit.classes`.
@@ -30,7 +30,7 @@ def decision_texts(faults: pl.DataFrame, levels: Sequence[str]) -> list[str]:
     for fault in faults.iter_rows(named=True):
         try:
             decision = _decision(fault, levels, when)
-        except InputError:  # a name that no decision can hold: with spaces around it, say
+        except InputError:  # no decision can hold such a name, for instance one with spaces around it
             decision = None
         texts.append("" if decision is None else format_decision(decision))
     return texts

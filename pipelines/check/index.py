@@ -30,7 +30,7 @@ from .scan import WRONG_SUFFIX, ShardScan, scan_shards
 from .verify import short_runs
 
 MOST_LEVELS = 64  # more than any taxonomy has ranks
-_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # limits that allow a single tar of a set of a million classes
+_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # a single tar of a dataset with a million classes stays below
 _EARLIER = ".dataset.json.earlier"  # the manifest, while files are put in place
 _KEPT = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that stay as they are
 
@@ -46,7 +46,7 @@ class ItemConsensus:
     """
 
     def __init__(self, scans: Sequence[ShardScan], root: Path, levels: Sequence[str] | None) -> None:
-        """Gather the sound items and compare their levels, names and parents.
+        """Collect the sound items and compare their levels, names and parents.
 
         Args:
             scans: scans in the order of the index.
@@ -130,7 +130,7 @@ class ItemConsensus:
         return names
 
     def _agree(self, items: pl.DataFrame, of: pl.Expr, value: pl.Expr, what: str) -> None:
-        """Refuse items that have the same ``of`` but different values."""
+        """Refuse items in which one value of ``of`` goes with different values of ``value``."""
         answers = items.select("shard", "key", of.alias("of"), value.alias("value"))
         answers = answers.unique(("of", "value"), keep="first", maintain_order=True)
         twice = answers.filter(pl.col("of").is_duplicated())
@@ -256,7 +256,7 @@ def rebuild_index(
 
 def _refuse_readable(root: Path) -> None:
     if not (root / files.MANIFEST).exists():
-        return  # without a manifest, the index is that of a run that was stopped
+        return  # without a manifest, a stopped run left the index
     try:
         index_file.read_index(root / files.INDEX)
     except InputError:

@@ -29,7 +29,7 @@ from ..shards.reading import HashedReader, check_decodes, opened_regular
 from ..shards.work import run_counted
 from ..stage import Progress
 
-WRONG_SUFFIX = "wrong-suffix"  # the one error that leaves an item usable
+WRONG_SUFFIX = "wrong-suffix"  # the only error with which an item stays usable
 ITEMS = pl.Schema(
     {
         "key": pl.String,

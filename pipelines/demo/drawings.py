@@ -1,4 +1,4 @@
-"""Drawings of landmarks: the kind selects the painter, the landmark its shape, the image its circumstances."""
+"""Drawings of landmarks: the group selects the painter, the landmark the shape, the image light, camera and people."""
 
 import re
 import zlib
@@ -12,7 +12,7 @@ Color = tuple[float, float, float]
 Point = tuple[float, float]
 Painter = Callable[["Canvas", np.random.Generator], None]
 
-_FINER = 2  # drawn at twice the size, then averaged: smooth edges for little time
+_FINER = 2  # images are drawn at twice the size and averaged, for smooth edges
 _FRACTION_BITS = 4
 
 
@@ -153,7 +153,7 @@ def trees(canvas: Canvas, rng: np.random.Generator, count: int, bottom: float, s
             canvas.disc((x, bottom + tall * 0.65), tall * 0.35, tall * 0.4, color)
 
 
-# -- painters: a landmark's generator alone decides its shape ----------------------------------------------------------
+# -- painters: the landmark's generator decides the shape ------------------------------------------------------------
 
 
 def building(
@@ -254,7 +254,7 @@ def mountain(canvas: Canvas, rng: np.random.Generator) -> None:
 
 
 def water(canvas: Canvas, rng: np.random.Generator) -> None:
-    """Draw water in front of hills, mostly with a beach."""
+    """Draw water in front of hills, usually with a beach."""
     shore, color = rng.uniform(0.35, 0.6), pick(_WATERS, rng)
     ridge(canvas, rng, shore, rng.uniform(0.2, 0.6), pick((*_GREENS, *_ROCKS), rng))
     canvas.box(-4, -1, 4, shore, color)
@@ -326,8 +326,8 @@ def draw(name: str, kinds: Sequence[str], number: int, *, size: int = 64, seed: 
         (size, size, 3) uint8, red, green, blue; a function of the arguments alone.
     """
     own = zlib.crc32(name.encode())
-    taken = np.random.default_rng((seed, own, 1 + number))  # the circumstances, which differ in every image
-    shape = np.random.default_rng((seed, own, 0))  # the landmark's own, the same in every image
+    taken = np.random.default_rng((seed, own, 1 + number))  # light, camera and people, which differ in every image
+    shape = np.random.default_rng((seed, own, 0))  # the shape of the landmark, equal in every image
     canvas = Canvas(size, taken)
     for _ in range(int(taken.integers(0, 5))):
         across = taken.uniform(0.2, 0.5)

@@ -49,14 +49,14 @@ _MOST_SHOWN = 10
 
 
 def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
-    """Read the catalog of a release, changed as :func:`with_options` says.
+    """Read the catalog of a release and apply :func:`with_options` to it.
 
     Raises:
         ConfigError: there is no such source, it does not take one of the options, or it has no classes for ``val``.
         InputError: a list is missing or cannot be read.
     """
     name, labels = source_name(name), options.labels
-    # val is drawn from what all splits have; an adapter knows nothing of it
+    # val is drawn here and needs all splits, so the adapter must not leave any unread
     asked = replace(options, exclude=None, val_classes=None, splits=() if options.val_classes else options.splits)
     if labels is not None and catalog_changes.is_build(labels, name):
         asked = replace(asked, labels=None)
@@ -64,11 +64,11 @@ def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
 
 
 def with_options(name: str, catalog: Catalog, options: SourceConfig) -> Catalog:
-    """Change the catalog of a source as the options say that any source takes.
+    """Apply the options that every source takes to a catalog.
 
     The levels of a hierarchy build (``options.labels``) replace those above the finest. Then items of
-    ``options.exclude`` are dropped, and ``options.val_classes`` of the training classes become ``val``. Last go
-    training items that may show a class of a drawn split, and splits that ``options.splits`` does not name.
+    ``options.exclude`` are dropped, and ``options.val_classes`` of the training classes become ``val``. At last,
+    training items that may show a class of a drawn split are dropped, and splits that ``options.splits`` does not name.
 
     Raises:
         ConfigError: the release has no classes for ``val``, or lacks a split that the options name.
@@ -342,7 +342,7 @@ def result_text(result: BuildResult, told: Sequence[str] | None = None) -> str:
 
     Args:
         result: the dataset.
-        told: notes that people have read already, in a profile that states the splits too; None: they read nothing.
+        told: notes that the user has seen in a profile, which states the splits too; None: there was no profile.
     """
     manifest = result.manifest
     size = amount(sum(shard.bytes for shard in manifest.shards))

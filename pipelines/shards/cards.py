@@ -1,6 +1,6 @@
-"""Data cards: a dataset's published counts, compared with a build's, and what describes the build to others.
+"""Data cards with published counts, and the files that describe a build: ``README.md`` and ``croissant.json``.
 
-These are its card for people (``README.md``) and ``croissant.json`` for programs.
+This module also writes all files of a dataset beside its shards.
 """
 
 import hashlib

@@ -58,7 +58,7 @@ class Catalog:
         containers: tars that hold the items as members; empty: the items are loose files.
         lists: named lists of items: list, key.
         judgements: judged pairs: query, item, verdict.
-        dropped: files that the release's lists name and the adapter leaves out: file, split, reason, detail.
+        dropped: files that the adapter leaves out although the release lists them: file, split, reason, detail.
         notes: notes for people, one line each.
         sources: the list files that were read.
         disjoint: whether no finest class of ``train`` may occur in another split.
@@ -87,7 +87,7 @@ class Catalog:
     image_column: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "root", self.root.absolute())  # as those of containers
+        object.__setattr__(self, "root", self.root.absolute())  # like the paths of containers
         check_level_names(self.levels, f"dataset {quoted(self.name)}")
         boxes = BOX if self.has_boxes else ()
         expected = {**dict.fromkeys([*_ITEM_COLUMNS, *self.levels], pl.String), **dict.fromkeys(boxes, pl.Int32)}
@@ -130,17 +130,17 @@ class Catalog:
             raise HierarchyError(f"dataset {quoted(self.name)}: {error}") from error
 
     def with_items(self, items: pl.DataFrame) -> "Catalog":
-        """Return the catalog with these of its items; lists and judgements about others are left out."""
+        """Return a catalog of some of its items, without lists and judgements of the other items."""
         return replace(self, items=items, **{name: self.about(name, items["key"]) for name in ABOUT_ITEMS})
 
     def about(self, name: str, keys: pl.Series) -> pl.DataFrame | None:
-        """Return the rows of the lists or judgements that name these items alone; None if there is no such table."""
+        """Return the lists or judgements whose items are all among the keys; None if the catalog has no such table."""
         table: pl.DataFrame | None = getattr(self, name)
         columns = pl.col(ABOUT_ITEMS[name])
         return None if table is None else table.filter(pl.all_horizontal(columns.is_in(keys.implode())))
 
     def _refuse(self, found: pl.Series, message: str) -> None:
-        """Refuse the catalog if there are such values, and name the first in the message."""
+        """Raise an error that names the first values, if there are any."""
         if len(found):
             raise TableError(f"dataset {quoted(self.name)}: " + message.replace("{}", _some(found)))
 

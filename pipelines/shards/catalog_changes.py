@@ -16,14 +16,14 @@ from ..hierarchy.names.clean import match_key
 from .catalog import TRAIN, Catalog, check_level_names
 
 VAL = "val"
-CALIBRATION_CLASSES = 10  # that hgld calibrate needs
-_VAL_AIM = 12  # some more, should classes have one image only, or broken ones
-_MANY_CLASSES = 40  # enough for splits of so many
+CALIBRATION_CLASSES = 10  # number of classes that hgld calibrate needs
+_VAL_AIM = 12  # a margin for classes with one image, or with broken images
+_MANY_CLASSES = 40  # number of classes from which val can have _VAL_AIM of them
 _LONGEST_REASON = 500
 
 
 def keep_splits(catalog: Catalog, splits: Sequence[str]) -> Catalog:
-    """Return a catalog of these of its splits; of all where none is named.
+    """Return a catalog of the named splits; of all splits if none is named.
 
     Raises:
         ConfigError: a split that the release does not have.
@@ -63,7 +63,7 @@ def draw_classes(
 
 
 def default_parts(classes: int) -> tuple[float, float]:
-    """Return the parts ``--test-classes`` and ``--val-classes`` by which a set is divided where nobody states them.
+    """Return the default ``--test-classes`` and ``--val-classes`` for a number of classes.
 
     A quarter of the classes is test, and 15% of all are val, but 12 at least of a set of 40 classes or more: ``hgld
     calibrate`` needs 10. Sets of fewer than 40 classes have a third of the rest as val, sets of fewer than seven no
@@ -82,7 +82,7 @@ def default_parts(classes: int) -> tuple[float, float]:
 
 
 def _seed_of_val(seed: int) -> tuple[int, int]:
-    """Return another stream than that of ``--test-classes``, which draws from the same names."""
+    """Return the seed of val; the draw of ``--test-classes`` from the same names has another one."""
     return seed, 1
 
 
@@ -131,8 +131,8 @@ def with_val_classes(catalog: Catalog, fraction: float, seed: int) -> Catalog:
 def without_leaks(catalog: Catalog, drawn: Sequence[str]) -> Catalog:
     """Return a catalog without the training items that may show a class of a drawn split.
 
-    Such an item has no finest label, and none of its coarser labels shows that it is of no class of these splits. It is
-    kept among the dropped ones.
+    Such an item has no finest label, and its coarser labels do not exclude the classes of these splits. It becomes a
+    dropped file.
 
     Args:
         catalog: catalog of the release.
@@ -142,7 +142,7 @@ def without_leaks(catalog: Catalog, drawn: Sequence[str]) -> Catalog:
     held = catalog.items.filter(pl.col("split").is_in(list(drawn)))
     is_open = (pl.col("split") == TRAIN) & pl.col(finest).is_null()
     for level in coarser:
-        # a class of these splits whose own label of that level is unknown could be under any
+        # a class of these splits without a known parent may be below any class of the level
         parents = held.drop_nulls(finest).group_by(finest).agg(pl.col(level).drop_nulls().n_unique())[level]
         if (parents > 0).all():
             above = held[level].drop_nulls().unique().implode()
@@ -154,7 +154,7 @@ def without_leaks(catalog: Catalog, drawn: Sequence[str]) -> Catalog:
 
 
 def _without(catalog: Catalog, out: pl.DataFrame, reason: str, detail: pl.Expr) -> Catalog:
-    """Return a catalog without some of its items, which are dropped for a reason."""
+    """Return a catalog in which some items are dropped for a reason."""
     dropped = out.select("file", "split", reason=pl.lit(reason), detail=detail)
     before = [] if catalog.dropped is None else [catalog.dropped.select(dropped.columns)]
     left = catalog.items.filter(~pl.col("key").is_in(out["key"].implode()))
@@ -162,7 +162,7 @@ def _without(catalog: Catalog, out: pl.DataFrame, reason: str, detail: pl.Expr) 
 
 
 def without_excluded(catalog: Catalog, file: Path) -> Catalog:
-    """Return a catalog without the items of a list; each is kept among the dropped ones with its reason.
+    """Return a catalog without the items of a list; each becomes a dropped file with its reason.
 
     Args:
         catalog: catalog of the release.
@@ -201,17 +201,17 @@ def without_excluded(catalog: Catalog, file: Path) -> Catalog:
 # -- levels of a build of a hierarchy (--labels DIR) ------------------------------------------------------------------
 
 LABELS = "labels.csv"
-_LABELS_OF_THEIR_OWN = ("gldv2", "inat-base", "inat-full")  # sources that read --labels themselves
+_READ_OWN_LABELS = ("gldv2", "inat-base", "inat-full")  # sources that read --labels themselves
 _Labels = tuple[str | None, ...]
 
 
 def is_build(folder: Path, source: str) -> bool:
-    """Tell whether the levels are those of a build of a hierarchy, and not of files that the source reads itself.
+    """Tell whether a folder of labels is a hierarchy build, rather than files that the source reads itself.
 
     Raises:
-        ConfigError: the source reads no labels of its own, and the folder holds no build's.
+        ConfigError: the source reads no labels of its own, and the folder is no hierarchy build.
     """
-    own = source in _LABELS_OF_THEIR_OWN
+    own = source in _READ_OWN_LABELS
     if (folder / LABELS).is_file():
         return not own or not any(folder.glob("*_label_to_hierarchical.csv"))
     if own:

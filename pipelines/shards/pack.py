@@ -1,4 +1,4 @@
-"""Put items into the order of the shards, and write one shard: the images, their JSON, and its part of the index."""
+"""Put items into the order of the shards, and write a shard with its part of the index."""
 
 import hashlib
 import os

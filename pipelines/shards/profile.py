@@ -23,7 +23,7 @@ from .reading import checked_image
 from .sources.own_images import OwnImages, merge_spellings, plain_name, read_own_images
 
 _MOST_DECODED = 500  # images; the build decodes all
-_SHORTEST_MERGED = 3  # letters of a name: A and a may well be two classes
+_SHORTEST_MERGED = 3  # least number of letters of merged names, because A and a may be two classes
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Profile:
         problem: why it cannot be built; empty: it can.
         missing: paths of the files that are not there.
         decoded: number of images that were decoded.
-        broken: path and reason of those that could not be.
+        broken: path and reason of every image that could not be decoded.
     """
 
     images: OwnImages
@@ -50,7 +50,7 @@ class Profile:
 
 
 def profile(kind: str, source: Path, options: SourceConfig, *, is_final: bool) -> Profile:
-    """Read the user's own images, decode some, and propose what nobody stated: folder, levels and splits.
+    """Read the user's own images, decode some, and propose options that were not given: folder, levels and splits.
 
     Args:
         kind: folders or manifest.
@@ -222,7 +222,7 @@ def command(found: Profile, source: Path, out: str, config: ShardConfig) -> str:
     """Return the command that builds what a profile proposes."""
     words = ["hgld", "build-shards", found.images.kind, "--source", str(source)]
     for part in (found.options, config):
-        for name, option in options_of(type(part)).items():  # those that are not at their defaults
+        for name, option in options_of(type(part)).items():  # only options that differ from their defaults
             value = getattr(part, name)
             if value == option.default:
                 continue

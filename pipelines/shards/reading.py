@@ -1,4 +1,4 @@
-"""Files from outside: regular files only, read within bounds and hashed meanwhile; images checked and resized."""
+"""Read foreign files within bounds, hash them, and check and resize images."""
 
 import errno
 import hashlib
@@ -160,7 +160,7 @@ def decodes_strictly(data: bytes) -> bool:
 
 
 def _decoded(data: bytes, header: ImageHeader, width: int, height: int) -> np.ndarray:
-    """Decode to (H, W, C) uint8 as stored, a JPEG at a half, quarter or eighth if that is of the size asked for."""
+    """Decode to (H, W, C) uint8 as stored; decode a JPEG at a fraction of its size if that is large enough."""
     if header.format == "JPEG":
         try:
             return simplejpeg.decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width)

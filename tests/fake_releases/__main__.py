@@ -10,7 +10,7 @@ from hgld.pipelines.shards.sources import OWN_DATA, SOURCES, source_name
 Maker = Callable[[Path, int], None]
 
 
-MODULES = {  # where the module is not called like its source
+MODULES = {  # sources whose module has another name
     "dyml-vehicle": "dyml:make_vehicle",
     "dyml-animal": "dyml:make_animal",
     "dyml-product": "dyml:make_product",
@@ -23,7 +23,7 @@ MODULES = {  # where the module is not called like its source
 
 
 def maker(name: str) -> Maker:
-    """The function that writes the fake release of a source, ``make(folder, seed)``."""
+    """Return the function ``make(folder, seed)`` that writes the fake release of a source."""
     module, _, function = MODULES.get(name, f"{source_name(name)}:make").partition(":")
     return getattr(import_module(f"tests.fake_releases.{module}"), function)
 

@@ -1,4 +1,4 @@
-"""A tiny Cars196 in either of its layouts: all 196 classes by name, images of a few."""
+"""A tiny Cars196 in either of its layouts, with all class names and images of a few classes."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from scipy.io import savemat
 from hgld.pipelines.shards.sources.fine_grained import read_taxonomy
 from tests.fake_releases.pictures import jpeg
 
-CLASSES = (1, 4, 98, 99, 116, 196)  # with images; on both sides of the literature's split
-IMAGES = 4  # of a class: even ones train, odd ones test in the release's own split
+CLASSES = (1, 4, 98, 99, 116, 196)  # classes with images, in both halves of the literature's split
+IMAGES = 4  # images per class; in the release's own split even ones are train, odd ones test
 
 
 def make(folder: Path, seed: int = 0) -> None:
@@ -42,7 +42,7 @@ def make_devkit(folder: Path, seed: int = 0) -> None:
 
 
 def _struct(fields: tuple[str, ...], rows: list[tuple]) -> np.ndarray:
-    """A MATLAB struct array of one row, its numbers as small as MATLAB keeps them."""
+    """Return a MATLAB struct array of one row; numbers have MATLAB's smallest type."""
     array = np.empty((1, len(rows)), dtype=[(field, object) for field in fields])
     for index, row in enumerate(rows):
         array[0, index] = tuple(np.array([[v]], np.uint8) if isinstance(v, int) else v for v in row)
@@ -50,6 +50,6 @@ def _struct(fields: tuple[str, ...], rows: list[tuple]) -> np.ndarray:
 
 
 def _names() -> np.ndarray:
-    """A MATLAB cell array of the classes' names."""
+    """Return a MATLAB cell array of the class names."""
     names = [classes[0] for classes in read_taxonomy("cars196_taxonomy.csv").values()]
     return np.array([names], dtype=object)

@@ -1,4 +1,4 @@
-"""A tiny CUB-200-2011: all 200 classes in its lists, images of a few."""
+"""A tiny CUB-200-2011 with all 200 classes in its lists and images of a few."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import numpy as np
 from hgld.pipelines.shards.sources.fine_grained import read_taxonomy
 from tests.fake_releases.pictures import jpeg
 
-CLASSES = (1, 2, 9, 100, 101, 118, 200)  # with images; on both sides of the literature's split
-IMAGES = 3  # of a class
+CLASSES = (1, 2, 9, 100, 101, 118, 200)  # classes with images, in both halves of the literature's split
+IMAGES = 3  # images per class
 
 
 def make(folder: Path, seed: int = 0) -> None:

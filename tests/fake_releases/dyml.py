@@ -1,4 +1,4 @@
-"""Tiny DyML sets; their lists lack the line end behind the header, as the released ones do."""
+"""Tiny DyML sets; like the released lists, theirs lack the line end after the header."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import numpy as np
 from tests.fake_releases.pictures import jpeg
 
 TREE = {0: (0, 0), 1: (0, 0), 2: (1, 0), 3: (2, 1)}  # fine: middle, coarse
-IMAGES = 3  # of a fine class
-SIDES = {"query": 2, "gallery": 4}  # images of a class in a test set
+IMAGES = 3  # images per fine class
+SIDES = {"query": 2, "gallery": 4}  # images per class in a test set
 
 
 def make_vehicle(folder: Path, seed: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""A tiny Google Landmarks v2: all its 620 tars, of which the first few of each set have images in them."""
+"""A tiny Google Landmarks v2 with all 620 tars; the first few tars per set hold images."""
 
 import csv
 import hashlib
@@ -22,8 +22,8 @@ LANDMARKS = (  # title, name, group, top; None: without hierarchical labels
     ("Half Dome", None, None, None),
     ("Lago di Garda, \"Benaco\"", "lake", "lake", "natural"),
 )  # fmt: skip
-IMAGES = {"train": 4, "index": 3}  # of a landmark
-FULL_TARS = {"train": 3, "index": 2, "test": 1}  # tars with images in them
+IMAGES = {"train": 4, "index": 3}  # images per landmark
+FULL_TARS = {"train": 3, "index": 2, "test": 1}  # number of tars with images per set
 QUERIES = {"Public": 2, "Private": 2, "Ignored": 3}
 
 
@@ -48,7 +48,7 @@ def make(folder: Path, seed: int = 0) -> None:
 
 
 def leave_empty_tars_out(patch: pytest.MonkeyPatch) -> None:
-    """Let the release have the few tars alone that have images in them."""
+    """Reduce the release to the tars that hold images."""
     for split, tars in FULL_TARS.items():
         patch.setitem(TARS, split, tars)
 
@@ -84,7 +84,7 @@ def _write_labels(metadata: Path, name: str, offset: int) -> None:
 
 
 def _write_solution(folder: Path, tests: list[str], index: list[list[str]]) -> None:
-    """Query 1 has relevant images of one landmark, 2 of two of one group, 3 of one without labels, 4 of two tops."""
+    """Return the relevant images per query: of one landmark, two of a group, one unlabelled, two top classes."""
     relevant = [index[0], [*index[1], *index[0][:1]], index[4], [*index[2], *index[3]]]
     usages = [usage for usage, count in QUERIES.items() for _ in range(count)]
     rows = [

@@ -1,4 +1,4 @@
-"""A tiny INRIA Holidays: both archives unpacked into one folder, groups of two and three."""
+"""A tiny INRIA Holidays with groups of two and three images in one folder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A tiny ImageNet-1k: folders of synsets in train; val as its tar has it, with the development kit."""
+"""A tiny ImageNet-1k: one folder per synset in train, a flat val, and the development kit."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ from scipy.io import savemat
 from tests.fake_releases.pictures import jpeg
 
 SYNSETS = ("n01440764", "n01443537", "n02123045")
-NUMBERS = {"n01440764": 3, "n01443537": 1, "n02123045": 2}  # the kit's numbers follow no order of the ids
+NUMBERS = {"n01440764": 3, "n01443537": 1, "n02123045": 2}  # the kit's numbers are not in the order of the ids
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
-TRAIN, VAL = 3, 2  # images of a synset
+TRAIN, VAL = 3, 2  # images per synset
 
 
 def make(folder: Path, seed: int = 0) -> None:

@@ -18,11 +18,11 @@ SPECIES = {  # name: super-category, then the ranks
     "Vulpes vulpes": ("Mammalia", "Vulpes", "Canidae", "Carnivora", "Mammalia", "Chordata", "Animalia"),
     "Canis latrans": ("Mammalia", "Canis", "Canidae", "Carnivora", "Mammalia", "Chordata", "Animalia"),
 }
-IMAGES = 3  # of a species
+IMAGES = 3  # images per species
 
 
 def make_base(folder: Path, seed: int = 0) -> None:
-    """The same release serves both levels of detail."""
+    """Write the release; iNat-base and iNat-full read the same files."""
     make_full(folder, seed)
 
 

@@ -12,7 +12,7 @@ VIEWS = ("01_1_front", "01_2_side", "02_3_back", "02_4_full")
 
 
 def make(folder: Path, seed: int = 0) -> None:
-    """Write ``Eval`` and ``Img`` into a folder; of an item's four images two are queries."""
+    """Write ``Eval`` and ``Img`` into a folder; two of an item's four images are queries."""
     rng = np.random.default_rng(seed)
     rows = []
     for item in range(ITEMS):

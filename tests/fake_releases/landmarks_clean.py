@@ -1,4 +1,4 @@
-"""A tiny Landmarks-clean as one has it after fetching what its addresses still give."""
+"""A tiny Landmarks-clean with the images that could still be downloaded."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.fake_releases.pictures import jpeg
 
 LANDMARKS = (0, 7, 585)
 TRAIN, VAL = 4, 1  # addresses of a landmark
-AMBIGUOUS = "http://a.example/x/photo.jpg", "http://b.example/y/photo.jpg"  # of the first landmark's train
+AMBIGUOUS = "http://a.example/x/photo.jpg", "http://b.example/y/photo.jpg"  # both belong to the first landmark of train
 
 
 def make(folder: Path, seed: int = 0) -> None:

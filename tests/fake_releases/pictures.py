@@ -1,4 +1,4 @@
-"""Tiny pictures, the same bytes for the same generator."""
+"""Tiny images; the same generator gives the same bytes."""
 
 import io
 
@@ -9,7 +9,7 @@ ORIENTATION = 0x0112  # EXIF's tag
 
 
 def jpeg(rng: np.random.Generator, width: int = 40, height: int = 32, orientation: int | None = None) -> bytes:
-    """A JPEG of that size as stored, with an EXIF orientation if one is given."""
+    """Return a JPEG of this stored size, with an EXIF orientation if one is given."""
     exif = Image.Exif()
     if orientation is not None:
         exif[ORIENTATION] = orientation
@@ -19,13 +19,13 @@ def jpeg(rng: np.random.Generator, width: int = 40, height: int = 32, orientatio
 
 
 def png(rng: np.random.Generator, width: int = 40, height: int = 32) -> bytes:
-    """A PNG of that size."""
+    """Return a PNG of this size."""
     file = io.BytesIO()
     _picture(rng, width, height).save(file, "PNG")
     return file.getvalue()
 
 
 def _picture(rng: np.random.Generator, width: int, height: int) -> Image.Image:
-    """Four patches of colour, smoothly joined: every picture differs from the others and stays under a kilobyte."""
+    """Return an image of four blended colours; it differs in every call and takes less than a kilobyte."""
     corners = Image.fromarray(rng.integers(0, 256, (2, 2, 3), dtype=np.uint8))
     return corners.resize((width, height), Image.Resampling.BILINEAR)

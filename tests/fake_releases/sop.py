@@ -11,7 +11,7 @@ CATEGORIES = (
     "lamp", "mug", "sofa", "stapler", "table", "toaster",
 )  # fmt: skip
 PRODUCTS = {"train": 13, "test": 12}  # one category has two products in train
-IMAGES = (2, 3, 4)  # images of a product, in turn
+IMAGES = (2, 3, 4)  # images per product, repeated in this order
 
 
 def make(folder: Path, seed: int = 0) -> None:

@@ -8,7 +8,7 @@ from tests.fake_releases.pictures import jpeg
 
 TRAIN = range(1, 7)  # vehicles
 TESTS = {800: range(7, 9), 1600: range(7, 11), 2400: range(7, 13)}
-IMAGES = 3  # of a vehicle
+IMAGES = 3  # images per vehicle
 
 
 def make(folder: Path, seed: int = 0) -> None:

@@ -22,7 +22,7 @@ def changed(catalog: Catalog, **columns: pl.Expr) -> Catalog:
 
 
 def first(value: str | None, column: str) -> pl.Expr:
-    """The column with another value in the first row."""
+    """Return the column with another value in the first row."""
     return pl.when(pl.int_range(pl.len()) == 0).then(pl.lit(value)).otherwise(pl.col(column))
 
 
@@ -39,17 +39,17 @@ def test_keys_of_long_texts_differ_by_their_tails():
     assert max(len(one), len(other)) <= 200
 
 
-def test_a_sound_catalog(catalog):
+def test_catalog_gives_its_hierarchy(catalog):
     assert catalog.hierarchy().num_classes == (5, 2)
     assert not catalog.has_boxes
 
 
-def test_empty_names_are_unknown_too(catalog):
+def test_empty_class_names_are_unknown(catalog):
     emptied = changed(catalog, species=pl.col("species").fill_null(""))
     assert emptied.items.equals(catalog.items)
 
 
-def test_boxes_are_a_column_each(catalog):
+def test_boxes_need_all_four_columns(catalog):
     boxed = replace(catalog, items=catalog.items.with_columns(pl.lit(None, pl.Int32).alias(side) for side in BOX))
     assert boxed.has_boxes
     with pytest.raises(TableError, match=r"expected key: String.*box_bottom: Int32"):
@@ -73,24 +73,24 @@ def test_boxes_are_a_column_each(catalog):
         ({"species": pl.lit(3)}, "species: Int32"),
     ],
 )
-def test_items_that_cannot_be(catalog, columns, message):
+def test_invalid_items_are_refused(catalog, columns, message):
     with pytest.raises(TableError, match=message):
         changed(catalog, **columns)
 
 
-def test_a_class_with_two_parents_is_named(catalog):
+def test_class_with_two_parents_is_refused(catalog):
     with pytest.raises(HierarchyError, match=r"'toy'.*'species 0' under 'elsewhere' and 'family 0'"):
         changed(catalog, family=first("elsewhere", "family"))
 
 
-def test_classes_that_train_shares_are_named(catalog):
+def test_shared_classes_of_disjoint_splits_are_refused(catalog):
     torn = {"split": first("test", "split")}
     with pytest.raises(HierarchyError, match="1 classes of level 'species' are in train and in test: 'species 0'"):
         changed(catalog, **torn)
     assert len(changed(replace(catalog, disjoint=False), **torn).items) == len(catalog.items)
 
 
-def test_lists_and_judgements_name_items(catalog):
+def test_lists_of_unknown_items_are_refused(catalog):
     lists = pl.DataFrame({"list": ["small"], "key": ["nobody"]})
     with pytest.raises(TableError, match="lists name keys that are no items: 'nobody'"):
         replace(catalog, lists=lists)
@@ -101,7 +101,7 @@ def test_lists_and_judgements_name_items(catalog):
         replace(catalog, lists=lists.rename({"list": "name"}))
 
 
-def test_items_of_tars_name_one_of_them(catalog):
+def test_items_of_unknown_tars_are_refused(catalog):
     containers = (Container(Path("a.tar"), None, "set"),)
     with pytest.raises(InputError, match=r"items of no tar: '0/0\.jpg'"):
         replace(catalog, containers=containers)
@@ -110,6 +110,6 @@ def test_items_of_tars_name_one_of_them(catalog):
         replace(catalog, items=same, containers=containers)
 
 
-def test_levels_have_names_of_their_own(catalog):
+def test_levels_named_like_index_columns_are_refused(catalog):
     with pytest.raises(InputError, match="levels"):
         replace(catalog, levels=("key", *LEVELS[1:]))

@@ -27,7 +27,7 @@ def rename(root: Path, **facts) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | facts))
 
 
-def test_datasets_are_listed_with_what_is_published(hgld):
+def test_datasets_lists_published_counts(hgld):
     code, out, _ = hgld("datasets")
     assert code == 0
     for name in set(SOURCES) - set(OWN_DATA):
@@ -41,7 +41,7 @@ def test_datasets_are_listed_with_what_is_published(hgld):
 
 
 @pytest.mark.parametrize("name", sorted(set(SOURCES) - set(OWN_DATA)))
-def test_a_card_says_how_to_obtain_the_files(hgld, name):
+def test_datasets_name_prints_card_and_steps_to_obtain_files(hgld, name):
     code, out, _ = hgld("datasets", name)
     assert code == 0
     card = load_card(name)
@@ -54,13 +54,13 @@ def test_a_card_says_how_to_obtain_the_files(hgld, name):
 
 
 @pytest.mark.parametrize(("name", "said"), [("coco", "no dataset 'coco'"), ("manifest", "your own images")])
-def test_datasets_that_have_no_card(hgld, name, said):
+def test_datasets_without_a_card_are_refused(hgld, name, said):
     code, out, err = hgld("datasets", name)
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert said in err
 
 
-def test_a_card_is_made_anew_and_entered_in_the_manifest(hgld, root):
+def test_card_is_rewritten_and_entered_in_the_manifest(hgld, root):
     before = manifest(root)
     code, out, _ = hgld("card", root)
     assert (code, out) == (0, f"{root}: wrote README.md, croissant.json.\n")
@@ -77,7 +77,7 @@ def test_a_card_is_made_anew_and_entered_in_the_manifest(hgld, root):
     assert {path.name: path.read_bytes() for path in root.iterdir()} == files
 
 
-def test_a_dataset_that_only_shares_a_cards_name_does_not_get_its_card(root):
+def test_dataset_with_other_levels_does_not_get_the_card_of_its_name(root):
     rename(root, name="sop")
     assert remake_card(root) is None
 
@@ -91,7 +91,7 @@ def test_a_dataset_that_only_shares_a_cards_name_does_not_get_its_card(root):
         (lambda root: (root / "index.parquet").write_bytes(b"PAR1"), "not a readable parquet file"),
     ],
 )
-def test_a_folder_that_is_no_dataset(hgld, root, damage, said):
+def test_card_of_a_damaged_dataset_is_refused_and_changes_nothing(hgld, root, damage, said):
     damage(root)
     before = {path.name: path.read_bytes() for path in root.iterdir()}
     code, _, err = hgld("card", root)

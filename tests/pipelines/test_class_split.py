@@ -1,4 +1,4 @@
-"""Class-disjoint test and validation splits: drawn by seed, of any source, stated wherever a build is described."""
+"""Class-disjoint test and validation splits, drawn by a seed from any source."""
 
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ from tests.pipelines.toy_release import LEVELS, ToyRelease
 
 
 @given(st.lists(st.text(max_size=4), min_size=2, unique=True, max_size=40), st.floats(0.01, 0.99), st.integers(0, 99))
-def test_a_draw_depends_on_the_classes_alone(classes, fraction, seed):
+def test_drawn_classes_depend_on_names_and_seed_alone(classes, fraction, seed):
     drawn = draw_classes(classes, fraction, seed)
     assert drawn < set(classes)
     assert len(drawn) == min(max(round(fraction * len(classes)), 1), len(classes) - 1)
     assert drawn == draw_classes([*reversed(classes), *classes], fraction, seed)
 
 
-def test_draws_that_cannot_be():
+def test_invalid_fractions_of_classes_are_refused():
     for fraction in (0, 1, -0.5, float("nan")):
         with pytest.raises(ConfigError, match=r"--test-classes is .*between 0 and 1"):
             draw_classes("ab", fraction, 0)
@@ -34,7 +34,7 @@ def test_draws_that_cannot_be():
 
 
 def catalog(rows: list[tuple[str, str | None]], **fields: Any) -> Catalog:
-    """A catalog of (split, class) an item, in one level."""
+    """Return a catalog of one level; a row has the split and the class of an item."""
     items = [(str(i), split, f"{i}.jpg", name) for i, (split, name) in enumerate(rows)]
     schema = ["key", "split", "file", "fine"]
     return Catalog("toy", ("fine",), pl.DataFrame(items, schema=schema, orient="row"), Path(), **fields)
@@ -59,7 +59,7 @@ def test_val_shares_no_class_with_any_split(rows, fraction, seed):
     assert with_val_classes(made, fraction, seed).items.equals(divided.items)
 
 
-def test_the_test_split_is_that_without_val(tmp_path):
+def test_val_classes_do_not_change_the_test_split(tmp_path):
     release = ToyRelease.make()
     table = tmp_path / "labels.csv"
     release.items().select("file", *LEVELS).rename({"file": "path"}).write_csv(table)
@@ -73,7 +73,7 @@ def test_the_test_split_is_that_without_val(tmp_path):
     assert len(draws) > 1
 
 
-def test_val_of_a_release_with_its_own_splits(tmp_path):
+def test_val_classes_are_drawn_from_train_of_a_release(tmp_path):
     maker("sop")(tmp_path, 0)
     whole = read_release("sop", tmp_path, SourceConfig())
     found = read_release("sop", tmp_path, SourceConfig(val_classes=0.5))
@@ -84,7 +84,7 @@ def test_val_of_a_release_with_its_own_splits(tmp_path):
     assert only.items.equals(found.items.filter(pl.col("split") != "train"))
 
 
-def test_classes_that_cannot_be_drawn():
+def test_releases_without_classes_for_val_are_refused():
     both: list[tuple[str, str | None]] = [("train", "a"), ("train", "b")]
     cases: list[tuple[list[tuple[str, str | None]], float, str]] = [
         ([*both, ("val", "c")], 0.5, "has a split val of its own"),

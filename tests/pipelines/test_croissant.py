@@ -1,4 +1,4 @@
-"""croissant.json by mlcroissant, and the shards by Hugging Face datasets: the tools that others read datasets with."""
+"""mlcroissant reads ``croissant.json``, and Hugging Face ``datasets`` reads the shards."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from hgld.data.format import IMAGE_SUFFIXES
 from hgld.pipelines.shards.cards import croissant, load_card, remake_card
 from tests.pipelines.tiny_shards import LEVELS, TinyShards
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of rdflib, by mlcroissant
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # mlcroissant makes rdflib warn
 
 
 _PICTURES = """
@@ -43,9 +43,9 @@ def stored(part, item):
 
 
 @pytest.mark.slow
-def test_mlcroissant_yields_the_pictures_with_their_labels(tmp_path):
+def test_mlcroissant_yields_images_with_their_labels(tmp_path):
     root = TinyShards().write(tmp_path / "tiny")
-    done = subprocess.run(  # it reads the variable when imported, and unpacks all tars of one name into one folder
+    done = subprocess.run(  # a new process, because mlcroissant reads CROISSANT_CACHE when it is imported
         [sys.executable, "-c", _PICTURES, str(root / files.CROISSANT), *LEVELS],
         capture_output=True,
         text=True,
@@ -61,7 +61,7 @@ def test_mlcroissant_yields_the_pictures_with_their_labels(tmp_path):
     assert sorted(json.loads(done.stdout)) == sorted(expected)
 
 
-def test_pictures_of_every_format_are_among_the_images(tmp_path):
+def test_croissant_includes_images_of_every_format(tmp_path):
     root = TinyShards().write(tmp_path / "tiny")
     described = json.loads((root / files.CROISSANT).read_text())
     (pictures,) = [part for part in described["distribution"] if part["@type"] == "cr:FileSet"]
@@ -80,7 +80,7 @@ def test_mlcroissant_reads_classes_and_splits(tmp_path):
     assert [record["splits/name"] for record in dataset.records("splits")] == ["test", "train"]
 
 
-def test_every_tar_has_its_checksum(tmp_path):
+def test_croissant_states_the_checksum_of_every_file(tmp_path):
     root = TinyShards().write(tmp_path / "tiny")
     manifest = files.Manifest.from_json((root / files.MANIFEST).read_bytes())
     parts = json.loads((root / files.CROISSANT).read_text())["distribution"]
@@ -90,7 +90,7 @@ def test_every_tar_has_its_checksum(tmp_path):
     assert stated == known
 
 
-def test_odd_names_stay_valid(tmp_path):
+def test_croissant_of_odd_names_is_valid(tmp_path):
     root = TinyShards().write(tmp_path / "tiny")
     manifest = files.Manifest.from_json((root / files.MANIFEST).read_bytes())
     odd = replace(manifest, name="Größe <b>&", levels=("é level", "level_0"))
@@ -110,12 +110,14 @@ print(json.dumps(rows))
 """
 
 
-def test_hugging_face_datasets_loads_the_folder_by_its_card(tmp_path):
-    root = TinyShards(png=False).write(tmp_path / "tiny")  # it wants one suffix in the first five items of a shard
+def test_hugging_face_datasets_loads_the_folder(tmp_path):
+    root = TinyShards(png=False).write(
+        tmp_path / "tiny"
+    )  # datasets wants one suffix in the first five items of a shard
     index, _ = index_file.read_index(root / files.INDEX)
     remake_card(root)
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run(  # a process of its own: its threads and open files are not ours
+    done = subprocess.run(  # a new process, because datasets leaves threads and open files behind
         [sys.executable, "-c", _LOAD, str(root), str(tmp_path / "cache")],
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Data cards: what they state is checked, and a build's counts are held against it."""
+"""Data cards: their statements, and differences of a build's counts from the published ones."""
 
 import re
 
@@ -41,7 +41,7 @@ None.
 
 @pytest.fixture
 def cards(tmp_path, monkeypatch):
-    """A folder of cards in place of data_cards/."""
+    """Return a folder of cards that replaces data_cards/."""
     monkeypatch.setattr(data_card, "card_path", lambda name: tmp_path / f"{name}.md")
     return tmp_path
 
@@ -73,8 +73,10 @@ def test_every_card_states_levels_counts_and_how_to_obtain(name):
         assert published.classes.keys() <= set(card.levels)
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"gldv2"}))  # its one count is of a file, not of a publication
-def test_exact_counts_of_a_header_are_those_of_the_prose(name):
+@pytest.mark.parametrize(
+    "name", sorted(set(NAMES) - {"gldv2"})
+)  # its one count comes from a file, not from a publication
+def test_counts_of_a_cards_header_are_in_its_text(name):
     card = load_card(name)
     prose = card.text.split("---\n", 2)[2]
     for split in card.splits.values():
@@ -83,7 +85,7 @@ def test_exact_counts_of_a_header_are_those_of_the_prose(name):
 
 
 @given(st.integers(0, 10**8), st.sampled_from("KM"), st.integers(0, 3))
-def test_a_rounded_count_agrees_with_what_is_rounded_so(found, unit, digits):
+def test_rounded_count_agrees_with_numbers_of_that_rounding(found, unit, digits):
     scale = {"K": 1_000, "M": 1_000_000}[unit]
     printed = PublishedCount(f"{found / scale:.{digits}f}{unit}")
     step = scale / 10**digits
@@ -92,7 +94,7 @@ def test_a_rounded_count_agrees_with_what_is_rounded_so(found, unit, digits):
     assert not PublishedCount(str(found)).agrees(found + 1)
 
 
-def test_differences_name_split_and_what(cards):
+def test_differences_from_published_counts_name_split_and_count(cards):
     (cards / "toys.md").write_text(CARD)
     card = load_card("toys")
     facts = {"items": 11, "shards": 1, "classes": {"toy": 4, "kind": 2}, "unlabelled": 0}
@@ -115,7 +117,7 @@ def parsed(text: str) -> tuple[dict, str]:
     return yaml.safe_load(header), body
 
 
-def test_the_card_of_a_build_has_the_counts_found_beside_the_published(cards):
+def test_card_shows_found_counts_beside_published_counts(cards):
     (cards / "toys.md").write_text(CARD)
     facts = {"items": 11, "shards": 1, "classes": {"toy": 3, "kind": 2}, "unlabelled": 5}
     header, body = parsed(dataset_card(load_card("toys"), manifest({"train": facts}, rejected={"truncated": 1})))
@@ -134,7 +136,7 @@ def test_the_card_of_a_build_has_the_counts_found_beside_the_published(cards):
     assert "in 1 tar of 0.00 GB" in body
 
 
-def test_ones_own_data_have_a_card_too():
+def test_own_data_get_a_card_without_licence():
     header, body = parsed(dataset_card(None, manifest(provenance={"notes": ["two files were no images"]})))
     assert header["pretty_name"] == "toys"
     assert "license" not in header
@@ -142,8 +144,8 @@ def test_ones_own_data_have_a_card_too():
     assert "- two files were no images" in body
 
 
-def test_splits_without_shards_are_not_announced():
-    """A pattern without files stops Hugging Face datasets from loading the other splits."""
+def test_card_lists_no_split_without_shards():
+    """Hugging Face datasets loads no split if a pattern of the card matches no file."""
     empty = {"items": 0, "shards": 0, "classes": {"toy": 0, "kind": 0}, "unlabelled": 0}
     header, _ = parsed(dataset_card(None, manifest({**manifest().splits, "val": empty})))
     assert [entry["split"] for entry in header["configs"][0]["data_files"]] == ["train"]
@@ -152,7 +154,7 @@ def test_splits_without_shards_are_not_announced():
 HOSTILE = "<script>x</script> | **b** [a](javascript:x) `c`\n# title\n---\n```"
 
 
-def test_text_from_outside_cannot_become_markup():
+def test_foreign_text_in_a_card_is_escaped():
     levels = (HOSTILE, "kind")
     facts = {"items": 1, "shards": 1, "classes": dict.fromkeys(levels, 1), "unlabelled": 0}
     text = dataset_card(

@@ -73,7 +73,7 @@ def test_cut_transfer_resumes_at_the_last_byte(server, tmp_path):
     server.planned["a.tar"] = [lies.cut_after(300_000), lies.cut_after(100_000), lies.status(503)]
     (got,) = downloader().fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
-    assert got.received == len(DATA)  # nothing came twice
+    assert got.received == len(DATA)  # no byte was sent twice
     asked = [request.split()[-1] for request in server.requests]
     assert asked == ["all", "bytes=300000-", "bytes=400000-", "bytes=400000-"]
 
@@ -106,7 +106,7 @@ def test_wrong_bytes_are_fetched_again_once_and_then_refused(server, tmp_path):
     server.planned["a.tar"] = [lies.other_bytes]
     (got,) = downloader().fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
-    got.path.write_bytes(b"rotten")  # found by the checksum, and fetched again
+    got.path.write_bytes(b"rotten")  # the checksum finds it, and the file is fetched again
     server.planned["a.tar"] = [lies.other_bytes] * 2
     with pytest.raises(ServiceError, match=rf"the bytes have the MD5 [0-9a-f]{{32}}; published is {MD5}"):
         downloader().fetch([one(server, tmp_path)])

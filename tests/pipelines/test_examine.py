@@ -74,7 +74,7 @@ SOUND = {
     "c.jpg": (png(rng()), "png", 40, 32, 1),  # suffixes follow the bytes, not the name
     "d.gif": (image_of((9, 7), "GIF"), "gif", 9, 7, 1),
     "e.webp": (image_of((9, 7), "WEBP"), "webp", 9, 7, 1),
-    "g.jpg": (jpeg(rng(), orientation=200), "jpg", 40, 32, 1),  # a senseless orientation is none
+    "g.jpg": (jpeg(rng(), orientation=200), "jpg", 40, 32, 1),  # an invalid orientation counts as upright
     "h.jpg": (jpeg(rng()) + b"behind the end", "jpg", 40, 32, 1),
 }
 
@@ -114,7 +114,7 @@ def test_unusable_images_are_rejected_with_a_reason(tmp_path, monkeypatch, name)
     assert row["sha256"] is None
 
 
-def test_files_that_lead_elsewhere_are_not_followed(tmp_path):
+def test_links_and_paths_out_of_the_folder_are_not_followed(tmp_path):
     source = tmp_path / "source"
     (source / "folder.jpg").mkdir(parents=True)
     (tmp_path / "secret.jpg").write_bytes(jpeg(rng()))
@@ -270,7 +270,7 @@ def test_boxes_follow_the_resized_image(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are of Linux")
 def test_lack_of_memory_is_an_error_and_not_a_rejection(tmp_path, monkeypatch):
-    """It is named, and nothing is dropped; with more memory the build goes on and ends as it would have."""
+    """The error names the unit; with more memory the same command ends in the same dataset."""
     toy = ToyRelease.make()
     large = io.BytesIO()
     Image.new("RGB", (7000, 7000)).save(large, "PNG", compress_level=1)

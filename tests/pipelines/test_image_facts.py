@@ -1,4 +1,4 @@
-"""What is read of images, and what is refused."""
+"""Checks of encoded images: damage, decompression bombs and arbitrary bytes."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ from tests.pipelines.tiny_shards import picture
 
 
 def _grainy(**options) -> bytes:
-    """A JPEG of smooth patches with grain, as photographs have."""
+    """Return a JPEG of smooth patches with grain, similar to a photograph."""
     rng = np.random.default_rng(0)
     patches = cv2.resize(rng.integers(0, 256, (6, 8, 3)).astype(np.float32), (160, 120), interpolation=cv2.INTER_CUBIC)
     pixels = (patches + rng.normal(0, 9, patches.shape)).clip(0, 255).astype(np.uint8)
@@ -29,7 +29,7 @@ def _grainy(**options) -> bytes:
 
 
 def _damaged(data: bytes, rng: np.random.Generator) -> bytes:
-    """One bit or byte changed, a piece cut out, or the end cut off."""
+    """Return the data with a changed bit or byte, without a piece, or without its end."""
     at = int(rng.integers(2, len(data)))
     kind = int(rng.integers(4))
     if kind == 0:
@@ -51,7 +51,7 @@ def _damaged(data: bytes, rng: np.random.Generator) -> bytes:
     ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_decoding_at_an_eighth_finds_the_same_damage_as_full_decoding(options):
-    """Planted damage: the strict decode of every pixel is the judge."""
+    """A strict decoding of every pixel decides which damaged images are refused."""
     data, rng = _grainy(**options), np.random.default_rng(1)
     refused = 0
     for _ in range(400):

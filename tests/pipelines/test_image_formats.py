@@ -1,4 +1,4 @@
-"""One list of formats: what is built into shards is what verify accepts and what every reader decodes."""
+"""Builds, verify and every reader accept the same image formats."""
 
 import polars as pl
 import torch
@@ -19,7 +19,7 @@ _FORMAT = {suffix: form for form, suffixes in IMAGE_FORMATS.items() for suffix i
 _OTHERS = {"bmp": "BMP", "tif": "TIFF", "tiff": "TIFF"}
 
 
-def test_what_is_built_is_verified_and_decoded_and_the_rest_is_rejected(tmp_path):
+def test_every_built_format_is_verified_and_decoded(tmp_path):
     assert {f".{suffix}" for suffix in (*IMAGE_SUFFIXES, *_OTHERS)} == SOUGHT
     source, out = tmp_path / "source", tmp_path / "out"
     for number, (suffix, form) in enumerate({**_FORMAT, **_OTHERS}.items()):

@@ -1,4 +1,4 @@
-"""What hgld says of one's own images before it builds them, what it proposes, and what is built then."""
+"""Profiles of the user's own images, the proposed command, and the dataset that it builds."""
 
 import json
 import shlex
@@ -20,7 +20,7 @@ from hgld.pipelines.shards.profile import profile
 from hgld.pipelines.stage import silent
 from tests.fake_releases.pictures import jpeg
 
-CLASSES = 48  # names of the kind "Sorte 7", six per group
+CLASSES = 48  # with names like "Sorte 7", six per group
 GROUPS = ("Äpfel", "Birnen", "Kohl", "Rüben", "Beeren", "Nüsse", "Salat", "Pilze")
 
 
@@ -29,13 +29,13 @@ def picture(seed: int) -> bytes:
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """(path, class, group) of two images per class."""
+    """Return path, class and group of two images per class."""
     return [(f"{i:03d}.jpg", f"Sorte {i % CLASSES}", GROUPS[i % CLASSES // 6]) for i in range(2 * CLASSES)]
 
 
 @pytest.fixture
 def table(tmp_path) -> Path:
-    """A semicolon table with capitals, a byte order mark and gaps, beside a folder of images."""
+    """Return a table with semicolons, a byte order mark and unknown labels, beside a folder of images."""
     (tmp_path / "Fotos").mkdir()
     for i, (path, _, _) in enumerate(rows()):
         (tmp_path / "Fotos" / path).write_bytes(picture(i))
@@ -50,7 +50,7 @@ def table(tmp_path) -> Path:
     return tmp_path / "Liste.csv"
 
 
-def test_a_table_is_told_of_in_ten_lines_and_a_command_is_proposed(table, hgld, monkeypatch):
+def test_profile_takes_ten_lines_and_proposes_a_command(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
     code, shown, _ = hgld("build-shards", "manifest", "--source", "Liste.csv")
     assert code == 0
@@ -74,7 +74,7 @@ def test_a_table_is_told_of_in_ten_lines_and_a_command_is_proposed(table, hgld, 
     )
 
 
-def test_the_command_that_is_proposed_builds_what_yes_builds(table, hgld, monkeypatch):
+def test_proposed_command_builds_the_same_dataset_as_yes(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
     _, shown, _ = hgld("build-shards", "manifest", "--source", "Liste.csv", "--json")
     proposed = json.loads(shown)["profile"]
@@ -97,7 +97,7 @@ def test_the_command_that_is_proposed_builds_what_yes_builds(table, hgld, monkey
     assert sorted(names) == sorted(GROUPS)
 
 
-def test_what_was_said_whole_is_built_without_a_question_and_merges_nothing(table, hgld, monkeypatch):
+def test_complete_options_build_without_a_question_and_merge_nothing(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
     said = ["manifest", "--source", "Liste.csv", "--images", "Fotos", "--levels", "product,group", "--workers", 1]
     code, shown, _ = hgld("build-shards", *said, "--test-classes", 0.5, "--seed", 1, "--out", "out")
@@ -109,7 +109,7 @@ def test_what_was_said_whole_is_built_without_a_question_and_merges_nothing(tabl
     assert "val has 5 classes, and hgld calibrate needs 10: raise --val-classes." in shown
 
 
-def test_a_question_without_a_terminal_builds_nothing(table, hgld, monkeypatch):
+def test_proposal_without_a_terminal_builds_nothing(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
     for words, code in (((), 0), (("--out", "out"), 2), (("--out", "out", "--json"), 2)):
         assert hgld("build-shards", "manifest", "--source", "Liste.csv", *words)[0] == code
@@ -119,7 +119,7 @@ def test_a_question_without_a_terminal_builds_nothing(table, hgld, monkeypatch):
 
 
 @pytest.mark.parametrize(("answer", "is_built"), [(True, True), (False, False)])
-def test_a_person_is_asked(table, hgld, monkeypatch, answer, is_built):
+def test_answer_at_the_terminal_decides_about_the_build(table, hgld, monkeypatch, answer, is_built):
     monkeypatch.chdir(table.parent)
     asked = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
@@ -129,7 +129,7 @@ def test_a_person_is_asked(table, hgld, monkeypatch, answer, is_built):
     assert (code, asked, Path("Liste-shards").is_dir()) == (0, ["Build it?"], is_built)
 
 
-def test_labels_that_are_no_tree_are_told_beside_all_else(tmp_path, hgld):
+def test_profile_names_labels_that_are_no_tree(tmp_path, hgld):
     lines = [f"{i}.jpg,kind {i % 60},{'a' if i < 60 else 'b'}" for i in range(61)]
     (tmp_path / "t.csv").write_text("\n".join(["path,kind,group", *lines, *lines]))
     code, shown, said = hgld("build-shards", "manifest", "--source", tmp_path / "t.csv", "--levels", "kind,group")
@@ -138,7 +138,7 @@ def test_labels_that_are_no_tree_are_told_beside_all_else(tmp_path, hgld):
     assert "'kind 0' under 'a' and 'b'" in said
 
 
-def test_absolute_paths_elsewhere_are_never_followed(tmp_path, hgld):
+def test_absolute_paths_outside_of_the_folder_are_not_read(tmp_path, hgld):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "a.jpg").write_bytes(picture(0))
@@ -159,7 +159,7 @@ def test_absolute_paths_elsewhere_are_never_followed(tmp_path, hgld):
 
 
 @given(st.integers(0, 150), st.integers(0, 9))
-def test_default_splits_are_large_enough_for_what_comes_after(number, seed):
+def test_default_splits_are_large_enough_for_calibration(number, seed):
     test, val = default_parts(number)
     classes = {f"{i}" for i in range(number)}
     tests = draw_classes(classes, test, seed) if test else frozenset()
@@ -175,7 +175,7 @@ def test_default_splits_are_large_enough_for_what_comes_after(number, seed):
         assert counts[1] >= 12
 
 
-def test_images_without_a_finest_label_stay_only_if_they_show_no_held_class(tmp_path):
+def test_unlabelled_images_of_test_classes_are_dropped(tmp_path):
     rows = [(f"{i}.jpg", f"kind {i // 2}", f"group {i // 8}") for i in range(64)]
     open_rows = [(f"open {i}.jpg", None, f"group {i}") for i in range(8)] + [("nothing.jpg", None, None)]
     pl.DataFrame(rows + open_rows, ["path", "kind", "group"], orient="row").write_csv(tmp_path / "t.csv")
@@ -196,7 +196,7 @@ def test_images_without_a_finest_label_stay_only_if_they_show_no_held_class(tmp_
 
 
 def stored(count: int, seed: int = 0) -> pl.DataFrame:
-    """Images as Hugging Face datasets stores them: every tenth without a label, the sixth empty, the seventh broken."""
+    """Return images as Hugging Face datasets stores them; some have no label, no bytes or broken bytes."""
     data = {5: None, 6: b"no image"}
     images = [{"bytes": data.get(i, picture(seed + i)), "path": f"../Bild {i}.jpg"} for i in range(count)]
     labels = [-1 if i % 10 == 9 else i % 5 for i in range(count)]
@@ -208,7 +208,7 @@ def features(*names: str) -> dict[str, str]:
     return {"huggingface": json.dumps({"info": {"features": kinds}})}
 
 
-def test_a_dataset_of_hugging_face_is_built_from_its_parquet_files(tmp_path, hgld):
+def test_hugging_face_parquet_files_are_built(tmp_path, hgld):
     folder = tmp_path / "export"
     (folder / "data").mkdir(parents=True)
     for name, count in (("train", 40), ("validation", 10)):
@@ -242,13 +242,13 @@ def test_a_dataset_of_hugging_face_is_built_from_its_parquet_files(tmp_path, hgl
         (lambda t: t.clear(), TableError, "no rows below the header"),
     ],
 )
-def test_parquet_that_cannot_be_meant_is_refused(tmp_path, change, error, said):
+def test_unusable_parquet_table_is_refused(tmp_path, change, error, said):
     change(stored(12)).write_parquet(tmp_path / "t.parquet", metadata=features("a", "b", "c", "d", "e"))
     with pytest.raises(error, match=said):
         profile("manifest", tmp_path / "t.parquet", SourceConfig(levels=("label",)), is_final=True)
 
 
-def test_folders_of_parquet_belong_together(tmp_path):
+def test_parquet_folder_needs_files_with_equal_columns(tmp_path):
     with pytest.raises(InputError, match="is a folder without parquet files"):
         profile("manifest", tmp_path, SourceConfig(), is_final=True)
     (tmp_path / "metadata.csv").touch()

@@ -1,4 +1,4 @@
-"""hgld index: an index rebuilt from the tars equals the written one; damaged members are named and excluded."""
+"""hgld index: a rebuilt index equals the written one; damaged members are rejected by name."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def bytes_of(root):
 
 
 @pytest.mark.parametrize(("boxes", "workers"), [(False, 1), (True, 2)])
-def test_the_index_of_an_untouched_dataset_comes_back(tmp_path, boxes, workers):
+def test_rebuilt_index_equals_the_written_one(tmp_path, boxes, workers):
     root = TinyShards(boxes=boxes).write(tmp_path / "tiny")
     before = bytes_of(root)
     for name in (files.INDEX, files.HIERARCHY):
@@ -49,7 +49,7 @@ def test_the_index_of_an_untouched_dataset_comes_back(tmp_path, boxes, workers):
     assert result.notes == ()
 
 
-def test_from_the_tars_alone(tmp_path):
+def test_index_is_made_from_tars_alone(tmp_path):
     tiny = TinyShards(k=2)
     index = tiny.write_tars(tmp_path)
     result = rebuilt(tmp_path)
@@ -62,7 +62,7 @@ def test_from_the_tars_alone(tmp_path):
     assert tree.parents[0].tolist() == [0, 1, 0, 1, 0]
 
 
-def test_a_readable_index_is_replaced_only_by_force(tmp_path):
+def test_readable_index_is_replaced_only_with_force(tmp_path):
     root = TinyShards().write(tmp_path / "tiny")
     before = bytes_of(root)
     with pytest.raises(ConfigError, match="--force"):
@@ -100,7 +100,7 @@ def foreign_tar(path, **changes):
         ({"levels": ["x", "y"]}, ("x", "y"), ("x", "y")),
     ],
 )
-def test_names_of_levels_come_from_items_then_options_then_numbers(tmp_path, in_json, given, expected):
+def test_level_names_come_from_items_then_options_then_numbers(tmp_path, in_json, given, expected):
     foreign_tar(tmp_path / "pets-0001.tar", **in_json)
     result = rebuilt(tmp_path, levels=given)
     assert result.manifest.levels == expected
@@ -121,7 +121,7 @@ def test_tars_written_by_tarfile_are_read(tmp_path):
     assert data[row["offset"] : row["offset"] + row["size"]] == picture(0)
 
 
-def test_classes_without_names_and_gaps_are_called_by_number(tmp_path):
+def test_unnamed_classes_are_called_by_their_number(tmp_path):
     members = [("a.jpg", picture(0)), ("a.json", foreign_json(2, "", names=["", ""]))]
     write_tar(tmp_path / "x.tar", members)
     rebuilt(tmp_path)
@@ -146,7 +146,7 @@ BAD = {  # reason of exclusion, and the members that are excluded
 
 
 @pytest.mark.parametrize("reason", BAD)
-def test_bad_items_are_counted_named_and_kept_aside(tmp_path, reason):
+def test_bad_items_are_rejected_with_a_reason(tmp_path, reason):
     sound = [[(f"{key}.jpg", picture(i)), (f"{key}.json", foreign_json())] for i, key in enumerate("abc")]
     write_tar(tmp_path / "x.tar", [*sound[0], *sound[1], *BAD[reason], *sound[2]])
     result = rebuilt(tmp_path)
@@ -217,7 +217,7 @@ def test_folders_without_tars_are_refused(tmp_path):
             rebuilt(root)
 
 
-def test_an_image_of_another_format_than_its_suffix_is_used_and_noted(tmp_path):
+def test_image_with_a_wrong_suffix_is_indexed_and_noted(tmp_path):
     write_tar(tmp_path / "x.tar", [("a.jpg", picture(0, form="PNG")), ("a.json", foreign_json())])
     result = rebuilt(tmp_path)
     assert index_of(tmp_path)["suffix"].to_list() == ["jpg"]
@@ -226,7 +226,7 @@ def test_an_image_of_another_format_than_its_suffix_is_used_and_noted(tmp_path):
     assert verify(tmp_path, progress=silent).findings["kind"].to_list() == ["wrong-suffix"]
 
 
-def test_a_group_size_that_no_longer_holds_is_made_smaller(tmp_path):
+def test_group_size_shrinks_to_what_the_order_supports(tmp_path):
     index = TinyShards(k=2).write_tars(tmp_path)
     write_tar(tmp_path / "train-000000.tar", [])
     rows = index.filter(shard="train-000001.tar")
@@ -242,7 +242,7 @@ def test_a_group_size_that_no_longer_holds_is_made_smaller(tmp_path):
     assert rebuilt(tmp_path, force=True).manifest.group_size == 1
 
 
-def test_earlier_rejections_stay_and_are_never_thrown_away(tmp_path):
+def test_earlier_rejections_are_kept(tmp_path):
     root = TinyShards().write(tmp_path / "tiny")
     earlier = {"key": "k", "split": "train", "file": "release/k.jpg", "reason": "truncated", "detail": "at 3"}
     pl.DataFrame([earlier]).write_parquet(root / files.REJECTED)
@@ -255,7 +255,7 @@ def test_earlier_rejections_stay_and_are_never_thrown_away(tmp_path):
     assert bytes_of(root) == before
 
 
-def test_a_key_in_two_shards_is_taken_from_the_first(tmp_path):
+def test_repeated_key_is_taken_from_the_first_shard(tmp_path):
     for shard in ("a.tar", "b.tar"):
         write_tar(tmp_path / shard, [("k.jpg", picture(0)), ("k.json", foreign_json())])
     result = rebuilt(tmp_path)
@@ -264,7 +264,7 @@ def test_a_key_in_two_shards_is_taken_from_the_first(tmp_path):
     assert [shard.name for shard in result.manifest.shards] == ["a.tar"]
 
 
-def test_a_tar_cut_off_gives_what_was_whole(tmp_path):
+def test_truncated_tar_gives_its_whole_items(tmp_path):
     root = TinyShards().write(tmp_path / "tiny")
     shard = root / "train-000001.tar"
     shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
@@ -283,7 +283,7 @@ def test_folder_whose_name_cannot_be_a_datasets_is_refused(tmp_path):
         rebuilt(root)
 
 
-def test_of_two_at_once_in_one_folder_one_is_refused(tmp_path):
+def test_second_process_in_one_dataset_is_refused(tmp_path):
     TinyShards().write(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for change in (lambda: rebuilt(tmp_path, force=True), lambda: remake_card(tmp_path)):

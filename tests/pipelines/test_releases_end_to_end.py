@@ -1,4 +1,4 @@
-"""Every release, from its real layout to verified shards that its reader opens."""
+"""Every release becomes verified shards that can be read and evaluated by its protocol."""
 
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ REAL = {
 
 
 def check(root: Path) -> None:
-    """Clean, readable to the last image, and the same index from the tars alone."""
+    """Check that a dataset verifies, that every image decodes, and that its index can be rebuilt."""
     found = verify(root, decode=True, workers=1, progress=silent)
     assert found.findings.is_empty(), found.findings.rows()
     dataset = hgld.open_dataset(root)
@@ -47,7 +47,7 @@ def check(root: Path) -> None:
 
 @pytest.mark.parametrize("name", RELEASES)
 @pytest.mark.usefixtures("mat_files_here")
-def test_a_release_becomes_verified_shards(name, tmp_path, monkeypatch):
+def test_release_becomes_verified_shards(name, tmp_path, monkeypatch):
     gldv2.leave_empty_tars_out(monkeypatch)
     (tmp_path / "release").mkdir()
     maker(name)(tmp_path / "release", 0)
@@ -58,12 +58,12 @@ def test_a_release_becomes_verified_shards(name, tmp_path, monkeypatch):
 
 
 def follow_protocol(root: Path, file: Path) -> None:
-    """Embed every class as a direction, the finer the longer, so that labels rank perfectly at every level."""
+    """Evaluate embeddings that rank perfectly at every level: one axis per class, longer for finer levels."""
     dataset = hgld.open_dataset(root)
     protocol = protocol_of(dataset.manifest.protocol)
     rows = []
     for level, labels in enumerate(dataset.labels.numpy().T):
-        alone = np.where(labels < 0, labels.max() + 1 + np.arange(len(labels)), labels)  # unknown is like nothing
+        alone = np.where(labels < 0, labels.max() + 1 + np.arange(len(labels)), labels)  # unknown classes match nothing
         rows.append(np.eye(alone.max() + 1, dtype=np.float32)[alone] / (level + 1))
     rows.append(np.random.default_rng(0).normal(scale=0.01, size=(len(dataset), 8)).astype(np.float32))  # no ties
     np.save(file, np.concatenate(rows, axis=1))
@@ -71,7 +71,7 @@ def follow_protocol(root: Path, file: Path) -> None:
     if "top-1" in protocol.printed:
         with pytest.raises(ConfigError, match="embeddings alone have no classifier"):
             evaluate_dataset_files([file], str(root))
-    elif dataset.manifest.name == "landmarks-clean":  # one image of a landmark in val
+    elif dataset.manifest.name == "landmarks-clean":  # val has one image per landmark
         with pytest.raises(InputError, match="no query has a relevant item"):
             evaluate_dataset_files([file], str(root))
     else:
@@ -79,7 +79,7 @@ def follow_protocol(root: Path, file: Path) -> None:
         printed = {name: report.values[name] for name in report.settings["printed"]}
         assert list(printed) == [name for name in at_finest(protocol.printed, dataset.levels) if name in report.values]
         if protocol.tables != ("judgements",):
-            printed.pop("H-AP", None)  # its relevance need not grow with the grade
+            printed.pop("H-AP", None)  # its relevance may fall as the grade grows
             best = {name: 4.0 if name == "N-S" else 1.0 for name in printed}
             assert printed == pytest.approx(best, abs=1e-6)
 
@@ -87,7 +87,7 @@ def follow_protocol(root: Path, file: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_real_images_become_verified_shards(name, tmp_path):
-    """The sets of real images that HGLD_DATA holds, class-disjoint, read in P x K batches."""
+    """Real images of HGLD_DATA are built with class-disjoint splits and read in P x K batches."""
     if "HGLD_DATA" not in os.environ:
         pytest.skip("HGLD_DATA is not set: no real images here")
     folder = Path(os.environ["HGLD_DATA"]) / name

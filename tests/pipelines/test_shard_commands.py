@@ -1,4 +1,4 @@
-"""hgld build-shards, as people and machines meet it."""
+"""The command ``hgld build-shards``: text, JSON and refusals."""
 
 import json
 from pathlib import Path

@@ -27,7 +27,7 @@ def items_of(labels: list[int], splits: list[str] | None = None, size: int = 3_0
 
 
 def groups_by_hand(count: int, k: int) -> list[int]:
-    """Sizes of a class's groups, as docs/reference/dataset-files.md says it."""
+    """Return the sizes of a class's groups, after the rule of docs/reference/dataset-files.md."""
     if count < k:
         return [count] if count else []
     sizes = [k] * (count // k)
@@ -36,7 +36,7 @@ def groups_by_hand(count: int, k: int) -> list[int]:
 
 
 def runs_of(plan: pl.DataFrame) -> list[tuple[str, int, int]]:
-    """Shard, label and length of every run of one class, found one item after the other."""
+    """Return shard, label and length of every run of one class."""
     pairs = zip(plan["shard"], plan["fine"], strict=True)
     return [(shard, label, len(list(run))) for (shard, label), run in itertools.groupby(pairs)]
 

@@ -87,7 +87,7 @@ def test_workers_order_and_folder_do_not_change_the_bytes(loose, release, tmp_pa
 
 @pytest.mark.parametrize("tars", [0, 2])
 def test_workers_may_run_in_another_folder(release, tars, tmp_path, monkeypatch):
-    """As those of a Ray cluster do that was started elsewhere: no path of a unit is relative."""
+    """Workers of a Ray cluster may have another working directory, so no path of a unit is relative."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
 
@@ -218,7 +218,7 @@ class TestTarsThatArriveOneByOne:
         catalog = release.tar_catalog(tmp_path, containers)
         with pytest.raises(InputError, match="--partial"):
             build(catalog, tmp_path / "out")
-        containers[1].path.unlink()  # though it was examined
+        containers[1].path.unlink()
         containers[2].path.write_bytes(data[:-2_000])
         result = build(catalog, tmp_path / "out", partial=True)
         assert result.manifest.rejected == {"missing": 15}
@@ -236,14 +236,14 @@ class TestTarsThatArriveOneByOne:
 
 
 class TestOutputFolder:
-    def test_a_folder_with_other_files_is_left_alone(self, loose, tmp_path):
+    def test_folder_with_other_files_is_refused_and_unchanged(self, loose, tmp_path):
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "thesis.tex").write_text("precious")
         with pytest.raises(ConfigError, match=r"is not empty \(thesis\.tex\)"):
             build(loose, tmp_path / "out")
         assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
-    def test_a_finished_dataset_is_not_replaced(self, loose, tmp_path):
+    def test_finished_dataset_is_not_replaced_under_other_options(self, loose, tmp_path):
         build(loose, tmp_path / "out")
         before = bytes_of(tmp_path / "out")
         with pytest.raises(ConfigError, match="holds the dataset 'toy', built from other lists or with other options"):
@@ -252,7 +252,7 @@ class TestOutputFolder:
             build(replace(loose, items=loose.items[1:]), tmp_path / "out")
         assert bytes_of(tmp_path / "out") == before
 
-    def test_other_options_before_the_end_begin_anew(self, loose, tmp_path, monkeypatch):
+    def test_unfinished_build_restarts_under_other_options(self, loose, tmp_path, monkeypatch):
         monkeypatch.setattr("hgld.pipelines.shards.build.finish", stop)
         with pytest.raises(Stopped):
             build(loose, tmp_path / "out", shard_items=4)
@@ -305,7 +305,7 @@ class TestOutputFolder:
 
 
 class Stopped(Exception):
-    """Stands for whatever stops a build."""
+    """A stop of the build, for any cause."""
 
 
 def stop(*_: object, **__: object) -> None:
@@ -337,7 +337,7 @@ def test_invalid_options_are_refused(given, message):
         ShardConfig(**given)
 
 
-def test_leftovers_of_a_killed_clean_up_are_removed(loose, tmp_path):
+def test_work_folder_beside_a_finished_dataset_is_removed(loose, tmp_path):
     build(loose, tmp_path / "out")
     left = tmp_path / "out" / ".build"
     (left / "packed").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""build-shards --exclude: a list of items that are left out, checked, counted and named."""
+"""``hgld build-shards --exclude``: listed items are dropped, counted and named."""
 
 import json
 from dataclasses import replace
@@ -47,7 +47,7 @@ def test_excluded_items_are_dropped_with_their_reason_and_counted(catalog, tmp_p
     )
 
 
-def test_the_dataset_lacks_them_and_names_them(catalog, tmp_path):
+def test_dataset_lacks_excluded_items_and_names_them(catalog, tmp_path):
     made = without_excluded(catalog, listed(tmp_path, "key\n2/1\n"))
     build_catalog(made, None, str(tmp_path / "out"), SourceConfig(), SMALL, silent)
     index, _ = read_index(tmp_path / "out" / "index.parquet")
@@ -68,14 +68,14 @@ def test_the_dataset_lacks_them_and_names_them(catalog, tmp_path):
         ("key\nmine/1\n", "none of its 1 keys is an item of 'toy'; expected keys such as '0/0'"),
     ],
 )
-def test_a_list_that_cannot_be_meant_is_refused(catalog, tmp_path, text, said):
+def test_invalid_exclusion_list_is_refused(catalog, tmp_path, text, said):
     with pytest.raises(TableError) as refused:
         without_excluded(catalog, listed(tmp_path, text))
     assert said in str(refused.value)
     assert "exclude.csv" in str(refused.value)
 
 
-def test_a_list_of_everything_is_refused(catalog, tmp_path):
+def test_exclusion_of_every_item_is_refused(catalog, tmp_path):
     text = "key\n" + "\n".join(catalog.items["key"].to_list()) + "\n"
     with pytest.raises(TableError, match="excludes all"):
         without_excluded(catalog, listed(tmp_path, text))

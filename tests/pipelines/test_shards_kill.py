@@ -1,4 +1,4 @@
-"""Kill -9 a build of shards in each of its stages, workers included: it ends in the bytes of an uninterrupted one."""
+"""Builds of shards that are killed in each stage, workers included, end in the bytes of an uninterrupted build."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 
 def told(stage, done, total):
     print(f"{stage}: {done}", flush=True)
-    sys.stdin.readline()  # go on once that was read
+    sys.stdin.readline()  # wait until the test has read it
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
@@ -41,7 +41,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
-    """The arguments of a build, without ``out``; and the dataset that an uninterrupted one makes."""
+    """Return the arguments of a build, without ``out``, and the files that an uninterrupted build makes."""
     folder, rng = tmp_path_factory.mktemp("release"), np.random.default_rng(0)
     toy = ToyRelease()
     for item in range(CLASSES * PER_CLASS):
@@ -116,7 +116,7 @@ def test_killed_builds_end_in_the_same_bytes(release, tmp_path, options, moments
         process = start(given, out, **options)
         hold(process, stage, least)
         go_on(process)
-        time.sleep(delays.uniform(0, 0.05))  # anywhere in the units after that; even after the last
+        time.sleep(delays.uniform(0, 0.05))  # the kill may hit any later unit, or come after the last
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
     finish(start(given, out, **options))
@@ -139,7 +139,7 @@ def test_killed_workers_do_not_end_a_build(release, tmp_path):
 
 
 def workers_of(parent: int) -> list[int]:
-    """The pool's processes: those children of a process that multiprocessing spawned to do work."""
+    """Return the worker processes of a build: the children that multiprocessing spawned."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,4 @@
-"""Stopped at any change of the disk and run again, builds, repairs and rebuilt indexes end in the same bytes."""
+"""Builds, repairs and rebuilt indexes that are stopped at any change of the disk end in the same bytes."""
 
 import json
 import shutil
@@ -35,17 +35,17 @@ def catalog(source) -> Catalog:
 
 @pytest.fixture(params=[pytest.param(1, marks=pytest.mark.slow), 23])
 def every(request) -> int:
-    """Which moments a run is stopped at: all of them, or each so many-th."""
+    """Return the step between the changes of the disk at which a run is stopped."""
     return request.param
 
 
 def contents(root: Path) -> dict[str, bytes | None]:
-    """Everything in a folder; None: a folder."""
+    """Return the bytes of everything in a folder by path; None for a folder."""
     return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in root.rglob("*")}
 
 
 def ends_as(whole: dict[str, bytes | None], places: Iterator[Path], again: Callable[[Path], object]) -> None:
-    """Hold every stopped place to what an uninterrupted run leaves."""
+    """Check that every stopped run, run again, leaves the files of an uninterrupted run."""
     stops = 0
     for place in places:
         again(place)
@@ -55,11 +55,11 @@ def ends_as(whole: dict[str, bytes | None], places: Iterator[Path], again: Calla
 
 
 def unfinished(places: Iterator[Path]) -> Iterator[Path]:
-    """Those that were stopped before the manifest was there."""
+    """Yield the folders of runs that were stopped before the manifest was written."""
     return takewhile(lambda place: not (place / files.MANIFEST).exists(), places)
 
 
-def test_a_build(catalog, tmp_path, every):
+def test_build_stopped_anywhere_ends_in_the_same_bytes(catalog, tmp_path, every):
     def run(out: Path) -> None:
         build(catalog, out, shard_items=3)
 
@@ -68,7 +68,7 @@ def test_a_build(catalog, tmp_path, every):
 
 
 def test_rebuild_with_other_options_leaves_nothing_of_a_stopped_build(catalog, tmp_path, every):
-    """Fewer splits, shards and tables than the stopped build had: nothing of that stays, a person's files do."""
+    """The second build has fewer splits, shards and tables; files of the user stay."""
     lists = pl.DataFrame({"list": ["small"], "key": ["0/0"]})
     fewer = replace(catalog, items=catalog.items.filter(pl.col("split") == "train"))
 
@@ -89,8 +89,8 @@ def test_rebuild_with_other_options_leaves_nothing_of_a_stopped_build(catalog, t
     ends_as(whole, unfinished(stop_everywhere(lambda n: tmp_path / f"out-{n}", first, every)), again)
 
 
-def test_shards_of_other_options_give_their_space_back_first(catalog, tmp_path, monkeypatch):
-    """A disk that is full of them would have no room for what --resize keeps of examined images."""
+def test_shards_of_other_options_are_deleted_before_images_are_examined(catalog, tmp_path, monkeypatch):
+    """Otherwise a full disk would have no room for the images that --resize keeps."""
     out = tmp_path / "out"
     monkeypatch.setattr("hgld.pipelines.shards.build.finish", stop)
     with pytest.raises(Stopped):
@@ -107,7 +107,7 @@ def stop(*_: object) -> None:
     raise Stopped
 
 
-def test_a_repair(catalog, tmp_path, every):
+def test_repair_stopped_anywhere_restores_the_dataset(catalog, tmp_path, every):
     build(catalog, tmp_path / "whole", shard_items=3)
     whole = {**contents(tmp_path / "whole"), **MINE}
 
@@ -124,7 +124,7 @@ def test_a_repair(catalog, tmp_path, every):
     ends_as(whole, stop_everywhere(damaged, run, every), run)
 
 
-def test_a_repair_without_the_release_leaves_what_is_there(catalog, tmp_path):
+def test_repair_without_the_release_changes_no_file(catalog, tmp_path):
     build(catalog, tmp_path / "out")
     (tmp_path / "out" / "train-000000.tar").unlink()
     left = contents(tmp_path / "out")
@@ -133,7 +133,7 @@ def test_a_repair_without_the_release_leaves_what_is_there(catalog, tmp_path):
     assert {name: data for name, data in contents(tmp_path / "out").items() if name[0] != "."} == left
 
 
-def test_a_build_that_goes_on_with_fewer_images(tmp_path, every):
+def test_build_resumed_with_fewer_images_equals_a_new_one(tmp_path, every):
     release = ToyRelease.make((2, 2, 3))
 
     def begun(n: int) -> Path:
@@ -155,8 +155,8 @@ def test_a_build_that_goes_on_with_fewer_images(tmp_path, every):
 
 
 @pytest.mark.parametrize("force", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_an_index(tmp_path, force):
-    """The manifest's name, group size and provenance come through; without ``force`` the same command goes on."""
+def test_index_rebuild_stopped_anywhere_ends_in_the_same_bytes(tmp_path, force):
+    """Name, group size and provenance of the manifest are kept; without ``force`` the same command resumes."""
     TinyShards().write(tmp_path / "whole", licence="mine")
     if not force:
         (tmp_path / "whole" / files.INDEX).write_bytes(b"torn")
@@ -170,7 +170,7 @@ def test_an_index(tmp_path, force):
     assert json.loads(whole[files.MANIFEST] or b"")["provenance"].keys() == {"disjoint", "licence", "rebuilt"}
 
     def again(root: Path) -> None:
-        with nullcontext() if force else suppress(ConfigError):  # it was stopped at its end: the index is there
+        with nullcontext() if force else suppress(ConfigError):  # it was stopped after the index was written
             run(root)
 
     ends_as(whole, stop_everywhere(lambda n: shutil.copytree(tmp_path / "before", tmp_path / f"out-{n}"), run), again)

@@ -1,4 +1,4 @@
-"""Your own images: by a table, by folders, and the class-disjoint split of either."""
+"""The user's own images in a table or in folders, and their class-disjoint splits."""
 
 import os
 from pathlib import Path
@@ -74,7 +74,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 @pytest.mark.parametrize("separator", SEPARATORS)
 def test_any_separator_and_encoding_gives_the_same_catalog(tmp_path, separator):
-    """Any separator and encoding, headers in any case, paths as Windows writes them, several ways to say unknown."""
+    """Headers have any case, paths may have backslashes, and several words mean unknown."""
     lines = [
         ("File", "Product", "SPLIT"),
         ("a.jpg", "äpfel", "train"),

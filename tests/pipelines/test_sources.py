@@ -1,4 +1,4 @@
-"""The adapters of all releases, on fake releases in their real layouts: laws of all, refusals and facts of each."""
+"""Adapters of all releases, tested on fake releases in their real layouts."""
 
 import hashlib
 import json
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("mat_files_here")
 
 TARS_OF_GLDV2 = dict(TARS)
 NAMES = [name for name in SOURCES if name not in OWN_DATA]
-INSIDE = {  # the folder that the release's archive makes, where it makes one
+INSIDE = {  # the folder that the release's archive unpacks to
     "sop": "Stanford_Online_Products",
     "dyml-vehicle": "dyml_vehicle",
     "dyml-animal": "dyml_animal",
@@ -73,7 +73,7 @@ def made(name: str, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory) -> Iterator[dict[str, Path]]:
-    """One fake release of each; tests that change one make their own."""
+    """Return the folders of one fake release per dataset; tests that change a release make their own."""
     with pytest.MonkeyPatch.context() as patch:
         gldv2.leave_empty_tars_out(patch)
         yield {name: made(name, tmp_path_factory.mktemp(name)) for name in NAMES}
@@ -354,7 +354,7 @@ def test_paths_are_normalised_and_numbers_parsed():
 
 
 def test_official_inaturalist_list_is_read_whole(real_data, tmp_path):
-    """The official validation list, as if it were the test split: real paths and super-categories."""
+    """The official validation list serves as test split, with real paths and super-categories."""
     folder = real_data / "inat2018_lists"
     if not folder.is_dir():
         pytest.skip("the lists of iNaturalist 2018 are not in HGLD_DATA")

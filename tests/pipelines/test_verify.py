@@ -1,4 +1,4 @@
-"""hgld verify: every error that a dataset can have is named, no link is followed, and the rest still loads."""
+"""hgld verify on files and tars: damage is named, and no link is followed."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def root(tmp_path):
 
 
 @pytest.mark.parametrize(("boxes", "workers"), [(False, 1), (True, 2)])
-def test_a_sound_dataset_has_no_findings(tmp_path, boxes, workers):
+def test_sound_dataset_has_no_findings_and_stays_unchanged(tmp_path, boxes, workers):
     root = TinyShards(boxes=boxes).write(tmp_path / "tiny")
     before = {path.name: path.read_bytes() for path in root.iterdir()}
     found = verify(root, decode=True, workers=workers, progress=silent)
@@ -45,7 +45,7 @@ def test_a_sound_dataset_has_no_findings(tmp_path, boxes, workers):
 # -- the tars ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_truncated_tar(root):
+def test_truncated_tar_is_named_with_its_lost_members(root):
     shard = root / TRAIN
     row = index_of(root).filter(shard=TRAIN).row(3, named=True)
     shard.write_bytes(shard.read_bytes()[: row["offset"] + 100])
@@ -74,7 +74,7 @@ def with_more(root: Path, _: str) -> None:
 
 
 def flipped(where: int):
-    """Change a byte so far behind the beginning of the image."""
+    """Return a change of the byte at this distance from the beginning of the image."""
 
     def damage(root: Path, key: str) -> None:
         flip(root / TRAIN, index_of(root).filter(key=key)["offset"][0] + where)
@@ -83,7 +83,7 @@ def flipped(where: int):
 
 
 TABLES = (files.INDEX, files.HIERARCHY, files.REJECTED)
-DAMAGE = {  # what is done to a dataset and one of its items, and the kinds of finding
+DAMAGE = {  # a change of a dataset and one of its items, and the expected kinds of finding
     "a byte of an image": (flipped(700), {"sha256", "item-sha256"}),
     "a byte of a header": (flipped(-512), {"sha256", "damaged-tar", "no-image", "missing-member"}),
     "no image": (without("jpg"), {"size", "sha256", "no-image", "missing-member", "place"}),
@@ -99,7 +99,7 @@ DAMAGE = {  # what is done to a dataset and one of its items, and the kinds of f
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_named(root, what):
+def test_damaged_files_are_named(root, what):
     damage, expected = DAMAGE[what]
     key = index_of(root).filter(shard=TRAIN)["key"][2]
     damage(root, key)
@@ -119,7 +119,7 @@ def test_damage_is_named(root, what):
         (picture(4, form="PNG"), {"suffix": "jpg"}, "wrong-suffix"),
     ],
 )
-def test_images_are_decoded_if_asked_for(tmp_path, data, changes, expected):
+def test_undecodable_images_are_found_by_decode_only(tmp_path, data, changes, expected):
     root, key = dataset_with(tmp_path, data, **changes)
     assert kinds(root) == ({"wrong-suffix": 1} if changes else {})
     found = findings(root, decode=True)
@@ -175,7 +175,7 @@ def test_links_and_pipes_in_place_of_files_are_named_and_not_followed(root, name
     assert said in found["found"][0]
 
 
-def test_stray_files(root):
+def test_unknown_files_are_findings(root):
     (root / "train-000002.tar").write_bytes(END_OF_ARCHIVE)
     (root / "notes").mkdir()
     (root / "link").symlink_to(root.parent)
@@ -188,7 +188,7 @@ def test_stray_files(root):
 # -- no dataset, and the command --------------------------------------------------------------------------------------
 
 
-def test_what_is_no_dataset(tmp_path):
+def test_folder_without_a_readable_manifest_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"no dataset\.json"):
         verify(tmp_path, progress=silent)
     (tmp_path / files.MANIFEST).write_text("{}")
@@ -200,7 +200,7 @@ def test_what_is_no_dataset(tmp_path):
         verify(tmp_path, progress=silent)
 
 
-def test_the_command_says_what_is_off_and_how(hgld, root, tmp_path):
+def test_verify_command_prints_findings_and_exit_code(hgld, root, tmp_path):
     code, out, err = hgld("verify", root)
     assert (code, err) == (0, "")
     assert "Nothing is off." in out
@@ -219,7 +219,7 @@ def test_the_command_says_what_is_off_and_how(hgld, root, tmp_path):
     assert "hgld index" in err
 
 
-def test_the_command_rebuilds(hgld, root):
+def test_index_command_rebuilds_only_if_needed_or_forced(hgld, root):
     code, _, err = hgld("index", root)
     assert code == 2
     assert "--force" in err

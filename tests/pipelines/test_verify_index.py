@@ -1,4 +1,4 @@
-"""hgld verify on what a dataset says about itself: rows, labels, counts, groups, keys, and what splits share."""
+"""hgld verify on contradictions between index, hierarchy, manifest and tars, and between splits."""
 
 import json
 
@@ -64,7 +64,7 @@ def test_classes_and_images_of_training_in_other_splits_are_findings(tmp_path, s
     assert tiny.items[5]["key"] in found["found"][0]
     shared |= {"data": tiny.items[13]["data"], "labels": [0, 0], "names": ["species 0", "cat"]}
     root = tiny.write(tmp_path / "class")
-    if split == "val":  # of whose classes training may have some
+    if split == "val":  # training may share classes with val
         assert findings(root).is_empty()
         return
     found = findings(root)

@@ -1,4 +1,4 @@
-"""A dataset directory of a few tiny images, written by the forms alone, and ways to damage it."""
+"""A dataset directory of a few tiny images, written without the builder, and ways to damage it."""
 
 import hashlib
 import io
@@ -38,7 +38,7 @@ def picture(
 
 
 class TinyShards:
-    """Items of shards to be written; the defaults are a train and a test split of disjoint species."""
+    """Items of a dataset; by default train and test have different species."""
 
     def __init__(self, *, k: int = 2, boxes: bool = False, png: bool = True):
         self.k, self.boxes = k, boxes
@@ -143,7 +143,7 @@ def index_of(root):
 
 
 def rewrite_index(root, frame, *, seal=True):
-    """Write another index, with or without a manifest that knows it."""
+    """Write another index; ``seal`` updates the manifest too."""
     index_file.write_index(frame, root / files.INDEX, LEVELS)
     if seal:
         write_manifest(root, frame, 2, {"disjoint": True})
@@ -166,7 +166,7 @@ def rewrite_tar(path, change):
 
 
 def dataset_with(tmp_path, data, **changes):
-    """A dataset with other bytes in one item, and that item's key."""
+    """Write a dataset with other bytes in one item; return its folder and that item's key."""
     tiny = TinyShards()
     tiny.items[4] |= {"data": data, "suffix": "png" if data.startswith(b"\x89PNG") else "jpg"} | changes
     return tiny.write(tmp_path / "tiny"), tiny.items[4]["key"]

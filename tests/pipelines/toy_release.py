@@ -1,4 +1,4 @@
-"""A small release with loose files or tars, and the catalog an adapter would make of it."""
+"""A small release with loose files or tars, and its catalog."""
 
 import hashlib
 import io
@@ -22,14 +22,14 @@ SMALL = ShardConfig(group_size=3, shard_items=8, workers=1)
 
 @dataclass
 class ToyRelease:
-    """Classes of several sizes in two splits; some images are PNG, some turned, some the same."""
+    """Classes of several sizes in two splits; some images are PNG, rotated or copies."""
 
     images: dict[str, bytes] = field(default_factory=dict)  # by file
     rows: list[tuple[str, str, str, str | None, str | None]] = field(default_factory=list)
 
     @classmethod
     def make(cls, counts: tuple[int, ...] = (2, 3, 7, 4, 5), seed: int = 0) -> "ToyRelease":
-        """As many classes as counts; the last two are those of the test split, the last item has no class."""
+        """Make one class per count; the last two classes are the test split, and the last item has no class."""
         rng, release = np.random.default_rng(seed), cls()
         for label, count in enumerate(counts):
             split = "test" if label >= len(counts) - 2 else "train"
@@ -46,7 +46,7 @@ class ToyRelease:
         self.rows.append((file.rpartition(".")[0], split, file, species, family))
 
     def write(self, root: Path) -> Path:
-        """Loose files."""
+        """Write the images as loose files."""
         for file, data in self.images.items():
             path = root / file
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,11 +58,11 @@ class ToyRelease:
         return pl.DataFrame(self.rows, schema=schema, orient="row")
 
     def catalog(self, root: Path, **given: Any) -> Catalog:
-        """Of loose files."""
+        """Return the catalog of the loose files."""
         return Catalog(name="toy", levels=LEVELS, items=self.items(), root=root, **given)
 
     def write_tars(self, root: Path, tars: int = 2) -> tuple[Container, ...]:
-        """The images in tars ``set_0.tar``, ..., beside members that nobody wants."""
+        """Write the images to tars ``set_0.tar``, ..., beside unlisted members."""
         root.mkdir(parents=True, exist_ok=True)
         containers = []
         for number in range(tars):
@@ -78,14 +78,14 @@ class ToyRelease:
         return tuple(containers)
 
     def tar_catalog(self, root: Path, containers: tuple[Container, ...], **given: Any) -> Catalog:
-        """Of members of tars."""
+        """Return the catalog of the tars' members."""
         stems = pl.Series([f"set/{stem_of(file)}" for file in self.items()["file"]])
         items = self.items().with_columns(file=stems)
         return Catalog(name="toy", levels=LEVELS, items=items, root=root, containers=containers, **given)
 
 
 def stem_of(file: str) -> str:
-    """The name that a member of a tar has for a file."""
+    """Return the stem of a tar's member for a file."""
     return file.rpartition(".")[0].replace("/", "-")
 
 
@@ -95,5 +95,5 @@ def build(catalog: Catalog, out: Path | str, config: ShardConfig = SMALL, seed: 
 
 
 def bytes_of(root: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
+    """Return the bytes of every file in a folder by path."""
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}

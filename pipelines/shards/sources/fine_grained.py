@@ -1,6 +1,6 @@
 """CUB-200-2011 and Cars196: the first half of the classes is train, the second test.
 
-Tables of this project name what is above the classes.
+Tables of this project name the classes of the coarser levels.
 """
 
 import csv
@@ -25,7 +25,7 @@ from .release import (
 if TYPE_CHECKING:
     from ..config import SourceConfig
 
-OFFICIAL = ("classification-train", "classification-test")  # lists: the release's own split
+OFFICIAL = ("classification-train", "classification-test")  # lists of the release's own split
 
 
 def read_cub(source: Path, options: "SourceConfig") -> Catalog:
@@ -125,7 +125,7 @@ def _split(number: int, tree: Mapping[int, object]) -> str:
 
 
 def read_taxonomy(table: str) -> dict[int, tuple[str, ...]]:
-    """Read a table of this folder: for every class number its name and those of its coarser classes, finest first.
+    """Read a table of this folder; return the names of a class and its coarser classes, finest first, by class number.
 
     Args:
         table: file name, for example ``cub_taxonomy.csv``; its card says where it comes from.

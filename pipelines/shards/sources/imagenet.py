@@ -73,7 +73,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _synset(image: str, stated: Mapping[str, str], folder: Path) -> str:
-    """Return the synset of an image, by its folder or by what a list states."""
+    """Return the synset of an image, which its folder or a list states."""
     above, _, name = image.rpartition("/")
     synset = above or stated.get(PurePosixPath(name).stem, "")
     if not synset:

@@ -43,10 +43,10 @@ def read_full(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _read(source: Path, options: "SourceConfig", name: str, levels: tuple[str, ...]) -> Catalog:
-    """Read the catalog of one of the two.
+    """Read the catalog of iNat-base or iNat-full.
 
-    Some names mean two things (*Prunella* is a bird and a plant): such a name gets its parent's in brackets, so that
-    the classes form a tree. ``options.labels`` is the folder of the split files if it is not ``Inat_dataset_splits`` of
+    Some names mean two things (*Prunella* is a bird and a plant). The classes must form a tree, so such a name gets its
+    parent's name in brackets. ``options.labels`` is the folder of the split files; default: ``Inat_dataset_splits`` of
     the source.
     """
     inside = source / "Inat_dataset_splits"

@@ -123,12 +123,12 @@ def read_vehicleid(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _agree(known: dict, key: object, value: object, where: str, what: str) -> None:
-    """Add a fact to the known ones, which it must not contradict."""
+    """Add a fact to the known facts; raise an error if it contradicts them."""
     if known.setdefault(key, value) != value:
         raise TableError(f"{where}: {quoted(key)} is of {what} {value}, but {known[key]} before; expected one.")
 
 
-# -- releases without a list: the names of the images tell everything -------------------------------------------------
+# -- releases without a list: the labels follow from the images' names -------------------------------------------------
 
 
 def read_holidays(source: Path, options: "SourceConfig") -> Catalog:
@@ -172,7 +172,7 @@ def read_ukbench(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _numbered_images(source: Path, inside: str, pattern: str, example: str) -> tuple[dict[str, int], pl.DataFrame]:
-    """Find images by names with a number in them.
+    """Find images whose names hold a number.
 
     Args:
         source: the folder of the images, or the one that holds it as ``inside``.

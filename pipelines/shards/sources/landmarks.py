@@ -36,8 +36,7 @@ def read_landmarks_clean(source: Path, options: "SourceConfig") -> Catalog:
         annotations_landmarks/annotation_clean_val.txt
         images/NAME or images/LANDMARK/NAME                 NAME: the last part of the address
 
-    Where the first word of a line is a path below the source and no address, as the authors' own training code has it,
-    it is taken as it is.
+    The first word of a line may also be a path below the source, as in the authors' own training code.
     """
     stated = "annotation_clean_train.txt"
     folders = (source / name for name in ("annotations_landmarks", "annotations", "."))
@@ -59,7 +58,7 @@ def read_landmarks_clean(source: Path, options: "SourceConfig") -> Catalog:
             rows.append((split, words[0], landmark, *_find(source, words[0], landmark, where)))
     columns = ("split", "stated", "landmark", "file", "reason")
     table = pl.DataFrame(rows, dict.fromkeys(columns, pl.String), orient="row")
-    several = pl.col("file").is_not_null() & pl.col("file").is_duplicated()  # the file could be of any address
+    several = pl.col("file").is_not_null() & pl.col("file").is_duplicated()  # the file may belong to either address
     table = table.with_columns(reason=pl.when(several).then(pl.lit("ambiguous-name")).otherwise("reason"))
     items = table.filter(pl.col("reason").is_null())
     if items.is_empty():
@@ -99,7 +98,7 @@ def read_paris(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _read_revisited(source: Path, options: "SourceConfig", name: str, inside: str) -> Catalog:
-    """Read the catalog of one of the two: the splits query (with boxes), gallery and, if asked for, distractors.
+    """Read revisited Oxford or Paris: the splits query (with boxes), gallery and, if asked for, distractors.
 
     Radenović, Iscen, Tolias, Avrithis, Chum: "Revisiting Oxford and Paris: Large-Scale Image Retrieval Benchmarking",
     CVPR 2018. No image has a known landmark, as file names only state the search term; judgements are ``easy``,

@@ -76,9 +76,9 @@ class OwnImages:
             the class (null: unknown) per level.
         dropped: images that cannot be used, with the reason.
         unused: columns that are no levels.
-        missing: number of cells by the way in which an unknown label is written.
-        spellings: names by level that differ in case, accents or what stands between words only, with their numbers of
-            images.
+        missing: number of cells per spelling of an unknown label.
+        spellings: level, and number of images per spelling, of each name with several spellings (case, form of accents,
+            characters between words).
         image_column: column of the parquet files that holds the images; empty: they are files.
     """
 
@@ -207,7 +207,7 @@ def _without_suffix(path: str) -> str:
 
 
 def _spellings(names: pl.Series, level: str) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield names of a level that are written in several ways, commonest first."""
+    """Yield the level and the spellings, most frequent first, of every name that has several."""
     counts = names.drop_nulls().value_counts().sort(pl.col("count"), names.name, descending=[True, False])
     ways: dict[str, dict[str, int]] = {}
     for name, count in counts.iter_rows():
@@ -216,7 +216,7 @@ def _spellings(names: pl.Series, level: str) -> Iterator[tuple[str, dict[str, in
 
 
 def plain_name(name: str) -> str:
-    """Return a name in small letters, with one space between words: equal for several spellings of one name.
+    """Return a name in lower case with one space between words: equal for several spellings of one name.
 
     >>> plain_name("Granny_Smith") == plain_name("granny  smith")
     True
@@ -276,7 +276,7 @@ def _read_folders(source: Path, options: "SourceConfig") -> OwnImages:
 
 
 def _form_of_folders(folders: Sequence[tuple[str, ...]], depth: int, deeper: int) -> str:
-    """Describe how deep the images are."""
+    """Describe the number of folders around the images, for people."""
     parts = [f"{depth} folder{'s' * (depth != 1)} deep"]
     outer = outer_folders(folders)
     fewer = Counter(found in outer for found in folders if len(found) < depth)
@@ -315,7 +315,7 @@ def _walk(source: Path, inside: str, depth: int) -> Iterator[tuple[str, str]]:
             yield readable, "hidden"
         elif entry.is_dir(follow_symlinks=False):
             yield from _walk(source, f"{path}/", depth + 1)
-        elif readable != path:  # its own name, or that of a folder above it
+        elif readable != path:  # the file or a folder above it
             yield readable, "name is not UTF-8"
         elif entry.is_dir():
             yield path, "link to a folder"
@@ -330,8 +330,8 @@ def _read_table(source: Path, options: "SourceConfig") -> OwnImages:
     """Read a table of images.
 
     Rows without a path, with a path that leads out of the folder, or that repeat an earlier row exactly go to
-    ``dropped`` with their line. Paths are relative to ``options.images``, or to the table's own folder or the one in
-    it that holds the files; absolute paths below that folder are understood.
+    ``dropped`` with their line. Paths are relative to ``options.images``, else to the table's folder or to a folder
+    in it, whichever holds the files. Absolute paths below that folder are accepted.
     """
     table = read_own_table(source)
     own = {name.lower(): name for name in reversed(table.columns)} | {name: name for name in table.columns}
@@ -387,7 +387,7 @@ def _read_table(source: Path, options: "SourceConfig") -> OwnImages:
 
 
 def _known(cells: pl.Series) -> pl.Series:
-    """Return cells with null for those that say that nothing is known."""
+    """Replace cells that mean an unknown label by null."""
     return cells.replace(list(MISSING), None)
 
 
@@ -444,7 +444,7 @@ def _level_columns(
 
 
 def _split_usable(table: pl.DataFrame, source: Path, root: Path | None) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Split the rows into those that name an image of the folder, once each, and the others as dropped.
+    """Return the usable rows, one per image, and the other rows as dropped files.
 
     Args:
         table: the rows.
@@ -502,13 +502,13 @@ def _inside(stated: str, homes: Sequence[str]) -> tuple[str, str | None]:
 
 
 def _entries(items: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Return key, row and one entry of a column's cells per row, those between ``;``."""
+    """Return key, row and entry of every entry in a column's cells; ``;`` separates the entries of a cell."""
     cells = items.select("key", ROW, entry=pl.col(column).str.split(";")).explode("entry")
     return cells.with_columns(pl.col("entry").str.strip_chars()).filter(pl.col("entry").str.len_bytes() > 0)
 
 
 def _judgements(items: pl.DataFrame, verdicts: Sequence[str]) -> tuple[pl.DataFrame | None, pl.DataFrame]:
-    """Return the judged pairs, and the paths in cells of verdicts that the table does not list, as dropped."""
+    """Return the judged pairs, and judged paths that the table does not list, as dropped files."""
     if not verdicts:
         return None, pl.DataFrame(schema=DROPPED)
     named = pl.concat([_entries(items, name).with_columns(verdict=pl.lit(name)) for name in verdicts])

@@ -36,7 +36,7 @@ IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".
 MISSING = ("", "nan", "NaN", "NAN", "None", "none", "NONE", "null", "NULL", "NA", "N/A", "n/a", "#N/A", "<NA>", "-1")
 """Cells that mean an unknown label."""
 SPLITS_OF_FILES = {name: name for name in ("train", "test", "val", "query", "gallery")} | {"validation": "val"}
-ROW = "\0row"  # name of a column; no column of a person's table is called so
+ROW = "\0row"  # name of a column; no user's table has a column of this name
 _NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _MARKS = (  # byte order marks; UTF-32's begins with that of UTF-16
     (codecs.BOM_UTF8, "utf-8-sig", "UTF-8 with a byte order mark"),
@@ -239,7 +239,7 @@ def images_of(file: Path, column: str, wanted: Sequence[int] | None = None) -> I
 
 
 def _stored_name(path: str) -> str:
-    """Return a stated path as it can stand within another: whole if it is a plain relative one, else its last part."""
+    """Return a stored path that can end another path: unchanged if it is relative and plain, else its last part."""
     text = "".join(letter for letter in path.replace("\\", "/") if letter.isprintable())
     try:
         return relative_path(text, "") or "image"
@@ -262,15 +262,15 @@ _PATH_COLUMNS = (  # as they are compared: small letters, without anything betwe
 _SAMPLED_PATHS = 200
 _MOST_SUBFOLDERS = 200
 _MOST_COLUMNS = 40
-_MOST_CLASSES = 0.6  # per labelled row: a column with more names images, not classes
-_LONGEST_NAME = 80  # letters on average: longer texts are remarks
-_AGREEMENT = 0.98  # of the classes have one parent: a typing error hides no level
+_MOST_CLASSES = 0.6  # largest number of values per labelled row; a column with more names images, not classes
+_LONGEST_NAME = 80  # largest mean number of letters; longer texts are remarks
+_AGREEMENT = 0.98  # share of classes with one parent above which a column is a level, in spite of typing errors
 _FRACTION = r"^[+-]?\d*[.,]\d+(e[+-]?\d+)?$"
 _HINTS = re.compile("class|label|species|category|product|name|fine|item|identity|breed|type|variety")
 
 
 def path_column(table: OwnTable, root: Path) -> str:
-    """Return the column that names the files: by its name or its cells, and by which files there are below ``root``.
+    """Find the column of the files by its name, by its cells, and by which files exist below ``root``.
 
     Raises:
         ConfigError: there is none, or more than one.
@@ -312,13 +312,13 @@ def _looks_like_an_image(cell: str) -> bool:
 
 
 def _share(cells: Iterable[str], is_one: Callable[[str], bool]) -> float:
-    """Return the share of the cells that are not empty for which something is true."""
+    """Return the share of the filled cells for which a test is true."""
     filled = [cell for cell in cells if cell]
     return sum(map(is_one, filled)) / max(1, len(filled))
 
 
 def posix(path: str) -> str:
-    """Return a path with slashes, even if it was written under Windows."""
+    """Return a path with slashes in place of the backslashes of Windows."""
     return path.replace("\\", "/") if "/" not in path else path
 
 
@@ -326,8 +326,8 @@ def find_levels(columns: Mapping[str, pl.Series]) -> list[str]:
     """Return the columns that form the longest tree of classes, finest first.
 
     A column is a level above another if each class of the other has one class of it (spellings that differ in case or
-    blanks count as one). Columns of nearly as many values as rows, of one value, of remarks, of fractions and of
-    nothing are no levels; of two columns that divide the images alike the one with words is taken.
+    blanks count as one). A column is no level if it has one value, nearly as many values as rows, long texts or
+    fractions. If two columns divide the images alike, the column with words is taken.
 
     Args:
         columns: text by name; null: unknown.
@@ -362,7 +362,7 @@ def find_levels(columns: Mapping[str, pl.Series]) -> list[str]:
 
 
 def _is_above(fine: pl.Series, coarse: pl.Series) -> bool:
-    """Tell whether nearly each class of a column has one class of another."""
+    """Tell whether nearly every class of the finer column has one class of the coarser column."""
     pairs = pl.DataFrame({"fine": fine, "coarse": coarse}).drop_nulls().unique()
     parents = pairs.group_by("fine").len()["len"]
     return len(parents) > 0 and (parents == 1).sum() >= _AGREEMENT * len(parents)
