@@ -1,7 +1,7 @@
 """Download GLDv2 over HTTP: several files at a time, tars resumed after interruptions and checked against checksums.
 
-A file with a published checksum is resumed where it broke off; should the server have another version by then, the
-checksum finds it, and the file is fetched again. A file without one, a list, is always fetched whole.
+A file with a published checksum resumes at its last byte. If the server has another version by then, the checksum
+differs, and the file is fetched again. A file without one, a list, is always fetched whole.
 """
 
 import hashlib

@@ -31,12 +31,12 @@ from .verify import short_runs
 
 MOST_LEVELS = 64  # more than any taxonomy has ranks
 _CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # a single tar of a dataset with a million classes stays below
-_EARLIER = ".dataset.json.earlier"  # the manifest, while files are put in place
+_EARLIER = ".dataset.json.earlier"  # name of the manifest while files change
 _KEPT = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that stay as they are
 
 
 class ItemConsensus:
-    """The sound items of scanned shards as one table, agreed on levels, class names and parents.
+    """The sound items of scanned shards as one table, with agreed levels, class names and parents.
 
     Items that repeat a key or belong to another split than their shard are set aside.
 
@@ -261,7 +261,7 @@ def _refuse_readable(root: Path) -> None:
         index_file.read_index(root / files.INDEX)
     except InputError:
         return
-    (root / _EARLIER).unlink(missing_ok=True)  # a run that was stopped at its very end leaves it
+    (root / _EARLIER).unlink(missing_ok=True)  # a run that was stopped after the new manifest leaves it
     raise ConfigError(f"{root / files.INDEX}: a readable index is there already. Give --force to make it anew.")
 
 

@@ -1,4 +1,4 @@
-"""Read shards whole, front to back: the facts of every item, and every error. Nothing is extracted.
+"""Read whole shards from front to back, and collect the facts of every item and every error; extract nothing.
 
 ``hgld index`` makes the index from a scan, ``hgld verify`` compares the index with it. One shard is one unit of work.
 """

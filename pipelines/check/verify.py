@@ -329,7 +329,7 @@ class _Verifier:
     def classes(self, index: pl.DataFrame, tree: Hierarchy | None) -> None:
         """Look for finest classes that training and evaluation share.
 
-        They are findings where the manifest's provenance says ``disjoint``, else a note for people.
+        They are findings if the manifest's provenance says ``disjoint``, else a note for people.
         """
         finest = self.manifest.levels[0]
         counts = index.filter(pl.col(finest) >= 0).group_by(finest, "split").len(_COUNT).sort(finest, "split")
@@ -359,13 +359,13 @@ def without_set_aside(stored: pl.DataFrame, index: pl.DataFrame, rejected: pl.Da
     file = pl.concat_str("shard", pl.lit("/"), "key", pl.lit("."), "suffix")
     aside = stored.select("shard", "key", file=file).join(rejected.select("file").unique(), on="file", how="semi")
     aside = aside.join(index, on=("shard", "key"), how="anti")
-    if aside.is_empty():  # a join would copy all items
+    if aside.is_empty():  # a join would copy all items for nothing
         return stored
     return stored.join(aside, on=("shard", "key"), how="anti", maintain_order="left")
 
 
 def short_runs(index: pl.DataFrame, finest: str, group_size: int) -> pl.DataFrame:
-    """Find runs of fewer than ``group_size`` items of a class that has as many in its split.
+    """Find runs with fewer than ``group_size`` items, of classes with at least ``group_size`` items in their split.
 
     Returns:
         split, the class, shard, class_run, the number of its items and the key of its first one.
@@ -380,13 +380,13 @@ def short_runs(index: pl.DataFrame, finest: str, group_size: int) -> pl.DataFram
 
 
 def _looked_up(column: str, values: list, first: int, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
-    """Return the value of each number of a column, where ``values`` begin with that of ``first``; else null."""
+    """Return an expression that replaces numbers from ``first`` on by ``values``, and all others by null."""
     numbers = list(range(first, first + len(values)))
     return pl.col(column).replace_strict(numbers, values, default=None, return_dtype=dtype).alias(_IMPLIED)
 
 
 def _flat(splits: Mapping[str, SplitFacts]) -> dict[tuple[str, str], int]:
-    """Return counts by split and what they count."""
+    """Return the counts of all splits by split and name of the count."""
     flat = {}
     for split, facts in splits.items():
         flat |= {(split, what): facts[what] for what in ("items", "shards", "unlabelled")}

@@ -303,7 +303,7 @@ PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first painter with a word o
 
 
 def painter_of(kinds: Iterable[str]) -> Painter:
-    """Return the painter of the first kind that has one; a classical building if none has."""
+    """Return the painter of the first kind name that has one; a classical building if none has."""
     for kind in kinds:
         known = set(re.findall(r"\w+", kind.lower()))
         for words, painter in PAINTERS:

@@ -1,7 +1,7 @@
-"""``hgld build-shards``: a release in, one directory of shards out (docs/reference/dataset-files.md).
+"""``hgld build-shards``: build a dataset directory from a release (docs/reference/dataset-files.md).
 
-The adapter reads the release's lists; every image is examined once; the sound ones are ordered into shards; every
-shard is packed; the tables come last, and the manifest last of all. A stopped build resumes at any of these steps.
+The adapter reads the release's lists. Every image is examined once, the sound images are ordered into shards, and every
+shard is packed. The tables and then the manifest are written last. A stopped build resumes at any of these steps.
 """
 
 import shutil
@@ -44,7 +44,7 @@ from .work import (
 
 _EXAMINED = ("key", "split", "file", "origin", "source_offset", "size", "suffix", "width", "height", "orientation")
 _PLANNED = ("shard", "sha256", "duplicate_of", "class_run")
-_CODECS = ("opencv-python-headless", "pillow", "simplejpeg")  # whose versions change the bytes of resized images
+_CODECS = ("opencv-python-headless", "pillow", "simplejpeg")  # packages that decide the bytes of resized images
 _MOST_SHOWN = 10
 
 
@@ -244,7 +244,7 @@ def _pack(
     pending = [u for u in units if (facts := packed[u.name]) is None or sizes.get(u.name) != facts["bytes"]]
     done = len(units) - len(pending)
     run_counted(pack.pack, pending, job.progress, "packing", done, **job.config.execution())
-    remove_parts(work.out)  # of workers that were killed
+    remove_parts(work.out)  # killed workers leave partial files
     shards = []
     for unit in units:
         facts = read_facts(unit.record, unit.key)
@@ -277,7 +277,7 @@ def finish(
                 notes.append(f"{removed} rows about items that are not in the shards were left out of {name}.parquet.")
     if duplicates := index["duplicate_of"].is_not_null().sum():
         notes.append(f"{duplicates} images are exact copies of others; the index names the originals in duplicate_of.")
-    for stale in {*TABLES, CARD, CROISSANT}.difference(tables):  # left by a stopped run with other lists
+    for stale in {*TABLES, CARD, CROISSANT}.difference(tables):  # a stopped run with other lists may have left it
         (out / stale).unlink(missing_ok=True)
     manifest = Manifest(
         name=catalog.name,

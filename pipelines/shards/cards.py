@@ -47,7 +47,7 @@ _FROM_CARD = ("Source", "As shards", "Levels", "Splits", "Licence", "Known probl
 
 
 class PublishedCount(str):
-    """A count as a publication prints it: exact, or rounded to thousands or millions.
+    """A published count: exact, or rounded to thousands or millions.
 
     >>> PublishedCount("11788").agrees(11788), PublishedCount("343.1K").agrees(343_090), PublishedCount("2M").agrees(9)
     (True, True, False)
@@ -56,7 +56,7 @@ class PublishedCount(str):
     __slots__ = ()
 
     def agrees(self, found: int) -> bool:
-        """Tell whether ``found`` items would be printed as this count."""
+        """Tell whether a number of items, rounded in the same way, is this count."""
         rounded = _ROUNDED.fullmatch(self)
         if rounded is None:
             return found == int(self)
@@ -163,8 +163,8 @@ def published_differences(card: DataCard, manifest: Manifest) -> pl.DataFrame:
 
     Returns:
         the differences, in the order of the card: split, what (``items``, or ``classes of LEVEL``), published (text,
-        as printed), found (Int64, null: the split was not built). A rounded count differs if the build's would be
-        rounded otherwise.
+        as printed), found (Int64, null: the split was not built). A rounded count agrees if the build's count
+        rounds to it.
     """
     rows = [
         (split, what, count.shown, found)
@@ -249,7 +249,7 @@ def _header(card: DataCard | None, manifest: Manifest) -> str:
     licence = own_licence(manifest)
     if card is not None:
         stated = dict(card.header)
-    elif re.fullmatch(r"[A-Za-z0-9.-]+", licence):  # an identifier, or the name of a licence that has none
+    elif re.fullmatch(r"[A-Za-z0-9.-]+", licence):  # an identifier, or one word as a name
         stated = {"license": licence.lower()}
     else:
         stated = {"license": "other", "license_name": " ".join(licence.split())} if licence else {}
@@ -280,7 +280,7 @@ def _counts(card: DataCard | None, manifest: Manifest) -> str:
 
 
 def _protocol(card: DataCard | None, manifest: Manifest) -> str:
-    """Return how the dataset is evaluated: by the card, and by the command."""
+    """Return the evaluation protocol of the card, and the command that follows it."""
     parts = [] if card is None else [card.protocol]
     if manifest.protocol:
         found = PROTOCOLS.get(manifest.protocol)

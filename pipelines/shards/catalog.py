@@ -1,4 +1,4 @@
-"""The catalog of a release: its items, splits and classes as an adapter reads them, before any image is opened."""
+"""The catalog of a release: items, splits and classes that an adapter read, before any image is opened."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Changes of a catalog before it is built: splits by class, excluded items, levels of a build of a hierarchy."""
+"""Change a catalog before it is built: draw splits by class, exclude items, join levels of a hierarchy build."""
 
 import math
 from collections.abc import Iterable, Sequence

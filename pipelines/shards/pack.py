@@ -204,7 +204,7 @@ def plan_shards(
 
 
 def _order(labels: np.ndarray, k: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return the order of a split's items, and where in it each group begins."""
+    """Return the order of a split's items, and the positions at which groups begin."""
     by_class = np.lexsort((random.random(len(labels)), labels))  # items of a class stand together, shuffled
     group = _groups(labels[by_class], k)
     number = int(group[-1]) + 1

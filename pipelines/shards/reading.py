@@ -61,7 +61,7 @@ class HashedReader:
 
 @contextmanager
 def opened_regular(path: Path) -> Iterator[BinaryIO]:
-    """Open a file of a dataset directory for reading; never through a link, never a device or pipe.
+    """Open a regular file of a dataset directory; links, devices and pipes are refused.
 
     Raises:
         InputError: it is no regular file, or cannot be read.

@@ -27,10 +27,10 @@ from .config import ShardConfig, SourceConfig
 from .reading import read_manifest
 
 VERSION = 6  # raise it when the same images give another dataset
-SCHEMA_VERSION = 1  # of build.json
+SCHEMA_VERSION = 1  # schema version of build.json
 _ROWS_AT_ONCE = 100_000
 _STATE = "build.json"
-_MARGIN = 64 << 20  # bytes of tables and other files beside the images
+_MARGIN = 64 << 20  # bytes that tables and other files may take beside the images
 
 
 def stated_options(options: SourceConfig, config: ShardConfig) -> dict[str, Any]:

@@ -35,7 +35,7 @@ BASE_URL = "https://s3.amazonaws.com/google-landmark"
 TARS = {"train": 500, "index": 100, "test": 20}  # number of tars of each split
 MAX_TAR_BYTES = 8 << 30  # the largest has about 1 GB
 MAX_CSV_BYTES = 1 << 30
-METADATA = {  # lists for hierarchies and shards; those of the images' addresses and authors are not needed
+METADATA = {  # the lists that hierarchies and shards need
     "train": ("train_clean.csv", "train_label_to_category.csv", "train_label_to_hierarchical.csv"),
     "index": ("index_image_to_landmark.csv", "index_label_to_category.csv", "index_label_to_hierarchical.csv"),
     "test": ("test.csv", "retrieval_solution_v2.1.csv", "recognition_solution_v2.1.csv"),
@@ -100,8 +100,8 @@ _ID = r"^[0-9a-f]{16}$"
 def read(source: Path, options: "SourceConfig") -> Catalog:
     """Read the catalog of H-GLDv2.
 
-    A query has the labels of the first relevant index image that the solution lists of the gallery, which is the rule
-    of H-GLDv2's authors where relevant images are of several landmarks. Index images of landmarks without hierarchical
+    A query has the labels of its first listed relevant image in the gallery. That is the rule of H-GLDv2's authors for
+    queries whose relevant images show several landmarks. Index images of landmarks without hierarchical
     labels are rejected, unless ``options.distractors`` asks for the whole gallery of the official retrieval task.
 
     Args:
@@ -168,7 +168,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def read_labels(path: Path, name: str) -> pl.DataFrame:
-    """Read the labels of GLDv2's hierarchical CSV, one row a labelled landmark: landmark_id (text), then the levels.
+    """Read the labels of GLDv2's hierarchical CSV, one row per labelled landmark: landmark_id (text), then the levels.
 
     A landmark's class is named ``"{set}/{id} {title}"``, as in ``hierarchy.parquet`` of ``hgld build-hierarchy``.
 

@@ -1,11 +1,11 @@
 """ImageNet-1k (ILSVRC2012): photographs of 1,000 WordNet synsets, for classification.
 
-Russakovsky et al.: "ImageNet Large Scale Visual Recognition Challenge", IJCV 2015. A folder a synset::
+Russakovsky et al.: "ImageNet Large Scale Visual Recognition Challenge", IJCV 2015. One folder per synset::
 
     train/n01440764/n01440764_10026.JPEG ...              or ILSVRC2012_img_train/
     val/n01440764/ILSVRC2012_val_00000293.JPEG ...        or ILSVRC2012_img_val/
 
-where the images of val may lie side by side, as its tar holds them, if one of these says what they show::
+The images of val may be in one folder, as in its tar, if one of these files states their synsets::
 
     ILSVRC2012_devkit_t12/data/meta.mat                   synsets (ILSVRC2012_ID, WNID, ...)
     ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt    a number a line

@@ -1,6 +1,6 @@
 """The user's own images: in folders of classes (folders), or listed in a table (manifest).
 
-A folder tree is ``top/middle/fine/image.jpg``, one level of folders per level of classes. Where all folders at the top
+A folder tree is ``top/middle/fine/image.jpg``, one level of folders per level of classes. If all folders at the top
 are named like splits (``train``, ``test``, ``query``, ``gallery``, ``val``), they are the splits, and the classes begin
 below them. A folder without folders of images in it is a class of the finest level, however deep it lies; levels that
 it does not have in between are unknown. An image beside folders of images has no label at the finest levels.
@@ -58,7 +58,7 @@ _VERDICTS = ("easy", "hard", "junk", "relevant")
 _LISTS = {"list": "{}", "template": "template/{}"}  # names of the lists, by column
 _LONGEST_TEXT = 10_000
 _DEEPEST = 16
-_STATED, _REASON = "\0stated", "\0reason"  # columns: no level can be called so
+_STATED, _REASON = "\0stated", "\0reason"  # names of columns that no level can have
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,8 @@ def check_own_protocol(catalog: Catalog) -> None:
 def keys_of_paths(paths: Sequence[str]) -> list[str]:
     """Make a distinct key for every path: the path without its suffix, made safe.
 
-    Paths that would have the same key (``a.jpg`` and ``a.png``, ``a b.jpg`` and ``a_b.jpg``) get a part of the SHA-256
-    of the path behind it.
+    Paths that would have the same key (``a.jpg`` and ``a.png``, ``a b.jpg`` and ``a_b.jpg``) get a part of the
+    path's SHA-256 appended.
     """
     keys = [safe_key(_without_suffix(path)) for path in paths]
     uses = Counter(keys)

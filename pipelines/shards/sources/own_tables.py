@@ -1,4 +1,4 @@
-"""Tables of the user's own images, as people and programs write them: read as text, and their columns understood.
+"""Read tables of the user's own images as text, and find out what each column means.
 
 A table is CSV with any usual separator (``, ; |`` or a tab) in UTF-8, UTF-16 or Windows-1252, a parquet file, or a
 folder of parquet files. Parquet files as Hugging Face ``datasets`` writes them may hold the images themselves: in a
@@ -43,7 +43,7 @@ _MARKS = (  # byte order marks; UTF-32's begins with that of UTF-16
     (codecs.BOM_UTF16_LE, "utf-16", "UTF-16"),
     (codecs.BOM_UTF16_BE, "utf-16", "UTF-16"),
 )
-_WITHOUT_MARK = (("utf-8", "UTF-8"), ("cp1252", "Windows-1252"), ("latin-1", "Latin-1"))  # in the order of trial
+_WITHOUT_MARK = (("utf-8", "UTF-8"), ("cp1252", "Windows-1252"), ("latin-1", "Latin-1"))  # tried in this order
 _ROWS_AT_ONCE = 50_000
 _MOST_PARQUET_FILES = 10_000
 _SCALARS = (pl.String, pl.Categorical, pl.Enum, pl.Boolean)
@@ -100,7 +100,7 @@ def _read_csv(source: Path) -> OwnTable:
     text, encoding = _decoded(source)
     if not text.strip():
         raise TableError(f"{source} is empty; expected a header and one image per row.")
-    separator = max(",;\t|", key=text.lstrip().partition("\n")[0].count)  # a comma where there is no separator
+    separator = max(",;\t|", key=text.lstrip().partition("\n")[0].count)  # a comma if the table has no separator
     _, header = next(table_rows(source, text, separator), (0, []))
     names = [name.strip() for name in header]
     if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
@@ -255,7 +255,7 @@ def _split_of(file: Path) -> str | None:
 
 # -- which column is what ---------------------------------------------------------------------------------------------
 
-_PATH_COLUMNS = (  # as they are compared: small letters, without anything between words
+_PATH_COLUMNS = (  # normalised names: lower case, no characters between words
     *("path", "file", "image", "filename", "filepath", "imagepath", "imagefile", "imagefilename", "imagename"),
     *("img", "imgpath", "imgfile", "imgname", "photo", "picture"),
 )

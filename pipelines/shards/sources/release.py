@@ -1,4 +1,4 @@
-"""Reading the lists of a release: bounded, checked, and with errors that name the file and the line."""
+"""Read the lists of a release within bounds; errors name the file and the line."""
 
 import io
 import re
@@ -19,7 +19,7 @@ MAX_LIST_BYTES = 1 << 30
 _MAX_LINE = 1 << 20  # characters; GLDv2's longest line lists some 10,000 images
 _MAX_PATH = 1024
 _MAX_MAT_BYTES = 64 << 20
-_MAT_SECONDS = 120.0  # the largest of a release takes one
+_MAT_SECONDS = 120.0  # time limit; the largest file of a release takes one second
 _MAT_MEMORY = 2 << 30  # bytes
 
 
@@ -67,7 +67,7 @@ def read_bytes(path: Path, most: int = MAX_LIST_BYTES) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a text file that are not blank, without line ends, each after its file and number.
+    """Yield the place (file and number) and the text of every line that is not blank.
 
     Raises:
         InputError: the file is missing.
@@ -86,7 +86,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_words(path: Path, columns: Sequence[str], *, header: bool = False) -> Iterator[tuple[str, list[str]]]:
-    """Yield the words of every line, as many as there are columns, after the line's file and number.
+    """Yield the place of every line (file and number) and its words, one word per column.
 
     Args:
         path: the list.
@@ -172,7 +172,7 @@ def _load_mats(asked: Sequence[tuple[str, bytes, Sequence[str]]]) -> list[dict[s
 
 
 def mat_rows(path: Path, table: np.ndarray, fields: Mapping[str, type]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the fields of every entry of a MATLAB struct array, one text or whole number each, and where it stands.
+    """Yield the place and the fields, texts or whole numbers, of every entry of a MATLAB struct array.
 
     Raises:
         TableError: a field is missing, or is no single value of its type.
