@@ -51,8 +51,8 @@ def read_inshop(source: Path, options: "SourceConfig") -> Catalog:
     """Read the catalog of In-Shop Clothes Retrieval: train, query and gallery; no item of train is in the others.
 
     Liu, Luo, Qiu, Wang, Tang: "DeepFashion: Powering Robust Clothes Recognition and Retrieval with Rich Annotations",
-    CVPR 2016. A category is named with its department (``WOMEN/Denim``), because both departments have categories of the
-    same name. An item in folders of several categories has an unknown category. Layout, also without ``Eval`` and
+    CVPR 2016. A category is named with its department (``WOMEN/Denim``), because both departments have categories of
+    the same name. An item in folders of several categories has an unknown category. Layout, also without ``Eval`` and
     ``Img``::
 
         Eval/list_eval_partition.txt        image_name item_id evaluation_status
