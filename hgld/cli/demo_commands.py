@@ -239,7 +239,7 @@ def doctor(*, as_json: bool) -> int:
     else:
         rows = {name: found[name] for name in ("hgld", "python", "machine", "torch")}
         rows |= {f"[{extra}]": "installed" if there else "-" for extra, there in found["extras"].items()}
-        echo("\n".join([*(f"{name:<14}{text}" for name, text in rows.items()), *found["hints"]]))
+        echo("\n".join([*(f"{name:<9}{text}" for name, text in rows.items()), *found["hints"]]))
     return int(bool(found["missing"]) or found["torch"].startswith("cannot"))
 
 
@@ -265,10 +265,10 @@ def demo_text(result: "DemoResult", out: Path) -> str:
         f"{'per cent':<26}{baseline:>10}{hierarchical:>10}{'difference':>13}",
         *rows,
         "",
-        *(f"{name:<14}{path}" for name, path in places.items()),
-        f"{'next':<14}cd {shlex.quote(str(out))}",
-        f"{'':<14}hgld search {result.example} --checkpoint {run} --data shards",
-        f"{'':<14}hgld evaluate --checkpoint {run} --data shards --split test --metrics mAP@R,H-R@10",
-        f"{'':<14}hgld review labels",
+        *(f"{name:<9}{path}" for name, path in places.items()),
+        f"{'next':<9}cd {shlex.quote(str(out))}",
+        f"{'':<9}hgld search {result.example} --checkpoint {run} --data shards",
+        f"{'':<9}hgld evaluate --checkpoint {run} --data shards --split test --metrics mAP@R,H-R@10",
+        f"{'':<9}hgld review labels",
     ]
     return "\n".join(lines)
