@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 50
 _SHA256 = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 _DOWNLOADABLE = ("gldv2",)
-_MOST_NUMBERS = 10_000
 
 
 # -- build-shards -----------------------------------------------------------------------------------------------------
@@ -302,7 +301,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last or last - first >= _MOST_NUMBERS:
+        if first > last:
             raise ValueError("numbers and ranges of them, for instance 0-3,7")
         numbers.update(range(first, last + 1))
     return tuple(sorted(numbers))

@@ -1,6 +1,5 @@
 """The evaluate subcommand: metrics of models, or of embeddings in files; several models make a leaderboard."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -64,8 +63,8 @@ class EvaluateOptions:
     whitening: Path | None = setting(None, "Whitening to apply first (embed --fit-whitening).", common=False)
     out: Path | None = setting(
         None,
-        "File to keep the report in: .json (with its per-query table) or .md; for several models .json, .html, or a "
-        "folder of reports for hgld report.",
+        "File to keep the report in: .json (with its per-query table) or .md; for several models .html, or a folder "
+        "of reports for hgld report.",
         path="new",
     )
 
@@ -318,10 +317,10 @@ def _rank_models(
     from hgld.report_page.scores import best_first
     from hgld.training.inference.embedder import Spent
 
-    if asked.out is not None and asked.out.suffix not in (".json", ".html", ""):
+    if asked.out is not None and asked.out.suffix not in (".html", ""):
         raise click.UsageError(
-            f"--out {asked.out}: the leaderboard of several models is written as .json or .html, or as a folder of "
-            "reports."
+            f"--out {asked.out}: the leaderboard of several models is written as .html, or as a folder of reports; "
+            "--json prints it."
         )
     reports: dict[str, RetrievalReport] = {}
     models, failed, code = [], {}, 0
@@ -352,7 +351,7 @@ def _rank_models(
     ordered = {name: reports[name] for name in dict.fromkeys(row["run"] for row in facts["scores"])}
     try:
         if asked.out is not None:
-            _write_leaderboard(asked.out, facts, ordered, is_seen=seen.seen)
+            _write_leaderboard(asked.out, ordered, is_seen=seen.seen)
     finally:  # print the leaderboard even if it cannot be written
         if as_json:
             print_json(facts)
@@ -363,13 +362,8 @@ def _rank_models(
     return code
 
 
-def _write_leaderboard(
-    out: Path, facts: dict[str, Any], reports: "Mapping[str, RetrievalReport]", *, is_seen: bool
-) -> None:
-    """Write the leaderboard as JSON, as a page, or as a folder with one report per model."""
-    if out.suffix == ".json":
-        write_result(out, json.dumps(facts, ensure_ascii=False, indent=2, allow_nan=False) + "\n", "--out")
-        return
+def _write_leaderboard(out: Path, reports: "Mapping[str, RetrievalReport]", *, is_seen: bool) -> None:
+    """Write the leaderboard as a page, or as a folder with one report per model."""
     with storage_errors(f"write {out}", "Choose another --out."), TemporaryDirectory() as temporary:
         folder = Path(temporary) if out.suffix else out
         folder.mkdir(parents=True, exist_ok=True)

@@ -61,10 +61,7 @@ class ModelOptions:
             if getattr(self, flag) and not self.model:
                 raise click.UsageError(f"--{flag} goes with --model, which is not given.")
         if self.weights and len(self.weights) != len(self.model):
-            raise click.UsageError(
-                f"--weights comes {len(self.weights)} times and --model {len(self.model)} times; give one for each, in "
-                "their order (default: the library's own), or none at all."
-            )
+            raise click.UsageError("--weights: give one per --model, in their order, or none at all.")
         if not self.model:
             return list(self.checkpoint)
         from hgld.training.models.networks import source_of
