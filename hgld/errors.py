@@ -20,7 +20,7 @@ Every message names the file and the row or member, what was found, what was exp
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from hgld.terminal import printable
@@ -164,6 +164,12 @@ def optional_dependency(extra: str, purpose: str, hint: str = "") -> Iterator[No
             raise
         message = f"{purpose} takes the package {package}, which is not installed: pip install 'hgld[{extra}]'."
         raise MissingExtraError(f"{message} {hint}".rstrip()) from error
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise ConfigError unless the value of an option is one of its choices."""
+    if value not in choices:
+        raise ConfigError(f"{name} {value!r} is unknown; expected one of {', '.join(choices)}.")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""HTML: templates whose values are escaped, their one script, thumbnails, and tables and images for notebooks."""
+"""HTML pages from templates, with escaped values and one allowed script, and tables and images for notebooks."""
 
 import base64
 import functools
@@ -35,7 +35,7 @@ def page_templates(folder: Path) -> jinja2.Environment:
 
 def own_text(file: Path) -> Markup:
     """Return a style or script that ships with hgld, to be included in a page unchanged."""
-    return Markup(file.read_text(encoding="utf-8"))  # noqa: S704 - a file of ours
+    return Markup(file.read_text(encoding="utf-8"))  # noqa: S704 - a file of hgld
 
 
 def script_hash(script: str) -> str:
@@ -53,7 +53,7 @@ def data_uri(image: "Image", longest: int = THUMBNAIL) -> str:
 
 # -- notebooks --------------------------------------------------------------------------------------------------------
 #
-# Pieces of HTML with styles of their own, in the colours of the notebook: no script, nothing to load, bounded.
+# Notebooks show pieces of HTML of bounded size, with inline styles, without scripts and without anything to load.
 
 _MOST_TEXT = 160
 _TILE = f"margin:0;width:{THUMBNAIL}px;font-size:.8em;line-height:1.3"
@@ -62,7 +62,7 @@ _PICTURE += "background:rgba(127,127,127,.15);overflow:hidden;overflow-wrap:anyw
 
 
 def one_line(text: object) -> str:
-    """Return text for a drawing: one line, at most 160 characters, control characters spelled, escaped."""
+    """Return escaped text on one line of at most 160 characters, with control characters spelled out."""
     plain = " ".join(printable(str(text)).split())
     return html.escape(plain if len(plain) <= _MOST_TEXT else plain[: _MOST_TEXT - 1] + "…")
 
@@ -83,7 +83,7 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
 
 
 def picture_sheet(heading: Sequence[object], tiles: Iterable[tuple[str, Sequence[object]]], note: str = "") -> str:
-    """Draw images with lines below them, as many in a row as there is room.
+    """Draw images with lines of text below them, in rows as wide as the page.
 
     Args:
         heading: lines above, the first one bold.

@@ -1,13 +1,13 @@
 """Average precision over soft bins of scores: soft histograms, the quantised mAP of Revaud et al., and FastAP."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Unpack, get_args
+from typing import ClassVar, Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError
-from hgld.losses.kernels.operator import contiguous_like, operator
+from hgld.errors import ConfigError, check_choice
+from hgld.losses.kernels.operator import contiguous_like, operator, table_operator
 from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, read_scores, row_blocks
 
 # -- soft histograms --------------------------------------------------------------------------------------------------
@@ -26,41 +26,15 @@ def soft_histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> tup
         low: the lowest centre, below 1.
 
     Returns:
-        (Q, M) float64 contents of the bins, the highest scores first: of the positives, and of all items.
+        two (Q, M) float64 contents of the bins, the highest scores first: one for the positives, one for all items.
     """
     contents = _histograms(scores, roles, bins, low)
     return contents[:, 1], contents.sum(dim=1)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    scores, roles, _, ctx.low = inputs
-    ctx.save_for_backward(scores, roles)
-
-
-def _chain(ctx: Any, by_contents: Tensor) -> tuple[Tensor | None, ...]:
-    return _histograms_backward(by_contents, *ctx.saved_tensors, ctx.low), None, None, None
-
-
-def _shape(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
-    return scores.new_empty(scores.shape[0], 2, bins, dtype=torch.float64)
-
-
-@operator("hgld::soft_histograms", _shape, _chain, _save)
-def _histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
-    """Return (Q, 2, M) float64 contents of the bins: of the negatives and of the positives."""
-    contents = scores.new_zeros(len(scores), 2 * bins, dtype=torch.float64)
-    for block in row_blocks(scores):
-        _, first, share = _places(scores[block], roles[block], bins, low)
-        counted = (roles[block] > 0).double()
-        share = counted * share
-        contents[block].scatter_add_(1, first, counted - share).scatter_add_(1, first + 1, share)
-    return contents.view(-1, 2, bins)
-
-
 @operator("hgld::soft_histograms_backward", lambda by_contents, scores, *_: contiguous_like(scores))
-def _histograms_backward(by_contents: Tensor, scores: Tensor, roles: Tensor, low: float) -> Tensor:
-    """Return the gradient by the scores, (Q, G), from that by the contents, (Q, 2, M)."""
-    bins = by_contents.shape[2]
+def _histograms_backward(by_contents: Tensor, scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
+    """Return the gradient of the scores (Q, G), given the gradient of the contents (Q, 2, M)."""
     gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
     flat = by_contents.reshape(len(scores), 2 * bins).to(scores.dtype)
     for block in row_blocks(scores):
@@ -71,8 +45,24 @@ def _histograms_backward(by_contents: Tensor, scores: Tensor, roles: Tensor, low
     return gradient
 
 
+def _shape(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
+    return scores.new_empty(scores.shape[0], 2, bins, dtype=torch.float64)
+
+
+@table_operator("hgld::soft_histograms", _shape, _histograms_backward)
+def _histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
+    """Return (Q, 2, M) float64 contents of the bins, first for the negatives, then for the positives."""
+    contents = scores.new_zeros(len(scores), 2 * bins, dtype=torch.float64)
+    for block in row_blocks(scores):
+        _, first, share = _places(scores[block], roles[block], bins, low)
+        counted = (roles[block] > 0).double()
+        share = counted * share
+        contents[block].scatter_add_(1, first, counted - share).scatter_add_(1, first + 1, share)
+    return contents.view(-1, 2, bins)
+
+
 def _places(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Place (q, G) items: position in units of bins, column of the centre above, share of the next one."""
+    """Return for (q, G) items the position in units of bins, the column of the upper centre, the share of the next."""
     place = (1 - scores) * ((bins - 1) / (1 - low))
     inside = place.clamp(0, bins - 1)
     upper = inside.floor().clamp(max=bins - 2)
@@ -95,10 +85,10 @@ class SoftBinAP(RankLoss):
         bins: M, the number of bin centres (20 in the paper).
         low: the lowest centre: -1 is the paper's; 0, as in the published code, makes bins twice as fine where they
             matter and gives scores below 0 no gradient.
-        ties: items of one bin are tied. ``ignored`` is the paper's form. The tie-aware variants average precision over
-            all orders within a bin (He et al., "Hashing as Tie-Aware Learning to Rank", CVPR 2018). ``integral`` has
-            the published code's integral in place of the sum over positions. ``relaxed`` is a simpler form that is
-            smooth in the bins' contents.
+        ties: rule for the items of one bin, which are tied. ``ignored`` is the paper's form. The tie-aware variants
+            average precision over all orders within a bin (He et al., "Hashing as Tie-Aware Learning to Rank", CVPR
+            2018). ``integral`` has the published code's integral in place of the sum over positions. ``relaxed`` is a
+            simpler form that is smooth in the bins' contents.
         level: column of the labels that decides what is positive, 0 the finest.
         options: ``normalize``, ``exclude_self`` and ``reduction`` of :class:`hgld.losses.RankLoss`.
 
@@ -120,8 +110,7 @@ class SoftBinAP(RankLoss):
         super().__init__(graded=False, level=level, **options)
         if bins < 2 or not low < 1:
             raise ConfigError(f"bins is {bins} and low {low}; expected at least 2 bins, from 1 down to a lower score.")
-        if ties not in get_args(Ties):
-            raise ConfigError(f"ties {ties!r} is unknown; expected one of {', '.join(get_args(Ties))}.")
+        check_choice("ties", ties, get_args(Ties))
         self.bins = bins
         self.low = low
         self.ties: Ties = ties
@@ -180,13 +169,13 @@ def _eager_precision(relevant: Tensor, everything: Tensor) -> Tensor:
 
 
 def _relaxed_precision(relevant: Tensor, everything: Tensor) -> Tensor:
-    """Precision by the mean position of a bin's items (He et al. 2018)."""
+    """Return the precision at the mean position of each bin's items, times its positives (He et al. 2018)."""
     hits, seen = relevant.cumsum(1), everything.cumsum(1)
     return relevant * (2 * hits - relevant + 1) / (2 * seen - everything + 1)
 
 
 def _integral_precision(relevant: Tensor, everything: Tensor) -> Tensor:
-    """Precision in closed form (He et al. 2018): positives come evenly within a bin, and 1/t is integrated."""
+    """Return the integral of precision over each bin, in which positives are spaced evenly (He et al. 2018)."""
     before_hits, before = relevant.cumsum(1) - relevant, everything.cumsum(1) - everything
     slope = _ratio((relevant - 1).clamp(min=0), (everything - 1).clamp(min=0))
     start = before + 1

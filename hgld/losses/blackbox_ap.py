@@ -1,14 +1,14 @@
 """Average precision with exact ranks and a gradient by blackbox differentiation."""
 
 import math
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
-from hgld.losses.kernels.operator import contiguous_like, operator
-from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, positive_places, read_scores, row_blocks
+from hgld.losses.kernels.operator import contiguous_like, operator, table_operator
+from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, read_scores, row_blocks
 
 
 class BlackboxAP(RankLoss):
@@ -20,7 +20,7 @@ class BlackboxAP(RankLoss):
     count as constants. There the margin is drawn from a half-normal distribution for every pair; here it is the paper's
     constant, so that the loss is a function of its input. Ties count against the query.
 
-    The gradient is not linear in the one that arrives: a factor on the loss multiplies ``lambda_``. So it must not be
+    The gradient is not linear in the incoming one: a factor on the loss multiplies ``lambda_``. So it must not be
     scaled and unscaled around the backward pass, as ``torch.amp.GradScaler`` does for fp16 (by 65,536 at first, which
     moves scores far past one another); bf16 needs no scale.
 
@@ -45,7 +45,7 @@ class BlackboxAP(RankLoss):
 
     @property
     def sums_over_queries(self) -> bool:
-        return False  # the gradient is no linear function of the one that arrives
+        return False  # the gradient is not linear in the incoming gradient
 
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
@@ -79,18 +79,18 @@ def blackbox_ap_loss(
     return _blackbox_ap(scores, roles, lambda_, margin), (roles == 2).any(1)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    scores, roles, *ctx.numbers = inputs
-    ctx.save_for_backward(scores, roles)
+@operator("hgld::blackbox_ap_backward", lambda by_values, scores, *_: contiguous_like(scores))
+def _blackbox_ap_backward(by_values: Tensor, scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
+    """Return the gradient of the scores (Q, G): the difference of two rankings over ``lambda_``."""
+    gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
+    for block in row_blocks(scores):
+        gradient[block] = _Ranking(scores[block], roles[block], margin).slopes(by_values[block], lambda_)
+    return gradient
 
 
-def _chain(ctx: Any, by_values: Tensor) -> tuple[Tensor | None, ...]:
-    return _blackbox_ap_backward(by_values, *ctx.saved_tensors, *ctx.numbers), None, None, None
-
-
-@operator("hgld::blackbox_ap", lambda scores, *_: scores.new_empty(scores.shape[0]), _chain, _save)
+@table_operator("hgld::blackbox_ap", lambda scores, *_: scores.new_empty(scores.shape[0]), _blackbox_ap_backward)
 def _blackbox_ap(scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
-    """Return 1 - AP (Q,); ``lambda_`` matters to the gradient alone."""
+    """Return 1 - AP (Q,); ``lambda_`` only changes the gradient."""
     values = scores.new_zeros(len(scores))
     for block in row_blocks(scores):
         ranking = _Ranking(scores[block], roles[block], margin)
@@ -100,24 +100,41 @@ def _blackbox_ap(scores: Tensor, roles: Tensor, lambda_: float, margin: float) -
     return values
 
 
-@operator("hgld::blackbox_ap_backward", lambda by_values, scores, *_: contiguous_like(scores))
-def _blackbox_ap_backward(by_values: Tensor, scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
-    """Return the difference of two rankings over ``lambda_`` (Q, G); not linear in ``by_values``, so made only here."""
-    gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
-    for block in row_blocks(scores):
-        gradient[block] = _Ranking(scores[block], roles[block], margin).slopes(by_values[block], lambda_)
-    return gradient
+def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the columns of the positives of every row.
+
+    Args:
+        positive: (Q, G) bool.
+
+    Returns:
+        columns (Q, P) and used (Q, P) bool; P is the largest number of positives in a row, or G on a GPU.
+    """
+    if positive.device.type != "cpu":
+        return all_places(positive)
+    counts = positive.sum(1)
+    most = int(counts.max()) if counts.numel() else 0
+    rows, columns = positive.nonzero(as_tuple=True)
+    slots = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
+    places = torch.zeros(len(positive), most, dtype=torch.int64)
+    places[rows, slots] = columns
+    return places, torch.arange(most) < counts[:, None]
+
+
+def all_places(positive: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the result of :func:`positive_places` with P = G, so that the host need not wait for a count."""
+    places = positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
+    return places, torch.arange(positive.shape[1], device=positive.device) < positive.sum(1, keepdim=True)
 
 
 class _Ranking:
-    """Ranks of a block's positives, equal scores last.
+    """Ranks of the positives in a block of queries; equal scores count as higher.
 
-    Only the positives are sorted: every item is counted at its place among them.
+    Only the positives are sorted; each negative is counted by its place among them.
 
     Attributes:
-        used: (q, P) bool, the positives of every row, by ascending score; the attributes below are of these.
-        ranks: (q, P) float64, among all ranked items.
-        among: (q, P) float64, among the positives.
+        used: (q, P) bool, True for the places that hold a positive; they are in order of ascending score.
+        ranks: (q, P) float64, rank of each positive among all ranked items.
+        among: (q, P) float64, rank of each positive among the positives.
     """
 
     def __init__(self, scores: Tensor, roles: Tensor, margin: float) -> None:
@@ -132,7 +149,7 @@ class _Ranking:
         self.ranks = self.among + _counted_above(self._found, self._moved, self._negative)
 
     def slopes(self, by_values: Tensor, lambda_: float) -> Tensor:
-        """Return (q, G) slopes: scores are moved by ``lambda_`` times the gradient of the ranks, and ranked again."""
+        """Move the scores by ``lambda_`` times the gradient of the ranks, rank again, and return (q, G) slopes."""
         by_share = self._size * self.among / (self.used.sum(1, keepdim=True).clamp(min=1) * self.ranks**2)
         by_share = (by_values[:, None] * by_share).to(self._found.dtype)
         again, order = torch.where(self.used, self._found + lambda_ * by_share, torch.inf).sort(dim=1)
@@ -145,13 +162,13 @@ class _Ranking:
 
 
 def _at_or_above(ordered: Tensor, used: Tensor) -> Tensor:
-    """Count, for each of (q, P) ascending scores, the ``used`` ones that are no less, (q, P) float64."""
+    """Count for each of (q, P) ascending scores the ``used`` scores that are at least as high: (q, P) float64."""
     return (used.sum(1, keepdim=True) - torch.searchsorted(ordered, ordered)).double()
 
 
 def _counted_above(ordered: Tensor, scores: Tensor, counted: Tensor) -> Tensor:
-    """Count, for each of (q, P) ascending scores, the ``counted`` ones of (q, G) ``scores`` that are no less."""
-    passed = torch.searchsorted(ordered, scores, right=True)  # of the ascending scores, those no greater than an item
+    """Count for each of (q, P) ascending scores the ``counted`` ones of (q, G) ``scores`` that are at least as high."""
+    passed = torch.searchsorted(ordered, scores, right=True)  # number of ascending scores up to each item
     counts = ordered.new_zeros(len(ordered), ordered.shape[1] + 1, dtype=torch.float64)
     counts.scatter_add_(1, passed, counted.double())
     return counts.flip(1).cumsum(1).flip(1)[:, 1:]

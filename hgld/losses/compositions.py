@@ -1,4 +1,4 @@
-"""Losses made of losses: a rank term and a decomposability term, and one binary loss over all levels."""
+"""Losses that combine other losses: compositions of two terms, sums over levels, and MultiGrain."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,15 +7,17 @@ from typing import Any, Literal, Unpack, get_args
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, check_choice
 from hgld.losses.pairs import CalibrationLoss, Margin, PairReduction
 from hgld.losses.proxies import NormSoftmax, read_targets
 from hgld.losses.rank_loss import (
+    Batch,
+    BatchLoss,
     RankLoss,
     Reduction,
     TermSum,
-    by_level,
     check_level,
+    label_columns,
     mean_of_valid,
     query_sums,
     reads_labels,
@@ -27,7 +29,7 @@ from hgld.relevance import RelevanceKind
 Decomposability = Literal["pair", "proxy"]
 
 
-class Composition(nn.Module):
+class Composition(BatchLoss):
     """A rank loss and a decomposability loss, weighted: (1 - lambda) x rank + lambda x decomposability.
 
     A rank loss orders the items of one batch. The second term makes scores of different batches comparable, so that a
@@ -59,21 +61,11 @@ class Composition(nn.Module):
         self.decomposability = decomposability
         self.lambda_ = lambda_
 
-    @reads_labels
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the loss of a batch; arguments, result and errors are those of :meth:`RankLoss.forward`."""
-        args = embeddings, labels, ref_embeddings, ref_labels, self_index
+    def batch_loss(self, batch: Batch) -> Tensor | tuple[Tensor, Tensor]:
         if self.reduction == "none":
-            rank, second = self.rank(*args), self.decomposability(*args)
+            rank, second = self.rank(*batch), self.decomposability(*batch)
             return (1 - self.lambda_) * rank[0] + self.lambda_ * second[0], rank[1] | second[1]
-        return self.combine(self.terms(*args))
+        return self.combine(self.terms(*batch))
 
     def combine(self, terms: Mapping[str, Tensor]) -> Tensor:
         """Combine the :meth:`terms` into the loss: a scalar."""
@@ -133,9 +125,7 @@ class _Published(Composition):
         decomposability: Decomposability,
         temperature: float,
     ) -> None:
-        if decomposability not in get_args(Decomposability):
-            expected = ", ".join(get_args(Decomposability))
-            raise ConfigError(f"decomposability {decomposability!r} is unknown; expected one of {expected}.")
+        check_choice("decomposability", decomposability, get_args(Decomposability))
         if decomposability == "pair":
             second: nn.Module = CalibrationLoss(
                 reduction=rank.reduction, level=rank.level, normalize=rank.normalize, exclude_self=rank.exclude_self
@@ -288,7 +278,7 @@ class RODNDCG(_Published):
         super().__init__(SupNDCG(**options), num_classes, dim, lambda_, decomposability, temperature)
 
 
-class SumOverLevels(nn.Module):
+class SumOverLevels(BatchLoss):
     """A binary loss summed over all levels: the sigma baselines of HAPPIER.
 
     Args:
@@ -305,64 +295,45 @@ class SumOverLevels(nn.Module):
         for loss in losses:
             if getattr(loss, "reduction", "mean") == "none":
                 raise ConfigError(f"{type(loss).__name__} has reduction='none'; a sum over levels needs scalars.")
-        parts = [part for loss in losses for part in loss.modules()]  # a graded part makes a composition graded
+        parts = [part for loss in losses for part in loss.modules()]  # a composition is graded if one of its parts is
         if not losses or any(getattr(part, "graded", False) or getattr(part, "level", 0) for part in parts):
             raise ConfigError("SumOverLevels takes one binary loss, or one per level, each with level=0.")
         self.losses = nn.ModuleList(losses)
 
-    @reads_labels
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss of a batch; arguments and errors are those of :meth:`RankLoss.forward`.
-
-        Raises:
-            ConfigError: another number of losses than levels.
-        """
-        parts = self._by_level(embeddings, labels, ref_embeddings, ref_labels, self_index)
-        return sum((loss(*args) for loss, args in parts), embeddings.new_zeros(()))
+    def batch_loss(self, batch: Batch) -> Tensor:
+        return sum((loss(*part) for loss, part in self._by_level(batch)), batch.embeddings.new_zeros(()))
 
     @property
     def sums_over_queries(self) -> bool:
         """True if all levels' losses are means over queries."""
         return all(map(sums_over_queries, self.losses))
 
-    def query_sums(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> dict[str, TermSum]:
+    def query_sums(self, *args: Any) -> dict[str, TermSum]:
         """Return the sums that the levels' terms are made of, see :meth:`RankLoss.query_sums`."""
-        parts = self._by_level(embeddings, labels, ref_embeddings, ref_labels, self_index)
         found = {}
-        for level, (loss, args) in enumerate(parts):
-            found |= {f"{name}_{level}": term for name, term in query_sums(loss, *args).items()}
+        for level, (loss, part) in enumerate(self._by_level(Batch(*args))):
+            found |= {f"{name}_{level}": term for name, term in query_sums(loss, *part).items()}
         return found
 
-    def _by_level(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None,
-        ref_labels: Tensor | None,
-        self_index: Tensor | None,
-    ) -> list[tuple[nn.Module, tuple[Tensor | None, ...]]]:
-        """Return the loss of every level and its arguments."""
-        levels = by_level(embeddings, labels, ref_embeddings, ref_labels, self_index)
-        if len(self.losses) not in (1, len(levels)):
+    def _by_level(self, batch: Batch) -> list[tuple[nn.Module, Batch]]:
+        """Return the loss of every level, and its batch, whose labels are that level's column.
+
+        Raises:
+            ConfigError: another number of losses than levels.
+        """
+        embeddings, labels, ref_embeddings, ref_labels, self_index = batch
+        columns = label_columns(labels).unbind(1)
+        ref_columns = [None] * len(columns) if ref_labels is None else label_columns(ref_labels).unbind(1)
+        losses = list(self.losses) * (len(columns) if len(self.losses) == 1 else 1)
+        if len(losses) != len(columns):
             raise ConfigError(
-                f"there are {len(self.losses)} losses and the labels have {len(levels)} levels; give one, or one a "
-                "level."
+                f"there are {len(losses)} losses and the labels have {len(columns)} levels; give one, or one a level."
             )
-        return [(self.losses[i if len(self.losses) > 1 else 0], args) for i, args in enumerate(levels)]
+        batches = [
+            Batch(embeddings, own, ref_embeddings, other, self_index)
+            for own, other in zip(columns, ref_columns, strict=True)
+        ]
+        return list(zip(losses, batches, strict=True))
 
 
 # -- MultiGrain -------------------------------------------------------------------------------------------------------

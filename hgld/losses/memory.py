@@ -133,7 +133,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         return self.loss.terms(*args) if isinstance(self.loss, Composition) else {"loss": self.loss(*args)}
 
     def _remember(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Write a training batch into the memory if it is due; return the memory's items and the batch's places there.
+        """Write a training batch after the warm-up; return the memory's items and the places of the batch in it.
 
         Returns:
             embeddings (M, D), labels (M, L) and the batch's places (B,), -1 for none; None if nothing is read yet.
@@ -150,7 +150,8 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         # Copies: the next batch overwrites the buffers in place, perhaps before this one's backward pass.
         return self.embeddings[:held].clone(), self.labels[:held].clone(), self_index
 
-    # As torch.compiler.disable marks it, which takes a second to import: its numbers change at every step.
+    # The counts change at every step, so torch.compile must not trace this method. torch.compiler.disable sets the same
+    # attribute, but takes a second to import.
     setattr(_remember, "_torchdynamo_disable", True)  # noqa: B010  # functions have no such attribute
 
     @torch.no_grad()
@@ -196,7 +197,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
     def query_sums(
         self, embeddings: Tensor, labels: Tensor, everyone: Tensor, known: Tensor, self_index: Tensor
     ) -> dict[str, TermSum]:
-        """Return the sums of a process's queries, by the names of :meth:`terms`; all processes' items enter the memory.
+        """Return the sums of this process's queries, by the names of :meth:`terms`; write all processes' items.
 
         Args:
             embeddings: (b, D) embeddings of the queries.
@@ -218,7 +219,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         return sums | {names[name]: replace(term, weight=term.weight * self.weight) for name, term in against.items()}
 
     def joined_terms(self, values: Mapping[str, Tensor], sums: Mapping[str, TermSum]) -> dict[str, Tensor]:
-        """Return values of :meth:`query_sums` by the names of :meth:`terms`, which tell no levels of a sum apart.
+        """Return values of :meth:`query_sums` by the names of :meth:`terms`, in which the levels of a sum are one term.
 
         Args:
             values: unweighted, by the names of the sums.
@@ -233,33 +234,27 @@ class CrossBatchMemory(KnownArguments, nn.Module):
             for term, prefix in prefixes.items()
         }
 
-    # The two counts are numbers of the host, for which no device is asked; a state dict holds them as tensors.
+    # The two counts are Python numbers, so that no step waits for a GPU; a state dict holds them as tensors.
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # torch's
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for name in _COUNTS:
             destination[prefix + name] = torch.tensor(getattr(self, name))
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,  # torch's
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
+    def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, state_dict: Mapping[str, Any], prefix: str, *others: Any
     ) -> None:
-        counts = [prefix + name for name in _COUNTS]
-        rest = {key: value for key, value in state_dict.items() if key not in counts}
-        super()._load_from_state_dict(rest, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
-        for name, key in zip(_COUNTS, counts, strict=True):
-            if key not in state_dict:
-                missing_keys.append(key)
-            elif state_dict[key].numel() != 1 or state_dict[key].is_floating_point():
-                error_msgs.append(f"{key} has shape {tuple(state_dict[key].shape)}; expected one whole number.")
+        *_, missing_keys, _, error_msgs = others
+        rest = dict(state_dict)
+        for name in _COUNTS:
+            count = rest.pop(prefix + name, None)
+            if count is None:
+                missing_keys.append(prefix + name)
+            elif count.numel() != 1 or count.is_floating_point():
+                error_msgs.append(f"{prefix}{name} has shape {tuple(count.shape)}; expected one whole number.")
             else:
-                setattr(self, name, int(state_dict[key]))
+                setattr(self, name, int(count))
+        super()._load_from_state_dict(rest, prefix, *others)
 
     def extra_repr(self) -> str:
         return f"size={self.size}, warmup={self.warmup}, weight={self.weight}"

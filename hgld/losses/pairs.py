@@ -2,17 +2,25 @@
 
 import math
 from abc import abstractmethod
-from typing import Literal, get_args
+from typing import Literal, TypedDict, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, check_choice
 from hgld.losses.kernels.operator import contiguous_like, operator, row_operator
-from hgld.losses.rank_loss import RankLoss, Reduction, ranked_items, row_blocks
+from hgld.losses.rank_loss import RankLoss, item_roles, row_blocks
 
 PairReduction = Literal["mean", "none", "nonzero"]
 ContrastiveVariant = Literal["distance", "cosine"]
+
+
+class PairOptions(TypedDict, total=False):
+    """The options of a loss of pairs, by name; :class:`PairLoss` describes them."""
+
+    reduction: PairReduction
+    level: int
+    normalize: bool
 
 
 class PairLoss(RankLoss):
@@ -23,7 +31,7 @@ class PairLoss(RankLoss):
             over the queries that have positives. ``none``: the queries' values (Q,) and valid (Q,). ``nonzero``: the
             mean over the batch's positive pairs with a loss above 0, plus the mean over its negative pairs likewise.
         level: column of the labels that decides what is positive, 0 the finest.
-        normalize: whether to L2-normalise the embeddings.
+        normalize: whether to L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
         exclude_self: whether to leave the query out of its own pairs.
         summed: whether to sum a query's pairs instead of taking the two means; ``nonzero`` remains a mean.
 
@@ -36,19 +44,11 @@ class PairLoss(RankLoss):
     def __init__(
         self,
         *,
-        reduction: PairReduction,
-        level: int = 0,
-        normalize: bool = True,
         exclude_self: bool = False,
         summed: bool = False,
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(
-            graded=False,
-            level=level,
-            normalize=normalize,
-            exclude_self=exclude_self,
-            reduction=reduction,
-        )
+        super().__init__(graded=False, exclude_self=exclude_self, **options)
         self.summed = summed
 
     @abstractmethod
@@ -66,14 +66,16 @@ class PairLoss(RankLoss):
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        ranked = ranked_items(scores, left_out)
-        positive, negative = (grades > 0) & ranked, (grades == 0) & ranked
+        roles = item_roles(grades, left_out)
+        positive, negative = roles == 2, roles == 1
         pulls = torch.where(positive, self.pull(scores), 0.0)
         pushes = torch.where(negative, self.push(scores), 0.0)
         if self.over_nonzero:
             violating, intruding = (pulls > 0).sum(), (pushes > 0).sum()
             total = pulls.sum(1) / violating.clamp(min=1) + pushes.sum(1) / intruding.clamp(min=1)
-            return total * len(scores), torch.ones_like(total, dtype=torch.bool)  # their mean is the sum of both means
+            return total * len(scores), torch.ones_like(
+                total, dtype=torch.bool
+            )  # the mean of these is the sum of both means
         num_positives, num_negatives = positive.sum(1), negative.sum(1)
         pulled, pushed = pulls.sum(1), pushes.sum(1)
         if not self.summed:
@@ -92,10 +94,8 @@ class CalibrationLoss(PairLoss):
     Args:
         alpha: score that positives should reach (0.9 in the authors' configurations, as is beta).
         beta: score below which negatives should stay.
-        reduction: reduction of :class:`PairLoss`.
-        level: column of the labels that decides what is positive, 0 the finest.
-        normalize: whether to L2-normalise the embeddings.
         exclude_self: whether to leave the query out of its own pairs.
+        options: ``reduction``, ``level`` and ``normalize`` of :class:`PairLoss`.
 
     Raises:
         ConfigError: an unknown reduction, or thresholds that are not numbers.
@@ -111,12 +111,10 @@ class CalibrationLoss(PairLoss):
         alpha: float = 0.9,
         beta: float = 0.6,
         *,
-        reduction: PairReduction = "mean",
-        level: int = 0,
-        normalize: bool = True,
         exclude_self: bool = False,
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(reduction=reduction, level=level, normalize=normalize, exclude_self=exclude_self)
+        super().__init__(exclude_self=exclude_self, **options)
         if not math.isfinite(alpha) or not math.isfinite(beta):
             raise ConfigError(f"alpha is {alpha} and beta {beta}; expected two finite scores.")
         self.alpha = alpha
@@ -149,9 +147,8 @@ class Contrastive(PairLoss):
         margin: with ``distance``, the distance that negatives should keep (unit vectors are at most 2 apart); with
             ``cosine``, the cosine that negatives may reach (0.5 in the authors' code).
         variant: ``distance`` or ``cosine``.
-        reduction: reduction of :class:`PairLoss`; with ``cosine`` a query's two sums replace its two means.
-        level: column of the labels that decides what is positive, 0 the finest.
-        normalize: whether to L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
+        options: ``reduction``, ``level`` and ``normalize`` of :class:`PairLoss`; with ``cosine`` a query's two sums
+            replace its two means.
 
     Raises:
         ConfigError: an unknown variant or reduction, or a margin out of range.
@@ -168,16 +165,10 @@ class Contrastive(PairLoss):
         margin: float = 1.0,
         *,
         variant: ContrastiveVariant = "distance",
-        reduction: PairReduction = "mean",
-        level: int = 0,
-        normalize: bool = True,
+        **options: Unpack[PairOptions],
     ) -> None:
-        if variant not in get_args(ContrastiveVariant):
-            expected = ", ".join(get_args(ContrastiveVariant))
-            raise ConfigError(f"variant {variant!r} is unknown; expected one of {expected}.")
-        super().__init__(
-            reduction=reduction, level=level, normalize=normalize, exclude_self=True, summed=variant == "cosine"
-        )
+        check_choice("variant", variant, get_args(ContrastiveVariant))
+        super().__init__(exclude_self=True, summed=variant == "cosine", **options)
         if variant == "cosine" and not 0 <= margin < 1:
             raise ConfigError(f"margin is {margin}; expected the cosine that negatives may reach, in [0, 1).")
         if variant == "distance" and not 0 < margin < math.inf:
@@ -205,7 +196,7 @@ def unit_distances(scores: Tensor) -> Tensor:
 
 # -- triplets ---------------------------------------------------------------------------------------------------------
 #
-# The negative of an anchor and a positive is the semi-hard one.
+# Each pair of an anchor and a positive gets the semi-hard negative.
 
 
 class Triplet(RankLoss):
@@ -216,40 +207,44 @@ class Triplet(RankLoss):
 
     Args:
         margin: margin of the squared distance.
-        level: column of the labels that decides what is positive, 0 the finest.
-        normalize: whether to L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
-        reduction: ``mean`` over all (anchor, positive) pairs that have a negative, or ``none``: every anchor's
-            mean (Q,) and valid (Q,). ``mean`` weighs anchors by their numbers of positives.
+        options: ``level`` and ``normalize`` of :class:`PairLoss`, and ``reduction``: ``mean`` over all (anchor,
+            positive) pairs that have a negative, or ``none``: every anchor's mean (Q,) and valid (Q,). ``mean`` weighs
+            anchors by their numbers of positives.
 
     Raises:
         ConfigError: a margin that is not positive.
     """
 
-    def __init__(
-        self, margin: float = 0.2, *, level: int = 0, normalize: bool = True, reduction: Reduction = "mean"
-    ) -> None:
-        super().__init__(graded=False, level=level, normalize=normalize, exclude_self=True, reduction=reduction)
+    def __init__(self, margin: float = 0.2, **options: Unpack[PairOptions]) -> None:
+        super().__init__(graded=False, exclude_self=True, **options)
         if not 0 < margin < math.inf:
             raise ConfigError(f"margin is {margin}; expected a finite squared distance > 0.")
         self.margin = margin
 
     @property
     def sums_over_queries(self) -> bool:
-        return False  # a mean over pairs
+        return False  # it is a mean over pairs
 
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        ranked = ranked_items(scores, left_out)
-        positive = (grades > 0) & ranked
-        negative = (grades == 0) & ranked
-        valid = positive.any(1) & negative.any(1)
-        positive &= valid[:, None]
+        positive, negative, valid = _anchor_pairs(grades, left_out)
         sums, _ = _triplets(scores, positive, negative, self.margin)
         return pair_means(sums, positive.sum(1), each=self.reduction == "none"), valid
 
     def extra_repr(self) -> str:
         return f"margin={self.margin}"
+
+
+def _anchor_pairs(grades: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (Q, G) bool of the positives and of the negatives, and (Q,) bool of the anchors that have both.
+
+    An anchor without negatives gets no positives.
+    """
+    roles = item_roles(grades, left_out)
+    positive, negative = roles == 2, roles == 1
+    valid = positive.any(1) & negative.any(1)
+    return positive & valid[:, None], negative, valid
 
 
 def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
@@ -267,7 +262,7 @@ def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
 
 @row_operator("hgld::triplets")
 def _triplets(scores: Tensor, positive: Tensor, negative: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """Return sums (Q,) over an anchor's positives and d sums / d scores (Q, G); a row with positives has negatives."""
+    """Return sums (Q,) over an anchor's positives and d sums / d scores (Q, G); rows with positives have negatives."""
     sums, slopes = scores.new_zeros(len(scores)), torch.zeros_like(scores)
     for block in row_blocks(scores):
         beyond = _semi_hard(scores[block], negative[block])
@@ -280,9 +275,9 @@ def _triplets(scores: Tensor, positive: Tensor, negative: Tensor, margin: float)
 
 
 def _semi_hard(scores: Tensor, negative: Tensor) -> Tensor:
-    """Return the column (Q, G) of the semi-hard negative of every item if it is a positive; any without negatives."""
+    """Return (Q, G) the column of the semi-hard negative that belongs to each item if the item is a positive."""
     ordered, columns = torch.where(negative, scores, torch.inf).sort(dim=1)
-    farther = torch.searchsorted(ordered, scores)  # how many negatives score less than the item
+    farther = torch.searchsorted(ordered, scores)  # number of negatives with a lower score than the item
     return columns.gather(1, (farther - 1).clamp(min=0))
 
 
@@ -306,10 +301,9 @@ class Margin(RankLoss):
         beta: initial boundary; a parameter (give it a learning rate of its own: MultiGrain has 0.1).
         cutoff: distance below which negatives are not more likely to be drawn.
         reach: distance from which negatives are not drawn.
-        reduction: ``mean`` over all sampled pairs, positive and negative, as in the MultiGrain paper; ``nonzero``: mean
-            over the pairs with a loss above 0, as in published code; ``none``: every anchor's mean (Q,) and valid (Q,).
-        level: column of the labels that decides what is positive, 0 the finest.
-        normalize: whether to L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
+        options: ``level`` and ``normalize`` of :class:`PairLoss`, and ``reduction``: ``mean`` over all sampled pairs,
+            positive and negative, as in the MultiGrain paper; ``nonzero``: mean over the pairs with a loss above 0, as
+            in published code; ``none``: every anchor's mean (Q,) and valid (Q,).
 
     Raises:
         ConfigError: an unknown reduction, or numbers out of range.
@@ -325,17 +319,9 @@ class Margin(RankLoss):
         *,
         cutoff: float = 0.5,
         reach: float = 1.4,
-        reduction: PairReduction = "mean",
-        level: int = 0,
-        normalize: bool = True,
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(
-            graded=False,
-            level=level,
-            normalize=normalize,
-            exclude_self=True,
-            reduction=reduction,
-        )
+        super().__init__(graded=False, exclude_self=True, **options)
         if dim < 1 or not 0 < margin < math.inf or not 0 < cutoff < reach < 2:
             raise ConfigError(
                 f"dim is {dim}, margin {margin}, cutoff {cutoff} and reach {reach}; expected dim >= 1, margin > 0 and "
@@ -349,19 +335,15 @@ class Margin(RankLoss):
 
     @property
     def sums_over_queries(self) -> bool:
-        return False  # a mean over pairs, which are drawn for the whole batch
+        return False  # it is a mean over pairs, which are drawn for the whole batch
 
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        ranked = ranked_items(scores, left_out)
-        positive = (grades > 0) & ranked
-        negative = (grades == 0) & ranked
+        positive, negative, valid = _anchor_pairs(grades, left_out)
         distances = unit_distances(scores)
-        valid = positive.any(1) & negative.any(1)
-        positive &= valid[:, None]
         num_pairs = positive.sum(1)
-        seed = torch.randint(1 << 62, ())  # on the CPU, where it is read
+        seed = torch.randint(1 << 62, ())  # on the CPU: reading a seed on a GPU would wait
         drawn = draw_negatives(distances.detach(), num_pairs, negative, seed, self.dim, self.cutoff, self.reach)
         beta = self.beta.to(scores.dtype)
         pull = torch.where(positive, (distances - beta + self.margin).clamp(min=0), 0.0)
@@ -370,7 +352,7 @@ class Margin(RankLoss):
         if self.over_nonzero:
             violating = (pull > 0).sum() + torch.where(push > 0, drawn, 0).sum()
             total = sums / violating.clamp(min=1)
-            return total * len(scores), torch.ones_like(valid)  # their mean is the sum over the violating pairs' count
+            return total * len(scores), torch.ones_like(valid)  # the mean of these is the mean over violating pairs
         return pair_means(sums, 2 * num_pairs, each=self.reduction == "none"), valid
 
     def extra_repr(self) -> str:
@@ -411,12 +393,12 @@ def draw_negatives(
 
 
 def _most_draws(num_draws: Tensor, size: int) -> int:
-    """Return the largest of (q,) numbers of draws; on a GPU, which is not asked, as many as there can be positives."""
+    """Return the largest of (q,) numbers of draws; on a GPU ``size``, so that the host need not wait."""
     return int(num_draws.max()) if num_draws.device.type == "cpu" else size
 
 
 def _draw_weights(distances: Tensor, negative: Tensor, dim: int, cutoff: float, reach: float) -> Tensor:
-    """Return (q, G) weights of draws; the row of an anchor without negatives, which draws nothing, needs a sum too."""
+    """Return (q, G) weights of draws; a row without negatives gets equal weights, because no row may sum to 0."""
     far = distances.clamp(min=cutoff)
     drawable = negative & (far < reach)
     log_density = (dim - 2) * far.log() + (dim - 3) / 2 * torch.log1p(-(far.clamp(max=reach) ** 2) / 4)

@@ -1,37 +1,41 @@
 """Proxy losses: a softmax over learned vectors of the classes."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypedDict, Unpack, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, check_choice
 from hgld.hierarchy import Hierarchy
 from hgld.losses.rank_loss import (
-    KnownArguments,
+    Batch,
+    QueryLoss,
     Reduction,
-    TermSum,
     check_below,
     check_labels,
     check_level,
-    check_reduction,
     label_column,
-    mean_of_valid,
     on_device,
-    reads_labels,
     similarity,
 )
 from hgld.relevance import shared_levels
 
 
-class ProxyLoss(KnownArguments, nn.Module, ABC):
+class ProxyOptions(TypedDict, total=False):
+    """The options of a proxy loss, by name; :class:`ProxyLoss` describes them."""
+
+    level: int
+    reduction: Reduction
+
+
+class ProxyLoss(QueryLoss):
     """A loss of single items by their cosines to the classes' proxies; a subclass writes :meth:`item_losses`.
 
-    Items of unknown label add nothing. References are ignored, because the proxies are the gallery.
+    Items of unknown label add nothing. A gallery of references is ignored, because the proxies are the gallery.
 
     Args:
         num_classes: C, classes of the level.
@@ -57,9 +61,9 @@ class ProxyLoss(KnownArguments, nn.Module, ABC):
         if num_classes < 1 or dim < 1:
             raise ConfigError(f"num_classes is {num_classes} and dim {dim}; expected sizes of at least 1.")
         check_level(level)
-        check_reduction(reduction)
+        check_choice("reduction", reduction, get_args(Reduction))
         self.level = level
-        self.reduction: Reduction = reduction
+        self.reduction = reduction
         bound = 1 / math.sqrt(dim)  # as torch draws the weights of a linear layer
         self.proxies = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))
 
@@ -67,46 +71,10 @@ class ProxyLoss(KnownArguments, nn.Module, ABC):
     def item_losses(self, embeddings: Tensor, targets: Tensor) -> Tensor:
         """Return the (B,) loss of (B, D) embeddings of (B,) classes; it is arbitrary for items of unknown class."""
 
-    @reads_labels
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the loss of a batch.
-
-        Args:
-            embeddings: (B, D) floating-point embeddings.
-            labels: (B, L) or (B,) integers, negative if unknown.
-            ref_embeddings: ignored, like the next two; rank losses take them.
-            ref_labels: ignored.
-            self_index: ignored.
-
-        Returns:
-            a scalar, 0 with a gradient of 0 if no label is known; values (B,) and valid (B,) for ``none``.
-
-        Raises:
-            InputError: shapes do not fit, or a label has no proxy.
-        """
-        values, valid = self._item_values(embeddings, labels)
-        return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
-
-    @property
-    def sums_over_queries(self) -> bool:
-        """True if the loss is a mean over items; a subclass with its own ``forward`` may not be."""
-        return type(self).forward is ProxyLoss.forward
-
-    def query_sums(self, embeddings: Tensor, labels: Tensor, *references: Tensor | None) -> dict[str, TermSum]:
-        """Return the sums that the loss is made of, see :meth:`hgld.losses.RankLoss.query_sums`."""
-        return {"loss": TermSum.of(*self._item_values(embeddings, labels))}
-
-    def _item_values(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        targets = read_targets(embeddings, labels, self.level, self.proxies)
+    def query_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        targets = read_targets(batch.embeddings, batch.labels, self.level, self.proxies)
         valid = targets >= 0
-        return torch.where(valid, self.item_losses(embeddings, targets.clamp(min=0)), 0.0), valid
+        return torch.where(valid, self.item_losses(batch.embeddings, targets.clamp(min=0)), 0.0), valid
 
 
 class NormSoftmax(ProxyLoss):
@@ -119,8 +87,7 @@ class NormSoftmax(ProxyLoss):
         num_classes: C, classes of the level.
         dim: D, dimension of the embeddings.
         temperature: eta (0.05 in HAPPIER's configurations and in the paper).
-        level: column of the labels, 0 the finest.
-        reduction: reduction of :class:`ProxyLoss`.
+        options: ``level`` and ``reduction`` of :class:`ProxyLoss`.
 
     Raises:
         ConfigError: a temperature that is not positive, or what :class:`ProxyLoss` refuses.
@@ -131,10 +98,8 @@ class NormSoftmax(ProxyLoss):
     torch.Size([])
     """
 
-    def __init__(
-        self, num_classes: int, dim: int, temperature: float = 0.05, *, level: int = 0, reduction: Reduction = "mean"
-    ) -> None:
-        super().__init__(num_classes, dim, level=level, reduction=reduction)
+    def __init__(self, num_classes: int, dim: int, temperature: float = 0.05, **options: Unpack[ProxyOptions]) -> None:
+        super().__init__(num_classes, dim, **options)
         if not 0 < temperature < math.inf:
             raise ConfigError(f"temperature is {temperature}; expected a finite number > 0.")
         self.temperature = temperature
@@ -158,10 +123,8 @@ class ProxyNCApp(NormSoftmax):
     of 1/9. It has the arguments of :class:`NormSoftmax`.
     """
 
-    def __init__(
-        self, num_classes: int, dim: int, temperature: float = 1 / 9, *, level: int = 0, reduction: Reduction = "mean"
-    ) -> None:
-        super().__init__(num_classes, dim, temperature, level=level, reduction=reduction)
+    def __init__(self, num_classes: int, dim: int, temperature: float = 1 / 9, **options: Unpack[ProxyOptions]) -> None:
+        super().__init__(num_classes, dim, temperature, **options)
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """Return negative squared distances to the proxies over the temperature: (B, C) float32 or float64."""
@@ -230,7 +193,7 @@ class CSL(ProxyLoss):
     """
 
     classes: Tensor
-    graded = True  # one column of labels, but all levels
+    graded = True  # it reads one column of labels, but trains all levels
 
     def __init__(
         self,
@@ -282,7 +245,9 @@ def cross_level_softmax(logits: Tensor, targets: Tensor, grades: Tensor, margins
     for level, margin in enumerate(margins):
         negative = grades < len(margins) - level
         some = negative.any(1)
-        masked = torch.where(negative | ~some[:, None], logits, -torch.inf)  # no row of -inf alone: its gradient is NaN
+        masked = torch.where(
+            negative | ~some[:, None], logits, -torch.inf
+        )  # a row of only -inf would have the gradient NaN
         loss = nn.functional.softplus(masked.logsumexp(1) - lead + margin)
         total = total + torch.where(some, loss, 0.0)
     return total

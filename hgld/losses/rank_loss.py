@@ -1,19 +1,19 @@
-"""The base of every rank loss: labels, scores and grades, the query itself, the mean over queries.
+"""Base classes of the losses, and their parts: labels, scores, grades, and the mean over queries.
 
 Labels are (N, L) integers, finest level first, or (N,) for one level; negative is unknown.
 """
 
 import functools
-import re
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypedDict, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
 
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, check_choice
 from hgld.labels import class_numbers
 from hgld.losses.kernels.operator import operator
 from hgld.relevance import shared_levels
@@ -58,7 +58,7 @@ def label_column(labels: Tensor, level: int) -> Tensor:
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device; copies from the CPU use page-locked memory, so that neither side waits."""
+    """Return a tensor on a device; copies from the CPU use page-locked memory, so that the host does not wait."""
     page_locked = tensor.device.type == "cpu" and device.type not in ("cpu", "mps", "meta")
     if page_locked and not torch.compiler.is_compiling():
         tensor = tensor.pin_memory()
@@ -86,14 +86,12 @@ def check_below(values: Tensor, end: int, message: str) -> None:
 
 
 # -- items of a query's row -------------------------------------------------------------------------------------------
-#
-# Some items are ranked, and some of the ranked ones are positives.
 
-_MOST_ITEMS = 1 << 20  # (query, item) pairs of a block: a temporary of int64 takes 8 MB
+_MOST_ITEMS = 1 << 20  # (query, item) pairs per block: a temporary table of int64 takes 8 MB
 
 
 def row_blocks(table: Tensor) -> Iterator[slice]:
-    """Yield slices of the rows of a (Q, G) table, each of a bounded number of items; none if it holds nothing."""
+    """Yield slices of the rows of a (Q, G) table, each with a bounded number of items; none for an empty table."""
     rows = max(1, _MOST_ITEMS // max(1, table.shape[1]))
     for start in range(0, len(table) if table.numel() else 0, rows):
         yield slice(start, min(start + rows, len(table)))
@@ -117,42 +115,8 @@ def read_scores(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> Tens
     return scores if scores.dtype == torch.float64 else scores.float()
 
 
-def ranked_items(scores: Tensor, left_out: Tensor | None) -> Tensor:
-    """Return (Q, G) bool, True for the items that are ranked: all but the one that a row leaves out."""
-    columns = torch.arange(scores.shape[1], device=scores.device)
-    if left_out is None:
-        return torch.ones_like(scores, dtype=torch.bool)
-    return columns != left_out[:, None]
-
-
-def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the columns of every row's positives, side by side.
-
-    Args:
-        positive: (Q, G) bool.
-
-    Returns:
-        columns (Q, P) and used (Q, P) bool; P is the largest number of positives in a row, or G on a GPU.
-    """
-    if positive.device.type != "cpu":
-        return all_places(positive)
-    counts = positive.sum(1)
-    most = int(counts.max()) if counts.numel() else 0
-    rows, columns = positive.nonzero(as_tuple=True)
-    slots = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
-    places = torch.zeros(len(positive), most, dtype=torch.int64)
-    places[rows, slots] = columns
-    return places, torch.arange(most) < counts[:, None]
-
-
-def all_places(positive: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the result of :func:`positive_places` with P = G, so that no device has to count the positives."""
-    places = positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
-    return places, torch.arange(positive.shape[1], device=positive.device) < positive.sum(1, keepdim=True)
-
-
 def item_roles(grades: Tensor, left_out: Tensor | None) -> Tensor:
-    """Return (Q, G) uint8: 0 for the item that a row leaves out, 1 for negatives, 2 for positives."""
+    """Return (Q, G) uint8: 2 for positives, 1 for negatives, 0 for the item that a query leaves out."""
     roles = (grades > 0).to(torch.uint8) + 1
     if left_out is None:
         return roles
@@ -160,8 +124,6 @@ def item_roles(grades: Tensor, left_out: Tensor | None) -> Tensor:
 
 
 # -- arguments by the names of other libraries -------------------------------------------------------------------------
-
-_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 
 
 class KnownArguments:
@@ -176,22 +138,20 @@ class KnownArguments:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls):
-            cls.__init__ = _answering(cls.__init__)
+            cls.__init__ = _refuse_other_names(cls.__init__)
 
 
-def _answering(init: Callable[..., None]) -> Callable[..., None]:
+def _refuse_other_names(init: Callable[..., None]) -> Callable[..., None]:
+    accepted = inspect.signature(init).parameters
+
     @functools.wraps(init)
-    def answer(self: KnownArguments, *args: Any, **kwargs: Any) -> None:
-        try:
-            init(self, *args, **kwargs)
-        except TypeError as error:
-            found = _UNEXPECTED.search(str(error))
-            if found is None or found[1] not in self.other_names:
-                raise
-            said = f"{type(self).__name__} has no argument {found[1]!r}; give {self.other_names[found[1]]}."
-            raise ConfigError(said) from error
+    def refuse(self: KnownArguments, *args: Any, **kwargs: Any) -> None:
+        for name, own in self.other_names.items():
+            if name in kwargs and name not in accepted:
+                raise ConfigError(f"{type(self).__name__} has no argument {name!r}; give {own}.")
+        init(self, *args, **kwargs)
 
-    return answer
+    return refuse
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
@@ -224,7 +184,7 @@ def reads_labels(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _own_order(loss: nn.Module, references: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
-    """Bring pytorch-metric-learning's arguments into hgld's order; raise an error for the indices of a miner."""
+    """Reorder arguments of pytorch-metric-learning into the order of hgld; raise an error for a miner's indices."""
     indices = named.pop("indices_tuple", None)
     first = references[0] if references else ()
     if isinstance(first, tuple | list):
@@ -269,7 +229,7 @@ class RankOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TermSum:
-    """A term of a loss as two sums over queries, whose quotient over all queries is the term.
+    """A term of a loss as two sums over queries. The quotient of the sums over all queries is the term.
 
     Attributes:
         weight: weight of the term in the loss.
@@ -297,7 +257,87 @@ def sums_over_queries(loss: nn.Module) -> bool:
     return bool(getattr(loss, "sums_over_queries", False))
 
 
-class RankLoss(KnownArguments, nn.Module, ABC):
+class Batch(NamedTuple):
+    """A batch in which every item is a query, and the gallery if it is not the batch.
+
+    Attributes:
+        embeddings: (Q, D) floating embeddings.
+        labels: (Q, L) or (Q,) integers, finest level first, negative if unknown.
+        ref_embeddings: (G, D) embeddings of the gallery; None: the batch is its own gallery.
+        ref_labels: (G, L) or (G,) labels of the gallery.
+        self_index: (Q,) index of the query itself in the gallery, -1 for none.
+    """
+
+    embeddings: Tensor
+    labels: Tensor
+    ref_embeddings: Tensor | None = None
+    ref_labels: Tensor | None = None
+    self_index: Tensor | None = None
+
+
+class BatchLoss(KnownArguments, nn.Module, ABC):
+    """Base of the losses of a batch and an optional gallery; a subclass writes :meth:`batch_loss`."""
+
+    @reads_labels
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        ref_embeddings: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        self_index: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the loss of a batch in which every item is a query.
+
+        Args:
+            embeddings: (Q, D) floating embeddings.
+            labels: (Q, L) or (Q,) integers, finest level first, negative if unknown.
+            ref_embeddings: (G, D) embeddings of the gallery: a memory, or all processes' items. None: the batch is its
+                own gallery.
+            ref_labels: (G, L) or (G,) labels of the gallery.
+            self_index: (Q,) index of the query itself in the gallery, -1 for none; ``exclude_self`` leaves it out.
+
+        Returns:
+            a scalar; with ``reduction="none"`` values (Q,) and valid (Q,) bool. A batch without a query that has
+            positives gives 0, with a gradient of 0.
+
+        Raises:
+            InputError: shapes or dtypes do not fit.
+        """
+        return self.batch_loss(Batch(embeddings, labels, ref_embeddings, ref_labels, self_index))
+
+    @abstractmethod
+    def batch_loss(self, batch: Batch) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the result of a call, from tensors."""
+
+
+class QueryLoss(BatchLoss):
+    """A loss that is a mean over queries; a subclass writes :meth:`query_values`."""
+
+    reduction: Reduction = "mean"
+
+    @abstractmethod
+    def query_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the loss of every query: values (Q,), and valid (Q,) bool for the queries that count."""
+
+    def batch_loss(self, batch: Batch) -> Tensor | tuple[Tensor, Tensor]:
+        values, valid = self.query_values(batch)
+        return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
+
+    @property
+    def sums_over_queries(self) -> bool:
+        """True if the loss is a mean over queries, so that :meth:`query_sums` of parts of a batch add up to it.
+
+        A subclass in which the value of one query depends on other queries returns False.
+        """
+        return type(self).forward is BatchLoss.forward  # a call that a subclass overrides may be no mean over queries
+
+    def query_sums(self, *args: Any) -> dict[str, TermSum]:
+        """Return the sums that the loss is made of, by the names of its terms; arguments as for a call, in order."""
+        return {"loss": TermSum.of(*self.query_values(Batch(*args)))}
+
+
+class RankLoss(QueryLoss):
     """A loss that is a mean over queries of a function of one query's scores and grades.
 
     A subclass writes :meth:`query_losses`; this class computes its scores and grades from embeddings and labels.
@@ -326,7 +366,7 @@ class RankLoss(KnownArguments, nn.Module, ABC):
         reduction: str = "mean",
     ) -> None:
         super().__init__()
-        check_reduction(reduction, self.reductions)
+        check_choice("reduction", reduction, self.reductions)
         check_level(level)
         if graded and level:
             raise ConfigError(f"level is {level}; {type(self).__name__} reads all levels, a binary loss one column.")
@@ -334,7 +374,7 @@ class RankLoss(KnownArguments, nn.Module, ABC):
         self.level = level
         self.normalize = normalize
         self.exclude_self = exclude_self
-        self.reduction: Reduction = "none" if reduction == "none" else "mean"
+        self.reduction = "none" if reduction == "none" else "mean"
         self.over_nonzero = reduction == "nonzero"
 
     @abstractmethod
@@ -353,85 +393,23 @@ class RankLoss(KnownArguments, nn.Module, ABC):
             values (Q,), 0 if undefined, and valid (Q,) bool: the query has positives.
         """
 
-    @reads_labels
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the loss of a batch in which every item is a query.
-
-        Args:
-            embeddings: (Q, D) floating embeddings.
-            labels: (Q, L) or (Q,) integers, finest level first, negative if unknown.
-            ref_embeddings: (G, D) embeddings of the gallery: a memory, or all processes' items. None: the batch is its
-                own gallery.
-            ref_labels: (G, L) or (G,) labels of the gallery.
-            self_index: (Q,) index of the query itself in the gallery, -1 for none; ``exclude_self`` leaves it out.
-
-        Returns:
-            a scalar; with ``reduction="none"`` values (Q,) and valid (Q,) bool. A batch without a query that has
-            positives gives 0, with a gradient of 0.
-
-        Raises:
-            InputError: shapes or dtypes do not fit.
-        """
-        values, valid = self._query_values(embeddings, labels, ref_embeddings, ref_labels, self_index)
-        return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
-
-    @property
-    def sums_over_queries(self) -> bool:
-        """True if the loss is a mean over queries, so that :meth:`query_sums` of parts of a batch add up to it.
-
-        A subclass in which the value of one query depends on other queries returns False.
-        """
-        return type(self).forward is RankLoss.forward  # an overridden call may be no mean over queries
-
-    def query_sums(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> dict[str, TermSum]:
-        """Return the sums that the loss is made of, by the names of its terms; arguments as for a call."""
-        args = embeddings, labels, ref_embeddings, ref_labels, self_index
-        return {"loss": TermSum.of(*self._query_values(*args))}
-
-    def _query_values(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None,
-        ref_labels: Tensor | None,
-        self_index: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        _check_sides(embeddings, labels, ref_embeddings, ref_labels, self_index)
+    def query_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        _check_batch(batch)
+        embeddings, labels, ref_embeddings, ref_labels, self_index = batch
         gallery = embeddings if ref_embeddings is None else ref_embeddings
         scores = similarity(embeddings, gallery, normalize=self.normalize)
-        query_labels = on_device(self._read(labels), scores.device)
-        gallery_labels = query_labels if ref_labels is None else on_device(self._read(ref_labels), scores.device)
+        query_labels = self._read(labels, scores.device)
+        gallery_labels = query_labels if ref_labels is None else self._read(ref_labels, scores.device)
         grades = shared_levels(query_labels, gallery_labels, dtype=torch.uint8)
         left_out = None
-        if self.exclude_self and (self_index is not None or ref_embeddings is None):
-            if self_index is None:
-                left_out = torch.arange(len(embeddings), device=scores.device)
-            else:
-                left_out = on_device(self_index, scores.device).to(torch.int64)
+        if self.exclude_self and self_index is not None:
+            left_out = on_device(self_index, scores.device).to(torch.int64)
+        elif self.exclude_self and ref_embeddings is None:
+            left_out = torch.arange(len(embeddings), device=scores.device)
         return self.query_losses(scores, grades, query_labels.shape[1], left_out)
 
-    def _read(self, labels: Tensor) -> Tensor:
-        return label_columns(labels) if self.graded else label_column(labels, self.level)[:, None]
-
-
-def check_reduction(reduction: str, known: Sequence[str] = get_args(Reduction)) -> None:
-    """Raise ConfigError for an unknown reduction."""
-    if reduction not in known:
-        raise ConfigError(f"reduction {reduction!r} is unknown; expected one of {', '.join(known)}.")
+    def _read(self, labels: Tensor, device: torch.device) -> Tensor:
+        return on_device(label_columns(labels) if self.graded else label_column(labels, self.level)[:, None], device)
 
 
 def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
@@ -456,19 +434,24 @@ def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -
         return inner_products(query, reference)
 
 
-def _keep_sides(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+def _save_sides(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _by_sides(ctx: Any, by_products: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _inner_products_backward(ctx: Any, by_products: Tensor) -> tuple[Tensor | None, Tensor | None]:
     (rows, others), (first, second) = ctx.saved_tensors, ctx.needs_input_grad
     return (
         inner_products(by_products, others.T) if first else None,
-        inner_products(by_products.T, rows.T) if second else None,  # a memory needs none, and may be large
+        inner_products(by_products.T, rows.T) if second else None,  # a memory needs no gradient and may be large
     )
 
 
-@operator("hgld::inner_products", lambda rows, others: rows.new_empty(len(rows), len(others)), _by_sides, _keep_sides)
+@operator(
+    "hgld::inner_products",
+    lambda rows, others: rows.new_empty(len(rows), len(others)),
+    _inner_products_backward,
+    _save_sides,
+)
 def inner_products(rows: Tensor, others: Tensor) -> Tensor:
     """Multiply (Q, D) by (G, D) transposed, (Q, G), in the full precision of their dtype, forwards and backwards.
 
@@ -499,39 +482,12 @@ def unit_rows(embeddings: Tensor) -> Tensor:
     return nn.functional.normalize(embeddings / torch.where(nothing, torch.inf, largest), dim=1)
 
 
-def by_level(
-    embeddings: Tensor,
-    labels: Tensor,
-    ref_embeddings: Tensor | None,
-    ref_labels: Tensor | None,
-    self_index: Tensor | None,
-) -> list[tuple[Tensor | None, ...]]:
-    """Return the arguments of a binary loss for every level, finest first: labels are that level's column, (B,)."""
-    columns = label_columns(labels)
-    references = None if ref_labels is None else label_columns(ref_labels)
-    return [
-        (
-            embeddings,
-            columns[:, level],
-            ref_embeddings,
-            None if references is None else references[:, level],
-            self_index,
-        )
-        for level in range(columns.shape[1])
-    ]
-
-
-def _check_sides(
-    embeddings: Tensor,
-    labels: Tensor,
-    ref_embeddings: Tensor | None,
-    ref_labels: Tensor | None,
-    self_index: Tensor | None,
-) -> None:
+def _check_batch(batch: Batch) -> None:
+    embeddings, labels, ref_embeddings, ref_labels, self_index = batch
     _check_side("", embeddings, labels)
     if (ref_embeddings is None) != (ref_labels is None):
-        given = "ref_labels" if ref_embeddings is None else "ref_embeddings"
-        raise InputError(f"{given} came alone; a gallery of references needs ref_embeddings and ref_labels.")
+        alone = "ref_labels" if ref_embeddings is None else "ref_embeddings"
+        raise InputError(f"{alone} came alone; a gallery of references needs ref_embeddings and ref_labels.")
     if ref_embeddings is not None and ref_labels is not None:
         _check_side("ref_", ref_embeddings, ref_labels)
         if ref_embeddings.shape[1] != embeddings.shape[1]:
@@ -539,16 +495,17 @@ def _check_sides(
                 f"embeddings have {embeddings.shape[1]} dimensions and ref_embeddings {ref_embeddings.shape[1]}; "
                 "both sides must come from one embedding space."
             )
-    elif self_index is not None:
+    if self_index is None:
+        return
+    if ref_embeddings is None:
         raise InputError("self_index came without ref_embeddings; in a batch every query is its own gallery item.")
-    if self_index is not None and (self_index.shape != (len(embeddings),) or self_index.is_floating_point()):
+    if self_index.shape != (len(embeddings),) or self_index.is_floating_point():
         raise InputError(
             f"self_index has shape {tuple(self_index.shape)} and dtype {self_index.dtype}; "
             f"expected ({len(embeddings)},) integers, -1 where no reference is the query."
         )
-    if self_index is not None and ref_embeddings is not None:
-        size = len(ref_embeddings)
-        check_below(self_index, size, f"self_index runs to {{last}}; there are {size} references, from 0 on.")
+    size = len(ref_embeddings)
+    check_below(self_index, size, f"self_index runs to {{last}}; there are {size} references, from 0 on.")
 
 
 def _check_side(prefix: str, embeddings: Tensor, labels: Tensor) -> None:

@@ -2,10 +2,10 @@
 
 In the Smooth losses every step becomes a sigmoid (Brown et al., "Smooth-AP", ECCV 2020; Patel et al., "Recall@k
 Surrogate Loss", CVPR 2022). In the Sup losses, steps over items of the same or a higher grade stay, without a gradient.
-Steps over items of a lower grade become :class:`hgld.losses.surrogates.SupStep`. So the Sup losses bound 1 - metric
-from above (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", arXiv 2309.08250, earlier ROADMAP, NeurIPS
-2021, and HAPPIER, ECCV 2022). The grade, not the relevance, decides which item is lower, because population-weighted
-relevance need not grow with the grade.
+Steps over items of a lower grade become a :class:`~hgld.losses.kernels.objectives.SupStep`. So the Sup losses bound
+1 - metric from above (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", arXiv 2309.08250, earlier
+ROADMAP, NeurIPS 2021, and HAPPIER, ECCV 2022). The grade, not the relevance, decides which item is lower, because
+population-weighted relevance need not grow with the grade.
 
 These arguments mean the same in all losses:
 
@@ -21,20 +21,30 @@ All raise ConfigError for numbers out of range and unknown options.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Unpack
+from typing import ClassVar, Unpack, get_args
 
 import torch
 from torch import Tensor
 
-from hgld.losses.kernels.objectives import DiscountedGain, NegativesPenalty, PenaltyVariant, PrecisionMean, RecallMean
-from hgld.losses.kernels.operator import Method, check_method, rank_metric
+from hgld.errors import check_choice
+from hgld.losses.kernels.objectives import (
+    DiscountedGain,
+    NegativesPenalty,
+    Objective,
+    PenaltyVariant,
+    PrecisionMean,
+    RecallMean,
+    Sigmoid,
+    SupStep,
+    Surrogate,
+)
+from hgld.losses.kernels.operator import Method, rank_metric
 from hgld.losses.rank_loss import RankLoss, RankOptions, read_scores
-from hgld.losses.surrogates import Sigmoid, SupStep, Surrogate
 from hgld.relevance import GainFunction, RelevanceKind
 
 # -- gains ------------------------------------------------------------------------------------------------------------
 #
-# Both functions need only the number of items of each grade, not the scores.
+# Gains depend only on the number of items of each grade, not on the scores.
 
 
 def grade_counts(grades: Tensor, num_levels: int) -> Tensor:
@@ -48,7 +58,7 @@ def ideal_dcg(counts: Tensor, gains: Tensor, gallery_size: int) -> Tensor:
     """Return (Q,) float64 DCG of the whole gallery in order of descending grade."""
     places = torch.arange(1, gallery_size + 1, dtype=torch.float64, device=counts.device)
     discounts = torch.nn.functional.pad((1 / torch.log2(1 + places)).cumsum(dim=0), (1, 0))
-    reached = discounts[counts.flip(1).cumsum(dim=1).flip(1)]  # of the items of grade l or more
+    reached = discounts[counts.flip(1).cumsum(dim=1).flip(1)]  # sum of discounts of the items of grade l or more
     within = reached - torch.nn.functional.pad(reached[:, 1:], (0, 1))
     return (gains[:, 1:] * within[:, 1:]).sum(dim=1)
 
@@ -58,7 +68,7 @@ def ideal_dcg(counts: Tensor, gains: Tensor, gallery_size: int) -> Tensor:
 # All take ``scores`` (Q, G) floating and ``grades`` (Q, G) integers in 0..L (:func:`hgld.shared_levels`), and return
 # values (Q,), 0 if a query has no positive, and valid (Q,) bool. Scores below float32 are read as float32.
 
-_OUT_OF_RANGE = 255  # a grade is a byte; what does not fit becomes this, which the operator refuses
+_OUT_OF_RANGE = 255  # grades are bytes; a larger grade becomes this value, which the operator refuses
 
 
 def graded_ap_loss(
@@ -91,7 +101,7 @@ def graded_ap_loss(
         InputError: shapes or dtypes do not fit.
 
     >>> import torch
-    >>> from hgld.losses.surrogates import SupStep
+    >>> from hgld.losses.kernels.objectives import SupStep
     >>> values, valid = graded_ap_loss(torch.tensor([[0.9, 0.1, 0.5]]), torch.tensor([[0, 1, 2]]), 2, SupStep())
     >>> valid.tolist()
     [True]
@@ -100,7 +110,7 @@ def graded_ap_loss(
     counts = grade_counts(grades, num_levels)
     gains = (gain or GainFunction()).of_counts(counts)
     totals = (gains * counts).sum(dim=1)
-    return _one_minus(scores, grades, gains, totals, PrecisionMean(), surrogate, method)
+    return _from_best(1, scores, grades, gains, totals, PrecisionMean(), surrogate, method)
 
 
 def recall_loss(
@@ -120,7 +130,7 @@ def recall_loss(
     scores, grades = read_ranked(scores, grades, left_out)
     counts = grade_counts(grades, 1)
     gains = (counts >= 0).double()
-    return _one_minus(scores, grades, gains, counts[:, 1].double(), recall or RecallMean(), surrogate, method)
+    return _from_best(1, scores, grades, gains, counts[:, 1].double(), recall or RecallMean(), surrogate, method)
 
 
 def ndcg_loss(
@@ -140,7 +150,7 @@ def ndcg_loss(
     counts = grade_counts(grades, num_levels)
     gains = GainFunction("exponential").of_counts(counts)
     ideal = ideal_dcg(counts, gains, scores.shape[1])
-    return _one_minus(scores, grades, gains, ideal, DiscountedGain(), surrogate, method)
+    return _from_best(1, scores, grades, gains, ideal, DiscountedGain(), surrogate, method)
 
 
 def read_ranked(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -153,19 +163,21 @@ def read_ranked(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> tupl
     return scores.masked_fill(gone, -torch.inf), grades.masked_fill(gone, 0)
 
 
-def _one_minus(
+def _from_best(
+    best: int,
     scores: Tensor,
     grades: Tensor,
     gains: Tensor,
     norms: Tensor,
-    objective: PrecisionMean | RecallMean | DiscountedGain,
+    objective: Objective,
     surrogate: Surrogate,
     method: Method,
 ) -> tuple[Tensor, Tensor]:
+    """Return ``best`` - metric of every query, 0 without a positive, and whether the query has one."""
     valid = norms > 0
     norms = torch.where(valid, norms, torch.inf)
     metric = rank_metric(scores, grades, gains, norms, objective, surrogate, method)
-    return torch.where(valid, 1 - metric, 0.0), valid
+    return torch.where(valid, best - metric, 0.0), valid
 
 
 # -- functions of embeddings and labels -------------------------------------------------------------------------------
@@ -206,7 +218,7 @@ class SurrogateLoss(RankLoss):
         **options: Unpack[RankOptions],
     ) -> None:
         super().__init__(graded=graded, level=level, **options)
-        check_method(method)
+        check_choice("method", method, get_args(Method))
         self.surrogate = surrogate
         self.method: Method = method
 
@@ -472,7 +484,7 @@ class PNP(SurrogateLoss):
         **options: Unpack[BinaryOptions],
     ) -> None:
         super().__init__(Sigmoid(tau), graded=False, **options)
-        NegativesPenalty(variant, b, alpha)  # refuses what is out of range
+        NegativesPenalty(variant, b, alpha)  # raises an error for numbers out of range
         self.variant: Variant = variant
         self.b = b
         self.alpha = alpha
@@ -521,10 +533,5 @@ def pnp_loss(
     scores, grades = read_ranked(scores, grades, left_out)
     positive = (grades > 0).to(torch.uint8)
     counts = grade_counts(positive, 1)
-    valid = counts[:, 1] > 0
-    norms = torch.where(valid, counts[:, 1].double(), torch.inf)
-    penalty = NegativesPenalty(variant, b, alpha)
-    metric = rank_metric(
-        scores, positive, torch.ones_like(counts, dtype=torch.float64), norms, penalty, Sigmoid(tau), method
-    )
-    return torch.where(valid, -metric, 0.0), valid
+    penalty, gains = NegativesPenalty(variant, b, alpha), torch.ones_like(counts, dtype=torch.float64)
+    return _from_best(0, scores, positive, gains, counts[:, 1].double(), penalty, Sigmoid(tau), method)

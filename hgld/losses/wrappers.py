@@ -1,28 +1,32 @@
-"""Wrappers of losses: class weights, virtual items, truncated embeddings, losses of pytorch-metric-learning."""
+"""Wrappers of losses: class weights, virtual items, truncated embeddings; and the names of pytorch-metric-learning."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.binned import FastAP
+from hgld.losses.proxies import NormSoftmax, ProxyNCApp, ProxyOptions
 from hgld.losses.rank_loss import (
+    Batch,
+    BatchLoss,
+    QueryLoss,
     RankLoss,
+    RankOptions,
     Reduction,
-    TermSum,
     check_below,
     check_labels,
     check_level,
     label_column,
-    mean_of_valid,
     on_device,
-    reads_labels,
     unit_rows,
 )
+from hgld.losses.surrogate_losses import PNP, BinaryOptions, SmoothAP, Variant
 
 
-class ClassWeighted(nn.Module):
+class ClassWeighted(QueryLoss):
     """A rank loss with a weight per class, to balance unequal class sizes (Revaud et al., ICCV 2019).
 
     Args:
@@ -59,34 +63,19 @@ class ClassWeighted(nn.Module):
         if self.weights is not None and not _are_weights(self.weights):
             raise ConfigError(f"weights have shape {tuple(self.weights.shape)}; expected finite numbers >= 0, (C,).")
 
-    @reads_labels
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> Tensor:
-        """Return the weighted mean over the queries with positives; arguments are those of :meth:`RankLoss.forward`.
-
-        Raises:
-            InputError: a label without a weight, or what the loss refuses.
-        """
-        return mean_of_valid(*self._weighted(embeddings, labels, ref_embeddings, ref_labels, self_index))
-
     @property
     def sums_over_queries(self) -> bool:
         """True if the weights are fixed per class; ``"balanced"`` weights depend on all queries."""
         return self.weights is not None and self.loss.sums_over_queries
 
-    def query_sums(self, embeddings: Tensor, labels: Tensor, *references: Tensor | None) -> dict[str, TermSum]:
-        """Return the sums that the loss is made of, see :meth:`RankLoss.query_sums`."""
-        return {"loss": TermSum.of(*self._weighted(embeddings, labels, *references))}
+    def query_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the weighted loss of every query.
 
-    def _weighted(self, embeddings: Tensor, labels: Tensor, *references: Tensor | None) -> tuple[Tensor, Tensor]:
-        values, valid = self.loss(embeddings, labels, *references)
-        column = label_column(labels, self.loss.level)
+        Raises:
+            InputError: a label without a weight, or what the loss refuses.
+        """
+        values, valid = self.loss(*batch)
+        column = label_column(batch.labels, self.loss.level)
         if self.weights is not None:
             check_below(
                 column,
@@ -103,7 +92,7 @@ class ClassWeighted(nn.Module):
 
 
 def _balance(labels: Tensor, valid: Tensor) -> Tensor:
-    """Return (Q,) weights of mean 1 over the valid queries, with one sum for every class that has any."""
+    """Return (Q,) weights with mean 1 over the valid queries and the same sum for every class."""
     sizes = ((labels[:, None] == labels) & valid).sum(1).clamp(min=1)
     num_classes = (valid / sizes.double()).sum()
     return valid.sum() / (num_classes.clamp(min=1) * sizes)
@@ -113,7 +102,7 @@ def _are_weights(weights: Tensor) -> bool:
     return weights.ndim == 1 and bool((weights.isfinite() & (weights >= 0)).all())
 
 
-class SiMix(nn.Module):
+class SiMix(BatchLoss):
     """Similarity mixup (Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022).
 
     For every pair of a batch's items of one finest class, a virtual item between them joins the batch as query and
@@ -149,19 +138,9 @@ class SiMix(nn.Module):
         self.loss = loss
         self.reduction: Reduction = getattr(loss, "reduction", "mean")
 
-    @reads_labels
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the loss of the batch and its virtual items; arguments and errors as in :meth:`RankLoss.forward`.
-
-        References are not mixed; virtual queries are none of them.
-        """
+    def batch_loss(self, batch: Batch) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the loss of the batch together with its virtual items; references are not mixed."""
+        embeddings, labels, ref_embeddings, ref_labels, self_index = batch
         queries = unit_rows(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)))
         if self.training:
             virtual, virtual_labels = mix_positives(queries, labels)
@@ -174,7 +153,7 @@ class SiMix(nn.Module):
 
 
 def mix_positives(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mix a virtual item for every pair of items of one finest class.
+    """Make a virtual item between every two items of one finest class.
 
     Args:
         embeddings: (B, D) floating-point embeddings.
@@ -192,7 +171,7 @@ def mix_positives(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return share * embeddings[first_at] + (1 - share) * embeddings[second_at], labels[first]
 
 
-class MatryoshkaLoss(nn.Module):
+class MatryoshkaLoss(BatchLoss):
     """The weighted mean of a loss over truncated embeddings (Kusupati et al., NeurIPS 2022, Eq. 1).
 
     The first ``dims[0]`` numbers of an embedding, the first ``dims[1]``, ... are each normalised and given to the loss
@@ -239,20 +218,13 @@ class MatryoshkaLoss(nn.Module):
             raise ConfigError(f"weights are {self.weights}; expected numbers above 0.")
         self.losses = nn.ModuleList(parts)
 
-    @reads_labels
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss of a batch; arguments and errors are those of the loss.
+    def batch_loss(self, batch: Batch) -> Tensor:
+        """Return the weighted mean of the losses of the prefixes.
 
         Raises:
             InputError: embeddings shorter than the last prefix.
         """
+        embeddings, labels, ref_embeddings, ref_labels, self_index = batch
         if embeddings.shape[1] < self.dims[-1]:
             raise InputError(f"embeddings have {embeddings.shape[1]} dimensions; the prefixes are {self.dims}.")
         total = embeddings.new_zeros(())
@@ -267,8 +239,8 @@ class MatryoshkaLoss(nn.Module):
         return f"dims={self.dims}, weights={self.weights}"
 
 
-class MetricLearningLoss(nn.Module):
-    """A loss of pytorch-metric-learning, with an optional miner, behind ``loss(embeddings, labels, ...)``.
+class MetricLearningLoss(BatchLoss):
+    """Adapter of a loss of pytorch-metric-learning, with an optional miner, to ``loss(embeddings, labels, ...)``.
 
     ``hgld.losses.wrap`` is its short name. It takes labels of several levels, class names, and all processes' items.
     :class:`hgld.losses.SumOverLevels` sums it over levels, and :class:`hgld.losses.CrossBatchMemory` gives it a memory.
@@ -295,7 +267,7 @@ class MetricLearningLoss(nn.Module):
         level: column of the labels, 0 the finest.
 
     Raises:
-        ConfigError: a level below 0, or what is no loss.
+        ConfigError: a level below 0, or a loss that cannot be called.
     """
 
     def __init__(self, loss: Callable[..., Tensor], miner: Callable[..., Any] | None = None, *, level: int = 0) -> None:
@@ -311,18 +283,10 @@ class MetricLearningLoss(nn.Module):
 
     @property
     def keeps_classes(self) -> bool:
-        """True if the loss has parameters: those of pytorch-metric-learning are vectors or thresholds of classes."""
+        """True if the loss has parameters, which are vectors or thresholds of classes in pytorch-metric-learning."""
         return any(True for _ in self.parameters())
 
-    @reads_labels
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         """Return the loss of a batch, 0 with a gradient of 0 if no label is known.
 
         References that ``self_index`` names are left out for all queries, since the library would take a query's own
@@ -331,6 +295,7 @@ class MetricLearningLoss(nn.Module):
         Raises:
             InputError: shapes do not fit, or there is no such level.
         """
+        embeddings, labels, ref_embeddings, ref_labels, self_index = batch
         queries, targets = self._known(embeddings, labels)
         references: tuple[Tensor | None, Tensor | None] = (None, None)
         if ref_embeddings is not None and ref_labels is not None:
@@ -345,7 +310,7 @@ class MetricLearningLoss(nn.Module):
         return self.loss(queries, targets, indices, *references)
 
     def _known(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the items of known label and those labels, in float32 at least."""
+        """Return the items of known label, at least in float32, and their labels."""
         check_labels(labels, len(embeddings))
         targets = label_column(labels, self.level).to(embeddings.device)
         known = targets >= 0
@@ -353,3 +318,73 @@ class MetricLearningLoss(nn.Module):
 
 
 wrap = MetricLearningLoss
+
+
+# -- names of pytorch-metric-learning ----------------------------------------------------------------------------------
+#
+# These losses mean the same in both libraries and give the same values. They take labels of several levels or names,
+# batches in any order, and references.
+
+
+class SmoothAPLoss(SmoothAP):
+    """:class:`SmoothAP` with ``tau`` called ``temperature``.
+
+    The library's own gives the same value for batches of as many classes as items per class, sorted by class; of
+    others it takes the wrong items for positives.
+
+    >>> import torch
+    >>> embeddings, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
+    >>> bool(SmoothAPLoss(temperature=0.02)(embeddings, labels) == SmoothAP(tau=0.02)(embeddings, labels))
+    True
+    """
+
+    def __init__(self, temperature: float = 0.01, **options: Unpack[BinaryOptions]) -> None:
+        super().__init__(tau=temperature, **options)
+
+
+class FastAPLoss(FastAP):
+    """:class:`FastAP` with ``bins`` called ``num_bins``; the query is left out of its own gallery."""
+
+    def __init__(self, num_bins: int = 10, *, level: int = 0, **options: Unpack[RankOptions]) -> None:
+        super().__init__(num_bins, level=level, **{"exclude_self": True, **options})
+
+
+class PNPLoss(PNP):
+    """:class:`PNP` with ``tau`` called ``anneal``, and the library's defaults."""
+
+    def __init__(
+        self,
+        b: float = 2.0,
+        alpha: float = 1.0,
+        anneal: float = 0.01,
+        variant: Variant = "O",
+        **options: Unpack[BinaryOptions],
+    ) -> None:
+        super().__init__(variant, b, alpha, anneal, **options)
+
+
+class NormalizedSoftmaxLoss(NormSoftmax):
+    """:class:`NormSoftmax` with ``dim`` called ``embedding_size``."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        temperature: float = 0.05,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, temperature, **options)
+
+
+class ProxyNCALoss(ProxyNCApp):
+    """The library's ProxyNCA, which counts the own proxy below too: :class:`ProxyNCApp` at 1 / ``softmax_scale``."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        softmax_scale: float = 1.0,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        temperature = 1 / softmax_scale if softmax_scale else 0.0  # NormSoftmax refuses 0
+        super().__init__(num_classes, embedding_size, temperature, **options)

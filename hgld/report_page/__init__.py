@@ -1,1 +1,1 @@
-"""The report page of ``hgld report``: results of several runs as one HTML file that needs nothing else."""
+"""The report page of ``hgld report``: results of several runs in one self-contained HTML file."""

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 # -- precision and recall ----------------------------------------------------------------------------------------------
 
-RECALLS = (np.arange(100) + 0.5) / 100  # the middles of a hundred parts: their mean is the area under the curve
+RECALLS = (np.arange(100) + 0.5) / 100  # at these midpoints the mean precision is the area under the curve
 
 
 def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray = RECALLS) -> np.ndarray | None:
-    """Compute the hierarchical precision of one ranking where it reaches given hierarchical recalls.
+    """Compute the hierarchical precision of one ranking at given hierarchical recalls.
 
     At rank k, recall is the gain of the first k items over the gain of all. Precision at a relevant k is the sum over
     j <= k of min(gain_k, gain_j), divided by k times gain_k (Ramzi et al., "Hierarchical Average Precision Training for
@@ -77,7 +77,7 @@ class MeanCurves:
                 self._defined[i] += 1
 
     def means(self) -> list[np.ndarray | None]:
-        """Return the curves of every level, finest first, and of the hierarchy at the end; None without any query."""
+        """Return the curves of every level, finest first, then of the hierarchy; None for a curve without queries."""
         return [total / number if number else None for total, number in zip(self._sums, self._defined, strict=True)]
 
 
@@ -133,7 +133,9 @@ def draw_scores(figures: Figures, table: ScoreTable, where: str) -> list[Figure]
             entries, metrics = [], table.columns[chosen]
             for series, (name, scores) in enumerate(table.runs):
                 ends = np.array([score.bar for score in scores[chosen]])
-                offset = 0.6 * ((series + 0.5) / len(table.runs) - 0.5)  # runs share 0.6 of the way to the next metric
+                offset = 0.6 * (
+                    (series + 0.5) / len(table.runs) - 0.5
+                )  # the dots of all runs share 0.6 of a metric's row
                 color, places = SERIES[series % len(SERIES)], -np.arange(len(metrics)) - offset
                 bars = np.stack([ends[:, 1] - ends[:, 0], ends[:, 2] - ends[:, 1]])
                 look = {"fmt": "o", "color": color, "markersize": 2.7, "linewidth": 1.0}
@@ -182,7 +184,7 @@ class Severity:
         """
         if not self.mistakes > 0:
             return math.nan
-        heights = np.arange(self.by_rank.shape[1] - 1, 0, -1)  # of the grades 0 .. L - 1
+        heights = np.arange(self.by_rank.shape[1] - 1, 0, -1)  # levels to climb for the grades 0 .. L - 1
         return float(self.by_rank[0, :-1] @ heights / self.mistakes)
 
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 600  # t-SNE takes 2 ms per point
 _FEWEST_POINTS = 4
-_LEAST_SPREAD = 1e-6  # of unit rows about their mean; rounding alone makes up to a tenth of this
+_LEAST_SPREAD = 1e-6  # spread of unit rows about their mean; rounding alone causes up to a tenth
 _ITEMS_PER_CLASS = 40
 
 NameOf = Callable[[int, int], str]
-"""Name of a class, from its level and id."""
+"""Function that names a class, given its level and id."""
 
 
 def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -37,8 +37,8 @@ def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
 
     perplexity = min(30.0, (len(points) - 1) / 3)
     init = "pca" if points.shape[1] > 1 else "random"
-    rows = points.astype(np.float64)  # in float32 cosine distances below 1e-7 are 0
-    with threadpool_limits(1):  # the same map regardless of the machine's cores
+    rows = points.astype(np.float64)  # float32 would round cosine distances below 1e-7 to 0
+    with threadpool_limits(1):  # so that the map does not depend on the number of cores
         return TSNE(metric="cosine", init=init, perplexity=perplexity, random_state=seed).fit_transform(rows)
 
 
@@ -99,7 +99,7 @@ def draw_maps(
 
 
 def _scatter(points: np.ndarray, labels: np.ndarray, level: int, name_of: NameOf) -> "Callable[[Axes], None]":
-    """Return the drawing of dots in a colour per class for the largest classes, grey for the others."""
+    """Return a function that draws dots, with a colour for each of the largest classes and grey for the others."""
     classes, sizes = np.unique(labels[labels >= 0], return_counts=True)
     largest = classes[np.argsort(-sizes, kind="stable")[: len(SERIES)]].tolist()
     others = ~np.isin(labels, largest)

@@ -1,4 +1,4 @@
-"""Figures by matplotlib: shown on the page in the colours of its theme, kept as PDF and PNG files that fit a column."""
+"""Figures by matplotlib: SVG in the colours of the page, and PDF and PNG files that fit a column of a paper."""
 
 import io
 import re
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 INK, GRID = "#1b2530", "#d9dee4"
 OTHERS = "#a3acb8"
-# Okabe and Ito's palette without its yellow and black, which no paper or no dark page shows, and further hues after it.
-# The page replaces each by a CSS variable, so no colour may stand here twice.
+# Okabe and Ito's palette without yellow, which is invisible on paper, and black, which is invisible on dark pages, then
+# further hues. The page replaces each colour by a CSS variable, so all colours must differ.
 SERIES = ("#0072b2", "#e1690f", "#009e73", "#b8559a", "#4ba3d9", "#c29100", "#7a5bd0", "#d03c4a", "#5c8a2e", "#8a6244")
 GRADES = ("#cc3d3d", "#f0902a", "#f7cf58", "#8cc5e0", "#5fa8d3", "#3a86b8", "#25678f", "#2e9e5b")
 _VARIABLES = {INK: "ink", GRID: "grid", OTHERS: "others", "#ffffff": "card"}
 _VARIABLES |= {color: f"s{i}" for i, color in enumerate(SERIES)} | {color: f"g{i}" for i, color in enumerate(GRADES)}
-_WIDTH, _HEIGHT = 3.3, 2.2  # inches: a column of a paper with two; type stays readable at 420 pixels of the page
+_WIDTH, _HEIGHT = 3.3, 2.2  # inches: a column of a two-column paper; text stays readable at 420 pixels
 _STYLE = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -39,8 +39,8 @@ _STYLE = {
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
     "text.color": INK,
-    "text.parse_math": False,  # a class may be called $\frac
-    "text.usetex": False,  # whatever the reader's matplotlibrc says
+    "text.parse_math": False,  # class names may contain $\frac
+    "text.usetex": False,  # overrides the user's matplotlibrc
     "xtick.color": INK,
     "ytick.color": INK,
 }
@@ -85,7 +85,7 @@ class Line:
 
 
 class Figures:
-    """Drawer of figures; with a folder, each is kept there as ``NAME.pdf`` and ``NAME.png`` as well.
+    """Drawer of figures, which also keeps each as ``NAME.pdf`` and ``NAME.png`` if it has a folder.
 
     Args:
         folder: folder to keep the files in; None keeps none.
@@ -118,7 +118,7 @@ class Figures:
         self._names.add(stem)
         style: Any = {**_STYLE, "svg.hashsalt": stem}
         with rc_context(style), warnings.catch_warnings():
-            # The page uses the reader's fonts, not matplotlib's, which has few scripts.
+            # Fonts of matplotlib lack many scripts, but the page uses the fonts of the reader's browser.
             warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
             drawing = Drawing(figsize=(_WIDTH, height), layout="constrained")
             canvas = FigureCanvasSVG(drawing)
@@ -161,10 +161,10 @@ class Figures:
 
 
 def _inline(svg: str, stem: str, title: str) -> Markup:
-    """Return an SVG file as markup for a page: without size, ids of its own, colours as CSS variables."""
+    """Return an SVG file as markup for a page: without size, with unique ids, and with CSS variables as colours."""
     named = re.compile("|".join(map(re.escape, _VARIABLES)))
 
-    def adapt(match: re.Match[str]) -> str:  # tags alone: a class may be called #1b2530
+    def adapt(match: re.Match[str]) -> str:  # only within tags, because a class may be called #1b2530
         tag = re.sub(r'\bid="([^"]+)"', rf'id="{stem}-\1"', match[0])
         tag = re.sub(r'href="#([^"]+)"', rf'href="#{stem}-\1"', tag)
         tag = re.sub(r"url\(#([^)]+)\)", rf"url(#{stem}-\1)", tag)
@@ -177,7 +177,7 @@ def _inline(svg: str, stem: str, title: str) -> Markup:
 
 
 def draw_legend(axes: "Axes", entries: "Sequence[tuple[Artist, str]]", **options: Any) -> None:
-    """Draw a legend of artists and their names; matplotlib alone leaves out names that begin with an underscore."""
+    """Draw a legend, including names that begin with an underscore, which matplotlib would leave out."""
     legend = axes.legend([drawn for drawn, _ in entries], ["name"] * len(entries), **options)
     for shown, (_, name) in zip(legend.get_texts(), entries, strict=True):
         shown.set_text(name)
@@ -189,6 +189,6 @@ def grade_color(grade: int, num_levels: int) -> str:
 
 
 def clean(text: str, longest: int = 60) -> str:
-    """Return text on one line, without control characters, cut where it is too long."""
+    """Return text on one line, without control characters, cut to a length."""
     plain = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
     return plain if len(plain) <= longest else plain[: longest - 1] + "…"

@@ -28,8 +28,8 @@ class Tile:
         key: key of the item, whose image the page shows if it has room; None if the files have no keys.
         frame: ``query``, ``right`` (same finest class), ``near`` (same coarser class) or ``wrong``.
         caption: its finest class.
-        says: classes and the level shared with the query, for a tooltip and for those who do not see the frame; the
-            page adds the image's path.
+        says: classes, and the level shared with the query, for tooltips and screen readers; the page adds the image's
+            path.
     """
 
     key: str | None
@@ -78,11 +78,11 @@ class Thumbnails:
         if self.bytes + len(made) > self._most:
             self.left_out += 1
             return ""
-        self.bytes += len(made)  # an image in two places is on the page twice
+        self.bytes += len(made)  # an image that is shown twice takes the room twice
         return made
 
     def source(self, key: str | None) -> str:
-        """Return the path that an item's image came from; its key if none is known."""
+        """Return the source path of an item's image, or its key if the path is unknown."""
         if self._dataset is None or key is None or key not in self._index:
             return key or ""
         return self._dataset.sources[self._index[key]]
@@ -99,34 +99,38 @@ class Thumbnails:
 
 def worst_queries(evaluation: Evaluation, metric: str) -> list[int]:
     """Return the queries with the lowest values of a metric, the worst first, one per class."""
-    values = evaluation.report.per_query[metric].to_numpy()
-    order = np.argsort(values, kind="stable")  # NaN last
-    return _one_a_class(evaluation, order[: int((~np.isnan(values)).sum())])
-
-
-def _one_a_class(evaluation: Evaluation, order: np.ndarray) -> list[int]:
-    """Return the first query of every class, in an order of queries: one hard class would fill all rows otherwise."""
-    assert evaluation.ranked is not None
-    finest = evaluation.ranked.query.labels[order, 0]
-    _, first = np.unique(finest, return_index=True)
-    return [int(query) for query in order[np.sort(first)][:ROWS]]
+    return _one_per_class(evaluation, _defined_order(_query_values(evaluation, metric)))
 
 
 def typical_queries(evaluation: Evaluation, metric: str) -> list[int]:
     """Return the queries at the 0.9, 0.7, 0.5, 0.3 and 0.1 quantiles of a metric, the best first."""
-    values = evaluation.report.per_query[metric].to_numpy()
-    order = np.argsort(values, kind="stable")[: int((~np.isnan(values)).sum())]
-    if not len(order):
-        return []
-    return list(dict.fromkeys(int(order[int(part * (len(order) - 1))]) for part in (0.9, 0.7, 0.5, 0.3, 0.1)))
+    order = _defined_order(_query_values(evaluation, metric)).tolist()
+    places = [int(part * (len(order) - 1)) for part in (0.9, 0.7, 0.5, 0.3, 0.1)] if order else []
+    return list(dict.fromkeys(order[place] for place in places))
 
 
 def changed_queries(first: Evaluation, other: Evaluation, metric: str) -> tuple[list[int], list[int]]:
     """Return the queries whose value rose most, and fell most, from one evaluation to the other, one per class."""
-    change = other.report.per_query[metric].to_numpy() - first.report.per_query[metric].to_numpy()
-    order = np.argsort(-change, kind="stable")
-    order = order[~np.isnan(change[order])]
-    return _one_a_class(first, order[change[order] > 0]), _one_a_class(first, order[::-1][change[order[::-1]] < 0])
+    change = _query_values(other, metric) - _query_values(first, metric)
+    rose, fell = (_defined_order(np.where(sign * change > 0, -sign * change, np.nan)) for sign in (1, -1))
+    return _one_per_class(first, rose), _one_per_class(first, fell)
+
+
+def _query_values(evaluation: Evaluation, metric: str) -> np.ndarray:
+    return evaluation.report.per_query[metric].to_numpy()
+
+
+def _defined_order(values: np.ndarray) -> np.ndarray:
+    """Return the indices of the values that are not NaN, in ascending order of the values."""
+    return np.argsort(values, kind="stable")[: int((~np.isnan(values)).sum())]  # NaN last
+
+
+def _one_per_class(evaluation: Evaluation, order: np.ndarray) -> list[int]:
+    """Return the first query of every class, in an order of queries; otherwise one hard class would fill all rows."""
+    assert evaluation.ranked is not None
+    finest = evaluation.ranked.query.labels[order, 0]
+    _, first = np.unique(finest, return_index=True)
+    return order[np.sort(first)][:ROWS].tolist()
 
 
 def strips(

@@ -16,7 +16,7 @@ _ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"}
 _ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _ESCAPED |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\n": " ", "\r": " ", "\t": " "}
 _TABLE = str.maketrans(_ESCAPED)
-_MOST_COLUMNS = 8  # of values, that fit a column of a paper's page
+_MOST_COLUMNS = 8  # columns of values that fit a column of a paper
 
 
 def escape_latex(text: str) -> str:
@@ -50,7 +50,7 @@ def choose_columns(table: ScoreTable, metrics: Sequence[str] = ()) -> ScoreTable
 
 
 def row_labels(names: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the heading of the first column and the labels of rows: of runs of one field, its name and values.
+    """Return the heading of the first column and the labels of the rows: for runs of one field, its name and values.
 
     >>> row_labels(["loss=HAPPIER", "loss=ROADMAP"]), row_labels(["first", "lr=0.1"])
     (('loss', ['HAPPIER', 'ROADMAP']), ('', ['first', 'lr=0.1']))
@@ -111,7 +111,7 @@ def latex_tables(tables: Mapping[str, ScoreTable], metrics: Sequence[str] = ()) 
 
 
 def _group_lines(groups: Sequence[tuple[str, int]]) -> list[str]:
-    """Return the heading of the levels above the columns, with a rule below each."""
+    """Return the lines that name the levels above the columns, with a rule below each level."""
     cells, rules, column = [""], [], 2
     for level, count in groups:
         cells.append(f"\\multicolumn{{{count}}}{{c}}{{{escape_latex(level)}}}")

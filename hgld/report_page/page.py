@@ -1,4 +1,4 @@
-"""The report of some runs: their scores, papers' tables, and one HTML page that needs no other file."""
+"""The report of some runs: their scores, tables of papers, and one self-contained HTML page."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -50,30 +50,30 @@ _WORDS = (
 )
 
 PLOTS: Mapping[str, str] = {
-    "scores": "A dot per run at every metric; the bar says how much seeds or queries move it.",
+    "scores": "A dot per run and metric; the bar shows the deviation over seeds or the interval over queries.",
     "precision and recall": (
-        "Precision where the ranking reaches each recall, mean over the queries. The area under the curve is AP: the "
-        "further to the upper right, the better."
+        "Precision at each recall, averaged over the queries. The area under the curve is AP: the further to the upper "
+        "right, the better."
     ),
     "H-precision": (
         "The same for all levels at once: an item counts by the grade that it shares with the query. The area under "
         "the curve is H-AP."
     ),
     "mistake severity": (
-        "Levels to climb from the query's finest class to one that the first item shares. Its plot shows for every "
-        "rank what share of the queries finds which grade there."
+        "Levels to climb from the query's finest class to a class that the first item shares. The plot shows for every "
+        "rank the share of queries with each grade."
     ),
     "map": (
-        "t-SNE: what lies near in the embedding lies near here. Distances between far clusters, and their sizes, mean "
-        "nothing."
+        "t-SNE: neighbours in the embedding are neighbours here. Distances between far clusters, and the sizes of "
+        "clusters, mean nothing."
     ),
     "training curve": ("Loss, its parts and rates over the steps, metrics over the epochs."),
     "risk and coverage": (
-        "The share of wrong answers among the queries that are answered, the surest first; the lower, the better does "
-        "the confidence know its mistakes."
+        "The share of wrong answers (risk) if only the most confident queries are answered (coverage). The lower the "
+        "curve, the better the confidence."
     ),
 }
-"""Meanings of the page's plots, by the term that each is drawn with."""
+"""Explanations of the page's plots by their glossary terms."""
 
 
 # -- the section of a split -------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def _split_section(
 
 
 def _name_of(evaluation: Evaluation, dataset: "ShardDataset | None") -> NameOf:
-    """Return the function that names classes: by the label table, else the dataset's hierarchy, else their ids."""
+    """Return a function that names classes by the label table, else by the dataset's hierarchy, else by their ids."""
     assert evaluation.ranked is not None
     tables, levels = evaluation.ranked.names, evaluation.levels
     known = {} if dataset is None else dict(zip(dataset.levels, dataset.hierarchy.names, strict=True))
@@ -181,7 +181,7 @@ def _albums(
     chosen: list[tuple[str, str, list[int], dict[str, Evaluation]]] = []
     task = one.report.settings.get("labels_sha256")
     same = (n for n, e in paired.items() if n != leading and e.report.settings.get("labels_sha256") == task)
-    for name in list(same)[:1]:  # one other run: with more, the page would be a wall of images
+    for name in list(same)[:1]:  # only one other run, because each adds many images
         pair = {leading: one, name: paired[name]}
         rose, fell = changed_queries(one, paired[name], metric)
         says = f"By the change of their {metric}, one query per class."
@@ -203,7 +203,7 @@ def _albums(
 # -- papers' tables ---------------------------------------------------------------------------------------------------
 
 PublishedOf = Callable[[str], Sequence[PublishedValue]]
-"""The published values of a recipe, by its name; none for a name that is not known."""
+"""Function that returns the published values of a recipe, given its name; none for an unknown name."""
 
 
 def paper_tables(runs: Sequence[Run], papers: Sequence[str], published_of: PublishedOf) -> list[PaperTable]:
@@ -235,7 +235,7 @@ def paper_tables(runs: Sequence[Run], papers: Sequence[str], published_of: Publi
 
 
 def _check_runs(runs: Sequence[Run], baseline: str | None, *, seen: bool) -> None:
-    """Refuse an unknown baseline, and evaluations of images that a run was trained on under another dataset's name."""
+    """Raise an error for an unknown baseline, and for images that a run saw in training as another dataset."""
     names = [run.name for run in runs]
     if baseline is not None and baseline not in names:
         raise ConfigError(f"baseline {baseline!r} is not among the runs ({', '.join(names)}).")
@@ -252,7 +252,7 @@ def _check_runs(runs: Sequence[Run], baseline: str | None, *, seen: bool) -> Non
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 10_000_000
-_FOOTER_BYTES = 20_000  # room for the footer, which counts the images
+_FOOTER_BYTES = 20_000  # room for the footer, whose counts are known last
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -323,7 +323,7 @@ def make_report(
         raise StorageError(f"cannot write {page}: --out is a file in a folder that exists and that you can write to.")
     runs = read_runs(places)
     _check_runs(runs, baseline, seen=seen)
-    if page is not None and not papers:  # the tables that the runs' own recipes are from
+    if page is not None and not papers:  # by default the tables that the runs' recipes come from
         papers = list(dict.fromkeys(f"{v.paper} {v.table}" for run in runs for v in published_of(run.recipe)))
     tables = tuple(paper_tables(runs, papers, published_of))
     drawer = Figures(None if figures is None else Path(figures))
@@ -392,7 +392,7 @@ def _write_page(
 
     def render(thumbnails: Thumbnails) -> bytes:
         html = template.render(thumbnails=thumbnails, terms=[*meanings, *_WORDS], **parts)
-        return html.encode("utf-8", errors="replace")  # a lone surrogate in a name cannot be written
+        return html.encode("utf-8", errors="replace")  # UTF-8 cannot encode a lone surrogate in a name
 
     room = MOST_BYTES - len(render(Thumbnails(None))) - _FOOTER_BYTES
     thumbnails = Thumbnails(dataset, min(room, MOST_PICTURE_BYTES))
@@ -414,7 +414,7 @@ def _write_page(
 
 
 def _own_dataset(split: str, stated: str, dataset: "ShardDataset | None") -> tuple["ShardDataset | None", list[str]]:
-    """Return the dataset if the evaluations belong to it, and notes if they do not or may not."""
+    """Return the dataset if the evaluations belong to it, and a note if they do not or may not."""
     if dataset is None or stated == dataset.manifest.name:
         return dataset, []
     named = dataset.manifest.name

@@ -19,7 +19,7 @@ FIRST_RANKS = 20
 
 @dataclass(frozen=True, eq=False)
 class FirstRanks:
-    """The first :data:`FIRST_RANKS` ranks of every query, itself left out, equal scores by ascending grade.
+    """The first :data:`FIRST_RANKS` ranks of every query, without the query itself; equal scores by ascending grade.
 
     Attributes:
         items: (Q, R) gallery indices; R is smaller where the gallery is.
@@ -77,9 +77,9 @@ def first_ranks(
 
 
 def _blocks(ranked: Ranked, normalize: bool) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield blocks of queries: index of the first, (q, G) scores, (q, G) uint8 grades, (q,) whether one is the highest.
+    """Yield blocks of queries: index of the first query, (q, G) scores, (q, G) uint8 grades, and (q,) `findable`.
 
-    The arrays are the caller's until the next block. The query itself has the score -inf and grade 0.
+    The arrays are valid until the next block. The query itself has the score -inf and grade 0.
     """
     leave_one_out = ranked.gallery is None
     gallery = prepare_embeddings(ranked.other_side.embeddings, "gallery", normalize=normalize)
@@ -88,7 +88,7 @@ def _blocks(ranked: Ranked, normalize: bool) -> Iterator[tuple[int, np.ndarray, 
     relevance = LabelRelevance(ranked.query.labels, ranked.other_side.labels, self_index=index)
     blocks = score_blocks(query, gallery, block_rows(len(query), len(gallery), gallery.device))
     while True:
-        with exact_products(gallery.device):  # not around a yield: its modes would be those of the caller too
+        with exact_products(gallery.device):  # not around the yield, or the caller would run in its modes too
             block = next(blocks, None)
         if block is None:
             return
@@ -100,9 +100,9 @@ def _blocks(ranked: Ranked, normalize: bool) -> Iterator[tuple[int, np.ndarray, 
 
 def _ordered_grades(scores: np.ndarray, grades: np.ndarray) -> np.ndarray:
     """Return (G,) uint8 grades by descending score, equal scores by ascending grade."""
-    bits = (scores + 0.0).view(np.int32)  # + 0.0: -0.0 becomes the 0.0 that it equals
+    bits = (scores + 0.0).view(np.int32)  # adding 0.0 turns -0.0 into 0.0
     ascending = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64)
-    keys = (~ascending << 8) | grades  # one sort of integers is exact about ties, and needs no places
+    keys = (~ascending << 8) | grades  # one sort of integers orders scores and ties exactly
     keys.sort()
     return (keys & 0xFF).astype(np.uint8)
 

@@ -1,4 +1,4 @@
-"""Readers of what a report shows: run folders of training, and reports that ``hgld evaluate --out`` kept."""
+"""Readers of run folders and of the reports that ``hgld evaluate --out`` writes."""
 
 import json
 import math
@@ -100,7 +100,7 @@ class Evaluation:
 
     @property
     def dataset(self) -> str:
-        """Name of the dataset; empty if the report does not state it, as reports of plain embeddings."""
+        """Name of the dataset; empty if the report does not state it, for example a report of plain embeddings."""
         return str(self.report.settings.get("dataset", ""))
 
 
@@ -176,7 +176,7 @@ def _unused(name: str, names: Collection[str]) -> str:
 
 
 def _runs_within(place: Path) -> list[Path]:
-    """Return the runs or reports of a folder, ordered as in their sweep, else by name; a run or file itself."""
+    """Return the runs or reports in a folder, in the order of their sweep or by name; for a run or file, itself."""
     if not place.is_dir() or _is_run(place):
         return [place]
     swept = _swept_names(place / _SWEEP)
@@ -190,7 +190,7 @@ def _runs_within(place: Path) -> list[Path]:
 
 
 def _swept_names(table: Path) -> list[str]:
-    """Return the names of a sweep's runs without their seeds, in the order of its table; none without a table."""
+    """Return the names of a sweep's runs without seeds, in the order of its table; empty without a table."""
     if not table.is_file():
         return []
     rows = read_csv(table)
@@ -212,7 +212,7 @@ def _natural_order(path: Path) -> list[tuple[int, str]]:
 
 # -- seeds -------------------------------------------------------------------------------------------------------------
 
-# Options that may differ between runs of one group: the seed, and what depends on the machine or changes no result.
+# Options that may differ within a group of runs: the seed, and options that depend on the machine or change no result.
 _OF_MACHINE = {"seed", "workers", "device", "amp", "micro_batch_size", "compile", "keep"}
 _OF_MACHINE |= {"deterministic", "log_every", "checkpoint_every", "loggers"}
 _REASONS = "plan"  # section of a config: why each option was chosen
@@ -232,7 +232,7 @@ def _merge_seeds(runs: Sequence[Run], parents: Mapping[str, Path]) -> list[Run]:
     merged, names = [], set[str]()
     for members in groups.values():
         by_seed = {run.seed: run for run in members if run.seed is not None}
-        if len(members) == 1 or len(by_seed) < len(members):  # no group of seeds: one seed stands twice
+        if len(members) == 1 or len(by_seed) < len(members):  # a seed that occurs twice makes no group of seeds
             found = members
         else:
             stems = {_SEED.sub("", run.name).strip(",._-") or parents[run.name].name for run in members}
@@ -244,17 +244,15 @@ def _merge_seeds(runs: Sequence[Run], parents: Mapping[str, Path]) -> list[Run]:
 
 
 def _group_key(run: Run, parent: Path) -> str:
-    """Return a text that runs of one group share: their name without the seed, or all options that change results."""
+    """Return a text that runs of one group share: their folder, their recipe and all options that change results."""
     if run.seed is None:
-        return run.name  # stays alone
-    if "seed=" in run.name:  # hgld train --seeds named it
-        return f"{parent}/{_SEED.sub('', run.name)}"
+        return run.name  # a run without a known seed stays alone
     sections = {
         name: {key: value for key, value in section.items() if key not in _OF_MACHINE}
         for name, section in run.config.items()
         if isinstance(section, dict) and name != _REASONS
     }
-    return json.dumps(sections | {"recipe": run.recipe}, sort_keys=True)
+    return json.dumps([str(parent), run.recipe, sections], sort_keys=True)
 
 
 def _mean_run(name: str, runs: Mapping[int, Run]) -> Run:
@@ -295,7 +293,7 @@ def mean_report(reports: Mapping[int, RetrievalReport]) -> RetrievalReport:
 
 
 def _by_task(kept: Mapping[str, Evaluation], *, several: bool) -> dict[str, Evaluation]:
-    """Return evaluations by task, so that evaluations of one task meet whatever their files are called."""
+    """Return evaluations by task, so that evaluations of one task meet under any file name."""
     tasks = {}
     for name, evaluation in kept.items():
         settings = evaluation.report.settings
@@ -304,7 +302,7 @@ def _by_task(kept: Mapping[str, Evaluation], *, several: bool) -> dict[str, Eval
         tasks[name] = f"{task} of {evaluation.dataset}" if several and evaluation.dataset else task
     found: dict[str, Evaluation] = {}
     for name in sorted(kept, key=lambda name: (tasks[name] != name, name)):
-        task = tasks[name]  # two datasets may have one name: the second evaluation keeps its file's name too
+        task = tasks[name]  # two datasets may have the same name: the second evaluation adds its file's name
         found[f"{task} ({name})" if task in found else task] = kept[name]
     return found
 

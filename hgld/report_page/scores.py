@@ -16,7 +16,7 @@ from hgld.evaluation.trained_on import trained_on_text
 from hgld.report_page.runs import Evaluation
 
 GRADED = "all levels"
-SIGNIFICANT = 0.05  # a smaller p-value tells two runs apart
+SIGNIFICANT = 0.05  # with a smaller p-value two runs differ
 _OVER_QUERIES = "queries, taken as independent: where many share few classes, intervals are too narrow"
 _TEST = f"p < {SIGNIFICANT} (paired sign-flip permutation test, two-sided, not corrected for several tests)"
 _SEED_TEST = "the tooltip and JSON have the paired t-test over seeds too"
@@ -56,7 +56,7 @@ class Score:
 
     @property
     def shown(self) -> str:
-        """The value as tables print it; empty if undefined."""
+        """The value as text for tables; empty if undefined."""
         return number(self.value * self.scale, 2, "")
 
     @property
@@ -124,9 +124,9 @@ def seed_p_value(ours: Mapping[int, float], theirs: Mapping[int, float]) -> floa
     differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     if len(differences) < 2 or any(map(math.isnan, differences)):
         return math.nan
-    if statistics.stdev(differences) < 1e-12:  # rounding alone
+    if statistics.stdev(differences) < 1e-12:  # differences by rounding only
         return float(abs(differences[0]) < 1e-12)
-    result: Any = ttest_1samp(differences, 0.0)  # scipy types what it returns as a tuple of objects
+    result: Any = ttest_1samp(differences, 0.0)  # scipy annotates the result as a tuple of objects
     return float(result.pvalue)
 
 

@@ -12,13 +12,13 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 import numpy as np
 import torch.utils.data
 
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, check_choice
 from hgld.labels import Labels, class_numbers
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
 #
-# They depend on their key alone, on every platform and under every version of numpy. numpy keeps the raw words of a bit
-# generator stable for ever, but not its distributions and shuffles (NEP 19), so only words are taken from it.
+# Random numbers depend only on their key, on every platform and under every version of numpy. numpy keeps the raw words
+# of a bit generator stable, but not its distributions and shuffles (NEP 19), so this module uses only the words.
 
 _HALF = np.uint64(32)
 _FRACTION_BITS = 53
@@ -45,7 +45,7 @@ def below(words: np.ndarray, limits: np.ndarray | int) -> np.ndarray:
 
 
 def choose(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Draw distinct numbers of a range, row by row, every set as likely as any other.
+    """Draw distinct numbers of a range for each row; all sets of numbers are equally likely.
 
     Args:
         words: (R, k) random words.
@@ -132,12 +132,12 @@ class ClassItems:
             labels: (N,) class of every item; negative is unknown.
             k: number of items that a class needs.
             short: rule for smaller classes: keep them, drop and count them, or raise an error.
-            what: the classes' name in messages.
+            what: name of the classes in messages.
 
         Raises:
             ConfigError: a class is too small and ``short`` is "refuse", or ``short`` is none of the three.
         """
-        check_short(short)
+        check_choice("short", short, get_args(Short))
         known = np.flatnonzero(labels >= 0)
         items = known[np.argsort(labels[known], kind="stable")]
         label, count = np.unique(labels[items], return_counts=True)
@@ -171,18 +171,8 @@ class ClassItems:
         return self.items[self.start[classes][:, None] + np.where(count[:, None] < k, cycled, chosen)]
 
 
-def check_short(short: str) -> None:
-    """Refuse an unknown rule for classes with too few items.
-
-    Raises:
-        ConfigError: it is none of :data:`Short`.
-    """
-    if short not in get_args(Short):
-        raise ConfigError(f"short is {short!r}; expected {', '.join(get_args(Short))}.")
-
-
 def check_enough(classes: int, p: int) -> None:
-    """Refuse batches of more classes than there are.
+    """Raise an error for batches of more classes than there are.
 
     Raises:
         ConfigError: fewer than ``p`` classes.
@@ -205,7 +195,7 @@ class Place(TypedDict, total=False):
 
 
 def _kept_arguments(init: Callable[..., None]) -> Callable[..., None]:
-    """Let a constructor keep its arguments, so that a sampler can be made again for another process."""
+    """Wrap a constructor so that it keeps its arguments, from which a trainer makes the sampler for another process."""
 
     @functools.wraps(init)
     def keep(self: "BatchSampler", *args: Any, **kwargs: Any) -> None:
@@ -228,7 +218,7 @@ def _place(process_index: int = 0, process_count: int = 1, sampler: object = Non
     if not isinstance(index, int) or not isinstance(count, int):
         raise ConfigError(
             f"sampler is a {type(sampler).__name__}; expected a DistributedSampler, which tells this process's place. "
-            "Which items come is decided by the labels."
+            "The labels decide which items come."
         )
     if process_count > 1 and (process_index, process_count) != (index, count):
         raise ConfigError(
@@ -253,10 +243,11 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
 
     Args:
         batch_size: items of a batch, of all processes together.
-        batches: batches of an epoch.
+        batches: batches that the data makes for an epoch.
         parts: pieces of a batch that stay together (classes, say); process_count must divide their number.
         seed: seed of all random choices.
         drop_last: whether to leave out incomplete batches.
+        batches_per_epoch: length of an epoch; None: ``batches``.
         place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
             DistributedSampler as ``sampler``, which tells the two.
 
@@ -279,8 +270,11 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         parts: int,
         seed: int,
         drop_last: bool = False,
+        batches_per_epoch: int | None = None,
         **place: Unpack[Place],
     ) -> None:
+        batches = batches if batches_per_epoch is None else batches_per_epoch
+        at_least(1, batches_per_epoch=batches)
         process_index, process_count = _place(**place)
         check_place(seed, process_index, process_count)
         if parts % process_count:
@@ -296,7 +290,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
 
     @property
     def sampler(self) -> "BatchSampler":  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The sampler itself: trainers call ``set_epoch`` of a batch sampler's ``sampler``."""
+        """The sampler itself, because trainers call ``batch_sampler.sampler.set_epoch``."""
         return self
 
     @abstractmethod
@@ -328,12 +322,12 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         return self.part(epoch, step)[1]
 
     def part(self, epoch: int, step: int) -> tuple[int, np.ndarray]:
-        """Return the place in the whole batch at which this process's part begins, and :meth:`batch`."""
+        """Return the index in the whole batch at which this process's part begins, and the result of :meth:`batch`."""
         if not 0 <= step < self._batches or not 0 <= epoch < _MOST:
             raise ConfigError(f"step {step} of epoch {epoch}; an epoch has the steps 0..{self._batches - 1}.")
         whole = self._whole_batch(epoch, step)
         begin, end = (len(whole) * r // self.process_count for r in (self.process_index, self.process_index + 1))
-        return begin, whole[begin:end].copy()  # the caller's own, not a piece of an epoch's order
+        return begin, whole[begin:end].copy()  # a copy, so that callers cannot change the order of the epoch
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every process."""
@@ -376,7 +370,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
 
 
 class _Items(list[int]):
-    """Item numbers of a batch; using them as the number of one item raises an error that says so."""
+    """Item numbers of a batch; using a batch as the number of one item raises an error that names the fix."""
 
     def __index__(self) -> int:
         raise ConfigError(
@@ -385,8 +379,8 @@ class _Items(list[int]):
         )
 
 
-# Lightning looks these up to make a batch sampler again. It writes them itself where the sampler is made in a
-# train_dataloader hook; here they are there for samplers made anywhere.
+# Lightning reads these attributes to make a batch sampler again. It sets them only on samplers that are made in a
+# train_dataloader hook; this loop gives them to all samplers.
 for _name, _read in {
     "__pl_saved_args": lambda sampler: sampler._arguments[0],
     "__pl_saved_kwargs": lambda sampler: dict(sampler._arguments[1]),
@@ -397,10 +391,10 @@ for _name, _read in {
 
 
 def check_place(seed: int, process_index: int, process_count: int) -> None:
-    """Refuse a seed out of range, and the index of a process that does not exist.
+    """Raise an error for a seed out of range or a process index that does not exist.
 
     Raises:
-        ConfigError: names the number.
+        ConfigError: the message names the number.
     """
     if not 0 <= seed < 1 << 64:
         raise ConfigError(f"seed is {seed}; expected 0 to 2**64 - 1.")
@@ -411,10 +405,10 @@ def check_place(seed: int, process_index: int, process_count: int) -> None:
 
 
 def at_least(least: int, **numbers: int) -> None:
-    """Refuse numbers below ``least``.
+    """Raise an error for numbers below ``least``.
 
     Raises:
-        ConfigError: names the first.
+        ConfigError: the message names the first of them.
     """
     for name, number in numbers.items():
         if number < least:
@@ -567,13 +561,12 @@ class ClassBalanced(BatchSampler):
         self.left_out = self._classes.left_out
         check_enough(len(self._classes.count), 1)
         self._until = np.arange(1, len(self._classes.count) + 1) / len(self._classes.count)
-        batches = max(1, len(self._classes.items) // batch_size) if batches_per_epoch is None else batches_per_epoch
-        at_least(1, batches_per_epoch=batches)
         super().__init__(
             batch_size=batch_size,
-            batches=batches,
+            batches=max(1, len(self._classes.items) // batch_size),
             parts=batch_size,
             seed=seed,
+            batches_per_epoch=batches_per_epoch,
             **place,
         )
 

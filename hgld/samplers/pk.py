@@ -9,7 +9,7 @@ from typing import Literal, Unpack, get_args
 
 import numpy as np
 
-from hgld.errors import ConfigError, HierarchyError
+from hgld.errors import ConfigError, HierarchyError, check_choice
 from hgld.samplers.batch_sampler import (
     BatchSampler,
     ClassItems,
@@ -24,7 +24,7 @@ from hgld.samplers.batch_sampler import (
     shuffled,
 )
 
-_WORD = 32  # a chunk is one integer: its class above, its number within the class below
+_WORD = 32  # a chunk is one integer: the upper bits are its class, the lower ones its number within the class
 _ITEMS, _CLASSES, _LAST, _TRADES, _COLUMNS, _ROWS = range(6)  # uses of random numbers in a plan
 
 
@@ -52,12 +52,12 @@ def plan_epoch(classes: ClassItems, p: int, k: int, batches: int, *key: int) -> 
         (M,) items in the order of :func:`shuffled_within`, and (batches, p) chunks: the class in the upper 32 bits, the
         number within the class in the lower ones.
     """
-    chunks = _filled(chunks_of(classes, k), p * batches, batches, *key)
+    chunks = _fill_batches(chunks_of(classes, k), p * batches, batches, *key)
     order = shuffled(len(chunks), *key, _CLASSES)
     dealt = np.repeat(order, chunks[order])
     number = np.arange(len(dealt)) - np.repeat(np.cumsum(chunks[order]) - chunks[order], chunks[order])
     table = ((dealt << _WORD) | number).reshape(p, batches).T
-    return shuffled_within(classes, *key), _shuffled_rows(_traded(np.ascontiguousarray(table), *key), *key)
+    return shuffled_within(classes, *key), _shuffle_rows(_trade_chunks(np.ascontiguousarray(table), *key), *key)
 
 
 def chunks_of(classes: ClassItems, k: int) -> np.ndarray:
@@ -86,19 +86,21 @@ def chunk_items(classes: ClassItems, items: np.ndarray, place: np.ndarray, numbe
     return items[classes.start[place][:, None] + within]
 
 
-def _filled(chunks: np.ndarray, places: int, batches: int, *key: int) -> np.ndarray:
+def _fill_batches(chunks: np.ndarray, places: int, batches: int, *key: int) -> np.ndarray:
     """Add chunks of random classes until all places of the batches are taken."""
     missing, chunks = places - int(chunks.sum()), chunks.copy()
     order = shuffled(len(chunks), *key, _LAST)
     while missing > 0:
-        roomy = order[chunks[order] < batches][:missing]  # one more of these need not meet its class
+        roomy = order[chunks[order] < batches][
+            :missing
+        ]  # classes that can get one more chunk without meeting themselves
         chunks[roomy] += 1
         missing -= len(roomy)
     return chunks
 
 
-def _traded(table: np.ndarray, *key: int) -> np.ndarray:
-    """Trade chunks between rows (batches) until whether two chunks share a batch no longer depends on the deal."""
+def _trade_chunks(table: np.ndarray, *key: int) -> np.ndarray:
+    """Trade chunks between rows (batches) until it no longer depends on the deal which chunks share a batch."""
     batches, p = table.shape
     half = batches // 2
     for turn in range(batches.bit_length() + 2):
@@ -107,13 +109,15 @@ def _traded(table: np.ndarray, *key: int) -> np.ndarray:
         heap = np.concatenate([table[first], table[second]], axis=1)
         heap.sort(axis=1)
         words = random_words(heap.size, *key, _TRADES, turn).reshape(heap.shape)
-        halves = np.argpartition(_sides(heap >> _WORD, words), p, axis=1)  # which is in which half; their order is lost
+        halves = np.argpartition(
+            _halving_keys(heap >> _WORD, words), p, axis=1
+        )  # splits the pool; the order within a half is arbitrary
         heap = np.take_along_axis(heap, halves, axis=1)
         table[first], table[second] = heap[:, :p], heap[:, p:]
     return table
 
 
-def _sides(classes: np.ndarray, words: np.ndarray) -> np.ndarray:
+def _halving_keys(classes: np.ndarray, words: np.ndarray) -> np.ndarray:
     """Return sort keys that halve a pool of chunks: the lower half goes to the first batch.
 
     Chunks of one class are paired, and the two of a pair go to different batches; the others go to either.
@@ -123,7 +127,7 @@ def _sides(classes: np.ndarray, words: np.ndarray) -> np.ndarray:
         words: (H, 2P) random words.
     """
     column = np.arange(classes.shape[1])
-    same = np.zeros(classes.shape, dtype=bool)  # as the chunk before
+    same = np.zeros(classes.shape, dtype=bool)  # True if the chunk before has the same class
     same[:, 1:] = classes[:, 1:] == classes[:, :-1]
     begin = np.maximum.accumulate(np.where(same, 0, column), axis=1)
     is_second = (column - begin) % 2 == 1
@@ -138,7 +142,7 @@ def _sides(classes: np.ndarray, words: np.ndarray) -> np.ndarray:
     return np.where(is_first | is_second, np.where(goes_first, np.uint64(0), last), among_free)
 
 
-def _shuffled_rows(table: np.ndarray, *key: int) -> np.ndarray:
+def _shuffle_rows(table: np.ndarray, *key: int) -> np.ndarray:
     """Return the batches in random order, each with its classes in random order."""
     table = np.sort(table, axis=1)[shuffled(len(table), *key, _COLUMNS, 0)]
     words = random_words(table.size, *key, _COLUMNS, 1).reshape(table.shape)
@@ -204,8 +208,7 @@ class PKSampler(BatchSampler):
         **place: Unpack[Place],
     ) -> None:
         at_least(1, p=p, k=k)
-        if coverage not in get_args(Coverage):
-            raise ConfigError(f"coverage is {coverage!r}; expected {' or '.join(get_args(Coverage))}.")
+        check_choice("coverage", coverage, get_args(Coverage))
         self.p, self.k, self.coverage = p, k, coverage
         self._classes = ClassItems.from_labels(label_column(labels, level), k=k, short=short)
         self.left_out, self.dropped = self._classes.left_out, self._classes.dropped
@@ -215,14 +218,13 @@ class PKSampler(BatchSampler):
                 raise ConfigError("batches_per_epoch with coverage='exact', whose epochs end when all items were seen.")
             batches = -(-int(chunks_of(self._classes, k).sum()) // p)
         else:
-            fitting = max(1, len(self._classes.items) // (p * k))
-            batches = fitting if batches_per_epoch is None else batches_per_epoch
-            at_least(1, batches_per_epoch=batches)
+            batches = max(1, len(self._classes.items) // (p * k))
         super().__init__(
             batch_size=p * k,
             batches=batches,
             parts=p,
             seed=seed,
+            batches_per_epoch=batches_per_epoch,
             **place,
         )
 
@@ -306,14 +308,12 @@ class HierarchicalPKSampler(BatchSampler):
         self._by_super = _classes_by_super(self._classes, coarse)
         self._combinations, self.left_out_combinations = _combinations(self._by_super, p, super_classes)
         self._repeats = batches_per_combination
-        everything = len(self._combinations) * batches_per_combination
-        batches = everything if batches_per_epoch is None else batches_per_epoch
-        at_least(1, batches_per_epoch=batches)
         super().__init__(
             batch_size=p * k,
-            batches=batches,
+            batches=len(self._combinations) * batches_per_combination,
             parts=p,
             seed=seed,
+            batches_per_epoch=batches_per_epoch,
             **place,
         )
 
@@ -350,7 +350,7 @@ def _classes_by_super(classes: ClassItems, coarse: np.ndarray) -> list[np.ndarra
 
 
 def _combinations(by_super: list[np.ndarray], p: int, size: int) -> tuple[np.ndarray, int]:
-    """Return (C, size) combinations of super-classes with at least p classes in total, and the number of the others."""
+    """Return (C, size) combinations of super-classes with at least p classes in total, and count the other ones."""
     count = math.comb(len(by_super), size)
     if not 0 < count <= _MOST_COMBINATIONS:
         raise ConfigError(

@@ -9,10 +9,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, check_choice
 from hgld.samplers.batch_sampler import (
     BatchSampler,
     ClassItems,
@@ -20,13 +21,12 @@ from hgld.samplers.batch_sampler import (
     at_least,
     below,
     check_place,
-    check_short,
     random_words,
     shuffled,
 )
 from hgld.samplers.pk import chunk_items, chunks_of, shuffled_within
 
-_SHARDS, _BEGIN, _DEAL = range(6, 9)  # uses of random numbers, beside those of a planned epoch
+_SHARDS, _BEGIN, _DEAL = range(6, 9)  # uses of random numbers, after those of a planned epoch
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,15 +103,16 @@ class ShardOrderSampler(BatchSampler):
                 "Ask for fewer classes per batch, or for fewer images of each."
             )
         self._all_batches = -(-chunks // p)
-        batches = self._all_batches if batches_per_epoch is None else batches_per_epoch
-        at_least(1, batches_per_epoch=batches)
-        if batches > self._all_batches:
-            raise ConfigError(f"batches_per_epoch is {batches}; an epoch of this stream has {self._all_batches}.")
+        if batches_per_epoch is not None and batches_per_epoch > self._all_batches:
+            raise ConfigError(
+                f"batches_per_epoch is {batches_per_epoch}; an epoch of this stream has {self._all_batches}."
+            )
         super().__init__(
             batch_size=p * k,
-            batches=batches,
+            batches=self._all_batches,
             parts=num_streams,
             seed=seed,
+            batches_per_epoch=batches_per_epoch,
             process_index=process_index,
             process_count=process_count,
         )
@@ -147,7 +148,7 @@ class ShardOrderSampler(BatchSampler):
 
     def _order(self, epoch: int) -> ReadingOrder:
         runs, key = self._runs, (self.seed, epoch)
-        rank = shuffled(int(self._shard.max()) + 1, *key, _SHARDS)  # place of every shard in the epoch
+        rank = shuffled(int(self._shard.max()) + 1, *key, _SHARDS)  # position of every shard in the epoch
         order = np.argsort(rank[self._shard], kind="stable")
         chunks = chunks_of(runs, self.k)[order]
         run = np.repeat(order, chunks)
@@ -159,7 +160,10 @@ class ShardOrderSampler(BatchSampler):
         return ReadingOrder(items, run, self._label[run])
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_planned": (-1, None)}  # a dealing that has begun cannot be pickled; it is repeated
+        return {
+            **self.__dict__,
+            "_planned": (-1, None),
+        }  # a generator cannot be pickled; the copy deals the epoch again
 
 
 def _runs(shard: np.ndarray, group: np.ndarray, label: np.ndarray) -> np.ndarray:
@@ -182,13 +186,13 @@ def _runs(shard: np.ndarray, group: np.ndarray, label: np.ndarray) -> np.ndarray
 def check_options(
     p: int, k: int, num_streams: int, window: int, short: str, seed: int, process_index: int, process_count: int
 ) -> None:
-    """Refuse options that make no batches, streams that cannot share one, and processes that cannot share the streams.
+    """Raise an error for options that make no batches, or that streams or processes cannot share.
 
     Raises:
         ConfigError: the message names the fix.
     """
     at_least(1, p=p, k=k, num_streams=num_streams, window=window)
-    check_short(short)
+    check_choice("short", short, get_args(Short))
     check_place(seed, process_index, process_count)
     fitting = fitting_streams(p, process_count)
     if num_streams not in fitting:
@@ -239,7 +243,7 @@ def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key
             hand.take_class(c)
         words = iter(random_words(num_streams * per_stream, *key, step).tolist())
         for at in range(num_streams):
-            stream = (at + step) % num_streams  # no stream is always the last to choose
+            stream = (at + step) % num_streams  # another stream chooses last in every batch
             while len(hand.chunks[stream]) < per_stream:
                 hand.take_any(stream, next(words))
         dealt = [chunk for chunks in hand.chunks for chunk in chunks]
@@ -248,13 +252,13 @@ def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key
 
 
 def draw(labels: Sequence[int], taken: Container[int], word: int) -> int:
-    """Return the index of a random class that is not ``taken``, or of one of the most frequent if all are taken."""
+    """Return the index of a random class that is not ``taken``; if all are taken, of a most frequent class."""
     free = [place for place, c in enumerate(labels) if c not in taken]
     return free[(word * len(free)) >> 64] if free else labels.index(Counter(labels).most_common(1)[0][0])
 
 
 class _Hand:
-    """A batch in the making: every stream's chunks, and the stream that each class came from."""
+    """A batch that is being dealt: the chunks of every stream, and the stream that each class comes from."""
 
     def __init__(self, held: list[list[int]], labels: Sequence[int], per_stream: int) -> None:
         self._held, self._labels, self._per_stream = held, labels, per_stream
@@ -283,7 +287,7 @@ class _Hand:
         self._stream_of.setdefault(self._labels[chunk], stream)
 
     def _take_over(self, stream: int, asked: set[int]) -> bool:
-        """Let a stream take a new class, or one that another stream swaps for a new one; return whether it could."""
+        """Let a stream take a new class, or a class that another stream swaps for a new one; return whether it did."""
         for chunk in self._held[stream]:
             c = self._labels[chunk]
             owner = self._stream_of.get(c)

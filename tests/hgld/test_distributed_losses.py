@@ -10,13 +10,15 @@ import torch
 from safetensors.torch import load_file
 
 from hgld.distributed import DistributedLoss, Processes
-from hgld.errors import ConfigError, InputError
-from hgld.losses import SupAP
+from hgld.errors import ConfigError
+from hgld.losses.rank_loss import query_sums
 from hgld.losses.registry import LOSSES
 from tests.forked import together
 from tests.hgld import shared_losses
+from tests.hgld.loss_modules import RANK, proxy_losses
 
 ROOT = Path(__file__).resolve().parents[2]
+PER_QUERY = {**RANK, **proxy_losses(shared_losses.DIM, shared_losses.TREE)}
 ALONE = Processes(0, 1, torch.device("cpu"))
 
 
@@ -27,7 +29,7 @@ def alone():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_gradients_of_processes_are_those_of_one(count, alone, tmp_path):
+def test_gradients_of_several_processes_equal_those_of_one(count, alone, tmp_path):
     out = tmp_path / "answers"
     result = together(shared_losses.answer, str(out), folder=tmp_path, count=count, timeout=500)
     assert result.returncode == 0, result.stderr
@@ -41,8 +43,31 @@ def test_gradients_of_processes_are_those_of_one(count, alone, tmp_path):
     assert all(alone[f"{name}/1/0.weight"].abs().max() > 1e-4 for name in shared_losses.SHARED)
 
 
-def test_what_is_shared_and_what_is_not():
-    """The list of DistributedLoss's docstring; a loss that is in neither list has to be decided on."""
+@pytest.mark.parametrize("name", PER_QUERY)
+def test_sums_of_two_parts_add_up_to_the_loss_of_the_whole_batch(name):
+    torch.manual_seed(0)
+    loss, labels = PER_QUERY[name]().double(), shared_losses.step_input(0)[1]
+    parts = [torch.arange(0, 9), torch.arange(9, shared_losses.SIZE)]  # processes may have different numbers of items
+    found = []
+    for is_shared in (False, True):
+        embeddings = torch.randn(len(labels), shared_losses.DIM, generator=torch.Generator().manual_seed(0)).double()
+        embeddings.requires_grad_()
+        loss.zero_grad()
+        if is_shared:
+            sums = [query_sums(loss, embeddings[p], labels[p], embeddings, labels, p) for p in parts]
+            counts = {term: sum(part[term].count for part in sums) for term in sums[0]}
+            values = [part[term].weight * part[term].total / counts[term] for part in sums for term in part]
+            value = torch.stack(values).sum()
+        else:
+            value = loss(embeddings, labels)
+        value.backward()
+        leaves = [embeddings, *loss.parameters()]
+        found.append([value, *(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.clone() for leaf in leaves)])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-12)
+
+
+def test_shared_losses_are_the_ones_that_the_docstring_lists():
+    """Every loss has to be in one of the two lists of DistributedLoss's docstring."""
     assert all(DistributedLoss(make(), ALONE).shared for make in shared_losses.SHARED.values())
     assert not any(DistributedLoss(make(), ALONE).shared for make in shared_losses.WHOLE.values())
     tried = {
@@ -53,17 +78,7 @@ def test_what_is_shared_and_what_is_not():
     assert set(LOSSES) - tried == {"RODNDCG", "RODRecall", "SmoothHAP", "SmoothRecall"} - tried
 
 
-def test_a_loss_that_is_no_scalar_is_refused():
-    with pytest.raises(ConfigError, match="the processes share a scalar"):
-        DistributedLoss(SupAP(reduction="none"))
-
-
-def test_names_are_refused_on_one_process_as_on_several():
-    with pytest.raises(InputError, match="labels are list; expected a tensor of class numbers"):
-        DistributedLoss(SupAP())(torch.eye(4), ["a", "a", "b", "b"])  # type: ignore[arg-type]
-
-
-def test_a_loss_made_before_the_processes_met_is_refused(monkeypatch):
+def test_a_loss_made_before_the_process_group_is_refused(monkeypatch):
     loss = DistributedLoss(shared_losses.SHARED["SupHAP"]())
     args = torch.eye(4), torch.tensor([0, 0, 1, 1])
     loss(*args)
@@ -73,7 +88,7 @@ def test_a_loss_made_before_the_processes_met_is_refused(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_documented_loop_has_one_loss_on_any_number_of_processes(tmp_path):
+def test_the_documented_loop_prints_the_same_loss_on_two_processes(tmp_path):
     program = tmp_path / "loop.py"
     text = (ROOT / "docs/how-to/distributed.md").read_text()
     program.write_text(text.split("```python\n")[2].split("```")[0])

@@ -111,7 +111,7 @@ def operators():
         "inner_products": (inner_products, (scores, torch.rand(5, 9, requires_grad=True))),
         "triplets": (pairs._triplets, (scores, positive & negative.any(1, keepdim=True), negative, 0.2)),
         "soft_histograms": (binned._histograms, (scores, roles, 5, -1.0)),
-        "its backward": (binned._histograms_backward, (contents, scores.detach(), roles, -1.0)),
+        "its backward": (binned._histograms_backward, (contents, scores.detach(), roles, 5, -1.0)),
         "blackbox_ap": (blackbox_ap._blackbox_ap, (scores, roles, 4.0, 0.02)),
         "and its": (blackbox_ap._blackbox_ap_backward, (torch.rand(3), scores.detach(), roles, 4.0, 0.02)),
         "draw_negatives": (pairs.draw_negatives, (scores.detach(), positive.sum(1), negative, seed, 8, 0.5, 1.4)),

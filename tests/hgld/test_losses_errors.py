@@ -1,20 +1,32 @@
-"""What the rank losses refuse, and how they say it."""
+"""Wrong options and input of the losses: each gets an error that says what was found."""
 
-import functools
 import math
 from typing import Any
 
 import pytest
 import torch
 
-from hgld import losses
+from hgld import Hierarchy, losses
+from hgld.distributed import DistributedLoss
 from hgld.errors import ConfigError, InputError
 from hgld.losses import blackbox_ap_loss, graded_ap_loss, pnp_loss, soft_bin_ap_loss
-from hgld.losses.surrogates import SupStep
-from hgld.losses.wrappers import ClassWeighted
+from hgld.losses.kernels.objectives import SupStep
 
 BAD: Any = "bad"  # for arguments that a type checker would refuse
+EACH: Any = {"reduction": "none"}
 E, Y = torch.randn(3, 2), torch.zeros(3, 2, dtype=torch.int64)
+TREE = Hierarchy.from_columns({"species": ["fox", "cat", "oak"], "kingdom": ["animal", "animal", "plant"]})
+memory: Any = losses.CrossBatchMemory
+prefixes: Any = losses.MatryoshkaLoss
+weighted: Any = losses.ClassWeighted
+NOT_SUMMED = [
+    [],
+    *([loss] for loss in (losses.SupHAP(), losses.HAPPIER(decomposability="pair"), losses.CSL(TREE, 5))),
+    *([loss] for loss in (losses.SiMix(losses.SupHAP(normalize=False)), torch.compile(losses.SupHAP()))),
+    *([loss] for loss in (losses.SmoothAP(level=1), losses.ROADMAP(level=1))),
+    [weighted(losses.SmoothAP(level=1, **EACH), "balanced")],
+    *([loss] for loss in (losses.SmoothAP(**EACH), losses.SiMix(losses.SmoothAP(normalize=False, **EACH)))),
+]
 
 
 @pytest.mark.parametrize(
@@ -55,53 +67,70 @@ E, Y = torch.randn(3, 2), torch.zeros(3, 2, dtype=torch.int64)
         (lambda: graded_ap_loss(E, Y - 1, 1, SupStep()), InputError, "expected 0..1"),
         (lambda: graded_ap_loss(E, Y, 1, SupStep(), left_out=Y), InputError, "left_out has shape"),
         (lambda: graded_ap_loss(E.double(), Y + 1, 1, SupStep(), method="pair"), ConfigError, "float32"),
+        (lambda: losses.SoftBinAP(1), ConfigError, "bins is 1"),
+        (lambda: losses.SoftBinAP(low=1.0), ConfigError, "low 1.0"),
+        (lambda: losses.SoftBinAP(ties=BAD), ConfigError, "ignored, relaxed, integral"),
+        (lambda: losses.FastAP(0), ConfigError, "bins is 0"),
+        (lambda: losses.BlackboxAP(0.0), ConfigError, "lambda_ is 0.0"),
+        (lambda: losses.BlackboxAP(margin=-1.0), ConfigError, "margin -1.0"),
+        (lambda: losses.PNP(BAD), ConfigError, "O, Iu, Ib, Ds, Dq"),
+        (lambda: losses.PNP(tau=0.0), ConfigError, "tau is 0.0"),
+        (lambda: losses.PNP(alpha=math.nan), ConfigError, "alpha is nan"),
+        (lambda: losses.CalibrationLoss(reduction=BAD), ConfigError, "mean, none, nonzero"),
+        (lambda: losses.CalibrationLoss(alpha=math.nan), ConfigError, "alpha is nan"),
+        (lambda: losses.Contrastive(0.0), ConfigError, "distance > 0"),
+        (lambda: losses.Contrastive(1.0, variant="cosine"), ConfigError, "in [0, 1)"),
+        (lambda: losses.Contrastive(variant=BAD), ConfigError, "distance, cosine"),
+        (lambda: losses.Triplet(-1.0), ConfigError, "margin is -1.0"),
+        (lambda: losses.Triplet(reduction="nonzero"), ConfigError, "mean, none"),
+        (lambda: losses.Margin(0), ConfigError, "dim is 0"),
+        (lambda: losses.Margin(8, cutoff=1.5), ConfigError, "cutoff 1.5"),
+        (lambda: losses.NormSoftmax(3, 2, 0.0), ConfigError, "temperature is 0.0"),
+        (lambda: losses.NormSoftmax(0, 2), ConfigError, "num_classes is 0"),
+        (lambda: losses.NormSoftmax(3, 0), ConfigError, "dim 0"),
+        (lambda: losses.NormSoftmax(3, 2, level=-1), ConfigError, "level is -1"),
+        (lambda: losses.NormSoftmax(3, 2, reduction=BAD), ConfigError, "reduction 'bad'"),
+        (lambda: losses.NormSoftmax(3, 2)(E, Y[:, 0] + 5), InputError, "label 5 has no proxy"),
+        (lambda: losses.NormSoftmax(3, 5)(E, Y), InputError, "embeddings have shape (3, 2)"),
+        (lambda: losses.NormSoftmax(3, 2)(E, Y[:2]), InputError, "labels have shape (2, 2)"),
+        (lambda: losses.CSL(TREE.restrict(["species"]), 2), ConfigError, "margins are None for 1 levels"),
+        (lambda: losses.CSL(TREE, 2, margins=(0.1, 0.2, 0.3)), ConfigError, "margins are (0.1, 0.2, 0.3) for 2 levels"),
+        (lambda: losses.CSL(TREE, 2, scale=-1.0), ConfigError, "scale is -1.0"),
+        (lambda: losses.MultiGrain(3, 2, lambda_=1.5), ConfigError, "lambda_ is 1.5"),
+        (lambda: losses.HAPPIER(), ConfigError, "num_classes and dim"),
+        (lambda: losses.ROADMAP(decomposability=BAD), ConfigError, "decomposability 'bad'"),
+        (lambda: losses.ROADMAP(lambda_=2), ConfigError, "lambda_ is 2"),
+        (lambda: losses.Composition(losses.SupAP(**EACH), losses.CalibrationLoss()), ConfigError, "reduction='none'"),
+        (lambda: losses.ROADMAP(**EACH).terms(E, Y), ConfigError, "reduction='none'"),
+        (lambda: losses.SiMix(losses.SmoothRecall()), ConfigError, "normalize=False"),
+        (lambda: weighted(losses.SoftBinAP(), "balanced"), ConfigError, "reduction='mean'"),
+        (lambda: weighted(losses.SoftBinAP(**EACH), torch.tensor([1.0, -1.0])), ConfigError, "finite numbers >= 0"),
+        (lambda: weighted(losses.SoftBinAP(**EACH), BAD), ConfigError, "weights are 'bad'"),
+        (lambda: weighted(losses.SoftBinAP(**EACH), torch.ones(2))(E, Y + 2), InputError, "label 2 has no weight"),
+        *((lambda d=dims: prefixes(losses.SupAP(), d), ConfigError, "ascending") for dims in ((2, 1), (), (0, 2))),
+        (lambda: prefixes(losses.SupAP(), (1, 2), (1.0,)), ConfigError, "1 weights"),
+        (lambda: prefixes(losses.SupAP(), (1, 2), (1.0, 0.0)), ConfigError, "above 0"),
+        (lambda: prefixes([losses.SupAP()] * 3, (1, 2)), ConfigError, "3 losses"),
+        (lambda: prefixes(losses.SupAP(**EACH), (1, 2)), ConfigError, "needs scalars"),
+        (lambda: prefixes(losses.SupAP(), (2, 6))(E, Y), InputError, "have 2 dimensions"),
+        (lambda: memory(losses.FastAP(), 0, 4), ConfigError, "size is 0"),
+        (lambda: memory(losses.FastAP(), 8, 0), ConfigError, "dim 0"),
+        (lambda: memory(losses.FastAP(), 8, 4, warmup=-1), ConfigError, "warmup -1"),
+        (lambda: memory(losses.FastAP(), 8, 4, weight=-1.0), ConfigError, "weight -1.0"),
+        (lambda: memory(losses.FastAP(**EACH), 8, 4), ConfigError, "adds two scalars"),
+        (lambda: memory(losses.FastAP(), 8, 4).enqueue(E, Y[:, 0]), InputError, "expects (N, 4) and (N, 1)"),
+        (lambda: memory(losses.FastAP(), 8, 2).enqueue(E, Y), InputError, "the memory expects"),
+        (lambda: losses.wrap(torch.nn.Identity(), level=3)(E, Y), InputError, "reads level 3"),
+        (lambda: DistributedLoss(losses.SupAP(**EACH)), ConfigError, "the processes share a scalar"),
+        (lambda: DistributedLoss(losses.SupAP())(E, ["a", "a", "b"]), InputError, "labels are list; expected a tensor"),
+        *((lambda w=wrong: losses.SumOverLevels(*w), ConfigError, "") for wrong in NOT_SUMMED),
+        (lambda: losses.SumOverLevels(*[losses.SmoothAP()] * 3)(E, Y), ConfigError, "3 losses and the labels have 2"),
     ],
 )
-def test_errors_say_what_was_found_and_expected(make, error, words):
+def test_wrong_options_and_input_are_refused_with_what_was_found(make, error, words):
     with pytest.raises(error) as caught:
         make()
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: losses.SoftBinAP(1),
-        lambda: losses.SoftBinAP(low=1.0),
-        lambda: losses.SoftBinAP(ties=BAD),
-        lambda: ClassWeighted(losses.SoftBinAP(), "balanced"),
-        lambda: ClassWeighted(losses.SoftBinAP(reduction="none"), torch.tensor([1.0, -1.0])),
-        lambda: ClassWeighted(losses.SoftBinAP(reduction="none"), BAD),
-        lambda: losses.FastAP(0),
-        lambda: losses.BlackboxAP(0.0),
-        lambda: losses.BlackboxAP(margin=-1.0),
-        lambda: losses.PNP(BAD),
-        lambda: losses.PNP(tau=0.0),
-        lambda: losses.PNP(alpha=math.nan),
-        lambda: losses.CalibrationLoss(reduction=BAD),
-        lambda: losses.CalibrationLoss(alpha=math.nan),
-        lambda: losses.Contrastive(0.0),
-        lambda: losses.Contrastive(1.0, variant="cosine"),
-        lambda: losses.Contrastive(-0.1, variant="cosine"),
-        lambda: losses.Contrastive(variant=BAD),
-        lambda: losses.Triplet(-1.0),
-        lambda: losses.Margin(0),
-        lambda: losses.Margin(8, cutoff=1.5),
-        lambda: losses.Margin(8, reduction=BAD),
-        *(
-            functools.partial(losses.NormSoftmax, **{"num_classes": 3, "dim": 2, **wrong})
-            for wrong in ({"temperature": 0.0}, {"num_classes": 0}, {"dim": 0}, {"level": -1}, {"reduction": "sum"})
-        ),
-        *(
-            functools.partial(losses.CrossBatchMemory, losses.FastAP(), **{"size": 8, "dim": 4, **wrong})
-            for wrong in ({"size": 0}, {"dim": 0}, {"warmup": -1}, {"weight": -1.0})
-        ),
-        lambda: losses.CrossBatchMemory(losses.FastAP(reduction="none"), 8, 4),
-    ],
-)
-def test_wrong_options_are_refused(make):
-    with pytest.raises(ConfigError):
-        make()
 
 
 FUNCTIONS = [
@@ -113,7 +142,7 @@ FUNCTIONS = [
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_functions_of_scores_and_grades_refuse_what_is_no_table(function):
+def test_functions_of_scores_and_grades_refuse_other_shapes_and_dtypes(function):
     scores, grades = torch.rand(3, 4), torch.ones(3, 4, dtype=torch.int64)
     for wrong in ((scores, grades[:2]), (scores[0], grades[0]), (scores.long(), grades), (scores, grades.float())):
         with pytest.raises(InputError, match=r"\(Q, G\) tables|grades have dtype"):

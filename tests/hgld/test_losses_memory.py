@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from hgld.errors import InputError
 from hgld.losses.binned import FastAP
 from hgld.losses.compositions import ROADMAP
 from hgld.losses.memory import CrossBatchMemory
@@ -128,14 +127,6 @@ def test_half_precision_batches_enter_as_float32():
     memory(torch.randn(4, 4, dtype=torch.bfloat16), torch.arange(4, dtype=torch.int32) // 2)
     assert memory.embeddings.dtype == torch.float32
     assert memory.labels.dtype == torch.int64
-
-
-def test_wrong_input_is_refused():
-    memory = CrossBatchMemory(FastAP(), 8, dim=4)
-    with pytest.raises(InputError, match=r"expects \(N, 4\) and \(N, 1\)"):
-        memory.enqueue(torch.randn(2, 3), torch.arange(2))
-    with pytest.raises(InputError, match="the memory expects"):
-        memory.enqueue(torch.randn(2, 4), torch.zeros(2, 2, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(("loss", "names"), [(FastAP(), ["batch", ""]), (ROADMAP(), ["rank", "decomposability"])])

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from hgld.losses.kernels import operator
-from hgld.losses.kernels.objectives import DiscountedGain, PrecisionMean, RecallMean
+from hgld.losses.kernels.objectives import DiscountedGain, PrecisionMean, RecallMean, Sigmoid, SupStep
 from hgld.losses.surrogate_losses import grade_counts
-from hgld.losses.surrogates import Sigmoid, SupStep
 from hgld.relevance import GainFunction
 
 OBJECTIVES = {
@@ -137,7 +136,7 @@ INTERPRETED = """
 import json, torch
 from hgld.losses.kernels.eager import rank_metric_by_pairs
 from hgld.losses.kernels.triton_pairs import triton_rank_metric
-from hgld.losses.surrogates import Sigmoid, SupStep
+from hgld.losses.kernels.objectives import Sigmoid, SupStep
 from test_losses_paths import OBJECTIVES, ranking
 
 def tables():

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 import hgld
 import hgld.losses
 from hgld.errors import InputError
-from hgld.losses.kernels.objectives import RecallMean
+from hgld.losses.kernels.objectives import RecallMean, Sigmoid, SupStep
 from hgld.losses.surrogate_losses import graded_ap_loss, ndcg_loss, recall_loss
-from hgld.losses.surrogates import Sigmoid, SupStep
 from hgld.relevance import GainFunction
 from tests import reference, reference_losses
 from tests.hgld.loss_modules import SURROGATE as LOSSES

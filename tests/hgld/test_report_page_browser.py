@@ -1,4 +1,4 @@
-"""The report page in a real browser: its script runs under its policy, hostile names do not, nothing is missing."""
+"""The report page in a real browser: its script runs, hostile names do not, and it fits phones."""
 
 import html
 import re
@@ -36,7 +36,7 @@ def report(tmp_path):
     return tmp_path / "r.html"
 
 
-def test_tables_sort_and_names_run_nothing(tmp_path, report):
+def test_tables_sort_and_hostile_names_run_nothing(tmp_path, report):
     with Page(tmp_path / "profile", 1280, 900) as page:
         page.open(report.as_uri())
         page.until("document.readyState === 'complete' && document.querySelector('.sortable button') !== null")
@@ -55,7 +55,7 @@ def test_tables_sort_and_names_run_nothing(tmp_path, report):
         assert not page.dialogs
 
 
-def test_dark_and_light_differ_and_nothing_is_blank(tmp_path, report):
+def test_dark_and_light_themes_differ_and_are_not_blank(tmp_path, report):
     found = {}
     for theme, options in {"light": [], "dark": ["--blink-settings=preferredColorScheme=0"]}.items():
         picture = tmp_path / f"{theme}.png"
@@ -67,8 +67,8 @@ def test_dark_and_light_differ_and_nothing_is_blank(tmp_path, report):
     assert all(colors > 50 for _, colors in found.values())
 
 
-def test_a_phone_shows_it_without_scrolling_sideways(tmp_path, report):
-    # In a frame of 420 pixels, for a window of Chromium's is never narrower than 500.
+def test_a_phone_shows_the_page_without_horizontal_scrolling(tmp_path, report):
+    # The page is in a frame of 420 pixels, because windows of Chromium are at least 500 pixels wide.
     frame = tmp_path / "phone.html"
     measure = "const e = this.contentDocument.documentElement; document.title = `${e.clientWidth} ${e.scrollWidth}`"
     text = html.escape(report.read_text(encoding="utf-8"))

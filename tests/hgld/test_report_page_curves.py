@@ -1,4 +1,4 @@
-"""Curves, grades by rank, class means and maps against their definitions and against the evaluator."""
+"""Curves, grades by rank and maps against their definitions and against `evaluate`."""
 
 import tracemalloc
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ def evaluation(seed=0, size=40, with_gallery=False, **options) -> Any:
 
 
 class Ranking(NamedTuple):
-    """The gallery as one query sees it: indices and grades, best first, the query itself left out."""
+    """Gallery of one query: indices and grades, best first, without the query itself."""
 
     query: int
     items: np.ndarray
@@ -47,7 +47,7 @@ class Ranking(NamedTuple):
 
 
 def rank(ranked):
-    """Every query's ranking, by one sort of scores and grades a query."""
+    """Return the ranking of every query, by one sort of scores and grades per query."""
     sides = [prepare_embeddings(side.embeddings, "item") for side in (ranked.query, ranked.other_side)]
     rankings = []
     for query, scores in enumerate((sides[0] @ sides[1].T).numpy()):
@@ -61,7 +61,7 @@ def rank(ranked):
 
 
 def twin(grades, gains, recall):
-    """Precision where recall is reached, read off the definition one rank at a time."""
+    """Return the precision at a recall from the definition, one rank at a time."""
     worth = [gains[g] for g in grades]
     found = 0.0
     for k in range(len(worth)):
@@ -76,7 +76,7 @@ def twin(grades, gains, recall):
     st.lists(st.floats(0.01, 10), min_size=3, max_size=3),
     st.floats(0.001, 1),
 )
-def test_precision_at_a_recall_is_its_definition(grades, worth, recall):
+def test_precision_at_a_recall_equals_the_definition(grades, worth, recall):
     gains = np.array([0.0, *sorted(worth)])
     curve = precision_recall(np.array(grades), gains, np.array([recall]))
     expected = twin(grades, gains, recall)
@@ -90,7 +90,7 @@ def test_precision_at_a_recall_is_its_definition(grades, worth, recall):
 
 @pytest.mark.parametrize("with_gallery", [False, True])
 @pytest.mark.parametrize("options", [{}, {"alpha": 3.0}, {"relevance": "weighted_ap"}, {"count_query": False}])
-def test_the_area_under_a_querys_curve_is_its_average_precision(with_gallery, options):
+def test_area_under_the_curve_of_a_query_is_its_average_precision(with_gallery, options):
     found = evaluation(with_gallery=with_gallery, **options)
     every = rank(found.ranked)
     counts = np.stack([np.bincount(r.grades, minlength=4) for r in every])
@@ -107,7 +107,7 @@ def test_the_area_under_a_querys_curve_is_its_average_precision(with_gallery, op
                 assert curve.mean() == pytest.approx(value, abs=2e-3)
 
 
-def test_mean_curves_leave_out_queries_without_positives():
+def test_mean_curves_exclude_queries_without_positives():
     found = evaluation()
     curves = MeanCurves(GainFunction(), 3)
     assert curves.means() == [None] * 4
@@ -123,7 +123,7 @@ def test_mean_curves_leave_out_queries_without_positives():
 
 
 @pytest.mark.parametrize("with_gallery", [False, True])
-def test_the_first_ranks_are_those_of_the_whole_rankings(with_gallery):
+def test_first_ranks_equal_the_start_of_the_whole_rankings(with_gallery):
     found = evaluation(size=60, with_gallery=with_gallery)
     few = np.sign(found.ranked.query.embeddings[:, :2])  # four points: nearly every score is tied beyond the last rank
     other = found.ranked.gallery
@@ -144,7 +144,7 @@ def test_the_first_ranks_are_those_of_the_whole_rankings(with_gallery):
             assert first.findable[ranking.query] == (3 in ranking.grades)
 
 
-def test_a_query_alone_finds_nothing():
+def test_severity_of_a_single_query_is_undefined():
     ranked = Ranked(Items(np.eye(1, 3, dtype=np.float32), np.array([[0]]), None), None, ({},))
     first = first_ranks(ranked)
     assert first.items.shape == (1, 0)
@@ -153,7 +153,7 @@ def test_a_query_alone_finds_nothing():
     assert np.isnan([counted.mean, counted.mistakes]).all()
 
 
-def test_severity_counts_what_the_first_item_shares():
+def test_severity_counts_the_grade_of_the_first_item():
     found = evaluation()
     counted = severity(first_ranks(found.ranked), 3)
     firsts = [int(r.grades[0]) for r in rank(found.ranked) if 3 in r.grades]
@@ -164,7 +164,7 @@ def test_severity_counts_what_the_first_item_shares():
     assert counted.by_rank.sum(axis=1) == pytest.approx(1)
 
 
-def test_memory_does_not_grow_with_queries_times_gallery():
+def test_memory_does_not_grow_with_the_product_of_queries_and_gallery():
     size = 900
     labels = np.stack([np.arange(size) // 3, np.arange(size) // 30], axis=1)
     ranked = Ranked(Items(np.random.default_rng(0).normal(size=(size, 8)), labels, None), None, ({}, {}))
@@ -179,7 +179,7 @@ def test_memory_does_not_grow_with_queries_times_gallery():
 
 
 @pytest.mark.parametrize("longest", [4, 14, 22])
-def test_a_map_s_legend_stays_within_its_figure(longest):
+def test_legend_of_a_map_stays_within_the_figure(longest):
     labels = np.arange(len(SERIES)).repeat(3)
     places = np.random.default_rng(0).random((len(labels), 2))
     seen = []

@@ -1,4 +1,4 @@
-"""The report page as a whole: self-contained, escaped, the same bytes twice; its tasks, datasets and score tables."""
+"""The report page: self-contained, escaped and reproducible; its tasks, datasets and score tables."""
 
 import base64
 import csv
@@ -36,7 +36,7 @@ METRICS = ("R@1", "AP", "H-AP")
 
 
 def write_run(folder, *, seed=0, size=24, names=None, keys=None, shift=2.0, embeddings=None, fine=None, **settings):
-    """Write a run folder as training leaves it, of random embeddings that know their classes a little."""
+    """Write a run folder as training does, with random embeddings that separate their classes a little."""
     rng = np.random.default_rng(seed)
     fine = np.arange(size) // 3 if fine is None else fine
     labels = np.stack([fine, fine // 4], axis=1)
@@ -64,7 +64,7 @@ def write_run(folder, *, seed=0, size=24, names=None, keys=None, shift=2.0, embe
 
 
 class Reader(html.parser.HTMLParser):
-    """What a browser would load or run, and the text that it would show."""
+    """Parser that collects addresses, scripts and text of a page."""
 
     def __init__(self):
         super().__init__()
@@ -96,7 +96,7 @@ def page_of(tmp_path, *places, **options):
 # -- the whole page ----------------------------------------------------------------------------------------------------
 
 
-def test_everything_is_on_one_page_that_loads_nothing(tmp_path, no_figures):
+def test_page_shows_every_section_and_loads_nothing(tmp_path, no_figures):
     write_run(tmp_path / "first")
     report = write_run(tmp_path / "second", seed=1, shift=4.0)
     facts = make_report([tmp_path / "first", tmp_path / "second"], tmp_path / "r.html")
@@ -131,16 +131,13 @@ def plain(tmp_path_factory):
     return page
 
 
-def test_the_same_input_gives_the_same_bytes_and_loads_nothing(plain, tmp_path):
-    reader = read(plain)
-    assert all(place.startswith(("#", "data:image/")) for place in reader.loaded)
-    assert not reader.handlers
+def test_the_same_input_gives_the_same_bytes_without_local_paths(plain, tmp_path):
     make_report([plain.parent / "run"], tmp_path / "again.html")
     assert (tmp_path / "again.html").read_bytes() == plain.read_bytes()
     assert str(plain.parent) not in plain.read_text()
 
 
-def test_hostile_names_stay_text(tmp_path):
+def test_hostile_names_are_shown_as_text(tmp_path):
     write_run(tmp_path / "<img src=x onerror=alert(1)>", names=HOSTILE, keys=[f"<b>{i}</b>" for i in range(24)])
     make_report([tmp_path / "<img src=x onerror=alert(1)>"], tmp_path / "r.html", title="</title><script>")
     reader = read(tmp_path / "r.html")
@@ -151,7 +148,7 @@ def test_hostile_names_stay_text(tmp_path):
     assert any(HOSTILE[0] in text for text in reader.text)
 
 
-def test_names_that_look_like_colours_or_begin_with_an_underscore_stand_as_they_are():
+def test_figures_show_names_that_look_like_colours_or_begin_with_an_underscore():
     names = [INK, f'id="x" url(#{SERIES[0]}) href="#x"', "_hidden", "$\\frac"]
     lines = [Line(name, (0.0, 1.0), (0.0, float(i)), i) for i, name in enumerate(names)]
     made = str(Figures().draw_lines("a", INK, lines, term="").svg)
@@ -162,7 +159,7 @@ def test_names_that_look_like_colours_or_begin_with_an_underscore_stand_as_they_
     assert not re.search(r'<[^>]*style="[^"]*#[0-9a-f]{6}', re.sub(r"#000000|#0{3}", "", made))
 
 
-def test_the_policy_allows_our_script_alone(plain):
+def test_security_policy_allows_only_the_script_of_the_page(plain):
     text = plain.read_text()
     [policy] = re.findall(r'Content-Security-Policy" content="([^"]+)"', text)
     [script] = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
@@ -172,7 +169,7 @@ def test_the_policy_allows_our_script_alone(plain):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_log_that_is_being_written_is_read(tmp_path):
+def test_a_log_with_an_unfinished_last_line_is_read(tmp_path):
     write_run(tmp_path / "run")
     with open(tmp_path / "run" / "log.csv", "a") as file:
         file.write("4,1")
@@ -181,7 +178,7 @@ def test_a_log_that_is_being_written_is_read(tmp_path):
 
 @pytest.mark.parametrize("noise", [0.0, 1e-7])
 @pytest.mark.usefixtures("no_figures")
-def test_a_collapsed_model_has_no_map_and_is_told_so(tmp_path, noise):
+def test_a_collapsed_model_gets_a_sentence_instead_of_a_map(tmp_path, noise):
     write_run(tmp_path / "run", embeddings=1 + noise * np.random.default_rng(0).normal(size=(24, 8)))
     text = page_of(tmp_path, tmp_path / "run")
     assert "run: no map of the mean embeddings of every fine, for they are all but equal" in text
@@ -198,7 +195,7 @@ def test_a_collapsed_model_has_no_map_and_is_told_so(tmp_path, noise):
     ],
 )
 @pytest.mark.usefixtures("no_figures")
-def test_undefined_values_are_told_in_words(tmp_path, options, words):
+def test_undefined_values_are_shown_in_words(tmp_path, options, words):
     write_run(tmp_path / "run", **options)
     text = page_of(tmp_path, tmp_path / "run")
     assert words in text
@@ -206,7 +203,7 @@ def test_undefined_values_are_told_in_words(tmp_path, options, words):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_curves_alone_rest_on_a_sample_and_say_so(tmp_path, monkeypatch):
+def test_curves_of_many_queries_use_a_sample_and_say_so(tmp_path, monkeypatch):
     for module in (rankings, page):
         monkeypatch.setattr(module, "MOST_QUERIES", 10)
     write_run(tmp_path / "run")
@@ -229,7 +226,7 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_images_of_the_dataset_are_framed_by_what_they_share(tmp_path, data):
+def test_images_are_framed_by_the_level_that_they_share_with_the_query(tmp_path, data):
     write_run(tmp_path / "run")
     facts = make_report([tmp_path / "run"], tmp_path / "r.html", data=data)
     text = (tmp_path / "r.html").read_text()
@@ -243,7 +240,7 @@ def test_images_of_the_dataset_are_framed_by_what_they_share(tmp_path, data):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_another_dataset_gives_no_images_and_names_and_that_is_said(tmp_path, data):
+def test_images_of_another_dataset_are_left_out_with_a_note(tmp_path, data):
     write_run(tmp_path / "run", dataset="cars196", split="test")
     out = tmp_path / "r.html"
     facts = make_report([tmp_path / "run"], out, data=data)
@@ -259,7 +256,7 @@ def test_another_dataset_gives_no_images_and_names_and_that_is_said(tmp_path, da
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_images_get_the_room_that_all_else_leaves(tmp_path, data, monkeypatch):
+def test_images_fill_the_rest_of_the_size_limit(tmp_path, data, monkeypatch):
     write_run(tmp_path / "run", dataset="small", split="test")
     run, out = tmp_path / "run", tmp_path / "r.html"
     full = make_report([run], out, data=data)
@@ -277,7 +274,7 @@ def test_images_get_the_room_that_all_else_leaves(tmp_path, data, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_run_stands_in_a_paper_s_table_with_the_difference_to_its_recipe(tmp_path, hgld):
+def test_paper_table_shows_a_run_and_its_difference_to_the_recipe(tmp_path, hgld):
     report = write_run(tmp_path / "run", dataset="sop", split="test")
     (tmp_path / "run" / "config.json").write_text('{"recipe": "happier-sop"}')
     out = tmp_path / "r.html"
@@ -297,7 +294,7 @@ def test_a_run_stands_in_a_paper_s_table_with_the_difference_to_its_recipe(tmp_p
 
 
 @pytest.mark.parametrize("config", ['{"recipe": ["happier-sop"]}', '{"recipe": "of another package"}', None])
-def test_a_run_of_no_known_recipe_has_no_differences(tmp_path, config):
+def test_a_run_of_an_unknown_recipe_has_no_differences(tmp_path, config):
     write_run(tmp_path / "run", dataset="sop", split="test")
     if config is not None:
         (tmp_path / "run" / "config.json").write_text(config)
@@ -318,7 +315,7 @@ def some_embeddings(seed):
 
 
 def keep(folder, *, gallery=False, metrics=METRICS, levels=("fine", "top"), **options) -> RetrievalReport:
-    """Keep an evaluation with its files, as ``hgld evaluate --embeddings e.npy --out x.json`` leaves them."""
+    """Write an evaluation and its files, as ``hgld evaluate --embeddings e.npy --out x.json`` does."""
     sides = {}
     for role, seed in (("", 0), ("gallery_", 1))[: 1 + gallery]:
         np.save(folder / f"{role}e.npy", some_embeddings(seed))
@@ -342,7 +339,7 @@ def keep(folder, *, gallery=False, metrics=METRICS, levels=("fine", "top"), **op
         {"metrics": ("R@1/top",)},
     ],
 )
-def test_embeddings_of_a_kept_evaluation_are_read_in_any_precision(tmp_path, options):
+def test_embeddings_of_an_evaluation_are_read_in_another_precision(tmp_path, options):
     keep(tmp_path, **options)
     np.save(tmp_path / "e.npy", some_embeddings(0).astype(np.float64))
     [run] = read_runs([tmp_path / "x.json"])
@@ -350,7 +347,7 @@ def test_embeddings_of_a_kept_evaluation_are_read_in_any_precision(tmp_path, opt
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_kept_evaluations_find_their_embeddings_or_say_why_not(tmp_path, hgld):
+def test_page_of_an_evaluation_finds_its_embeddings_or_says_why_not(tmp_path, hgld):
     rng = np.random.default_rng(0)
     np.save(tmp_path / "e.npy", rng.normal(size=(12, 4)).astype(np.float32))
     pl.DataFrame({"fine": np.arange(12) // 2, "top": np.arange(12) // 6}).write_parquet(tmp_path / "l.parquet")
@@ -367,7 +364,7 @@ def test_kept_evaluations_find_their_embeddings_or_say_why_not(tmp_path, hgld):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_run_of_other_levels_is_named_where_it_is_left_out(tmp_path):
+def test_a_run_with_other_levels_is_left_out_of_the_plots_with_a_note(tmp_path):
     for name, levels in (("both", ("fine", "top")), ("one", ("fine",))):
         (tmp_path / name).mkdir()
         keep(tmp_path / name, levels=levels)
@@ -416,7 +413,7 @@ def change_settings(folder, **settings):
         ({"weights": 5}, r"x\.json: weights is 5; expected null or a list of numbers"),
     ],
 )
-def test_files_that_were_changed_since_are_refused_by_name(tmp_path, change, words):
+def test_files_changed_after_the_evaluation_are_refused(tmp_path, change, words):
     keep(tmp_path)
     change_settings(tmp_path, **change) if isinstance(change, dict) else change(tmp_path)
     with pytest.raises((InputError, SchemaError), match=words):
@@ -434,7 +431,7 @@ def report_of(seed=0, **settings):
 
 
 def write_reports(folder, **reports):
-    """Write a run folder of reports by the names of their entries."""
+    """Write a run folder with reports, given by name."""
     (folder / "reports").mkdir(parents=True)
     for entry, report in reports.items():
         report.save_json(folder / "reports" / f"{entry}-epoch-1.json")
@@ -442,7 +439,7 @@ def write_reports(folder, **reports):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_an_evaluation_of_the_checkpoint_stands_beside_its_run(tmp_path):
+def test_an_evaluation_of_a_checkpoint_is_compared_with_its_run(tmp_path):
     write_reports(tmp_path / "run", test=report_of(0, dataset="sop", split="test"))
     again = report_of(1, dataset="sop", split="test", files={}, checkpoint={"epoch": 1})
     again.save_json(tmp_path / "again.json")
@@ -456,7 +453,7 @@ def test_an_evaluation_of_the_checkpoint_stands_beside_its_run(tmp_path):
     assert "<h2>Test</h2>" in text
 
 
-def test_tasks_are_named_by_their_splits_and_where_it_matters_by_their_dataset(tmp_path):
+def test_tasks_are_named_by_their_splits_and_by_several_datasets(tmp_path):
     query = {"split": "query", "gallery_split": "gallery"}
     write_reports(tmp_path / "a", test=report_of(0, dataset="cub", split="test"))
     write_reports(tmp_path / "b", **{"query-gallery": report_of(0, dataset="iNat", **query), "val": report_of(0)})
@@ -474,7 +471,7 @@ def test_tasks_are_named_by_their_splits_and_where_it_matters_by_their_dataset(t
 
 
 def evaluation(levels, metrics, noise=None):
-    """An evaluation of random embeddings, or of those of classes' directions and noise: the less of it the better."""
+    """Evaluate random embeddings, or directions of classes with noise: the less noise, the better."""
     fine = np.arange(120) // 4
     rng = np.random.default_rng(1)
     embeddings = rng.normal(size=(120, 16))
@@ -485,12 +482,12 @@ def evaluation(levels, metrics, noise=None):
 
 
 def headings(table):
-    """Level and metric of every column, as a reader takes them from the two rows of the heading."""
+    """Return the level and the metric of every column, from the two rows of the heading."""
     levels = [level for level, width in table.groups for _ in range(width)]
     return list(zip(levels, table.columns, strict=True))
 
 
-def test_runs_of_other_levels_keep_their_values_under_their_own():
+def test_runs_of_different_levels_get_columns_of_their_own():
     runs = {
         "a": evaluation(("landmark", "group"), METRICS),
         "b": evaluation(("product", "kind"), (*METRICS, "NDCG")),
@@ -505,7 +502,7 @@ def test_runs_of_other_levels_keep_their_values_under_their_own():
 
 
 @pytest.mark.parametrize("baseline", ["middle", "best", "worst"])
-def test_arrows_say_which_run_is_better_and_differences_have_their_sign(baseline):
+def test_arrows_and_signs_show_which_run_is_better(baseline):
     noises = {"best": 0.3, "middle": 1.2, "worst": 3.0}
     runs = {name: evaluation(("a", "b"), METRICS, noise) for name, noise in noises.items()}
     table = score_table({baseline: runs[baseline], **runs}, baseline)
@@ -522,7 +519,7 @@ def test_arrows_say_which_run_is_better_and_differences_have_their_sign(baseline
                 assert score.low <= score.value <= score.high
 
 
-def test_a_difference_within_chance_has_no_arrow_and_one_run_none_at_all():
+def test_equal_runs_and_a_single_run_have_no_arrows():
     run = evaluation(("a", "b"), METRICS, 1.2)
     [_, (_, scores)] = score_table({"one": run, "same": run}).runs
     assert {score.change for score in scores} == {""}
@@ -536,7 +533,7 @@ def test_a_difference_within_chance_has_no_arrow_and_one_run_none_at_all():
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_bad_input_is_refused_by_name(tmp_path, monkeypatch):
+def test_wrong_input_is_refused_and_writes_nothing(tmp_path, monkeypatch):
     run, out = tmp_path / "run", tmp_path / "r.html"
     (tmp_path / "empty").mkdir()
     write_run(run)

@@ -1,4 +1,4 @@
-"""Runs of several seeds as one row, and the tables and figures of a paper that are made of them."""
+"""Runs of several seeds as one row, and tables and figures for papers from them."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ def group(tmp_path_factory):
 # -- grouping ----------------------------------------------------------------------------------------------------------
 
 
-def test_runs_that_differ_in_their_seed_alone_are_one_with_the_means(group):
+def test_runs_that_differ_only_in_the_seed_become_one_run_with_means(group):
     folder, reports = group
     runs = read_runs([folder])
     assert [run.name for run in runs] == sorted(f"loss={loss}" for loss in LOSSES)
@@ -60,7 +60,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_with_the_means(group):
     assert found.settings["seeds"] == [0, 1, 2]
 
 
-def test_runs_of_a_sweep_stand_in_the_order_in_which_their_values_were_given(tmp_path):
+def test_runs_of_a_sweep_keep_the_order_of_the_swept_values(tmp_path):
     losses = ["ROADMAP", "HAPPIER"]
     write_group(tmp_path, seeds=(0, 1), losses=dict.fromkeys(losses, 2.0))
     for first_to_last in (losses, losses[::-1]):
@@ -70,7 +70,7 @@ def test_runs_of_a_sweep_stand_in_the_order_in_which_their_values_were_given(tmp
     assert [run.name for run in read_runs(named)] == [f"loss={loss}" for loss in losses]
 
 
-def test_deviations_and_tests_over_seeds_and_classes_are_those_of_other_libraries(group):
+def test_deviations_and_p_values_over_seeds_equal_numpy_and_scipy(group):
     folder, reports = group
     table = make_report([folder], baseline="loss=HAPPIER").scores["test"]
     other = next(loss for loss in LOSSES if loss != "HAPPIER")
@@ -86,7 +86,7 @@ def test_deviations_and_tests_over_seeds_and_classes_are_those_of_other_librarie
     assert any("± standard deviation over 3 seeds (0, 1, 2)" in note for note in table.notes)
 
 
-def test_runs_stay_alone_that_are_no_seeds_of_one_config(group, tmp_path):
+def test_runs_of_a_repeated_or_unknown_seed_are_not_grouped(group, tmp_path):
     folder, _ = group
     one, two = (folder / f"loss=HAPPIER,seed={seed}" for seed in (0, 1))
     assert [run.name for run in read_runs([one, one])] == [one.name, f"{one.name} (2)"]  # one seed twice
@@ -94,14 +94,14 @@ def test_runs_stay_alone_that_are_no_seeds_of_one_config(group, tmp_path):
     assert [run.seeds for run in read_runs([tmp_path / "bare", two])] == [[], []]
 
 
-def test_a_group_without_names_has_that_of_its_folder(tmp_path):
+def test_a_group_without_names_gets_the_name_of_its_folder(tmp_path):
     write_group(tmp_path / "mine", losses={"X": 2.0})
     for seed in range(3):
         (tmp_path / "mine" / f"loss=X,seed={seed}").rename(tmp_path / "mine" / f"seed={seed}")
     assert [run.name for run in read_runs([tmp_path / "mine"])] == ["mine"]
 
 
-def test_seeds_of_other_tasks_have_no_mean(group):
+def test_reports_of_different_tasks_have_no_mean(group):
     _, reports = group
     one, two = reports["HAPPIER", 0], reports["HAPPIER", 1]
     with pytest.raises(InputError, match="seed 0' and 'seed 1' are of different tasks"):
@@ -117,12 +117,12 @@ def test_seeds_of_other_tasks_have_no_mean(group):
         ({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.5}, 0.0),
     ],
 )
-def test_seed_tests_of_few_or_equal_differences(ours, theirs, expected):
+def test_seed_p_value_of_few_or_equal_differences(ours, theirs, expected):
     assert seed_p_value(ours, theirs) == pytest.approx(expected, nan_ok=True)
 
 
-def test_tests_over_classes_move_the_queries_of_a_class_together():
-    """Of eight classes with one difference each, a two-sided p-value is at least 2 / 2^8 whatever the queries."""
+def test_permutation_over_classes_moves_the_queries_of_a_class_together():
+    """With eight classes, a two-sided p-value is at least 2 / 2^8, however many queries there are."""
     classes = np.repeat(np.arange(8), 50)
     one = RetrievalReport.from_columns({"AP": np.zeros(400)}, {})
     two = RetrievalReport.from_columns({"AP": np.repeat(np.linspace(0.1, 0.2, 8), 50)}, {})
@@ -178,14 +178,14 @@ def parse(source: str):
 
 
 @given(st.text())
-def test_escaped_text_is_printed_as_it_is(text):
+def test_escaped_text_is_printed_unchanged(text):
     printed = typeset(escape_latex(text))
     if text.isprintable():
         assert printed == text
     assert "\n" not in printed
 
 
-def test_a_latex_table_is_whole(group, tmp_path, hgld):
+def test_latex_table_has_caption_label_headings_and_marked_values(group, tmp_path, hgld):
     folder, reports = group
     out = tmp_path / "new" / "table.tex"
     code, shown, _ = hgld("report", folder, "--latex", out, "--baseline", "loss=HAPPIER")
@@ -206,7 +206,7 @@ def test_a_latex_table_is_whole(group, tmp_path, hgld):
     assert str(out) in shown
 
 
-def test_columns_are_chosen_by_their_names_and_many_are_cut_to_a_column(group):
+def test_columns_are_chosen_by_name_and_reduced_to_fit(group):
     table = make_report([group[0] / "loss=HAPPIER,seed=0"]).scores["test"]
     assert [score.metric for score in choose_columns(table, ["recall@1", "H-AP"]).runs[0][1]] == [
         "R@1/fine",
@@ -224,7 +224,7 @@ def test_columns_are_chosen_by_their_names_and_many_are_cut_to_a_column(group):
 # -- figures and pages -------------------------------------------------------------------------------------------------
 
 
-def test_figures_are_pdfs_that_fit_a_column_and_the_same_twice(group, tmp_path, hgld):
+def test_figure_files_fit_a_column_and_are_reproducible(group, tmp_path, hgld):
     folder, _ = group
     for name in ("one", "two"):
         assert hgld("report", folder, "--figures", tmp_path / name)[0] == 0
@@ -238,7 +238,7 @@ def test_figures_are_pdfs_that_fit_a_column_and_the_same_twice(group, tmp_path, 
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_page_of_groups_says_its_seeds_and_json_has_every_value(group, tmp_path, hgld):
+def test_page_of_groups_names_its_seeds_and_json_has_every_value(group, tmp_path, hgld):
     folder, _ = group
     page = tmp_path / "r.html"
     code, out, _ = hgld("report", folder, "--out", page, "--json")

@@ -25,19 +25,19 @@ from hgld.samplers.shard_order import ShardOrderSampler
 
 @dataclass
 class Table:
-    """What samplers need of a dataset."""
+    """Fake dataset with labels and levels."""
 
     labels: torch.Tensor
     levels: tuple[str, ...]
 
 
 def labels_of(sizes: list[int], seed: int = 0) -> np.ndarray:
-    """sizes[c] items of class c, in random order."""
+    """Return labels of ``sizes[c]`` items of each class c, in random order."""
     return np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
 
 
 def hierarchical_labels(sizes: list[list[int]]) -> np.ndarray:
-    """(N, 2): sizes[s][c] items of the c-th class of super-class s."""
+    """Return (N, 2) labels of ``sizes[s][c]`` items of the c-th class of super-class s."""
     classes = [(s, n) for s, under in enumerate(sizes) for n in under]
     rows = [(c, s) for c, (s, n) in enumerate(classes) for _ in range(n)]
     return np.random.default_rng(1).permutation(np.array(rows))
@@ -65,10 +65,10 @@ def make(request):
     return SAMPLERS[request.param]
 
 
-# -- what holds for every sampler ------------------------------------------------------------------------------------
+# -- laws of every sampler ------------------------------------------------------------------------------------
 
 
-def test_parts_of_processes_are_the_batch_of_one(make):
+def test_parts_of_all_processes_form_the_batch_of_one_process(make):
     alone = make()
     for count in (2, 4):
         parts = [make(process_index=r, process_count=count) for r in range(count)]
@@ -79,7 +79,7 @@ def test_parts_of_processes_are_the_batch_of_one(make):
             assert joined.tolist() == alone.batch(epoch, step).tolist()
 
 
-def test_a_batch_does_not_depend_on_what_was_asked_before(make):
+def test_a_batch_does_not_depend_on_earlier_calls(make):
     in_order, backwards = make(), pickle.loads(pickle.dumps(make()))
     places = list(itertools.product(range(3), range(len(in_order))))
     forth = {place: in_order.batch(*place).tolist() for place in places}
@@ -110,7 +110,7 @@ def test_iterating_resumes_from_two_integers(make):
         assert rest == [batch[: len(batch) // 2] for batch in whole[done:]]
 
 
-def test_positions_that_do_not_exist_are_refused(make):
+def test_positions_outside_the_epoch_are_refused(make):
     sampler = make()
     for epoch, step in ((0, len(sampler)), (0, -1), (-1, 0)):
         with pytest.raises(ConfigError, match="steps 0"):
@@ -119,14 +119,14 @@ def test_positions_that_do_not_exist_are_refused(make):
             sampler.load_state_dict({"epoch": epoch, "step": step})
 
 
-def test_processes_that_do_not_fit_are_refused(make):
+def test_process_counts_that_do_not_divide_the_batch_are_refused(make):
     with pytest.raises(ConfigError, match=r"run 1, 2, 4|4 streams of 3 processes cannot share"):
         make(process_index=0, process_count=3)
     with pytest.raises(ConfigError, match="process_index is 2 of process_count 2"):
         make(process_index=2, process_count=2)
 
 
-def test_random_numbers_are_those_of_every_platform_and_release():
+def test_random_numbers_are_the_same_on_every_platform_and_release():
     words = [5072785436057791280, 16434814378201582345, 4915419271048200674]
     assert random_words(3, 7, 1).tolist() == words
     assert shuffled(3, 7, 1).tolist() == sorted(range(3), key=words.__getitem__)
@@ -138,7 +138,7 @@ def test_random_numbers_are_those_of_every_platform_and_release():
 
 
 def check_epoch(labels: np.ndarray, sampler: PKSampler, epoch: int) -> list[np.ndarray]:
-    """What an exact epoch must be, whatever the order; gives its batches as (P, K)."""
+    """Check the batches of an epoch and return them as (P, K) tables."""
     batches = [sampler.batch(epoch, step).reshape(sampler.p, sampler.k) for step in range(len(sampler))]
     sizes = Counter(labels[labels >= 0].tolist())
     for batch in batches:
@@ -160,7 +160,7 @@ def repeated_classes(labels: np.ndarray, batches: list[np.ndarray]) -> int:
     seed=st.integers(0, 1000),
     unknown=st.integers(0, 3),
 )
-def test_exact_coverage_sees_all_and_repeats_no_class_that_it_need_not(sizes, p, k, seed, unknown):
+def test_exact_coverage_has_every_item_and_the_fewest_repeated_classes(sizes, p, k, seed, unknown):
     p = min(p, len(sizes))
     labels = np.concatenate([labels_of(sizes, seed), np.full(unknown, -1)])
     sampler = PKSampler(labels, p, k, seed=seed)
@@ -174,7 +174,7 @@ def test_exact_coverage_sees_all_and_repeats_no_class_that_it_need_not(sizes, p,
     assert repeated_classes(labels, batches) == sum(max(0, chunk - len(batches)) for chunk in chunks)
 
 
-def test_which_classes_meet_is_as_if_any_epoch_were_as_likely():
+def test_all_plans_of_an_epoch_are_equally_likely():
     """40 batches of 3; classes 0 and 1 are in 20 batches each, 80 others in one.
 
     An epoch in which the two meet x times has x batches with 1 place for the others, 40 - 2x with 2 and x with 3, which
@@ -195,7 +195,7 @@ def test_which_classes_meet_is_as_if_any_epoch_were_as_likely():
     assert abs(np.std(meetings) / deviation - 1) < 0.2
 
 
-def test_every_place_of_an_item_is_as_likely():
+def test_all_places_of_a_class_are_equally_likely():
     labels = labels_of([4] * 16)
     sampler = PKSampler(labels, 4, 4, seed=2)
     steps = np.zeros((16, 4))
@@ -209,7 +209,7 @@ def test_every_place_of_an_item_is_as_likely():
         assert np.abs(counts - 100).max() < 4.2 * 8.7
 
 
-def test_small_classes_repeat_are_dropped_or_refused():
+def test_small_classes_are_repeated_dropped_or_refused():
     labels = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, 2])
     repeat = PKSampler(labels, 2, 4)
     assert repeat.dropped == 0
@@ -224,7 +224,7 @@ def test_small_classes_repeat_are_dropped_or_refused():
 
 
 @pytest.mark.slow
-def test_the_plan_of_gldv2_sizes_is_exact():
+def test_plan_of_a_dataset_as_large_as_gldv2_has_every_item():
     rng = np.random.default_rng(0)
     weights = (np.arange(46_593) + 20.0) ** -0.8
     tail = rng.choice(46_593, 970_981 - 46_593, p=weights / weights.sum())
@@ -238,7 +238,7 @@ def test_the_plan_of_gldv2_sizes_is_exact():
 # -- batches drawn by classes -----------------------------------------------------------------------------------------
 
 
-def test_batches_by_classes_have_distinct_classes_and_items():
+def test_batches_of_drawn_classes_have_distinct_classes_and_items():
     labels = labels_of([3, 9, 4, 1, 7, 6, 5, 2])
     sampler = PKSampler(labels, 4, 3, coverage="classes", batches_per_epoch=300)
     classes = Counter()
@@ -259,7 +259,7 @@ def test_batches_by_classes_have_distinct_classes_and_items():
 # -- labels -----------------------------------------------------------------------------------------------------------
 
 
-def test_labels_come_as_tensors_arrays_or_datasets():
+def test_labels_may_be_tensors_arrays_or_datasets():
     table = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, -1]])
     dataset = Table(torch.from_numpy(table), ("fine", "coarse"))
     by_name = PKSampler(dataset, 2, 2, level="coarse")
@@ -280,7 +280,7 @@ def test_labels_come_as_tensors_arrays_or_datasets():
 # -- super-classes ----------------------------------------------------------------------------------------------------
 
 
-def test_every_pair_of_super_classes_comes_as_often():
+def test_every_pair_of_super_classes_comes_equally_often():
     table = hierarchical_labels([[4, 5, 6, 3], [3, 4, 5], [7, 2, 3, 3, 3], [4, 4]])
     sampler = HierarchicalPKSampler(table, 4, 2, batches_per_combination=3)
     assert len(sampler) == 6 * 3
@@ -297,7 +297,7 @@ def test_every_pair_of_super_classes_comes_as_often():
         assert pairs == dict.fromkeys(itertools.combinations(range(4), 2), 3)
 
 
-def test_small_super_classes_are_filled_up_by_the_others_or_left_out():
+def test_small_super_classes_are_completed_by_others_or_left_out():
     table = hierarchical_labels([[4] * 6, [4], [4] * 3])
     sampler = HierarchicalPKSampler(table, 6, 2, batches_per_combination=1)
     assert sampler.left_out_combinations == 1  # the last two have 4 classes
@@ -305,7 +305,7 @@ def test_small_super_classes_are_filled_up_by_the_others_or_left_out():
     assert found == {((0, 5), (1, 1)), ((0, 3), (2, 3))}
 
 
-def test_three_super_classes_and_a_length_of_ones_own():
+def test_three_super_classes_and_a_shorter_epoch():
     table = hierarchical_labels([[2, 2]] * 4)
     sampler = HierarchicalPKSampler(table, 6, 1, super_classes=3, batches_per_epoch=5, batches_per_combination=1)
     assert len(sampler) == 5
@@ -324,7 +324,7 @@ def test_items_without_a_super_class_are_left_out():
 
 
 @given(items=st.integers(4, 50), images=st.integers(1, 4), repeats=st.integers(1, 4))
-def test_repeated_augmentation_takes_every_image_once(items, images, repeats):
+def test_repeated_augmentation_has_every_image_in_one_batch(items, images, repeats):
     sampler = RepeatedAugmentation(items, images * repeats, repeats, seed=3)
     seen = Counter()
     for step in range(len(sampler)):
@@ -336,7 +336,7 @@ def test_repeated_augmentation_takes_every_image_once(items, images, repeats):
     assert sum(seen.values()) - items == -items % images
 
 
-def test_class_balanced_draws_all_classes_alike():
+def test_class_balanced_sampler_draws_classes_equally_often():
     labels = labels_of([10, 40, 160])
     sampler = ClassBalanced(labels, 1000, batches_per_epoch=20, seed=4)
     drawn = np.concatenate([sampler.batch(0, step) for step in range(20)])
@@ -345,7 +345,7 @@ def test_class_balanced_draws_all_classes_alike():
     assert len(set(drawn[labels[drawn] == 0].tolist())) == 10
 
 
-def test_epochs_in_order_have_a_short_last_batch():
+def test_unshuffled_epochs_end_with_a_short_batch():
     sampler = EpochSampler(10, 4, shuffle=False)
     assert list(sampler) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     parts = [EpochSampler(10, 4, shuffle=False, process_index=r, process_count=4) for r in range(4)]
@@ -353,7 +353,7 @@ def test_epochs_in_order_have_a_short_last_batch():
     assert list(EpochSampler(10, 4, shuffle=False, drop_last=True)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_torch_gets_no_part_without_items():
+def test_data_loader_gets_no_empty_batches():
     given = []
     numbers: Any = torch.arange(10)
     for index in range(4):
@@ -365,7 +365,7 @@ def test_torch_gets_no_part_without_items():
 
 
 @pytest.mark.parametrize(("size", "count"), [(5, 2), (4, 4), (6, 3)])
-def test_every_subset_is_equally_likely(size, count):
+def test_chosen_subsets_are_equally_likely(size, count):
     rows = 20_000
     chosen = choose(random_words(rows * count, 1).reshape(rows, count), np.full(rows, size))
     sets = Counter(tuple(sorted(row)) for row in chosen.tolist())
@@ -374,7 +374,7 @@ def test_every_subset_is_equally_likely(size, count):
     assert all(abs(n - mean) <= 4.5 * np.sqrt(mean) for n in sets.values())
 
 
-def test_bounded_numbers_stay_in_bounds():
+def test_bounded_numbers_stay_below_their_limit():
     words = np.array([0, (1 << 64) - 1], dtype=np.uint64)
     for limit in (1, 7, (1 << 32) - 1):
         assert below(words, limit).tolist() == [0, limit - 1]
@@ -383,8 +383,8 @@ def test_bounded_numbers_stay_in_bounds():
 FOUR, TREE = labels_of([4, 4]), hierarchical_labels([[3, 3], [3, 3]])
 REFUSED: list[tuple[Any, str]] = [
     (lambda: PKSampler(FOUR, 2, 2, batches_per_epoch=3), "batches_per_epoch with coverage='exact'"),
-    (lambda: PKSampler(FOUR, 2, 2, coverage="all"), "coverage is 'all'"),  # pyright: ignore[reportArgumentType]
-    (lambda: PKSampler(FOUR, 2, 2, short="pad"), "short is 'pad'"),  # pyright: ignore[reportArgumentType]
+    (lambda: PKSampler(FOUR, 2, 2, coverage="all"), "coverage 'all' is unknown"),  # pyright: ignore[reportArgumentType]
+    (lambda: PKSampler(FOUR, 2, 2, short="pad"), "short 'pad' is unknown; expected one of repeat, drop, refuse"),  # pyright: ignore[reportArgumentType]
     (lambda: PKSampler(FOUR, 2, 2, coverage="classes", batches_per_epoch=0), "batches_per_epoch is 0"),
     (lambda: PKSampler(FOUR, 0, 2), "p is 0; expected at least 1"),
     (lambda: PKSampler(FOUR, 2, 0), "k is 0; expected at least 1"),
@@ -405,6 +405,6 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("make_it", "said"), REFUSED, ids=[said for _, said in REFUSED])
-def test_impossible_samplers_are_refused(make_it, said):
+def test_impossible_options_are_refused(make_it, said):
     with pytest.raises((ConfigError, HierarchyError), match=said):
         make_it()

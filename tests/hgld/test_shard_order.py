@@ -10,7 +10,7 @@ from hgld.samplers.shard_order import ShardOrderSampler, deal
 
 
 def index_of(groups: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(shard, count, label) of groups in order of the index -> columns of the index."""
+    """Return the columns of an index, given (shard, count, label) of its groups in order."""
     number: Counter[int] = Counter()
     rows = []
     for shard, count, label in groups:
@@ -21,7 +21,7 @@ def index_of(groups: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray
 
 
 def long_tailed(seed: int, classes: int = 60, shards: int = 5, group_size: int = 4):
-    """Groups as a build writes them: classes of many sizes, groups shuffled over shards."""
+    """Return an index as a build writes it: classes of many sizes, groups shuffled over shards."""
     rng = np.random.default_rng(seed)
     groups = []
     for c in range(classes):
@@ -39,7 +39,7 @@ def epoch_of(sampler: ShardOrderSampler, epoch: int = 0) -> np.ndarray:
 
 
 def repetitions(label: np.ndarray, num_streams: int, per_stream: int, window: int, seed: int = 0) -> list[int]:
-    """Of each batch how many chunks are of a class that it has already."""
+    """Return for each batch the number of chunks whose class the batch already has."""
     drawn = (label[chunks] for chunks in deal(label, num_streams, per_stream, window, seed))
     return [len(labels) - len(set(labels.tolist())) for labels in drawn]
 
@@ -70,7 +70,7 @@ def test_an_epoch_has_every_item_in_chunks_of_one_group(seed, shape, window, epo
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), window=st.integers(1, 6), num_streams=st.sampled_from([1, 2, 4, 8]))
-def test_streams_are_read_in_order_within_their_window(seed, window, num_streams):
+def test_streams_are_read_in_order_within_the_window(seed, window, num_streams):
     shard, group, label = long_tailed(seed)
     sampler = ShardOrderSampler(shard, group, label, 8, 4, num_streams=num_streams, window=window, seed=seed)
     order, per_stream = sampler.order(0), 8 // num_streams
@@ -84,12 +84,12 @@ def test_streams_are_read_in_order_within_their_window(seed, window, num_streams
             assert position < (step + window) * per_stream
     first = order.items.min(axis=1)
     same = (shard[first[1:]] == shard[first[:-1]]) & (order.run[1:] != order.run[:-1])
-    assert (np.diff(first)[same] > 0).sum() >= same.sum() - 1  # in the index's order but where the sequence begins
+    assert (np.diff(first)[same] > 0).sum() >= same.sum() - 1  # index order, except at the beginning
 
 
 @settings(max_examples=100, deadline=None)
 @given(counts=st.lists(st.integers(1, 12), min_size=4, max_size=30), p=st.integers(2, 4), seed=st.integers(0, 99))
-def test_with_room_for_the_epoch_no_class_is_repeated_unless_it_must_be(counts, p, seed):
+def test_a_window_as_long_as_the_epoch_repeats_the_fewest_classes(counts, p, seed):
     label = np.repeat(np.arange(len(counts)), counts)
     np.random.default_rng(seed).shuffle(label)
     steps = len(label) // p
@@ -97,14 +97,14 @@ def test_with_room_for_the_epoch_no_class_is_repeated_unless_it_must_be(counts, 
     assert sum(repetitions(label[: steps * p], 1, p, steps, seed)) == int(np.maximum(held - steps, 0).sum())
 
 
-def test_classes_stay_distinct_over_streams_and_small_windows():
+def test_several_streams_and_a_small_window_repeat_no_class():
     label = np.random.default_rng(0).permutation(np.repeat(np.arange(500), 20))[:9984]
     assert sum(repetitions(label, 8, 4, 8)) == 0
-    assert sum(repetitions(label, 8, 4, 1)) > 0  # which is what the window is for
+    assert sum(repetitions(label, 8, 4, 1)) > 0  # a window of one batch is too small
 
 
 @pytest.mark.parametrize("num_streams", [4, 8])
-def test_streams_exchange_classes_if_there_are_few_of_unequal_sizes(num_streams, monkeypatch):
+def test_exchanges_between_streams_avoid_repeated_classes(num_streams, monkeypatch):
     counts = [30, 30, 28, 25, 25, 24, *[20] * 10, *[12] * 15, *[4] * 10]  # 16 of 41 classes a batch, 35 batches
 
     def repeated(seed):
@@ -116,7 +116,7 @@ def test_streams_exchange_classes_if_there_are_few_of_unequal_sizes(num_streams,
     assert sum(map(repeated, range(8))) > 5
 
 
-def test_unavoidable_repetitions_are_spread_evenly():
+def test_unavoidable_repetitions_are_spread_over_batches():
     assert sorted(repetitions(np.array([5, 5, 5, 9]), 1, 2, 2)) == [0, 1]
 
 
@@ -143,7 +143,7 @@ def test_the_last_batch_is_filled_differently_in_every_epoch():
     assert len({tuple(runs) for runs in twice}) == 6
 
 
-def test_groups_shorter_than_k():
+def test_groups_of_fewer_than_k_items_are_repeated_dropped_or_refused():
     index = index_of([(0, 4, 0), (0, 2, 1), (0, 5, 2), (1, 3, 3)])
     sampler = ShardOrderSampler(*index, 1, 4, num_streams=1)
     assert len(sampler) == 5  # 1 + 1 + 2 + 1
@@ -172,7 +172,7 @@ def test_impossible_plans_are_refused_with_a_fix():
         ShardOrderSampler(*index, 12, 4, num_streams=8)
     with pytest.raises(ConfigError, match="k is 0; expected at least 1"):
         ShardOrderSampler(*index, 8, 0)
-    with pytest.raises(ConfigError, match="expected repeat, drop, refuse"):
+    with pytest.raises(ConfigError, match="expected one of repeat, drop, refuse"):
         ShardOrderSampler(*index, 8, 4, short="skip")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="a batch takes 8192"):
         ShardOrderSampler(*index, 8192, 4)
@@ -180,7 +180,7 @@ def test_impossible_plans_are_refused_with_a_fix():
         ShardOrderSampler(*index_of([]), 8, 4)
 
 
-def test_fingerprints_tell_plans_apart():
+def test_fingerprints_of_different_plans_differ():
     index = long_tailed(0)
     other = [
         ShardOrderSampler(*index, 8, 4),

@@ -1,12 +1,11 @@
-"""The rank metrics and their gradients by all pairs, in plain torch: any device, the oracle of the kernels."""
+"""The rank metrics and their gradients by all pairs in plain torch, on any device, as a reference for the kernels."""
 
 import torch
 from torch import Tensor
 
-from hgld.losses.kernels.objectives import Objective, Positives, Terms
-from hgld.losses.surrogates import Sigmoid, SupStep, Surrogate
+from hgld.losses.kernels.objectives import Objective, Positives, Sigmoid, SupStep, Surrogate, Terms
 
-_MOST_PAIRS = 1 << 22  # pairs at once: a few dozen temporaries of 16 MB in float32
+_MOST_PAIRS = 1 << 22  # pairs per block: a few dozen temporary tensors of 16 MB in float32
 
 
 def rank_metric_by_pairs(
@@ -39,7 +38,7 @@ def rank_metric_by_pairs(
 
 
 class _Pairs:
-    """Pairs of q queries' positives, at ``places`` (q, P), and items; places of grade 0 pad and add nothing."""
+    """All pairs of a positive, at ``places`` (q, P), and an item; places with grade 0 are padding and add nothing."""
 
     def __init__(self, scores: Tensor, grades: Tensor, gains: Tensor, places: Tensor, surrogate: Surrogate) -> None:
         self.scores, self.grades, self.places, self.surrogate = scores, grades, places, surrogate
@@ -49,7 +48,7 @@ class _Pairs:
         self.width = max(1, _MOST_PAIRS // scores.numel())
 
     def metric(self, norms: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
-        """Return the metric (q,) float64 and its gradient (q, G); both walk the pairs: objectives need all ranks."""
+        """Return the metric (q,) float64 and its gradient (q, G), which needs the ranks of all positives first."""
         parts = [slice(start, start + self.width) for start in range(0, self.places.shape[1], self.width)]
         gradient = torch.zeros_like(self.scores)
         if not parts:
@@ -63,7 +62,7 @@ class _Pairs:
         return terms.values.sum(dim=1), gradient
 
     def _steps(self, part: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return for (q, p, G) pairs their common gain, the surrogates in hrank and in rank, and the latter's slope."""
+        """Return for (q, p, G) pairs the common gain, the steps in hrank and in rank, and the slope in rank."""
         places = self.places[:, part]
         difference = self.scores[:, None, :] - self.scores.gather(1, places)[:, :, None]  # s_j - s_k
         both = torch.minimum(self.gain[:, part, None], self.item_gain[:, None, :])
@@ -85,7 +84,7 @@ class _Pairs:
     def _add_gradient(self, part: slice, terms: Terms, gradient: Tensor) -> None:
         both, _, _, slope = self._steps(part)
         weight = terms.by_rank[:, part, None]
-        if isinstance(self.surrogate, Sigmoid):  # elsewhere hrank is a count
+        if isinstance(self.surrogate, Sigmoid):  # with SupStep hrank is a count without a gradient
             weight = weight + terms.by_hrank[:, part, None] * both
         by_pair = weight.to(slope.dtype) * slope
         gradient += by_pair.sum(dim=1)

@@ -1,4 +1,4 @@
-"""The rank metrics on the CPU by all (positive, item) pairs: compiled, float32, over as many threads as torch has.
+"""The rank metrics on the CPU by all (positive, item) pairs, compiled by numba, in float32 and torch's threads.
 
 A row is laid out by ascending grade, so that the items below a positive are one contiguous run and no inner loop has a
 mask. Forward kernels write, for every positive, its smooth hrank and rank and their derivatives by its own score;
@@ -19,11 +19,10 @@ from torch import Tensor
 
 from hgld.errors import InputError
 from hgld.evaluation.ranks import njit
-from hgld.losses.kernels.objectives import Objective, Positives
-from hgld.losses.surrogates import Sigmoid, Surrogate, pack
+from hgld.losses.kernels.objectives import Objective, Positives, Sigmoid, Surrogate, pack_surrogate
 
-# Sums may be reordered and products contracted, without which reductions are not vectorised; infinities keep their
-# meaning, because -inf is the score of an item that is not ranked.
+# The compiler vectorises sums only if it may reorder them and contract products. Infinities keep their meaning, because
+# -inf is the score of an item that is not ranked.
 _FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 
 
@@ -73,16 +72,16 @@ def sigmoid(t: Any) -> Any:
     return upper if t >= 0 else lower, lower * upper
 
 
-# e^-t of a pair, t = (s_j - s_k) / tau, is a product of one factor an item and one a positive, both relative to a
-# center near s_k: one exponential per item instead of one per pair. While s_k is within _NEAR tau of the center, an
-# item cut off at _REACH tau lies 21 tau from s_k or more, where the sigmoid is saturated, and no product exceeds
-# float32.
+# For a pair with t = (s_j - s_k) / tau, e^-t is the product of a factor per item and a factor per positive. Both are
+# relative to a center near s_k, so there is one exponential per item instead of one per pair. While s_k is within _NEAR
+# tau of the center, an item that is cut off at _REACH tau is at least 21 tau away from s_k. There the sigmoid is
+# saturated, and no product overflows float32.
 _NEAR, _REACH = np.float32(33), np.float32(54)
 
 
 @helper
 def fill_decays(scores: np.ndarray, here: Any, center: Any, inverse: Any, decays: np.ndarray) -> Any:
-    """Fill ``decays[j]`` with e^-((scores[j] - center) / tau) anew, around ``here``, where that is far from the center.
+    """Fill ``decays[j]`` with e^-((scores[j] - here) / tau) and return ``here``, if it is far from the center.
 
     Args:
         scores: (n,) float32.
@@ -111,9 +110,9 @@ def by_grade(
     Args:
         scores: (q, G) float32, -inf where an item is not ranked.
         grades: (q, G) uint8 in 0..L.
-        columns: (q, G) int32, filled with where the items of a row were; those that are not ranked are missing.
+        columns: (q, G) int32, filled with the columns that the ranked items of a row had before.
         ordered: (q, G), filled with their scores.
-        starts: (q, L + 2) int64, filled with where each grade starts and with the number of ranked items.
+        starts: (q, L + 2) int64, filled with the start of each grade and, at the end, the number of ranked items.
     """
     for row in range(scores.shape[0]):
         start = starts[row]
@@ -150,7 +149,7 @@ def sup_forward(
         offsets: (q + 1,) where each row's positives begin in ``found``.
         found: (5, P) float64, filled with hrank, rank, their derivatives by the positive's own score, and its gain.
     """
-    zero, half, one = np.float32(0), np.float32(0.5), np.float32(1)  # plain numbers would be float64
+    zero, half, one = np.float32(0), np.float32(0.5), np.float32(1)  # Python numbers would turn the sums into float64
     inverse, rho, delta, line = one / step[0], step[1], step[2], step[3]
     decays = np.empty(ordered.shape[1], np.float32)
     for row in range(ordered.shape[0]):
@@ -168,7 +167,9 @@ def sup_forward(
                     value = one / (one + decays[j] * factor)
                     near = value + (half if x >= 0 else zero)
                     rank += product(x - delta, rho) + line if x > delta else near
-                    derivative = value - value * value  # decay value^2 / tau, reordered, may be infinity times 0
+                    derivative = (
+                        value - value * value
+                    )  # the compiler may turn decay value^2 / tau into infinity times 0
                     slope += rho if x > delta else derivative * inverse
                 hrank, total = 0.0, float(rank)
                 for other in range(1, gain.shape[0]):
@@ -212,7 +213,7 @@ def sup_backward(
     for row in range(ordered.shape[0]):
         start, score, center = starts[row], ordered[row], np.float32(np.inf)
         num_ranked = start[start.shape[0] - 1]
-        for j in range(num_ranked):  # an assignment of slices makes numba compile half its strings
+        for j in range(num_ranked):  # assigning a slice makes numba compile much more
             gradient[j] = by_self[offsets[row] + j - start[1]] if j >= start[1] else np.float32(0)
         for grade in range(1, start.shape[0] - 1):
             lower = score[: start[grade]]
@@ -251,7 +252,7 @@ def smooth_forward(
         for grade in range(1, gain.shape[0]):
             for k in range(start[grade], start[grade + 1]):
                 here = score[k]
-                hrank, rank = 0.5 * gain[grade], 0.5  # a positive counts once, its sigmoid(0) below for a half
+                hrank, rank = 0.5 * gain[grade], 0.5  # a positive counts 1; the loop adds its sigmoid(0) = 0.5
                 hrank_slope, rank_slope = 0.0, 0.0
                 for other in range(gain.shape[0]):
                     run = score[start[other] : start[other + 1]]
@@ -292,7 +293,7 @@ def smooth_backward(
     for row in range(ordered.shape[0]):
         start, gain, score = starts[row], gains[row], ordered[row]
         num_ranked = start[start.shape[0] - 1]
-        for j in range(num_ranked):  # an assignment of slices makes numba compile half its strings
+        for j in range(num_ranked):  # assigning a slice makes numba compile much more
             gradient[j] = by_self[offsets[row] + j - start[1]] if j >= start[1] else np.float32(0)
         for grade in range(1, gain.shape[0]):
             for k in range(start[grade], start[grade + 1]):
@@ -310,7 +311,7 @@ def smooth_backward(
 
 # -- the metric -------------------------------------------------------------------------------------------------------
 
-_MOST_ITEMS = 1 << 19  # (query, item) pairs of a block: its workspace stays below 100 MB
+_MOST_ITEMS = 1 << 19  # (query, item) pairs per block: the workspace stays below 100 MB
 
 EachPart = Callable[[Callable[[int, int], None], int], None]
 
@@ -338,69 +339,66 @@ def native_rank_metric(
         for start in range(0, len(ranked), most_rows):
             rows = ranked[start : start + most_rows]
             consecutive = rows[-1] - rows[0] + 1 == len(rows)
-            some = slice(rows[0], rows[-1] + 1) if consecutive else rows  # a slice copies nothing
-            scores_of, grades_of, gains_of, norms_of = (part[some] for part in table)
-            block = _RowBlock(scores_of, grades_of, gains_of, norms_of, num_positives[some], surrogate)
-            values[some], slopes[some] = block.metric(objective, each_part)
+            some = slice(rows[0], rows[-1] + 1) if consecutive else rows  # a slice makes a view, an index array a copy
+            parts = (part[some] for part in (*table, num_positives))
+            values[some], slopes[some] = _block_metric(
+                *parts, objective=objective, surrogate=surrogate, each_part=each_part
+            )
     values[~finite], slopes[~finite] = np.nan, np.nan
     return torch.from_numpy(values).to(scores.dtype), torch.from_numpy(slopes)
 
 
-class _RowBlock:
-    """A block of q queries with positives: scores, grades (q, G), gains (q, L + 1) and norms (q,)."""
+def _block_metric(
+    scores: np.ndarray,
+    grades: np.ndarray,
+    gains: np.ndarray,
+    norms: np.ndarray,
+    num_positives: np.ndarray,
+    objective: Objective,
+    surrogate: Surrogate,
+    each_part: EachPart,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the metric (q,) float64 and its gradient (q, G) of q queries, each of which has positives.
 
-    def __init__(
-        self,
-        scores: np.ndarray,
-        grades: np.ndarray,
-        gains: np.ndarray,
-        norms: np.ndarray,
-        num_positives: np.ndarray,
-        surrogate: Surrogate,
-    ) -> None:
-        self.scores, self.grades, self.gains, self.norms = scores, grades, gains, norms
-        self.num_positives = num_positives
-        self.offsets = np.concatenate([[0], np.cumsum(num_positives)])
-        self.smooth = isinstance(surrogate, Sigmoid)
-        self.step = np.array(pack(surrogate), np.float32)
-        self.columns = np.empty(scores.shape, np.int32)
-        self.ordered = np.empty(scores.shape, np.float32)
-        self.starts = np.empty((len(scores), gains.shape[1] + 1), np.int64)
-        self.found = np.empty((5, self.offsets[-1]))  # hrank, rank, their derivatives by the own score, gain
+    ``scores`` and ``grades`` are (q, G), ``gains`` (q, L + 1), ``norms`` and ``num_positives`` (q,).
+    """
+    size = len(scores)
+    is_smooth, step = isinstance(surrogate, Sigmoid), np.array(pack_surrogate(surrogate), np.float32)
+    offsets = np.concatenate([[0], np.cumsum(num_positives)])
+    columns, ordered = np.empty(scores.shape, np.int32), np.empty(scores.shape, np.float32)
+    starts = np.empty((size, gains.shape[1] + 1), np.int64)
+    found = np.empty((5, offsets[-1]))  # hrank, rank, their derivatives by the positive's own score, gain
 
-    def metric(self, objective: Objective, each_part: EachPart) -> tuple[np.ndarray, np.ndarray]:
-        """Return the metric (q,) float64 and its gradient (q, G)."""
-        each_part(self._forward, len(self.scores))
-        hrank, rank, hrank_slope, rank_slope, gain = torch.from_numpy(self.found)
-        norm = torch.from_numpy(np.repeat(self.norms, self.num_positives))
-        query = torch.from_numpy(np.repeat(np.arange(len(self.norms)), self.num_positives))
-        terms = objective.terms(Positives(hrank, rank, gain, norm, query))
-        by_self = terms.by_hrank * hrank_slope + terms.by_rank * rank_slope
-        chain = tuple(part.float().numpy() for part in (by_self, terms.by_hrank, terms.by_rank))
-        slopes = np.zeros_like(self.scores)
-        each_part(lambda start, stop: self._backward(start, stop, chain, slopes), len(self.scores))
-        return np.add.reduceat(terms.values.numpy(), self.offsets[:-1]), slopes
-
-    def _forward(self, start: int, stop: int) -> None:
+    def forward(start: int, stop: int) -> None:
         part = slice(start, stop)
-        ordered, starts = self.ordered[part], self.starts[part]
-        by_grade(self.scores[part], self.grades[part], self.columns[part], ordered, starts)
-        forward = smooth_forward if self.smooth else sup_forward
-        forward(ordered, starts, self.gains[part], self.step, self.offsets[start : stop + 1], self.found)
+        by_grade(scores[part], grades[part], columns[part], ordered[part], starts[part])
+        rank = smooth_forward if is_smooth else sup_forward
+        rank(ordered[part], starts[part], gains[part], step, offsets[start : stop + 1], found)
 
-    def _backward(self, start: int, stop: int, chain: tuple[np.ndarray, ...], slopes: np.ndarray) -> None:
-        (by_self, by_hrank, by_rank), part = chain, slice(start, stop)
-        rows = (self.ordered[part], self.columns[part], self.starts[part])
-        offsets = self.offsets[start : stop + 1]
-        if self.smooth:
-            smooth_backward(*rows, self.gains[part], self.step, offsets, by_self, by_hrank, by_rank, slopes[part])
+    each_part(forward, size)
+    hrank, rank, hrank_slope, rank_slope, gain = torch.from_numpy(found)
+    norm = torch.from_numpy(np.repeat(norms, num_positives))
+    query = torch.from_numpy(np.repeat(np.arange(size), num_positives))
+    terms = objective.terms(Positives(hrank, rank, gain, norm, query))
+    own_slope = terms.by_hrank * hrank_slope + terms.by_rank * rank_slope
+    by_self, by_hrank, by_rank = (part.float().numpy() for part in (own_slope, terms.by_hrank, terms.by_rank))
+    slopes = np.zeros_like(scores)
+
+    def backward(start: int, stop: int) -> None:
+        part, ends = slice(start, stop), offsets[start : stop + 1]
+        rows = (ordered[part], columns[part], starts[part])
+        if is_smooth:
+            smooth_backward(*rows, gains[part], step, ends, by_self, by_hrank, by_rank, slopes[part])
         else:
-            sup_backward(*rows, self.step, offsets, by_self, by_rank, slopes[part])
+            sup_backward(*rows, step, ends, by_self, by_rank, slopes[part])
+
+    each_part(backward, size)
+    return np.add.reduceat(terms.values.numpy(), offsets[:-1]), slopes
 
 
 @contextmanager
 def _threads(num_threads: int) -> Iterator[EachPart]:
-    """Open a function that runs work on consecutive parts of a number of rows, each in a thread of its own."""
+    """Yield a function that splits a number of rows into consecutive parts and runs work on each in a thread."""
     if num_threads == 1:
         yield lambda work, size: work(0, size)
         return

@@ -1,7 +1,9 @@
-"""Objectives: the part of a positive in its query's metric as a function of its rank, with its derivatives.
+"""The two parts of a smooth metric: surrogates of the step function, and objectives.
 
-An objective is a sum over the positives k of a query; the loss is 1 - that sum. All of them act on tensors of one shape
-and read no order from them, so that the paths may lay out the positives as suits them.
+A rank is a sum of steps H(t) = 1 if t >= 0 else 0; a surrogate replaces H. An objective gives the part of a positive in
+its query's metric as a function of its rank, and the derivatives. The metric is the sum of these parts over the
+positives of a query; the loss is 1 - metric. Objectives act on tensors of one shape and do not depend on the order of
+the positives, so that each path of computation may lay them out in its own way.
 """
 
 import math
@@ -12,18 +14,100 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, check_choice
+
+# -- surrogates --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """``sigmoid(t / tau)`` in place of every H, in the numerator and in the rank (Brown et al., ECCV 2020, Eq. 5).
+
+    Attributes:
+        tau: width of the step, in units of the score.
+
+    Raises:
+        ConfigError: tau is not positive and finite.
+    """
+
+    tau: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_positive(tau=self.tau)
+
+
+@dataclass(frozen=True)
+class SupStep:
+    """H^- of SupRank, which replaces H for items of a lower grade; for others H stays, without a gradient.
+
+    ``sigmoid(t/tau)`` for t < 0, ``sigmoid(t/tau) + 0.5`` for 0 <= t <= delta, ``rho (t - delta) + offset`` above
+    (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", Eq. 9). It is an upper bound of H everywhere,
+    including t = 0, so the losses are upper bounds of 1 - metric. Its gradient does not vanish for items that are
+    ranked far too high.
+
+    Attributes:
+        tau: width of the sigmoid, in units of the score.
+        rho: slope beyond delta.
+        delta: score at which the straight line begins.
+        offset: value of the line at delta. None: ``sigmoid(delta/tau) + 0.5``, which makes H^- continuous. The
+            authors' published configurations have 1.44, with which H^- falls at delta.
+
+    Raises:
+        ConfigError: tau is not positive, rho, delta or offset are negative, or something is not finite.
+    """
+
+    tau: float = 0.01
+    rho: float = 100.0
+    delta: float = 0.05
+    offset: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_positive(tau=self.tau)
+        for name, value in (("rho", self.rho), ("delta", self.delta)):
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"{name} is {value}; expected a finite number >= 0.")
+        if self.offset is not None and not 0 <= self.offset < math.inf:  # with an offset below 0 a rank could be 0
+            raise ConfigError(f"offset is {self.offset}; expected a finite number >= 0, or None: the continuous H^-.")
+
+    @property
+    def line_start(self) -> float:
+        """Value of the straight line at delta."""
+        return 0.5 + 1 / (1 + math.exp(-self.delta / self.tau)) if self.offset is None else self.offset
+
+
+Surrogate = Sigmoid | SupStep
+
+
+def pack_surrogate(surrogate: Surrogate) -> list[float]:
+    """Return a surrogate as numbers that an operator's schema can carry; :func:`unpack_surrogate` reads them back."""
+    if isinstance(surrogate, Sigmoid):
+        return [surrogate.tau]
+    return [surrogate.tau, surrogate.rho, surrogate.delta, surrogate.line_start]
+
+
+def unpack_surrogate(numbers: list[float]) -> Surrogate:
+    """Restore a surrogate that :func:`pack_surrogate` packed."""
+    return Sigmoid(*numbers) if len(numbers) == 1 else SupStep(*numbers)
+
+
+def _check_positive(**numbers: float) -> None:
+    for name, value in numbers.items():
+        if not 0 < value < math.inf:
+            raise ConfigError(f"{name} is {value}; expected a finite number > 0.")
+
+
+# -- objectives --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Positives:
-    """The positives that an objective reads: all of a query's, in any order; all tensors are of one shape.
+    """All positives of some queries, in any order; all tensors have the same shape.
 
     Attributes:
         hrank: float64, the numerator of precision: rank+ or Hrank+, smooth or exact.
         rank: float64, the surrogate of the rank.
         gain: float64, gain of the positive's grade.
-        norm: float64, its query's normalizer (see the objectives), infinite where the query has no loss.
+        norm: float64, its query's normalizer (see the objectives), infinite if the query has no loss.
         query: int64, the number of its query.
     """
 
@@ -59,11 +143,11 @@ class RecallMean:
 
     Attributes:
         k: the cutoffs.
-        temperatures: widths of the second step, in ranks, one a cutoff.
-        clip: a query's sum of sigmoids counts as K where it is more, without a gradient.
+        temperatures: widths of the step at the cutoff, in ranks, one per cutoff.
+        clip: whether a query's sum of sigmoids above K counts as K, without a gradient.
 
     Raises:
-        ConfigError: no cutoff, one below 1, or temperatures that are not positive or not one a cutoff.
+        ConfigError: no cutoff, one below 1, or temperatures that are not positive or not one per cutoff.
     """
 
     k: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -76,12 +160,12 @@ class RecallMean:
         if len(self.temperatures) != len(self.k) or not all(0 < t < math.inf for t in self.temperatures):
             raise ConfigError(
                 f"temperature is {self.temperatures} for the cutoffs {self.k}; expected a finite number > 0, or one "
-                "a cutoff."
+                "per cutoff."
             )
 
     @classmethod
     def of(cls, k: Sequence[int], temperature: float | Sequence[float] = 1.0, *, clip: bool = False) -> "RecallMean":
-        """Make one from the losses' arguments: ``temperature`` may be one for all cutoffs."""
+        """Make the objective from the arguments of a loss; one ``temperature`` may serve all cutoffs."""
         each = (temperature,) * len(k) if isinstance(temperature, int | float) else tuple(temperature)
         return cls(tuple(k), each, clip)
 
@@ -100,9 +184,9 @@ class RecallMean:
 
 
 def _query_sums(values: Tensor, query: Tensor) -> Tensor:
-    """Return for every positive the sum over its query's positives."""
+    """Return for every positive the sum over the positives of its query."""
     rows = query.flatten()
-    sums = values.new_zeros(len(rows)).index_add(0, rows, values.flatten())  # there are as many positives as queries
+    sums = values.new_zeros(len(rows)).index_add(0, rows, values.flatten())  # there are no more queries than positives
     return sums[rows].view_as(values)
 
 
@@ -121,7 +205,7 @@ PenaltyVariant = Literal["O", "Iu", "Ib", "Ds", "Dq"]
 
 @dataclass(frozen=True)
 class NegativesPenalty:
-    """PNP: ``-f(R) / norm`` with R positives as norm, R the negatives before the positive: what rank has beyond hrank.
+    """PNP: ``-f(R) / norm``, with R = rank - hrank the negatives before the positive and the positives as norm.
 
     All gains must be 1, so that hrank counts positives. The formulas of f are those of :class:`hgld.losses.PNP`.
 
@@ -139,12 +223,8 @@ class NegativesPenalty:
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.variant not in get_args(PenaltyVariant):
-            expected = ", ".join(get_args(PenaltyVariant))
-            raise ConfigError(f"variant {self.variant!r} is unknown; expected one of {expected}.")
-        for name, value in (("b", self.b), ("alpha", self.alpha)):
-            if not 0 < value < math.inf:
-                raise ConfigError(f"{name} is {value}; expected a finite number > 0.")
+        check_choice("variant", self.variant, get_args(PenaltyVariant))
+        _check_positive(b=self.b, alpha=self.alpha)
 
     def terms(self, k: Positives) -> Terms:
         values, slope = self._penalty((k.rank - k.hrank).clamp(min=0))
@@ -176,8 +256,8 @@ _KINDS: dict[str, type[Objective]] = {
 }
 
 
-def pack(objective: Objective) -> tuple[str, list[float]]:
-    """Return an objective as an operator's schema can carry it; :func:`unpack` reads it back."""
+def pack_objective(objective: Objective) -> tuple[str, list[float]]:
+    """Return an objective as an operator's schema can carry it; :func:`unpack_objective` reads it back."""
     if isinstance(objective, NegativesPenalty):
         return f"pnp-{objective.variant}", [objective.b, objective.alpha]
     kind = next(name for name, known in _KINDS.items() if isinstance(objective, known))
@@ -186,8 +266,8 @@ def pack(objective: Objective) -> tuple[str, list[float]]:
     return kind, []
 
 
-def unpack(kind: str, numbers: list[float]) -> Objective:
-    """Restore an objective that :func:`pack` packed."""
+def unpack_objective(kind: str, numbers: list[float]) -> Objective:
+    """Restore an objective that :func:`pack_objective` packed."""
     if kind == "recall":
         middle = len(numbers) // 2 + 1
         return RecallMean(tuple(int(k) for k in numbers[1:middle]), tuple(numbers[middle:]), bool(numbers[0]))

@@ -1,12 +1,12 @@
-"""Operators of torch beneath the losses; above all the metric of ranks, with its gradient made in the forward pass.
+"""Custom operators of torch for the losses, in particular the metric of ranks.
 
 If every query's value depends on its own row of scores, the backward pass needs dL/dscores (Q, G) only. So an operator
 returns that gradient along with the values. Autograd keeps it, and torch.compile sees one opaque node.
 ``hgld::rank_metric`` is such an operator. Its paths of computation, by ``method``:
 
-- ``pair``: every (positive, item) pair, exact, O(P G) a query of P positives, float32. On the CPU compiled by numba,
-  on a GPU a Triton kernel.
-- ``eager``: every pair in plain torch, float32 and float64, any device: what the others are tested against.
+- ``pair``: every (positive, item) pair, exact, O(P G) per query with P positives, float32. On the CPU numba compiles
+  it; a GPU runs a Triton kernel.
+- ``eager``: every pair in plain torch, float32 and float64, any device: the others are tested against it.
 - ``auto``: ``pair`` for float32 on the CPU, and on a GPU where Triton is installed; elsewhere ``eager``.
 
 Memory beside the (Q, G) tables is bounded: a few dozen MB on every path.
@@ -19,12 +19,16 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError, InputError
-from hgld.losses import surrogates
-from hgld.losses.kernels import objectives
+from hgld.errors import ConfigError, InputError, check_choice
 from hgld.losses.kernels.eager import rank_metric_by_pairs
-from hgld.losses.kernels.objectives import Objective
-from hgld.losses.surrogates import Surrogate
+from hgld.losses.kernels.objectives import (
+    Objective,
+    Surrogate,
+    pack_objective,
+    pack_surrogate,
+    unpack_objective,
+    unpack_surrogate,
+)
 
 RowFunction = Callable[..., tuple[Tensor, Tensor]]
 
@@ -62,8 +66,29 @@ def operator(
     return register
 
 
+def table_operator(
+    name: str, fake: Callable[..., Any], backward: Callable[..., Tensor]
+) -> Callable[[Callable[..., Tensor]], Any]:
+    """Register a function of ``(scores, roles, *numbers)`` whose gradient is computed again from its arguments.
+
+    Args:
+        name: ``hgld::...``.
+        fake: the result's shape and dtype, from the same arguments.
+        backward: operator of the result's gradient and the same arguments that returns the gradient of the scores.
+    """
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        scores, roles, *ctx.numbers = inputs
+        ctx.save_for_backward(scores, roles)
+
+    def chain(ctx: Any, by_result: Tensor) -> tuple[Tensor | None, ...]:
+        return backward(by_result, *ctx.saved_tensors, *ctx.numbers), *(None,) * (1 + len(ctx.numbers))
+
+    return operator(name, fake, chain, save)
+
+
 def row_operator(name: str) -> Callable[[RowFunction], Any]:
-    """Register a function of ``(scores, ...)`` as an operator of torch that makes its gradient in the forward pass.
+    """Register a function of ``(scores, ...)`` as an operator that computes its gradient in the forward pass.
 
     Args:
         name: ``hgld::...``.
@@ -77,7 +102,7 @@ def row_operator(name: str) -> Callable[[RowFunction], Any]:
 
 
 def contiguous_like(table: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return an empty contiguous tensor of the shape of ``table``, of its own dtype or another."""
+    """Return an empty contiguous tensor with the shape of ``table``, in its dtype or another."""
     return torch.empty_like(table, dtype=dtype, memory_format=torch.contiguous_format)
 
 
@@ -99,18 +124,12 @@ def _chain(ctx: Any, by_values: Tensor | None, by_slopes: Tensor | None) -> tupl
 
 
 def _refuse(*_: Any) -> None:
-    raise InputError("hgld's rank losses have no second derivatives; detach their gradient before going on.")
+    raise InputError("hgld's rank losses have no second derivatives; detach their gradient first.")
 
 
 # -- the metric of ranks ----------------------------------------------------------------------------------------------
 
 Method = Literal["auto", "pair", "eager"]
-
-
-def check_method(method: str) -> None:
-    """Raise ConfigError unless ``method`` is one of the module's table."""
-    if method not in get_args(Method):
-        raise ConfigError(f"method {method!r} is unknown; expected one of {', '.join(get_args(Method))}.")
 
 
 def rank_metric(
@@ -128,7 +147,7 @@ def rank_metric(
         scores: (Q, G) float32 or float64, finite, or -inf for items that are not ranked. The gradient flows here.
         grades: (Q, G) uint8 in 0..L, 0 for items that are not ranked.
         gains: (Q, L + 1) float64, gain of every grade.
-        norms: (Q,) float64, the objective's normalizer; infinite where a query is to add nothing.
+        norms: (Q,) float64, the normalizer of the objective; infinite for a query that is to add nothing.
         objective: the part of a positive in the metric, given its rank.
         surrogate: surrogate of the step function.
         method: see the module's table.
@@ -139,9 +158,9 @@ def rank_metric(
     Raises:
         ConfigError: an unknown method, or one that cannot serve the device, dtype or surrogate.
     """
-    check_method(method)
-    kind, numbers = objectives.pack(objective)
-    packed = surrogates.pack(surrogate)
+    check_choice("method", method, get_args(Method))
+    kind, numbers = pack_objective(objective)
+    packed = pack_surrogate(surrogate)
     return _rank_metric(scores, grades, gains, norms, kind, numbers, packed, method)[0]
 
 
@@ -161,8 +180,8 @@ def _rank_metric(
         grades.contiguous(),
         gains.contiguous(),
         norms.contiguous(),
-        objectives.unpack(objective, objective_numbers),
-        surrogates.unpack(surrogate),
+        unpack_objective(objective, objective_numbers),
+        unpack_surrogate(surrogate),
     )
     on_cpu = scores.device.type == "cpu"
     on_gpu = scores.device.type == "cuda" and find_spec("triton") is not None
@@ -175,9 +194,9 @@ def _rank_metric(
     if not served or method == "eager":
         return rank_metric_by_pairs(*args)
     if on_cpu:
-        from hgld.losses.kernels.native import native_rank_metric  # numba: slow to import, and of no use to a GPU
+        from hgld.losses.kernels.native import native_rank_metric  # imports numba, which is slow and of no use on a GPU
 
         return native_rank_metric(*args)
-    from hgld.losses.kernels.triton_pairs import triton_rank_metric  # Triton comes with torch's CUDA builds alone
+    from hgld.losses.kernels.triton_pairs import triton_rank_metric  # only CUDA builds of torch bring Triton
 
     return triton_rank_metric(*args)

@@ -1,4 +1,4 @@
-"""The rank metrics and their gradients by all pairs in two fused GPU kernels, float32; tested against the eager path.
+"""The rank metrics and their gradients by all pairs in two fused GPU kernels, in float32.
 
 Rows are laid out by ascending grade, so that positives are one run at the end. Neither kernel stores anything of the
 size of the pairs: one walks the items for a block of positives, the other the positives for a block of items.
@@ -13,10 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hgld.losses.kernels.objectives import Objective, Positives
-from hgld.losses.surrogates import Sigmoid, Surrogate, pack
+from hgld.losses.kernels.objectives import Objective, Positives, Sigmoid, Surrogate, pack_surrogate
 
-_MOST_ITEMS = 1 << 21  # (query, item) pairs of a block of queries: about 300 MB of workspace
+_MOST_ITEMS = 1 << 21  # (query, item) pairs per launch: about 300 MB of workspace
 _BLOCK_POSITIVES = 32
 _BLOCK_ITEMS = 64  # 32 x 64 pairs over 128 threads: 16 registers per accumulator
 
@@ -27,7 +26,7 @@ def triton_rank_metric(
     """Compute the metric of every query and its gradient; arguments and result as in ``rank_metric_by_pairs``."""
     values, slopes = torch.zeros_like(norms), torch.zeros_like(scores)
     rows = queries_at_once(scores.shape[1])
-    with torch.cuda.device_of(scores):  # Triton launches on the current device, whatever its tensors' is
+    with torch.cuda.device_of(scores):  # Triton launches on the current device, not on that of the tensors
         for start in range(0, len(scores) if scores.numel() else 0, rows):
             block = slice(start, start + rows)
             values[block] = _block(
@@ -37,14 +36,14 @@ def triton_rank_metric(
 
 
 def queries_at_once(num_items: int) -> int:
-    """Return the number of queries of a launch against so many items."""
+    """Return the number of queries per launch for a number of items."""
     return max(1, _MOST_ITEMS // max(1, num_items))
 
 
 def grid(num_queries: int, num_items: int, block: int) -> tuple[int]:
     """Return the launch grid: one program per query and block of its items.
 
-    They lie on one axis: the others have at most 65,535, which 2.1 million items would exceed.
+    All programs are on the first axis, because the other axes allow only 65,535.
     """
     return (num_queries * triton.cdiv(num_items, block),)
 
@@ -64,7 +63,7 @@ def _block(
     ordered = scores.gather(1, order)
     starts = (grades == 0).sum(dim=1).to(torch.int32)
     smooth = isinstance(surrogate, Sigmoid)
-    numbers = pack(surrogate) if not smooth else [surrogate.tau, 0.0, 0.0, 0.0]
+    numbers = pack_surrogate(surrogate) if not smooth else [surrogate.tau, 0.0, 0.0, 0.0]
     step = (1 / numbers[0], *numbers[1:])
     row_args = (ordered, grade, gains.float(), starts, size, gains.shape[1], *step)
     found = ordered.new_zeros(4, num_queries, size)
@@ -116,7 +115,7 @@ def _rank_positives(
         here = tl.load(scores + row * size + k, mask=inside, other=0.0)
         grade = tl.load(grades + row * size + k, mask=inside, other=0).to(tl.int32)
         gain = tl.load(gains + row * num_grades + grade)
-        hranks_at = tl.zeros([block_k, block_j], tl.float32)  # summed over items once, after the walk
+        hranks_at = tl.zeros([block_k, block_j], tl.float32)  # the sums over items follow after the loop
         ranks_at = tl.zeros([block_k, block_j], tl.float32)
         hrank_slopes_at = tl.zeros([block_k, block_j], tl.float32)
         rank_slopes_at = tl.zeros([block_k, block_j], tl.float32)
@@ -144,7 +143,7 @@ def _rank_positives(
                 rank_slopes_at -= tl.where(lower, tl.where(beyond, rho, slope), 0.0)
         hrank = tl.sum(hranks_at, axis=1)
         rank = tl.sum(ranks_at, axis=1)
-        if smooth:  # a positive counts once; its sigmoid(0) is half of that
+        if smooth:  # a positive counts 1; the loop added its sigmoid(0) = 0.5
             hrank += 0.5 * gain
             rank += 0.5
         tl.store(hranks + row * size + k, hrank, mask=inside)
@@ -181,7 +180,7 @@ def _reach_items(
     other = tl.load(scores + row * size + j, mask=inside, other=float("-inf"))
     other_grade = tl.load(grades + row * size + j, mask=inside, other=0).to(tl.int32)
     other_gain = tl.where(other_grade > 0, tl.load(gains + row * num_grades + other_grade), 0.0)
-    reached = tl.zeros([block_k, block_j], tl.float32)  # summed over positives once, after the walk
+    reached = tl.zeros([block_k, block_j], tl.float32)  # the sum over positives follows after the loop
     for first in range(tl.load(starts + row), size, block_k):
         k = first + tl.arange(0, block_k)
         here = tl.load(scores + row * size + k, mask=k < size, other=0.0)
