@@ -244,9 +244,9 @@ def test_the_tables(tmp_path, inputs):
     assert names["group"].to_list() == KINDS.tolist()
     assert (names["wrong"].is_between(0, 1) & (names["doubtful"] == (names["wrong"] > 0.5))).all()
     assert pl.read_parquet(ran.path("groups.parquet")).rows() == [
-        (0, "bridge", "head-noun", "head noun of 3 of 3 names, 4 of 4 landmarks", 3, 4),
-        (1, "arena", "head-noun", "head noun of 1 of 2 names, 5 of 9 landmarks", 2, 9),
-        (2, "lake", "head-noun", "head noun of 2 of 2 names, 10 of 10 landmarks", 2, 10),
+        (0, "bridge", "head-noun", "head noun of 3 of 3 names, 4 of 4 items", 3, 4),
+        (1, "arena", "head-noun", "head noun of 1 of 2 names, 5 of 9 items", 2, 9),
+        (2, "lake", "head-noun", "head noun of 2 of 2 names, 10 of 10 items", 2, 10),
     ]
     assert ran.result.details["silhouettes"] == {}, "the number was given"
     assert ran.result.counts == {"names": 7, "groups": 3}

@@ -23,7 +23,7 @@ def test_a_common_head_noun_is_the_label():
     group = [member("arch bridge", 3), member("road bridges", 4), member("viaduct", 5)]
     (found,) = propose_labels([group], NO_GRAPH, RULES)
     assert (found.label, found.method) == ("bridge", "head-noun")
-    assert found.evidence == "head noun of 2 of 3 names, 7 of 12 landmarks"
+    assert found.evidence == "head noun of 2 of 3 names, 7 of 12 items"
 
 
 def test_a_class_is_the_label_where_heads_differ():
@@ -31,7 +31,7 @@ def test_a_class_is_the_label_where_heads_differ():
     bridges = [member("bridge", 9, ["Q5"])]
     found = propose_labels([venues, bridges], PLACES, RULES)
     assert (found[0].label, found[0].method) == ("sports venue", "p279"), "not entity, which says nothing"
-    assert "2 of 3 names, 4 of 5 landmarks are sports venue (Q2) or below it; F1 0.89" in found[0].evidence
+    assert "2 of 3 names, 4 of 5 items are sports venue (Q2) or below it; F1 0.89" in found[0].evidence
 
 
 def test_a_class_label_becomes_a_name_as_scraped_names_do():

@@ -220,7 +220,7 @@ def _numbered(labels: np.ndarray) -> np.ndarray:
 
 # -- the stage ---------------------------------------------------------------------------------------------------------
 
-VERSION = 6  # 5: Ward's linkage or k-means alone, the number of groups by the silhouette
+VERSION = 7  # 7: the evidence for labels speaks of items
 
 
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:

@@ -243,4 +243,4 @@ def _landmarks(members: Sequence[Member]) -> int:
 
 
 def _share(found: Sequence[Member], members: Sequence[Member]) -> str:
-    return f"{len(found)} of {len(members)} names, {_landmarks(found)} of {_landmarks(members)} landmarks"
+    return f"{len(found)} of {len(members)} names, {_landmarks(found)} of {_landmarks(members)} items"

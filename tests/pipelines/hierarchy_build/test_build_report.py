@@ -1,27 +1,31 @@
+"""Records of a build for people and machines: the report page, the dataset card and the provenance."""
+
+import hashlib
 import json
 import re
 from html.parser import HTMLParser
-from typing import Literal, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import polars as pl
 import pytest
 import yaml
 
+from hgld.data_cards import card_path
+from hgld.pipelines.card import read_card
 from hgld.pipelines.hierarchy import export
-from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
+from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig, ReviewConfig, ScrapeConfig
 from hgld.pipelines.hierarchy.groups.group_names import Proposal
-from hgld.pipelines.hierarchy.provenance import provenance
+from hgld.pipelines.hierarchy.provenance import complete_provenance, provenance, read_provenance
 from hgld.pipelines.hierarchy.report import report as build_report
 from hgld.pipelines.hierarchy.report.report import _tops, group_color
 from hgld.pipelines.stage import silent
+from tests.pipelines.hierarchy_build.conftest import HOSTILE, write_decisions
 
-HOSTILE = '<script>alert(1)</script> "quoted", $x$ | =cmd()'
-Source = Literal["sample", "landmarks", "names", "classes"]
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
 
 class Page(HTMLParser):
-    """The page's elements, their text, and whether every element is closed."""
+    """The tags, attributes and text of a page; it checks that every element is closed."""
 
     def __init__(self, text):
         super().__init__()
@@ -45,15 +49,21 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-def write_report(root, tiny_stages, change=None, source: Source = "sample", levels=None):
-    stages = tiny_stages(root)
+def text_of(page):
+    return " ".join(" ".join(Page(page).texts).split())
+
+
+def write_report(root, tiny_stages, change=None, source="sample", levels=None):
+    stages = tiny_stages(root, write_decisions(root / "ann.yaml", "action: set, group: lake, top: natural"))
     stages["export"] = export.run(root, stages, silent)
     if change:
         change(stages)
     encoder = json.loads(stages["embed"].path("encoder.json").read_text())
     facts = provenance(list(stages.values()), [], BuildConfig(source, embed=EmbedConfig("lexical")), encoder)
+    facts["stages"]["cluster"]["details"]["silhouettes"] = {"2": 0.2, "3": 0.4}
+    facts["stages"]["review"]["details"]["still_wrong"] = {"names": [1.9, 1.0, 3.8], "items": [2.6, 1.5, 5.0]}
     if levels:
-        facts["stages"]["export"] = {"details": {"levels": levels}, "dropped": {}, "notes": []}
+        facts["stages"]["export"]["details"] = {"levels": levels}
     return build_report.run(root, stages, facts, silent)
 
 
@@ -67,116 +77,167 @@ def page(report):
     return report.path("report.html").read_text(encoding="utf-8")
 
 
-def test_scraped_text_is_text_and_nothing_runs(page):
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def test_page_escapes_scraped_text_and_loads_and_runs_nothing(page):
     parsed = Page(page)
     assert parsed.open == []
     assert not {"script", "iframe", "object", "embed", "i", "link"} & set(parsed.tags)
     assert HOSTILE in "".join(parsed.texts)
-    assert "<i>x</i>" in "".join(parsed.texts)  # a decision's text
+    assert "<i>no</i>" in "".join(parsed.texts), "the reason of a decision"
     assert not [name for name, _ in parsed.attributes if name.startswith("on")]
     assert "default-src 'none'" in page
-
-
-def test_nothing_comes_from_outside(page):
-    for name, value in Page(page).attributes:
-        if name in {"src", "href", "xlink:href", "action"}:
-            assert value.startswith("#"), (name, value)
+    addresses = [value for name, value in parsed.attributes if name in {"src", "href", "xlink:href", "action"}]
+    assert all(value.startswith("#") for value in addresses)
     assert "url(" not in re.sub(r"url\(#", "", page)
     assert "@import" not in page
 
 
-def text_of(page):
-    return " ".join(" ".join(Page(page).texts).split())
-
-
-def test_classes_of_the_top_level_are_by_size_and_undecided_groups_come_last():
-    groups = [{"top": top, "labelled": size} for size, top in ((5, "natural"), (90, None), (7, "human-made"))]
-    assert [top["name"] for top in _tops(groups)] == ["human-made", "natural", "undecided"]
-
-
-def test_the_page_shows_the_figures(page):
+def test_page_shows_the_figures_of_the_build(page):
     text = text_of(page)
-    assert "6 landmarks in 5 groups" in text
-    assert "train: landmarks 7 train: with" in text
-    assert "groups (hierarchical label) 5" in text
-    assert "several-names 1" in text
-    assert "undecided" in text
-    assert "cathedral > church building > architectural structure" in text
-    assert "head-noun : <b>1 of 1</b> names" in text.replace("head-noun: ", "head-noun : ")
-    assert "chosen by the silhouette : 0.200 with 2, 0.400 with 3." in text
+    for shown in (
+        "6 landmarks in 5 groups",
+        "train: landmarks 7 train: with",
+        "groups (hierarchical label) 5",
+        "several-names 1",
+        "undecided",
+        "cathedral: cathedral (Q2977) → architectural structure (Q811979)",
+        "chosen by the silhouette : 0.200 with 2, 0.400 with 3.",
+        "About 2 of 5 names are still wrong (80% interval: 1 to 4), and with them about 3 of the landmarks (2 to 5).",
+    ):
+        assert shown in text
+    assert "head-noun : head noun of 1 of 1 names, 1 of 1 items" in text.replace("head-noun: ", "head-noun : ")
+    assert "203,094" not in page, "published figures describe other data"
 
 
-def test_published_figures_stand_beside_the_lists_that_they_are_about(tmp_path, tiny_stages, page):
-    assert "203,094" not in page
-    assert ">published<" not in page
-    scraped = write_report(tmp_path, tiny_stages, source="landmarks").path("report.html").read_text(encoding="utf-8")
-    assert "train: landmarks 7 203,094" in text_of(scraped)
-    assert "groups (hierarchical label) 5 78" in text_of(scraped)
+def test_published_figures_are_beside_the_figures_of_gldv2_landmarks(tmp_path, tiny_stages):
+    scraped = write_report(tmp_path, tiny_stages, source="landmarks")
+    text = text_of(scraped.path("report.html").read_text(encoding="utf-8"))
+    assert "train: landmarks 7 203,094" in text
+    assert "groups (hierarchical label) 5 78" in text
+    header, sections = read_card(scraped.path("README.md"))
+    assert header["license"] == "cc-by-4.0"
+    assert header["size_categories"] == ["n<1K"]
+    files = {d["split"]: d["path"] for d in header["configs"][0]["data_files"]}
+    assert files["train"] == "train_label_to_hierarchical.csv"
+    assert {"Levels", "Files", "Licence", "Known problems"} == set(sections)
 
 
-def test_a_build_of_other_things_is_told_in_its_own_words(tmp_path, tiny_stages):
-    def of_things(stages):
+def test_page_and_card_of_other_classes_use_their_own_levels_and_no_licence(tmp_path, tiny_stages):
+    def rename_levels(stages):
         file = stages["export"].path("groups.parquet")
         groups = pl.read_parquet(file).select(
             "label", group="label", kind=pl.lit("a <kind>"), realm="natural_or_human_made"
         )
         groups.write_parquet(file)
 
-    built = write_report(tmp_path, tiny_stages, of_things, "classes", ["item", "group", "kind", "realm"])
+    built = write_report(tmp_path, tiny_stages, rename_levels, "classes", ["item", "group", "kind", "realm"])
     page = built.path("report.html").read_text(encoding="utf-8")
     text = text_of(page)
-    assert Page(page).open == []
-    assert "6 items in 5 groups" in text
-    assert "Levels, finest first: item, group, kind, realm." in text
-    assert "groups (group) 5 classes of kind 1 classes of realm 2" in text
-    assert "a <kind> › natural" in text
-    assert 'at the level "realm"' in text
+    for shown in (
+        "6 items in 5 groups",
+        "Levels, finest first: item, group, kind, realm.",
+        "groups (group) 5 classes of kind 1 classes of realm 2",
+        "a <kind> › natural",
+        'at the level "realm"',
+    ):
+        assert shown in text
     for foreign in ("landmarks", "natural or human-made", "CC BY", "H-GLDv2"):
         assert foreign not in text
+    header, sections = read_card(built.path("README.md"))
+    assert "license" not in header
+    assert header["configs"] == [{"config_name": "labels", "data_files": "labels.csv"}]
+    assert {"Levels", "Files"} == set(sections)
+    assert "| realm | 2 |" in sections["Levels"].splitlines()
+    assert "andmark" not in built.path("README.md").read_text()
 
 
-def test_words_lead_to_their_explanation(page):
+def test_published_card_has_the_published_figures():
+    _, sections = read_card(card_path("h-gldv2"))
+    for figure in ("203,094", "129.1k", "128.8k", "101k", "68.1k", "67.9k", "5.7k", "78"):
+        assert figure in sections["Counts"]
+    assert {"Source", "Levels", "Licence", "Known problems"} <= set(sections)
+
+
+def test_technical_words_of_the_page_link_to_the_glossary(page):
     linked = set(re.findall(r'href="#word-([^"]+)"', page))
-    explained = re.findall(r'<dt id="word-([^"]+)">', page)
-    assert {"head-noun", "doubtful", "silhouette", "several-names", "left-out"} <= linked
-    assert linked < set(explained)
-
-
-def test_what_stages_say_has_an_explanation():
+    assert {"head-noun", "silhouette", "several-names", "left-out"} <= linked
+    assert linked < set(re.findall(r'<dt id="word-([^"]+)">', page))
     known = set(yaml.safe_load(build_report.WORDS.read_text(encoding="utf-8")))
-    methods = set(get_args(get_type_hints(Proposal)["method"])) | {"decision"}
-    assert methods | {"missing", "no-item", "no-instance-of", "error"} <= known
+    assert set(get_args(get_type_hints(Proposal)["method"])) <= known
+    statuses = "missing no-item no-instance-of error doubtful decision"
+    results = "applied unmatched conflicts withheld overruled kappa"
     stages = "scrape clean embed evidence cluster toplevel review export"
-    assert set(stages.split()) <= known
-    assert {"applied", "unmatched", "conflicts", "withheld", "overruled", "kappa"} <= known
+    assert {*statuses.split(), *results.split(), *stages.split()} <= known
 
 
-def test_the_page_says_how_many_names_are_still_wrong(page):
-    text = " ".join(" ".join(Page(page).texts).split())
-    said = "About 2 of 5 names are still wrong (80% interval: 1 to 4), and with them about 3 of the landmarks (2 to 5)."
-    assert said in text
-
-
-def test_a_page_of_5700_names_is_under_3_mb(tmp_path, tiny_stages):
-    def many(stages):
+def test_page_of_5700_names_is_under_3_mb(tmp_path, tiny_stages):
+    def add_names(stages):
+        file = stages["review"].path("names.parquet")
+        reviewed = pl.read_parquet(file)
         names = [f"Gothic church building of some monastery in the state {i}" for i in range(5_700)]
-        columns = {
-            "landmarks": [3] * 5_700,
-            "confidence": [0.05] * 5_700,
-            "wrong": [0.75] * 5_700,
-            "doubtful": [True] * 5_700,
-        }
-        reviewed = pl.read_parquet(stages["review"].path("names.parquet"))
-        more = pl.DataFrame({"name": names, "label": ["lake"] * 5_700, "decided_by": [None] * 5_700, **columns})
-        pl.concat([reviewed, more.select(reviewed.columns).cast(reviewed.schema)]).write_parquet(
-            stages["review"].path("names.parquet")
-        )
+        facts = {"label": "lake", "landmarks": 3, "confidence": 0.05, "wrong": 0.75, "doubtful": True}
+        facts["decided_by"] = None
+        more = pl.DataFrame({"name": names}).with_columns(pl.lit(value).alias(name) for name, value in facts.items())
+        pl.concat([reviewed, more.select(reviewed.columns).cast(reviewed.schema)]).write_parquet(file)
 
-    report = write_report(tmp_path, tiny_stages, many)
-    text = report.path("report.html").read_text()
+    text = write_report(tmp_path, tiny_stages, add_names).path("report.html").read_text()
     assert len(text.encode()) < 3 * 2**20
-    assert "The 300 most likely wrong of 5,702" in text
+    assert "The 300 most likely wrong of 5,70" in text
 
 
-def test_colours_are_distinct():
+def test_top_classes_are_ordered_by_size_and_colours_are_distinct():
+    groups = [{"top": top, "labelled": size} for size, top in ((5, "natural"), (90, None), (7, "human-made"))]
+    assert [top["name"] for top in _tops(groups)] == ["human-made", "natural", "undecided"]
     assert len({group_color(i) for i in range(78)}) == 78
+
+
+# -- the provenance ----------------------------------------------------------------------------------------------------
+
+ENCODER = {"name": "lexical", "key": "k", "dim": 5, "templates": []}
+
+
+@pytest.fixture
+def recorded(tmp_path, tiny_stages):
+    """Return a function that gives a build's provenance in a folder, with the table of its landmarks."""
+    table = tmp_path / "somewhere" / "train.csv"
+    table.parent.mkdir()
+    table.write_text("landmark_id,category\n")
+
+    def make(name, **options):
+        config = BuildConfig("landmarks", (("train", table),), embed=EmbedConfig("lexical"), **options)
+        stages = list(tiny_stages(tmp_path / name).values())
+        facts = provenance(stages, [("landmarks/train", table)], config, ENCODER)
+        return complete_provenance(facts, stages, {"x.csv": table})
+
+    return make
+
+
+def test_provenance_states_inputs_outputs_counts_and_seeds(recorded):
+    whole = recorded("a")
+    digest = hashlib.sha256(b"landmark_id,category\n").hexdigest()
+    assert whole["inputs"] == [{"role": "landmarks/train", "file": "train.csv", "bytes": 21, "sha256": digest}]
+    assert whole["outputs"]["x.csv"]["sha256"] == digest
+    assert whole["stages"]["clean"]["dropped"] == {"missing": 1, "no-item": 1, "several-names": 1}
+    assert whole["seeds"] == {"cluster": 0}
+    assert set(whole["times"]) == {"scrape", "clean", "embed", "evidence", "cluster", "toplevel", "review"}
+
+
+def test_provenance_of_equal_builds_differs_only_in_times_and_tells_nothing_private(recorded, tmp_path):
+    private = {
+        "scrape": ScrapeConfig(contact="me@example.org", rate=1.0),
+        "review": ReviewConfig((tmp_path / "decisions.yaml",)),
+    }
+    one, two = recorded("a"), recorded("b", **private)
+    del one["times"], two["times"]
+    assert json.dumps(one) == json.dumps(two)
+    assert str(tmp_path) not in json.dumps(two)
+    assert "example.org" not in json.dumps(two)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_damaged_provenance_counts_as_missing(tmp_path, text):
+    (tmp_path / "provenance.json").write_text(text)
+    assert read_provenance(tmp_path) is None
+    assert read_provenance(tmp_path / "nowhere") is None

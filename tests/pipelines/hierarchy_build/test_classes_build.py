@@ -1,35 +1,45 @@
-"""Builds from lists of class names, from the file to the label table."""
+"""Builds from lists of class names, with predefined groups or a taxonomy, from the file to the label table."""
 
 import json
 
 import numpy as np
 import polars as pl
+import pytest
 
 from hgld import Hierarchy
 from hgld.pipelines.hierarchy.build import build_table
-from hgld.pipelines.hierarchy.config import (
-    ClusterConfig,
-    LevelsConfig,
-    ReviewConfig,
-)
-from tests.pipelines.hierarchy_build.class_lists import THINGS, labels
+from hgld.pipelines.hierarchy.config import ClusterConfig, EvidenceConfig, LevelsConfig, ReviewConfig, TreeConfig
+from hgld.pipelines.hierarchy.groups.given import has_given_levels
+from tests.pipelines.hierarchy_build.conftest import THINGS, labels, write_decisions
+
+THREE = ClusterConfig(groups=3)
 
 
-def test_items_and_groups_are_the_levels_of_a_plain_list(build):
-    made = build(THINGS, cluster=ClusterConfig(groups=3))
+def inputs_of(made):
+    inputs = json.loads((made.directory / "provenance.json").read_text())["inputs"]
+    return [(one["role"], one["file"]) for one in inputs]
+
+
+def test_plain_list_gives_items_and_groups_and_a_second_run_does_nothing(build, tmp_path):
+    made = build(THINGS, cluster=THREE)
     rows = labels(made)
     assert list(rows[0]) == ["id", "name", "group"]
     assert [row["name"] for row in rows] == THINGS == [row["id"] for row in rows]
     assert {row["name"].split()[-1]: row["group"] for row in rows} == {k: k for k in ("apple", "oak", "whale")}
-    assert len({row["group"] for row in rows}) == 3
     tree = Hierarchy.from_parquet(made.directory / "hierarchy.parquet")
     assert tree.levels == ("item", "group")
     assert set(tree.names[0]) == set(THINGS)
     assert not list(made.directory.glob("*_label_to_hierarchical.csv"))
-    assert "undecided" not in (made.directory / "labels.csv").read_text()
+    assert not any(stage.was_run for stage in build(THINGS, cluster=THREE).stages.values())
+    shown = build_table(made)
+    assert "9 items" in shown
+    assert not any(word in shown for word in ("landmark", "undecided"))
+    file = write_decisions(tmp_path / "ann.yaml", "action: move, names: [red oak], to: whale")
+    decided = build(THINGS, cluster=THREE, review=ReviewConfig((file,)))
+    assert {row["name"]: row["group"] for row in labels(decided)}["red oak"] == "whale"
 
 
-def test_two_items_of_one_name_are_two_classes_and_counts_weigh(build):
+def test_items_with_equal_names_are_two_classes_and_counts_are_weights(build):
     made = build("id,name,count\nb1,crane,5\nm1,crane,2\nx,oak,\n,,\n", cluster=ClusterConfig(groups=2))
     assert [(row["id"], row["name"]) for row in labels(made)] == [("b1", "crane"), ("m1", "crane"), ("x", "oak")]
     tree = Hierarchy.from_parquet(made.directory / "hierarchy.parquet")
@@ -40,7 +50,7 @@ def test_two_items_of_one_name_are_two_classes_and_counts_weigh(build):
     assert dropped.select("row", "stage", "reason").rows() == [(5, "scrape", "empty row")]
 
 
-def test_levels_have_their_names_and_numbers(build):
+def test_levels_have_the_requested_names_and_numbers(build):
     config = {"levels": LevelsConfig(("kind", "sort", "realm"), coarser=(2,)), "cluster": ClusterConfig(groups=4)}
     rows = labels(build(THINGS, **config))
     assert list(rows[0]) == ["id", "name", "sort", "realm"]
@@ -49,65 +59,40 @@ def test_levels_have_their_names_and_numbers(build):
     assert all(above[row["sort"]] == row["realm"] for row in rows)
 
 
-def test_classes_of_the_top_are_decided_by_their_text_or_left_open(build):
+def test_top_classes_are_decided_by_their_text_or_left_undecided(build):
     words = [*THINGS, "café", "Straße"]
     made = build(words, levels=LevelsConfig(top=("apple", "whale")), cluster=ClusterConfig(groups=5))
     tops = {row["name"]: row["top"] for row in labels(made)}
-    assert tops["red apple"] == "apple"
-    assert tops["blue whale"] == "whale"
+    assert (tops["red apple"], tops["blue whale"]) == ("apple", "whale")
     assert tops["oak"] == tops["café"] == ""
     note = made.stages["toplevel"].result.notes[0]
     assert note.startswith("neither apple nor whale could be decided for:")
     assert "oak" in note
-    table = pl.read_parquet(made.stages["toplevel"].path("levels.parquet"))
-    assert table.columns == ["group", "level", "label", "method", "evidence", "margin"]
 
 
-def test_general_names_are_not_cut_and_nothing_is_irrelevant(build):
-    names = [
-        "a_b",
-        "person",
-        "list",
-        "Mercury (Planet)",
-        "Mercury (Metal)",
-        "747",
-        "Q5",
-        "taxon",
-        "name",
-        "Nike Air (2019)",
-    ]
-    assert [row["name"] for row in labels(build(["name", *names]))] == names
-    cleaned = pl.read_parquet(build(["name", *names]).stages["clean"].path("names.parquet"))
-    assert set(cleaned["name"]) == {"a b", *names[1:]}
+def test_names_of_general_classes_stay_unchanged_and_none_is_irrelevant(build):
+    names = ["a_b", "person", "list", "Mercury (Planet)", "Mercury (Metal)", "747", "Q5", "taxon", "Nike Air (2019)"]
+    made = build(["name", *names])
+    assert [row["name"] for row in labels(made)] == names
+    assert set(pl.read_parquet(made.stages["clean"].path("names.parquet"))["name"]) == {"a b", *names[1:]}
 
 
-def test_a_second_run_does_nothing_and_decisions_are_applied(build, tmp_path):
-    first = build(THINGS, cluster=ClusterConfig(groups=3))
-    again = build(THINGS, cluster=ClusterConfig(groups=3))
-    assert not any(stage.was_run for stage in again.stages.values())
-    shown = build_table(first)
-    assert "9 items" in shown
-    assert not any(word in shown for word in ("landmark", "undecided"))
-    entry = '{action: move, names: [red oak], to: whale, who: ann, when: "2026-11-21T09:00:00Z", why: "no"}'
-    file = tmp_path / "ann.yaml"
-    file.write_text(f"schema_version: 1\nrole: annotator\ndecisions:\n- {entry}\n")
-    decided = build(THINGS, cluster=ClusterConfig(groups=3), review=ReviewConfig((file,)))
-    assert {row["name"]: row["group"] for row in labels(decided)}["red oak"] == "whale"
-
+# -- predefined groups -------------------------------------------------------------------------------------------------
 
 GROUPS = "name,parent,seeds,description\napple,plant,,\noak,plant,elm,\nwhale,animal,,a sea animal\nfern,plant,,\n"
 
 
-def test_names_are_put_into_given_groups_and_their_parents(build, tmp_path):
+def test_names_are_put_into_predefined_groups_and_decisions_move_them(build, tmp_path):
     (tmp_path / "groups.csv").write_text(GROUPS)
-    made = build([*THINGS, "elm", "carburettor"], levels=LevelsConfig(into=tmp_path / "groups.csv"))
-    rows = {row["name"]: (row["group"], row["top"]) for row in labels(made)}
-    assert rows == {
+    levels = LevelsConfig(into=tmp_path / "groups.csv")
+    made = build([*THINGS, "elm", "carburettor"], levels=levels)
+    expected = {
         **{name: ("apple", "plant") for name in THINGS if "apple" in name},
         **{name: ("oak", "plant") for name in (*THINGS, "elm") if "oak" in name or name == "elm"},
         **{name: ("whale", "animal") for name in THINGS if "whale" in name},
         "carburettor": ("", ""),
     }
+    assert {row["name"]: (row["group"], row["top"]) for row in labels(made)} == expected
     run = made.stages["cluster"]
     assert run.result.counts["none of these"] == 1
     assert any("none of these: carburettor" in note for note in run.result.notes)
@@ -115,22 +100,83 @@ def test_names_are_put_into_given_groups_and_their_parents(build, tmp_path):
     assert table["label"].to_list() == ["apple", "oak", "whale", "fern", "none of these"]
     assert table["names"].to_list() == [3, 4, 3, 0, 1]
     assert len(np.load(run.path("group_rows.npy"))) == len(table)
-    assert {"role": "groups", "file": "groups.csv"}.items() <= provenance(made)["inputs"][1].items()
+    assert ("groups", "groups.csv") in inputs_of(made)
+    moves = ("action: move, names: [carburettor], to: fern", "action: move, names: [red oak], to: none of these")
+    review = ReviewConfig((write_decisions(tmp_path / "ann.yaml", *moves),))
+    decided = build([*THINGS, "elm", "carburettor"], levels=levels, review=review)
+    moved = {row["name"]: (row["group"], row["top"]) for row in labels(decided)}
+    assert moved == expected | {"carburettor": ("fern", "plant"), "red oak": ("", "")}
 
 
-def provenance(made):
-    return json.loads((made.directory / "provenance.json").read_text())
+# -- taxonomies --------------------------------------------------------------------------------------------------------
+
+LINKS = """child,parent
+red apple,fruit
+green apple,fruit
+old apple,fruit
+fruit,food
+oak,tree
+red oak,tree
+dry oak,tree
+tree,plant
+blue whale,whale
+killer whale,whale
+whale,animal
+"""
 
 
-def test_people_move_names_into_and_out_of_given_groups(build, tmp_path):
-    (tmp_path / "groups.csv").write_text(GROUPS)
-    entries = [
-        '{action: move, names: [carburettor], to: fern, who: ann, when: "2026-11-21T09:00:00Z", why: "no"}',
-        '{action: move, names: [red oak], to: none of these, who: ann, when: "2026-11-21T09:00:00Z", why: "no"}',
-    ]
-    file = tmp_path / "ann.yaml"
-    file.write_text("schema_version: 1\nrole: annotator\ndecisions:\n" + "".join(f"- {entry}\n" for entry in entries))
-    config = {"levels": LevelsConfig(into=tmp_path / "groups.csv"), "review": ReviewConfig((file,))}
-    rows = {row["name"]: (row["group"], row["top"]) for row in labels(build([*THINGS, "carburettor"], **config))}
-    assert rows["carburettor"] == ("fern", "plant")
-    assert rows["red oak"] == ("", "")
+@pytest.fixture
+def links(tmp_path):
+    (tmp_path / "links.csv").write_text(LINKS)
+    return tmp_path / "links.csv"
+
+
+def test_levels_of_a_tree_are_used_unchanged(build, links):
+    options = {
+        "taxonomy": TreeConfig(links, tree_use="levels", cut="root:1,0"),
+        "levels": LevelsConfig(("thing", "sort", "realm")),
+    }
+    made = build([*THINGS, "zebra"], **options)
+    rows = {row["name"]: (row["sort"], row["realm"]) for row in labels(made)}
+    assert rows["red apple"] == ("fruit", "food")
+    assert rows["killer whale"] == rows["whale"] == ("whale", "animal")
+    assert set(rows) == set(THINGS)
+    assert Hierarchy.from_parquet(made.directory / "hierarchy.parquet").num_classes == (9, 3, 3)
+    dropped = pl.read_parquet(made.directory / "dropped.parquet")
+    assert dropped.select("id", "stage", "reason").rows() == [("zebra", "clean", "not-in-tree")]
+    assert "note: not in the tree: zebra." in build_table(made)
+    assert "They are classes of the tree that was given" in (made.directory / "report.html").read_text()
+    assert not any(stage.was_run for stage in build([*THINGS, "zebra"], **options).stages.values())
+    links.write_text(LINKS.replace("oak,tree", "oak,fruit"))
+    changed = build([*THINGS, "zebra"], **options)
+    assert {row["name"]: row["sort"] for row in labels(changed)}["oak"] == "fruit"
+
+
+@pytest.mark.slow  # an end-to-end build; its parts have fast tests
+def test_decisions_change_the_levels_of_a_tree(build, links, tmp_path):
+    file = write_decisions(tmp_path / "ann.yaml", "action: move, names: [red oak], to: fruit")
+    made = build(THINGS, taxonomy=TreeConfig(links, tree_use="levels"), review=ReviewConfig((file,)))
+    rows = {row["name"]: (row["depth 1"], row["depth 0"]) for row in labels(made)}
+    tops = {"oak": ("tree", "plant"), "apple": ("fruit", "food"), "whale": ("whale", "animal")}
+    assert rows == {name: tops[name.split()[-1]] for name in THINGS} | {"red oak": tops["apple"]}
+    assert has_given_levels(made.directory)
+    assert not has_given_levels(build(THINGS, out="found").directory)
+
+
+@pytest.mark.slow  # an end-to-end build; its parts have fast tests
+def test_taxonomy_as_evidence_determines_groups_and_their_names(build, tmp_path):
+    words = ["ibis", "carp", "pine", "opal", "rook", "pike", "elm", "mica", "tern", "tench", "yew", "jade"]
+    kinds = ["bird", "fish", "tree", "rock"] * 3
+    above = {"bird": "animal", "fish": "animal", "tree": "plant", "rock": "thing", "animal": "thing", "plant": "thing"}
+    rows = [*zip(words, kinds, strict=True), *above.items()]
+    (tmp_path / "edges.csv").write_text("child,parent\n" + "".join(f"{a},{b}\n" for a, b in rows))
+    config = {"levels": LevelsConfig(top=("animal", "plant")), "taxonomy": TreeConfig(tmp_path / "edges.csv")}
+    without = {row["name"]: row["group"] for row in labels(build(words, cluster=ClusterConfig(groups=4)))}
+    made = build(words, cluster=ClusterConfig(groups=4), evidence=EvidenceConfig(("classes",)), **config)
+    groups = {row["name"]: (row["group"], row["top"]) for row in labels(made)}
+    tops = {"bird": "animal", "fish": "animal", "tree": "plant", "rock": ""}
+    assert groups == {word: (kind, tops[kind]) for word, kind in zip(words, kinds, strict=True)}
+    assert without != {word: kind for word, (kind, _) in groups.items()}
+    matches = pl.read_parquet(made.stages["scrape"].path("matches.parquet"))
+    assert matches["how"].unique().to_list() == ["by name"]
+    assert ("tree", "edges.csv") in inputs_of(made)

@@ -1,18 +1,24 @@
+"""The tables of a build: labels, raw names, the tree, and dropped landmarks."""
+
 import csv
 
 import numpy as np
 import polars as pl
+import pytest
 
 from hgld import Hierarchy
 from hgld.pipelines.hierarchy import export
-from hgld.pipelines.hierarchy.groups.levels import LANDMARKS, LevelPlan
+from hgld.pipelines.hierarchy.groups.levels import LevelPlan
 from hgld.pipelines.stage import silent
+from tests.pipelines.hierarchy_build.conftest import HOSTILE, write_decisions
 
 HEADER = ["landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made"]
+KEY = ["split", "landmark_id"]
 
 
-def build(root, stages, plan=LANDMARKS):
-    return export.run(root, stages, silent, plan=plan)
+@pytest.fixture
+def exported(tmp_path, tiny_stages):
+    return export.run(tmp_path, tiny_stages(tmp_path), silent)
 
 
 def rows_of(file):
@@ -20,20 +26,22 @@ def rows_of(file):
         return list(csv.reader(opened))
 
 
-def test_label_csvs_have_gldv2s_columns_and_every_labelled_landmark(tmp_path, tiny_stages):
-    stages = tiny_stages(tmp_path)
-    exported = build(tmp_path, stages)
-    labelled = pl.read_parquet(exported.path("landmarks.parquet"))
-    for split in ("train", "index"):
-        header, *rows = rows_of(exported.path(f"{split}_label_to_hierarchical.csv"))
-        assert header == HEADER
-        expected = labelled.filter(pl.col("split") == split).sort("landmark_id").select(HEADER)
-        assert rows == [["" if v is None else str(v) for v in row] for row in expected.iter_rows()]
-        assert rows
+def test_label_csvs_have_gldv2_columns_and_scraped_spellings(exported):
+    url = "http://commons.wikimedia.org/wiki/Category:L"
+    header, *rows = rows_of(exported.path("train_label_to_hierarchical.csv"))
+    assert header == HEADER
+    assert rows == [
+        ["1", f"{url}1", "cathedral", "cathedral", "human-made"],
+        ["2", f"{url}2", "Cathedral", "cathedral", "human-made"],
+        ["3", f"{url}3", "bridge", "bridge", "human-made"],
+        ["5", f"{url}5", HOSTILE, "alert", ""],
+        ["6", f"{url}6", "mountain", "mountain", "natural"],
+    ]
+    assert [row[0] for row in rows_of(exported.path("index_label_to_hierarchical.csv"))] == ["landmark_id", "1"]
 
 
-def test_another_top_level_is_not_told_as_natural_or_human_made(tmp_path, tiny_stages):
-    exported = build(tmp_path, tiny_stages(tmp_path), LevelPlan(("place", "kind", "realm"), (2,), ()))
+def test_landmarks_with_other_levels_have_an_own_table_and_an_empty_gldv2_top(tmp_path, tiny_stages):
+    exported = export.run(tmp_path, tiny_stages(tmp_path), silent, plan=LevelPlan(("place", "kind", "realm"), (2,), ()))
     rows = rows_of(exported.path("train_label_to_hierarchical.csv"))
     assert {row[4] for row in rows[1:]} == {""}
     header, *rows = rows_of(exported.path("labels.csv"))
@@ -41,61 +49,32 @@ def test_another_top_level_is_not_told_as_natural_or_human_made(tmp_path, tiny_s
     assert ["index/1", "lake", "lake", "natural"] in rows
 
 
-def test_names_and_categories_are_kept_as_given(tmp_path, tiny_stages):
-    stages = tiny_stages(tmp_path)
-    exported = build(tmp_path, stages)
-    scraped = pl.read_parquet(stages["scrape"].path("landmarks.parquet")).filter(pl.col("split") == "train")
-    given = dict(scraped.select("landmark_id", "category").iter_rows())
-    rows = rows_of(exported.path("train_label_to_hierarchical.csv"))[1:]
-    assert {int(r[0]): r[1] for r in rows} == {int(r[0]): given[int(r[0])] for r in rows}
-    assert {r[2] for r in rows} >= {"cathedral", "Cathedral"}  # the scraped spelling, not the canonical one
-    assert rows[0][3] == "Cathedral"
-
-
-def test_raw_names_hold_every_landmark_and_can_be_read_back(tmp_path, tiny_stages):
-    stages = tiny_stages(tmp_path)
-    exported = build(tmp_path, stages)
+def test_raw_names_list_every_landmark_with_escaped_bars(exported):
     header, *rows = rows_of(exported.path("raw_names.csv"))
-    table = [dict(zip(header, row, strict=True)) for row in rows]
-    scraped = pl.read_parquet(stages["scrape"].path("landmarks.parquet"))
-    assert len(table) == len(scraped)
-    for row, truth in zip(table, scraped.sort("split", "landmark_id").iter_rows(named=True), strict=True):
-        assert unbarred(row["names"]) == truth["names"]
-        assert row["status"] == truth["status"]
-        assert row["redirected_to"] == (truth["redirected_to"] or "")
+    table = {(row["split"], row["landmark_id"]): row for row in (dict(zip(header, r, strict=True)) for r in rows)}
+    assert len(table) == 9
+    assert (table["train", "7"]["names"], table["train", "7"]["class_ids"]) == (r"a\|b\\c|lake", "|")
+    assert table["train", "2"]["class_ids"] == "Q2977|"
+    assert table["index", "2"]["status"] == "missing"
 
 
-def unbarred(text):
-    names, current, escaped = [], "", False
-    for letter in text:
-        if escaped or letter not in "|\\":
-            current, escaped = current + letter, False
-        elif letter == "\\":
-            escaped = True
-        else:
-            names, current = [*names, current], ""
-    return [*names, current] if text else []
-
-
-def test_hierarchy_is_the_tree_of_the_csvs(tmp_path, tiny_stages):
-    exported = build(tmp_path, tiny_stages(tmp_path))
+def test_hierarchy_file_is_the_tree_of_the_label_csvs(exported):
     tree = Hierarchy.from_parquet(exported.path("hierarchy.parquet"))
     assert tree.levels == ("landmark", "hierarchical_label", "natural_or_human_made")
     assert tree.num_classes == (6, 5, 2)
-    assert "train/1 Chartres Cathedral" in tree.names[0]
-    assert "index/1 Lake Como" in tree.names[0]
+    assert {"train/1 Category:L1".replace("Category:", ""), "index/1 L1"} <= set(tree.names[0])
     undecided = np.flatnonzero(tree.parents[1] == -1)
-    assert [tree.names[1][i] for i in undecided] == ['<script>alert(1)</script> "quoted", $x$ | =cmd()']
+    assert [tree.names[1][i] for i in undecided] == ["alert"]
 
 
-def test_every_scraped_landmark_is_labelled_or_dropped_once(tmp_path, tiny_stages):
-    stages = tiny_stages(tmp_path, without="bridge")
-    exported = build(tmp_path, stages)
-    key = ["split", "landmark_id"]
-    labelled = pl.read_parquet(exported.path("landmarks.parquet")).select(key)
+def test_every_landmark_is_labelled_or_dropped_once_with_a_reason(tmp_path, tiny_stages):
+    file = write_decisions(tmp_path / "ann.yaml", "action: drop, names: [bridge]")
+    stages = tiny_stages(tmp_path, file)
+    exported = export.run(tmp_path, stages, silent)
+    labelled = pl.read_parquet(exported.path("landmarks.parquet")).select(KEY)
     dropped = pl.read_parquet(exported.path("dropped.parquet"))
-    asked = pl.read_parquet(stages["scrape"].path("landmarks.parquet")).select(key)
-    assert pl.concat([labelled, dropped.select(key)]).sort(key).equals(asked.sort(key))
+    asked = pl.read_parquet(stages["scrape"].path("landmarks.parquet")).select(KEY)
+    assert pl.concat([labelled, dropped.select(KEY)]).sort(KEY).equals(asked.sort(KEY))
     reasons = {(s, i): (stage, reason) for s, i, _, stage, reason, _ in dropped.iter_rows()}
     assert reasons == {
         ("index", 2): ("clean", "missing"),
@@ -105,17 +84,16 @@ def test_every_scraped_landmark_is_labelled_or_dropped_once(tmp_path, tiny_stage
     }
 
 
-def test_single_landmarks_stand_where_decisions_put_them(tmp_path, tiny_stages):
+def test_decisions_move_single_landmarks(tmp_path, tiny_stages):
     stages = tiny_stages(tmp_path)
-    before = pl.read_parquet(build(tmp_path, stages).path("landmarks.parquet"))
-    first = before.row(0, named=True)
-    label = before.filter(pl.col("hierarchical_label") != first["hierarchical_label"])["hierarchical_label"][0]
+    before = pl.read_parquet(export.run(tmp_path, stages, silent).path("landmarks.parquet"))
     items = stages["review"].path("items.parquet")
-    told = [(first["split"], number, None, label, "ada", None) for number in (str(first["landmark_id"]), "999")]
+    told = [("train", number, None, "bridge", "ada", None) for number in ("1", "999")]
     pl.DataFrame(told, schema=pl.read_parquet_schema(items), orient="row").write_parquet(items)
-    after = build(tmp_path, stages)
+    after = export.run(tmp_path, stages, silent)
     now = pl.read_parquet(after.path("landmarks.parquet"))
-    assert now[1:].equals(before[1:])
-    assert (now["name"][0], now["hierarchical_label"][0]) == (first["name"], label)
+    moved = (pl.col("split") == "train") & (pl.col("landmark_id") == 1)
+    assert now.filter(~moved).equals(before.filter(~moved))
+    assert now.filter(moved).select("name", "hierarchical_label").row(0) == ("cathedral", "bridge")
     assert after.result.counts["put elsewhere by decision"] == 1
-    assert after.result.notes[0].endswith(f"is gone: {first['split']}/999 (by ada).")
+    assert after.result.notes[0].endswith("is gone: train/999 (by ada).")
